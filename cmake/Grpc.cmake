@@ -1,0 +1,21 @@
+# ddprun::grpc: Debian's gRPC and Protobuf, every archive linked statically, so that `ddprun` needs libc and libm only.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(DDPRUN_GRPC REQUIRED grpc++ protobuf)
+find_program(DDPRUN_PROTOC protoc REQUIRED)
+find_program(DDPRUN_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+
+set(_libraries ${DDPRUN_GRPC_STATIC_LIBRARIES})
+list(REMOVE_DUPLICATES _libraries)
+set(_archives "")
+foreach(_library IN LISTS _libraries)
+  if(_library MATCHES "^(pthread|dl|rt|m|atomic)$")
+    continue()  # part of glibc 2.36, or needed by nothing on x86-64
+  endif()
+  find_library(DDPRUN_ARCHIVE_${_library} NAMES lib${_library}.a REQUIRED)
+  list(APPEND _archives "${DDPRUN_ARCHIVE_${_library}}")
+endforeach()
+
+add_library(ddprun_grpc INTERFACE)
+add_library(ddprun::grpc ALIAS ddprun_grpc)
+target_link_libraries(ddprun_grpc INTERFACE
+  -Wl,--start-group ${_archives} -Wl,--end-group Threads::Threads ${CMAKE_DL_LIBS})

@@ -1,0 +1,46 @@
+# How every room is built: one static library `ddprun_<room>` with the alias `ddprun::<room>`, the repository root as
+# include root, warnings as errors.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(DDPRUN_CCACHE ccache)
+if(DDPRUN_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${DDPRUN_CCACHE}")
+endif()
+
+if(DDPRUN_SANITIZE)
+  add_compile_options(-fsanitize=${DDPRUN_SANITIZE} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${DDPRUN_SANITIZE})
+endif()
+
+# Boost 1.81 lives beside Debian's default 1.74; Asio is header-only and uses no compiled Boost.
+find_package(Boost 1.81 EXACT REQUIRED)
+
+add_library(ddprun_flags INTERFACE)
+target_compile_options(ddprun_flags INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -Wswitch-enum -Werror)
+if(DDPRUN_SANITIZE)
+  # GCC 12 warns about code of its own headers once a sanitizer changes what it inlines (GCC bug 105562 and kin).
+  target_compile_options(ddprun_flags INTERFACE -Wno-error=maybe-uninitialized -Wno-tsan)
+endif()
+target_include_directories(ddprun_flags INTERFACE "${PROJECT_SOURCE_DIR}")
+target_compile_definitions(ddprun_flags INTERFACE
+  BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION FMT_HEADER_ONLY)
+target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
+
+# ddprun_room(<room> SOURCES a.cc b.cc [PUBLIC libs...] [PRIVATE libs...])
+function(ddprun_room room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(ddprun_${room} STATIC ${ARG_SOURCES})
+  add_library(ddprun::${room} ALIAS ddprun_${room})
+  target_link_libraries(ddprun_${room} PUBLIC ddprun_flags ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+endfunction()

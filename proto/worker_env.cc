@@ -1,0 +1,107 @@
+#include "proto/worker_env.h"
+
+#include <charconv>
+#include <limits>
+
+namespace ddprun {
+namespace {
+
+// One row of the table: how a field is written and read. Exactly one member pointer is set.
+struct Row {
+  std::string_view name;
+  bool required = false;  // in a worker's environment; the others fall back to WorkerEnv's defaults
+  int WorkerEnv::*number = nullptr;
+  std::string WorkerEnv::*text = nullptr;
+  std::uint16_t WorkerEnv::*port = nullptr;
+  bool WorkerEnv::*flag = nullptr;
+};
+
+constexpr Row kTable[] = {
+    {.name = "RANK", .required = true, .number = &WorkerEnv::rank},
+    {.name = "LOCAL_RANK", .number = &WorkerEnv::local_rank},
+    {.name = "WORLD_SIZE", .required = true, .number = &WorkerEnv::world_size},
+    {.name = "LOCAL_WORLD_SIZE", .number = &WorkerEnv::local_world_size},
+    {.name = "GROUP_RANK", .number = &WorkerEnv::node_rank},
+    {.name = "GROUP_WORLD_SIZE", .number = &WorkerEnv::node_count},
+    {.name = "ROLE_NAME", .text = &WorkerEnv::role},
+    {.name = "ROLE_RANK", .number = &WorkerEnv::role_rank},
+    {.name = "ROLE_WORLD_SIZE", .number = &WorkerEnv::role_world_size},
+    {.name = "MASTER_ADDR", .required = true, .text = &WorkerEnv::master_addr},
+    {.name = "MASTER_PORT", .required = true, .port = &WorkerEnv::master_port},
+    {.name = "TORCHELASTIC_RUN_ID", .text = &WorkerEnv::run_id},
+    {.name = "TORCHELASTIC_RESTART_COUNT", .number = &WorkerEnv::restart_count},
+    {.name = "TORCHELASTIC_MAX_RESTARTS", .number = &WorkerEnv::max_restarts},
+    {.name = "TORCHELASTIC_USE_AGENT_STORE", .flag = &WorkerEnv::use_agent_store},
+    {.name = "TORCHELASTIC_ERROR_FILE", .text = &WorkerEnv::error_file},
+    {.name = "DDPRUN_JOB", .text = &WorkerEnv::job_cookie},
+};
+
+std::string encode_field(const Row& row, const WorkerEnv& env) {
+  if (row.number != nullptr) return std::to_string(env.*row.number);
+  if (row.port != nullptr) return std::to_string(env.*row.port);
+  if (row.flag != nullptr) return env.*row.flag ? "True" : "False";  // Python's spelling: PyTorch compares strings
+  return env.*row.text;
+}
+
+Error bad_value(const Row& row, const std::string& value, std::string_view accepted) {
+  return {ErrorCode::kInvalidArgument,
+          std::string(row.name) + "=" + value + " in the environment: expected " + std::string(accepted)};
+}
+
+template <typename Number>
+bool parse(const std::string& text, Number max, Number& number) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end && !text.empty() && number >= 0 && number <= max;
+}
+
+std::optional<Error> decode_field(const Row& row, const std::string& value, WorkerEnv& env) {
+  if (row.number != nullptr && !parse(value, std::numeric_limits<int>::max(), env.*row.number))
+    return bad_value(row, value, "a whole number, 0 or more");
+  if (row.port != nullptr && !parse(value, std::numeric_limits<std::uint16_t>::max(), env.*row.port))
+    return bad_value(row, value, "a port, 0 to 65535");
+  if (row.flag != nullptr) env.*row.flag = value == "True";
+  if (row.text != nullptr) env.*row.text = value;
+  return std::nullopt;
+}
+
+std::optional<Error> check_ranks(const WorkerEnv& env) {
+  const auto inside = [](int rank, int size) { return size >= 1 && rank < size; };
+  if (!inside(env.rank, env.world_size))
+    return Error(ErrorCode::kInvalidArgument, "RANK=" + std::to_string(env.rank) + " with WORLD_SIZE=" +
+                                                  std::to_string(env.world_size) +
+                                                  " in the environment: RANK must be below WORLD_SIZE");
+  if (env.local_world_size < 1 || env.local_world_size > env.world_size)
+    return Error(ErrorCode::kInvalidArgument,
+                 "LOCAL_WORLD_SIZE=" + std::to_string(env.local_world_size) +
+                     " in the environment: expected 1 to WORLD_SIZE=" + std::to_string(env.world_size));
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> encode(const WorkerEnv& env) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  variables.reserve(std::size(kTable));
+  for (const Row& row : kTable) variables.emplace_back(row.name, encode_field(row, env));
+  return variables;
+}
+
+Result<std::optional<WorkerEnv>> decode_worker_env(const EnvLookup& lookup) {
+  if (!lookup("RANK") && !lookup("WORLD_SIZE")) return std::optional<WorkerEnv>();
+  WorkerEnv env;
+  for (const Row& row : kTable) {
+    const std::optional<std::string> value = lookup(row.name);
+    if (value) {
+      if (auto error = decode_field(row, *value, env)) return *error;
+    } else if (row.required) {
+      return Error(ErrorCode::kNotFound,
+                   std::string(row.name) + " is not set, though RANK or WORLD_SIZE is: start this program with "
+                                           "ddprun, or unset them to run it alone");
+    }
+  }
+  if (auto error = check_ranks(env)) return *error;
+  return std::optional<WorkerEnv>(env);
+}
+
+}  // namespace ddprun
