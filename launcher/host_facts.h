@@ -1,0 +1,27 @@
+// The real answers to what options.h and command.h ask: CPUs, GPUs, files, PATH, a fresh id. A thin
+// shell over /proc, /dev and the file system; decides nothing. Main thread, at start.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "launcher/command.h"
+#include "launcher/options.h"
+
+namespace ddprun::launcher {
+
+// Looks variables up in this process's environment.
+EnvLookup process_environment();
+
+// CPUs, GPUs and ids of this host. `env` is asked for CUDA_VISIBLE_DEVICES.
+HostFacts real_host_facts(const EnvLookup& env);
+
+// Files, PATH and interpreters of this host. `env` is asked for PATH and PYTHON_EXEC.
+CommandFacts real_command_facts(const EnvLookup& env);
+
+// How many of `device_count` GPUs a CUDA program sees under `visible` (CUDA_VISIBLE_DEVICES):
+// entries up to the first that names no device, as CUDA counts them (CUDA C++ Programming Guide,
+// "CUDA Environment Variables"). Pure.
+int visible_gpu_count(int device_count, const std::optional<std::string>& visible);
+
+}  // namespace ddprun::launcher
