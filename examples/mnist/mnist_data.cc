@@ -1,0 +1,148 @@
+#include "examples/mnist/mnist_data.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <span>
+#include <system_error>
+
+namespace ddprun::examples {
+namespace {
+
+constexpr std::uint32_t kImagesMagic = 0x00000803;
+constexpr std::uint32_t kLabelsMagic = 0x00000801;
+
+struct CloseGzip {
+  void operator()(gzFile file) const { gzclose_r(file); }
+};
+using GzipFile = std::unique_ptr<gzFile_s, CloseGzip>;
+
+Error broken(const std::filesystem::path& path, const std::string& what) {
+  return {ErrorCode::kProtocol, fmt::format("read {}: {}", path.string(), what)};
+}
+
+// One open IDX file; every read is of a length known beforehand. zlib hands plain files through as
+// they are.
+class IdxFile {
+ public:
+  static Result<IdxFile> open(const std::filesystem::path& path) {
+    errno = 0;
+    GzipFile file(gzopen(path.c_str(), "rbe"));
+    if (file) return IdxFile(path, std::move(file));
+    return Error(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kSystem,
+                 fmt::format("read {}: {}", path.string(), std::generic_category().message(errno)));
+  }
+
+  Result<void> read(std::span<std::uint8_t> into) {
+    for (std::size_t done = 0; done < into.size();) {
+      const auto want = static_cast<unsigned>(std::min(into.size() - done, kChunkBytes));
+      const int got = gzread(file_.get(), into.data() + done, want);
+      if (got < 0) return broken(path_, reason());
+      if (got == 0)
+        return broken(path_, fmt::format("cut short, {} bytes are missing", into.size() - done));
+      done += static_cast<std::size_t>(got);
+    }
+    return {};
+  }
+
+  Result<std::uint32_t> read_number() {
+    std::array<std::uint8_t, 4> bytes{};
+    if (auto read_it = read(bytes); !read_it) return read_it.error();
+    std::uint32_t number = 0;
+    for (const std::uint8_t byte : bytes) number = number << 8U | byte;
+    return number;
+  }
+
+  // The end of the data, with the checksum that gzip keeps there.
+  Result<void> expect_end() {
+    std::uint8_t extra = 0;
+    const int got = gzread(file_.get(), &extra, 1);
+    if (got < 0) return broken(path_, reason());
+    if (got > 0) return broken(path_, "longer than its header says");
+    return {};
+  }
+
+  // The number of items, after checking the magic number and, for images, the two other dimensions.
+  Result<std::size_t> read_header(std::uint32_t magic) {
+    auto found = read_number();
+    if (!found) return found.error();
+    if (*found != magic) {
+      return broken(path_, fmt::format("magic number {:#010x}, expected {:#010x}", *found, magic));
+    }
+    auto count = read_number();
+    if (!count) return count.error();
+    if (*count > kMaxDigits)
+      return broken(path_, fmt::format("{} items, at most {} are read", *count, kMaxDigits));
+    for (std::uint32_t dimension = 1; dimension < (magic & 0xFFU); ++dimension) {
+      auto side = read_number();
+      if (!side) return side.error();
+      if (*side != kDigitSide)
+        return broken(path_, fmt::format("images of side {}, expected {}", *side, kDigitSide));
+    }
+    return *count;
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;  // gzread takes 32-bit lengths
+
+  IdxFile(std::filesystem::path path, GzipFile file)
+      : path_(std::move(path)), file_(std::move(file)) {}
+
+  std::string reason() const {
+    int code = 0;
+    const char* text = gzerror(file_.get(), &code);
+    // zlib's texts repeat the path in front: "path: unexpected end of file".
+    const std::string message = code == Z_ERRNO ? std::generic_category().message(errno) : text;
+    return code == Z_BUF_ERROR
+               ? "cut short, the gzip stream has no end"
+               : message.substr(message.rfind(": ") == std::string::npos ? 0
+                                                                         : message.rfind(": ") + 2);
+  }
+
+  std::filesystem::path path_;
+  GzipFile file_;
+};
+
+// `<stem>.gz` or `<stem>`, all bytes of its items.
+Result<std::vector<std::uint8_t>> read_items(const std::filesystem::path& stem, std::uint32_t magic,
+                                             std::size_t item_bytes) {
+  std::filesystem::path packed = stem;
+  packed += ".gz";
+  auto file = IdxFile::open(packed);
+  if (!file && file.error().code() == ErrorCode::kNotFound && std::filesystem::exists(stem))
+    file = IdxFile::open(stem);
+  if (!file) return file.error();
+  const auto count = file->read_header(magic);
+  if (!count) return count.error();
+  std::vector<std::uint8_t> items(*count * item_bytes);
+  if (auto read_it = file->read(items); !read_it) return read_it.error();
+  if (auto end = file->expect_end(); !end) return end.error();
+  return items;
+}
+
+}  // namespace
+
+Result<Digits> read_digits(const std::filesystem::path& folder, const std::string& part) {
+  const auto images = folder / (part + "-images-idx3-ubyte");
+  const auto labels = folder / (part + "-labels-idx1-ubyte");
+  auto pixels = read_items(images, kImagesMagic, kDigitPixels);
+  if (!pixels) return pixels.error();
+  auto values = read_items(labels, kLabelsMagic, 1);
+  if (!values) return values.error();
+  if (pixels->size() != values->size() * kDigitPixels) {
+    return broken(labels, fmt::format("{} labels for {} images", values->size(),
+                                      pixels->size() / kDigitPixels));
+  }
+  if (values->empty()) return broken(images, "no digits");
+  const auto highest = *std::max_element(values->begin(), values->end());
+  if (highest > 9) return broken(labels, fmt::format("label {}, digits are 0 to 9", highest));
+  return Digits{std::move(*pixels), std::move(*values)};
+}
+
+}  // namespace ddprun::examples

@@ -1,0 +1,31 @@
+#include "examples/mnist/progress.h"
+
+#include <fmt/format.h>
+
+namespace ddprun::examples {
+namespace {
+
+constexpr std::string_view kEraseLine =
+    "\r\033[K";  // to the first column, and clear what stood there
+
+}  // namespace
+
+Progress::Progress(ProgressMode mode, bool stdout_is_terminal)
+    : style_(mode == ProgressMode::kNever                          ? Style::kNoSteps
+             : mode == ProgressMode::kAlways || stdout_is_terminal ? Style::kRewrite
+                                                                   : Style::kPlain) {}
+
+std::string Progress::step(std::string_view text) {
+  if (style_ == Style::kNoSteps) return {};
+  if (style_ == Style::kPlain) return fmt::format("{}\n", text);
+  step_on_screen_ = true;
+  return fmt::format("{}{}", kEraseLine, text);
+}
+
+std::string Progress::line(std::string_view text) {
+  const bool erase = step_on_screen_;
+  step_on_screen_ = false;
+  return fmt::format("{}{}\n", erase ? kEraseLine : "", text);
+}
+
+}  // namespace ddprun::examples
