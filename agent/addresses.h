@@ -1,0 +1,16 @@
+// Which addresses are this host's own, and from which one it reaches a peer. No names are looked up
+// here: numeric addresses in, numeric addresses out. Any thread.
+#pragma once
+
+#include <boost/asio/ip/address.hpp>
+
+namespace ddprun::agent {
+
+// True for loopback and for every address of this host's interfaces (getifaddrs(3)).
+bool is_local_address(const boost::asio::ip::address& address);
+
+// The local address that the kernel's routes choose towards `peer`; `peer` itself when it is this
+// host's own. Loopback when there is no route. Nothing is sent.
+boost::asio::ip::address address_towards(const boost::asio::ip::address& peer);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,90 @@
+// One node of a job: feeds the lifecycle with what happens (workers' deaths, news of the
+// rendezvous, signals, time) and performs what it decides. Everything runs on one loop's thread;
+// nothing polls.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/children.h"
+#include "agent/config.h"
+#include "agent/console.h"
+#include "agent/guardian.h"
+#include "agent/lifecycle.h"
+#include "agent/link.h"
+#include "agent/log_pipes.h"
+#include "agent/log_tree.h"
+#include "agent/report.h"
+#include "agent/worker_files.h"
+
+namespace ddprun::agent {
+
+class Agent {
+ public:
+  Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& guardian);
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  ~Agent() = default;
+
+  // Runs the job to its end on this node; the exit code of ddprun. Prints what the user must know
+  // on stderr.
+  int run();
+
+ private:
+  asio::awaitable<void> start();
+  void wait_for_child();
+  void wait_for_signal();
+  void wait_for_guardian();
+  void handle_signal(int signo);
+  void handle(const rendezvous::News& news);
+  void reap();
+
+  void perform(const Actions& actions);
+  void perform(const JoinRound& action);
+  void perform(const StartWorkers& action);
+  void perform(const SignalWorkers& action);
+  void perform(const KillWorkers& action);
+  void perform(const ReportFailure& action);
+  void perform(const ReportSuccess& action);
+  void perform(const LeaveJob& action);
+  void perform(const Finish& action);
+
+  void start_worker(int local_rank);
+  Result<SpawnSpec> spawn_spec(int local_rank);
+  WorkerEnv worker_env(int local_rank, const std::string& error_file) const;
+  void sweep();
+  void set_timer();
+  void print_ending();
+  ReportFacts report_facts() const;
+  void die_without_guardian();
+
+  asio::io_context& loop_;
+  AgentConfig config_;
+  std::string hostname_;
+  std::string node_id_;
+  Lifecycle lifecycle_;
+  Children children_;
+  LogTree logs_;
+  WorkerFiles files_;
+  Console stdout_;
+  Console stderr_;
+  LogPipes pipes_;
+  asio::signal_set child_signal_;
+  asio::signal_set user_signals_;
+  asio::posix::stream_descriptor guardian_pipe_;
+  asio::steady_timer timer_;
+  Time timer_at_ = Time::max();
+  int exit_code_ = 1;
+  std::unique_ptr<Link> link_;  // last: its news handler refers to everything above
+};
+
+// Runs the agent in the process that run_guarded() made for it; its exit code.
+int run_agent(AgentConfig config, const GuardianLink& guardian);
+
+}  // namespace ddprun::agent

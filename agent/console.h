@@ -1,0 +1,50 @@
+// Writes to the launcher's own stdout or stderr without ever blocking the loop: a stuck terminal or
+// a full pipe must not keep the agent from reaping and signalling. Whole chunks in order; the
+// reader's slowness is passed on by full(). Loop's thread.
+#pragma once
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include "proto/loop.h"
+
+namespace ddprun::agent {
+
+// Bytes waiting for a slow console before the workers' pipes are no longer read.
+inline constexpr std::size_t kConsoleBacklogBytes = std::size_t{1} << 20;
+
+class Console {
+ public:
+  // Writes to a duplicate of `fd`; the flags of the shared open file are left alone.
+  Console(asio::io_context& loop, int fd);
+
+  // Queues `text`; written in order.
+  void write(std::string text);
+
+  // True while more than kConsoleBacklogBytes wait.
+  bool full() const { return queued_bytes_ > kConsoleBacklogBytes; }
+  // Called once when the backlog has drained below the limit.
+  void when_drained(std::function<void()> callback) { drained_.push_back(std::move(callback)); }
+
+  // Writes what is queued, blocking. For the end of the launcher.
+  void flush();
+
+ private:
+  void write_some();
+  bool write_chunk(std::size_t limit_bytes);
+  void wait_until_writable();
+  void tell_drained();
+
+  asio::posix::stream_descriptor descriptor_;
+  int fd_;
+  bool pollable_ = true;  // regular files are not: writing to them does not block
+  bool waiting_ = false;
+  std::deque<std::string> queue_;
+  std::size_t written_of_front_ = 0;
+  std::size_t queued_bytes_ = 0;
+  std::vector<std::function<void()>> drained_;
+};
+
+}  // namespace ddprun::agent

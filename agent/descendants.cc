@@ -1,0 +1,106 @@
+#include "agent/descendants.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <memory>
+
+namespace ddprun::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::vector<std::string> entries(const std::string& folder) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  if (!dir) return names;  // the process went away: it has no children either
+  // readdir on a DIR of our own is safe; the glibc manual deprecates readdir_r.
+  while (const dirent* entry = ::readdir(dir.get())) {  // NOLINT(concurrency-mt-unsafe)
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  return names;
+}
+
+// Orphans are attached to some thread of their subreaper, so every thread's list counts.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  const std::string tasks = "/proc/" + std::to_string(parent) + "/task/";
+  for (const std::string& thread : entries(tasks)) {
+    std::ifstream list(tasks + thread + "/children");
+    for (pid_t child = 0; list >> child;) children.push_back(child);
+  }
+  return children;
+}
+
+bool has_children() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+void reap_dead() {
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+}
+
+// Waits until one of our own children is dead or the deadline has come.
+void wait_for_a_death(Clock::time_point deadline) {
+  std::vector<pollfd> fds;
+  for (const pid_t child : children_of(::getpid())) {
+    // syscall() returns long; a file descriptor fits in an int.
+    const int fd = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+    if (fd >= 0) fds.push_back({fd, POLLIN, 0});
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  if (!fds.empty() && left > 0) ::poll(fds.data(), fds.size(), static_cast<int>(left));
+  for (const pollfd& fd : fds) ::close(fd.fd);
+}
+
+}  // namespace
+
+std::vector<pid_t> descendants(pid_t root) {
+  std::vector<pid_t> found = children_of(root);
+  for (std::size_t next = 0; next < found.size(); ++next) {
+    for (const pid_t child : children_of(found[next])) {
+      // A process that moves up while we read (its parent died) may be met twice.
+      if (std::find(found.begin(), found.end(), child) == found.end()) found.push_back(child);
+    }
+  }
+  return found;
+}
+
+std::vector<Stuck> end_descendants(std::chrono::milliseconds limit) {
+  const Clock::time_point deadline = Clock::now() + limit;
+  while (has_children()) {
+    for (const pid_t pid : descendants(::getpid())) ::kill(pid, SIGKILL);
+    reap_dead();
+    if (!has_children()) break;
+    if (Clock::now() >= deadline) {
+      std::vector<Stuck> stuck;
+      for (const pid_t pid : descendants(::getpid())) {
+        const std::string proc = "/proc/" + std::to_string(pid);
+        const std::string channel = first_line(proc + "/wchan");
+        stuck.push_back({pid, first_line(proc + "/comm"), channel.empty() ? "?" : channel});
+      }
+      return stuck;
+    }
+    wait_for_a_death(deadline);
+    reap_dead();
+  }
+  return {};
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,36 @@
+// Ends every process below this one: what workers forked twice, put into sessions of their own or
+// left behind. Works because the caller is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): an
+// orphan becomes its child, wherever it tried to go. Used by the agent between attempts and at the
+// end, and by the guardian. Blocks, within a limit.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ddprun::agent {
+
+// How long a sweep waits for killed processes to go. Only one in uninterruptible sleep (a dead
+// network disk, a driver) takes longer than milliseconds; it is named and left.
+inline constexpr std::chrono::milliseconds kSweepLimit{5000};
+
+// Every live descendant of `root` (not `root` itself), from /proc/<pid>/task/<tid>/children
+// (proc(5)).
+std::vector<pid_t> descendants(pid_t root);
+
+// A process that SIGKILL did not end within the limit.
+struct Stuck {
+  pid_t pid = 0;
+  std::string name;          // comm
+  std::string wait_channel;  // kernel function it sleeps in; "?" where the kernel does not say
+};
+
+// SIGKILLs all descendants of the calling process, reaps them, and repeats until there are none or
+// `limit` has passed. Returns those left. Children that are reaped here are lost to waitpid: call
+// it when no worker is alive, or when nobody will ask for their status any more.
+std::vector<Stuck> end_descendants(std::chrono::milliseconds limit = kSweepLimit);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,43 @@
+// One listening port for two protocols. A static rendezvous has one address,
+// MASTER_ADDR:MASTER_PORT, where workers expect the store and nodes the rendezvous. The first byte
+// tells them apart: TCPStore clients open with 0x00 (VALIDATE, store/wire.h), gRPC with the 'P' of
+// HTTP/2's "PRI * HTTP/2.0" (RFC 9113 section 3.4). It is peeked, not consumed, and the connection
+// handed on. Loop's thread; owned by Link.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "proto/loop.h"
+
+namespace ddprun::agent {
+
+// A connection that has not said a byte after this long is closed.
+inline constexpr std::chrono::seconds kFirstByteLimit{10};
+// Connections that have not said their first byte yet; more are closed at once. A job's nodes and
+// workers speak first and at once, so only strangers wait here.
+inline constexpr std::size_t kUndecidedLimit = 1024;
+
+class Front {
+ public:
+  struct Handlers {
+    std::function<void(asio::ip::tcp::socket)> store;
+    std::function<void(int fd)> rendezvous;  // `fd` is the receiver's to close
+  };
+
+  // Starts to listen and accept on `acceptor`, which is bound.
+  Front(asio::io_context& loop, asio::ip::tcp::acceptor acceptor, Handlers handlers);
+  Front(const Front&) = delete;
+  Front& operator=(const Front&) = delete;
+  ~Front();
+
+ private:
+  struct State;  // outlives the Front while its coroutines unwind
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,171 @@
+#include "agent/lifecycle.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "proto/assert.h"
+
+namespace ddprun::agent {
+namespace {
+
+void append(Actions& actions, Actions more) {
+  for (Action& action : more) actions.push_back(std::move(action));
+}
+
+}  // namespace
+
+std::string signal_name(int signo) {
+  const char* name = ::sigabbrev_np(signo);
+  return name == nullptr ? fmt::format("signal {}", signo) : fmt::format("SIG{}", name);
+}
+
+Actions Lifecycle::start() {
+  DDPRUN_ASSERT(phase_ == Phase::kIdle);
+  phase_ = Phase::kJoining;
+  return {JoinRound{}};
+}
+
+Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time now) {
+  if (phase_ != Phase::kJoining) return {};  // a round that we no longer want: we are leaving
+  round_ = news.round;
+  seat_ = news.seat;
+  live_ = policy_.worker_count;
+  started_ = now;
+  ended_.clear();
+  verdict_ = Verdict::kOpen;
+  phase_ = Phase::kRunning;
+  return {StartWorkers{}};
+}
+
+Actions Lifecycle::round_broken(const rendezvous::RoundBroken& news, Time now) {
+  if (news.round != round_.number) return {};
+  switch (phase_) {
+    case Phase::kRunning:
+    case Phase::kFinished:
+      return drain(Verdict::kRestart, SIGTERM, now);
+    case Phase::kDraining:
+      if (verdict_ != Verdict::kOpen) return {};
+      verdict_ = Verdict::kRestart;
+      return live_ == 0 ? drained() : Actions{};
+    case Phase::kIdle:
+    case Phase::kJoining:
+    case Phase::kDone:
+      return {};
+  }
+  return {};
+}
+
+Actions Lifecycle::job_ended(const rendezvous::JobEnded& news, Time now) {
+  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  ending_.succeeded = news.succeeded;
+  if (!news.succeeded) ending_.cause = news.cause;
+  return drain(Verdict::kEnd, SIGTERM, now);
+}
+
+Actions Lifecycle::link_lost(const rendezvous::LinkLost& news, Time now) {
+  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  ending_.link_error = news.error;
+  return drain(Verdict::kEnd, SIGTERM, now);
+}
+
+Actions Lifecycle::worker_exited(const WorkerExit& exit, Time now) {
+  DDPRUN_ASSERT(live_ > 0);
+  --live_;
+  const bool draining = phase_ == Phase::kDraining;
+  ended_.push_back({exit, started_, now, draining});
+  if (draining) return live_ == 0 ? drained() : Actions{};
+  DDPRUN_ASSERT(phase_ == Phase::kRunning);
+  if (exit.failed()) {
+    Actions actions = {ReportFailure{describe(exit)}};
+    append(actions, drain(Verdict::kOpen, SIGTERM, now));
+    return actions;
+  }
+  if (live_ > 0) return {};
+  phase_ = Phase::kFinished;
+  return {ReportSuccess{}};
+}
+
+Actions Lifecycle::stop_requested(int signo, Time now) {
+  if (phase_ == Phase::kDone) return {};
+  if (ending_.signal != 0) {  // the second one: no more patience
+    kill_at_ = Time::max();
+    return live_ > 0 ? Actions{KillWorkers{}} : Actions{};
+  }
+  ending_.signal = signo;
+  if (verdict_ ==
+      Verdict::kEnd) {  // already ending for another reason: pass it on, the grace goes on
+    return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
+  }
+  Actions actions = {LeaveJob{{.hostname = policy_.hostname,
+                               .message = fmt::format("the launcher on {} received {}",
+                                                      policy_.hostname, signal_name(signo))}}};
+  append(actions, drain(Verdict::kEnd, signo, now));
+  return actions;
+}
+
+Actions Lifecycle::give_up(const rendezvous::Failure& reason, Time now) {
+  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  ending_.cause = reason;
+  Actions actions = {LeaveJob{reason}};
+  append(actions, drain(Verdict::kEnd, SIGTERM, now));
+  return actions;
+}
+
+Actions Lifecycle::time_passed(Time now) {
+  if (now < kill_at_) return {};
+  kill_at_ = Time::max();
+  return live_ > 0 ? Actions{KillWorkers{}} : Actions{};
+}
+
+// Stops whatever still runs. Safe to call in any phase but kDone; a drain under way keeps its
+// deadline.
+Actions Lifecycle::drain(Verdict verdict, int signo, Time now) {
+  const bool already = phase_ == Phase::kDraining;
+  phase_ = Phase::kDraining;
+  verdict_ = verdict;
+  if (live_ == 0) return verdict == Verdict::kOpen ? Actions{} : drained();
+  if (already) return {};
+  kill_at_ = now + policy_.grace;
+  return {SignalWorkers{signo}};
+}
+
+// The last worker is gone: act on the verdict, or wait for it.
+Actions Lifecycle::drained() {
+  kill_at_ = Time::max();
+  switch (verdict_) {
+    case Verdict::kOpen:
+      return {};
+    case Verdict::kRestart:
+      phase_ = Phase::kJoining;
+      verdict_ = Verdict::kOpen;
+      return {JoinRound{}};
+    case Verdict::kEnd:
+      phase_ = Phase::kDone;
+      return {Finish{ending_.succeeded ? 0 : 1}};
+  }
+  return {};
+}
+
+rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
+  const int rank = round_.seats.at(static_cast<std::size_t>(seat_)).first_rank + exit.local_rank;
+  std::string how;
+  if (exit.exec_errno != 0) {
+    how = fmt::format("could not be started: {}", ::strerrordesc_np(exit.exec_errno));
+  } else if (exit.exit_code < 0) {
+    how = fmt::format("was killed by {}", signal_name(-exit.exit_code));
+  } else {
+    how = fmt::format("exited with code {}", exit.exit_code);
+  }
+  return {.hostname = policy_.hostname,
+          .rank = rank,
+          .local_rank = exit.local_rank,
+          .exit_code = exit.exit_code,
+          .message = fmt::format("rank {} (local rank {}, pid {}) on {} {}", rank, exit.local_rank,
+                                 exit.pid, policy_.hostname, how)};
+}
+
+}  // namespace ddprun::agent

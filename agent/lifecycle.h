@@ -1,0 +1,139 @@
+// What one node does with its workers, and when. The core of the agent: an event and `now` go in,
+// actions come out. No I/O, no clock, no process: agent.cc feeds it and performs what it says, in
+// the order given. One thread; owned by Agent.
+//
+//   idle -> joining -> running -> finished -> done        all workers exited 0, then every other
+//   node said so too
+//                         |  \________ draining -> joining    a worker or a peer failed and the job
+//                         has a restart left |               \-> done            none left, a
+//                         signal, or the rendezvous is gone
+//
+// Whether a failure is answered by a restart is the rendezvous' decision (one budget for the whole
+// job); what happens to this node's processes meanwhile is decided here.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/rendezvous.h"
+
+namespace ddprun::agent {
+
+using Time = std::chrono::steady_clock::time_point;
+
+// How a worker ended, as the kernel and the spawn told it.
+struct WorkerExit {
+  int local_rank = 0;
+  int pid = 0;
+  int exit_code = 0;   // its exit status, or minus the signal that killed it
+  int exec_errno = 0;  // not 0: it never started, execve failed with this errno
+
+  bool failed() const { return exit_code != 0; }
+  bool operator==(const WorkerExit&) const = default;
+};
+
+// ---- what the shell must do ----
+struct JoinRound {};     // sweep what the old workers left behind, then join()
+struct StartWorkers {};  // spawn the workers of round()
+struct SignalWorkers {
+  int signo = 0;
+};  // to the group of every live worker, followed by SIGCONT so that a stopped one acts
+struct KillWorkers {};  // SIGKILL to the group of every live worker
+struct ReportFailure {
+  rendezvous::Failure failure;
+};                        // to the rendezvous
+struct ReportSuccess {};  // to the rendezvous
+struct LeaveJob {
+  rendezvous::Failure reason;
+};  // to the rendezvous; it takes the job with it
+struct Finish {
+  int exit_code = 0;
+};  // everything is over: sweep, report, end the loop
+using Action = std::variant<JoinRound, StartWorkers, SignalWorkers, KillWorkers, ReportFailure,
+                            ReportSuccess, LeaveJob, Finish>;
+using Actions = std::vector<Action>;
+
+// A worker that ended in this round, with what the report needs.
+struct EndedWorker {
+  WorkerExit exit;
+  Time started{};
+  Time ended{};
+  bool stopped_by_us = false;  // it was still running when we began to stop the workers
+};
+
+enum class Phase { kIdle, kJoining, kRunning, kFinished, kDraining, kDone };
+
+// Why the job ended on this node, for the report and the exit code.
+struct Ending {
+  bool succeeded = false;
+  int signal = 0;                            // not 0: this launcher was told to stop
+  std::optional<Error> link_error;           // the rendezvous failed
+  std::optional<rendezvous::Failure> cause;  // a worker or node failed
+};
+
+class Lifecycle {
+ public:
+  struct Policy {
+    std::chrono::nanoseconds grace{};  // between the first signal and SIGKILL
+    int worker_count = 1;
+    std::string hostname;
+  };
+
+  explicit Lifecycle(Policy policy) : policy_(std::move(policy)) {}
+
+  Actions start();
+  Actions round_published(const rendezvous::RoundPublished& news, Time now);
+  Actions round_broken(const rendezvous::RoundBroken& news, Time now);
+  Actions job_ended(const rendezvous::JobEnded& news, Time now);
+  Actions link_lost(const rendezvous::LinkLost& news, Time now);
+  // Every spawned worker ends in exactly one of these, also one whose execve failed.
+  Actions worker_exited(const WorkerExit& exit, Time now);
+  // A signal that means "end the job". The first is passed on and starts the grace; a second kills
+  // at once.
+  Actions stop_requested(int signo, Time now);
+  // Something outside the workers makes going on impossible (no process could be made, a log file
+  // not opened).
+  Actions give_up(const rendezvous::Failure& reason, Time now);
+  // Call when look_again_at() has come.
+  Actions time_passed(Time now);
+
+  // When time_passed() must be called, unless an event comes first. Time::max(): only an event
+  // matters.
+  Time look_again_at() const { return kill_at_; }
+
+  Phase phase() const { return phase_; }
+  // The round in force; valid from kRunning on.
+  const rendezvous::Round& round() const { return round_; }
+  int seat() const { return seat_; }
+  int live_workers() const { return live_; }
+  const Ending& ending() const { return ending_; }
+  // The workers of this round that have ended, in the order in which that was noticed.
+  const std::vector<EndedWorker>& ended() const { return ended_; }
+
+ private:
+  enum class Verdict { kOpen, kRestart, kEnd };
+
+  Actions drain(Verdict verdict, int signo, Time now);
+  Actions drained();
+  rendezvous::Failure describe(const WorkerExit& exit) const;
+
+  Policy policy_;
+  Phase phase_ = Phase::kIdle;
+  rendezvous::Round round_;
+  int seat_ = 0;
+  int live_ = 0;
+  Time started_{};
+  Time kill_at_ = Time::max();
+  Verdict verdict_ = Verdict::kOpen;  // while draining: what comes after the last worker
+  Ending ending_;
+  std::vector<EndedWorker> ended_;
+};
+
+// "SIGKILL" for 9; "signal 35" for one without a name.
+std::string signal_name(int signo);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,99 @@
+#include "agent/log_tree.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace ddprun::agent {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error failed(const std::string& what, const std::string& path, int why) {
+  return {ErrorCode::kSystem, fmt::format("{} {}: {}", what, path, ::strerrordesc_np(why))};
+}
+
+// mkdtemp with our own prefix; the six X's are its contract.
+Result<std::string> make_unique_folder(const std::string& prefix) {
+  std::string path = prefix + "XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) return failed("make the log folder", path, errno);
+  return path;
+}
+
+bool holds_a_file(const fs::path& root) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root, ignored)) {
+    if (entry.is_regular_file(ignored)) return true;
+  }
+  return false;
+}
+
+std::string temporary_base() {
+  const char* named =
+      std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): before any other thread
+  return named != nullptr && *named != '\0' ? named : "/tmp";
+}
+
+}  // namespace
+
+Result<LogTree> LogTree::make(const std::string& log_dir, const std::string& run_id) {
+  LogTree tree;
+  if (log_dir == "/dev/null") return tree;
+  if (run_id.find('/') != std::string::npos)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("--rdzv-id={}: a slash cannot be in it, since it names the log folder",
+                             run_id));
+  std::string root = log_dir;
+  if (log_dir.empty()) {
+    auto made = make_unique_folder(temporary_base() + "/torchelastic_");
+    if (!made) return made.error();
+    root = tree.temporary_root_ = *made;
+  } else {
+    std::error_code why;
+    fs::create_directories(root, why);
+    if (why || !fs::is_directory(root, why))
+      return Error(ErrorCode::kSystem,
+                   fmt::format("--log-dir={}: expected a folder that can be made and written: {}",
+                               log_dir, why ? why.message() : "it is a file"));
+  }
+  auto job = make_unique_folder(fs::path(root) / (run_id + "_"));
+  if (!job) {
+    if (log_dir.empty()) return job.error();
+    return Error(ErrorCode::kSystem,
+                 fmt::format("--log-dir={}: expected a folder that can be written: {}", log_dir,
+                             job.error().message()));
+  }
+  tree.job_folder_ = fs::absolute(*job);
+  return tree;
+}
+
+Result<std::string> LogTree::worker_folder(int attempt, int local_rank) const {
+  if (!enabled()) return std::string();
+  const std::string folder = fmt::format("{}/attempt_{}/{}", job_folder_, attempt, local_rank);
+  std::error_code why;
+  fs::create_directories(folder, why);
+  if (why) return failed("make the log folder", folder, why.value());
+  return folder;
+}
+
+Result<FileHandle> LogTree::open(const std::string& folder, const std::string& name) {
+  const std::string path = folder + "/" + name;
+  constexpr mode_t kMode = 0644;
+  FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode));
+  if (file.get() < 0) return failed("open the log file", path, errno);
+  return file;
+}
+
+void LogTree::clean_up(bool keep_files) const {
+  if (temporary_root_.empty() || (keep_files && holds_a_file(temporary_root_))) return;
+  std::error_code ignored;
+  fs::remove_all(temporary_root_, ignored);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,66 @@
+// ddprun: options -> guardian -> agent -> exit code. Decides nothing itself.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <random>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/agent.h"
+#include "agent/guardian.h"
+#include "launcher/command.h"
+#include "launcher/host_facts.h"
+#include "launcher/options.h"
+#include "launcher/plan.h"
+#include "proto/log.h"
+
+namespace ddprun::launcher {
+namespace {
+
+int fail(const std::string& message, int exit_code) {
+  std::fputs((message + "\n").c_str(), stderr);
+  return exit_code;
+}
+
+std::vector<std::string> process_variables() {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
+  return variables;
+}
+
+int run(const Options& options, const EnvLookup& env) {
+  log::set_level(options.log_level);
+  for (const std::string& warning : options.warnings) log::warning(warning);
+  const auto command = build_command(options, real_command_facts(env));
+  if (!command) return fail("ddprun: " + command.error().message(), 1);
+  const auto token = job_token(options, env);
+  if (!token) return fail("ddprun: " + token.error().message(), 1);
+  Inherited inherited{.variables = process_variables(),
+                      .token = *token,
+                      .job_cookie = real_host_facts(env).make_run_id()};
+  const Plan plan = make_plan(options, *command, std::move(inherited));
+  for (const std::string& notice : plan.notices)
+    std::fputs(("ddprun: " + notice + "\n").c_str(), stderr);
+  return agent::run_guarded([&plan](const agent::GuardianLink& guardian) {
+    return agent::run_agent(plan.agent, guardian);
+  });
+}
+
+}  // namespace
+}  // namespace ddprun::launcher
+
+int main(int argc, char** argv) {
+  using namespace ddprun::launcher;  // NOLINT(google-build-using-namespace)
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  const ddprun::EnvLookup env = process_environment();
+  const Parsed parsed = parse(args, env, real_host_facts(env));
+  if (const auto* answer = std::get_if<Answer>(&parsed)) {
+    std::fputs(answer->text.c_str(), stdout);
+    return 0;
+  }
+  if (const auto* error = std::get_if<UsageError>(&parsed))
+    return fail(error->message, error->exit_code);
+  return run(std::get<Options>(parsed), env);
+}

@@ -1,0 +1,118 @@
+#include "launcher/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+namespace ddprun::launcher {
+namespace {
+
+// Not for workers: the token would show in every /proc/<pid>/environ below us, and in core dumps.
+constexpr const char* kTokenVariable = "DDPRUN_TOKEN";
+constexpr const char* kTokenFileVariable = "DDPRUN_TOKEN_FILE";
+
+bool has(const std::vector<std::string>& variables, const std::string& name) {
+  return std::any_of(variables.begin(), variables.end(),
+                     [&](const std::string& entry) { return entry.starts_with(name + "="); });
+}
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kBlanks = " \t\r\n";
+  const auto first = text.find_first_not_of(kBlanks);
+  return first == std::string::npos
+             ? std::string()
+             : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string& token) {
+  agent::RendezvousPlan plan{.node_count = options.nodes.max,
+                             .node_rank = options.node_rank,
+                             .is_host = options.rendezvous_conf.is_host,
+                             .run_id = options.run_id,
+                             .token = token,
+                             .local_addr = options.local_addr.value_or(""),
+                             .join_timeout = options.rendezvous_conf.join_timeout,
+                             .connect_timeout = options.rendezvous_conf.read_timeout};
+  switch (options.rendezvous) {
+    case Rendezvous::kLocal:
+      plan.kind = agent::RendezvousPlan::Kind::kAlone;
+      return plan;
+    case Rendezvous::kStatic:
+      plan.kind = agent::RendezvousPlan::Kind::kStatic;
+      // The static backend knows one limit for everything (torchrun-contract: rdzv-conf `timeout`).
+      plan.join_timeout = plan.connect_timeout = options.rendezvous_conf.timeout;
+      break;
+    case Rendezvous::kC10d:
+      plan.kind = agent::RendezvousPlan::Kind::kC10d;
+      break;
+  }
+  plan.host = options.endpoint.host;
+  plan.port = options.endpoint.port.value_or(0);
+  return plan;
+}
+
+std::vector<agent::StreamPlan> stream_plans(const Options& options) {
+  std::vector<agent::StreamPlan> plans;
+  for (int local_rank = 0; local_rank < options.workers_per_node; ++local_rank) {
+    const Streams redirect = options.redirects.of(local_rank);
+    const Streams tee = options.tees.of(local_rank);
+    plans.push_back({.redirect_stdout = has_out(redirect),
+                     .redirect_stderr = has_err(redirect),
+                     .tee_stdout = has_out(tee),
+                     .tee_stderr = has_err(tee)});
+  }
+  return plans;
+}
+
+}  // namespace
+
+Result<std::string> job_token(const Options& options, const EnvLookup& env) {
+  if (const auto token = env(kTokenVariable); token && !token->empty()) return *token;
+  const auto path = env(kTokenFileVariable);
+  if (!path || path->empty()) return options.run_id;
+  std::ifstream file(*path, std::ios::binary);
+  std::string content(kMaxTokenBytes + 1, '\0');
+  file.read(content.data(), static_cast<std::streamsize>(content.size()));
+  content.resize(static_cast<std::size_t>(file.gcount()));
+  const std::string token = trimmed(content);
+  if (token.empty() || content.size() > kMaxTokenBytes)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{}={}: expected a readable file with a token of 1 to {} bytes",
+                             kTokenFileVariable, *path, kMaxTokenBytes));
+  return token;
+}
+
+Plan make_plan(const Options& options, const Command& command, Inherited inherited) {
+  Plan plan;
+  agent::AgentConfig& agent = plan.agent;
+  agent.rendezvous = rendezvous_plan(options, inherited.token);
+  agent.worker_count = options.workers_per_node;
+  agent.role = options.role;
+  agent.max_restarts = options.max_restarts;
+  agent.grace = options.shutdown_timeout;
+  agent.log_dir = options.log_dir.value_or("");
+  agent.streams = stream_plans(options);
+  agent.command = [command](int local_rank) {
+    return agent::Command{command.file, command.argv(local_rank)};
+  };
+  agent.job_cookie = std::move(inherited.job_cookie);
+  agent.entry = command.entry;
+  agent.base_env = std::move(inherited.variables);
+  std::erase_if(agent.base_env, [](const std::string& entry) {
+    return entry.starts_with(std::string(kTokenVariable) + "=");
+  });
+  if (options.workers_per_node > 1 && !has(agent.base_env, "OMP_NUM_THREADS")) {
+    agent.base_env.emplace_back("OMP_NUM_THREADS=1");
+    plan.notices.emplace_back(
+        "OMP_NUM_THREADS is not set: set to 1 for each worker, so that they do not fight for the "
+        "CPUs; set it to tune");
+  }
+  if (!has(agent.base_env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
+    agent.base_env.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+  return plan;
+}
+
+}  // namespace ddprun::launcher
