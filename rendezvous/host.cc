@@ -1,0 +1,94 @@
+#include "rendezvous/host.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+#include <variant>
+
+#include "proto/assert.h"
+#include "proto/log.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+Time now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+// One node's side of the table. Its handler lives in the host's map, so that closing it silences
+// deliveries under way.
+class Host::Link final : public Attendance {
+ public:
+  Link(Host& host, LinkId id, Observed observed)
+      : host_(host), id_(id), observed_(std::move(observed)) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  ~Link() override { host_.close(id_); }
+
+  void join(const NodeSpec& node) override {
+    host_.perform(host_.membership_.joined(id_, node, observed_, now()));
+  }
+  void report_failure(std::int64_t round, const Failure& failure) override {
+    host_.perform(host_.membership_.failed(id_, round, failure, now()));
+  }
+  void report_success(std::int64_t round) override {
+    host_.perform(host_.membership_.succeeded(id_, round, now()));
+  }
+  void leave(const Failure& reason) override {
+    host_.perform(host_.membership_.left(id_, reason, now()));
+  }
+
+ private:
+  Host& host_;
+  const LinkId id_;
+  const Observed observed_;
+};
+
+Host::Host(boost::asio::io_context& loop, const Policy& policy)
+    : loop_(loop), membership_(policy), timer_(loop) {}
+
+Host::~Host() { DDPRUN_ASSERT(handlers_.empty()); }
+
+std::unique_ptr<Attendance> Host::attend(Attendance::NewsHandler news, Observed observed) {
+  const LinkId id = ++last_id_;
+  handlers_.emplace(id, std::make_shared<Attendance::NewsHandler>(std::move(news)));
+  return std::make_unique<Link>(*this, id, std::move(observed));
+}
+
+void Host::perform(const Outcome& outcome) {
+  for (const std::string& note : outcome.notes) log::warning(note);
+  if (outcome.published && before_publish) before_publish(*outcome.published);
+  for (const Letter& letter : outcome.letters) post(letter);
+  set_timer();
+}
+
+void Host::post(const Letter& letter) {
+  const auto found = handlers_.find(letter.to);
+  if (found == handlers_.end()) return;
+  boost::asio::post(loop_, [to = std::weak_ptr(found->second), news = letter.news] {
+    // Held for the call: the handler may destroy its own link.
+    if (const auto handler = to.lock()) (*handler)(news);
+  });
+}
+
+// One timer, set to the moment at which the membership may change by itself; none while only an
+// event can change it.
+void Host::set_timer() {
+  if (membership_.look_again_at() == timer_at_) return;
+  timer_at_ = membership_.look_again_at();
+  timer_.cancel();
+  if (timer_at_ == Time::max()) return;
+  timer_.expires_at(timer_at_);
+  // A wait that is over is not cancelled any more, and may be delivered after our end.
+  timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error) {
+    if (error || alive.expired()) return;
+    timer_at_ = Time::max();
+    perform(membership_.tick(now()));
+  });
+}
+
+void Host::close(LinkId id) {
+  handlers_.erase(id);
+  perform(membership_.link_lost(id, now()));
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,57 @@
+// The job's rendezvous in this process: Membership with a clock, one timer and real nodes.
+// In-process nodes attend() here; service.h lets remote ones in through the same call. No socket,
+// no gRPC: a standalone job pays for neither. On the loop's thread only; made by the agent (or a
+// daemon) that hosts the job.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "rendezvous/membership.h"
+#include "rendezvous/rendezvous.h"
+
+namespace ddprun::rendezvous {
+
+class Host {
+ public:
+  // `loop` outlives the host; the host outlives every Attendance it gave out.
+  Host(boost::asio::io_context& loop, const Policy& policy);
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+  ~Host();
+
+  // Called synchronously when a round is agreed and before any node hears of it: all workers of the
+  // round before are gone. The agent whose store has a fixed port empties it here. Must not call
+  // back into the host.
+  std::function<void(const Round&)> before_publish;
+
+  // A node's link. Destroying it without leave() means that the node is gone (as a broken
+  // connection does). `news` may destroy the link. The default is the node in the host's own
+  // process.
+  std::unique_ptr<Attendance> attend(Attendance::NewsHandler news,
+                                     Observed observed = {"127.0.0.1"});
+
+ private:
+  class Link;
+
+  void perform(const Outcome& outcome);
+  void post(const Letter& letter);
+  void set_timer();
+  void close(LinkId id);
+
+  boost::asio::io_context& loop_;
+  Membership membership_;
+  boost::asio::steady_timer timer_;
+  Time timer_at_ = Time::max();
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // watched by the timer
+  LinkId last_id_ = 0;
+  // Shared with nobody but deliveries under way, which hold it weakly: a closed link hears nothing
+  // more.
+  std::map<LinkId, std::shared_ptr<Attendance::NewsHandler>> handlers_;
+};
+
+}  // namespace ddprun::rendezvous

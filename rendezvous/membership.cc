@@ -1,0 +1,313 @@
+#include "rendezvous/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/assert.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+double seconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+Failure lost_node(const NodeSpec& spec, int node_rank) {
+  Failure cause;
+  cause.hostname = spec.hostname;
+  cause.message = fmt::format("node {} ({}) was lost: its connection to the rendezvous ended",
+                              node_rank, spec.hostname);
+  return cause;
+}
+
+// Why two nodes cannot be in one job.
+std::optional<Error> clash(const NodeSpec& present, const NodeSpec& newcomer) {
+  if (present.node_id == newcomer.node_id)
+    return Error(ErrorCode::kRejected, fmt::format("rendezvous: node id {} is here already ({})",
+                                                   newcomer.node_id, present.hostname));
+  if (newcomer.node_rank >= 0 && present.node_rank == newcomer.node_rank)
+    return Error(ErrorCode::kRejected,
+                 fmt::format("rendezvous: node rank {} is taken already by {}", newcomer.node_rank,
+                             present.hostname));
+  return std::nullopt;
+}
+
+std::string end_text(const JobEnded& end) {
+  if (end.succeeded) return "it succeeded";
+  return fmt::format("it failed on {}: {}", end.cause.hostname, end.cause.message);
+}
+
+}  // namespace
+
+Decision decide(const Roster& roster, const Policy& policy, Time now) {
+  if (roster.waiting == 0) return {Verdict::kWait, Reason::kNobody, Time::max()};
+  if (roster.waiting == policy.max_nodes) return {Verdict::kClose, Reason::kFull, now};
+  const bool enough = roster.waiting >= policy.min_nodes;
+  const Time given_up_at = roster.gathering_since + policy.join_timeout;
+  if (now >= given_up_at) {
+    // Whoever still stops its workers will find itself a spare, or in the round after this one.
+    return {enough ? Verdict::kClose : Verdict::kGiveUp, Reason::kJoinTimeout, now};
+  }
+  if (!enough) return {Verdict::kWait, Reason::kTooFew, given_up_at};
+  if (roster.returning > 0) return {Verdict::kWait, Reason::kReturning, given_up_at};
+  const Time last_call_ends = roster.min_reached_at + policy.last_call;
+  if (now >= last_call_ends) return {Verdict::kClose, Reason::kLastCallOver, now};
+  return {Verdict::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
+}
+
+Membership::Membership(Policy policy) : policy_(policy) {
+  DDPRUN_ASSERT(policy.min_nodes >= 1);
+  DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
+  DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
+}
+
+// ---- events ----
+
+Outcome Membership::joined(LinkId link, const NodeSpec& spec, const Observed& observed, Time now) {
+  Outcome outcome;
+  const auto [found, is_new] = members_.try_emplace(link);
+  Member& member = found->second;
+  if (is_new) {
+    member.arrival = ++arrivals_;
+  } else if (member.standing == Standing::kDismissed) {
+    return outcome;
+  }
+  std::optional<Error> error;
+  const bool out_of_turn = !is_new && member.standing != Standing::kStopping;
+  const bool breaks_round = member.in_round();
+  if (out_of_turn) {
+    error = Error(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
+  } else {
+    error = objection(link, spec);
+  }
+  if (error) {
+    member.standing = Standing::kDismissed;
+    outcome.letters.push_back({link, LinkLost{*error}});
+  } else {
+    member.entrant = {link, spec, observed};
+    member.standing = is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting;
+  }
+  if (breaks_round) break_round(lost_node(member.entrant.spec, member.seat), outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+Outcome Membership::failed(LinkId link, std::int64_t round, const Failure& failure, Time now) {
+  Outcome outcome;
+  if (!speaks_of_this_round(find(link), round)) return outcome;
+  break_round(failure, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+Outcome Membership::succeeded(LinkId link, std::int64_t round, Time now) {
+  Outcome outcome;
+  Member* member = find(link);
+  if (!speaks_of_this_round(member, round)) return outcome;
+  member->standing = Standing::kSucceeded;
+  if (count(Standing::kRunning) == 0) end_job({.succeeded = true, .cause = {}}, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+Outcome Membership::left(LinkId link, const Failure& reason, Time now) {
+  Outcome outcome;
+  Member* member = find(link);
+  if (member == nullptr || member->standing == Standing::kDismissed) return outcome;
+  const bool alone = member->standing == Standing::kSpare;
+  member->standing = Standing::kDismissed;
+  if (!alone) end_job({.succeeded = false, .cause = reason}, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+Outcome Membership::link_lost(LinkId link, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(link);
+  if (found == members_.end()) return outcome;
+  Member& member = found->second;
+  if (member.standing ==
+      Standing::kSucceeded) {  // its work is done; its seat is taken until the round is over
+    member.gone = true;
+    return outcome;
+  }
+  const bool breaks_round = member.in_round();
+  const Failure cause = lost_node(member.entrant.spec, member.seat);
+  members_.erase(found);
+  if (breaks_round) break_round(cause, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+Outcome Membership::tick(Time now) {
+  Outcome outcome;
+  settle(outcome, now);
+  return outcome;
+}
+
+// ---- who is here ----
+
+Membership::Member* Membership::find(LinkId link) {
+  const auto found = members_.find(link);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+// A node that already said how its round ended, or speaks of an older one, is not heard.
+bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) const {
+  return member != nullptr && member->standing == Standing::kRunning && round == round_number_;
+}
+
+int Membership::count(Standing standing) const {
+  return static_cast<int>(std::ranges::count_if(
+      members_, [&](const auto& entry) { return entry.second.standing == standing; }));
+}
+
+std::vector<LinkId> Membership::by_arrival(Standing standing) const {
+  std::vector<LinkId> links;
+  for (const auto& [link, member] : members_)
+    if (member.standing == standing) links.push_back(link);
+  std::ranges::sort(links, {}, [&](LinkId link) { return members_.at(link).arrival; });
+  return links;
+}
+
+// Why `spec` cannot be in this job at all.
+std::optional<Error> Membership::objection(LinkId link, const NodeSpec& spec) const {
+  if (phase_ == Phase::kEnded)
+    return Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_);
+  if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
+                             spec.local_world_size, kMaxLocalWorldSize));
+  if (spec.node_rank < -1 || spec.node_rank >= policy_.max_nodes)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("rendezvous: node rank {} is out of range: the job has {} node(s), "
+                             "their ranks are 0 to {}",
+                             spec.node_rank, policy_.max_nodes, policy_.max_nodes - 1));
+  if (std::ssize(members_) > kMaxNodes)
+    return Error(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxNodes));
+  for (const auto& [other, member] : members_) {
+    if (other == link || !member.listens()) continue;
+    if (auto error = clash(member.entrant.spec, spec)) return error;
+  }
+  return std::nullopt;
+}
+
+// ---- what follows ----
+
+// The end of every event: seats for spares, then whether the round may start, then when to look
+// again.
+void Membership::settle(Outcome& outcome, Time now) {
+  look_again_at_ = Time::max();
+  if (phase_ != Phase::kGathering) return;
+  promote_spares();
+  update_times(now);
+  const Roster roster{.waiting = count(Standing::kWaiting),
+                      .returning = count(Standing::kStopping),
+                      .gathering_since = gathering_since_.value_or(now),
+                      .min_reached_at = min_reached_at_.value_or(now)};
+  const Decision decision = decide(roster, policy_, now);
+  switch (decision.verdict) {
+    case Verdict::kWait:
+      look_again_at_ = decision.look_again_at;
+      return;
+    case Verdict::kClose:
+      return publish(outcome);
+    case Verdict::kGiveUp:
+      return give_up(outcome);
+  }
+}
+
+// A seat is held by who waits for the next round and by who will be back for it: a spare never
+// takes the place of a node that is only slow to stop its workers.
+void Membership::promote_spares() {
+  int free_seats = policy_.max_nodes - count(Standing::kWaiting) - count(Standing::kStopping);
+  if (free_seats <= 0) return;
+  for (const LinkId link : by_arrival(Standing::kSpare)) {
+    if (free_seats-- == 0) return;
+    members_.at(link).standing = Standing::kWaiting;
+  }
+}
+
+void Membership::update_times(Time now) {
+  const int waiting = count(Standing::kWaiting);
+  if (waiting == 0) gathering_since_.reset();
+  if (waiting > 0 && !gathering_since_) gathering_since_ = now;
+  if (waiting < policy_.min_nodes) min_reached_at_.reset();
+  if (waiting >= policy_.min_nodes && !min_reached_at_) min_reached_at_ = now;
+}
+
+void Membership::publish(Outcome& outcome) {
+  std::vector<Entrant> arrivals;
+  for (const LinkId link : by_arrival(Standing::kWaiting))
+    arrivals.push_back(members_.at(link).entrant);
+  const std::vector<Entrant> entrants = order_of_seats(std::move(arrivals));
+  const Round round = make_round(++round_number_, restart_count_, entrants);
+  for (int seat = 0; const Entrant& entrant : entrants) {
+    Member& member = members_.at(entrant.link);
+    member.standing = Standing::kRunning;
+    member.seat = seat;
+    outcome.letters.push_back({entrant.link, RoundPublished{round, seat}});
+    ++seat;
+  }
+  set_budget(entrants, outcome);
+  outcome.published = round;
+  phase_ = Phase::kRunning;
+  gathering_since_.reset();
+  min_reached_at_.reset();
+}
+
+// One budget for the job. Nodes that were started with different ones get the smallest: no node is
+// restarted more often than its user allowed.
+void Membership::set_budget(const std::vector<Entrant>& entrants, Outcome& outcome) {
+  const auto [least, most] = std::ranges::minmax_element(
+      entrants, {}, [](const Entrant& entrant) { return entrant.spec.max_restarts; });
+  restarts_allowed_ = least->spec.max_restarts;
+  if (least->spec.max_restarts == most->spec.max_restarts) return;
+  outcome.notes.push_back(
+      fmt::format("rendezvous: the nodes differ in max_restarts ({} says {}, {} says {}): the "
+                  "smallest, {}, holds for the job",
+                  least->spec.hostname, least->spec.max_restarts, most->spec.hostname,
+                  most->spec.max_restarts, restarts_allowed_));
+}
+
+void Membership::break_round(const Failure& cause, Outcome& outcome) {
+  if (restart_count_ >= restarts_allowed_)
+    return end_job({.succeeded = false, .cause = cause}, outcome);
+  ++restart_count_;
+  phase_ = Phase::kGathering;
+  std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
+  for (auto& [link, member] : members_) {
+    if (!member.in_round()) continue;
+    member.standing = Standing::kStopping;
+    outcome.letters.push_back({link, RoundBroken{round_number_, cause}});
+  }
+}
+
+void Membership::give_up(Outcome& outcome) {
+  const Error error(
+      ErrorCode::kTimedOut,
+      fmt::format("rendezvous: {} of {} nodes joined within join_timeout={} s",
+                  count(Standing::kWaiting), policy_.min_nodes, seconds(policy_.join_timeout)));
+  phase_ = Phase::kEnded;
+  end_text_ = error.message();
+  for (auto& [link, member] : members_) {
+    if (!member.listens()) continue;
+    member.standing = Standing::kDismissed;
+    outcome.letters.push_back({link, LinkLost{error}});
+  }
+}
+
+void Membership::end_job(const JobEnded& end, Outcome& outcome) {
+  phase_ = Phase::kEnded;
+  end_text_ = end_text(end);
+  std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
+  for (auto& [link, member] : members_) {
+    if (!member.listens()) continue;
+    member.standing = Standing::kDismissed;
+    outcome.letters.push_back({link, end});
+  }
+}
+
+}  // namespace ddprun::rendezvous

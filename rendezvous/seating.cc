@@ -1,0 +1,89 @@
+#include "rendezvous/seating.h"
+
+#include <boost/asio/ip/address.hpp>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "proto/assert.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+// The store's address as every node of the round can reach it. A node on the rendezvous' own
+// machine is seen at loopback, which is of no use to others: they reach it where they reached the
+// rendezvous.
+std::string master_address(const std::vector<Entrant>& entrants) {
+  const Entrant& master = entrants.front();
+  if (!master.spec.store_address.empty()) return master.spec.store_address;
+  if (!is_loopback(master.observed.address)) return master.observed.address;
+  for (const Entrant& other : entrants) {
+    const bool remote = !is_loopback(other.observed.address);
+    if (remote && !other.observed.reached_at.empty()) return other.observed.reached_at;
+  }
+  return master.observed.address;
+}
+
+Seat make_seat(const NodeSpec& spec, int first_rank, int role_first_rank) {
+  Seat seat;
+  seat.node_id = spec.node_id;
+  seat.hostname = spec.hostname;
+  seat.role = spec.role;
+  seat.local_world_size = spec.local_world_size;
+  seat.first_rank = first_rank;
+  seat.role_first_rank = role_first_rank;
+  return seat;
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& address) {
+  boost::system::error_code error;
+  const auto parsed = boost::asio::ip::make_address(address, error);
+  if (error) return false;
+  if (parsed.is_v4()) return parsed.to_v4().is_loopback();
+  const auto v6 = parsed.to_v6();
+  if (!v6.is_v4_mapped()) return v6.is_loopback();
+  return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, v6).is_loopback();
+}
+
+std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals) {
+  std::vector<std::optional<Entrant>> seats(arrivals.size());
+  std::vector<Entrant> anywhere;
+  for (Entrant& entrant : arrivals) {
+    const int wanted = entrant.spec.node_rank;
+    if (wanted < 0 || wanted >= std::ssize(seats)) {
+      anywhere.push_back(std::move(entrant));
+      continue;
+    }
+    auto& seat = seats[static_cast<std::size_t>(wanted)];
+    DDPRUN_ASSERT(!seat);  // membership refuses a rank that is taken
+    seat = std::move(entrant);
+  }
+  std::vector<Entrant> ordered;
+  ordered.reserve(seats.size());
+  auto next = anywhere.begin();
+  for (auto& seat : seats) ordered.push_back(seat ? std::move(*seat) : std::move(*next++));
+  return ordered;
+}
+
+Round make_round(std::int64_t number, int restart_count, const std::vector<Entrant>& entrants) {
+  DDPRUN_ASSERT(!entrants.empty());
+  Round round;
+  round.number = number;
+  round.restart_count = restart_count;
+  std::map<std::string, int> role_sizes;
+  for (const Entrant& entrant : entrants) {
+    const NodeSpec& spec = entrant.spec;
+    int& role_size = role_sizes[spec.role];
+    round.seats.push_back(make_seat(spec, round.world_size, role_size));
+    role_size += spec.local_world_size;
+    round.world_size += spec.local_world_size;
+  }
+  for (Seat& seat : round.seats) seat.role_world_size = role_sizes[seat.role];
+  round.master_addr = master_address(entrants);
+  round.master_port = entrants.front().spec.store_port;
+  return round;
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,60 @@
+// The host's border to remote nodes: gRPC, one stream a node (proto/rendezvous.proto). Takes
+// connections that were accepted elsewhere, so that one port can serve the TCPStore protocol and
+// this (an HTTP/2 client's first byte is 'P', a store client's 0x00). Decides nothing: each stream
+// is an Attendance of the Host. A broken stream is a lost node at once, a silent one after
+// ServiceOptions::silence_ticks beats.
+//
+// Used on the loop's thread. gRPC's threads enter the loop by post and nothing else. gRPC is set up
+// by the first adopt().
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "rendezvous/host.h"
+
+namespace ddprun::rendezvous {
+
+// Beats go both ways at this pace over an idle link, so that a cut network or a stopped machine is
+// noticed.
+inline constexpr std::chrono::milliseconds kBeatEvery{1000};
+// So many beats in a row without a word and the peer is lost: 3 to 4 s. Counted in beats of our own
+// timer, not on the clock, so that a stall of our own loop (a suspended machine) does not make
+// every peer look silent.
+inline constexpr int kSilenceTicks = 3;
+// How long the destruction of a Service waits for the last news (JobEnded) to be sent to nodes that
+// read slowly.
+inline constexpr std::chrono::milliseconds kFlushLimit{300};
+// Streams at once, authenticated ones: every node has one.
+inline constexpr int kMaxStreams = kMaxNodes;
+
+struct ServiceOptions {
+  std::string
+      token;  // nodes must bring it (metadata `authorization: Bearer …`); empty: anyone may join
+  std::string rdzv_id = "none";  // the job served; a node of another job is refused
+  std::chrono::milliseconds beat_every = kBeatEvery;
+  int silence_ticks = kSilenceTicks;
+};
+
+class Service {
+ public:
+  // `loop` and `host` outlive the service.
+  Service(boost::asio::io_context& loop, Host& host, ServiceOptions options);
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+  // Sends what is still queued, ends every stream and stops gRPC's threads; takes up to about
+  // kFlushLimit. The remaining nodes count as lost to the host.
+  ~Service();
+
+  // Serves the connected TCP socket `fd`, whose bytes are still unread (peeking is fine). Takes the
+  // descriptor over, in every case. The node's address is the socket's peer.
+  void adopt(int fd);
+
+ private:
+  class Border;
+  std::shared_ptr<Border> border_;  // also held by gRPC's callbacks until the last one has run
+};
+
+}  // namespace ddprun::rendezvous
