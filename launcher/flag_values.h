@@ -93,8 +93,8 @@ std::optional<double> parse_number(std::string_view text);
 Result<NodeCount> parse_node_count(std::string_view text);
 // `3` or `0:1,1:2`. Ranks above 9 can be named, unlike with torchrun.
 Result<StdSpec> parse_std_spec(std::string_view text);
-// `host`, `host:port`, `[v6]`, `[v6]:port`. A bare v6 address (two colons or more) is a host
-// without port.
+// `host`, `host:port`, `[v6]`, `[v6]:port`. A bare v6 address is refused: where its port starts
+// cannot be told.
 Result<Endpoint> parse_endpoint(std::string_view text);
 // `key=value,key=value`; empty text gives the defaults.
 Result<RendezvousConf> parse_rendezvous_conf(std::string_view text);

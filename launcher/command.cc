@@ -1,0 +1,204 @@
+#include "launcher/command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+namespace ddprun::launcher {
+namespace {
+
+// What --run-path runs: SCRIPT by runpy in a fresh interpreter, with its error recorded where torch
+// is there to do it, as torchrun's own --run-path has it.
+constexpr std::string_view kRunPathProgram =
+    "import runpy, sys\n"
+    "try:\n"
+    "    from torch.distributed.elastic.multiprocessing.errors import record\n"
+    "except ImportError:\n"
+    "    record = lambda function: function\n"
+    "sys.argv = sys.argv[1:]\n"
+    "record(runpy.run_path)(sys.argv[0], run_name='__main__')\n";
+
+Error bad(std::string_view what, std::string_view why) {
+  return {ErrorCode::kInvalidArgument, fmt::format("{}: {}", what, why)};
+}
+
+Error missing(std::string_view what, std::string_view why) {
+  return {ErrorCode::kNotFound, fmt::format("{}: {}", what, why)};
+}
+
+bool has_slash(std::string_view text) { return text.find('/') != std::string_view::npos; }
+
+// The path to execute for a file in the current folder: execve takes it as it is, a shell would
+// want the `./`.
+std::string with_slash(const std::string& path) { return has_slash(path) ? path : "./" + path; }
+
+bool is_python_name(std::string_view word) {
+  word.remove_prefix(word.find_last_of('/') + 1);  // npos + 1 is 0
+  return word.starts_with("python") || word.starts_with("pypy");
+}
+
+// Whether a `#!` line names a Python anywhere: `#!/usr/bin/env -S python3 -u` does in its third
+// word.
+bool names_python(std::string_view line) {
+  while (!line.empty()) {
+    const auto end = std::min(line.find_first_of(" \t"), line.size());
+    if (is_python_name(line.substr(0, end))) return true;
+    line.remove_prefix(std::min(end + 1, line.size()));
+  }
+  return false;
+}
+
+std::optional<Error> check_executable(const std::string& path, const FileFacts& found) {
+  if (found.kind == FileKind::kMissing) return missing(path, "no such file");
+  if (found.kind == FileKind::kDirectory) return bad(path, "is a directory, expected a program");
+  if (!found.executable) return bad(path, "is not executable");
+  return std::nullopt;
+}
+
+Command program(const Options& options, std::string file) {
+  return {std::move(file), {options.script}, options.script_args, options.script};
+}
+
+Result<Command> program_by_name(const Options& options, const CommandFacts& facts) {
+  if (!has_slash(options.script)) {
+    auto path = facts.find_on_path(options.script);
+    if (!path) return missing(options.script, "no such program on PATH");
+    return program(options, *std::move(path));
+  }
+  if (auto error = check_executable(options.script, facts.inspect(options.script))) return *error;
+  return program(options, options.script);
+}
+
+// $PYTHON_EXEC, else the one of our own virtual environment, else python3 on PATH.
+Result<std::string> find_python(const CommandFacts& facts) {
+  if (!facts.python_exec || facts.python_exec->empty()) {
+    if (facts.python_beside_us) return *facts.python_beside_us;
+    if (auto path = facts.find_on_path("python3")) return *std::move(path);
+    return missing("python3", "no such program on PATH; PYTHON_EXEC names another");
+  }
+  const std::string& python = *facts.python_exec;
+  const auto shown = fmt::format("PYTHON_EXEC={}", python);
+  if (!has_slash(python)) {
+    if (auto path = facts.find_on_path(python)) return *std::move(path);
+    return missing(shown, "no such program on PATH");
+  }
+  const FileFacts found = facts.inspect(python);
+  if (found.kind == FileKind::kMissing) return missing(shown, "no such file");
+  if (found.kind == FileKind::kDirectory || !found.executable)
+    return bad(shown, "is not executable");
+  return python;
+}
+
+Result<Command> python_command(const Options& options, const CommandFacts& facts) {
+  const auto python = find_python(facts);
+  if (!python) return python.error();
+  Command command{*python, {*python, "-u"}, options.script_args, options.script};
+  if (facts.python_exec && !facts.python_exec->empty()) command.entry = *facts.python_exec;
+  if (options.mode == Mode::kModule) command.head.emplace_back("-m");
+  if (options.mode == Mode::kRunPath) {
+    command.head.insert(command.head.end(), {"-c", std::string(kRunPathProgram)});
+    command.entry = "run_script_path";
+  }
+  command.head.push_back(options.script);
+  return command;
+}
+
+// A program of its own: what it is says so in its first bytes. A name that ends in .py is Python
+// whatever its `#!` line says (`env -S uv run --script`), as it is with torchrun.
+bool runs_itself(const std::string& script, FileKind kind) {
+  if (script.ends_with(".py")) return false;
+  return kind == FileKind::kElf || kind == FileKind::kOtherScript;
+}
+
+Result<Command> script_command(const Options& options, const CommandFacts& facts) {
+  const FileFacts found = facts.inspect(options.script);
+  if (found.kind == FileKind::kMissing) {
+    const bool on_path = !has_slash(options.script) && facts.find_on_path(options.script);
+    return missing(options.script, on_path
+                                       ? "no such file; --no-python would run the program on PATH"
+                                       : "no such file");
+  }
+  if (options.mode == Mode::kRunPath || !runs_itself(options.script, found.kind)) {
+    return python_command(options, facts);
+  }
+  if (auto error = check_executable(options.script, found)) return *error;
+  return program(options, with_slash(options.script));
+}
+
+bool is_name_start(char c) { return c == '_' || std::isalpha(static_cast<unsigned char>(c)) != 0; }
+bool is_name_part(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// The name of a `$name` or `${name}` at the front of `text`, and how many characters it takes;
+// empty name: no such thing.
+struct Macro {
+  std::string_view name;
+  std::size_t length = 1;
+};
+
+Macro macro_at(std::string_view text) {
+  const std::size_t from = text.starts_with("${") ? 2 : 1;
+  if (from >= text.size() || !is_name_start(text[from])) return {};
+  std::size_t to = from;
+  while (to < text.size() && is_name_part(text[to])) ++to;
+  const auto name = text.substr(from, to - from);
+  if (from == 1) return {name, to};
+  return to < text.size() && text[to] == '}' ? Macro{name, to + 1} : Macro{};
+}
+
+// torchrun's substitution with its one name, but `$$` stays as it is: torchrun turns it into `$`
+// and so breaks `sh -c 'kill $$'`. As there, `$$local_rank` is not a macro.
+std::string substitute(std::string_view text, int local_rank) {
+  std::string result;
+  while (!text.empty()) {
+    std::size_t taken = 1;
+    if (text.starts_with("$$")) {
+      taken = 2;
+    } else if (text.front() == '$') {
+      const Macro macro = macro_at(text);
+      taken = macro.length;
+      if (macro.name == "local_rank") {
+        result += std::to_string(local_rank);
+        text.remove_prefix(taken);
+        continue;
+      }
+    }
+    result += text.substr(0, taken);
+    text.remove_prefix(taken);
+  }
+  return result;
+}
+
+}  // namespace
+
+FileKind kind_of_head(std::string_view head) {
+  if (head.starts_with("\x7f"
+                       "ELF")) {
+    return FileKind::kElf;
+  }
+  if (!head.starts_with("#!")) return FileKind::kPlain;
+  const auto line = head.substr(2, head.find('\n') - 2);
+  return names_python(line) ? FileKind::kPythonScript : FileKind::kOtherScript;
+}
+
+std::vector<std::string> Command::argv(int local_rank) const {
+  std::vector<std::string> words = head;
+  for (const std::string& arg : args) words.push_back(substitute(arg, local_rank));
+  return words;
+}
+
+Result<Command> build_command(const Options& options, const CommandFacts& facts) {
+  switch (options.mode) {
+    case Mode::kProgram:
+      return program_by_name(options, facts);
+    case Mode::kModule:
+      return python_command(options, facts);
+    case Mode::kScript:
+    case Mode::kRunPath:
+      return script_command(options, facts);
+  }
+  return bad(options.script, "no such mode");
+}
+
+}  // namespace ddprun::launcher

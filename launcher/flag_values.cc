@@ -1,0 +1,217 @@
+#include "launcher/flag_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <functional>
+
+namespace ddprun::launcher {
+namespace {
+
+Error expected(std::string_view what) {
+  return {ErrorCode::kInvalidArgument, fmt::format("expected {}", what)};
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const auto end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto is_blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// from_chars on the whole text; it takes '-' but not '+', which Python's int() and float() do.
+template <typename Number>
+std::optional<Number> parse_whole(std::string_view text) {
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+constexpr std::string_view kStreamsWords = "0, 1, 2 or 3 (none, stdout, stderr, both)";
+
+std::optional<Streams> parse_streams(std::string_view text) {
+  if (text.size() != 1 || text[0] < '0' || text[0] > '3') return std::nullopt;
+  return static_cast<Streams>(text[0] - '0');
+}
+
+bool is_host_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view("_.:-%").find(c) != std::string_view::npos;
+}
+
+Result<bool> parse_is_host(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto* word : {"1", "true", "t", "yes", "y"}) {
+    if (text == word) return true;
+  }
+  for (const auto* word : {"0", "false", "f", "no", "n"}) {
+    if (text == word) return false;
+  }
+  return expected("is_host to be 1 or 0, true or false, yes or no");
+}
+
+using ConfSetter = std::function<std::optional<Error>(RendezvousConf&, std::string_view)>;
+
+// A key whose value is a whole number above 0.
+template <typename Member>
+ConfSetter positive(std::string_view key, Member member) {
+  return [key, member](RendezvousConf& conf, std::string_view text) -> std::optional<Error> {
+    const auto value = parse_int(text);
+    if (!value || *value <= 0) return expected(fmt::format("{} to be a whole number above 0", key));
+    using Field = std::remove_reference_t<decltype(conf.*member)>;
+    conf.*member = Field(*value);
+    return std::nullopt;
+  };
+}
+
+std::optional<Error> set_is_host(RendezvousConf& conf, std::string_view text) {
+  const auto value = parse_is_host(std::string(text));
+  if (!value) return value.error();
+  conf.is_host = *value;
+  return std::nullopt;
+}
+
+std::optional<Error> check_store_type(RendezvousConf& /*conf*/, std::string_view text) {
+  if (text == "tcp") return std::nullopt;
+  if (text == "file") return Error(ErrorCode::kRejected, "store_type=file is not built yet");
+  return expected("store_type to be tcp");
+}
+
+// torchrun 2.15 pauses after a lost compare-and-set; there is none here, so the key is checked and
+// has no effect.
+std::optional<Error> check_backoff(RendezvousConf& /*conf*/, std::string_view text) {
+  const auto value = parse_number(text);
+  if (value && *value >= 0) return std::nullopt;
+  return expected("cas_backoff_max_seconds to be a number from 0");
+}
+
+const std::map<std::string_view, ConfSetter>& conf_setters() {
+  using Conf = RendezvousConf;
+  static const std::map<std::string_view, ConfSetter> setters = {
+      {"is_host", set_is_host},
+      {"store_type", check_store_type},
+      {"cas_backoff_max_seconds", check_backoff},
+      {"join_timeout", positive("join_timeout", &Conf::join_timeout)},
+      {"last_call_timeout", positive("last_call_timeout", &Conf::last_call)},
+      {"close_timeout", positive("close_timeout", &Conf::close_timeout)},
+      {"heartbeat_timeout", positive("heartbeat_timeout", &Conf::heartbeat_timeout)},
+      {"keep_alive_interval", positive("keep_alive_interval", &Conf::keep_alive_interval)},
+      {"keep_alive_max_attempt", positive("keep_alive_max_attempt", &Conf::keep_alive_max_attempt)},
+      {"read_timeout", positive("read_timeout", &Conf::read_timeout)},
+      {"timeout", positive("timeout", &Conf::timeout)},
+  };
+  return setters;
+}
+
+}  // namespace
+
+Streams StdSpec::of(int local_rank) const {
+  const auto found = by_rank.find(local_rank);
+  return found != by_rank.end() ? found->second : others;
+}
+
+bool StdSpec::none() const {
+  return others == Streams::kNone &&
+         std::all_of(by_rank.begin(), by_rank.end(),
+                     [](const auto& entry) { return entry.second == Streams::kNone; });
+}
+
+std::optional<int> parse_int(std::string_view text) { return parse_whole<int>(text); }
+
+std::optional<double> parse_number(std::string_view text) {
+  const auto value = parse_whole<double>(text);
+  if (!value || !std::isfinite(*value)) return std::nullopt;
+  return value;
+}
+
+Result<NodeCount> parse_node_count(std::string_view text) {
+  const auto words = fmt::format("N or MIN:MAX with 0 < MIN <= MAX <= {}", kMaxNodes);
+  const auto parts = split(text, ':');
+  if (parts.size() > 2) return expected(words);
+  const auto min = parse_int(parts.front());
+  const auto max = parse_int(parts.back());
+  if (!min || !max || *min <= 0 || *max < *min || *max > kMaxNodes) return expected(words);
+  return NodeCount{*min, *max};
+}
+
+Result<StdSpec> parse_std_spec(std::string_view text) {
+  const auto words = fmt::format("{}, or RANK:DIGIT,…", kStreamsWords);
+  if (const auto all = parse_streams(text)) return StdSpec{*all, {}};
+  StdSpec spec;
+  for (const auto pair : split(text, ',')) {
+    const auto parts = split(pair, ':');
+    if (parts.size() != 2) return expected(words);
+    const auto rank = parse_int(parts[0]);
+    const auto streams = parse_streams(parts[1]);
+    if (!rank || *rank < 0 || *rank >= kMaxWorkersPerNode || !streams) return expected(words);
+    spec.by_rank[*rank] = *streams;
+  }
+  return spec;
+}
+
+Result<Endpoint> parse_endpoint(std::string_view text) {
+  const auto error = expected("HOST, HOST:PORT, [V6] or [V6]:PORT with a port up to 65535");
+  text = trimmed(text);
+  Endpoint endpoint;
+  std::optional<std::string_view> port_text;
+  if (text.starts_with('[')) {
+    const auto close = text.find(']');
+    if (close == std::string_view::npos) return error;
+    endpoint.host = text.substr(1, close - 1);
+    const auto rest = text.substr(close + 1);
+    if (!rest.empty() && rest[0] != ':') return error;
+    if (!rest.empty()) port_text = rest.substr(1);
+  } else {
+    const auto parts = split(text, ':');
+    if (parts.size() > 2) return error;
+    endpoint.host = parts[0];
+    if (parts.size() == 2) port_text = parts[1];
+  }
+  if (endpoint.host.empty() ||
+      !std::all_of(endpoint.host.begin(), endpoint.host.end(), is_host_character)) {
+    return error;
+  }
+  if (!port_text) return endpoint;
+  const auto port = parse_int(*port_text);
+  if (!port || *port < 0 || *port > 65535) return error;
+  endpoint.port = static_cast<std::uint16_t>(*port);
+  return endpoint;
+}
+
+Result<RendezvousConf> parse_rendezvous_conf(std::string_view text) {
+  RendezvousConf conf;
+  text = trimmed(text);
+  if (text.empty()) return conf;
+  for (const auto pair : split(text, ',')) {
+    const auto equals = pair.find('=');
+    const auto key = trimmed(pair.substr(0, equals));
+    const auto value =
+        equals == std::string_view::npos ? std::string_view() : trimmed(pair.substr(equals + 1));
+    if (key.empty() || value.empty()) return expected("KEY=VALUE,KEY=VALUE");
+    const auto setter = conf_setters().find(key);
+    if (setter == conf_setters().end()) {
+      conf.unknown_keys.emplace_back(key);
+    } else if (auto error = setter->second(conf, value)) {
+      return *error;
+    }
+  }
+  return conf;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,164 @@
+#include "launcher/host_facts.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "launcher/flag_values.h"
+#include "proto/assert.h"
+
+namespace ddprun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kHeadBytes =
+    256;  // longer than any `#!` line the kernel reads (BINPRM_BUF_SIZE)
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Entries of `folder` for which `counts` is true; none where there is no such folder.
+template <typename Predicate>
+int count_entries(const char* folder, Predicate counts) {
+  std::error_code error;
+  int found = 0;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (counts(entry->path().filename().string())) ++found;
+  }
+  return found;
+}
+
+// GPUs of this node without loading CUDA: the driver's list, or, in a container that hides
+// /proc/driver, its device files.
+int device_count() {
+  const int listed = count_entries("/proc/driver/nvidia/gpus", [](const auto&) { return true; });
+  const int nodes = count_entries("/dev", [](const std::string& name) {
+    return name.starts_with("nvidia") && all_digits(std::string_view(name).substr(6));
+  });
+  // A container sees all of the host's GPUs in /proc, but device files only for its own.
+  return nodes > 0 ? nodes : listed;
+}
+
+// All processors of the machine that are online, as torchrun 2.11's `cpu`; 2.15 takes those of the
+// affinity mask. The older rule is kept while 2.11 is the release we stand in for.
+int cpu_count() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
+
+// A random UUID (RFC 4122, version 4).
+std::string make_uuid() {
+  std::array<unsigned char, 16> bytes{};
+  const auto got = ::getrandom(bytes.data(), bytes.size(), 0);  // 16 bytes are never cut short
+  DDPRUN_ASSERT(got == static_cast<ssize_t>(bytes.size()));
+  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0FU) | 0x40U);
+  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3FU) | 0x80U);
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", bytes[i]);
+  }
+  return text;
+}
+
+std::string read_head(const std::string& path) {
+  std::string head(kHeadBytes, '\0');
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  const auto got = ::read(fd, head.data(), head.size());
+  ::close(fd);
+  head.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return head;
+}
+
+FileFacts inspect(const std::string& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (error || !fs::exists(status)) return {FileKind::kMissing, false};
+  if (fs::is_directory(status)) return {FileKind::kDirectory, false};
+  const bool executable = ::access(path.c_str(), X_OK) == 0;
+  // Anything but a regular file (a pipe, /dev/stdin) is not read here: its bytes are for the
+  // interpreter.
+  if (!fs::is_regular_file(status)) return {FileKind::kPlain, executable};
+  return {kind_of_head(read_head(path)), executable};
+}
+
+// execvp's search. An empty entry is the current folder.
+std::optional<std::string> find_on_path(const std::string& path_variable, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  std::string_view rest = path_variable;
+  while (true) {
+    const auto end = std::min(rest.find(':'), rest.size());
+    const auto folder = rest.substr(0, end);
+    auto candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
+    const FileFacts found = inspect(candidate);
+    if (found.executable && found.kind != FileKind::kDirectory) return candidate;
+    if (end == rest.size()) return std::nullopt;
+    rest.remove_prefix(end + 1);
+  }
+}
+
+// The interpreter of the virtual environment whose bin folder holds this program, as `torchrun` of
+// that environment has it.
+std::optional<std::string> python_beside_us() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (error) return std::nullopt;
+  const fs::path folder = self.parent_path();
+  if (!fs::exists(folder.parent_path() / "pyvenv.cfg", error)) return std::nullopt;
+  const std::string python = folder / "python3";
+  if (!inspect(python).executable) return std::nullopt;
+  return python;
+}
+
+}  // namespace
+
+EnvLookup process_environment() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody in this process writes the environment
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr) return std::nullopt;
+    return std::string(value);
+  };
+}
+
+int visible_gpu_count(int device_count, const std::optional<std::string>& visible) {
+  if (!visible) return device_count;
+  std::set<std::string> seen;
+  std::string_view rest = *visible;
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(','), rest.size());
+    std::string entry(rest.substr(0, end));
+    std::erase(entry, ' ');
+    const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
+    const auto index = all_digits(entry) ? parse_int(entry) : std::nullopt;
+    if (!by_id && (!index || *index >= device_count)) break;
+    if (!seen.insert(entry).second)
+      return 0;  // CUDA takes a list with a repeated device for an empty one
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return static_cast<int>(seen.size());
+}
+
+HostFacts real_host_facts(const EnvLookup& env) {
+  return {cpu_count,
+          [env] { return visible_gpu_count(device_count(), env("CUDA_VISIBLE_DEVICES")); },
+          make_uuid};
+}
+
+CommandFacts real_command_facts(const EnvLookup& env) {
+  // execvp's own default where PATH is unset (confstr(3), _CS_PATH).
+  const std::string path = env("PATH").value_or("/bin:/usr/bin");
+  return {inspect, [path](const std::string& name) { return find_on_path(path, name); },
+          env("PYTHON_EXEC"), python_beside_us()};
+}
+
+}  // namespace ddprun::launcher
