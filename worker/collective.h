@@ -88,9 +88,20 @@ class Collective {
   // metrics: sums and counts. Equal size on all ranks, at most kGatherBytesMax bytes.
   void sum(std::span<double> values);
 
+  // Root's bytes on every rank, of any length; the other ranks' `mine` is ignored. Host memory. For
+  // descriptions, not tensors.
+  std::vector<std::byte> from_root(std::span<const std::byte> mine, int root);
+
   // One blob of all_gather, bytes. Shapes and metrics are small; tensors go through broadcast and
   // sums.
   static constexpr std::size_t kGatherBytesMax = std::size_t{256} << 10;
+
+ protected:
+  // Throws CollectiveError if a blob of `bytes` is beyond kGatherBytesMax.
+  static void check_gather_size(std::size_t bytes);
 };
+
+// A world of one, on CPU.
+std::unique_ptr<Collective> make_alone_collective();
 
 }  // namespace ddprun::worker

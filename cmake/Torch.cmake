@@ -1,0 +1,36 @@
+# ddprun::torch: LibTorch of the wheel at DDPRUN_TORCH_DIR as one imported target. find_package(Torch) is not used: it looks
+# for a CUDA toolkit with nvcc, which nothing here needs, and puts torch's own protobuf headers in the way.
+# ddprun::nccl: NCCL and the CUDA runtime that torch itself loads; absent where the wheel came without them (CPU wheels),
+# then DDPRUN_HAVE_NCCL is OFF and the engine has its CPU collectives only.
+if(NOT EXISTS "${DDPRUN_TORCH_DIR}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "No LibTorch at DDPRUN_TORCH_DIR=${DDPRUN_TORCH_DIR}: pip install torch==2.11.0 into .venv, "
+    "or configure with -DDDPRUN_BUILD_WORKER=OFF")
+endif()
+
+add_library(ddprun_torch INTERFACE IMPORTED GLOBAL)
+add_library(ddprun::torch ALIAS ddprun_torch)
+target_include_directories(ddprun_torch SYSTEM INTERFACE
+  "${DDPRUN_TORCH_DIR}/include" "${DDPRUN_TORCH_DIR}/include/torch/csrc/api/include")
+target_compile_definitions(ddprun_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 USE_DISTRIBUTED)
+target_link_options(ddprun_torch INTERFACE "-Wl,-rpath,${DDPRUN_TORCH_DIR}/lib")
+target_link_libraries(ddprun_torch INTERFACE
+  "${DDPRUN_TORCH_DIR}/lib/libtorch_cpu.so" "${DDPRUN_TORCH_DIR}/lib/libc10.so")
+
+get_filename_component(ddprun_nvidia_dir "${DDPRUN_TORCH_DIR}/../nvidia" ABSOLUTE)
+set(DDPRUN_HAVE_NCCL OFF)
+if(EXISTS "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda.so" AND EXISTS "${ddprun_nvidia_dir}/nccl/include/nccl.h"
+    AND EXISTS "${ddprun_nvidia_dir}/cu13/include/cuda_runtime_api.h"
+    AND EXISTS "${ddprun_nvidia_dir}/cu13/lib/libcudart.so.13")
+  set(DDPRUN_HAVE_NCCL ON)
+  add_library(ddprun_nccl INTERFACE IMPORTED GLOBAL)
+  add_library(ddprun::nccl ALIAS ddprun_nccl)
+  target_include_directories(ddprun_nccl SYSTEM INTERFACE
+    "${ddprun_nvidia_dir}/nccl/include" "${ddprun_nvidia_dir}/cu13/include")
+  target_link_options(ddprun_nccl INTERFACE
+    "-Wl,-rpath,${ddprun_nvidia_dir}/nccl/lib:${ddprun_nvidia_dir}/cu13/lib")
+  # libtorch_cuda registers its kernels in static constructors: without --no-as-needed the linker would drop it.
+  target_link_libraries(ddprun_nccl INTERFACE ddprun_torch
+    "-Wl,--no-as-needed" "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda.so" "-Wl,--as-needed"
+    "${DDPRUN_TORCH_DIR}/lib/libc10_cuda.so"
+    "${ddprun_nvidia_dir}/nccl/lib/libnccl.so.2" "${ddprun_nvidia_dir}/cu13/lib/libcudart.so.13")
+endif()

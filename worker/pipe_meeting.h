@@ -1,0 +1,32 @@
+// A meeting of up to 100 processes forked from one parent, over pipes: no store, no network. For
+// programs that fork their own ranks (bench/allreduce, tests). Made before the fork; each process
+// then uses its copy. One meeting serves one collective; a rank that does not come within a minute
+// is an error.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "worker/meeting.h"
+
+namespace ddprun::worker {
+
+class PipeMeeting final : public Meeting {
+ public:
+  explicit PipeMeeting(int ranks);  // throws std::system_error where no pipe can be had
+  ~PipeMeeting() override;
+
+  Result<void> arrive() override;
+  Result<void> announce(std::string_view text) override;
+  Result<std::string> hear() override;
+
+ private:
+  struct Shared;  // in memory that the forked processes share
+
+  int ranks_;
+  Shared* shared_;
+  int gate_[2] = {-1, -1};   // one byte a rank once all have arrived
+  int texts_[2] = {-1, -1};  // the announced text, once per listener, each padded to kTextBytesMax
+};
+
+}  // namespace ddprun::worker
