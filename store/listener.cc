@@ -1,0 +1,152 @@
+#include "store/listener.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "proto/log.h"
+#include "proto/loop.h"
+
+namespace ddprun::store {
+namespace {
+
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// Connections accepted before the loop turns to others. A storm of 4,000 clients is 32 turns.
+constexpr int kAcceptBatch = 128;
+// How long accepting rests when descriptors or memory ran out: nothing tells us when there are some
+// again.
+constexpr std::chrono::milliseconds kExhaustedPause{100};
+
+Error bind_error(const std::string& address, std::uint16_t port, const error_code& failure) {
+  const auto text = [&](std::string_view hint) {
+    return fmt::format("port {} on {}: {}{}", port, address, std::strerror(failure.value()), hint);
+  };
+  if (failure == asio::error::address_in_use)
+    return {ErrorCode::kUnavailable,
+            text("; choose another --master-port or stop the program that listens there")};
+  if (failure.value() == EADDRNOTAVAIL)
+    return {ErrorCode::kUnavailable, text("; no interface of this host has that address")};
+  if (failure == asio::error::access_denied)
+    return {ErrorCode::kSystem, text("; choose a --master-port of 1024 or more")};
+  return {ErrorCode::kSystem, text("")};
+}
+
+error_code open_and_bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
+  error_code failure;
+  acceptor.open(endpoint.protocol(), failure);
+  if (failure) return failure;
+  if (::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC) != 0)
+    return {errno, boost::system::system_category()};
+  // Connections of an earlier run in TIME_WAIT must not keep the port; a second listener is still
+  // refused.
+  acceptor.set_option(tcp::acceptor::reuse_address(true), failure);
+  if (failure) return failure;
+  if (endpoint.address().is_v6()) acceptor.set_option(asio::ip::v6_only(false), failure);
+  if (failure) return failure;
+  acceptor.bind(endpoint, failure);
+  if (failure) return failure;
+  acceptor.listen(asio::socket_base::max_listen_connections, failure);
+  return failure;
+}
+
+bool is_exhausted(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+}  // namespace
+
+Result<tcp::acceptor> bind_listener(asio::io_context& loop, const std::string& numeric_address,
+                                    std::uint16_t port) {
+  error_code failure;
+  const auto address = asio::ip::make_address(numeric_address, failure);
+  if (failure)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("\"{}\" is not a numeric IP address to listen on", numeric_address));
+  tcp::acceptor acceptor(loop);
+  if (failure = open_and_bind(acceptor, {address, port}); failure)
+    return bind_error(numeric_address, port, failure);
+  return acceptor;
+}
+
+bool prepare(tcp::socket& socket) {
+  error_code failure;
+  socket.set_option(tcp::no_delay(true), failure);
+  if (!failure) socket.non_blocking(true, failure);
+  return !failure && ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC) == 0;
+}
+
+Listener::Listener(tcp::acceptor bound)
+    : acceptor_(std::move(bound)), pause_(acceptor_.get_executor()) {
+  error_code ignored;
+  acceptor_.non_blocking(true, ignored);  // fails on a closed socket only, which listen() reports
+  protocol_ = acceptor_.local_endpoint(ignored).protocol();
+}
+
+Result<void> Listener::listen() {
+  error_code failure;
+  acceptor_.listen(asio::socket_base::max_listen_connections, failure);
+  if (!failure) return {};
+  error_code unknown;
+  const auto bound = acceptor_.local_endpoint(unknown);
+  return bind_error(bound.address().to_string(), bound.port(), failure);
+}
+
+asio::awaitable<void> Listener::run(std::shared_ptr<Listener> self, Taker take) {
+  while (self->acceptor_.is_open()) {
+    const auto [failure] = co_await self->acceptor_.async_wait(tcp::acceptor::wait_read, kAsTuple);
+    if (failure || !self->acceptor_.is_open()) co_return;
+    if (self->accept_batch(take) == Batch::kDone) continue;
+    log::warning(
+        "store: cannot accept connections: out of file descriptors or memory; trying again");
+    co_await expires(self->pause_, kExhaustedPause);
+  }
+}
+
+Listener::Batch Listener::accept_batch(const Taker& take) {
+  for (int i = 0; i < kAcceptBatch && acceptor_.is_open(); ++i) {
+    const int descriptor = accept_one();
+    if (descriptor < 0) return is_exhausted(errno) ? Batch::kExhausted : Batch::kDone;
+    tcp::socket socket(acceptor_.get_executor());
+    error_code failure;
+    socket.assign(protocol_, descriptor, failure);
+    if (failure) {
+      ::close(descriptor);
+    } else if (prepare(socket)) {
+      take(std::move(socket));
+    }
+  }
+  return Batch::kDone;
+}
+
+// A descriptor, or -1 with errno: EAGAIN where the queue is empty. Connections that died in the
+// queue are passed over.
+int Listener::accept_one() {
+  for (;;) {
+    const int descriptor =
+        ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (descriptor >= 0 || (errno != ECONNABORTED && errno != EINTR)) return descriptor;
+  }
+}
+
+void Listener::drop_queue() {
+  for (int descriptor = accept_one(); descriptor >= 0; descriptor = accept_one())
+    ::close(descriptor);
+}
+
+void Listener::close() {
+  error_code ignored;
+  acceptor_.close(ignored);
+  pause_.cancel();
+}
+
+}  // namespace ddprun::store

@@ -1,0 +1,64 @@
+// A listening TCP socket: binds it with errors that a user can act on, and accepts in batches.
+// Knows nothing of the protocol. Runs on the loop's thread. Every descriptor made here is
+// close-on-exec: workers are forked beside it.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "proto/result.h"
+
+namespace ddprun::store {
+
+namespace asio = boost::asio;
+
+// Binds `numeric_address` (IPv4 or IPv6, never a name) and `port` (0: the kernel picks) and
+// listens, so that a taken port shows here and connections made from now on wait in the kernel. An
+// IPv6 address takes IPv4 peers too where it is `::`. Errors name address, port and what to do:
+// kInvalidArgument (not an address), kUnavailable (taken, or not of this host), kSystem.
+Result<asio::ip::tcp::acceptor> bind_listener(asio::io_context& loop,
+                                              const std::string& numeric_address,
+                                              std::uint16_t port);
+
+// Marks `socket` non-blocking, close-on-exec and without Nagle's delay, as every store connection
+// is. False: it is dead already.
+bool prepare(asio::ip::tcp::socket& socket);
+
+class Listener {
+ public:
+  using Taker = std::function<void(asio::ip::tcp::socket)>;
+
+  explicit Listener(asio::ip::tcp::acceptor bound);
+
+  // Accepts until close() and hands each connection, prepared, to `take`. `self` keeps the listener
+  // alive.
+  static asio::awaitable<void> run(std::shared_ptr<Listener> self, Taker take);
+
+  // Starts listening (again), with the longest queue the host allows. Empty on success, else what
+  // failed.
+  Result<void> listen();
+
+  // Accepts and closes whatever waits in the queue now.
+  void drop_queue();
+
+  // Ends run(). May be called again.
+  void close();
+
+ private:
+  enum class Batch { kDone, kExhausted };  // kExhausted: out of descriptors or memory
+
+  Batch accept_batch(const Taker& take);
+  int accept_one();
+
+  asio::ip::tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+  asio::ip::tcp protocol_ = asio::ip::tcp::v4();
+};
+
+}  // namespace ddprun::store

@@ -1,0 +1,313 @@
+#include "store/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "proto/assert.h"
+
+namespace ddprun::store {
+namespace {
+
+// A value may own this much more than twice its size before the rest is given back; else memory
+// would outgrow the count.
+constexpr std::size_t kIdleCapacityBytes = 4096;
+
+// A stored number as C's strtoll reads it, base 10, as PyTorch's servers do: leading blanks and one
+// sign, then digits up to the first byte that is none. Nothing: no digit, or out of range.
+std::optional<std::int64_t> parse_number(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t\n\v\f\r");
+  if (begin == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(begin);
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+    if (text.starts_with('-')) return std::nullopt;  // from_chars takes a minus of its own
+  }
+  std::int64_t number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (parsed.ec != std::errc{}) return std::nullopt;
+  return number;
+}
+
+// Two's complement, as the servers of PyTorch answer 2^63 for 2^63-1 plus 1.
+std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+}  // namespace
+
+Result<void> Table::apply(ConnectionId from, const Request& request, Outbox& out) {
+  const std::size_t woken_before = out.woken.size();
+  const std::size_t reply_before = out.reply.size();
+  auto applied = dispatch(from, request, out);
+  if (applied.has_error()) out.reply.resize(reply_before);  // half an answer is worse than none
+  if (out.woken.size() == woken_before) return applied;
+  // The requester's own byte must come before its next answer, so it goes with the answers.
+  const auto first = out.woken.begin() + static_cast<std::ptrdiff_t>(woken_before);
+  const auto others = std::remove(first, out.woken.end(), from);
+  for (auto own = others; own != out.woken.end(); ++own) put_status(Status::kReady, out.reply);
+  out.woken.erase(others, out.woken.end());
+  return applied;
+}
+
+Result<void> Table::dispatch(ConnectionId from, const Request& request, Outbox& out) {
+  const Keys fields = request.fields;
+  switch (request.op) {
+    case Op::kSet:
+      return set(fields[0], fields[1], out);
+    case Op::kCompareSet:
+      return compare_set(fields, out);
+    case Op::kGet:
+      return get(fields[0], out);
+    case Op::kAdd:
+      return add(fields[0], request.number, out);
+    case Op::kCheck:
+      check(fields, out);
+      return {};
+    case Op::kWait:
+      return wait(from, fields, out);
+    case Op::kNumKeys:
+      put_number(static_cast<std::int64_t>(values_.size()), out.reply);
+      return {};
+    case Op::kDelete:
+      remove(fields[0], out);
+      return {};
+    case Op::kAppend:
+      return append(fields[0], fields[1], out);
+    case Op::kMultiGet:
+      return multi_get(fields, out);
+    case Op::kMultiSet:
+      return multi_set(fields, out);
+    case Op::kCancelWait:
+      waits_.cancel(from);
+      put_status(Status::kNotReady, out.reply);
+      return {};
+    case Op::kPing:
+      put_nonce(static_cast<std::uint32_t>(request.number), out.reply);
+      return {};
+    case Op::kQueuePush:
+      return queue_push(fields[0], fields[1], out);
+    case Op::kQueuePop:
+      queue_pop(fields[0], out);
+      return {};
+    case Op::kQueueLength:
+      put_number(queue_length(fields[0]), out.reply);
+      return {};
+    case Op::kListKeys:
+      return list_keys(out);
+    case Op::kBarrier:
+      return barrier(from, request, out);
+    case Op::kValidate:
+      break;  // the decoder keeps it to itself
+  }
+  DDPRUN_ASSERT(!"a decoded request has an opcode of the table");
+}
+
+Result<void> Table::set(std::string_view key, std::string_view value, Outbox& out) {
+  auto stored = store(key, value);
+  if (stored.has_value()) waits_.wake_all(key, out.woken);
+  return stored;
+}
+
+Result<void> Table::multi_set(Keys fields, Outbox& out) {
+  for (std::size_t i = 0; i < fields.size(); i += 2) {
+    if (auto done = set(fields[i], fields[i + 1], out); done.has_error()) return done;
+  }
+  return {};
+}
+
+Result<void> Table::append(std::string_view key, std::string_view tail, Outbox& out) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return set(key, tail, out);
+  if (auto room = reserve(0, tail.size()); room.has_error()) return room;
+  found->second.append(tail);
+  stored_bytes_ += tail.size();
+  waits_.wake_all(key, out.woken);
+  return {};
+}
+
+Result<void> Table::add(std::string_view key, std::int64_t delta, Outbox& out) {
+  const auto sum = increment(key, delta);
+  if (sum.has_error()) return sum.error();
+  put_number(*sum, out.reply);
+  waits_.wake_all(key, out.woken);
+  return {};
+}
+
+// `fields`: key, expected, desired. The answer is the value now held, or `expected` where there is
+// none and none was made. PyTorch's libuv server wakes waiters even then, its older one never; we
+// wake exactly where the key exists afterwards.
+Result<void> Table::compare_set(Keys fields, Outbox& out) {
+  const auto found = values_.find(fields[0]);
+  const bool missing = found == values_.end();
+  if (missing && !fields[1].empty()) {
+    put_bytes(fields[1], out.reply);
+    return {};
+  }
+  if (missing || found->second == fields[1]) {
+    if (auto stored = store(fields[0], fields[2]); stored.has_error()) return stored;
+    put_bytes(fields[2], out.reply);
+  } else {
+    if (auto fits = check_reply(found->second.size()); fits.has_error()) return fits;
+    put_bytes(found->second, out.reply);
+  }
+  waits_.wake_all(fields[0], out.woken);
+  return {};
+}
+
+// A missing key answers an empty value, as PyTorch's libuv server does; its client waits before it
+// gets.
+Result<void> Table::get(std::string_view key, Outbox& out) const {
+  const auto found = values_.find(key);
+  const std::string_view value = found == values_.end() ? std::string_view{} : found->second;
+  if (auto fits = check_reply(value.size()); fits.has_error()) return fits;
+  put_bytes(value, out.reply);
+  return {};
+}
+
+Result<void> Table::multi_get(Keys keys, Outbox& out) const {
+  std::size_t bytes = 0;
+  for (const std::string_view key : keys) {
+    const auto found = values_.find(key);
+    const std::string_view value = found == values_.end() ? std::string_view{} : found->second;
+    bytes += sizeof(std::uint64_t) + value.size();
+    if (auto fits = check_reply(bytes); fits.has_error()) return fits;
+    put_bytes(value, out.reply);
+  }
+  return {};
+}
+
+Result<void> Table::list_keys(Outbox& out) const {
+  put_number(static_cast<std::int64_t>(values_.size()), out.reply);
+  std::size_t bytes = 0;
+  for (const auto& [key, value] : values_) {
+    bytes += sizeof(std::uint64_t) + key.size();
+    if (auto fits = check_reply(bytes); fits.has_error()) return fits;
+    put_bytes(key, out.reply);
+  }
+  return {};
+}
+
+void Table::remove(std::string_view key, Outbox& out) {
+  const auto found = values_.find(key);
+  put_number(found == values_.end() ? 0 : 1, out.reply);
+  if (found == values_.end()) return;
+  stored_bytes_ -= found->first.size() + found->second.size() + kEntryOverheadBytes;
+  values_.erase(found);
+}
+
+void Table::check(Keys keys, Outbox& out) const {
+  const bool all =
+      std::all_of(keys.begin(), keys.end(), [this](std::string_view key) { return has(key); });
+  put_status(all ? Status::kReady : Status::kNotReady, out.reply);
+}
+
+Result<void> Table::wait(ConnectionId from, Keys keys, Outbox& out) {
+  missing_.clear();
+  for (const std::string_view key : keys) {
+    if (!has(key)) missing_.push_back(key);
+  }
+  if (!missing_.empty()) return waits_.park(from, missing_);
+  put_status(Status::kReady, out.reply);
+  return {};
+}
+
+// Counts arrivals at the key and never starts again: a late or repeated arrival passes at once.
+// Only the arrival that completes it wakes waiters of the key, plain WAITs included.
+Result<void> Table::barrier(ConnectionId from, const Request& request, Outbox& out) {
+  const Keys key = request.fields;
+  const auto arrived = increment(key[0], 1);
+  if (arrived.has_error()) return arrived.error();
+  if (*arrived < request.number) return waits_.park(from, key);
+  put_status(Status::kReady, out.reply);
+  waits_.wake_all(key[0], out.woken);
+  return {};
+}
+
+Result<void> Table::queue_push(std::string_view name, std::string_view value, Outbox& out) {
+  auto found = queues_.find(name);
+  const bool added = found == queues_.end();
+  const std::size_t bytes =
+      value.size() + kEntryOverheadBytes + (added ? name.size() + kEntryOverheadBytes : 0);
+  if (auto room = reserve(added ? 1 : 0, bytes); room.has_error()) return room;
+  if (added) found = queues_.emplace(name, std::list<std::string>{}).first;
+  found->second.emplace_back(value);
+  stored_bytes_ += bytes;
+  waits_.wake_oldest(name, out.woken);
+  return {};
+}
+
+void Table::queue_pop(std::string_view name, Outbox& out) {
+  put_number(queue_length(name), out.reply);
+  const auto found = queues_.find(name);
+  if (found == queues_.end()) return;
+  const std::string& value = found->second.front();
+  put_bytes(value, out.reply);
+  stored_bytes_ -= value.size() + kEntryOverheadBytes;
+  found->second.pop_front();
+  if (!found->second.empty()) return;
+  stored_bytes_ -= name.size() + kEntryOverheadBytes;
+  queues_.erase(found);
+}
+
+std::int64_t Table::queue_length(std::string_view name) const {
+  const auto found = queues_.find(name);
+  return found == queues_.end() ? 0 : static_cast<std::int64_t>(found->second.size());
+}
+
+Result<std::int64_t> Table::increment(std::string_view key, std::int64_t delta) {
+  const auto found = values_.find(key);
+  std::int64_t sum = delta;
+  if (found != values_.end()) {
+    const auto held = parse_number(found->second);
+    if (!held)
+      return Error(ErrorCode::kProtocol, fmt::format("the value of \"{}\" is not a number", key));
+    sum = wrapping_add(*held, delta);
+  }
+  const fmt::format_int text(sum);
+  if (auto stored = store(key, {text.data(), text.size()}); stored.has_error())
+    return stored.error();
+  return sum;
+}
+
+Result<void> Table::store(std::string_view key, std::string_view value) {
+  const auto found = values_.find(key);
+  if (found == values_.end()) {
+    const std::size_t bytes = key.size() + value.size() + kEntryOverheadBytes;
+    if (auto room = reserve(1, bytes); room.has_error()) return room;
+    values_.emplace(key, value);
+    stored_bytes_ += bytes;
+    return {};
+  }
+  const std::size_t held = found->second.size();
+  if (value.size() > held) {
+    if (auto room = reserve(0, value.size() - held); room.has_error()) return room;
+  }
+  found->second.assign(value);
+  if (found->second.capacity() > kIdleCapacityBytes + 2 * value.size())
+    found->second.shrink_to_fit();
+  stored_bytes_ += value.size();
+  stored_bytes_ -= held;
+  return {};
+}
+
+// Whether `new_keys` and `new_bytes` more may be held. Changes nothing.
+Result<void> Table::reserve(std::size_t new_keys, std::size_t new_bytes) const {
+  if (new_keys > 0 && values_.size() + queues_.size() + new_keys > limits_.keys)
+    return Error(ErrorCode::kLimit, fmt::format("keys: at most {}", limits_.keys));
+  if (stored_bytes_ + new_bytes > limits_.stored_bytes)
+    return Error(ErrorCode::kLimit, fmt::format("stored bytes: at most {}", limits_.stored_bytes));
+  return {};
+}
+
+Result<void> Table::check_reply(std::size_t bytes) const {
+  if (bytes > limits_.reply_bytes)
+    return Error(ErrorCode::kLimit,
+                 fmt::format("bytes of one answer: at most {}", limits_.reply_bytes));
+  return {};
+}
+
+}  // namespace ddprun::store

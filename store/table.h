@@ -1,0 +1,81 @@
+// What the store holds and what each request does to it: one map key -> bytes, queues, and who
+// waits. A request goes in, the bytes to send and the connections to wake come out; whoever owns
+// the table does the sending. Pure: no socket, no clock; expiry of waits is the client's business
+// (CANCEL_WAIT). Semantics: docs/store.md, after torch 2.11 and 2.15.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/result.h"
+#include "store/limits.h"
+#include "store/waits.h"
+#include "store/wire.h"
+
+namespace ddprun::store {
+
+// What requests make the server send. The caller clears it; its memory is used again, so that the
+// hot path allocates nothing.
+struct Outbox {
+  std::string reply;  // to the connection that asked, in the order of its requests
+  std::vector<ConnectionId>
+      woken;  // each gets one Status::kReady byte; a connection may occur twice
+};
+
+class Table {
+ public:
+  // `limits` must outlive the table.
+  explicit Table(const Limits& limits) : limits_(limits), waits_(limits) {}
+
+  // Applies one decoded request of connection `from` and appends what follows from it to `out`. A
+  // wait of `from` itself that ends by this request is in `out.reply`, behind the request's own
+  // answer. Error (ADD to a value that is no number, a limit): the table is as before, except that
+  // a MULTI_SET may be half done; close the connection.
+  Result<void> apply(ConnectionId from, const Request& request, Outbox& out);
+
+  // The connection is gone: its waits are forgotten. Keys have no owner and stay.
+  void disconnect(ConnectionId connection) { waits_.cancel(connection); }
+
+  std::size_t key_count() const { return values_.size(); }
+  std::size_t stored_bytes() const { return stored_bytes_; }
+  const Waits& waits() const { return waits_; }
+
+ private:
+  using Keys = std::span<const std::string_view>;
+
+  Result<void> dispatch(ConnectionId from, const Request& request, Outbox& out);
+  Result<void> set(std::string_view key, std::string_view value, Outbox& out);
+  Result<void> multi_set(Keys fields, Outbox& out);
+  Result<void> append(std::string_view key, std::string_view tail, Outbox& out);
+  Result<void> add(std::string_view key, std::int64_t delta, Outbox& out);
+  Result<void> compare_set(Keys fields, Outbox& out);
+  Result<void> get(std::string_view key, Outbox& out) const;
+  Result<void> multi_get(Keys keys, Outbox& out) const;
+  Result<void> list_keys(Outbox& out) const;
+  void remove(std::string_view key, Outbox& out);
+  void check(Keys keys, Outbox& out) const;
+  Result<void> wait(ConnectionId from, Keys keys, Outbox& out);
+  Result<void> barrier(ConnectionId from, const Request& request, Outbox& out);
+  Result<void> queue_push(std::string_view name, std::string_view value, Outbox& out);
+  void queue_pop(std::string_view name, Outbox& out);
+  std::int64_t queue_length(std::string_view name) const;
+
+  bool has(std::string_view key) const { return values_.contains(key) || queues_.contains(key); }
+  Result<std::int64_t> increment(std::string_view key, std::int64_t delta);
+  Result<void> store(std::string_view key, std::string_view value);
+  Result<void> reserve(std::size_t new_keys, std::size_t new_bytes) const;
+  Result<void> check_reply(std::size_t bytes) const;
+
+  const Limits& limits_;
+  StringMap<std::string> values_;
+  StringMap<std::list<std::string>> queues_;  // never an empty one
+  Waits waits_;
+  std::size_t stored_bytes_ = 0;
+  std::vector<std::string_view> missing_;  // scratch of wait()
+};
+
+}  // namespace ddprun::store
