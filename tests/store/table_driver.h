@@ -1,0 +1,66 @@
+// Drives a Table in tests: requests by name, answers as text.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/table.h"
+
+namespace ddprun::store {
+
+class TableDriver {
+ public:
+  TableDriver() = default;
+  explicit TableDriver(const Limits& limits) : limits_(limits) {}
+
+  // The bytes answered to connection `from`. The connections woken are in `woken`. An error
+  // answers "error".
+  std::string ask(Op op, std::vector<std::string_view> fields, std::int64_t number = 0,
+                  ConnectionId from = kAsker) {
+    Outbox out;
+    const auto applied = table.apply(from, {op, number, fields}, out);
+    woken = out.woken;
+    if (applied.has_error()) {
+      error = applied.error();
+      return "error";
+    }
+    return out.reply;
+  }
+
+  // The answer to an `op` that answers a number.
+  std::int64_t number(Op op, std::vector<std::string_view> fields, std::int64_t argument = 0) {
+    const std::string answer = ask(op, std::move(fields), argument);
+    return answer.size() == 8 ? static_cast<std::int64_t>(get_u64(answer)) : -999'999;
+  }
+
+  // The answer to an `op` that answers bytes, without their length.
+  std::string bytes(Op op, std::vector<std::string_view> fields) {
+    const std::string answer = ask(op, std::move(fields));
+    return answer.size() >= 8 && get_u64(answer) == answer.size() - 8 ? answer.substr(8)
+                                                                      : "malformed";
+  }
+
+  void set(std::string_view key, std::string_view value) { ask(Op::kSet, {key, value}); }
+  std::string get(std::string_view key) { return bytes(Op::kGet, {key}); }
+  std::int64_t add(std::string_view key, std::int64_t delta) {
+    return number(Op::kAdd, {key}, delta);
+  }
+  std::int64_t num_keys() { return number(Op::kNumKeys, {}); }
+  std::string wait(ConnectionId from, std::vector<std::string_view> keys) {
+    return ask(Op::kWait, std::move(keys), 0, from);
+  }
+
+  static constexpr ConnectionId kAsker = 1000;
+  static inline const std::string kReady = std::string(1, '\0');
+  static inline const std::string kNotReady = std::string(1, '\1');
+
+  const Limits limits_{};
+  Table table{limits_};
+  std::vector<ConnectionId> woken;
+  Error error;
+};
+
+}  // namespace ddprun::store
