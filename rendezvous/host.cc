@@ -46,25 +46,36 @@ class Host::Link final : public Attendance {
 Host::Host(boost::asio::io_context& loop, const Policy& policy)
     : loop_(loop), membership_(policy), timer_(loop) {}
 
-Host::~Host() { DDPRUN_ASSERT(handlers_.empty()); }
+Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 
 std::unique_ptr<Attendance> Host::attend(Attendance::NewsHandler news, Observed observed) {
+  return open({std::make_shared<Attendance::NewsHandler>(std::move(news)), false},
+              std::move(observed));
+}
+
+std::unique_ptr<Attendance> Host::attend_at_once(Attendance::NewsHandler news, Observed observed) {
+  return open({std::make_shared<Attendance::NewsHandler>(std::move(news)), true},
+              std::move(observed));
+}
+
+std::unique_ptr<Attendance> Host::open(Reader reader, Observed observed) {
   const LinkId id = ++last_id_;
-  handlers_.emplace(id, std::make_shared<Attendance::NewsHandler>(std::move(news)));
+  readers_.emplace(id, std::move(reader));
   return std::make_unique<Link>(*this, id, std::move(observed));
 }
 
 void Host::perform(const Outcome& outcome) {
   for (const std::string& note : outcome.notes) log::warning(note);
   if (outcome.published && before_publish) before_publish(*outcome.published);
-  for (const Letter& letter : outcome.letters) post(letter);
+  for (const Letter& letter : outcome.letters) deliver(letter);
   set_timer();
 }
 
-void Host::post(const Letter& letter) {
-  const auto found = handlers_.find(letter.to);
-  if (found == handlers_.end()) return;
-  boost::asio::post(loop_, [to = std::weak_ptr(found->second), news = letter.news] {
+void Host::deliver(const Letter& letter) {
+  const auto found = readers_.find(letter.to);
+  if (found == readers_.end()) return;
+  if (found->second.at_once) return (*found->second.news)(letter.news);
+  boost::asio::post(loop_, [to = std::weak_ptr(found->second.news), news = letter.news] {
     // Held for the call: the handler may destroy its own link.
     if (const auto handler = to.lock()) (*handler)(news);
   });
@@ -87,7 +98,7 @@ void Host::set_timer() {
 }
 
 void Host::close(LinkId id) {
-  handlers_.erase(id);
+  readers_.erase(id);
   perform(membership_.link_lost(id, now()));
 }
 

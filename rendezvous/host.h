@@ -35,11 +35,23 @@ class Host {
   std::unique_ptr<Attendance> attend(Attendance::NewsHandler news,
                                      Observed observed = {"127.0.0.1"});
 
+  // As attend(), but `news` is called from inside the call that caused it, so that what one node
+  // says is on its way to the others when the call returns, even if this process ends right after.
+  // `news` must neither call the host nor destroy a link. For service.h.
+  std::unique_ptr<Attendance> attend_at_once(Attendance::NewsHandler news, Observed observed);
+
  private:
   class Link;
+  struct Reader {
+    // Shared with nobody but deliveries under way, which hold it weakly: a closed link hears
+    // nothing more.
+    std::shared_ptr<Attendance::NewsHandler> news;
+    bool at_once = false;
+  };
 
+  std::unique_ptr<Attendance> open(Reader reader, Observed observed);
   void perform(const Outcome& outcome);
-  void post(const Letter& letter);
+  void deliver(const Letter& letter);
   void set_timer();
   void close(LinkId id);
 
@@ -49,9 +61,7 @@ class Host {
   Time timer_at_ = Time::max();
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // watched by the timer
   LinkId last_id_ = 0;
-  // Shared with nobody but deliveries under way, which hold it weakly: a closed link hears nothing
-  // more.
-  std::map<LinkId, std::shared_ptr<Attendance::NewsHandler>> handlers_;
+  std::map<LinkId, Reader> readers_;
 };
 
 }  // namespace ddprun::rendezvous

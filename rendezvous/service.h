@@ -53,8 +53,8 @@ class Service {
   void adopt(int fd);
 
  private:
-  class Border;
-  std::shared_ptr<Border> border_;  // also held by gRPC's callbacks until the last one has run
+  class Streams;
+  std::unique_ptr<Streams> streams_;
 };
 
 }  // namespace ddprun::rendezvous

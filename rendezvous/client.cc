@@ -1,0 +1,312 @@
+#include "rendezvous/client.h"
+
+#include <fmt/format.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <future>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "proto/rendezvous.grpc.pb.h"
+#include "rendezvous/border.h"
+#include "rendezvous/codec.h"
+#include "rendezvous/outbox.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+// Between two attempts to reach a host that is not up yet.
+constexpr std::chrono::milliseconds kRetryEvery{100};
+// gRPC's own pause between two connects of one channel grows from the first to the second.
+constexpr int kFirstBackoffMs = 50;
+constexpr int kMaxBackoffMs = 500;
+// One connect gives up after so long: the first packets to a host that is just coming up are lost.
+constexpr int kConnectLimitMs = 3000;
+
+double seconds(std::chrono::milliseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+std::string endpoint(const RemoteOptions& options) {
+  const bool v6 = options.host.find(':') != std::string::npos;
+  return v6 ? fmt::format("[{}]:{}", options.host, options.port)
+            : fmt::format("{}:{}", options.host, options.port);
+}
+
+// What gRPC would abort the process for.
+std::optional<Error> check(const RemoteOptions& options) {
+  const auto printable = [](unsigned char letter) { return letter >= 0x20 && letter < 0x7F; };
+  if (!std::ranges::all_of(options.token, printable) || options.token.size() > kMaxTextBytes)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("rendezvous: the token must be at most {} printable ASCII characters",
+                             kMaxTextBytes));
+  if (options.rdzv_id.size() > kMaxNameBytes)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("rendezvous: rdzv_id has {} bytes, more than {}",
+                             options.rdzv_id.size(), kMaxNameBytes));
+  return std::nullopt;
+}
+
+std::shared_ptr<grpc::Channel> make_channel(const RemoteOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectLimitMs);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web, not for peers
+  arguments.SetMaxReceiveMessageSize(kMaxDownBytes);
+  arguments.SetMaxSendMessageSize(kMaxUpBytes);
+  return grpc::CreateCustomChannel("dns:///" + endpoint(options),
+                                   grpc::InsecureChannelCredentials(), arguments);
+}
+
+bool is_last(const News& news) {
+  return std::holds_alternative<JobEnded>(news) || std::holds_alternative<LinkLost>(news);
+}
+
+// The node's link. Loop's thread only.
+class RemoteLink final : public Attendance {
+ public:
+  RemoteLink(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news);
+  RemoteLink(const RemoteLink&) = delete;
+  RemoteLink& operator=(const RemoteLink&) = delete;
+  ~RemoteLink() override;
+
+  void join(const NodeSpec& node) override { say(node); }
+  void report_failure(std::int64_t round, const Failure& failure) override {
+    say(WorkerFailed{round, failure});
+  }
+  void report_success(std::int64_t round) override { say(NodeSucceeded{round}); }
+  void leave(const Failure& reason) override;
+
+ private:
+  class Call;
+  using SharedBorder = std::shared_ptr<Border<RemoteLink>>;
+  enum class State { kConnecting, kConnected, kOver };
+
+  void say(const Word& word);
+  void attempt();
+  void connected();
+  void heard(const std::shared_ptr<Call>& call, const Result<std::optional<News>>& word);
+  void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
+  void tick();
+  void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
+                 void (RemoteLink::*act)());
+  void give_up_connecting();
+  void end(ErrorCode code, const std::string& what);
+  void deliver(const News& news);
+
+  const RemoteOptions options_;
+  const NewsHandler news_;
+  SharedBorder border_;
+  boost::asio::steady_timer deadline_;
+  boost::asio::steady_timer pace_;  // retries while connecting, beats once connected
+  State state_ = State::kConnecting;
+  std::vector<v1::FromNode> unsent_;  // said before we were connected
+  std::string last_problem_;
+  int quiet_ticks_ = 0;
+  std::unique_ptr<v1::Rendezvous::Stub> stub_;
+  std::shared_ptr<Call> call_;
+};
+
+// One attempt at the stream. Lives until gRPC is done with it (self_) and the link has dropped it
+// (call_).
+class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::ToNode>,
+                               public std::enable_shared_from_this<Call> {
+ public:
+  explicit Call(SharedBorder border) : border_(std::move(border)) {}
+
+  // ---- loop's thread ----
+  void start(v1::Rendezvous::Stub& stub, const RemoteOptions& options) {
+    self_ = shared_from_this();
+    if (!options.token.empty()) context_.AddMetadata("authorization", "Bearer " + options.token);
+    context_.AddMetadata("ddprun-rdzv-id-bin", options.rdzv_id);
+    AddHold();  // until the outbox ended, so that the loop may start reads and writes
+    stub.async()->Attend(&context_, this);
+    StartRead(&in_);
+    StartCall();
+  }
+  void send(v1::FromNode message) { perform(outbox_.send(std::move(message))); }
+  bool idle() const { return outbox_.idle(); }
+  // No word after those sent. The host ends the stream when it has read a Leave.
+  void close() { perform(outbox_.close()); }
+  void cut() {
+    context_.TryCancel();
+    perform(outbox_.abandon());
+  }
+  // Whether gRPC was done with the stream within `limit`.
+  bool wait_done(std::chrono::milliseconds limit) {
+    return done_.get_future().wait_for(limit) == std::future_status::ready;
+  }
+
+  // ---- gRPC's threads ----
+  void OnReadDone(bool ok) override {
+    if (!ok) return perform(outbox_.abandon());
+    border_->post([self = self_, word = decode(in_)](RemoteLink& link) { link.heard(self, word); });
+    StartRead(&in_);  // at once: gRPC tells the end of a stream only when nothing is left to read
+  }
+  void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
+  void OnDone(const grpc::Status& status) override {
+    border_->post([self = self_, status](RemoteLink& link) { link.finished(self, status); });
+    done_.set_value();
+    self_.reset();
+  }
+
+ private:
+  void perform(Outbox<v1::FromNode>::Step step) {
+    if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
+    if (step.end) RemoveHold();
+    if (step.overflow) cut();
+  }
+
+  const SharedBorder border_;
+  grpc::ClientContext context_;
+  v1::ToNode in_;
+  Outbox<v1::FromNode> outbox_;
+  std::promise<void> done_;
+  std::shared_ptr<Call> self_;
+};
+
+RemoteLink::RemoteLink(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news)
+    : options_(std::move(options)),
+      news_(std::move(news)),
+      border_(std::make_shared<Border<RemoteLink>>(loop, *this)),
+      deadline_(loop),
+      pace_(loop) {
+  if (const auto error = check(options_)) {
+    border_->post([error](RemoteLink& link) {
+      link.state_ = State::kOver;
+      link.deliver(LinkLost{*error});
+    });
+    return;
+  }
+  stub_ = v1::Rendezvous::NewStub(make_channel(options_));
+  set_timer(deadline_, options_.read_timeout, &RemoteLink::give_up_connecting);
+  attempt();
+}
+
+// Waits for nothing: gRPC's callbacks find the border closed, and the call frees itself.
+RemoteLink::~RemoteLink() {
+  border_->close();
+  if (call_) call_->cut();
+}
+
+// Until the host hears it, a Leave may be overtaken by the end of this process or by a cancelled
+// stream. The end of the stream is the host's receipt.
+void RemoteLink::leave(const Failure& reason) {
+  const State before = std::exchange(state_, State::kOver);
+  deadline_.cancel();
+  pace_.cancel();
+  if (before != State::kConnected) return;
+  call_->send(encode(Leave{reason}));
+  call_->close();
+  call_->wait_done(kLeaveLimit);
+  call_.reset();  // not cut: a host that is slow to read still finds the word
+}
+
+void RemoteLink::say(const Word& word) {
+  if (state_ == State::kConnecting) unsent_.push_back(encode(word));
+  if (state_ == State::kConnected) call_->send(encode(word));
+}
+
+void RemoteLink::attempt() {
+  call_ = std::make_shared<Call>(border_);
+  call_->start(*stub_, options_);
+}
+
+void RemoteLink::connected() {
+  state_ = State::kConnected;
+  deadline_.cancel();
+  for (v1::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
+  set_timer(pace_, options_.beat_every, &RemoteLink::tick);
+}
+
+void RemoteLink::heard(const std::shared_ptr<Call>& call, const Result<std::optional<News>>& word) {
+  if (call != call_ || state_ == State::kOver) return;
+  quiet_ticks_ = 0;
+  if (!word) return end(ErrorCode::kProtocol, word.error().message());
+  if (state_ == State::kConnecting) connected();
+  if (*word) deliver(**word);
+}
+
+void RemoteLink::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
+  if (call != call_ || state_ == State::kOver) return;
+  const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  if (state_ == State::kConnected)
+    return end(
+        ErrorCode::kUnavailable,
+        "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()));
+  if (unreachable) {
+    last_problem_ = status.error_message();
+    return set_timer(pace_, kRetryEvery, &RemoteLink::attempt);
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
+    return end(ErrorCode::kProtocol, "the peer speaks another version of the protocol");
+  const bool refused = status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+                       status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
+  if (refused) return end(ErrorCode::kRejected, "refused: " + status.error_message());
+  end(ErrorCode::kProtocol,
+      fmt::format("the call failed with gRPC status {}: {}", static_cast<int>(status.error_code()),
+                  status.error_message()));
+}
+
+void RemoteLink::tick() {
+  if (++quiet_ticks_ > options_.silence_ticks)
+    return end(ErrorCode::kUnavailable,
+               fmt::format("the host was silent for {} s",
+                           seconds(options_.beat_every * options_.silence_ticks)));
+  if (call_->idle()) call_->send(encode(Beat{}));
+  set_timer(pace_, options_.beat_every, &RemoteLink::tick);
+}
+
+void RemoteLink::give_up_connecting() {
+  if (state_ != State::kConnecting) return;
+  std::string what =
+      fmt::format("nobody answered within read_timeout={} s", seconds(options_.read_timeout));
+  if (!last_problem_.empty()) what += " (" + last_problem_ + ")";
+  end(ErrorCode::kTimedOut, what);
+}
+
+void RemoteLink::set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
+                           void (RemoteLink::*act)()) {
+  timer.expires_after(after);
+  timer.async_wait([border = border_, act](const boost::system::error_code& error) {
+    RemoteLink* const link = border->owner();
+    if (!error && link != nullptr && link->state_ != State::kOver) (link->*act)();
+  });
+}
+
+void RemoteLink::end(ErrorCode code, const std::string& what) {
+  if (call_) call_->cut();
+  deliver(LinkLost{{code, "rendezvous at " + endpoint(options_) + ": " + what}});
+}
+
+// The handler may destroy the link: nothing is touched after it.
+void RemoteLink::deliver(const News& news) {
+  if (is_last(news)) {
+    state_ = State::kOver;
+    deadline_.cancel();
+    pace_.cancel();
+  }
+  const NewsHandler handler = news_;
+  handler(news);
+}
+
+}  // namespace
+
+std::unique_ptr<Attendance> attend_remotely(boost::asio::io_context& loop, RemoteOptions options,
+                                            Attendance::NewsHandler news) {
+  return std::make_unique<RemoteLink>(loop, std::move(options), std::move(news));
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,50 @@
+// The words of rendezvous.h to and from the messages of proto/rendezvous.proto, with the limits of
+// both. Used by service.cc and client.cc only, on any thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/membership.h"
+#include "rendezvous/rendezvous.h"
+
+namespace ddprun::rendezvous {
+
+// Bytes of a name, an address or a role. A DNS name has at most 253.
+inline constexpr std::size_t kMaxNameBytes = 255;
+// Bytes of a failure's text: one line for people. Longer ones are cut by the sender, refused by the
+// receiver.
+inline constexpr std::size_t kMaxTextBytes = 4096;
+// A message of a node: the largest is a Join, six names and some numbers.
+inline constexpr int kMaxUpBytes = 16 * 1024;
+// A message to a node: the largest is a round, three names and some numbers per seat.
+inline constexpr int kMaxDownBytes = kMaxNodes * 1024;
+
+// What a node says.
+struct WorkerFailed {
+  std::int64_t round = 0;
+  Failure failure;
+};
+struct NodeSucceeded {
+  std::int64_t round = 0;
+};
+struct Leave {
+  Failure reason;
+};
+struct Beat {};
+using Word = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Beat>;
+
+// Texts that are too long are cut here, at a character's border; all other values travel unchanged.
+v1::FromNode encode(const Word& word);
+v1::ToNode encode(const News& news);
+v1::ToNode encode_beat();
+
+// kProtocol or kLimit when the message is not one that encode() makes.
+Result<Word> decode(const v1::FromNode& message);
+// Nothing: a beat.
+Result<std::optional<News>> decode(const v1::ToNode& message);
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,350 @@
+#include "rendezvous/service.h"
+
+#include <fcntl.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "proto/log.h"
+#include "proto/rendezvous.grpc.pb.h"
+#include "rendezvous/border.h"
+#include "rendezvous/codec.h"
+#include "rendezvous/outbox.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+// A connection that carries no stream for so long is closed: who connects and says nothing holds a
+// descriptor.
+constexpr int kIdleConnectionMs = 30'000;
+// A node has one; a second only for the moment in which the first ends.
+constexpr int kStreamsPerConnection = 4;
+
+// Takes the same time wherever the texts differ, so that a token cannot be guessed letter by
+// letter.
+bool equal_in_constant_time(std::string_view given, std::string_view expected) {
+  unsigned difference = given.size() == expected.size() ? 0U : 1U;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const char letter = i < given.size() ? given[i] : '\0';
+    difference |= static_cast<unsigned char>(letter) ^ static_cast<unsigned char>(expected[i]);
+  }
+  return difference == 0;
+}
+
+std::string_view metadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+grpc::Status check(const grpc::CallbackServerContext& context, const ServiceOptions& options) {
+  const bool known =
+      options.token.empty() ||
+      equal_in_constant_time(metadata(context, "authorization"), "Bearer " + options.token);
+  if (!known) return {grpc::StatusCode::UNAUTHENTICATED, "the job's token is missing or wrong"};
+  const std::string_view id = metadata(context, "ddprun-rdzv-id-bin");
+  if (id == options.rdzv_id) return grpc::Status::OK;
+  return {grpc::StatusCode::FAILED_PRECONDITION,
+          "it serves the job with rdzv_id=" + options.rdzv_id + ", not " + std::string(id)};
+}
+
+std::string numeric(const sockaddr_storage& from, socklen_t length) {
+  boost::asio::ip::tcp::endpoint endpoint;
+  if (length > endpoint.capacity()) return {};
+  std::memcpy(endpoint.data(), &from, length);
+  endpoint.resize(length);
+  auto address = endpoint.address();
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, address.to_v6());
+  return address.to_string();
+}
+
+Observed observe(int fd) {
+  Observed observed;
+  sockaddr_storage from{};
+  socklen_t length = sizeof(from);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
+    observed.address = numeric(from, length);
+  length = sizeof(from);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
+    observed.reached_at = numeric(from, length);
+  return observed;
+}
+
+// Answers a call that is not let in.
+class Refusal final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode> {
+ public:
+  explicit Refusal(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+// What the loop knows of the streams: each is an Attendance of the host. Loop's thread only.
+class Service::Streams {
+ public:
+  Streams(boost::asio::io_context& loop, Host& host, ServiceOptions options);
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+  ~Streams();
+
+  void adopt(int fd);
+
+ private:
+  class Stream;
+  class Acceptor;
+  using SharedBorder = std::shared_ptr<Border<Streams>>;
+  struct Node {
+    std::shared_ptr<Stream> stream;
+    std::unique_ptr<Attendance> attendance;
+    int quiet_ticks = 0;
+  };
+
+  bool start_server();
+  void opened(const std::shared_ptr<Stream>& stream, const std::string& peer);
+  void heard(const std::shared_ptr<Stream>& stream, const Result<Word>& word);
+  void obey(Node& node, const Word& word);
+  void deliver(Stream* stream, const News& news);
+  void tick();
+  void schedule_tick();
+
+  Host& host_;
+  const ServiceOptions options_;
+  SharedBorder border_;
+  boost::asio::steady_timer timer_;
+  bool ticking_ = false;
+  std::map<Stream*, Node> nodes_;
+  // By gRPC's name of a connection, "fd:7". A descriptor's entry is replaced when its number is
+  // used again.
+  std::map<std::string, Observed> connections_;
+  std::unique_ptr<Acceptor> acceptor_;  // outlives server_
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// One node's stream. Lives until gRPC is done with it (self_) and the loop has forgotten it (Node).
+class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>,
+                                       public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(SharedBorder border, grpc::CallbackServerContext* context)
+      : border_(std::move(border)), context_(context) {}
+
+  // ---- gRPC's threads ----
+  void begin() {
+    self_ = shared_from_this();
+    border_->post(
+        [self = self_, peer = context_->peer()](Streams& streams) { streams.opened(self, peer); });
+    send(encode_beat());
+    StartRead(&in_);
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return broken();
+    border_->post(
+        [self = self_, word = decode(in_)](Streams& streams) { streams.heard(self, word); });
+  }
+  void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
+  void OnDone() override {
+    forget();
+    self_.reset();
+  }
+
+  // ---- any thread ----
+  void send(v1::ToNode message) { perform(outbox_.send(std::move(message))); }
+  bool idle() const { return outbox_.idle(); }
+  // Ends the stream once what was sent is on its way.
+  void close() { perform(outbox_.close()); }
+  // Breaks the stream off.
+  void cut() {
+    outbox_.while_alive([this] { context_->TryCancel(); });
+    perform(outbox_.abandon());
+  }
+  // Has the loop forget it: the host then counts the node as lost, unless it had heard its last.
+  void forget() {
+    border_->post(
+        [self = shared_from_this()](Streams& streams) { streams.nodes_.erase(self.get()); });
+  }
+  void read_next() {
+    outbox_.while_alive([this] { StartRead(&in_); });
+  }
+
+ private:
+  void broken() {
+    forget();
+    perform(outbox_.abandon());
+  }
+  // The stream's own status says nothing: the last message does, and a stream that ends without one
+  // was broken off.
+  void perform(Outbox<v1::ToNode>::Step step) {
+    if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
+    if (step.end) Finish(grpc::Status::OK);
+    if (step.overflow) cut();
+  }
+
+  const SharedBorder border_;
+  grpc::CallbackServerContext* const context_;  // valid until OnDone
+  v1::FromNode in_;
+  Outbox<v1::ToNode> outbox_;
+  std::shared_ptr<Stream> self_;
+};
+
+// Lets streams in, on gRPC's threads.
+class Service::Streams::Acceptor final : public v1::Rendezvous::CallbackService {
+ public:
+  Acceptor(SharedBorder border, ServiceOptions options)
+      : border_(std::move(border)), options_(std::move(options)) {}
+
+  grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>* Attend(
+      grpc::CallbackServerContext* context) override {
+    if (const grpc::Status status = check(*context, options_); !status.ok()) {
+      log::warning("rendezvous: refused a connection: " + status.error_message());
+      return new Refusal(status);  // deletes itself
+    }
+    const auto stream = std::make_shared<Stream>(border_, context);
+    stream->begin();
+    return stream.get();
+  }
+
+ private:
+  const SharedBorder border_;
+  const ServiceOptions options_;
+};
+
+Service::Streams::Streams(boost::asio::io_context& loop, Host& host, ServiceOptions options)
+    : host_(host),
+      options_(std::move(options)),
+      border_(std::make_shared<Border<Streams>>(loop, *this)),
+      timer_(loop) {}
+
+Service::Streams::~Streams() {
+  border_->close();
+  for (auto& [stream, node] : nodes_) stream->close();
+  if (server_) server_->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
+}
+
+bool Service::Streams::start_server() {
+  acceptor_ = std::make_unique<Acceptor>(border_, options_);
+  grpc::ServerBuilder builder;
+  builder.RegisterService(acceptor_.get());
+  builder.SetMaxReceiveMessageSize(kMaxUpBytes);
+  builder.SetMaxSendMessageSize(kMaxDownBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
+  server_ = builder.BuildAndStart();
+  return server_ != nullptr;
+}
+
+void Service::Streams::adopt(int fd) {
+  if (!server_ && !start_server()) {
+    log::error("rendezvous: gRPC could not be started; remote nodes cannot join");
+    ::close(fd);
+    return;
+  }
+  const int flags = ::fcntl(fd, F_GETFL);
+  const int on = 1;
+  // gRPC makes connections of its own so; one that is handed over it leaves as it is.
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
+      ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0) {
+    log::error("rendezvous: cannot serve a connection: " + std::generic_category().message(errno));
+    ::close(fd);
+    return;
+  }
+  connections_["fd:" + std::to_string(fd)] = observe(fd);
+  grpc::AddInsecureChannelFromFd(server_.get(), fd);
+}
+
+void Service::Streams::opened(const std::shared_ptr<Stream>& stream, const std::string& peer) {
+  Stream* const key = stream.get();
+  if (nodes_.size() >= kMaxStreams) {
+    stream->send(encode(LinkLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
+    return stream->close();
+  }
+  const auto found = connections_.find(peer);
+  auto attendance = host_.attend_at_once([this, key](const News& news) { deliver(key, news); },
+                                         found == connections_.end() ? Observed{} : found->second);
+  nodes_.emplace(key, Node{stream, std::move(attendance)});
+  schedule_tick();
+}
+
+void Service::Streams::heard(const std::shared_ptr<Stream>& stream, const Result<Word>& word) {
+  const auto found = nodes_.find(stream.get());
+  if (found == nodes_.end()) return;
+  if (!word) {
+    log::warning("rendezvous: a node's message makes no sense: " + word.error().message());
+    return deliver(stream.get(), LinkLost{word.error()});
+  }
+  found->second.quiet_ticks = 0;
+  if (const auto* leave = std::get_if<Leave>(&*word)) {
+    found->second.attendance->leave(leave->reason);
+    nodes_.erase(found);
+    return stream->close();  // which is the receipt that the node waits for
+  }
+  obey(found->second, *word);
+  stream->read_next();
+}
+
+void Service::Streams::obey(Node& node, const Word& word) {
+  Attendance& attendance = *node.attendance;
+  if (const auto* spec = std::get_if<NodeSpec>(&word)) attendance.join(*spec);
+  if (const auto* failed = std::get_if<WorkerFailed>(&word))
+    attendance.report_failure(failed->round, failed->failure);
+  if (const auto* done = std::get_if<NodeSucceeded>(&word)) attendance.report_success(done->round);
+}
+
+// Called from inside host calls, so it only sends; a node that heard its last is forgotten
+// afterwards. Its Node holds the stream: the host does not call for a node that was forgotten.
+void Service::Streams::deliver(Stream* stream, const News& news) {
+  stream->send(encode(news));
+  const bool last =
+      std::holds_alternative<JobEnded>(news) || std::holds_alternative<LinkLost>(news);
+  if (!last) return;
+  stream->close();
+  stream->forget();
+}
+
+void Service::Streams::schedule_tick() {
+  if (ticking_ || nodes_.empty()) return;
+  ticking_ = true;
+  timer_.expires_after(options_.beat_every);
+  timer_.async_wait([border = border_](const boost::system::error_code& error) {
+    if (!error && border->owner() != nullptr) border->owner()->tick();
+  });
+}
+
+void Service::Streams::tick() {
+  ticking_ = false;
+  for (auto next = nodes_.begin(); next != nodes_.end();) {
+    auto& [stream, node] = *next;
+    if (++node.quiet_ticks > options_.silence_ticks) {
+      stream->cut();
+      next = nodes_.erase(next);
+      continue;
+    }
+    if (stream->idle()) stream->send(encode_beat());
+    ++next;
+  }
+  schedule_tick();
+}
+
+Service::Service(boost::asio::io_context& loop, Host& host, ServiceOptions options)
+    : streams_(std::make_unique<Streams>(loop, host, std::move(options))) {}
+
+Service::~Service() = default;
+
+void Service::adopt(int fd) { streams_->adopt(fd); }
+
+}  // namespace ddprun::rendezvous
