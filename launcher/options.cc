@@ -217,7 +217,7 @@ class OptionsReader {
   }
 
   void read_static() {
-    if (!one_node() || options_.node_rank != 0) check_node_rank();
+    check_node_rank();
     if (!given_.text(FlagId::kRdzvEndpoint).empty()) {
       options_.endpoint = value_of(FlagId::kRdzvEndpoint, parse_endpoint);
       if (!options_.endpoint.port) {
@@ -240,8 +240,7 @@ class OptionsReader {
   // host.
   std::uint16_t master_port() {
     if (!given_.has(FlagId::kMasterPort)) {
-      const std::string& host = options_.endpoint.host;
-      if (one_node() && !is_loopback(host)) {
+      if (one_node() && !is_loopback(given_.text(FlagId::kMasterAddr))) {
         warn_without_effect(FlagId::kMasterAddr, "on one node without --master-port");
       }
       return one_node() ? 0 : kDefaultMasterPort;

@@ -1,0 +1,176 @@
+""
+    "How jobs end: signals, deaths of every process of ours, and that nothing is ever left."
+    ""
+
+    import os import signal import unittest
+
+        from support import JobTest,
+    free_port, main,
+    wait_until
+
+        WELL_BEHAVED =
+            ""
+            "#!/bin/sh
+            trap 'exit 0' {signal} echo $RANK > {
+  fifo
+}
+while :;
+do sleep 1000 & wait;
+done ""
+     "
+    DEAF =
+        ""
+        "#!/bin/sh
+        trap '' TERM INT HUP QUIT echo $RANK > {
+  fifo
+}
+while :;
+do sleep 1000; done
+"""
+#Descendants that fork twice, call setsid and ignore TERM; the worker lives on.
+ESCAPING = """#!/bin/sh
+(setsid sh -c "trap '' TERM HUP INT; (sleep 1000 &); echo $RANK > {fifo}; sleep 1000" &)
+trap '' TERM
+sleep 1000
+"""
+
+
+class Signals(JobTest):
+    def start_workers(self, text, *args, workers=2, **options):
+        fifo = self.folder / "ready"
+        if not fifo.exists():
+            self.fifo()
+        script = self.script(text.replace("{fifo}", str(fifo)))
+        job = self.start(f"--nproc-per-node={workers}", *args, script, **options)
+        self.read_lines(fifo, workers)
+        return job
+
+    def test_case_27_signals_are_passed_on(self):
+        for name in "TERM", "INT", "HUP", "QUIT":
+            with self.subTest(name):
+                job = self.start_workers(WELL_BEHAVED.replace("{signal}", name))
+                job.process.send_signal(getattr(signal, "SIG" + name))
+                code, _, err = job.finish()
+                self.assertEqual(code, 1)
+                self.assertIn("SIG" + name, err)
+                job.wait_gone()
+
+    def test_case_28_deaf_workers_are_killed_after_the_grace(self):
+        job = self.start_workers(DEAF, "--shutdown-timeout=1")
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.finish()[0], 1)
+        job.wait_gone()
+
+    def test_case_29_the_grace_also_holds_when_a_worker_fails(self):
+        job = self.start_workers(DEAF, "--shutdown-timeout=1")
+        os.kill(job.worker(1), signal.SIGKILL)
+        self.assertEqual(job.finish()[0], 1)
+        job.wait_gone()
+
+    def test_case_30_a_second_signal_kills_at_once(self):
+        job = self.start_workers(DEAF)  # grace 30 s: the test's own deadline would pass
+        job.process.send_signal(signal.SIGTERM)
+        agent = job.agent()
+#The two signals must not melt into one : wait until the agent has taken the first.
+        wait_until(lambda: not pending(job.pid, signal.SIGTERM) and not pending(agent, signal.SIGTERM), "signal taken")
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.finish(20)[0], 1)
+        job.wait_gone()
+
+    def test_case_34_nohup(self):
+        job = self.start_workers(WELL_BEHAVED.replace("{signal}", "TERM"), prefix=("nohup",))
+        job.process.send_signal(signal.SIGHUP)
+        os.kill(job.agent(), signal.SIGHUP)
+        job.process.send_signal(signal.SIGTERM)
+        code, _, err = job.finish()
+        self.assertEqual(code, 1)
+        self.assertIn("received SIGTERM", err)
+
+    def test_user_signals_reach_the_workers(self):
+        fifo = self.fifo("got")
+        text = WELL_BEHAVED.replace("{signal}", "TERM").replace("echo $RANK", f"trap 'echo usr1 > {fifo}' USR1\necho $RANK", 1)
+        job = self.start_workers(text)
+        job.process.send_signal(signal.SIGUSR1)
+        self.assertEqual(self.read_lines(fifo, 2), ["usr1", "usr1"])
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+        job.wait_gone()
+
+    def test_case_33_a_signal_while_waiting_for_peers_ends_at_once(self):
+        job = self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "/bin/true")
+        wait_until(lambda: handles(job, signal.SIGTERM), "signal handlers")
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.finish(5)[0], 1)
+        job.wait_gone()
+
+
+class NothingLeft(JobTest):
+    def kill_and_expect_nothing(self, victim):
+        fifo = self.fifo()
+        script = self.script(ESCAPING.replace("{fifo}", str(fifo)))
+        for turn in range(self.turns()):
+            with self.subTest(turn=turn):
+                job = self.start("--nproc-per-node=2", "--shutdown-timeout=0", script)
+                self.read_lines(fifo, 2)
+                os.kill(victim(job), signal.SIGKILL)
+                job.process.wait(20)
+                job.wait_gone(2)
+                job.process.communicate()
+
+    @staticmethod
+    def turns():
+        return int(os.environ.get("DDPRUN_TEST_KILLS", "10"))
+
+    def test_kill_9_of_ddprun(self):
+        self.kill_and_expect_nothing(lambda job: job.pid)
+
+    def test_kill_9_of_the_agent(self):
+        self.kill_and_expect_nothing(lambda job: job.agent())
+
+    def test_kill_9_of_a_worker(self):
+        self.kill_and_expect_nothing(lambda job: job.worker(1))
+
+    def test_case_32_children_of_a_worker_that_exited(self):
+        for ending in "exit 0", "exit 3", "kill -9 $$":
+            for start in "sleep 1000 &", "setsid sleep 1000 &":
+                with self.subTest(ending=ending, start=start):
+                    job = self.start(self.script(f"#!/bin/sh\n{start}\n{ending}\n"))
+                    job.finish()
+                    job.wait_gone()
+
+    def test_a_restart_finds_nothing_of_the_old_attempt(self):
+        fifo = self.fifo()
+        text = ESCAPING.replace("{fifo}", str(fifo)).replace(
+            "#!/bin/sh\n", '#!/bin/sh\ntest "$TORCHELASTIC_RESTART_COUNT" = 1 && exec sleep 1000\n')
+        job = self.start("--max-restarts=1", "--shutdown-timeout=0", self.script(text))
+        self.read_lines(fifo, 1)
+        before = set(job.processes()) - {job.pid, job.agent()}
+        os.kill(job.worker(0), signal.SIGKILL)
+        wait_until(lambda: job.worker(0) not in before | {None}, "the new worker")
+        self.assertEqual(before & set(job.processes()), set())
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+
+
+def status_field(pid, name):
+    with open(f"/proc/{pid}/status") as file:
+        return next(line.split()[1] for line in file if line.startswith(name + ":"))
+
+
+def pending(pid, signo):
+    mask = int(status_field(pid, "SigPnd"), 16) | int(status_field(pid, "ShdPnd"), 16)
+    return bool(mask >> (signo - 1) & 1)
+
+
+def handles(job, signo):
+    """True once the agent catches the signal and no longer blocks it."""
+    try:
+        agent
+= job.agent() caught,
+    blocked = int(status_field(agent, "SigCgt"), 16),
+    int(status_field(agent, "SigBlk"), 16) except(FileNotFoundError, IndexError, StopIteration)
+    : return False return bool(caught >> (signo - 1) & 1) and
+      not blocked >> (signo - 1) & 1
+
+                                       if __name__
+                                       == "__main__" : main()

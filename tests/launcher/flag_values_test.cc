@@ -1,0 +1,169 @@
+#include "launcher/flag_values.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace ddprun::launcher {
+namespace {
+
+TEST(ParseInt, TakesAWholeDecimalNumberAndNothingElse) {
+  EXPECT_EQ(parse_int("0"), 0);
+  EXPECT_EQ(parse_int("-1"), -1);
+  EXPECT_EQ(parse_int("+2"), 2);
+  EXPECT_EQ(parse_int("2147483647"), 2147483647);
+  for (const auto* text : {"", "x", "1x", "1.0", " 1", "+-1", "2147483648", "0x10"}) {
+    EXPECT_EQ(parse_int(text), std::nullopt) << text;
+  }
+}
+
+TEST(ParseNumber, TakesFiniteDecimalsOnly) {
+  EXPECT_EQ(parse_number("0.1"), 0.1);
+  EXPECT_EQ(parse_number("5"), 5.0);
+  EXPECT_EQ(parse_number("1e-2"), 0.01);
+  EXPECT_EQ(parse_number("-3"), -3.0);
+  for (const auto* text : {"", "x", "1s", "inf", "nan", "1e999"}) {
+    EXPECT_EQ(parse_number(text), std::nullopt) << text;
+  }
+}
+
+TEST(ParseNodeCount, TakesANumberOrARange) {
+  EXPECT_EQ(*parse_node_count("3"), (NodeCount{3, 3}));
+  EXPECT_EQ(*parse_node_count("2:2"), (NodeCount{2, 2}));
+  EXPECT_EQ(*parse_node_count("1:4"), (NodeCount{1, 4}));
+}
+
+TEST(ParseNodeCount, RefusesWhatIsNoRange) {
+  for (const auto* text : {"", "0", "-1", "2:1", "0:1", "1:2:3", "x", "1:x", ":2", "1:"}) {
+    const auto count = parse_node_count(text);
+    ASSERT_FALSE(count) << text;
+    EXPECT_EQ(count.error().code(), ErrorCode::kInvalidArgument) << text;
+    EXPECT_EQ(count.error().message(), "expected N or MIN:MAX with 0 < MIN <= MAX <= 65536");
+  }
+}
+
+TEST(ParseNodeCount, IsBounded) {
+  EXPECT_EQ(parse_node_count(std::to_string(kMaxNodes))->max, kMaxNodes);
+  EXPECT_FALSE(parse_node_count(std::to_string(kMaxNodes + 1)));
+}
+
+TEST(ParseStdSpec, TakesOneDigitForAllRanks) {
+  const StdSpec spec = *parse_std_spec("3");
+  EXPECT_EQ(spec.of(0), Streams::kBoth);
+  EXPECT_EQ(spec.of(4000), Streams::kBoth);
+  EXPECT_FALSE(spec.none());
+  EXPECT_TRUE(parse_std_spec("0")->none());
+}
+
+TEST(ParseStdSpec, TakesOneDigitARankAndNoneForOthers) {
+  const StdSpec spec = *parse_std_spec("0:1,1:2,10:3,2:0");
+  EXPECT_EQ(spec.of(0), Streams::kOut);
+  EXPECT_EQ(spec.of(1), Streams::kErr);
+  EXPECT_EQ(spec.of(2), Streams::kNone);
+  EXPECT_EQ(spec.of(3), Streams::kNone);
+  EXPECT_EQ(spec.of(10), Streams::kBoth);  // torchrun refuses ranks above 9
+  EXPECT_FALSE(spec.none());
+  EXPECT_TRUE(parse_std_spec("0:0,5:0")->none());
+}
+
+TEST(ParseStdSpec, RefusesOthers) {
+  const std::string too_high = std::to_string(kMaxWorkersPerNode) + ":1";
+  for (const std::string text :
+       {"", "4", "33", "x", "0:4", "0:", ":1", "0:1,", "-1:1", "0:1:2", "=3", too_high.c_str()}) {
+    const auto spec = parse_std_spec(text);
+    ASSERT_FALSE(spec) << text;
+    EXPECT_EQ(spec.error().message(),
+              "expected 0, 1, 2 or 3 (none, stdout, stderr, both), or RANK:DIGIT,…");
+  }
+}
+
+TEST(StreamsWords, TellWhichStreamsTheyHold) {
+  EXPECT_FALSE(has_out(Streams::kNone) || has_err(Streams::kNone));
+  EXPECT_TRUE(has_out(Streams::kOut) && !has_err(Streams::kOut));
+  EXPECT_TRUE(!has_out(Streams::kErr) && has_err(Streams::kErr));
+  EXPECT_TRUE(has_out(Streams::kBoth) && has_err(Streams::kBoth));
+}
+
+TEST(ParseEndpoint, TakesNamesAndAddressesOfBothKinds) {
+  EXPECT_EQ(*parse_endpoint("n1"), (Endpoint{"n1", std::nullopt}));
+  EXPECT_EQ(*parse_endpoint("n1.example:29500"), (Endpoint{"n1.example", 29500}));
+  EXPECT_EQ(*parse_endpoint("10.0.0.1:0"), (Endpoint{"10.0.0.1", 0}));
+  EXPECT_EQ(*parse_endpoint("[::1]"), (Endpoint{"::1", std::nullopt}));
+  EXPECT_EQ(*parse_endpoint("[fe80::1%eth0]:29400"), (Endpoint{"fe80::1%eth0", 29400}));
+  EXPECT_EQ(*parse_endpoint(" n1:65535 "), (Endpoint{"n1", 65535}));
+}
+
+TEST(ParseEndpoint, RefusesOthers) {
+  for (const auto* text : {"", ":1", "n1:", "n1:x", "n1:-1", "n1:65536", "::1", "::1:29400", "[::1",
+                           "[]", "[::1]29400", "[::1]:", "tcp://n1:1", "n 1:1", "n1/x"}) {
+    const auto endpoint = parse_endpoint(text);
+    ASSERT_FALSE(endpoint) << text;
+    EXPECT_EQ(endpoint.error().code(), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(ParseRendezvousConf, HasTorchrunsDefaults) {
+  const RendezvousConf conf = *parse_rendezvous_conf("");
+  EXPECT_EQ(conf.join_timeout.count(), 600);
+  EXPECT_EQ(conf.last_call.count(), 30);
+  EXPECT_EQ(conf.close_timeout.count(), 30);
+  EXPECT_EQ(conf.heartbeat_timeout.count(), 5);
+  EXPECT_EQ(conf.keep_alive_interval.count(), 5);
+  EXPECT_EQ(conf.keep_alive_max_attempt, 3);
+  EXPECT_EQ(conf.read_timeout.count(), 60);
+  EXPECT_EQ(conf.timeout.count(), 900);
+  EXPECT_EQ(conf.is_host, std::nullopt);
+}
+
+TEST(ParseRendezvousConf, SetsEveryKeyItself) {
+  const RendezvousConf conf = *parse_rendezvous_conf(
+      "join_timeout=1,last_call_timeout=2, close_timeout = "
+      "3,heartbeat_timeout=4,keep_alive_interval=5,"
+      "keep_alive_max_attempt=6,read_timeout=7,timeout=8,store_type=tcp,cas_backoff_max_seconds=0."
+      "5");
+  EXPECT_EQ(conf.join_timeout.count(), 1);
+  EXPECT_EQ(conf.last_call.count(), 2);
+  EXPECT_EQ(conf.close_timeout.count(), 3);
+  EXPECT_EQ(conf.heartbeat_timeout.count(), 4);
+  EXPECT_EQ(conf.keep_alive_interval.count(), 5);
+  EXPECT_EQ(conf.keep_alive_max_attempt, 6);
+  EXPECT_EQ(conf.read_timeout.count(), 7);
+  EXPECT_EQ(conf.timeout.count(), 8);
+  EXPECT_TRUE(conf.unknown_keys.empty());
+}
+
+TEST(ParseRendezvousConf, ReadsTruthValuesOfIsHost) {
+  for (const auto* yes : {"1", "true", "T", "yes", "Y"}) {
+    EXPECT_EQ(parse_rendezvous_conf(std::string("is_host=") + yes)->is_host, true) << yes;
+  }
+  for (const auto* no : {"0", "False", "f", "no", "n"}) {
+    EXPECT_EQ(parse_rendezvous_conf(std::string("is_host=") + no)->is_host, false) << no;
+  }
+  EXPECT_FALSE(parse_rendezvous_conf("is_host=maybe"));
+}
+
+TEST(ParseRendezvousConf, KeepsUnknownKeysForAWarning) {
+  const RendezvousConf conf = *parse_rendezvous_conf("jion_timeout=4,etcd_prefix=/x");
+  EXPECT_EQ(conf.unknown_keys, (std::vector<std::string>{"jion_timeout", "etcd_prefix"}));
+}
+
+TEST(ParseRendezvousConf, RefusesMalformedPairsAndTimes) {
+  for (const auto* text :
+       {"foo", "=1", "a=", "join_timeout=1,", ",", "join_timeout=0", "join_timeout=-1",
+        "join_timeout=x", "join_timeout=1.5", "timeout=0", "keep_alive_max_attempt=0",
+        "store_type=disk", "cas_backoff_max_seconds=-1"}) {
+    const auto conf = parse_rendezvous_conf(text);
+    ASSERT_FALSE(conf) << text;
+    EXPECT_EQ(conf.error().code(), ErrorCode::kInvalidArgument) << text;
+  }
+  EXPECT_EQ(parse_rendezvous_conf("join_timeout=x").error().message(),
+            "expected join_timeout to be a whole number above 0");
+}
+
+TEST(ParseRendezvousConf, RefusesTheFileStoreByName) {
+  EXPECT_EQ(parse_rendezvous_conf("store_type=file").error(),
+            Error(ErrorCode::kRejected, "store_type=file is not built yet"));
+}
+
+}  // namespace
+}  // namespace ddprun::launcher

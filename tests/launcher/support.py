@@ -1,0 +1,180 @@
+"""Drives the program `ddprun` as a user would, for tests. Only the standard library.
+
+DDPRUN names the program (default build/bin/ddprun). Every job gets a marker in its environment, so that a test can see whether
+any process of it is left, whatever that process did to hide.
+"""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DDPRUN = os.environ.get("DDPRUN", str(ROOT / "build" / "bin" / "ddprun"))
+DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
+MARKER = "DDPRUN_TEST_MARKER"
+#Prints the variables that torchrun sets, one NAME = value a line, then its arguments.
+PRINT_ENV = """#!/bin/sh
+for name in RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE \
+MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS \
+TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_ERROR_FILE TORCH_NCCL_ASYNC_ERROR_HANDLING OMP_NUM_THREADS DDPRUN_TOKEN
+do eval "test -n \\"\\${
+  $name + set
+}
+\\" && line=\\"\\${line} $name =\\${$name};
+\\""; done
+for argument in "$@";
+do line = "${line}ARG=$argument;"; done
+printf '%s\\n' "$line"
+"""
+
+
+def wait_until(condition, what, deadline=None):
+    """Waits for an outside event that gives no notice (a process gone from /proc); fails after the deadline."""
+    end = time.monotonic() + (deadline or DEADLINE)
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline or DEADLINE} s in vain for: {what}")
+        os.sched_yield()
+
+
+def free_port():
+    """A port of 127.0.0.1 that nobody listens on at this moment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def parse_env(line):
+    """One line of PRINT_ENV as a dict; arguments under "ARGS"."""
+    pairs = [item.split("=", 1) for item in line.strip().split(";") if item]
+    values = {name: value for name, value in pairs if name != "ARG"}
+    values["ARGS"] = [value for name, value in pairs if name == "ARG"]
+    return values
+
+
+class Job:
+    """One running ddprun."""
+
+    def __init__(self, args, env=None, prefix=(), **popen):
+        self.marker = uuid.uuid4().hex
+        full = dict(os.environ if env is None else env)
+        full[MARKER] = self.marker
+        full.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+        self.process = subprocess.Popen(
+            [*prefix, DDPRUN, *map(str, args)], env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL, **popen)
+        self.pid = self.process.pid
+
+    def processes(self):
+        """Pids of every live process of this job, by the marker in its environment. Zombies do not count."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    if f"{MARKER}={self.marker}".encode() not in file.read().split(b"\0"):
+                        continue
+                with open(f"/proc/{entry}/stat") as file:
+                    if file.read().rpartition(")")[2].split()[0] != "Z":
+                        found.append(int(entry))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return found
+
+    def worker(self, rank):
+        """Pid of the session leader that has this global rank."""
+        for pid in self.processes():
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if f"RANK={rank}".encode() in file.read().split(b"\0") and os.getsid(pid) == pid:
+                        return pid
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return None
+
+    def agent(self):
+        """Pid of the agent, the guardian's one child."""
+        with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
+            return int(file.read().split()[0])
+
+    def finish(self, timeout=None):
+        """Waits for the end; (exit code, stdout, stderr)."""
+        out, err = self.process.communicate(timeout=timeout or DEADLINE)
+        return self.process.returncode, out, err
+
+    def wait_gone(self, deadline=2):
+        wait_until(lambda: not self.processes(), f"no process of the job left, still there: {self.processes()}", deadline)
+
+    def end(self):
+        """Cleans up after a failed test; no-op for a job that ended."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+class JobTest(unittest.TestCase):
+    """Gives each test a folder of its own and ends its jobs."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ddprun_test_")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def script(self, text, name="worker.sh"):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
+
+    def start(self, *args, **options):
+        job = Job(args, **options)
+        self.addCleanup(job.end)
+        return job
+
+    def run_job(self, *args, timeout=None, **options):
+        """Runs to the end; (exit code, stdout, stderr). Also checks that nothing is left."""
+        job = self.start(*args, **options)
+        result = job.finish(timeout)
+        job.wait_gone()
+        return result
+
+    def fifo(self, name="ready"):
+        """A named pipe for workers to say that they are there; read_lines() waits for them."""
+        path = self.folder / name
+        os.mkfifo(path)
+        return path
+
+    def read_lines(self, fifo, count):
+        """Blocks until `count` lines have been written to the fifo; SIGALRM ends a wait in vain."""
+        def give_up(*_):
+            raise AssertionError(f"waited {DEADLINE} s in vain for {count} lines in {fifo}")
+        signal.signal(signal.SIGALRM, give_up)
+        signal.alarm(int(DEADLINE))
+        try:
+            lines = []
+#Opened for reading and writing : no end of file while workers come and go.
+            with os.fdopen(os.open(fifo, os.O_RDWR), "r") as file:
+                while len(lines) < count:
+                    lines.append(file.readline().strip())
+            return lines
+        finally:
+            signal.alarm(0)
+
+
+def main():
+    unittest.main(verbosity=2)
