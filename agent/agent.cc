@@ -13,7 +13,7 @@
 #include "agent/descendants.h"
 #include "agent/shared_memory.h"
 #include "proto/log.h"
-#include "proto/worker_env.h"
+
 
 namespace ddprun::agent {
 namespace {

@@ -22,6 +22,7 @@
 #include "agent/log_tree.h"
 #include "agent/report.h"
 #include "agent/worker_files.h"
+#include "proto/worker_env.h"
 
 namespace ddprun::agent {
 

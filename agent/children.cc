@@ -100,11 +100,20 @@ Result<pid_t> Children::spawn(const SpawnSpec& spec) {
                           .exec_pipe = exec_errno_writer.get(),
                           .agent = ::getpid(),
                           .keep_ignored = &keep_ignored_};
+  // No signal may reach the child while it still has our handlers: they would write into the pipe
+  // that it shares with us, and we would take its SIGTERM for ours. What comes meanwhile stays
+  // pending until reset_signals().
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const pid_t pid = ::fork();
   if (pid == 0) become_worker(plan);
+  const int fork_errno = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0)
     return Error(ErrorCode::kSystem, fmt::format("make a process for local rank {}: {}",
-                                                 spec.local_rank, ::strerrordesc_np(errno)));
+                                                 spec.local_rank, ::strerrordesc_np(fork_errno)));
   workers_[pid] = {spec.local_rank, std::move(exec_errno_reader)};
   return pid;
 }

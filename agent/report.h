@@ -23,7 +23,7 @@ struct ReportFacts {
   int attempt = 0;
   int max_restarts = 0;
   std::vector<ReportedWorker>
-      workers;  // that ended with a failure, in the order in which that was noticed
+      workers{};  // that ended with a failure, in the order in which that was noticed
 };
 
 // The report of a node whose own worker failed; ends in a newline. Empty when no worker of this

@@ -1,0 +1,174 @@
+// Log folders, tee pipes and the console: real files and pipes, no processes.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "agent/console.h"
+#include "agent/log_pipes.h"
+#include "agent/log_tree.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class FilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "ddprun_files_XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    folder = path;
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  FileHandle new_file(const std::string& name) const {
+    return FileHandle(::open((folder / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  }
+
+  fs::path folder;
+};
+
+TEST_F(FilesTest, LogFoldersAreLaidOutAsTorchrunDoes) {
+  const auto tree = LogTree::make(folder / "new" / "logs", "job");
+  ASSERT_TRUE(tree.has_value()) << tree.error().message();
+  const std::string worker = *tree->worker_folder(2, 11);
+  const fs::path relative = fs::path(worker).lexically_relative(folder / "new" / "logs");
+  EXPECT_EQ(relative.begin()->string().substr(0, 4), "job_");
+  EXPECT_EQ(relative.lexically_relative(*relative.begin()), "attempt_2/11");
+  EXPECT_TRUE(fs::is_directory(worker));
+}
+
+TEST_F(FilesTest, DevNullMeansNoFiles) {
+  const auto tree = LogTree::make("/dev/null", "job");
+  ASSERT_TRUE(tree.has_value());
+  EXPECT_FALSE(tree->enabled());
+  EXPECT_EQ(*tree->worker_folder(0, 0), "");
+}
+
+TEST_F(FilesTest, ALogFolderThatIsAFileIsRefusedByFlagAndName) {
+  { std::ofstream(folder / "file") << "x"; }
+  const auto tree = LogTree::make(folder / "file", "job");
+  ASSERT_FALSE(tree.has_value());
+  EXPECT_EQ(tree.error().message().find("--log-dir=" + (folder / "file").string()), 0U)
+      << tree.error().message();
+}
+
+TEST_F(FilesTest, ARunIdWithASlashIsRefused) {
+  EXPECT_NE(LogTree::make(folder, "a/b").error().message().find("--rdzv-id=a/b"),
+            std::string::npos);
+}
+
+TEST_F(FilesTest, ATemporaryTreeIsRemovedUnlessAFileMustBeKept) {
+  ASSERT_EQ(::setenv("TMPDIR", folder.c_str(), 1), 0);
+  const auto tree = LogTree::make("", "job");
+  ASSERT_TRUE(tree.has_value());
+  const std::string worker = *tree->worker_folder(0, 0);
+  { std::ofstream(fs::path(worker) / "stdout.log") << "x"; }
+  tree->clean_up(true);
+  EXPECT_TRUE(fs::exists(worker));
+  tree->clean_up(false);
+  EXPECT_TRUE(fs::is_empty(folder));
+  const auto empty = LogTree::make("", "job");
+  ASSERT_TRUE(empty->worker_folder(0, 0).has_value());
+  empty->clean_up(true);
+  EXPECT_TRUE(fs::is_empty(folder));
+  ::unsetenv("TMPDIR");
+}
+
+TEST_F(FilesTest, TeeWritesEveryByteToTheFileAndPrefixedLinesToTheConsole) {
+  asio::io_context loop(1);
+  {
+    const FileHandle screen = new_file("screen");
+    Console console(loop, screen.get());
+    LogPipes pipes(loop);
+    auto writer = pipes.open(new_file("stdout.log"), "[r0]:", console);
+    ASSERT_TRUE(writer.has_value());
+    ASSERT_EQ(::write(writer->get(), "a\0b\nlast", 8), 8);
+    loop.poll();
+    writer->close();
+    pipes.drain();
+    console.flush();
+  }
+  EXPECT_EQ(content(folder / "stdout.log"), std::string("a\0b\nlast", 8));
+  EXPECT_EQ(content(folder / "screen"), std::string("[r0]:a\0b\n[r0]:last\n", 19));
+}
+
+TEST_F(FilesTest, NothingIsLostWhenTheConsoleIsSlow) {
+  asio::io_context loop(1);
+  int screen[2];
+  ASSERT_EQ(::pipe2(screen, O_CLOEXEC), 0);
+  const FileHandle reader(screen[0]);
+  std::string shown;
+  const auto read_screen = [&] {
+    std::array<char, 65536> buffer;
+    const ssize_t got = ::read(reader.get(), buffer.data(), buffer.size());
+    if (got > 0) shown.append(buffer.data(), static_cast<std::size_t>(got));
+  };
+  constexpr int kLines = 400'000;  // some 3.5 MB: far more than pipes and backlog hold together
+  std::string expected;
+  {
+    const FileHandle screen_writer(screen[1]);
+    Console console(loop, screen_writer.get());
+    LogPipes pipes(loop);
+    auto writer = pipes.open(new_file("stdout.log"), "", console);
+    ASSERT_EQ(::fcntl(writer->get(), F_SETFL, O_NONBLOCK), 0);
+    for (int line = 0; line < kLines; ++line) expected += std::to_string(line) + "\n";
+    bool pushed_back = false;
+    for (std::size_t sent = 0; sent < expected.size();) {
+      const ssize_t wrote = ::write(writer->get(), expected.data() + sent, expected.size() - sent);
+      if (wrote > 0) sent += static_cast<std::size_t>(wrote);
+      loop.restart();
+      // No progress possible any more: the worker is being held back, and only reading the screen
+      // frees it.
+      if (loop.poll() == 0 && wrote < 0) {
+        pushed_back = true;
+        read_screen();
+      }
+    }
+    EXPECT_TRUE(pushed_back);
+    writer->close();
+    while (shown.size() < expected.size() - kConsoleBacklogBytes / 2 && console.full()) {
+      read_screen();
+      loop.restart();
+      loop.poll();
+    }
+    for (loop.restart(); loop.poll() > 0; loop.restart()) read_screen();
+    pipes.drain();
+    for (loop.restart(); shown.size() < expected.size(); loop.restart()) {
+      read_screen();
+      loop.poll();
+    }
+  }
+  EXPECT_EQ(shown, expected);
+  EXPECT_EQ(content(folder / "stdout.log"), expected);
+}
+
+TEST_F(FilesTest, AConsoleThatNobodyReadsDropsTextInsteadOfFailing) {
+  ::signal(SIGPIPE, SIG_IGN);
+  asio::io_context loop(1);
+  int screen[2];
+  ASSERT_EQ(::pipe2(screen, O_CLOEXEC), 0);
+  ::close(screen[0]);
+  const FileHandle writer(screen[1]);
+  Console console(loop, writer.get());
+  console.write("text\n");
+  loop.poll();
+  console.flush();
+  EXPECT_FALSE(console.full());
+  ::signal(SIGPIPE, SIG_DFL);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

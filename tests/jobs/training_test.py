@@ -1,0 +1,93 @@
+"""Training jobs: the engine's mnist and the same job with stock PyTorch, under ddprun."""
+
+import os
+import re
+import signal
+import subprocess
+import unittest
+
+from support import ROOT, JobTest, free_port, main
+
+BIN = os.environ.get("DDPRUN_BIN", str(ROOT / "build" / "bin"))
+MNIST = os.path.join(BIN, "mnist")
+PYTHON = ROOT / ".venv" / "bin" / "python"
+DDP_MNIST = ROOT / "examples" / "pytorch" / "ddp_mnist.py"
+TRAINING_DEADLINE = 300  # seconds; the job itself takes some ten
+
+# One rank's process group setup and all-reduce, with rank 1 dying once and coming back late, as a user's job does. The delay is
+# the case itself (a slow worker), not a wait for an event.
+GLOO_RESTART = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if rank == 1 and attempt == 1:
+    time.sleep(float(sys.argv[1]))
+dist.init_process_group("gloo")
+value = torch.ones(1)
+dist.all_reduce(value)
+assert value.item() == dist.get_world_size()
+if rank == 1 and attempt == 0:
+    os._exit(9)
+dist.all_reduce(value)
+print("attempt", attempt, "ok", flush=True)
+"""
+
+
+def found(pattern, text):
+    match = re.search(pattern, text)
+    assert match, f"no {pattern} in: {text}"
+    return match[1]
+
+
+class Training(JobTest):
+    def mnist(self, *args, flags=()):
+        return self.start("--standalone", "--nproc-per-node=2", *flags, MNIST, *args)
+
+    def test_mnist_learns(self):
+        code, out, err = self.mnist("--epochs=5").finish(TRAINING_DEADLINE)
+        self.assertEqual(code, 0, err)
+        self.assertGreaterEqual(float(found(r"accuracy=([0-9.]+)$", out.strip())), 0.93)
+
+    def test_a_killed_rank_resumes_to_the_same_weights(self):
+        undisturbed = self.mnist("--epochs=3", "--checkpoint", self.folder / "a.ckpt")
+        code, out, err = undisturbed.finish(TRAINING_DEADLINE)
+        self.assertEqual(code, 0, err)
+        wanted = found(r"weights=(\w+)", out)
+        job = self.mnist("--epochs=3", "--checkpoint", self.folder / "b.ckpt", flags=["--max-restarts=1"])
+        seen = ""
+        for line in job.process.stdout:
+            seen += line
+            if re.search(r"epoch 2\b", line):
+                break
+        os.kill(job.worker(1), signal.SIGKILL)
+        code, out, err = job.finish(TRAINING_DEADLINE)
+        self.assertEqual(code, 0, seen + out + err)
+        self.assertIn("resume", (seen + out + err).lower())
+        self.assertEqual(found(r"weights=(\w+)", out), wanted)
+        job.wait_gone()
+        self.assertEqual([name for name in os.listdir("/dev/shm") if name.startswith("ddprun")], [])
+
+    @unittest.skipUnless(PYTHON.exists(), "needs PyTorch in .venv")
+    def test_stock_pytorch_gives_torchruns_digits(self):
+        flags = ["--standalone", "--nproc-per-node=2"]
+        env = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"}
+        theirs = subprocess.run([ROOT / ".venv/bin/torchrun", *flags, DDP_MNIST, "--epochs=1"], env=env, check=True,
+                                capture_output=True, text=True, timeout=TRAINING_DEADLINE)
+        code, out, err = self.start(*flags, DDP_MNIST, "--epochs=1",
+                                    env={**env, "PYTHON_EXEC": str(PYTHON)}).finish(TRAINING_DEADLINE)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(found(r"loss=(\S+)", out), found(r"loss=(\S+)", theirs.stdout))
+
+    @unittest.skipUnless(PYTHON.exists(), "needs PyTorch in .venv")
+    def test_a_restart_finds_an_empty_store(self):
+        script = self.script(GLOO_RESTART, "gloo.py")
+        for flags in ["--standalone"], [f"--master-port={free_port()}"]:
+            with self.subTest(flags):
+                code, out, err = self.start(*flags, "--nproc-per-node=2", "--max-restarts=1", script, "3",
+                                            env={**os.environ, "PYTHON_EXEC": str(PYTHON)}).finish(TRAINING_DEADLINE)
+                self.assertEqual(code, 0, err)
+                self.assertEqual(out.count("attempt 1 ok"), 2)
+
+
+if __name__ == "__main__":
+    main()
