@@ -1,33 +1,22 @@
-""
-    "How jobs end: signals, deaths of every process of ours, and that nothing is ever left."
-    ""
+"""How jobs end: signals, deaths of every process of ours, and that nothing is ever left."""
 
-    import os import signal import unittest
+import os
+import signal
+import unittest
 
-        from support import JobTest,
-    free_port, main,
-    wait_until
+from support import JobTest, free_port, main, wait_until
 
-        WELL_BEHAVED =
-            ""
-            "#!/bin/sh
-            trap 'exit 0' {signal} echo $RANK > {
-  fifo
-}
-while :;
-do sleep 1000 & wait;
-done ""
-     "
-    DEAF =
-        ""
-        "#!/bin/sh
-        trap '' TERM INT HUP QUIT echo $RANK > {
-  fifo
-}
-while :;
-do sleep 1000; done
+WELL_BEHAVED = """#!/bin/sh
+trap 'exit 0' {signal}
+echo $RANK > {fifo}
+while :; do sleep 1000 & wait; done
 """
-#Descendants that fork twice, call setsid and ignore TERM; the worker lives on.
+DEAF = """#!/bin/sh
+trap '' TERM INT HUP QUIT
+echo $RANK > {fifo}
+while :; do sleep 1000; done
+"""
+# Descendants that fork twice, call setsid and ignore TERM; the worker lives on.
 ESCAPING = """#!/bin/sh
 (setsid sh -c "trap '' TERM HUP INT; (sleep 1000 &); echo $RANK > {fifo}; sleep 1000" &)
 trap '' TERM
@@ -71,7 +60,7 @@ class Signals(JobTest):
         job = self.start_workers(DEAF)  # grace 30 s: the test's own deadline would pass
         job.process.send_signal(signal.SIGTERM)
         agent = job.agent()
-#The two signals must not melt into one : wait until the agent has taken the first.
+        # The two signals must not melt into one: wait until the agent has taken the first.
         wait_until(lambda: not pending(job.pid, signal.SIGTERM) and not pending(agent, signal.SIGTERM), "signal taken")
         job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.finish(20)[0], 1)
@@ -165,12 +154,12 @@ def pending(pid, signo):
 def handles(job, signo):
     """True once the agent catches the signal and no longer blocks it."""
     try:
-        agent
-= job.agent() caught,
-    blocked = int(status_field(agent, "SigCgt"), 16),
-    int(status_field(agent, "SigBlk"), 16) except(FileNotFoundError, IndexError, StopIteration)
-    : return False return bool(caught >> (signo - 1) & 1) and
-      not blocked >> (signo - 1) & 1
+        agent = job.agent()
+        caught, blocked = int(status_field(agent, "SigCgt"), 16), int(status_field(agent, "SigBlk"), 16)
+    except (FileNotFoundError, IndexError, StopIteration):
+        return False
+    return bool(caught >> (signo - 1) & 1) and not blocked >> (signo - 1) & 1
 
-                                       if __name__
-                                       == "__main__" : main()
+
+if __name__ == "__main__":
+    main()

@@ -19,18 +19,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DDPRUN = os.environ.get("DDPRUN", str(ROOT / "build" / "bin" / "ddprun"))
 DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
 MARKER = "DDPRUN_TEST_MARKER"
-#Prints the variables that torchrun sets, one NAME = value a line, then its arguments.
+# Prints the variables that torchrun sets, one NAME=value each, on one line, then its arguments.
 PRINT_ENV = """#!/bin/sh
 for name in RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE \
 MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS \
 TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_ERROR_FILE TORCH_NCCL_ASYNC_ERROR_HANDLING OMP_NUM_THREADS DDPRUN_TOKEN
-do eval "test -n \\"\\${
-  $name + set
-}
-\\" && line=\\"\\${line} $name =\\${$name};
-\\""; done
-for argument in "$@";
-do line = "${line}ARG=$argument;"; done
+do eval "test -n \\"\\${$name+set}\\" && line=\\"\\${line}$name=\\${$name};\\""; done
+for argument in "$@"; do line="${line}ARG=$argument;"; done
 printf '%s\\n' "$line"
 """
 
@@ -168,7 +163,7 @@ class JobTest(unittest.TestCase):
         signal.alarm(int(DEADLINE))
         try:
             lines = []
-#Opened for reading and writing : no end of file while workers come and go.
+            # Opened for reading and writing: no end of file while workers come and go.
             with os.fdopen(os.open(fifo, os.O_RDWR), "r") as file:
                 while len(lines) < count:
                     lines.append(file.readline().strip())
