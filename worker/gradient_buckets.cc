@@ -1,0 +1,132 @@
+#include "worker/gradient_buckets.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "proto/assert.h"
+#include "proto/log.h"
+
+namespace ddprun::worker {
+namespace {
+
+std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<ParameterSize> sizes;
+  sizes.reserve(parameters.size());
+  // All lie on one device (checked by the caller), so the dtype alone tells kinds apart.
+  for (const auto& [name, tensor] : parameters) {
+    sizes.push_back({.bytes = tensor.nbytes(), .kind = static_cast<int>(tensor.scalar_type())});
+  }
+  return sizes;
+}
+
+// A number that takes part in an operation without changing its dtype, as a Python float would.
+at::Tensor wrapped_number(double value) {
+  at::Tensor number = at::scalar_tensor(value, at::kDouble);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, Collective& collective,
+                                 GradientMode mode)
+    : parameters_(std::move(parameters)),
+      sizes_(sizes_of(parameters_)),
+      mode_(mode),
+      memory_(collective.allocate(layout_bytes_max(sizes_))) {
+  carve(plan_first_buckets(sizes_));
+}
+
+void GradientBuckets::carve(BucketPlan plan) {
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    // Its place will belong to another parameter.
+    if (gradient.defined() && gradient.is_alias_of(views_[i])) gradient = gradient.clone();
+  }
+  plan_ = std::move(plan);
+  const BucketLayout layout = lay_out(sizes_, plan_);
+  flats_.clear();
+  views_.resize(parameters_.size());
+  for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
+    std::byte* const start = memory_.get() + layout.offsets[bucket];
+    std::byte* next = start;
+    for (const std::size_t index : plan_[bucket]) {
+      views_[index] = make_view(parameters_[index].tensor, next);
+      next += sizes_[index].bytes;
+    }
+    const Dtype dtype = *summable(parameters_[plan_[bucket].front()].tensor.scalar_type());
+    flats_.push_back({start, static_cast<std::size_t>(next - start) / size_of(dtype), dtype});
+  }
+}
+
+at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* memory) const {
+  const auto keep_alive = [held = memory_](void* /*view*/) {};
+  const at::TensorOptions options = parameter.options().requires_grad(false);
+  if (parameter.is_non_overlapping_and_dense()) {
+    return at::from_blob(memory, parameter.sizes(), parameter.strides(), keep_alive, options);
+  }
+  return at::from_blob(memory, parameter.sizes(), keep_alive, options);
+}
+
+void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& gradient) {
+  const at::Tensor& view = views_[parameter];
+  const std::string& name = parameters_[parameter].name;
+  if (gradient.layout() != at::kStrided) {
+    throw std::runtime_error(fmt::format(
+        "the gradient of parameter '{}' is sparse: sparse gradients are not supported", name));
+  }
+  if (gradient.scalar_type() != view.scalar_type() || gradient.numel() != view.numel()) {
+    throw std::runtime_error(
+        fmt::format("the gradient of parameter '{}' has another dtype or size than it", name));
+  }
+  if (gradient.strides() != view.strides() && !std::exchange(warned_of_strides_, true)) {
+    log::warning(fmt::format(
+        "Grad strides do not match bucket view strides. First seen at parameter '{}'; this costs "
+        "speed, not correctness.",
+        name));
+  }
+}
+
+void GradientBuckets::fill(std::size_t parameter, int ranks) {
+  at::Tensor& gradient = parameters_.at(parameter).tensor.mutable_grad();
+  at::Tensor& view = views_[parameter];
+  if (!gradient.defined()) {
+    view.zero_();
+    return;
+  }
+  if (gradient.is_alias_of(view)) {
+    view.div_(ranks);
+    return;
+  }
+  check_layout(parameter, gradient);
+  at::mul_out(view, gradient.detach(), wrapped_number(1.0 / ranks));
+  if (mode_ == GradientMode::kView) gradient = view;
+}
+
+void GradientBuckets::give_back(std::size_t bucket) {
+  for (const std::size_t index : plan_.at(bucket)) {
+    at::Tensor& gradient = parameters_[index].tensor.mutable_grad();
+    const at::Tensor& view = views_[index];
+    if (mode_ == GradientMode::kCopy) {
+      if (!gradient.defined())
+        gradient = view.clone();
+      else
+        gradient.copy_(view);
+    } else if (!gradient.defined()) {
+      gradient = view;
+    } else if (!gradient.is_alias_of(view)) {
+      throw std::runtime_error(fmt::format(
+          "Detected at least one parameter gradient is not the expected DDP bucket view with "
+          "gradient_as_bucket_view=True. It is '{}': its .grad was replaced while backward() ran, "
+          "perhaps by a hook. Set gradient_as_bucket_view to false, or leave .grad alone.",
+          parameters_[index].name));
+    }
+  }
+}
+
+}  // namespace ddprun::worker
