@@ -53,9 +53,12 @@ Result<void> write_and_flush(const std::filesystem::path& path, std::string_view
   return {};
 }
 
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
 Result<void> flush_folder_of(const std::filesystem::path& path) {
-  std::filesystem::path folder = path.parent_path();
-  if (folder.empty()) folder = ".";
+  const std::filesystem::path folder = folder_of(path);
   const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() < 0 || ::fsync(descriptor.get()) != 0) return failed("flush", folder);
   return {};
@@ -73,6 +76,14 @@ Result<void> write_file_atomically(const std::filesystem::path& path, std::strin
     return written;
   }
   return flush_folder_of(path);
+}
+
+Result<void> check_replaceable(const std::filesystem::path& path) {
+  const std::filesystem::path folder = folder_of(path);
+  errno = std::filesystem::is_directory(path) ? EISDIR : 0;
+  if (errno != 0) return failed("write", path);
+  if (::access((folder / ".").c_str(), W_OK | X_OK) != 0) return failed("write to folder", folder);
+  return {};
 }
 
 }  // namespace ddprun::examples

@@ -15,4 +15,8 @@ namespace ddprun::examples {
 // temporary file is gone.
 Result<void> write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
+// Whether write_file_atomically could create `path` at all: its folder exists and can be written,
+// and `path` is no folder. For telling the user before hours of work rather than after them.
+Result<void> check_replaceable(const std::filesystem::path& path);
+
 }  // namespace ddprun::examples

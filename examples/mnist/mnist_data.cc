@@ -51,18 +51,20 @@ class IdxFile {
 
   Result<std::uint32_t> read_number() {
     std::array<std::uint8_t, 4> bytes{};
-    if (auto read_it = read(bytes); !read_it) return read_it.error();
+    if (auto filled = read(bytes); !filled) return filled.error();
     std::uint32_t number = 0;
     for (const std::uint8_t byte : bytes) number = number << 8U | byte;
     return number;
   }
 
-  // The end of the data, with the checksum that gzip keeps there.
+  // The end of the data, with the checksum that gzip keeps there. Where that is missing gzread
+  // still answers 0, as at a sound end; only the error behind it tells.
   Result<void> expect_end() {
     std::uint8_t extra = 0;
-    const int got = gzread(file_.get(), &extra, 1);
-    if (got < 0) return broken(path_, reason());
-    if (got > 0) return broken(path_, "longer than its header says");
+    if (gzread(file_.get(), &extra, 1) > 0) return broken(path_, "longer than its header says");
+    int code = Z_OK;
+    gzerror(file_.get(), &code);
+    if (code != Z_OK && code != Z_STREAM_END) return broken(path_, reason());
     return {};
   }
 
@@ -86,23 +88,21 @@ class IdxFile {
     return *count;
   }
 
-  const std::filesystem::path& path() const { return path_; }
-
  private:
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;  // gzread takes 32-bit lengths
 
   IdxFile(std::filesystem::path path, GzipFile file)
       : path_(std::move(path)), file_(std::move(file)) {}
 
+  // zlib's words for its last error, without the path that it puts in front ("path: incorrect data
+  // check").
   std::string reason() const {
-    int code = 0;
-    const char* text = gzerror(file_.get(), &code);
-    // zlib's texts repeat the path in front: "path: unexpected end of file".
-    const std::string message = code == Z_ERRNO ? std::generic_category().message(errno) : text;
-    return code == Z_BUF_ERROR
-               ? "cut short, the gzip stream has no end"
-               : message.substr(message.rfind(": ") == std::string::npos ? 0
-                                                                         : message.rfind(": ") + 2);
+    int code = Z_OK;
+    const std::string text = gzerror(file_.get(), &code);
+    if (code == Z_BUF_ERROR) return "cut short, the gzip stream has no end";
+    if (code == Z_ERRNO) return std::generic_category().message(errno);
+    const std::size_t colon = text.rfind(": ");
+    return colon == std::string::npos ? text : text.substr(colon + 2);
   }
 
   std::filesystem::path path_;
@@ -121,7 +121,7 @@ Result<std::vector<std::uint8_t>> read_items(const std::filesystem::path& stem, 
   const auto count = file->read_header(magic);
   if (!count) return count.error();
   std::vector<std::uint8_t> items(*count * item_bytes);
-  if (auto read_it = file->read(items); !read_it) return read_it.error();
+  if (auto filled = file->read(items); !filled) return filled.error();
   if (auto end = file->expect_end(); !end) return end.error();
   return items;
 }

@@ -1,0 +1,39 @@
+// The state of a training run on disk: weights, optimizer and how many epochs they have seen. Saved
+// by one rank, loaded by all. The training thread only; LibTorch stays out of this header.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "proto/result.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace ddprun::examples {
+
+// Replaces `path` atomically (atomic_file.h) by the state after `epoch`. Blocks until the disk has
+// it.
+Result<void> save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& net,
+                             const torch::optim::Optimizer& optimizer, int epoch);
+
+struct Loaded {
+  int epoch = 0;                  // the last one that the state has seen
+  std::uint64_t fingerprint = 0;  // of the file's bytes: ranks that loaded the same file agree
+};
+
+// Fills `net` and `optimizer`, which must have the shapes of those that were saved. Errors name the
+// file and what is wrong with it; `net` and `optimizer` may then be half filled and must not be
+// used.
+Result<Loaded> load_checkpoint(const std::filesystem::path& path, torch::nn::Module& net,
+                               torch::optim::Optimizer& optimizer);
+
+// FNV-1a over the bits of all parameters and then all buffers, in the order of registration: equal
+// for equal weights.
+std::uint64_t checksum(const torch::nn::Module& net);
+
+}  // namespace ddprun::examples

@@ -1,0 +1,28 @@
+#include "examples/mnist/ranks.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace ddprun::examples {
+
+double mean_over_ranks(worker::Collective& ranks, const Tally& mine) {
+  std::array<double, 2> both{mine.sum, mine.count};
+  ranks.sum(both);
+  return both[0] / both[1];
+}
+
+void require_same(worker::Collective& ranks, std::uint64_t mine, std::string_view what) {
+  const auto all = ranks.all_gather(std::as_bytes(std::span(&mine, 1)));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      throw std::runtime_error(fmt::format("{}: rank {} differs from rank 0", what, rank));
+    }
+  }
+}
+
+}  // namespace ddprun::examples

@@ -1,0 +1,156 @@
+#include "examples/mnist/training.h"
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/mnist/checkpoint.h"
+
+namespace ddprun::examples {
+namespace {
+
+constexpr double kMomentum = 0.9;
+constexpr double kRateDecay = 0.7;  // of the learning rate, each epoch
+constexpr std::size_t kStepsPerReport = 10;
+constexpr std::int64_t kEvaluationBatch = 250;  // bounds the activations: 37 MB in the widest layer
+
+Net make_net(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  return {};
+}
+
+torch::Tensor to_tensor(const std::vector<std::size_t>& indices) {
+  const std::vector<std::int64_t> numbers(indices.begin(), indices.end());
+  return torch::tensor(numbers, torch::kLong);
+}
+
+}  // namespace
+
+Training::Training(const Options& options, worker::Process& process, Samples train,
+                   Samples held_out)
+    : options_(options),
+      world_(process.world),
+      ranks_(*process.collective),
+      train_(std::move(train)),
+      held_out_(std::move(held_out)),
+      progress_(options.progress, ::isatty(STDOUT_FILENO) != 0),
+      net_(make_net(options.seed)),
+      optimizer_(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(kMomentum)),
+      epochs_done_(load_or_start_anew()),
+      parallel_(net_.ptr(), ranks_),
+      sampler_(train_.count(), ranks_.world_size(), ranks_.rank(), {.seed = options.seed}) {}
+
+int Training::load_or_start_anew() {
+  const bool resume = options_.resume || world_.restart_count > 0;
+  const bool found = !options_.checkpoint.empty() && std::filesystem::exists(options_.checkpoint);
+  Loaded loaded;
+  if (found && resume) {
+    loaded = load_checkpoint(options_.checkpoint, *net_, optimizer_).value();
+  } else if (found && ranks_.rank() == 0) {
+    // Out of the way: should this run die in its first epoch, its restart must not go on from
+    // another run's state.
+    std::filesystem::rename(options_.checkpoint, options_.checkpoint.string() + ".old");
+  }
+  require_same(ranks_, loaded.fingerprint, "checkpoint " + options_.checkpoint.string());
+  report(fmt::format(
+      "mnist: world of {} ({}), {} digits to train on, {} held out, {}", ranks_.world_size(),
+      ranks_.name(), train_.count(), held_out_.count(),
+      loaded.epoch > 0 ? fmt::format("resumed after epoch {}", loaded.epoch) : "new weights"));
+  return loaded.epoch;
+}
+
+void Training::run() {
+  const auto start = std::chrono::steady_clock::now();
+  double loss = 0;
+  double accuracy = 0;
+  const bool trains = epochs_done_ < options_.epochs;
+  if (!trains) accuracy = held_out_accuracy();
+  for (int epoch = epochs_done_ + 1; epoch <= options_.epochs; ++epoch) {
+    loss = train_epoch(epoch);
+    accuracy = held_out_accuracy();
+    save(epoch);
+    report(fmt::format("epoch {}/{} loss={:.4f} accuracy={:.4f}", epoch, options_.epochs, loss,
+                       accuracy));
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const std::uint64_t weights = checksum(*net_);
+  require_same(ranks_, weights, "weights after training");
+  report(fmt::format("trained for {:.1f} s", seconds.count()));
+  if (trains) report(fmt::format("loss={}", loss));
+  report(fmt::format("weights={:016x}", weights));
+  report(fmt::format("accuracy={:.4f}", accuracy));
+}
+
+double Training::train_epoch(int epoch) {
+  net_->train();
+  sampler_.set_epoch(static_cast<std::uint64_t>(epoch));
+  optimizer_.param_groups()[0].options().set_lr(options_.lr * std::pow(kRateDecay, epoch - 1));
+  // For dropout: other units on every rank and in every epoch, and the same ones again after a
+  // restart.
+  torch::manual_seed(options_.seed + 1 +
+                     static_cast<std::uint64_t>(epoch * ranks_.world_size() + ranks_.rank()));
+  const auto batches = to_tensor(sampler_.indices()).split(options_.batch_size);
+  Tally loss;
+  for (std::size_t step = 1; step <= batches.size(); ++step) {
+    const torch::Tensor& batch = batches[step - 1];
+    loss.add(train_step(batch), static_cast<double>(batch.numel()));
+    if (step % kStepsPerReport == 0) {
+      report_step(fmt::format("epoch {}/{} step {}/{} loss={:.4f}", epoch, options_.epochs, step,
+                              batches.size(), mean_over_ranks(ranks_, loss)));
+    }
+  }
+  return mean_over_ranks(ranks_, loss);
+}
+
+double Training::train_step(const torch::Tensor& batch) {
+  optimizer_.zero_grad();
+  const auto guess = parallel_.forward(net_, train_.images.index_select(0, batch));
+  const auto loss = torch::nll_loss(guess, train_.labels.index_select(0, batch));
+  loss.backward();
+  optimizer_.step();
+  return loss.item<double>();
+}
+
+double Training::held_out_accuracy() {
+  const torch::NoGradGuard no_gradients;
+  net_->eval();
+  const worker::DistributedSampler sampler(held_out_.count(), ranks_.world_size(), ranks_.rank(),
+                                           {.shuffle = false});
+  auto mine = sampler.indices();
+  mine.resize(
+      sampler.unpadded_size());  // a digit that fills up another rank's share weighs nothing
+  Tally right;
+  for (const torch::Tensor& batch : to_tensor(mine).split(kEvaluationBatch)) {
+    const auto guess = net_->forward(held_out_.images.index_select(0, batch)).argmax(1);
+    right.sum += guess.eq(held_out_.labels.index_select(0, batch)).sum().item<double>();
+    right.count += static_cast<double>(batch.numel());
+  }
+  return mean_over_ranks(ranks_, right);
+}
+
+void Training::save(int epoch) {
+  if (options_.checkpoint.empty() || ranks_.rank() != 0) return;
+  save_checkpoint(options_.checkpoint, *net_, optimizer_, epoch).value();
+}
+
+void Training::report(std::string_view text) {
+  if (ranks_.rank() != 0) return;
+  fmt::print("{}", progress_.line(text));
+  std::fflush(stdout);
+}
+
+void Training::report_step(std::string_view text) {
+  if (ranks_.rank() != 0) return;
+  fmt::print("{}", progress_.step(text));
+  std::fflush(stdout);
+}
+
+}  // namespace ddprun::examples
