@@ -54,6 +54,30 @@ bool is_host_character(char c) {
          std::string_view("_.:-%").find(c) != std::string_view::npos;
 }
 
+bool is_host(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_host_character);
+}
+
+struct EndpointParts {
+  std::string_view host;
+  std::optional<std::string_view> port{};
+};
+
+// Cuts at the brackets or at the one colon; nothing where neither fits.
+std::optional<EndpointParts> split_endpoint(std::string_view text) {
+  if (!text.starts_with('[')) {
+    const auto parts = split(text, ':');
+    if (parts.size() == 1) return EndpointParts{text};
+    return parts.size() == 2 ? std::optional(EndpointParts{parts[0], parts[1]}) : std::nullopt;
+  }
+  const auto close = text.find(']');
+  if (close == std::string_view::npos) return std::nullopt;
+  const auto host = text.substr(1, close - 1);
+  const auto rest = text.substr(close + 1);
+  if (rest.empty()) return EndpointParts{host};
+  return rest[0] == ':' ? std::optional(EndpointParts{host, rest.substr(1)}) : std::nullopt;
+}
+
 Result<bool> parse_is_host(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -167,28 +191,11 @@ Result<StdSpec> parse_std_spec(std::string_view text) {
 
 Result<Endpoint> parse_endpoint(std::string_view text) {
   const auto error = expected("HOST, HOST:PORT, [V6] or [V6]:PORT with a port up to 65535");
-  text = trimmed(text);
-  Endpoint endpoint;
-  std::optional<std::string_view> port_text;
-  if (text.starts_with('[')) {
-    const auto close = text.find(']');
-    if (close == std::string_view::npos) return error;
-    endpoint.host = text.substr(1, close - 1);
-    const auto rest = text.substr(close + 1);
-    if (!rest.empty() && rest[0] != ':') return error;
-    if (!rest.empty()) port_text = rest.substr(1);
-  } else {
-    const auto parts = split(text, ':');
-    if (parts.size() > 2) return error;
-    endpoint.host = parts[0];
-    if (parts.size() == 2) port_text = parts[1];
-  }
-  if (endpoint.host.empty() ||
-      !std::all_of(endpoint.host.begin(), endpoint.host.end(), is_host_character)) {
-    return error;
-  }
-  if (!port_text) return endpoint;
-  const auto port = parse_int(*port_text);
+  const auto parts = split_endpoint(trimmed(text));
+  if (!parts || !is_host(parts->host)) return error;
+  Endpoint endpoint{std::string(parts->host), {}};
+  if (!parts->port) return endpoint;
+  const auto port = parse_int(*parts->port);
   if (!port || *port < 0 || *port > 65535) return error;
   endpoint.port = static_cast<std::uint16_t>(*port);
   return endpoint;

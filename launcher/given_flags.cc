@@ -104,7 +104,7 @@ class LongOptions {
 // One pass of getopt_long over argv. Its state is global, so there is one pass at a time.
 class ArgvReader {
  public:
-  explicit ArgvReader(const std::vector<std::string>& args) : words_(args) {
+  explicit ArgvReader(std::vector<std::string> args) : words_(std::move(args)) {
     words_.insert(words_.begin(), "ddprun");
     for (std::string& word : words_) argv_.push_back(word.data());
     argv_.push_back(nullptr);
@@ -169,7 +169,7 @@ class ArgvReader {
   // done so by now) or right after it, the first one only (observed with Python 3.11); all later
   // ones belong to the script.
   void take_operands(GivenFlags& given) {
-    std::size_t at = static_cast<std::size_t>(optind);
+    auto at = static_cast<std::size_t>(optind);
     if (at >= words_.size()) return;
     const bool dropped_one = words_[at - 1] == "--" && at > 1;
     given.has_script = true;
