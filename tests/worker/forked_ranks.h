@@ -1,0 +1,86 @@
+// Runs one function in several forked processes that share a collective, as the ranks of one host do. A failed EXPECT, an
+// exception or a hang in any of them fails the calling test. The calling process must not have started threads (so no LibTorch
+// operation before): forked children have only the calling one.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "worker/pipe_meeting.h"
+#include "worker/shm_collective.h"
+
+namespace ddprun::worker {
+
+// A rank that is not done by then is killed by SIGALRM.
+inline constexpr unsigned kRankLifeSeconds = 50;
+
+using RankBody = std::function<void(Collective&)>;
+
+struct RanksOptions {
+  int ranks = 2;
+  std::chrono::milliseconds timeout{20'000};  // of each wait of the collective
+};
+
+inline int rank_main(int rank, const RanksOptions& options, Meeting& meeting, const RankBody& body) {
+  ::alarm(kRankLifeSeconds);
+  try {
+    const ShmJob job{.rank = rank, .ranks = options.ranks, .timeout = options.timeout};
+    auto collective = join_shm(job, meeting);
+    if (!collective) throw CollectiveError(collective.error().message());
+    body(**collective);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "rank " << rank << ": " << error.what();
+  }
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+
+// The wait status of each rank's process.
+inline std::vector<int> run_ranks_to_end(const RanksOptions& options, const RankBody& body) {
+  PipeMeeting meeting(options.ranks);
+  std::fflush(nullptr);  // or the children print it again
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const int status = rank_main(rank, options, meeting, body);
+      std::fflush(nullptr);
+      ::_exit(status);
+    }
+    children.push_back(child);
+  }
+  std::vector<int> statuses;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    statuses.push_back(status);
+  }
+  return statuses;
+}
+
+inline void run_ranks(int ranks, const RankBody& body) {
+  const auto statuses = run_ranks_to_end({.ranks = ranks}, body);
+  for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
+    EXPECT_TRUE(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0)
+        << "rank " << rank << " ended with wait status " << statuses[rank];
+  }
+}
+
+// What the body throws, or an empty string.
+inline std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace ddprun::worker
