@@ -9,7 +9,6 @@
 #include <boost/asio/ip/v6_only.hpp>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "proto/log.h"
@@ -28,17 +27,18 @@ constexpr int kAcceptBatch = 128;
 constexpr std::chrono::milliseconds kExhaustedPause{100};
 
 Error bind_error(const std::string& address, std::uint16_t port, const error_code& failure) {
-  const auto text = [&](std::string_view hint) {
-    return fmt::format("port {} on {}: {}{}", port, address, std::strerror(failure.value()), hint);
+  const auto error = [&](ErrorCode code, std::string_view what) {
+    return Error(code, fmt::format("port {} on {}: {}", port, address, what));
   };
   if (failure == asio::error::address_in_use)
-    return {ErrorCode::kUnavailable,
-            text("; choose another --master-port or stop the program that listens there")};
+    return error(ErrorCode::kUnavailable,
+                 "address already in use; choose another --master-port or stop the program that "
+                 "listens there");
   if (failure.value() == EADDRNOTAVAIL)
-    return {ErrorCode::kUnavailable, text("; no interface of this host has that address")};
+    return error(ErrorCode::kUnavailable, "no interface of this host has that address");
   if (failure == asio::error::access_denied)
-    return {ErrorCode::kSystem, text("; choose a --master-port of 1024 or more")};
-  return {ErrorCode::kSystem, text("")};
+    return error(ErrorCode::kSystem, "permission denied; choose a --master-port of 1024 or more");
+  return error(ErrorCode::kSystem, failure.message());
 }
 
 error_code open_and_bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {

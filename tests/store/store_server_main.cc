@@ -1,0 +1,56 @@
+// Serves a store on 127.0.0.1 for test scripts. Prints its port. Each line on stdin is an order,
+// answered by a line when done: `reset`, `keys` (how many), `waiters`. Ends when stdin does.
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/read_until.hpp>
+#include <cstdio>
+#include <string>
+
+#include "proto/loop.h"
+#include "store/server.h"
+
+namespace {
+
+namespace asio = boost::asio;
+using ddprun::store::Server;
+
+std::string obey(Server& server, const std::string& order) {
+  if (order == "keys") return std::to_string(server.keys());
+  if (order == "waiters") return std::to_string(server.waiters());
+  if (order != "reset") return "unknown order";
+  server.reset();
+  return "ok";
+}
+
+asio::awaitable<void> take_orders(Server& server, asio::posix::stream_descriptor& input) {
+  std::string line;
+  for (;;) {
+    const auto [failure, size] =
+        co_await asio::async_read_until(input, asio::dynamic_buffer(line), '\n', ddprun::kAsTuple);
+    if (failure) break;
+    std::puts(obey(server, line.substr(0, size - 1)).c_str());
+    std::fflush(stdout);
+    line.erase(0, size);
+  }
+  server.close();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  asio::io_context loop{1};
+  const auto port = argc > 1 ? static_cast<std::uint16_t>(std::stoi(argv[1])) : std::uint16_t{0};
+  auto acceptor = ddprun::store::bind_listener(loop, "127.0.0.1", port);
+  if (acceptor.has_error()) {
+    std::fprintf(stderr, "%s\n", acceptor.error().message().c_str());
+    return 1;
+  }
+  std::printf("%d\n", acceptor->local_endpoint().port());
+  std::fflush(stdout);
+  Server server(loop);
+  server.serve(std::move(*acceptor));
+  asio::posix::stream_descriptor input(loop, 0);
+  ddprun::spawn(loop, "orders", take_orders(server, input));
+  loop.run();
+  return 0;
+}
