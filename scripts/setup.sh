@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Installs what is missing and nothing else: Debian packages (root or sudo), and LibTorch in .venv/ at the root. Done in well under a
+# second where all is there.
+#
+#   scripts/setup.sh [--launcher-only] [--tests]
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/common.sh
+source "$root/scripts/common.sh"
+
+packages=(
+  g++ cmake ninja-build ccache pkg-config
+  libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
+  libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev
+)
+engine_packages=(python3 python3-venv)
+test_packages=(libgtest-dev clang-format iproute2 procps python3)
+
+with_engine=1
+for word in "$@"; do
+  case $word in
+    --launcher-only) with_engine=0 ;;
+    --tests) packages+=("${test_packages[@]}") ;;
+    *) fail "$word: expected --launcher-only or --tests" ;;
+  esac
+done
+((with_engine == 0)) || packages+=("${engine_packages[@]}")
+
+as_root() {
+  if ((EUID == 0)); then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    fail "cannot install Debian packages: neither root nor sudo (missing: ${missing[*]})"
+  fi
+}
+
+apt_get() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
+}
+
+install_packages() {
+  local installed
+  # dpkg-query exits non-zero when it does not know one of the names; those are just not in the list then.
+  installed=$(dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' "${packages[@]}" 2>/dev/null || true)
+  missing=()
+  for package in "${packages[@]}"; do
+    grep -qxF "ii $package" <<<"$installed" || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  command -v apt-get >/dev/null || fail "no apt-get here; on Debian 12 this installs: ${missing[*]}"
+  step "installing Debian packages: ${missing[*]}"
+  # A machine whose package lists are there and fresh enough needs no update.
+  if ! quietly "$log_folder/apt-install.log" apt_get install -y --no-install-recommends "${missing[@]}" 2>/dev/null; then
+    step "fetching the package lists first"
+    quietly "$log_folder/apt-update.log" apt_get update
+    quietly "$log_folder/apt-install.log" apt_get install -y --no-install-recommends "${missing[@]}"
+  fi
+}
+
+# pip writes RECORD last, so a package that has one is whole.
+has_wheel() {
+  local name=${1%%==*} version=${1##*==}
+  compgen -G "$root/.venv/lib/python3*/site-packages/$name-$version.dist-info/RECORD" >/dev/null
+}
+
+install_python_packages() {
+  local requirement whole=1
+  while read -r requirement; do
+    has_wheel "$requirement" || whole=0
+  done < <(grep -v '^#' "$root/scripts/requirements.txt")
+  if ((whole)) && "$root/.venv/bin/python" -c '' 2>/dev/null; then return; fi
+  if ! "$root/.venv/bin/python" -c '' 2>/dev/null; then
+    step "making the virtual environment .venv"
+    python3 -m venv --clear "$root/.venv"
+  fi
+  step "installing LibTorch into .venv (pip; 4.7 GB, a minute or more)"
+  quietly "$log_folder/pip.log" "$root/.venv/bin/python" -m pip install --disable-pip-version-check \
+    -r "$root/scripts/requirements.txt"
+}
+
+log_folder=$root/out/logs
+missing=()
+install_packages
+((with_engine == 0)) || install_python_packages

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Counts the results of several ctest runs: summarize_tests.py NAME=RESULTS.xml …
+
+Prints each failed test, each skipped one with its reason, and, as the last line, `N passed, N failed, N skipped`. A run without
+results (its build failed) counts as one failed test: a green line must mean that everything was there. Exit code 0 only if
+nothing failed and something passed.
+"""
+
+import sys
+import xml.etree.ElementTree as ElementTree
+
+# How ctest marks a test that skipped itself. Any other test that did not run (no program, no fixture) failed.
+SELF_SKIPPED = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE=")
+
+
+def skip_reason(case):
+    """GoogleTest prints `file:line: Skipped` and the reason below it; a script's last line is its reason."""
+    lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
+    for number, line in enumerate(lines[:-1]):
+        if line.endswith(": Skipped"):
+            return lines[number + 1]
+    return lines[-1] if lines else "no reason given"
+
+
+def outcome(case):
+    """(passed | failed | skipped, why) of one <testcase>."""
+    if case.get("status") == "run":
+        return "passed", ""
+    skipped = case.find("skipped")
+    message = "" if skipped is None else skipped.get("message", "")
+    if message.startswith(SELF_SKIPPED):
+        return "skipped", skip_reason(case)
+    if case.get("status") == "disabled":
+        return "skipped", "disabled"
+    failure = case.find("failure")
+    return "failed", message or ("" if failure is None else failure.get("message", ""))
+
+
+def read_run(name, path):
+    """All outcomes of one run, as (outcome, test, why)."""
+    try:
+        cases = ElementTree.parse(path).getroot().iter("testcase")
+    except (OSError, ElementTree.ParseError) as error:
+        return [("failed", name, f"no test results: {error}")]
+    found = []
+    for case in cases:
+        verdict, why = outcome(case)
+        found.append((verdict, f"{name}: {case.get('name')}", why))
+    return found
+
+
+def main(arguments):
+    runs = [argument.partition("=") for argument in arguments]
+    results = [result for name, _, path in runs for result in read_run(name, path)]
+    counts = {verdict: 0 for verdict in ("passed", "failed", "skipped")}
+    for verdict, _, _ in results:
+        counts[verdict] += 1
+    for wanted in ("skipped", "failed"):
+        for verdict, test, why in results:
+            if verdict == wanted:
+                print(f"{wanted}: {test}" + (f": {why}" if why else ""))
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 0 if counts["failed"] == 0 and counts["passed"] > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Holds the direction of dependencies: who may include whom, and what the built programs load.
+
+LibTorch carries a Protobuf of its own, of another release than gRPC's: the two must never meet in one process. The table is that of
+docs/architecture.md. DDPRUN_BIN names the folder of the built programs (default build/bin).
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+from sources import ROOMS, ROOT, cpp_files, includes, name, run_tests
+
+MAY_INCLUDE = {
+    "proto": set(),
+    "store": {"proto"},
+    "rendezvous": {"proto"},
+    "agent": {"proto", "store", "rendezvous"},
+    "launcher": {"proto", "agent"},
+    "worker": {"proto", "store"},
+    "examples": {"proto", "store", "worker"},
+    "bench": {"proto", "store", "rendezvous", "agent", "worker"},
+}
+GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
+MAY_USE_GRPC = {"rendezvous"}  # its border; nobody else sees a grpc::Status
+MAY_USE_TORCH = {"worker", "examples", "bench"}
+BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
+
+
+def forbidden(room, include):
+    """Why `room` must not include this, or None."""
+    other = include.split("/")[0]
+    if GRPC.search(include) and room not in MAY_USE_GRPC:
+        return "gRPC and Protobuf belong to rendezvous/ alone"
+    if TORCH.match(include) and room not in MAY_USE_TORCH:
+        return "LibTorch, CUDA and NCCL belong to worker/ alone"
+    if "/" in include and other in MAY_INCLUDE and other != room and other not in MAY_INCLUDE[room]:
+        return f"{room}/ may include {sorted(MAY_INCLUDE[room])}"
+    return None
+
+
+class Includes(unittest.TestCase):
+    def test_every_room_keeps_to_the_table(self):
+        wrong = []
+        for room in MAY_INCLUDE:
+            for path in cpp_files(room):
+                for include in includes(path):
+                    why = forbidden(room, include)
+                    if why:
+                        wrong.append(f"{name(path)} includes {include}: {why}")
+        self.assertEqual(wrong, [])
+
+    def test_the_scan_sees_files_in_every_room(self):
+        for room in ROOMS:
+            self.assertTrue(any(includes(path) for path in cpp_files(room)), room)
+
+    def test_the_scan_finds_what_is_forbidden(self):
+        for room, include in (("proto", "store/wire.h"), ("store", "rendezvous/host.h"), ("launcher", "worker/bootstrap.h"),
+                              ("agent", "worker/collective.h"), ("worker", "grpcpp/server.h"), ("launcher", "store/server.h"),
+                              ("worker", "proto/rendezvous.pb.h"), ("agent", "torch/torch.h"), ("agent", "ATen/Parallel.h"),
+                              ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker", "rendezvous/host.h")):
+            self.assertIsNotNone(forbidden(room, include), (room, include))
+        for room, include in (("store", "proto/result.h"), ("rendezvous", "grpcpp/server.h"), ("worker", "nccl.h"),
+                              ("agent", "string"), ("store", "store/wire.h"), ("proto", "boost/asio/post.hpp")):
+            self.assertIsNone(forbidden(room, include), (room, include))
+
+
+def built(program):
+    path = BIN / program
+    if not path.exists():
+        raise unittest.SkipTest(f"{path} is not built")
+    return str(path)
+
+
+class Programs(unittest.TestCase):
+    def test_ddprun_needs_libc_libm_and_the_loader_only(self):
+        program = built("ddprun")
+        if not shutil.which("readelf"):
+            self.skipTest("no readelf here")
+        text = subprocess.run(["readelf", "-d", program], check=True, capture_output=True, text=True).stdout
+        needed = set(re.findall(r"NEEDED.*\[(.*)\]", text))
+        self.assertIn("libc.so.6", needed)
+        self.assertLessEqual(needed, {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"})
+
+    def test_programs_on_the_engine_load_no_grpc_or_protobuf(self):
+        loaded = subprocess.run(["ldd", built("mnist")], check=True, capture_output=True, text=True).stdout
+        self.assertIn("libtorch_cpu.so", loaded)
+        self.assertEqual(re.findall(r"\S*lib(?:grpc|protobuf|gpr|address_sorting|upb)\S*", loaded), [])
+
+
+if __name__ == "__main__":
+    run_tests()

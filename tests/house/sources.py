@@ -1,0 +1,33 @@
+"""The project's source files, for tests of the house. Only the standard library."""
+
+import pathlib
+import re
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOMS = ("proto", "store", "rendezvous", "agent", "launcher", "worker")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def cpp_files(*folders):
+    """Every .h and .cc below the folders of the root that are named; sorted."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".h", ".cc"))
+
+
+def includes(path):
+    """What a file includes, in its own words, without brackets or quotes."""
+    return INCLUDE.findall(path.read_text())
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def run_tests():
+    """unittest.main() for one test a process: exit code 77 and the reason as the last line where it was skipped."""
+    result = unittest.main(verbosity=2, exit=False).result
+    for _, reason in result.skipped:
+        print(reason)
+    skipped = result.testsRun > 0 and len(result.skipped) == result.testsRun
+    sys.exit(77 if skipped else not result.wasSuccessful())

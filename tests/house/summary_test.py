@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""The closing line of run-tests, on results as ctest 3.25 writes them."""
+
+import contextlib
+import importlib.util
+import io
+import pathlib
+import tempfile
+import unittest
+
+from sources import ROOT, run_tests
+
+SPEC = importlib.util.spec_from_file_location("summarize_tests", ROOT / "scripts" / "summarize_tests.py")
+summarize_tests = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(summarize_tests)
+
+PASSED = '<testcase name="a" classname="a" time="0" status="run"><system-out/></testcase>'
+FAILED = '<testcase name="b" classname="b" time="0" status="fail"><failure message="Timeout"/><system-out/></testcase>'
+NOT_FOUND = ('<testcase name="c" classname="c" time="0" status="notrun"><skipped message="Unable to find executable"/>'
+             '<system-out/></testcase>')
+SKIPPED_GTEST = ('<testcase name="d" classname="d" time="0" status="notrun">'
+                 '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>[ RUN      ] D.d\n'
+                 '/x/d_test.cc:12: Skipped\nno GPU here\n\n[  SKIPPED ] D.d (0 ms)\n</system-out></testcase>')
+SKIPPED_SCRIPT = ('<testcase name="e" classname="e" time="0" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>'
+                  '<system-out>looking\nno root here\n</system-out></testcase>')
+DISABLED = '<testcase name="f" classname="f" time="0" status="disabled"><system-out/></testcase>'
+
+
+class Summary(unittest.TestCase):
+    def summarize(self, *cases, extra=()):
+        """(exit code, printed lines) for one run with these cases."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "results.xml"
+            path.write_text(f'<?xml version="1.0"?>\n<testsuite name="x">{"".join(cases)}</testsuite>\n')
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                code = summarize_tests.main([f"release={path}", *extra])
+        return code, printed.getvalue().splitlines()
+
+    def test_all_passed(self):
+        self.assertEqual(self.summarize(PASSED, PASSED), (0, ["2 passed, 0 failed, 0 skipped"]))
+
+    def test_a_failure_is_named_and_fails(self):
+        self.assertEqual(self.summarize(PASSED, FAILED), (1, ["failed: release: b: Timeout", "1 passed, 1 failed, 0 skipped"]))
+
+    def test_skips_are_named_with_their_reasons(self):
+        self.assertEqual(self.summarize(PASSED, SKIPPED_GTEST, SKIPPED_SCRIPT, DISABLED),
+                         (0, ["skipped: release: d: no GPU here", "skipped: release: e: no root here",
+                              "skipped: release: f: disabled", "1 passed, 0 failed, 3 skipped"]))
+
+    def test_a_test_whose_program_is_missing_has_failed(self):
+        code, lines = self.summarize(PASSED, NOT_FOUND)
+        self.assertEqual(code, 1)
+        self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+    def test_nothing_passed_is_no_success(self):
+        self.assertEqual(self.summarize(SKIPPED_GTEST)[0], 1)
+        self.assertEqual(self.summarize(), (1, ["0 passed, 0 failed, 0 skipped"]))
+
+    def test_a_run_without_results_has_failed(self):
+        code, lines = self.summarize(PASSED, extra=["asan=/none/results.xml"])
+        self.assertEqual(code, 1)
+        self.assertTrue(lines[0].startswith("failed: asan: no test results"), lines)
+        self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+
+if __name__ == "__main__":
+    run_tests()
