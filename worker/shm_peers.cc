@@ -5,7 +5,6 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/pidfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -140,7 +139,8 @@ bool ShmPeers::died(std::size_t peer) {
     return false;  // it has not signed in yet: only the deadline can tell
   int& pidfd = pidfds_[peer];
   if (pidfd < 0) {
-    pidfd = ::pidfd_open(pid, 0);
+    // By number: the header of glibc 2.36 declares pidfd_open without C linkage.
+    pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
     if (pidfd < 0) return errno == ESRCH;  // other errors: no pidfds here; the deadline remains
   }
   pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
