@@ -1,0 +1,156 @@
+// Runs tests/rendezvous/scripts/*.txt through Membership with a clock of its own. Commands: see
+// run() below; what they print: see print().
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "rendezvous/membership.h"
+#include "tests/support/script.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+using std::chrono::seconds;
+using support::Command;
+
+const Time kStart = Time{} + std::chrono::hours(1);
+
+std::string in_seconds(Time time) {
+  return fmt::format("{}s", std::chrono::duration<double>(time - kStart).count());
+}
+
+// "4" or "1:3"; times are in seconds.
+Policy make_policy(const Command& command) {
+  const std::string nodes = command.value("nodes", "1");
+  const auto colon = nodes.find(':');
+  const int min = std::stoi(nodes);
+  return {.min_nodes = min,
+          .max_nodes = colon == std::string::npos ? min : std::stoi(nodes.substr(colon + 1)),
+          .join_timeout = seconds(command.number("join_timeout", 600)),
+          .last_call = seconds(command.number("last_call", 30))};
+}
+
+NodeSpec make_spec(const std::string& name, const Command& command) {
+  return {.node_id = command.value("id", name),
+          .hostname = "host-" + name,
+          .local_world_size = command.number("slots", 1),
+          .role = command.value("role", "default"),
+          .node_rank = command.number("rank", -1),
+          .store_address = command.value("store", ""),
+          .store_port = static_cast<std::uint16_t>(command.number("port", 5000)),
+          .max_restarts = command.number("restarts", 0)};
+}
+
+class Script {
+ public:
+  std::string run(const Command& command) {
+    const std::string& verb = command.words.at(0);
+    if (verb == "policy") {
+      membership_.emplace(make_policy(command));
+      return {};
+    }
+    if (verb == "at") {
+      now_ = kStart + seconds(std::stoi(command.words.at(1)));
+      return print(membership_->tick(now_));
+    }
+    return print(tell(verb, command.words.at(1), command));
+  }
+
+ private:
+  // A name is a link; after `lose` the same name is a new one.
+  Outcome tell(const std::string& verb, const std::string& name, const Command& command) {
+    auto [found, is_new] = links_.try_emplace(name, last_link_ + 1);
+    if (is_new) names_[found->second] = name;
+    const LinkId link = found->second;
+    last_link_ = std::max(last_link_, link);
+    const Failure failure{.hostname = "host-" + name,
+                          .rank = command.number("rank", -1),
+                          .exit_code = command.number("exit", 1),
+                          .message = command.value("why", "it")};
+    const std::int64_t round = command.number("round", 1);
+    if (verb == "join")
+      return membership_->joined(link, make_spec(name, command),
+                                 {command.value("from", "127.0.0.1"), command.value("via", "")},
+                                 now_);
+    if (verb == "fail") return membership_->failed(link, round, failure, now_);
+    if (verb == "done") return membership_->succeeded(link, round, now_);
+    if (verb == "leave") return membership_->left(link, failure, now_);
+    if (verb != "lose") ADD_FAILURE() << "no such command: " << verb;
+    links_.erase(found);
+    return membership_->link_lost(link, now_);
+  }
+
+  std::string print(const Outcome& outcome) {
+    std::string text;
+    for (const std::string& note : outcome.notes) text += "note " + note + '\n';
+    if (outcome.published)
+      text += print_round(outcome.published->round) + print_links(*outcome.published);
+    for (const Letter& letter : outcome.letters)
+      text += names_.at(letter.to) + ": " +
+              std::visit([](const auto& n) { return print_news(n); }, letter.news) + '\n';
+    const Time next = membership_->look_again_at();
+    if (next != Time::max()) text += "look again at " + in_seconds(next) + '\n';
+    return text;
+  }
+
+  static std::string print_round(const Round& round) {
+    std::string text =
+        fmt::format("round {} restart={} world={} master={}:{}\n", round.number,
+                    round.restart_count, round.world_size, round.master_addr, round.master_port);
+    for (const Seat& seat : round.seats)
+      text +=
+          fmt::format("  {} ranks {}-{} {} ranks {}-{} of {}\n", seat.node_id, seat.first_rank,
+                      seat.first_rank + seat.local_world_size - 1, seat.role, seat.role_first_rank,
+                      seat.role_first_rank + seat.local_world_size - 1, seat.role_world_size);
+    return text;
+  }
+  std::string print_links(const Publication& published) {
+    std::string text;
+    for (int seat = 0; const LinkId link : published.links)
+      text += fmt::format("{}: published round={} seat={}\n", names_.at(link),
+                          published.round.number, seat++);
+    return text;
+  }
+  static std::string print_news(const RoundPublished& /*news*/) { return "not by letter"; }
+  static std::string print_cause(const Failure& cause) {
+    return fmt::format("{} rank={} exit={}: {}", cause.hostname, cause.rank, cause.exit_code,
+                       cause.message);
+  }
+  static std::string print_news(const RoundBroken& news) {
+    return fmt::format("broken round={} by {}", news.round, print_cause(news.cause));
+  }
+  static std::string print_news(const JobEnded& news) {
+    return news.succeeded ? "ended well" : "ended by " + print_cause(news.cause);
+  }
+  static std::string print_news(const LinkLost& news) { return "lost: " + news.error.message(); }
+
+  std::optional<Membership> membership_;
+  Time now_ = kStart;
+  LinkId last_link_ = 0;
+  std::map<std::string, LinkId> links_;
+  std::map<LinkId, std::string> names_;
+};
+
+class MembershipScript : public testing::TestWithParam<std::string> {};
+
+TEST_P(MembershipScript, PrintsWhatIsWritten) {
+  Script script;
+  support::run_script(std::string(DDPRUN_SCRIPTS) + "/" + GetParam() + ".txt",
+                      [&](const Command& command) { return script.run(command); });
+}
+
+std::vector<std::string> scripts() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(DDPRUN_SCRIPTS))
+    names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scripts, MembershipScript, testing::ValuesIn(scripts()),
+                         [](const auto& script) { return script.param; });
+
+}  // namespace
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,168 @@
+// What scripts cannot say well: limits, the answers of decide() at their edges, and the types of
+// errors.
+#include "rendezvous/membership.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun::rendezvous {
+namespace {
+
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+const Time kStart = Time{} + std::chrono::hours(1);
+constexpr Policy kElastic{
+    .min_nodes = 2, .max_nodes = 4, .join_timeout = seconds(600), .last_call = seconds(30)};
+
+Roster roster(int waiting, int returning = 0) {
+  return {.waiting = waiting,
+          .returning = returning,
+          .gathering_since = kStart,
+          .min_reached_at = kStart + seconds(10)};
+}
+
+NodeSpec node(const std::string& id) {
+  NodeSpec spec;
+  spec.node_id = id;
+  spec.hostname = "host-" + id;
+  return spec;
+}
+
+template <typename Kind>
+const Kind& only_letter(const Outcome& outcome) {
+  EXPECT_EQ(outcome.letters.size(), 1U);
+  return std::get<Kind>(outcome.letters.at(0).news);
+}
+
+TEST(Decide, NeverLooksAgainWhileNobodyWaits) {
+  const Decision decision = decide(roster(0, 3), kElastic, kStart + seconds(10000));
+  EXPECT_EQ(decision.verdict, Verdict::kWait);
+  EXPECT_EQ(decision.reason, Reason::kNobody);
+  EXPECT_EQ(decision.look_again_at, Time::max());
+}
+
+TEST(Decide, ClosesAtOnceWhenFull) {
+  EXPECT_EQ(decide(roster(4), kElastic, kStart).reason, Reason::kFull);
+}
+
+TEST(Decide, GivesUpExactlyAtTheJoinTimeout) {
+  const Time deadline = kStart + seconds(600);
+  const Decision before = decide(roster(1), kElastic, deadline - nanoseconds(1));
+  EXPECT_EQ(before.verdict, Verdict::kWait);
+  EXPECT_EQ(before.reason, Reason::kTooFew);
+  EXPECT_EQ(before.look_again_at, deadline);
+  EXPECT_EQ(decide(roster(1), kElastic, deadline).verdict, Verdict::kGiveUp);
+}
+
+TEST(Decide, GivesOneLastCallFromTheMinimumOn) {
+  const Time ends = kStart + seconds(40);
+  const Decision before = decide(roster(3), kElastic, ends - nanoseconds(1));
+  EXPECT_EQ(before.reason, Reason::kLastCall);
+  EXPECT_EQ(before.look_again_at, ends);
+  EXPECT_EQ(decide(roster(3), kElastic, ends).reason, Reason::kLastCallOver);
+}
+
+TEST(Decide, WaitsForNodesThatStillStopTheirWorkers) {
+  const Decision decision = decide(roster(2, 1), kElastic, kStart + seconds(100));
+  EXPECT_EQ(decision.reason, Reason::kReturning);
+  EXPECT_EQ(decision.look_again_at, kStart + seconds(600));
+}
+
+TEST(Decide, ClosesWithEnoughAtTheJoinTimeoutWhoeverStillStops) {
+  const Decision decision = decide(roster(2, 1), kElastic, kStart + seconds(600));
+  EXPECT_EQ(decision.verdict, Verdict::kClose);
+  EXPECT_EQ(decision.reason, Reason::kJoinTimeout);
+}
+
+TEST(Decide, EndsTheLastCallNoLaterThanTheJoinTimeout) {
+  Policy policy = kElastic;
+  policy.join_timeout = seconds(20);
+  EXPECT_EQ(decide(roster(2), policy, kStart + seconds(15)).look_again_at, kStart + seconds(20));
+}
+
+TEST(Membership, TellsErrorsApart) {
+  Membership membership({.min_nodes = 2, .max_nodes = 2, .join_timeout = seconds(4)});
+  NodeSpec ranked = node("r");
+  ranked.node_rank = 1;
+  membership.joined(1, ranked, {}, kStart);
+  ranked.node_id = "s";
+  EXPECT_EQ(only_letter<LinkLost>(membership.joined(2, ranked, {}, kStart)).error.code(),
+            ErrorCode::kRejected);
+  ranked.node_rank = 2;
+  EXPECT_EQ(only_letter<LinkLost>(membership.joined(3, ranked, {}, kStart)).error.code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(only_letter<LinkLost>(membership.joined(1, ranked, {}, kStart)).error.code(),
+            ErrorCode::kProtocol);
+  membership.joined(4, node("t"), {}, kStart);
+  EXPECT_EQ(only_letter<LinkLost>(membership.tick(kStart + seconds(4))).error.code(),
+            ErrorCode::kTimedOut);
+}
+
+TEST(Membership, PublishesToAllInSeatOrder) {
+  Membership membership({.min_nodes = 2, .max_nodes = 2});
+  EXPECT_FALSE(membership.joined(7, node("a"), {"10.0.0.1"}, kStart).published);
+  NodeSpec first = node("b");
+  first.node_rank = 0;
+  const Outcome outcome = membership.joined(9, first, {"10.0.0.2"}, kStart);
+  ASSERT_TRUE(outcome.published);
+  EXPECT_EQ(outcome.published->links, (std::vector<LinkId>{9, 7}));
+  EXPECT_EQ(outcome.published->round.seats.at(0).node_id, "b");
+  EXPECT_EQ(outcome.published->round.master_addr, "10.0.0.2");
+}
+
+TEST(Membership, RefusesOneNodeMoreThanItsLimit) {
+  Membership membership({.min_nodes = kMaxNodes, .max_nodes = kMaxNodes});
+  for (int i = 1; i < kMaxNodes; ++i)
+    membership.joined(static_cast<LinkId>(i), node(std::to_string(i)), {}, kStart);
+  const auto last = static_cast<LinkId>(kMaxNodes);
+  EXPECT_TRUE(membership.joined(last, node("last"), {}, kStart).published);
+  const Outcome refused = membership.joined(last + 1, node("more"), {}, kStart);
+  EXPECT_EQ(only_letter<LinkLost>(refused).error.code(), ErrorCode::kLimit);
+  // It counts no more once its link is gone, and a lost node makes room.
+  membership.link_lost(last + 1, kStart);
+  membership.succeeded(1, 1, kStart);
+  EXPECT_EQ(membership.joined(last + 2, node("still more"), {}, kStart).letters.size(), 1U);
+}
+
+TEST(Membership, AcceptsWorkersUpToItsLimit) {
+  Membership membership({});
+  NodeSpec spec = node("a");
+  spec.local_world_size = kMaxLocalWorldSize + 1;
+  EXPECT_EQ(only_letter<LinkLost>(membership.joined(1, spec, {}, kStart)).error.code(),
+            ErrorCode::kInvalidArgument);
+  spec.local_world_size = kMaxLocalWorldSize;
+  const Outcome outcome = membership.joined(2, spec, {}, kStart);
+  ASSERT_TRUE(outcome.published);
+  EXPECT_EQ(outcome.published->round.world_size, kMaxLocalWorldSize);
+}
+
+TEST(Membership, CountsOneRestartPerRoundHoweverManyFail) {
+  Membership membership({.min_nodes = 3, .max_nodes = 3});
+  const auto join_all = [&] {
+    for (LinkId link = 1; link <= 3; ++link) {
+      NodeSpec spec = node(std::to_string(link));
+      spec.max_restarts = 5;
+      membership.joined(link, spec, {}, kStart);
+    }
+  };
+  for (int round = 1; round <= 5; ++round) {
+    join_all();
+    EXPECT_EQ(membership.round_number(), round);
+    for (LinkId link = 1; link <= 3; ++link) membership.failed(link, round, {}, kStart);
+    EXPECT_EQ(membership.restart_count(), round);
+    EXPECT_FALSE(membership.ended());
+  }
+  join_all();
+  membership.failed(2, 6, {}, kStart);
+  EXPECT_TRUE(membership.ended());
+  EXPECT_EQ(membership.restart_count(), 5);
+}
+
+TEST(MembershipDeathTest, InsistsOnASensiblePolicy) {
+  EXPECT_DEATH(Membership({.min_nodes = 0, .max_nodes = 1}), "min_nodes");
+  EXPECT_DEATH(Membership({.min_nodes = 2, .max_nodes = 1}), "max_nodes");
+  EXPECT_DEATH(Membership({.min_nodes = 1, .max_nodes = kMaxNodes + 1}), "kMaxNodes");
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,99 @@
+// A TCP relay between a node and the host that can be cut like a dying machine or frozen like a
+// broken network, and the listening side of a host: accepts and hands over to a Service, as the
+// agent does.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace ddprun::rendezvous {
+
+namespace asio = boost::asio;
+using boost::asio::ip::tcp;
+
+inline tcp::endpoint any_loopback_port() { return {boost::asio::ip::address_v4::loopback(), 0}; }
+
+// Listens on a loopback port; each accepted descriptor is `take`'s to close.
+class Listener {
+ public:
+  Listener(asio::io_context& loop, std::function<void(tcp::socket)> take)
+      : acceptor_(loop, any_loopback_port()), take_(std::move(take)) {
+    accept();
+  }
+  std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
+
+ private:
+  void accept() {
+    acceptor_.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
+      if (error) return;
+      take_(std::move(socket));
+      accept();
+    });
+  }
+
+  tcp::acceptor acceptor_;
+  std::function<void(tcp::socket)> take_;
+};
+
+class Relay {
+ public:
+  Relay(asio::io_context& loop, std::uint16_t to)
+      : loop_(loop),
+        to_(boost::asio::ip::address_v4::loopback(), to),
+        listener_(loop, [this](tcp::socket from) {
+          auto pair = std::make_shared<Pair>(std::move(from), tcp::socket(loop_));
+          pair->host.connect(to_);
+          pairs_.push_back(pair);
+          pump(pair, pair->node, pair->host, std::make_shared<Bytes>());
+          pump(pair, pair->host, pair->node, std::make_shared<Bytes>());
+        }) {}
+  std::uint16_t port() const { return listener_.port(); }
+
+  // Both ends see the connection die.
+  void cut() {
+    for (const auto& pair : pairs_) {
+      boost::system::error_code ignored;
+      pair->node.close(ignored);
+      pair->host.close(ignored);
+    }
+  }
+  // The connection stays and carries nothing any more.
+  void freeze() {
+    for (const auto& pair : pairs_) pair->frozen = true;
+  }
+
+ private:
+  struct Pair {
+    Pair(tcp::socket from, tcp::socket to) : node(std::move(from)), host(std::move(to)) {}
+    tcp::socket node;
+    tcp::socket host;
+    bool frozen = false;
+  };
+
+  using Bytes = std::array<char, 4096>;
+  using SharedPair = std::shared_ptr<Pair>;  // held by pairs_ and by its two pumps
+
+  static void pump(SharedPair pair, tcp::socket& from, tcp::socket& to,
+                   std::shared_ptr<Bytes> bytes) {
+    from.async_read_some(asio::buffer(*bytes), [=, &from, &to](boost::system::error_code failed,
+                                                               std::size_t count) {
+      if (!failed && !pair->frozen)
+        asio::write(to, asio::buffer(bytes->data(), count), failed);  // small, so it never blocks
+      if (!failed) return pump(pair, from, to, bytes);
+      boost::system::error_code ignored;
+      to.shutdown(tcp::socket::shutdown_both, ignored);
+    });
+  }
+
+  asio::io_context& loop_;
+  tcp::endpoint to_;
+  std::vector<std::shared_ptr<Pair>> pairs_;
+  Listener listener_;
+};
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,89 @@
+#include "rendezvous/seating.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun::rendezvous {
+namespace {
+
+Entrant node(const std::string& id, int rank = -1, int slots = 1) {
+  NodeSpec spec;
+  spec.node_id = id;
+  spec.node_rank = rank;
+  spec.local_world_size = slots;
+  spec.store_port = 1234;
+  return {.link = 0, .spec = spec, .observed = {"10.0.0.1"}};
+}
+
+std::string order(std::vector<Entrant> arrivals) {
+  std::string text;
+  for (const Entrant& entrant : order_of_seats(std::move(arrivals))) text += entrant.spec.node_id;
+  return text;
+}
+
+TEST(Seating, KeepsTheOrderOfArrival) {
+  EXPECT_EQ(order({node("b"), node("a"), node("c")}), "bac");
+}
+
+TEST(Seating, GivesANodeTheRankItInsistsOn) {
+  EXPECT_EQ(order({node("c", 2), node("x"), node("a", 0)}), "axc");
+}
+
+TEST(Seating, SeatsARankBeyondTheRoundAnywhere) {
+  // 2 of at most 4 nodes came; ranks 2 and 3 do not exist in this round.
+  EXPECT_EQ(order({node("d", 3), node("a", 0)}), "ad");
+}
+
+TEST(Seating, NumbersRanksContiguouslyPerNode) {
+  const Round round = make_round(7, 2, {node("a", -1, 2), node("b", -1, 1), node("c", -1, 4)});
+  EXPECT_EQ(round.number, 7);
+  EXPECT_EQ(round.restart_count, 2);
+  EXPECT_EQ(round.world_size, 7);
+  ASSERT_EQ(round.seats.size(), 3U);
+  EXPECT_EQ(round.seats[0].first_rank, 0);
+  EXPECT_EQ(round.seats[1].first_rank, 2);
+  EXPECT_EQ(round.seats[2].first_rank, 3);
+}
+
+TEST(Seating, CountsRoleRanksPerRole) {
+  auto reader = node("b", -1, 3);
+  reader.spec.role = "reader";
+  const Round round = make_round(1, 0, {node("a", -1, 2), reader, node("c", -1, 4)});
+  EXPECT_EQ(round.seats[0].role_first_rank, 0);
+  EXPECT_EQ(round.seats[0].role_world_size, 6);
+  EXPECT_EQ(round.seats[1].role_first_rank, 0);
+  EXPECT_EQ(round.seats[1].role_world_size, 3);
+  EXPECT_EQ(round.seats[2].role_first_rank, 2);
+}
+
+TEST(Seating, TakesTheStoreAddressThatTheFirstSeatNames) {
+  auto first = node("a");
+  first.spec.store_address = "192.168.0.9";
+  EXPECT_EQ(make_round(1, 0, {first, node("b")}).master_addr, "192.168.0.9");
+}
+
+TEST(Seating, TakesTheAddressTheFirstSeatWasSeenAt) {
+  const Round round = make_round(1, 0, {node("a"), node("b")});
+  EXPECT_EQ(round.master_addr, "10.0.0.1");
+  EXPECT_EQ(round.master_port, 1234);
+}
+
+TEST(Seating, ReplacesLoopbackByWhereRemoteNodesReachedThatMachine) {
+  auto here = node("a");
+  here.observed = {"127.0.0.1", ""};
+  auto neighbour = node("n");
+  neighbour.observed = {"127.0.0.1", "127.0.0.1"};
+  auto remote = node("b");
+  remote.observed = {"10.0.0.2", "10.0.0.7"};
+  EXPECT_EQ(make_round(1, 0, {here, neighbour, remote}).master_addr, "10.0.0.7");
+  EXPECT_EQ(make_round(1, 0, {here, neighbour}).master_addr, "127.0.0.1");
+}
+
+TEST(Seating, KnowsLoopbackInEverySpelling) {
+  for (const char* address : {"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"})
+    EXPECT_TRUE(is_loopback(address)) << address;
+  for (const char* address : {"10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "localhost", ""})
+    EXPECT_FALSE(is_loopback(address)) << address;
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous

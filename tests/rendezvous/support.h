@@ -1,0 +1,75 @@
+// What tests of shells share: a loop that is run until something holds, and a node that keeps the
+// news it got.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/rendezvous.h"
+
+namespace ddprun::rendezvous {
+
+inline constexpr std::chrono::seconds kTestLimit{10};
+
+// Runs `loop` until `holds()` or `limit`; answers whether it came to hold.
+template <typename Condition>
+bool run_until(boost::asio::io_context& loop, Condition holds,
+               std::chrono::milliseconds limit = kTestLimit) {
+  loop.restart();  // the end of the last guard stopped it
+  const auto work = boost::asio::make_work_guard(loop);
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!holds() && std::chrono::steady_clock::now() < deadline) loop.run_one_until(deadline);
+  return holds();
+}
+
+inline NodeSpec make_node(const std::string& id, int max_restarts = 0) {
+  NodeSpec spec;
+  spec.node_id = id;
+  spec.hostname = "host-" + id;
+  spec.store_port = 4000;
+  spec.max_restarts = max_restarts;
+  return spec;
+}
+
+inline Failure make_failure(const std::string& message) {
+  return {.hostname = "h", .rank = 0, .local_rank = 0, .exit_code = 1, .message = message};
+}
+
+// A node: REQUIRES that it stays where it is and outlives its link.
+struct TestNode {
+  std::unique_ptr<Attendance> link;
+  std::vector<News> news;
+
+  TestNode() = default;
+  TestNode(const TestNode&) = delete;
+  TestNode& operator=(const TestNode&) = delete;
+  ~TestNode() = default;
+
+  Attendance::NewsHandler handler() {
+    return [this](News one) { news.push_back(std::move(one)); };
+  }
+  template <typename Kind>
+  bool last_is() const {
+    return !news.empty() && std::holds_alternative<Kind>(news.back());
+  }
+  template <typename Kind>
+  const Kind& last() const {
+    return std::get<Kind>(news.back());
+  }
+  bool lost_for(ErrorCode code) const {
+    return last_is<LinkLost>() && last<LinkLost>().error.code() == code;
+  }
+  std::string error() const {
+    return last_is<LinkLost>() ? last<LinkLost>().error.message() : "(no error)";
+  }
+};
+
+}  // namespace ddprun::rendezvous
