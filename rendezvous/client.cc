@@ -131,8 +131,8 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
     self_ = shared_from_this();
     if (!options.token.empty()) context_.AddMetadata("authorization", "Bearer " + options.token);
     context_.AddMetadata("ddprun-rdzv-id-bin", options.rdzv_id);
-    AddHold();  // until the outbox ended, so that the loop may start reads and writes
     stub.async()->Attend(&context_, this);
+    AddHold();  // until the outbox ended, so that the loop may start reads and writes
     StartRead(&in_);
     StartCall();
   }

@@ -66,16 +66,22 @@ std::unique_ptr<Attendance> Host::open(Reader reader, Observed observed) {
 
 void Host::perform(const Outcome& outcome) {
   for (const std::string& note : outcome.notes) log::warning(note);
-  if (outcome.published && before_publish) before_publish(*outcome.published);
-  for (const Letter& letter : outcome.letters) deliver(letter);
+  if (outcome.published) publish(*outcome.published);
+  for (const Letter& letter : outcome.letters) deliver(letter.to, letter.news);
   set_timer();
 }
 
-void Host::deliver(const Letter& letter) {
-  const auto found = readers_.find(letter.to);
+void Host::publish(const Publication& published) {
+  if (before_publish) before_publish(published.round);
+  for (int seat = 0; const LinkId link : published.links)
+    deliver(link, RoundPublished{published.round, seat++});
+}
+
+void Host::deliver(LinkId to, News news) {
+  const auto found = readers_.find(to);
   if (found == readers_.end()) return;
-  if (found->second.at_once) return (*found->second.news)(letter.news);
-  boost::asio::post(loop_, [to = std::weak_ptr(found->second.news), news = letter.news] {
+  if (found->second.at_once) return (*found->second.news)(std::move(news));
+  boost::asio::post(loop_, [to = std::weak_ptr(found->second.news), news = std::move(news)] {
     // Held for the call: the handler may destroy its own link.
     if (const auto handler = to.lock()) (*handler)(news);
   });

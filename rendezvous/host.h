@@ -51,7 +51,8 @@ class Host {
 
   std::unique_ptr<Attendance> open(Reader reader, Observed observed);
   void perform(const Outcome& outcome);
-  void deliver(const Letter& letter);
+  void publish(const Publication& published);
+  void deliver(LinkId to, News news);
   void set_timer();
   void close(LinkId id);
 

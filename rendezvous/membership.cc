@@ -243,16 +243,15 @@ void Membership::publish(Outcome& outcome) {
   for (const LinkId link : by_arrival(Standing::kWaiting))
     arrivals.push_back(members_.at(link).entrant);
   const std::vector<Entrant> entrants = order_of_seats(std::move(arrivals));
-  const Round round = make_round(++round_number_, restart_count_, entrants);
+  Publication publication{make_round(++round_number_, restart_count_, entrants), {}};
   for (int seat = 0; const Entrant& entrant : entrants) {
     Member& member = members_.at(entrant.link);
     member.standing = Standing::kRunning;
-    member.seat = seat;
-    outcome.letters.push_back({entrant.link, RoundPublished{round, seat}});
-    ++seat;
+    member.seat = seat++;
+    publication.links.push_back(entrant.link);
   }
   set_budget(entrants, outcome);
-  outcome.published = round;
+  outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
   gathering_since_.reset();
   min_reached_at_.reset();
@@ -286,12 +285,11 @@ void Membership::break_round(const Failure& cause, Outcome& outcome) {
 }
 
 void Membership::give_up(Outcome& outcome) {
-  const Error error(
-      ErrorCode::kTimedOut,
-      fmt::format("rendezvous: {} of {} nodes joined within join_timeout={} s",
-                  count(Standing::kWaiting), policy_.min_nodes, seconds(policy_.join_timeout)));
+  end_text_ =
+      fmt::format("{} of {} nodes joined within join_timeout={} s", count(Standing::kWaiting),
+                  policy_.min_nodes, seconds(policy_.join_timeout));
+  const Error error(ErrorCode::kTimedOut, "rendezvous: " + end_text_);
   phase_ = Phase::kEnded;
-  end_text_ = error.message();
   for (auto& [link, member] : members_) {
     if (!member.listens()) continue;
     member.standing = Standing::kDismissed;

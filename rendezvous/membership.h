@@ -25,8 +25,8 @@ using Time =
     std::chrono::steady_clock::time_point;  // only passed in, never read from the clock here
 
 // Nodes of one job, spares and refused ones included. A round names every node to every node, so
-// this also bounds the size of a message (codec.h).
-inline constexpr int kMaxNodes = 4096;
+// its messages grow with the square: 1,024 nodes are some 200 MB to send.
+inline constexpr int kMaxNodes = 1024;
 // Workers of one node: far above any machine's accelerators, low enough that a world size never
 // overflows an int.
 inline constexpr int kMaxLocalWorldSize = 4096;
@@ -66,12 +66,19 @@ struct Letter {
   News news;
 };
 
-// What the shell must now do: first let the round's host prepare `published` (before any node
-// starts workers for it), then send the letters, in order. A node that got JobEnded or LinkLost
-// gets nothing after it.
+// A round to start: links[i] is told RoundPublished{round, i}. One copy, since its size grows with
+// the nodes.
+struct Publication {
+  Round round;
+  std::vector<LinkId> links;
+};
+
+// What the shell must now do: first let the round's host prepare for what is published (before any
+// node starts workers for it), then tell its nodes, then send the letters, in order. A node that
+// got JobEnded or LinkLost gets nothing after it.
 struct Outcome {
-  std::optional<Round> published;
-  std::vector<Letter> letters;
+  std::optional<Publication> published;
+  std::vector<Letter> letters;     // no RoundPublished among them
   std::vector<std::string> notes;  // lines worth a warning in the log
 };
 
