@@ -1,8 +1,10 @@
 // Serves a store on 127.0.0.1 for test scripts. Prints its port. Each line on stdin is an order,
-// answered by a line when done: `reset`, `keys` (how many), `waiters`. Ends when stdin does.
+// answered by a line when done: `reset`, `keys` (how many), `await N` (until N keys are waited
+// for). Ends when stdin does.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read_until.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <cstdio>
 #include <string>
 
@@ -16,10 +18,15 @@ using ddprun::store::Server;
 
 std::string obey(Server& server, const std::string& order) {
   if (order == "keys") return std::to_string(server.keys());
-  if (order == "waiters") return std::to_string(server.waiters());
   if (order != "reset") return "unknown order";
   server.reset();
   return "ok";
+}
+
+// The server tells nobody when somebody waits, so the test program looks, every 2 ms.
+asio::awaitable<void> await_waiters(Server& server, std::size_t count) {
+  asio::steady_timer pause(co_await asio::this_coro::executor);
+  while (server.waiters() != count) co_await ddprun::expires(pause, std::chrono::milliseconds(2));
 }
 
 asio::awaitable<void> take_orders(Server& server, asio::posix::stream_descriptor& input) {
@@ -28,7 +35,13 @@ asio::awaitable<void> take_orders(Server& server, asio::posix::stream_descriptor
     const auto [failure, size] =
         co_await asio::async_read_until(input, asio::dynamic_buffer(line), '\n', ddprun::kAsTuple);
     if (failure) break;
-    std::puts(obey(server, line.substr(0, size - 1)).c_str());
+    const std::string order = line.substr(0, size - 1);
+    if (order.starts_with("await ")) {
+      co_await await_waiters(server, std::stoul(order.substr(6)));
+      std::puts("ok");
+    } else {
+      std::puts(obey(server, order).c_str());
+    }
     std::fflush(stdout);
     line.erase(0, size);
   }
