@@ -31,6 +31,10 @@ constexpr int kMaxBackoffMs = 500;
 // One connect gives up after so long: the first packets to a host that is just coming up are lost.
 constexpr int kConnectLimitMs = 3000;
 
+// A cancelled stream is over within microseconds; should it not be, its memory is given up, not our
+// time.
+constexpr std::chrono::milliseconds kCancelLimit{50};
+
 double seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -112,6 +116,7 @@ class RemoteLink final : public Attendance {
   boost::asio::steady_timer deadline_;
   boost::asio::steady_timer pace_;  // retries while connecting, beats once connected
   State state_ = State::kConnecting;
+  bool left_ = false;
   std::vector<v1::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
   int quiet_ticks_ = 0;
@@ -144,9 +149,9 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
     context_.TryCancel();
     perform(outbox_.abandon());
   }
-  // Whether gRPC was done with the stream within `limit`.
+  // Whether gRPC was done with the stream within `limit`: it then touches it no more.
   bool wait_done(std::chrono::milliseconds limit) {
-    return done_.get_future().wait_for(limit) == std::future_status::ready;
+    return done_future_.wait_for(limit) == std::future_status::ready;
   }
 
   // ---- gRPC's threads ----
@@ -157,9 +162,10 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
   }
   void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
   void OnDone(const grpc::Status& status) override {
-    border_->post([self = self_, status](RemoteLink& link) { link.finished(self, status); });
-    done_.set_value();
-    self_.reset();
+    const auto done = done_;  // held here: the waiter may destroy us before set_value() returns
+    border_->post(
+        [self = std::move(self_), status](RemoteLink& link) { link.finished(self, status); });
+    done->set_value();
   }
 
  private:
@@ -173,7 +179,8 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
   grpc::ClientContext context_;
   v1::ToNode in_;
   Outbox<v1::FromNode> outbox_;
-  std::promise<void> done_;
+  const std::shared_ptr<std::promise<void>> done_ = std::make_shared<std::promise<void>>();
+  const std::future<void> done_future_ = done_->get_future();
   std::shared_ptr<Call> self_;
 };
 
@@ -195,10 +202,13 @@ RemoteLink::RemoteLink(boost::asio::io_context& loop, RemoteOptions options, New
   attempt();
 }
 
-// Waits for nothing: gRPC's callbacks find the border closed, and the call frees itself.
 RemoteLink::~RemoteLink() {
   border_->close();
-  if (call_) call_->cut();
+  if (!call_) return;
+  if (!left_) call_->cut();  // else a host that is slow to read would not find our last word
+  if (call_->wait_done(kCancelLimit)) return;
+  static auto* const never_done = new std::vector<std::shared_ptr<Call>>;
+  never_done->push_back(std::move(call_));
 }
 
 // Until the host hears it, a Leave may be overtaken by the end of this process or by a cancelled
@@ -208,10 +218,10 @@ void RemoteLink::leave(const Failure& reason) {
   deadline_.cancel();
   pace_.cancel();
   if (before != State::kConnected) return;
+  left_ = true;
   call_->send(encode(Leave{reason}));
   call_->close();
   call_->wait_done(kLeaveLimit);
-  call_.reset();  // not cut: a host that is slow to read still finds the word
 }
 
 void RemoteLink::say(const Word& word) {
