@@ -1,0 +1,48 @@
+"""The engine against PyTorch: mnist and examples/pytorch/ddp_mnist.py, the same job on DDP and Gloo, must end with the same
+loss, digit for digit, and the same accuracy. Alone, and on two workers under the launcher that DDPRUN names.
+"""
+
+import os
+import sys
+import tempfile
+import unittest
+
+import support
+
+SCRIPT = support.ROOT / "examples" / "pytorch" / "ddp_mnist.py"
+DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
+ONE_WORKER = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+class MnistEqualsPyTorch(unittest.TestCase):
+    python = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        support.write_subset(folder.name, train=650, held_out=77)  # odd: the last batch is short, a share is padded
+        self.flags = ["--data", folder.name, "--epochs=2"]
+
+    def assert_same_end(self, ours, theirs):
+        for done in (ours, theirs):
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for name in ("loss", "accuracy"):
+            self.assertEqual(support.value_of(name, ours.stdout), support.value_of(name, theirs.stdout), name)
+
+    def test_alone(self):
+        self.assert_same_end(support.run(support.MNIST, *self.flags),
+                             support.run(self.python, SCRIPT, *self.flags, **ONE_WORKER))
+
+    def test_on_two_workers(self):
+        launch = [DDPRUN, "--standalone", "--nproc-per-node=2"]
+        self.assert_same_end(
+            support.run(*launch, support.MNIST, *self.flags),
+            support.run(*launch, SCRIPT, *self.flags, PYTHON_EXEC=self.python))
+
+
+if __name__ == "__main__":
+    MnistEqualsPyTorch.python = support.python_with_torch()
+    if MnistEqualsPyTorch.python is None:
+        print("skipped: no Python with torch here")
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,86 @@
+"""A worker of mnist is killed in epoch 2: the job goes on from its checkpoint and ends with the weights of an undisturbed run.
+
+DDPRUN and MNIST name the programs. The launcher may be any that takes torchrun's flags: DDPRUN=.venv/bin/torchrun works.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import support
+
+DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
+LAUNCH = [DDPRUN, "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--no-python", support.MNIST]
+MARKER = "DDPRUN_TEST_JOB"
+
+
+def environment_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def processes_of(job, *variables):
+    """Pids of the job's processes that have all the variables, given as NAME=value."""
+    wanted = {f"{MARKER}={job}".encode(), *(variable.encode() for variable in variables)}
+    pids = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if wanted <= set(environment_of(pid))]
+
+
+class MnistRestart(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        support.write_subset(folder.name, train=2000, held_out=100)
+
+    def run_job(self, name, kill_rank=None):
+        """The job's stdout and exit code. `kill_rank` gets SIGKILL at the first line of epoch 2."""
+        flags = ["--epochs=3", "--data", self.folder, "--checkpoint", self.folder / f"{name}.pt"]
+        job = f"{os.getpid()}-{name}"
+        process = subprocess.Popen([str(word) for word in LAUNCH + flags], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=support.environment(**{MARKER: job}))
+        watchdog = threading.Timer(support.DEADLINE, process.kill)
+        watchdog.start()
+        errors = []
+        reader = threading.Thread(target=lambda: errors.append(process.stderr.read()))
+        reader.start()
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if kill_rank is not None and line.startswith("epoch 2/3 step"):
+                self.kill(job, kill_rank)
+                kill_rank = None
+        code = process.wait()
+        reader.join()
+        watchdog.cancel()
+        self.assertEqual(processes_of(job), [], "processes are left")
+        self.assertIsNone(kill_rank, "epoch 2 never began:\n" + "".join(lines + errors))
+        return "".join(lines), code, errors[0]
+
+    def kill(self, job, rank):
+        victims = processes_of(job, f"RANK={rank}")
+        self.assertEqual(len(victims), 1)
+        os.kill(victims[0], signal.SIGKILL)
+
+    def test_goes_on_from_the_checkpoint_to_the_same_weights(self):
+        undisturbed, code, errors = self.run_job("undisturbed")
+        self.assertEqual(code, 0, errors)
+        self.assertNotIn("resumed", undisturbed)
+        for rank in (1, 0):
+            with self.subTest(killed_rank=rank):
+                restarted, code, errors = self.run_job(f"killed-{rank}", kill_rank=rank)
+                self.assertEqual(code, 0, errors)
+                self.assertIn("resumed after epoch 1", restarted)
+                for name in ("weights", "loss", "accuracy"):
+                    self.assertEqual(support.value_of(name, restarted), support.value_of(name, undisturbed), name)
+                self.assertRegex(restarted.splitlines()[-1], r"^accuracy=")
+
+
+if __name__ == "__main__":
+    unittest.main()
