@@ -40,42 +40,44 @@ class MnistRestart(unittest.TestCase):
         support.write_subset(folder.name, train=2000, held_out=100)
 
     def run_job(self, name, kill_rank=None):
-        """The job's stdout and exit code. `kill_rank` gets SIGKILL at the first line of epoch 2."""
+        """The job's stdout; it must succeed. `kill_rank` gets SIGKILL at the first line of epoch 2."""
         flags = ["--epochs=3", "--data", self.folder, "--checkpoint", self.folder / f"{name}.pt"]
         job = f"{os.getpid()}-{name}"
-        process = subprocess.Popen([str(word) for word in LAUNCH + flags], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, env=support.environment(**{MARKER: job}))
-        watchdog = threading.Timer(support.DEADLINE, process.kill)
-        watchdog.start()
-        errors = []
-        reader = threading.Thread(target=lambda: errors.append(process.stderr.read()))
-        reader.start()
+        with tempfile.TemporaryFile() as errors, subprocess.Popen(
+                [str(word) for word in LAUNCH + flags], stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=support.environment(**{MARKER: job})) as process:
+            watchdog = threading.Timer(support.DEADLINE, process.kill)
+            watchdog.start()
+            try:
+                output = self.read_and_kill(process, job, kill_rank)
+                code = process.wait()
+            finally:
+                watchdog.cancel()
+                process.kill()
+            errors.seek(0)
+            diagnosis = output + errors.read().decode()
+        self.assertEqual(code, 0, diagnosis)
+        self.assertEqual(processes_of(job), [], "processes are left")
+        return output
+
+    def read_and_kill(self, process, job, kill_rank):
         lines = []
         for line in process.stdout:
             lines.append(line)
             if kill_rank is not None and line.startswith("epoch 2/3 step"):
-                self.kill(job, kill_rank)
+                victims = processes_of(job, f"RANK={kill_rank}")
+                self.assertEqual(len(victims), 1)
+                os.kill(victims[0], signal.SIGKILL)
                 kill_rank = None
-        code = process.wait()
-        reader.join()
-        watchdog.cancel()
-        self.assertEqual(processes_of(job), [], "processes are left")
-        self.assertIsNone(kill_rank, "epoch 2 never began:\n" + "".join(lines + errors))
-        return "".join(lines), code, errors[0]
-
-    def kill(self, job, rank):
-        victims = processes_of(job, f"RANK={rank}")
-        self.assertEqual(len(victims), 1)
-        os.kill(victims[0], signal.SIGKILL)
+        self.assertIsNone(kill_rank, "epoch 2 never began:\n" + "".join(lines))
+        return "".join(lines)
 
     def test_goes_on_from_the_checkpoint_to_the_same_weights(self):
-        undisturbed, code, errors = self.run_job("undisturbed")
-        self.assertEqual(code, 0, errors)
+        undisturbed = self.run_job("undisturbed")
         self.assertNotIn("resumed", undisturbed)
         for rank in (1, 0):
             with self.subTest(killed_rank=rank):
-                restarted, code, errors = self.run_job(f"killed-{rank}", kill_rank=rank)
-                self.assertEqual(code, 0, errors)
+                restarted = self.run_job(f"killed-{rank}", kill_rank=rank)
                 self.assertIn("resumed after epoch 1", restarted)
                 for name in ("weights", "loss", "accuracy"):
                     self.assertEqual(support.value_of(name, restarted), support.value_of(name, undisturbed), name)
