@@ -128,8 +128,8 @@ Outcome Membership::link_lost(LinkId link, Time now) {
   const auto found = members_.find(link);
   if (found == members_.end()) return outcome;
   Member& member = found->second;
-  if (member.standing ==
-      Standing::kSucceeded) {  // its work is done; its seat is taken until the round is over
+  if (member.standing == Standing::kSucceeded) {
+    // Its work is done. Its seat is taken until the round is over.
     member.gone = true;
     return outcome;
   }
