@@ -36,14 +36,17 @@ std::optional<address> from_sockaddr(const sockaddr* raw) {
 }  // namespace
 
 bool is_local_address(const address& wanted) {
-  if (wanted.is_loopback() || wanted.is_unspecified()) return true;
+  return wanted.is_loopback() || wanted.is_unspecified() || !interface_with(wanted).empty();
+}
+
+std::string interface_with(const address& wanted) {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return false;
+  if (::getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (from_sockaddr(entry->ifa_addr) == wanted) return true;
+    if (from_sockaddr(entry->ifa_addr) == wanted) return entry->ifa_name;
   }
-  return false;
+  return {};
 }
 
 // Connecting a datagram socket only picks a route and a source address (udp(7)).

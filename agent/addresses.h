@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
+#include <string>
 
 namespace ddprun::agent {
 
@@ -12,5 +13,8 @@ bool is_local_address(const boost::asio::ip::address& address);
 // The local address that the kernel's routes choose towards `peer`; `peer` itself when it is this
 // host's own. Loopback when there is no route. Nothing is sent.
 boost::asio::ip::address address_towards(const boost::asio::ip::address& peer);
+
+// The name of the interface that has `address` ("eth0"); empty when none has it.
+std::string interface_with(const boost::asio::ip::address& address);
 
 }  // namespace ddprun::agent

@@ -14,7 +14,6 @@
 #include "agent/shared_memory.h"
 #include "proto/log.h"
 
-
 namespace ddprun::agent {
 namespace {
 
@@ -33,16 +32,25 @@ std::string this_host() {
   return name;
 }
 
+auto find_variable(std::vector<std::string>& env, const std::string& name) {
+  return std::find_if(env.begin(), env.end(),
+                      [&](const std::string& entry) { return entry.starts_with(name + "="); });
+}
+
 void set_variable(std::vector<std::string>& env, const std::string& name,
                   const std::string& value) {
-  const std::string prefix = name + "=";
-  const auto old = std::find_if(
-      env.begin(), env.end(), [&](const std::string& entry) { return entry.starts_with(prefix); });
+  const auto old = find_variable(env, name);
   if (old != env.end()) {
-    *old = prefix + value;
+    *old = name + "=" + value;
   } else {
-    env.push_back(prefix + value);
+    env.push_back(name + "=" + value);
   }
+}
+
+// Leaves what the user set alone.
+void add_variable(std::vector<std::string>& env, const std::string& name,
+                  const std::string& value) {
+  if (find_variable(env, name) == env.end()) env.push_back(name + "=" + value);
 }
 
 }  // namespace
@@ -229,6 +237,9 @@ Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
   for (const auto& [name, value] : encode(worker_env(local_rank, files->error_file)))
     set_variable(spec.env, name, value);
   set_variable(spec.env, "TORCHELASTIC_SIGNALS_TO_HANDLE", kStopSignalNames);
+  const std::string& interface = link_->interface_towards_peers();
+  if (lifecycle_.round().seats.size() > 1 && !interface.empty())
+    add_variable(spec.env, "GLOO_SOCKET_IFNAME", interface);
   spec.out = std::move(files->out);
   spec.err = std::move(files->err);
   return spec;

@@ -5,22 +5,38 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <climits>
+#include <string>
 #include <utility>
 
 namespace ddprun::agent {
+namespace {
 
-Console::Console(asio::io_context& loop, int fd) : descriptor_(loop), fd_(fd) {
+// A description of our own of the pipe or terminal behind `fd` (proc(5), /proc/pid/fd). None for
+// files, whose offset must stay shared and which do not block, for sockets, which cannot be opened,
+// and where we may not.
+int open_anew(int fd) {
   struct stat facts {};
-  pollable_ = ::fstat(fd, &facts) == 0 && !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode);
-  if (!pollable_) return;
-  boost::system::error_code failed;
-  descriptor_.assign(::fcntl(fd, F_DUPFD_CLOEXEC, 0), failed);
-  if (failed)
-    pollable_ =
-        false;  // epoll refuses some devices (/dev/null): writing to them does not block either
+  if (::fstat(fd, &facts) != 0 || !(S_ISFIFO(facts.st_mode) || S_ISCHR(facts.st_mode))) return -1;
+  return ::open(("/proc/self/fd/" + std::to_string(fd)).c_str(),
+                O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+}
+
+}  // namespace
+
+Console::Console(asio::io_context& loop, int fd) : waiter_(loop), own_(open_anew(fd)), fd_(fd) {
+  if (own_.get() < 0) return;
+  boost::system::error_code refused;
+  waiter_.assign(own_.get(), refused);
+  if (refused) {  // epoll knows no such device (/dev/null); it does not block either
+    own_.close();
+  } else {
+    fd_ = own_.get();
+  }
+}
+
+Console::~Console() {
+  if (waiter_.is_open()) waiter_.release();
 }
 
 void Console::write(std::string text) {
@@ -30,34 +46,31 @@ void Console::write(std::string text) {
   if (!waiting_) write_some();
 }
 
-// A pipe or terminal that polls writable takes PIPE_BUF bytes without blocking (pipe(7)), so no
-// non-blocking flag is needed, which would change the shell's own descriptor too.
 void Console::write_some() {
-  if (!pollable_) {
-    while (write_chunk(SSIZE_MAX)) {
-    }
-    tell_drained();
-    return;
-  }
-  pollfd ready{fd_, POLLOUT, 0};
-  while (!queue_.empty() && ::poll(&ready, 1, 0) == 1) {
-    if (!write_chunk(PIPE_BUF)) break;
+  while (!queue_.empty()) {
+    if (write_chunk() == Progress::kWritten) continue;
+    waiting_ = true;
+    waiter_.async_wait(asio::posix::stream_descriptor::wait_write,
+                       [this](boost::system::error_code cancelled) {
+                         if (cancelled) return;  // we are being destroyed
+                         waiting_ = false;
+                         write_some();
+                       });
+    break;
   }
   if (!full()) tell_drained();
-  if (!queue_.empty()) wait_until_writable();
 }
 
-// Writes one piece of the queue's front; false when there is nothing left to write.
-bool Console::write_chunk(std::size_t limit_bytes) {
-  if (queue_.empty()) return false;
-  std::string& front = queue_.front();
-  const std::size_t size = std::min(front.size() - written_of_front_, limit_bytes);
-  const ssize_t written = ::write(fd_, front.data() + written_of_front_, size);
-  if (written < 0 && (errno == EINTR || errno == EAGAIN)) return true;
+Console::Progress Console::write_chunk() {
+  const std::string& front = queue_.front();
+  const ssize_t written =
+      ::write(fd_, front.data() + written_of_front_, front.size() - written_of_front_);
+  if (written < 0 && errno == EINTR) return Progress::kWritten;
+  if (written < 0 && errno == EAGAIN && own_.get() >= 0) return Progress::kWouldBlock;
   if (written < 0) {  // nobody reads any more: drop, the files have it all
     queue_.clear();
     queued_bytes_ = written_of_front_ = 0;
-    return false;
+    return Progress::kWritten;
   }
   written_of_front_ += static_cast<std::size_t>(written);
   queued_bytes_ -= static_cast<std::size_t>(written);
@@ -65,18 +78,7 @@ bool Console::write_chunk(std::size_t limit_bytes) {
     queue_.pop_front();
     written_of_front_ = 0;
   }
-  return true;
-}
-
-void Console::wait_until_writable() {
-  waiting_ = true;
-  descriptor_.async_wait(asio::posix::stream_descriptor::wait_write,
-                         [this](boost::system::error_code error) {
-                           if (error == asio::error::operation_aborted)
-                             return;  // we are being destroyed
-                           waiting_ = false;
-                           write_some();
-                         });
+  return Progress::kWritten;
 }
 
 void Console::tell_drained() {
@@ -84,9 +86,10 @@ void Console::tell_drained() {
 }
 
 void Console::flush() {
-  pollfd ready{fd_, POLLOUT, 0};
-  while (!queue_.empty() && ::poll(&ready, 1, -1) == 1)
-    write_chunk(pollable_ ? PIPE_BUF : SSIZE_MAX);
+  pollfd writable{fd_, POLLOUT, 0};
+  while (!queue_.empty()) {
+    if (write_chunk() == Progress::kWouldBlock) ::poll(&writable, 1, -1);
+  }
 }
 
 }  // namespace ddprun::agent

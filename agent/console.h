@@ -7,7 +7,9 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "agent/file_handle.h"
 #include "proto/loop.h"
 
 namespace ddprun::agent {
@@ -17,8 +19,13 @@ inline constexpr std::size_t kConsoleBacklogBytes = std::size_t{1} << 20;
 
 class Console {
  public:
-  // Writes to a duplicate of `fd`; the flags of the shared open file are left alone.
+  // Writes to what `fd` is open on. A pipe or terminal is opened anew, so that not to block is a
+  // property of this object alone: O_NONBLOCK on `fd` itself would reach the workers and the shell,
+  // which share it.
   Console(asio::io_context& loop, int fd);
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+  ~Console();
 
   // Queues `text`; written in order.
   void write(std::string text);
@@ -32,14 +39,16 @@ class Console {
   void flush();
 
  private:
+  enum class Progress { kWritten, kWouldBlock };
+
   void write_some();
-  bool write_chunk(std::size_t limit_bytes);
-  void wait_until_writable();
+  Progress write_chunk();
   void tell_drained();
 
-  asio::posix::stream_descriptor descriptor_;
-  int fd_;
-  bool pollable_ = true;  // regular files are not: writing to them does not block
+  asio::posix::stream_descriptor
+      waiter_;      // knows when `own_` takes bytes again; not the owner of its descriptor
+  FileHandle own_;  // the console opened anew; none where that is not possible
+  int fd_;          // where bytes go: `own_`, else the fd given, which may block
   bool waiting_ = false;
   std::deque<std::string> queue_;
   std::size_t written_of_front_ = 0;

@@ -50,15 +50,23 @@ asio::awaitable<Result<asio::ip::address>> Link::resolve(const std::string& host
   co_return found.begin()->endpoint().address();
 }
 
+// Finds out from which of our addresses the others see us.
+void Link::face(const asio::ip::address& endpoint) {
+  const asio::ip::address ours = address_towards(endpoint);
+  if (!ours.is_loopback()) interface_ = interface_with(ours);
+  if (plan_.local_addr.empty()) store_host_ = ours.to_string();
+}
+
 // Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
 // the static backend.
 asio::awaitable<Result<void>> Link::open_static(Attendance::NewsHandler news) {
+  auto address = co_await resolve(plan_.host);
+  if (!address) co_return address.error();
+  face(*address);
   if (plan_.node_rank != 0) {
     attend_remotely(std::move(news));
     co_return Result<void>();
   }
-  auto address = co_await resolve(plan_.host);
-  if (!address) co_return address.error();
   // A service address in front of this host (a cluster's virtual IP) cannot be bound: then every
   // interface.
   const std::string bind_to = is_local_address(*address) ? address->to_string() : "::";
@@ -77,7 +85,7 @@ asio::awaitable<Result<void>> Link::open_static(Attendance::NewsHandler news) {
 asio::awaitable<Result<void>> Link::open_c10d(Attendance::NewsHandler news) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
-  if (plan_.local_addr.empty()) store_host_ = address_towards(*address).to_string();
+  face(*address);
   if (plan_.is_host.value_or(is_local_address(*address))) {
     if (plan_.node_count == 1) {  // nobody else can join: nothing needs to listen
       host_here(std::move(news), store_host_);

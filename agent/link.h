@@ -42,6 +42,11 @@ class Link {
   // The rendezvous. REQUIRES is_open().
   rendezvous::Attendance& attendance() { return *attendance_; }
 
+  // The network interface that faces the rendezvous; empty where all nodes may be this host.
+  // Workers' own traffic belongs there too: left alone, Gloo takes the address that the host name
+  // resolves to, which on many hosts is loopback.
+  const std::string& interface_towards_peers() const { return interface_; }
+
   // Ends the store of the last round and binds a port for the next one, so that no key, connection
   // or late byte of an old attempt can reach a new one. With a fixed port (static) the port stays
   // and the store is emptied when the round closes.
@@ -51,6 +56,7 @@ class Link {
 
  private:
   asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host) const;
+  void face(const asio::ip::address& endpoint);
   asio::awaitable<Result<void>> open_c10d(rendezvous::Attendance::NewsHandler news);
   asio::awaitable<Result<void>> open_static(rendezvous::Attendance::NewsHandler news);
   void host_here(rendezvous::Attendance::NewsHandler news, const std::string& seen_at);
@@ -59,7 +65,8 @@ class Link {
 
   asio::io_context& loop_;
   RendezvousPlan plan_;
-  std::string store_host_ = "127.0.0.1";     // where this node's store listens and is reached
+  std::string store_host_ = "127.0.0.1";  // where this node's store listens and is reached
+  std::string interface_;
   std::optional<StoreAddress> fixed_store_;  // static: this node's store has the endpoint's port
   std::optional<asio::ip::tcp::acceptor> prepared_;
   std::unique_ptr<store::Server> store_;

@@ -21,8 +21,9 @@ class FrontTest : public testing::Test {
     tcp::acceptor acceptor(loop, tcp::endpoint(asio::ip::address_v4::loopback(), 0), true);
     address = acceptor.local_endpoint();
     front.emplace(loop, std::move(acceptor),
-                  Front::Handlers{.store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
-                                  .rendezvous = [this](int fd) { rendezvous_fd = fd; }});
+                  Front::Handlers{
+                      .store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
+                      .rendezvous = [this](int fd) { rendezvous_fd = fd; }});
   }
   ~FrontTest() override {
     front.reset();
@@ -80,8 +81,9 @@ TEST_F(FrontTest, ClosesAStranger) {
   asio::write(client, asio::buffer("GET / HTTP/1.1\r\n", 16));
   bool closed = false;
   char byte = 0;
-  asio::async_read(client, asio::buffer(&byte, 1),
-                   [&](boost::system::error_code error, std::size_t) { closed = static_cast<bool>(error); });
+  asio::async_read(
+      client, asio::buffer(&byte, 1),
+      [&](boost::system::error_code error, std::size_t) { closed = static_cast<bool>(error); });
   run_until([&] { return closed; });
   EXPECT_FALSE(store_got.has_value());
   EXPECT_EQ(rendezvous_fd, -1);
@@ -96,7 +98,8 @@ TEST_F(FrontTest, ASilentConnectionDoesNotHoldUpTheNextOne) {
 
 TEST_F(FrontTest, ClosesTheConnectionsBeyondItsLimit) {
   std::vector<tcp::socket> silent;
-  constexpr std::size_t kBatch = 64;  // below the listen backlog, so that connect() never waits for an accept
+  constexpr std::size_t kBatch =
+      64;  // below the listen backlog, so that connect() never waits for an accept
   while (silent.size() < kUndecidedLimit) {
     for (std::size_t i = 0; i < kBatch; ++i) silent.push_back(connect());
     loop.restart();
@@ -105,8 +108,9 @@ TEST_F(FrontTest, ClosesTheConnectionsBeyondItsLimit) {
   tcp::socket surplus = connect();
   bool closed = false;
   char byte = 0;
-  asio::async_read(surplus, asio::buffer(&byte, 1),
-                   [&](boost::system::error_code error, std::size_t) { closed = static_cast<bool>(error); });
+  asio::async_read(
+      surplus, asio::buffer(&byte, 1),
+      [&](boost::system::error_code error, std::size_t) { closed = static_cast<bool>(error); });
   run_until([&] { return closed; });
 }
 
