@@ -18,6 +18,8 @@ constexpr auto kRefused = FlagStatus::kRefused;
 constexpr bool kPet = true;     // has a PET_ variable
 constexpr bool kNoPet = false;  // as in torchrun, where these few have none
 
+constexpr std::size_t kHelpColumns = 90;  // where --help begins a new line
+
 // clang-format off
 constexpr std::array kTable = {
   Flag{FlagId::kNnodes, "nnodes", 0, kValue, kBuilt, kPet, "1:1", "N", "number of nodes"},
@@ -90,16 +92,19 @@ std::string help_text() {
       "behind. A drop-in for torchrun. Options end at SCRIPT. Every option can be written with\n"
       "underscores, and set by PET_ and its name (PET_NPROC_PER_NODE=2).\n\n";
   std::string refused;
+  std::size_t line_columns = 0;
   for (const Flag& flag : kTable) {
     if (flag.status == FlagStatus::kRefused) {
-      refused += fmt::format("{}--{}", refused.empty() ? "" : ", ", flag.name);
+      const bool wraps = line_columns + flag.name.size() > kHelpColumns;
+      refused += fmt::format("{}--{}", wraps || refused.empty() ? "\n  " : " ", flag.name);
+      line_columns = flag.name.size() + 3 + (wraps ? 0 : line_columns);
       continue;
     }
-    text += fmt::format("{:<36} {}", left_column(flag), flag.help);
+    text += fmt::format("{:<37} {}", left_column(flag), flag.help);
     const bool tell = flag.kind == FlagKind::kValue && !flag.standard.empty();
     text += tell ? fmt::format(" [{}]\n", flag.standard) : "\n";
   }
-  return text + fmt::format("\nNot built yet, and refused: {}.\n", refused);
+  return text + fmt::format("\nNot built yet, and refused:{}\n", refused);
 }
 
 }  // namespace ddprun::launcher
