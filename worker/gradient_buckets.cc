@@ -1,5 +1,6 @@
 #include "worker/gradient_buckets.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -61,6 +62,19 @@ void GradientBuckets::carve(BucketPlan plan) {
     }
     const Dtype dtype = *summable(parameters_[plan_[bucket].front()].tensor.scalar_type());
     flats_.push_back({start, static_cast<std::size_t>(next - start) / size_of(dtype), dtype});
+  }
+  if (mode_ == GradientMode::kView) adopt_gradients();
+}
+
+// Moves the gradients that are there into their buckets. As PyTorch does it: from then on they are
+// divided, not multiplied, which shows in the last bit.
+void GradientBuckets::adopt_gradients() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    views_[i].copy_(gradient);
+    gradient = views_[i];
   }
 }
 

@@ -27,8 +27,8 @@ class GradientBuckets {
   // Collective: takes memory for any plan of these parameters, and carves it by the first plan.
   GradientBuckets(std::vector<NamedTensor> parameters, Collective& collective, GradientMode mode);
 
-  // Carves the same memory anew. Gradients that lie in the old buckets are moved out first; they
-  // come back when they are filled in.
+  // Carves the same memory anew. Gradients that are there are kept: in view mode they move into the
+  // new buckets.
   void carve(BucketPlan plan);
 
   // Puts parameter's `.grad`, divided by the number of ranks, into its bucket: multiplied by
@@ -46,6 +46,7 @@ class GradientBuckets {
   const std::vector<ParameterSize>& sizes() const { return sizes_; }
 
  private:
+  void adopt_gradients();
   at::Tensor make_view(const at::Tensor& parameter, std::byte* memory) const;
   void check_layout(std::size_t parameter, const at::Tensor& gradient);
 

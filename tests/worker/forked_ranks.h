@@ -1,6 +1,7 @@
-// Runs one function in several forked processes that share a collective, as the ranks of one host do. A failed EXPECT, an
-// exception or a hang in any of them fails the calling test. The calling process must not have started threads (so no LibTorch
-// operation before): forked children have only the calling one.
+// Runs one function in several forked processes that share a collective, as the ranks of one host
+// do. A failed EXPECT, an exception or a hang in any of them fails the calling test. The calling
+// process must not have started threads (so no LibTorch operation before): forked children have
+// only the calling one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +30,8 @@ struct RanksOptions {
   std::chrono::milliseconds timeout{20'000};  // of each wait of the collective
 };
 
-inline int rank_main(int rank, const RanksOptions& options, Meeting& meeting, const RankBody& body) {
+inline int rank_main(int rank, const RanksOptions& options, Meeting& meeting,
+                     const RankBody& body) {
   ::alarm(kRankLifeSeconds);
   try {
     const ShmJob job{.rank = rank, .ranks = options.ranks, .timeout = options.timeout};

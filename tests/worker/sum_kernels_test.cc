@@ -94,7 +94,8 @@ void expect_ring_order(Dtype dtype, std::size_t world, std::size_t count) {
 class SumKernels : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(SumKernels, AddFloatsInRingOrder) {
-  for (const std::size_t count : kSizes) expect_ring_order<float>(Dtype::kFloat32, GetParam(), count);
+  for (const std::size_t count : kSizes)
+    expect_ring_order<float>(Dtype::kFloat32, GetParam(), count);
 }
 TEST_P(SumKernels, AddDoublesInRingOrder) {
   for (const std::size_t count : kSizes) {
@@ -178,9 +179,9 @@ TEST(HalfFloats, HaveTheValuesOfTheStandard) {
 }
 
 TEST(HalfFloats, RoundToNearestEven) {
-  EXPECT_EQ(round_to_half(1.0F + 0x1.0p-11F), 0x3c00);                // half way: to even
-  EXPECT_EQ(round_to_half(1.0F + 3 * 0x1.0p-11F), 0x3c02);            // half way: to even
-  EXPECT_EQ(round_to_half(1.0F + 0x1.0p-11F + 0x1.0p-20F), 0x3c01);   // above half way
+  EXPECT_EQ(round_to_half(1.0F + 0x1.0p-11F), 0x3c00);               // half way: to even
+  EXPECT_EQ(round_to_half(1.0F + 3 * 0x1.0p-11F), 0x3c02);           // half way: to even
+  EXPECT_EQ(round_to_half(1.0F + 0x1.0p-11F + 0x1.0p-20F), 0x3c01);  // above half way
   EXPECT_EQ(round_to_half(65519.0F), 0x7bff);
   EXPECT_EQ(round_to_half(65520.0F), 0x7c00);  // beyond the largest: infinity
   EXPECT_EQ(round_to_half(0x1.0p-25F), 0x0000);
