@@ -31,8 +31,7 @@ DistributedSampler::DistributedSampler(std::size_t sample_count, int replicas, i
     : sample_count_(sample_count),
       replicas_(static_cast<std::size_t>(replicas)),
       rank_(static_cast<std::size_t>(rank)),
-      options_(options),
-      size_(0) {
+      options_(options) {
   require(replicas >= 1, std::to_string(replicas) + " replicas; at least 1 is needed");
   require(rank >= 0 && rank < replicas,
           "rank " + std::to_string(rank) + " is not in 0 … " + std::to_string(replicas - 1));

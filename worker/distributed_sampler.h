@@ -51,7 +51,7 @@ class DistributedSampler {
   std::size_t replicas_;
   std::size_t rank_;
   SamplerOptions options_;
-  std::size_t size_;
+  std::size_t size_ = 0;
   std::uint64_t epoch_ = 0;
 };
 
