@@ -47,12 +47,12 @@ std::string describe(std::span<const std::string_view> keys) {
 }
 
 std::string_view verb(Op op) {
-  constexpr std::array<std::string_view, 19> kVerbs = {
+  static constexpr std::array<std::string_view, 19> verbs = {
       "connect",   "set",          "compare_set", "get",    "add",
       "check",     "wait for",     "num_keys",    "delete", "append",
       "multi_get", "multi_set",    "cancel wait", "ping",   "queue_push",
       "queue_pop", "queue_length", "list_keys",   "barrier"};
-  return kVerbs.at(static_cast<std::size_t>(op));
+  return verbs.at(static_cast<std::size_t>(op));
 }
 
 std::vector<std::string_view> views(std::span<const std::string> strings) {

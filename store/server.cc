@@ -28,10 +28,10 @@ using boost::system::error_code;
 // What an idle connection reads into. Most requests fit; whatever does not goes on in the buffer
 // that all share, so that an idle connection does not own 256 KiB.
 constexpr std::size_t kFirstReadBytes = 256;
-constexpr std::size_t kSharedReadBytes = 256 * 1024;
+constexpr std::size_t kSharedReadBytes = std::size_t{256} * 1024;
 // Answers gathered before they are sent though more requests wait: bounds what one readable event
 // makes us hold.
-constexpr std::size_t kGatherBytes = 1 << 20;
+constexpr std::size_t kGatherBytes = kMiB;
 
 // Two owners: the server's map while the connection is open, and its coroutine until it ends.
 struct Connection {
@@ -243,8 +243,8 @@ void Server::Core::deliver(Connection& connection) {
     const auto woken = connections_.find(id);
     if (woken == connections_.end()) continue;  // its coroutine dropped it while we delivered
     const auto keep_alive = woken->second;
-    constexpr char kReadyByte = static_cast<char>(Status::kReady);
-    send(*keep_alive, {&kReadyByte, 1});
+    constexpr char ready_byte = static_cast<char>(Status::kReady);
+    send(*keep_alive, {&ready_byte, 1});
   }
 }
 

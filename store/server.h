@@ -23,6 +23,8 @@ class Server {
   explicit Server(asio::io_context& loop, Limits limits = {});
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
+  Server(Server&&) = delete;
+  Server& operator=(Server&&) = delete;
   ~Server();
 
   // Accepts clients from `bound_acceptor`, which is bound and perhaps not yet listening, until

@@ -19,7 +19,7 @@
 namespace ddprun::store {
 namespace {
 
-constexpr std::size_t kEarlyBytes = 16 * 1024;
+constexpr std::size_t kEarlyBytes = std::size_t{16} * 1024;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 

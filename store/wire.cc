@@ -147,11 +147,11 @@ Result<bool> Decoder::parse() {
     if (auto taken = take_opcode(); taken.has_error()) return taken.error();
   }
   if (!counted_) {
-    const auto counted = take_count();
+    auto counted = take_count();
     if (counted.has_error() || !*counted) return counted;
   }
   while (fields_.size() < wanted_) {
-    const auto taken = take_field();
+    auto taken = take_field();
     if (taken.has_error() || !*taken) return taken;
   }
   return take_number();

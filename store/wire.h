@@ -79,6 +79,8 @@ class Decoder {
   explicit Decoder(const Limits& limits) : limits_(limits) {}
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
+  Decoder(Decoder&&) = delete;
+  Decoder& operator=(Decoder&&) = delete;
   ~Decoder() = default;
 
   // Adds bytes that arrived. `chunk` is borrowed until next() has answered nothing or an error, or

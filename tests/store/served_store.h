@@ -39,6 +39,8 @@ class ServedStore {
   }
   ServedStore(const ServedStore&) = delete;
   ServedStore& operator=(const ServedStore&) = delete;
+  ServedStore(ServedStore&&) = delete;
+  ServedStore& operator=(ServedStore&&) = delete;
   ~ServedStore() {
     on_loop([this] { server_.reset(); });
     work_.reset();

@@ -36,13 +36,13 @@ TEST(Server, AClientThatDoesNotReadDelaysNobodyAndLosesNothing) {
   ASSERT_TRUE(other.set("big", std::string(4 * kMiB, 'b')).has_value());
   ASSERT_TRUE(other.ping().has_value());
   RawPeer slow = RawPeer::greeted(store.port());
-  constexpr int kGets = 32;  // 128 MiB of answers, far more than the kernel's buffers
-  for (int i = 0; i < kGets; ++i) slow.send(request(Op::kGet, {"big"}));
+  constexpr int gets = 32;  // 128 MiB of answers, far more than the kernel's buffers
+  for (int i = 0; i < gets; ++i) slow.send(request(Op::kGet, {"big"}));
   slow.send(request(Op::kAdd, {"n"}, 5));
   for (int i = 1; i <= 100; ++i) ASSERT_EQ(other.add("others", 1).value(), i);
   // Not all of it was made at once: the add behind the gets has to wait for the reader.
   EXPECT_FALSE(other.check(std::vector<std::string>{"n"}).value());
-  for (int i = 0; i < kGets; ++i) ASSERT_EQ(slow.read(8 + 4 * kMiB).size(), 8 + 4 * kMiB);
+  for (int i = 0; i < gets; ++i) ASSERT_EQ(slow.read(8 + 4 * kMiB).size(), 8 + 4 * kMiB);
   EXPECT_EQ(slow.read(8), unhex("0500000000000000"));
 }
 
@@ -63,11 +63,12 @@ TEST(Server, AWakeReachesAClientWhoseBuffersAreFull) {
 TEST(Server, ManySmallAnswersToALateReaderAllArriveInOrder) {
   ServedStore store;
   RawPeer peer = RawPeer::greeted(store.port());
-  constexpr int kAdds = 200'000;
+  constexpr int add_count = 200'000;
   std::string adds;
-  for (int i = 0; i < kAdds; ++i) adds += request(Op::kAdd, {"n"}, 1);
+  for (int i = 0; i < add_count; ++i) adds += request(Op::kAdd, {"n"}, 1);
   std::thread sender([&] { peer.send(adds); });
-  for (int i = 1; i <= kAdds; ++i) ASSERT_EQ(get_u64(peer.read(8)), static_cast<std::uint64_t>(i));
+  for (int i = 1; i <= add_count; ++i)
+    ASSERT_EQ(get_u64(peer.read(8)), static_cast<std::uint64_t>(i));
   sender.join();
 }
 

@@ -215,19 +215,19 @@ TEST(Waits, WaitsOfOneConnectionHaveALimit) {
 }
 
 TEST(Waits, ManyWaitersOnManyKeysAreEachWokenOnce) {
-  constexpr ConnectionId kRanks = 200;
+  constexpr ConnectionId ranks = 200;
   TableDriver store;
   std::vector<std::string> names;
-  for (ConnectionId rank = 0; rank < kRanks; ++rank) names.push_back("rank" + std::to_string(rank));
+  for (ConnectionId rank = 0; rank < ranks; ++rank) names.push_back("rank" + std::to_string(rank));
   const std::vector<std::string_view> all(names.begin(), names.end());
   std::multiset<ConnectionId> woken;
-  for (ConnectionId rank = 0; rank < kRanks; ++rank) {
+  for (ConnectionId rank = 0; rank < ranks; ++rank) {
     store.set(names[rank], "address");
     woken.insert(store.woken.begin(), store.woken.end());
     if (!store.wait(rank + 1, all).empty()) woken.insert(rank + 1);
   }
-  EXPECT_EQ(woken.size(), kRanks);
-  EXPECT_EQ(std::set(woken.begin(), woken.end()).size(), kRanks);
+  EXPECT_EQ(woken.size(), ranks);
+  EXPECT_EQ(std::set(woken.begin(), woken.end()).size(), ranks);
   EXPECT_EQ(store.table.waits().entries(), 0U);
 }
 
