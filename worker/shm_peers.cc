@@ -86,7 +86,7 @@ void ShmPeers::wait_for(std::size_t peer, Word RankArea::*word, std::uint32_t ta
                         const char* doing) {
   Word& awaited = area(peer).*word;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
-  if (may_spin_ && spin(awaited, target)) return;
+  if (worth_spinning() && spin(awaited, target)) return;
   const auto deadline = Clock::now() + timeout_;
   while (!reached(awaited.value.load(std::memory_order_acquire), target)) {
     throw_if_aborted();
@@ -112,15 +112,25 @@ void ShmPeers::check_peer(std::size_t peer, const Word& awaited, std::uint32_t t
   }
 }
 
-bool ShmPeers::spin(const Word& word, std::uint32_t target) const {
+bool ShmPeers::worth_spinning() {
+  if (!may_spin_) return false;
+  if (vain_spins_ < kVainSpinsMax) return true;
+  return ++unspun_ % kSpinProbe == 0;
+}
+
+bool ShmPeers::spin(const Word& word, std::uint32_t target) {
   constexpr int kPausesPerLook = 8;  // the clock costs about as much as that
   const auto end = Clock::now() + kSpin;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
-      if (reached(word.value.load(std::memory_order_acquire), target)) return true;
+      if (reached(word.value.load(std::memory_order_acquire), target)) {
+        vain_spins_ = 0;
+        return true;
+      }
       _mm_pause();
     }
   } while (Clock::now() < end);
+  ++vain_spins_;
   return false;
 }
 

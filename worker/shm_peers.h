@@ -22,6 +22,12 @@ inline constexpr std::chrono::milliseconds kWaitSlice{100};
 // merely a little late, far shorter than a time slice.
 inline constexpr std::chrono::nanoseconds kSpin{20'000};
 
+// Busy waiting only pays while the peer runs at the same time. After so many vain spins in a row
+// waits sleep at once (other jobs have the cores, or ranks take unequal time), but every
+// kSpinProbe-th tries again.
+inline constexpr unsigned kVainSpinsMax = 2;
+inline constexpr unsigned kSpinProbe = 64;
+
 // Sets `word` to `value` and wakes who sleeps on it. Everything written before is visible to who
 // sees the value.
 void advance(Word& word, std::uint32_t value);
@@ -64,7 +70,8 @@ class ShmPeers {
   [[noreturn]] void abort(const std::string& why);
 
  private:
-  bool spin(const Word& word, std::uint32_t target) const;
+  bool worth_spinning();
+  bool spin(const Word& word, std::uint32_t target);
   enum class Woken { kByNews, kBySliceEnd };
   Woken sleep(Word& word, std::uint32_t target) const;
   struct Wait {
@@ -81,7 +88,9 @@ class ShmPeers {
   std::size_t rank_;
   std::chrono::milliseconds timeout_;
   std::chrono::milliseconds slice_;
-  bool may_spin_;
+  bool may_spin_;            // every local rank can have a core
+  unsigned vain_spins_ = 0;  // in a row
+  unsigned unspun_ = 0;      // waits that slept at once since the last try
   std::vector<int> pidfds_;  // by rank; -1: not opened yet, or not possible here
 };
 
