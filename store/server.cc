@@ -27,7 +27,7 @@ using boost::system::error_code;
 
 // What an idle connection reads into. Most requests fit; whatever does not goes on in the buffer
 // that all share, so that an idle connection does not own 256 KiB.
-constexpr std::size_t kFirstReadBytes = 256;
+constexpr std::size_t kFirstReadBytes = 128;
 constexpr std::size_t kSharedReadBytes = std::size_t{256} * 1024;
 // Answers gathered before they are sent though more requests wait: bounds what one readable event
 // makes us hold.
@@ -71,9 +71,9 @@ class Server::Core {
  private:
   static asio::awaitable<void> converse(std::shared_ptr<Core> self,
                                         std::shared_ptr<Connection> connection);
-  static asio::awaitable<void> receive(Core& self, Connection& connection);
   static asio::awaitable<void> send_rest(Core& self, Connection& connection);
 
+  void received(Connection& connection, const error_code& failure, std::size_t bytes);
   std::string_view take_chunk(Connection& connection, std::size_t first_bytes);
   void answer(Connection& connection);
   bool apply_requests(Connection& connection);
@@ -158,23 +158,22 @@ asio::awaitable<void> Server::Core::converse(std::shared_ptr<Core> self,
           asio::use_awaitable);  // others first: a fast reader could keep us here for long
       if (connection->open) self->answer(*connection);
     } else {
-      co_await receive(*self, *connection);
+      // Here and not in a coroutine of its own: an idle connection should not hold one frame more.
+      const auto [failure, bytes] = co_await connection->socket.async_read_some(
+          asio::buffer(connection->first_read), kAsTuple);
+      self->received(*connection, failure, bytes);
     }
   }
 }
 
-asio::awaitable<void> Server::Core::receive(Core& self, Connection& connection) {
-  const auto [failure, bytes] =
-      co_await connection.socket.async_read_some(asio::buffer(connection.first_read), kAsTuple);
-  if (!connection.open) co_return;
+// `failure` and `bytes` are what the read into `first_read` ended with.
+void Server::Core::received(Connection& connection, const error_code& failure, std::size_t bytes) {
+  if (!connection.open) return;
   if (failure == asio::error::operation_aborted)
-    co_return;  // send() interrupted us: there are answers to finish first
-  if (failure) {
-    self.drop(connection);
-    co_return;
-  }
-  connection.decoder.feed(self.take_chunk(connection, bytes));
-  self.answer(connection);
+    return;  // send() interrupted us: there are answers to finish first
+  if (failure) return drop(connection);
+  connection.decoder.feed(take_chunk(connection, bytes));
+  answer(connection);
 }
 
 asio::awaitable<void> Server::Core::send_rest(Core& self, Connection& connection) {
