@@ -31,8 +31,8 @@ int fail(int code, const std::string& message) {
 // Workers share the cores of their host: one thread each, unless the launcher or the user says
 // otherwise.
 void limit_threads() {
-  if (std::getenv("OMP_NUM_THREADS") == nullptr)
-    at::set_num_threads(1);  // NOLINT(concurrency-mt-unsafe): one thread yet
+  const char* const chosen = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe)
+  if (chosen == nullptr) at::set_num_threads(1);
 }
 
 int train(const examples::Options& options) {
