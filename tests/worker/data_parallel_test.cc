@@ -1,0 +1,393 @@
+// What a training program sees of DataParallel, in forked ranks over shared memory. Values are
+// small integers, so that sums and averages are exact. Equality with PyTorch's reducer:
+// reducer_parity_test.cc.
+#include "worker/data_parallel.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include <csignal>
+#include <optional>
+
+#include "tests/worker/counting_collective.h"
+#include "tests/worker/forked_ranks.h"
+
+namespace ddprun::worker {
+namespace {
+
+// Two weights in a chain, one more that takes part when asked.
+struct ChainImpl : torch::nn::Module {
+  explicit ChainImpl(std::int64_t width = 4) {
+    first = register_parameter("first", torch::ones(width));
+    second = register_parameter("second", torch::ones(width));
+    rare = register_parameter("rare", torch::ones(width));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool with_rare = true) {
+    const auto y = x * first * second;
+    return with_rare ? y * rare : y;
+  }
+  torch::Tensor first, second, rare;
+};
+TORCH_MODULE(Chain);
+
+// Ranks for tests of LibTorch: one thread each.
+void run_torch_ranks(int ranks, const RankBody& body) {
+  run_ranks(ranks, [&body](Collective& collective) {
+    at::set_num_threads(1);
+    body(collective);
+  });
+}
+
+float first_of(const at::Tensor& tensor) { return tensor.flatten()[0].item<float>(); }
+
+TEST(DataParallel, TakesRankZerosParametersFrozenOnesAndBuffers) {
+  run_torch_ranks(3, [](Collective& collective) {
+    const auto value = static_cast<double>(collective.rank() + 1);
+    torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : net->parameters()) parameter.fill_(value);
+    for (at::Tensor& buffer : net->buffers()) buffer.fill_(static_cast<int>(value));
+    net->parameters()[1].requires_grad_(false);
+    const DataParallel parallel(net.ptr(), collective);
+    for (const at::Tensor& parameter : net->parameters()) EXPECT_EQ(first_of(parameter), 1.0F);
+    for (const at::Tensor& buffer : net->buffers()) EXPECT_EQ(buffer.flatten()[0].item<int>(), 1);
+    EXPECT_EQ(parallel.buckets(), (std::vector<std::vector<std::size_t>>{{0, 1, 2}}));
+  });
+}
+
+TEST(DataParallel, LeavesWeightsAloneWithoutInitSync) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    const torch::NoGradGuard no_grad;
+    net->first.fill_(collective.rank());
+    const DataParallel parallel(net.ptr(), collective, {.init_sync = false});
+    EXPECT_EQ(first_of(net->first), static_cast<float>(collective.rank()));
+  });
+}
+
+TEST(DataParallel, CountsASharedParameterOnce) {
+  run_torch_ranks(2, [](Collective& collective) {
+    const torch::nn::Linear shared(2, 2);
+    torch::nn::Sequential net(shared, shared);
+    DataParallel parallel(net.ptr(), collective);
+    EXPECT_EQ(parallel.buckets(), (std::vector<std::vector<std::size_t>>{{0, 1}}));
+    parallel.forward(net, torch::ones({1, 2})).sum().backward();
+    EXPECT_NO_THROW(parallel.check_reduced());
+  });
+}
+
+TEST(DataParallel, AveragesOverRanks) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::full({4}, collective.rank() == 0 ? 2.0 : 6.0)).sum().backward();
+    for (const at::Tensor& parameter : net->parameters()) {
+      EXPECT_TRUE(torch::equal(parameter.grad(), torch::full({4}, 4.0)));
+    }
+  });
+}
+
+TEST(DataParallel, KeepsEachDtypeInItsBucket) {
+  run_torch_ranks(2, [](Collective& collective) {
+    torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
+    net[1]->to(torch::kDouble);
+    DataParallel parallel(net.ptr(), collective);
+    EXPECT_EQ(parallel.buckets(), (std::vector<std::vector<std::size_t>>{{2, 3}, {0, 1}}));
+    parallel.before_forward();
+    const auto half_way = net[0]->as<torch::nn::Linear>()->forward(torch::ones({1, 2}));
+    const auto out = net[1]->as<torch::nn::Linear>()->forward(half_way.to(torch::kDouble));
+    parallel.after_forward();
+    out.sum().backward();
+    EXPECT_EQ(net->parameters()[3].grad().scalar_type(), torch::kDouble);
+    EXPECT_EQ(net->parameters()[3].grad()[0].item<double>(), 1.0);
+    EXPECT_NO_THROW(parallel.check_reduced());
+  });
+}
+
+TEST(DataParallel, HasGradientsInTheBucketFromTheFirstPassOn) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::ones({4})).sum().backward();
+    const auto parameters = net->parameters();
+    const auto* first = static_cast<const std::byte*>(parameters[0].grad().data_ptr());
+    EXPECT_EQ(parameters[1].grad().data_ptr(), first + parameters[0].nbytes());
+    EXPECT_EQ(parameters[2].grad().data_ptr(), first + 2 * parameters[0].nbytes());
+  });
+}
+
+TEST(DataParallel, LaunchesRebuiltBucketsInIndexOrderWhileBackwardRuns) {
+  run_torch_ranks(2, [](Collective& inner) {
+    CountingCollective collective(inner);
+    Chain net;
+    DataParallel parallel(net.ptr(), collective, {.bucket_cap_bytes = 1, .first_bucket_bytes = 1});
+    for (int pass = 0; pass < 3; ++pass) {
+      parallel.forward(net, torch::ones({4})).sum().backward();
+    }
+    EXPECT_EQ(parallel.buckets().size(), 3U);
+    ASSERT_EQ(collective.summed.size(), 1U + 3U + 3U);
+    EXPECT_LT(collective.summed[1].data, collective.summed[2].data);
+    EXPECT_LT(collective.summed[2].data, collective.summed[3].data);
+  });
+}
+
+TEST(DataParallel, UsesRankZerosBucketsWhateverTheOrderElsewhere) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective, {.bucket_cap_bytes = 1, .first_bucket_bytes = 1});
+    // The later operation's gradient comes first.
+    const auto pass = [&](const at::Tensor& a, const at::Tensor& b) {
+      parallel.before_forward();
+      const auto out = (torch::ones({4}) * a) * b * net->rare;
+      parallel.after_forward();
+      out.sum().backward();
+    };
+    const bool root = collective.rank() == 0;
+    for (int i = 0; i < 2; ++i) {
+      pass(root ? net->first : net->second, root ? net->second : net->first);
+    }
+    EXPECT_EQ(parallel.buckets(), (std::vector<std::vector<std::size_t>>{{2}, {1}, {0}}));
+    EXPECT_EQ(first_of(net->first.grad()), 2.0F);  // two passes of 1, accumulated
+  });
+}
+
+TEST(NoSync, AccumulatesLocallyAndReducesTheSumAtTheEnd) {
+  for (const bool view : {true, false}) {
+    run_torch_ranks(2, [view](Collective& inner) {
+      CountingCollective collective(inner);
+      Chain net;
+      DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
+      const int base = collective.rank() == 0 ? 10 : 20;
+      for (int round = 0; round < 3; ++round) {
+        const std::size_t sums_before = collective.summed.size();
+        {
+          const auto no_sync = parallel.no_sync();
+          parallel.forward(net, torch::full({4}, base + 1)).sum().backward();
+          parallel.forward(net, torch::full({4}, base + 2)).sum().backward();
+        }
+        EXPECT_EQ(first_of(net->first.grad()), static_cast<float>(2 * base + 3)) << "local";
+        EXPECT_EQ(collective.summed.size(), sums_before);
+        parallel.forward(net, torch::full({4}, base + 3)).sum().backward();
+        EXPECT_EQ(first_of(net->first.grad()), (36.0F + 66.0F) / 2) << "round " << round;
+        for (at::Tensor& parameter : net->parameters()) parameter.mutable_grad().zero_();
+      }
+    });
+  }
+}
+
+TEST(NoSync, CountsWhereForwardRanNotBackward) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto out = parallel.forward(net, torch::full({4}, collective.rank() * 2));
+    const auto no_sync = parallel.no_sync();
+    out.sum().backward();
+    EXPECT_EQ(first_of(net->first.grad()), 1.0F);
+  });
+}
+
+TEST(Buffers, FollowRankZeroBeforeTheNextSynchronisingForward) {
+  run_torch_ranks(2, [](Collective& inner) {
+    CountingCollective collective(inner);
+    torch::nn::Sequential net(torch::nn::BatchNorm1d(2));
+    DataParallel parallel(net.ptr(), collective);
+    const auto forward = [&] { return parallel.forward(net, torch::randn({8, 2})); };
+    torch::manual_seed(collective.rank());
+    forward().sum().backward();
+    const at::Tensor running_mean = net->named_buffers()["0.running_mean"];
+    const float own = first_of(running_mean);
+    const int broadcasts = collective.broadcasts;
+    parallel.before_forward();
+    EXPECT_EQ(collective.broadcasts, broadcasts + 1);
+    if (collective.rank() == 1)
+      EXPECT_NE(first_of(running_mean), own);
+    else
+      EXPECT_EQ(first_of(running_mean), own);
+    parallel.after_forward();
+
+    {
+      const torch::NoGradGuard evaluation;  // broadcasts once more, then turns the next one off
+      forward();
+      forward();
+    }
+    EXPECT_EQ(collective.broadcasts, broadcasts + 2);
+    forward();
+    EXPECT_EQ(collective.broadcasts, broadcasts + 2) << "the forward before did not synchronise";
+  });
+}
+
+TEST(Buffers, StayLocalWhenAsked) {
+  run_torch_ranks(2, [](Collective& inner) {
+    CountingCollective collective(inner);
+    torch::nn::Sequential net(torch::nn::BatchNorm1d(2));
+    DataParallel parallel(net.ptr(), collective, {.broadcast_buffers = false});
+    const int after_construction = collective.broadcasts;
+    for (int i = 0; i < 3; ++i) parallel.forward(net, torch::randn({8, 2})).sum().backward();
+    EXPECT_EQ(collective.broadcasts, after_construction);
+  });
+}
+
+TEST(DataParallelErrors, RaiseADifferentParameterCountOnAllRanks) {
+  run_torch_ranks(3, [](Collective& collective) {
+    torch::nn::Sequential net(torch::nn::Linear(2, 2));
+    if (collective.rank() == 2) net->push_back(torch::nn::Linear(2, 2));
+    EXPECT_EQ(message_of([&] { const DataParallel parallel(net.ptr(), collective); }),
+              "DDP expects same model across all ranks, but Rank 0 has 2 params, while rank 2 has "
+              "inconsistent 4 params.");
+  });
+}
+
+TEST(DataParallelErrors, RaiseADifferentShapeOnAllRanksNamingTheParameter) {
+  run_torch_ranks(3, [](Collective& collective) {
+    torch::nn::Sequential net(torch::nn::Linear(2, collective.rank() == 1 ? 3 : 4));
+    const auto message = message_of([&] { const DataParallel parallel(net.ptr(), collective); });
+    EXPECT_EQ(message.find("[1]: params[0] in this process with sizes [3, 2] appears not to match "
+                           "sizes of the same param in process 0."),
+              0U)
+        << message;
+    EXPECT_NE(message.find("'0.weight'"), std::string::npos) << message;
+    EXPECT_NE(message.find("[4, 2]"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, NameParametersThatGotNoGradient) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::ones({4}), /*with_rare=*/false).sum().backward();
+    EXPECT_THROW(parallel.check_reduced(), std::runtime_error);
+    const auto message = message_of([&] { parallel.forward(net, torch::ones({4})); });
+    EXPECT_EQ(message.find("Expected to have finished reduction in the prior iteration before "
+                           "starting a new one."),
+              0U)
+        << message;
+    EXPECT_NE(message.find("2 ('rare')"), std::string::npos) << message;
+    EXPECT_EQ(message.find("'first'"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, AllowAForwardWithoutBackward) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::ones({4}));
+    parallel.forward(net, torch::ones({4})).sum().backward();
+    EXPECT_EQ(first_of(net->first.grad()), 1.0F);
+  });
+}
+
+TEST(DataParallelErrors, RefuseASecondGradientInOnePass) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto out = parallel.forward(net, torch::ones({4}), /*with_rare=*/false).sum();
+    out.backward({}, /*retain_graph=*/true);
+    const auto message = message_of([&] { out.backward(); });
+    EXPECT_EQ(message.find("Expected to mark a variable ready only once."), 0U) << message;
+    EXPECT_NE(message.find("('second')"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, NoticeAReplacedGradient) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    // `second` is complete by the time that `first` gets its gradient.
+    net->first.register_hook([&net](const at::Tensor& gradient) {
+      net->second.mutable_grad() = net->second.grad().clone();
+      return gradient;
+    });
+    const auto message =
+        message_of([&] { parallel.forward(net, torch::ones({4})).sum().backward(); });
+    EXPECT_EQ(
+        message.find("Detected at least one parameter gradient is not the expected DDP bucket "
+                     "view with gradient_as_bucket_view=True."),
+        0U)
+        << message;
+    EXPECT_NE(message.find("'second'"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, RefuseWhatIsNotBuiltByName) {
+  run_torch_ranks(1, [](Collective& collective) {
+    const Chain net;
+    const auto refusal = [&](const DataParallelOptions& options) {
+      return message_of([&] { const DataParallel parallel(net.ptr(), collective, options); });
+    };
+    EXPECT_NE(refusal({.find_unused_parameters = true}).find("find_unused_parameters"),
+              std::string::npos);
+    EXPECT_NE(refusal({.static_graph = true}).find("static_graph"), std::string::npos);
+  });
+}
+
+TEST(DataParallelErrors, RefuseAModelThatCannotBeTrained) {
+  run_torch_ranks(1, [](Collective& collective) {
+    const auto refusal = [&](const torch::nn::AnyModule& /*keeps alive*/,
+                             const std::shared_ptr<torch::nn::Module>& module) {
+      return message_of([&] { const DataParallel parallel(module, collective); });
+    };
+    torch::nn::Linear frozen(2, 2);
+    for (at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    EXPECT_EQ(refusal(torch::nn::AnyModule(frozen), frozen.ptr())
+                  .find("DistributedDataParallel is not needed when a module doesn't have any "
+                        "parameter that requires a gradient."),
+              0U);
+    torch::nn::Linear complex(2, 2);
+    complex->to(torch::kComplexFloat);
+    EXPECT_NE(refusal(torch::nn::AnyModule(complex), complex.ptr()).find("'weight' has type"),
+              std::string::npos);
+  });
+}
+
+TEST(DataParallelErrors, ReachBackwardWhenAPeerIsKilled) {
+  const auto statuses = run_ranks_to_end({.ranks = 2}, [](Collective& collective) {
+    at::set_num_threads(1);
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto out = parallel.forward(net, torch::ones({4})).sum();
+    if (collective.rank() == 1) ::raise(SIGKILL);
+    const auto message = message_of([&] { out.backward(); });
+    EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
+TEST(DataParallelLife, LeavesGradientsReadableAndHooksRemoved) {
+  run_torch_ranks(2, [](Collective& inner) {
+    CountingCollective collective(inner);
+    Chain net;
+    std::optional<DataParallel> parallel(std::in_place, net.ptr(), collective);
+    parallel->forward(net, torch::full({4}, 3.0)).sum().backward();
+    parallel.reset();
+    EXPECT_EQ(first_of(net->first.grad()), 3.0F);
+    const std::size_t sums = collective.summed.size();
+    net->forward(torch::ones({4})).sum().backward();
+    EXPECT_EQ(first_of(net->first.grad()), 4.0F);
+    EXPECT_EQ(collective.summed.size(), sums);
+  });
+}
+
+TEST(DataParallelLife, TrainsAloneAsWithoutIt) {
+  run_torch_ranks(1, [](Collective& /*unused*/) {
+    const auto alone = make_alone_collective();
+    Chain wrapped;
+    Chain plain;
+    DataParallel parallel(wrapped.ptr(), *alone);
+    torch::optim::SGD wrapped_optimizer(wrapped->parameters(), 0.125);
+    torch::optim::SGD plain_optimizer(plain->parameters(), 0.125);
+    for (int i = 0; i < 4; ++i) {
+      wrapped_optimizer.zero_grad(i % 2 == 0);
+      plain_optimizer.zero_grad();
+      parallel.forward(wrapped, torch::full({4}, i)).sum().backward();
+      plain->forward(torch::full({4}, i)).sum().backward();
+      wrapped_optimizer.step();
+      plain_optimizer.step();
+      EXPECT_TRUE(torch::equal(wrapped->first, plain->first));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ddprun::worker
