@@ -112,8 +112,8 @@ class OptionsReader {
   // line only.
   void read_start_method() {
     const std::string method = given_.text(FlagId::kStartMethod);
-    constexpr std::array kMethods = {"spawn", "fork", "forkserver"};
-    if (std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end()) return;
+    constexpr std::array methods = {"spawn", "fork", "forkserver"};
+    if (std::find(methods.begin(), methods.end(), method) != methods.end()) return;
     if (given_.flags.at(FlagId::kStartMethod).from_environment) {
       warn(fmt::format("{} has no effect", given_.shown(FlagId::kStartMethod)));
     } else {
@@ -159,11 +159,11 @@ class OptionsReader {
 
   // --shutdown-timeout, else the variable that torchrun 2.15 reads, else 30 s.
   std::chrono::seconds shutdown_timeout() {
-    constexpr std::string_view kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
-    constexpr std::string_view kExpected = "expected whole seconds from 0";
-    if (const auto text = env_(kVariable); text && !given_.has(FlagId::kShutdownTimeout)) {
+    constexpr std::string_view variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+    constexpr std::string_view expected = "expected whole seconds from 0";
+    if (const auto text = env_(variable); text && !given_.has(FlagId::kShutdownTimeout)) {
       const auto seconds = parse_int(*text);
-      if (!seconds || *seconds < 0) fail(1, fmt::format("{}={}", kVariable, *text), kExpected);
+      if (!seconds || *seconds < 0) fail(1, fmt::format("{}={}", variable, *text), expected);
       return std::chrono::seconds(seconds.value_or(0));
     }
     return std::chrono::seconds(
@@ -319,13 +319,13 @@ class OptionsReader {
       std::string_view name;
       Level level;
     };
-    constexpr std::array kWords = {Word{"NOTSET", Level::kDebug}, Word{"DEBUG", Level::kDebug},
-                                   Word{"INFO", Level::kInfo},    Word{"WARNING", Level::kWarning},
-                                   Word{"WARN", Level::kWarning}, Word{"ERROR", Level::kError},
-                                   Word{"FATAL", Level::kError},  Word{"CRITICAL", Level::kError}};
-    const auto* word = std::find_if(kWords.begin(), kWords.end(),
+    constexpr std::array words = {Word{"NOTSET", Level::kDebug}, Word{"DEBUG", Level::kDebug},
+                                  Word{"INFO", Level::kInfo},    Word{"WARNING", Level::kWarning},
+                                  Word{"WARN", Level::kWarning}, Word{"ERROR", Level::kError},
+                                  Word{"FATAL", Level::kError},  Word{"CRITICAL", Level::kError}};
+    const auto* word = std::find_if(words.begin(), words.end(),
                                     [&text](const Word& known) { return known.name == *text; });
-    if (word == kWords.end()) {
+    if (word == words.end()) {
       fail(1, fmt::format("LOGLEVEL={}", *text),
            "expected DEBUG, INFO, WARNING, ERROR or CRITICAL");
       return;

@@ -1,5 +1,5 @@
-// DDPRUN_ASSERT: an invariant whose breach is our bug. Stays on in release builds: a launcher that goes on with a broken
-// state can kill the wrong process.
+// DDPRUN_ASSERT: an invariant whose breach is our bug. Stays on in release builds: a launcher that
+// goes on with a broken state can kill the wrong process.
 #pragma once
 
 namespace ddprun {

@@ -11,8 +11,8 @@ namespace {
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> kLogger = [] {
-    auto made =
-        std::make_shared<spdlog::logger>("ddprun", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("ddprun",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("%L%m%d %H:%M:%S.%e %P ddprun] %v");
     made->set_level(spdlog::level::warn);
     return made;

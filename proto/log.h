@@ -1,5 +1,6 @@
-// Log lines of the launcher, the agent and the daemons: one line each, on stderr, `L MMDD HH:MM:SS.mmm pid] text` with the
-// level's letter in front. A thin face over spdlog so that only log.cc pays for its headers. Any thread may log.
+// Log lines of the launcher, the agent and the daemons: one line each, on stderr, `L MMDD
+// HH:MM:SS.mmm pid] text` with the level's letter in front. A thin face over spdlog so that only
+// log.cc pays for its headers. Any thread may log.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,6 @@
-// Result<T>: a value or an Error, for I/O and parsing. C++20 has no std::expected, so this is Boost.System's result with
-// our Error. Cores never throw; what fails returns an Error that says what was attempted, on what, and what happened.
+// Result<T>: a value or an Error, for I/O and parsing. C++20 has no std::expected, so this is
+// Boost.System's result with our Error. Cores never throw; what fails returns an Error that says
+// what was attempted, on what, and what happened.
 #pragma once
 
 #include <boost/system/result.hpp>

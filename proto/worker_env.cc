@@ -39,13 +39,15 @@ constexpr Row kTable[] = {
 std::string encode_field(const Row& row, const WorkerEnv& env) {
   if (row.number != nullptr) return std::to_string(env.*row.number);
   if (row.port != nullptr) return std::to_string(env.*row.port);
-  if (row.flag != nullptr) return env.*row.flag ? "True" : "False";  // Python's spelling: PyTorch compares strings
+  if (row.flag != nullptr)
+    return env.*row.flag ? "True" : "False";  // Python's spelling: PyTorch compares strings
   return env.*row.text;
 }
 
 Error bad_value(const Row& row, const std::string& value, std::string_view accepted) {
-  return {ErrorCode::kInvalidArgument,
-          std::string(row.name) + "=" + value + " in the environment: expected " + std::string(accepted)};
+  return {ErrorCode::kInvalidArgument, std::string(row.name) + "=" + value +
+                                           " in the environment: expected " +
+                                           std::string(accepted)};
 }
 
 template <typename Number>
@@ -58,7 +60,8 @@ bool parse(const std::string& text, Number max, Number& number) {
 std::optional<Error> decode_field(const Row& row, const std::string& value, WorkerEnv& env) {
   if (row.number != nullptr && !parse(value, std::numeric_limits<int>::max(), env.*row.number))
     return bad_value(row, value, "a whole number, 0 or more");
-  if (row.port != nullptr && !parse(value, std::numeric_limits<std::uint16_t>::max(), env.*row.port))
+  if (row.port != nullptr &&
+      !parse(value, std::numeric_limits<std::uint16_t>::max(), env.*row.port))
     return bad_value(row, value, "a port, 0 to 65535");
   if (row.flag != nullptr) env.*row.flag = value == "True";
   if (row.text != nullptr) env.*row.text = value;
@@ -68,13 +71,15 @@ std::optional<Error> decode_field(const Row& row, const std::string& value, Work
 std::optional<Error> check_ranks(const WorkerEnv& env) {
   const auto inside = [](int rank, int size) { return size >= 1 && rank < size; };
   if (!inside(env.rank, env.world_size))
-    return Error(ErrorCode::kInvalidArgument, "RANK=" + std::to_string(env.rank) + " with WORLD_SIZE=" +
-                                                  std::to_string(env.world_size) +
-                                                  " in the environment: RANK must be below WORLD_SIZE");
-  if (env.local_world_size < 1 || env.local_world_size > env.world_size)
     return Error(ErrorCode::kInvalidArgument,
-                 "LOCAL_WORLD_SIZE=" + std::to_string(env.local_world_size) +
-                     " in the environment: expected 1 to WORLD_SIZE=" + std::to_string(env.world_size));
+                 "RANK=" + std::to_string(env.rank) +
+                     " with WORLD_SIZE=" + std::to_string(env.world_size) +
+                     " in the environment: RANK must be below WORLD_SIZE");
+  if (env.local_world_size < 1 || env.local_world_size > env.world_size)
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "LOCAL_WORLD_SIZE=" + std::to_string(env.local_world_size) +
+            " in the environment: expected 1 to WORLD_SIZE=" + std::to_string(env.world_size));
   return std::nullopt;
 }
 
@@ -96,8 +101,9 @@ Result<std::optional<WorkerEnv>> decode_worker_env(const EnvLookup& lookup) {
       if (auto error = decode_field(row, *value, env)) return *error;
     } else if (row.required) {
       return Error(ErrorCode::kNotFound,
-                   std::string(row.name) + " is not set, though RANK or WORLD_SIZE is: start this program with "
-                                           "ddprun, or unset them to run it alone");
+                   std::string(row.name) +
+                       " is not set, though RANK or WORLD_SIZE is: start this program with "
+                       "ddprun, or unset them to run it alone");
     }
   }
   if (auto error = check_ranks(env)) return *error;
