@@ -109,6 +109,7 @@ class RemoteLink final : public Attendance {
   void give_up_connecting();
   void end(ErrorCode code, const std::string& what);
   void deliver(const News& news);
+  static void keep_for_ever(std::shared_ptr<Call> call);
 
   const RemoteOptions options_;
   const NewsHandler news_;
@@ -172,7 +173,8 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
   void perform(Outbox<v1::FromNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) RemoveHold();
-    if (step.overflow) cut();
+    if (step.overflow)
+      context_.TryCancel();  // the write under way then fails, and with it the rest
   }
 
   const SharedBorder border_;
@@ -207,8 +209,12 @@ RemoteLink::~RemoteLink() {
   if (!call_) return;
   if (!left_) call_->cut();  // else a host that is slow to read would not find our last word
   if (call_->wait_done(kCancelLimit)) return;
-  static auto* const never_done = new std::vector<std::shared_ptr<Call>>;
-  never_done->push_back(std::move(call_));
+  keep_for_ever(std::move(call_));
+}
+
+void RemoteLink::keep_for_ever(std::shared_ptr<Call> call) {
+  static auto* const kept = new std::vector<std::shared_ptr<Call>>;
+  kept->push_back(std::move(call));
 }
 
 // Until the host hears it, a Leave may be overtaken by the end of this process or by a cancelled

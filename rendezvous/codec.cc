@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -91,11 +92,10 @@ Result<Failure> decode_failure(const v1::Failure& message) {
 
 Result<Word> decode_spec(const v1::Join& message) {
   if (message.node_id().empty()) return Error(ErrorCode::kProtocol, "node_id is empty");
-  const std::pair<std::string_view, const std::string*> names[] = {
-      {"node_id", &message.node_id()},
-      {"hostname", &message.hostname()},
-      {"role", &message.role()},
-      {"store_address", &message.store_address()}};
+  using Name = std::pair<std::string_view, const std::string*>;
+  const std::array names{Name{"node_id", &message.node_id()}, Name{"hostname", &message.hostname()},
+                         Name{"role", &message.role()},
+                         Name{"store_address", &message.store_address()}};
   for (const auto& [field, name] : names)
     if (auto error = too_long(field, *name, kMaxNameBytes)) return *error;
   const auto port = decode_port(message.store_port());

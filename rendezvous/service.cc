@@ -170,7 +170,7 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
   void close() { perform(outbox_.close()); }
   // Breaks the stream off.
   void cut() {
-    outbox_.while_alive([this] { context_->TryCancel(); });
+    cancel();
     perform(outbox_.abandon());
   }
   // Has the loop forget it: the host then counts the node as lost, unless it had heard its last.
@@ -183,6 +183,9 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
   }
 
  private:
+  void cancel() {
+    outbox_.while_alive([this] { context_->TryCancel(); });
+  }
   void broken() {
     forget();
     perform(outbox_.abandon());
@@ -192,7 +195,7 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
   void perform(Outbox<v1::ToNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) Finish(grpc::Status::OK);
-    if (step.overflow) cut();
+    if (step.overflow) cancel();  // the write under way then fails, and with it the rest
   }
 
   const SharedBorder border_;

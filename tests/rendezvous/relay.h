@@ -78,8 +78,8 @@ class Relay {
   using Bytes = std::array<char, 4096>;
   using SharedPair = std::shared_ptr<Pair>;  // held by pairs_ and by its two pumps
 
-  static void pump(SharedPair pair, tcp::socket& from, tcp::socket& to,
-                   std::shared_ptr<Bytes> bytes) {
+  static void pump(const SharedPair& pair, tcp::socket& from, tcp::socket& to,
+                   const std::shared_ptr<Bytes>& bytes) {
     from.async_read_some(asio::buffer(*bytes), [=, &from, &to](boost::system::error_code failed,
                                                                std::size_t count) {
       if (!failed && !pair->frozen)

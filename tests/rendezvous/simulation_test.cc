@@ -305,7 +305,8 @@ TEST(Simulation, KeepsItsPromisesUnderFixedSeeds) {
 }
 
 TEST(Simulation, KeepsItsPromisesUnderFreshSeeds) {
-  if (const char* seed = std::getenv("DDPRUN_SIM_SEED"); seed != nullptr) {
+  const char* const seed = std::getenv("DDPRUN_SIM_SEED");  // NOLINT(concurrency-mt-unsafe)
+  if (seed != nullptr) {
     run_seeds(static_cast<unsigned>(std::stoul(seed)), 1);
     return;
   }

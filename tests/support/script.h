@@ -69,8 +69,8 @@ inline void run_script(const std::string& path, const std::function<std::string(
     rewritten << "----\n" << output << '\n';
   }
   EXPECT_GT(line_number, 0) << path << " is empty";
-  if (const char* rewrite = std::getenv("DDPRUN_REWRITE"); rewrite != nullptr && *rewrite == '1')
-    std::ofstream(path) << rewritten.str();
+  const char* const rewrite = std::getenv("DDPRUN_REWRITE");  // NOLINT(concurrency-mt-unsafe)
+  if (rewrite != nullptr && *rewrite == '1') std::ofstream(path) << rewritten.str();
 }
 
 }  // namespace ddprun::support
