@@ -21,9 +21,8 @@ namespace {
 constexpr std::chrono::seconds kConnectTimeout{60};
 
 std::optional<std::string> environment(std::string_view name) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): read before the program starts threads that could change
-  // it
-  const char* value = std::getenv(std::string(name).c_str());
+  // Read before the program starts threads that could change it.
+  const char* value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe)
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 

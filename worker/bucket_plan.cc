@@ -1,6 +1,7 @@
 #include "worker/bucket_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -46,7 +47,7 @@ bool is_permutation_of_indices(const BucketPlan& plan, std::size_t parameter_cou
 BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters) {
   std::vector<std::size_t> registration_order(parameters.size());
   std::iota(registration_order.begin(), registration_order.end(), std::size_t{0});
-  const std::size_t no_limit[] = {std::numeric_limits<std::size_t>::max()};
+  const std::array no_limit{std::numeric_limits<std::size_t>::max()};
   BucketPlan plan = plan_ready_buckets(parameters, registration_order, no_limit);
   // Unlimited buckets appear by their smallest index already; only the list is reversed, not what
   // is inside.

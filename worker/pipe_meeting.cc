@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <new>
@@ -21,8 +22,8 @@ constexpr int kPatienceMs = 60'000;
 // A pipe holds 64 KiB: that many announced texts must fit without a reader.
 constexpr int kRanksMax = 100;
 
-void make_pipe(int (&ends)[2]) {
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
+void make_pipe(std::array<int, 2>& ends) {
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     throw std::system_error(errno, std::generic_category(), "make a pipe");
   }
 }
@@ -66,7 +67,7 @@ PipeMeeting::~PipeMeeting() {
 
 Result<void> PipeMeeting::arrive() {
   if (shared_->arrived.fetch_add(1) + 1 == ranks_) {
-    const auto opened = write_all(gate_[1], std::string(static_cast<std::size_t>(ranks_), 'g'));
+    auto opened = write_all(gate_[1], std::string(static_cast<std::size_t>(ranks_), 'g'));
     if (!opened) return opened;
   }
   const auto passed = read_some(gate_[0], 1);

@@ -4,6 +4,7 @@
 // is an error.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,10 @@ namespace ddprun::worker {
 class PipeMeeting final : public Meeting {
  public:
   explicit PipeMeeting(int ranks);  // throws std::system_error where no pipe can be had
+  PipeMeeting(const PipeMeeting&) = delete;
+  PipeMeeting& operator=(const PipeMeeting&) = delete;
+  PipeMeeting(PipeMeeting&&) = delete;
+  PipeMeeting& operator=(PipeMeeting&&) = delete;
   ~PipeMeeting() override;
 
   Result<void> arrive() override;
@@ -25,8 +30,9 @@ class PipeMeeting final : public Meeting {
 
   int ranks_;
   Shared* shared_;
-  int gate_[2] = {-1, -1};   // one byte a rank once all have arrived
-  int texts_[2] = {-1, -1};  // the announced text, once per listener, each padded to kTextBytesMax
+  std::array<int, 2> gate_{-1, -1};  // one byte a rank once all have arrived
+  std::array<int, 2> texts_{
+      -1, -1};  // the announced text, once per listener, each padded to kTextBytesMax
 };
 
 }  // namespace ddprun::worker

@@ -16,6 +16,9 @@ struct Chunk {
   bool operator==(const Chunk&) const = default;
 };
 
+// Gloo cuts a buffer into segments of at most so many bytes.
+inline constexpr std::size_t kSegmentBytesMax = std::size_t{1} << 20;
+
 // Chunk `index` (0 … world-1) of a buffer of `bytes` with elements of `element_bytes`. Chunks are
 // in order, disjoint, cover the buffer; late ones may be empty. Rank `index` sums it here (any rank
 // could: the result does not depend on it).
@@ -24,7 +27,6 @@ struct Chunk {
 // innermost pair outwards.
 inline Chunk ring_chunk(std::size_t bytes, std::size_t element_bytes, std::size_t world,
                         std::size_t index) {
-  constexpr std::size_t kSegmentBytesMax = std::size_t{1} << 20;
   const auto divide_up = [](std::size_t n, std::size_t by) { return (n + by - 1) / by; };
   const std::size_t segments_wanted = std::max(divide_up(bytes, kSegmentBytesMax), 2 * world);
   const std::size_t segments = divide_up(segments_wanted, world) * world;

@@ -3,6 +3,7 @@
 // program on the same host, so plain structs do.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -65,8 +66,8 @@ struct RankArea {
   Word posted;    // gathers, barriers and pieces of broadcasts this rank has put into staging
   Word taken;     // … this rank has read from everybody it needs
   std::atomic<std::int32_t> pid;
-  SumSlot sums[kSumSlots];
-  PostSlot posts[kStagingSlots];
+  std::array<SumSlot, kSumSlots> sums;
+  std::array<PostSlot, kStagingSlots> posts;
 };
 
 struct Header {
@@ -74,7 +75,7 @@ struct Header {
   std::uint32_t version;
   std::uint32_t ranks;
   std::atomic<std::uint32_t> aborted;  // 0 no, 1 somebody writes the reason, 2 the reason is there
-  char reason[512];
+  std::array<char, 512> reason;        // a line, ended by a zero
 };
 
 inline constexpr std::uint64_t kControlMagic = 0x6464'7072'756e'7368;  // "ddprunsh"

@@ -23,6 +23,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint32_t kAbortClaimed = 1;
 constexpr std::uint32_t kAbortPublished = 2;
 
+// Between two looks at the clock, which costs about as much as that.
+constexpr int kPausesPerLook = 8;
+
 std::uint32_t* address(std::atomic<std::uint32_t>& word) {
   return reinterpret_cast<std::uint32_t*>(&word);
 }
@@ -119,7 +122,6 @@ bool ShmPeers::worth_spinning() {
 }
 
 bool ShmPeers::spin(const Word& word, std::uint32_t target) {
-  constexpr int kPausesPerLook = 8;  // the clock costs about as much as that
   const auto end = Clock::now() + kSpin;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
@@ -160,7 +162,7 @@ bool ShmPeers::died(std::size_t peer) {
 void ShmPeers::throw_if_aborted() const {
   const Header& header = view_.header();
   const std::uint32_t state = header.aborted.load(std::memory_order_acquire);
-  if (state == kAbortPublished) throw CollectiveError(header.reason);
+  if (state == kAbortPublished) throw CollectiveError(header.reason.data());
   if (state == kAbortClaimed) throw CollectiveError("the collective was aborted by another rank");
 }
 
@@ -168,8 +170,8 @@ void ShmPeers::abort(const std::string& why) {
   Header& header = view_.header();
   std::uint32_t none = 0;
   if (header.aborted.compare_exchange_strong(none, kAbortClaimed)) {
-    const std::size_t length = std::min(why.size(), sizeof header.reason - 1);
-    std::memcpy(header.reason, why.data(), length);
+    const std::size_t length = std::min(why.size(), header.reason.size() - 1);
+    std::memcpy(header.reason.data(), why.data(), length);
     header.reason[length] = '\0';
     header.aborted.store(kAbortPublished, std::memory_order_seq_cst);
     wake_everybody();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <vector>
 
 namespace ddprun::worker {
@@ -14,12 +15,12 @@ std::string StoreMeeting::key(std::string_view name) const {
 }
 
 Result<void> StoreMeeting::arrive() {
-  const auto signed_in = client_.set(key(fmt::format("rank/{}", options_.rank)), "1");
+  auto signed_in = client_.set(key(fmt::format("rank/{}", options_.rank)), "1");
   if (!signed_in) return signed_in;
   const auto arrived = client_.add(key("arrived"), 1);
   if (!arrived) return arrived.error();
   if (*arrived == options_.ranks) return client_.set(key("all"), "1");
-  const auto all = client_.wait(key("all"), options_.timeout);
+  auto all = client_.wait(key("all"), options_.timeout);
   if (!all && all.error().code() == ErrorCode::kTimedOut) return absent_ranks();
   return all;
 }
@@ -27,7 +28,7 @@ Result<void> StoreMeeting::arrive() {
 Error StoreMeeting::absent_ranks() {
   std::vector<int> absent;
   for (int rank = 0; rank < options_.ranks; ++rank) {
-    const std::string signed_in[] = {key(fmt::format("rank/{}", rank))};
+    const std::array signed_in{key(fmt::format("rank/{}", rank))};
     const auto there = client_.check(signed_in);
     if (!there || !*there) absent.push_back(rank);
   }

@@ -1,6 +1,7 @@
 #include "worker/sum_kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <utility>
@@ -15,10 +16,15 @@
 namespace ddprun::worker {
 namespace {
 
+// Exponents of halves are biased by 15, of floats by 127.
+constexpr float kRebias = 0x1.0p112F;
+
+// Elements added at a time where the number of ranks is not unrolled: 8 to 16 KiB of sums.
+constexpr std::size_t kTile = 2048;
+
 DDPRUN_INLINE float half_to_float(std::uint16_t bits) {
   // Shift exponent and mantissa into place and let one multiplication fix the exponent's bias:
   // right for subnormals too.
-  constexpr float kRebias = 0x1.0p112F;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffU) << 13U;
   const float scaled = std::bit_cast<float>(magnitude) * kRebias;
   const bool special = (bits & 0x7c00U) == 0x7c00U;  // infinity or NaN
@@ -28,7 +34,7 @@ DDPRUN_INLINE float half_to_float(std::uint16_t bits) {
 }
 
 DDPRUN_INLINE std::uint16_t float_to_half(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
   // Below 2^-14 the half is subnormal: adding 0.5 lets the float unit round at the right bit.
@@ -47,11 +53,13 @@ DDPRUN_INLINE float bfloat16_to_float(std::uint16_t bits) {
 }
 
 DDPRUN_INLINE std::uint16_t float_to_bfloat16(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
   const bool nan = (bits & 0x7fffffffU) > 0x7f800000U;
   const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16U) & 1U);
   return static_cast<std::uint16_t>((nan ? 0x7fc00000U : rounded) >> 16U);
 }
+
+using Buffers = std::span<std::byte* const>;
 
 // How an element is stored and in what it is added.
 template <typename T>
@@ -80,7 +88,7 @@ template <typename Element, std::size_t... kRank>
 DDPRUN_INLINE void sum_fixed(std::byte* const* buffers, std::size_t count,
                              std::index_sequence<kRank...> /*ranks*/) {
   using Stored = typename Element::Stored;
-  Stored* const ranks[] = {reinterpret_cast<Stored*>(buffers[kRank])...};
+  const std::array ranks{reinterpret_cast<Stored*>(buffers[kRank])...};
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
     const Stored stored = Element::store((Element::load(ranks[kRank][i]) + ...));
@@ -88,31 +96,38 @@ DDPRUN_INLINE void sum_fixed(std::byte* const* buffers, std::size_t count,
   }
 }
 
+// The sums of one tile: starts as the last rank's elements, then each earlier rank is added in
+// front.
+template <typename Element>
+DDPRUN_INLINE void add_tile(Buffers buffers, std::size_t start,
+                            std::span<typename Element::Sum> sums) {
+  using Stored = typename Element::Stored;
+  const auto* last = reinterpret_cast<const Stored*>(buffers.back()) + start;
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = Element::load(last[i]);
+  for (std::size_t k = buffers.size() - 1; k-- > 0;) {
+    const auto* rank = reinterpret_cast<const Stored*>(buffers[k]) + start;
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = Element::load(rank[i]) + sums[i];
+  }
+}
+
 // Any number of ranks: tiles that stay in the first-level cache while the ranks are added one after
 // another.
 template <typename Element>
-DDPRUN_INLINE void sum_tiled(std::span<std::byte* const> buffers, std::size_t count) {
-  constexpr std::size_t kTile = 2048;  // elements: 8 to 16 KiB of sums
-  typename Element::Sum sums[kTile];
+DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count) {
+  std::array<typename Element::Sum, kTile> memory{};
   for (std::size_t start = 0; start < count; start += kTile) {
-    const std::size_t length = count - start < kTile ? count - start : kTile;
-    for (std::size_t k = buffers.size(); k-- > 0;) {
-      const auto* rank = reinterpret_cast<const typename Element::Stored*>(buffers[k]) + start;
-      if (k + 1 == buffers.size()) {
-        for (std::size_t i = 0; i < length; ++i) sums[i] = Element::load(rank[i]);
-      } else {
-        for (std::size_t i = 0; i < length; ++i) sums[i] = Element::load(rank[i]) + sums[i];
-      }
-    }
+    const std::span<typename Element::Sum> sums(memory.data(),
+                                                count - start < kTile ? count - start : kTile);
+    add_tile<Element>(buffers, start, sums);
     for (std::byte* buffer : buffers) {
       auto* rank = reinterpret_cast<typename Element::Stored*>(buffer) + start;
-      for (std::size_t i = 0; i < length; ++i) rank[i] = Element::store(sums[i]);
+      for (std::size_t i = 0; i < sums.size(); ++i) rank[i] = Element::store(sums[i]);
     }
   }
 }
 
 template <typename Element>
-DDPRUN_INLINE void sum(std::span<std::byte* const> buffers, std::size_t count) {
+DDPRUN_INLINE void sum(Buffers buffers, std::size_t count) {
   switch (buffers.size()) {
     case 2:
       return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<2>());
@@ -126,8 +141,6 @@ DDPRUN_INLINE void sum(std::span<std::byte* const> buffers, std::size_t count) {
       return sum_tiled<Element>(buffers, count);
   }
 }
-
-using Buffers = std::span<std::byte* const>;
 
 // Integers are added unsigned: a signed overflow would be undefined.
 DDPRUN_CLONES void sum_float(Buffers buffers, std::size_t count) {
