@@ -16,10 +16,12 @@ asio::awaitable<void> throw_out() {
 }
 
 asio::awaitable<void> race(asio::io_context& loop, bool& timer_won) {
-  using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build-using-namespace): operator||
+  using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build-using-namespace):
+                                                            // operator||
   asio::steady_timer never(loop, asio::steady_timer::time_point::max());
   asio::steady_timer soon(loop);
-  const auto winner = co_await (never.async_wait(kAsTuple) || expires(soon, std::chrono::milliseconds(1)));
+  const auto winner =
+      co_await (never.async_wait(kAsTuple) || expires(soon, std::chrono::milliseconds(1)));
   timer_won = winner.index() == 1;
 }
 

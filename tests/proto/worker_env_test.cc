@@ -71,7 +71,8 @@ TEST(WorkerEnv, HasTorchrunsNames) {
   EXPECT_EQ(variables.at("TORCHELASTIC_RUN_ID"), "job");
   EXPECT_EQ(variables.at("TORCHELASTIC_RESTART_COUNT"), "2");
   EXPECT_EQ(variables.at("TORCHELASTIC_MAX_RESTARTS"), "3");
-  EXPECT_EQ(variables.at("TORCHELASTIC_USE_AGENT_STORE"), "True");  // PyTorch compares this very string
+  EXPECT_EQ(variables.at("TORCHELASTIC_USE_AGENT_STORE"),
+            "True");  // PyTorch compares this very string
   EXPECT_EQ(variables.at("TORCHELASTIC_ERROR_FILE"), "/logs/error.json");
   EXPECT_EQ(variables.size(), encode(example()).size()) << "a name stands twice";
 }
@@ -83,7 +84,8 @@ TEST(WorkerEnv, AProgramStartedByHandIsAWorldOfOne) {
 }
 
 TEST(WorkerEnv, WhatOtherLaunchersLeaveOutHasDefaults) {
-  const Variables variables = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}};
+  const Variables variables = {
+      {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}};
   const auto decoded = decode_worker_env(lookup_in(variables));
   ASSERT_TRUE(decoded.has_value()) << decoded.error().message();
   EXPECT_FALSE((*decoded)->use_agent_store);
@@ -100,15 +102,22 @@ TEST(WorkerEnv, NamesWhatIsMissing) {
 }
 
 TEST(WorkerEnv, RefusesBadValuesByNameAndValue) {
-  const std::pair<std::string, std::string> bad[] = {
-      {"RANK", "-1"},    {"RANK", "x"},      {"RANK", ""},           {"RANK", "8"},
-      {"RANK", "1 "},    {"WORLD_SIZE", "0"}, {"MASTER_PORT", "65536"}, {"LOCAL_WORLD_SIZE", "9"},
-      {"LOCAL_WORLD_SIZE", "0"}, {"WORLD_SIZE", "99999999999"}};
+  const std::pair<std::string, std::string> bad[] = {{"RANK", "-1"},
+                                                     {"RANK", "x"},
+                                                     {"RANK", ""},
+                                                     {"RANK", "8"},
+                                                     {"RANK", "1 "},
+                                                     {"WORLD_SIZE", "0"},
+                                                     {"MASTER_PORT", "65536"},
+                                                     {"LOCAL_WORLD_SIZE", "9"},
+                                                     {"LOCAL_WORLD_SIZE", "0"},
+                                                     {"WORLD_SIZE", "99999999999"}};
   for (const auto& [name, value] : bad) {
     const auto decoded = decode_with(name, value);
     ASSERT_FALSE(decoded.has_value()) << name << "=" << value;
     EXPECT_EQ(decoded.error().code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(decoded.error().message().find(name + "=" + value), std::string::npos) << decoded.error().message();
+    EXPECT_NE(decoded.error().message().find(name + "=" + value), std::string::npos)
+        << decoded.error().message();
   }
 }
 
