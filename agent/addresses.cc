@@ -49,6 +49,19 @@ std::string interface_with(const address& wanted) {
   return {};
 }
 
+address outside_address() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return address_v4::loopback();
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const auto found = from_sockaddr(entry->ifa_addr);
+    if (!found || found->is_loopback()) continue;
+    if (found->is_v6() && found->to_v6().is_link_local()) continue;
+    return *found;
+  }
+  return address_v4::loopback();
+}
+
 // Connecting a datagram socket only picks a route and a source address (udp(7)).
 address address_towards(const address& peer) {
   if (is_local_address(peer) && !peer.is_unspecified()) return peer;

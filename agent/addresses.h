@@ -14,6 +14,10 @@ bool is_local_address(const boost::asio::ip::address& address);
 // host's own. Loopback when there is no route. Nothing is sent.
 boost::asio::ip::address address_towards(const boost::asio::ip::address& peer);
 
+// An address under which other hosts may reach this one: the first that is neither loopback nor
+// link-local. Loopback when there is none.
+boost::asio::ip::address outside_address();
+
 // The name of the interface that has `address` ("eth0"); empty when none has it.
 std::string interface_with(const boost::asio::ip::address& address);
 

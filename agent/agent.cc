@@ -23,6 +23,11 @@ constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 constexpr int kPassedOn[] = {SIGUSR1, SIGUSR2};
 constexpr const char* kStopSignalNames = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 
+// Blocks the loop, so it must end well before the rendezvous takes our silence for death
+// (rendezvous/service.h).
+constexpr std::chrono::milliseconds kSweepBetweenRounds{1000};
+static_assert(kSweepBetweenRounds < rendezvous::kBeatEvery * (rendezvous::kSilenceTicks - 1));
+
 Time now() { return std::chrono::steady_clock::now(); }
 
 std::string this_host() {
@@ -174,7 +179,7 @@ void Agent::die_without_guardian() {
   children_.signal_groups(SIGKILL);
   end_descendants();
   remove_shared_memory(config_.job_cookie);
-  logs_.clean_up(false);
+  logs_.clean_up(true);
   exit_code_ = 128 + SIGKILL;
   loop_.stop();
 }
@@ -189,7 +194,7 @@ void Agent::perform(const Actions& actions) {
 }
 
 void Agent::perform(const JoinRound& /*action*/) {
-  sweep();
+  sweep(kSweepBetweenRounds);
   const auto store = link_->prepare_store();
   if (!store) {
     perform(lifecycle_.give_up({.hostname = hostname_, .message = store.error().message()}, now()));
@@ -284,7 +289,7 @@ void Agent::perform(const LeaveJob& action) {
 }
 
 void Agent::perform(const Finish& action) {
-  sweep();
+  sweep(kSweepLimit);
   exit_code_ = action.exit_code;
   print_ending();
   stdout_.flush();
@@ -298,8 +303,8 @@ void Agent::perform(const Finish& action) {
 }
 
 // Nothing of the attempt that ended may reach the next one, or stay when there is none.
-void Agent::sweep() {
-  for (const Stuck& left : end_descendants()) {
+void Agent::sweep(std::chrono::milliseconds limit) {
+  for (const Stuck& left : end_descendants(limit)) {
     log::warning(fmt::format(
         "process {} ({}) does not end after SIGKILL; it waits in the kernel in {}; left", left.pid,
         left.name, left.wait_channel));
@@ -325,11 +330,20 @@ void Agent::set_timer() {
 }
 
 void Agent::print_ending() {
-  if (lifecycle_.ending().succeeded) return;
-  std::string text =
-      lifecycle_.ending().signal == 0 ? failure_report(report_facts()) : std::string();
-  if (text.empty()) text = ending_line(lifecycle_.ending());
-  stderr_.write(text);
+  const Ending& ending = lifecycle_.ending();
+  if (ending.succeeded) return;
+  const std::string report = failure_report(report_facts());
+  stderr_.write(report);
+  // The report tells of this node's workers; a cause that is none of them gets its line.
+  const bool told = !report.empty() && ending.signal == 0 && !ending.link_error &&
+                    (!ending.cause || is_own_rank(ending.cause->rank));
+  if (!told) stderr_.write(ending_line(ending));
+}
+
+bool Agent::is_own_rank(int rank) const {
+  const rendezvous::Seat& seat =
+      lifecycle_.round().seats.at(static_cast<std::size_t>(lifecycle_.seat()));
+  return rank >= seat.first_rank && rank < seat.first_rank + seat.local_world_size;
 }
 
 ReportFacts Agent::report_facts() const {
@@ -357,8 +371,10 @@ ReportFacts Agent::report_facts() const {
 int run_agent(AgentConfig config, const GuardianLink& guardian) {
   ::signal(SIGPIPE,
            SIG_IGN);  // a console nobody reads must not end the job; workers get the default back
-  asio::io_context loop(1);
-  Agent agent(loop, std::move(config), guardian);
+  // Never destroyed: that would wait for a name look-up still under way, and this process ends with
+  // the agent anyway.
+  auto* loop = new asio::io_context(1);
+  Agent agent(*loop, std::move(config), guardian);
   return agent.run();
 }
 

@@ -59,9 +59,10 @@ class Agent {
   void start_worker(int local_rank);
   Result<SpawnSpec> spawn_spec(int local_rank);
   WorkerEnv worker_env(int local_rank, const std::string& error_file) const;
-  void sweep();
+  void sweep(std::chrono::milliseconds limit);
   void set_timer();
   void print_ending();
+  bool is_own_rank(int rank) const;
   ReportFacts report_facts() const;
   void die_without_guardian();
 

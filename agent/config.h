@@ -10,8 +10,12 @@
 #include <vector>
 
 #include "proto/result.h"
+#include "rendezvous/membership.h"
 
 namespace ddprun::agent {
+
+// Nodes that a job may have at most.
+inline constexpr int kMaxNodes = rendezvous::kMaxNodes;
 
 // Where one worker's output goes. Redirected: to its file only. Tee'd: to its file and, line by
 // line with a prefix, to the console. Neither: it inherits the console.

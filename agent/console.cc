@@ -85,10 +85,15 @@ void Console::tell_drained() {
   for (const auto& callback : std::exchange(drained_, {})) callback();
 }
 
-void Console::flush() {
+void Console::flush(std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
   pollfd writable{fd_, POLLOUT, 0};
   while (!queue_.empty()) {
-    if (write_chunk() == Progress::kWouldBlock) ::poll(&writable, 1, -1);
+    if (write_chunk() == Progress::kWritten) continue;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return;
+    ::poll(&writable, 1, static_cast<int>(left.count()));
   }
 }
 

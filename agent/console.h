@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <string>
@@ -35,8 +36,9 @@ class Console {
   // Called once when the backlog has drained below the limit.
   void when_drained(std::function<void()> callback) { drained_.push_back(std::move(callback)); }
 
-  // Writes what is queued, blocking. For the end of the launcher.
-  void flush();
+  // Writes what is queued, waiting for a slow reader up to `limit`; drops the rest. For the end of
+  // the launcher.
+  void flush(std::chrono::milliseconds limit = std::chrono::seconds(2));
 
  private:
   enum class Progress { kWritten, kWouldBlock };

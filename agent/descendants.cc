@@ -11,6 +11,7 @@
 #include <csignal>
 #include <fstream>
 #include <memory>
+#include <set>
 
 namespace ddprun::agent {
 namespace {
@@ -51,9 +52,9 @@ bool has_children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
 }
 
-void reap_dead() {
-  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
-  }
+// Reaps every dead child; their numbers may be used anew from here on.
+void reap_dead(std::set<pid_t>& signalled) {
+  for (pid_t dead = 0; (dead = ::waitpid(-1, nullptr, WNOHANG)) > 0;) signalled.erase(dead);
 }
 
 // Waits until one of our own children is dead or the deadline has come.
@@ -67,6 +68,16 @@ void wait_for_a_death(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   if (!fds.empty() && left > 0) ::poll(fds.data(), fds.size(), static_cast<int>(left));
   for (const pollfd& fd : fds) ::close(fd.fd);
+}
+
+std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
+  std::vector<Stuck> stuck;
+  for (const pid_t pid : pids) {
+    const std::string proc = "/proc/" + std::to_string(pid);
+    const std::string channel = first_line(proc + "/wchan");
+    stuck.push_back({pid, first_line(proc + "/comm"), channel.empty() ? "?" : channel});
+  }
+  return stuck;
 }
 
 }  // namespace
@@ -84,21 +95,20 @@ std::vector<pid_t> descendants(pid_t root) {
 
 std::vector<Stuck> end_descendants(std::chrono::milliseconds limit) {
   const Clock::time_point deadline = Clock::now() + limit;
+  std::set<pid_t> signalled;
   while (has_children()) {
-    for (const pid_t pid : descendants(::getpid())) ::kill(pid, SIGKILL);
-    reap_dead();
-    if (!has_children()) break;
-    if (Clock::now() >= deadline) {
-      std::vector<Stuck> stuck;
-      for (const pid_t pid : descendants(::getpid())) {
-        const std::string proc = "/proc/" + std::to_string(pid);
-        const std::string channel = first_line(proc + "/wchan");
-        stuck.push_back({pid, first_line(proc + "/comm"), channel.empty() ? "?" : channel});
-      }
-      return stuck;
+    // A process whose parent dies while we read moves up to us and may be in no list that we read.
+    // So look again until nothing new turns up, and only then wait.
+    bool found_new = false;
+    for (const pid_t pid : descendants(::getpid())) {
+      found_new = signalled.insert(pid).second || found_new;
+      ::kill(pid, SIGKILL);
     }
+    reap_dead(signalled);
+    if (Clock::now() >= deadline) return name_all(descendants(::getpid()));
+    if (found_new || !has_children()) continue;
     wait_for_a_death(deadline);
-    reap_dead();
+    reap_dead(signalled);
   }
   return {};
 }

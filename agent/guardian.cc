@@ -66,6 +66,8 @@ int run_guarded(const std::function<int(const GuardianLink&)>& agent) {
   GuardianLink link{.ignored_signals = ignored_signals()};
   const sigset_t watched = watched_signals();
   ::sigprocmask(SIG_BLOCK, &watched, nullptr);
+  ::signal(SIGCHLD, SIG_DFL);  // ignored by who started us, it would have the kernel reap the agent
+                               // without a word
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   int alive[2];
   const pid_t guardian = ::getpid();

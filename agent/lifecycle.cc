@@ -36,6 +36,7 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time 
   live_ = policy_.worker_count;
   started_ = now;
   ended_.clear();
+  killed_ = false;
   verdict_ = Verdict::kOpen;
   phase_ = Phase::kRunning;
   return {StartWorkers{}};
@@ -92,8 +93,7 @@ Actions Lifecycle::worker_exited(const WorkerExit& exit, Time now) {
 Actions Lifecycle::stop_requested(int signo, Time now) {
   if (phase_ == Phase::kDone) return {};
   if (ending_.signal != 0) {  // the second one: no more patience
-    kill_at_ = Time::max();
-    return live_ > 0 ? Actions{KillWorkers{}} : Actions{};
+    return live_ > 0 ? kill(now) : Actions{};
   }
   ending_.signal = signo;
   if (verdict_ ==
@@ -116,9 +116,25 @@ Actions Lifecycle::give_up(const rendezvous::Failure& reason, Time now) {
 }
 
 Actions Lifecycle::time_passed(Time now) {
-  if (now < kill_at_) return {};
-  kill_at_ = Time::max();
-  return live_ > 0 ? Actions{KillWorkers{}} : Actions{};
+  if (now < look_at_) return {};
+  look_at_ = Time::max();
+  if (live_ == 0) return {};
+  if (!killed_) return kill(now);
+  // Not even SIGKILL ended them: no new attempt beside a worker that may hold a GPU.
+  const rendezvous::Failure stuck = {
+      .hostname = policy_.hostname,
+      .message = fmt::format("{} of {} workers on {} did not end after SIGKILL", live_,
+                             policy_.worker_count, policy_.hostname)};
+  if (!ending_.cause) ending_.cause = stuck;
+  ending_.succeeded = false;
+  phase_ = Phase::kDone;
+  return {LeaveJob{stuck}, Finish{1}};
+}
+
+Actions Lifecycle::kill(Time now) {
+  killed_ = true;
+  look_at_ = now + policy_.kill_limit;
+  return {KillWorkers{}};
 }
 
 // Stops whatever still runs. Safe to call in any phase but kDone; a drain under way keeps its
@@ -129,19 +145,20 @@ Actions Lifecycle::drain(Verdict verdict, int signo, Time now) {
   verdict_ = verdict;
   if (live_ == 0) return verdict == Verdict::kOpen ? Actions{} : drained();
   if (already) return {};
-  kill_at_ = now + policy_.grace;
+  look_at_ = now + policy_.grace;
   return {SignalWorkers{signo}};
 }
 
 // The last worker is gone: act on the verdict, or wait for it.
 Actions Lifecycle::drained() {
-  kill_at_ = Time::max();
+  look_at_ = Time::max();
   switch (verdict_) {
     case Verdict::kOpen:
       return {};
     case Verdict::kRestart:
       phase_ = Phase::kJoining;
       verdict_ = Verdict::kOpen;
+      ended_.clear();  // what comes next has other causes
       return {JoinRound{}};
     case Verdict::kEnd:
       phase_ = Phase::kDone;

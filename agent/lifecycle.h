@@ -79,6 +79,9 @@ class Lifecycle {
  public:
   struct Policy {
     std::chrono::nanoseconds grace{};  // between the first signal and SIGKILL
+    // How long after SIGKILL a worker may take to go. One in uninterruptible sleep takes longer; it
+    // is left and the job ends.
+    std::chrono::nanoseconds kill_limit = std::chrono::seconds(10);
     int worker_count = 1;
     std::string hostname;
   };
@@ -103,7 +106,7 @@ class Lifecycle {
 
   // When time_passed() must be called, unless an event comes first. Time::max(): only an event
   // matters.
-  Time look_again_at() const { return kill_at_; }
+  Time look_again_at() const { return look_at_; }
 
   Phase phase() const { return phase_; }
   // The round in force; valid from kRunning on.
@@ -119,6 +122,7 @@ class Lifecycle {
 
   Actions drain(Verdict verdict, int signo, Time now);
   Actions drained();
+  Actions kill(Time now);
   rendezvous::Failure describe(const WorkerExit& exit) const;
 
   Policy policy_;
@@ -127,7 +131,8 @@ class Lifecycle {
   int seat_ = 0;
   int live_ = 0;
   Time started_{};
-  Time kill_at_ = Time::max();
+  Time look_at_ = Time::max();
+  bool killed_ = false;               // SIGKILL was sent to the workers of this round
   Verdict verdict_ = Verdict::kOpen;  // while draining: what comes after the last worker
   Ending ending_;
   std::vector<EndedWorker> ended_;

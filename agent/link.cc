@@ -35,7 +35,7 @@ asio::awaitable<Result<void>> Link::open(Attendance::NewsHandler news) {
   co_return Result<void>();
 }
 
-asio::awaitable<Result<asio::ip::address>> Link::resolve(const std::string& host) const {
+asio::awaitable<Result<asio::ip::address>> Link::resolve(const std::string& host) {
   boost::system::error_code not_numeric;
   const auto numeric = asio::ip::make_address(host, not_numeric);
   if (!not_numeric) co_return numeric;
@@ -47,7 +47,17 @@ asio::awaitable<Result<asio::ip::address>> Link::resolve(const std::string& host
                     fmt::format("look up the host '{}' of the rendezvous: {}", host,
                                 failed ? failed.message() : std::string("it has no address")));
   }
-  co_return found.begin()->endpoint().address();
+  const asio::ip::address address = found.begin()->endpoint().address();
+  if (!address.is_loopback() || plan_.node_count == 1) co_return address;
+  // Debian's hosts file gives the host's own name 127.0.1.1, where no other host can come in.
+  own_name_ = true;
+  co_return outside_address();
+}
+
+// The endpoint's own address, unless it is not ours to bind (a cluster's virtual address in front
+// of this host) or peers may know this host's name under another one.
+std::string Link::address_to_bind(const asio::ip::address& endpoint) const {
+  return is_local_address(endpoint) && !own_name_ ? endpoint.to_string() : "::";
 }
 
 // Finds out from which of our addresses the others see us.
@@ -67,10 +77,7 @@ asio::awaitable<Result<void>> Link::open_static(Attendance::NewsHandler news) {
     attend_remotely(std::move(news));
     co_return Result<void>();
   }
-  // A service address in front of this host (a cluster's virtual IP) cannot be bound: then every
-  // interface.
-  const std::string bind_to = is_local_address(*address) ? address->to_string() : "::";
-  auto acceptor = store::bind_listener(loop_, bind_to, plan_.port);
+  auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
   if (!acceptor) co_return acceptor.error();
   fixed_store_ = StoreAddress{plan_.host, acceptor->local_endpoint().port()};
   host_here(std::move(news), address->to_string());
@@ -91,8 +98,7 @@ asio::awaitable<Result<void>> Link::open_c10d(Attendance::NewsHandler news) {
       host_here(std::move(news), store_host_);
       co_return Result<void>();
     }
-    const std::string bind_to = is_local_address(*address) ? address->to_string() : "::";
-    auto acceptor = store::bind_listener(loop_, bind_to, plan_.port);
+    auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
     if (acceptor) {
       host_here(std::move(news), store_host_);
       open_front(std::move(*acceptor), false);

@@ -55,11 +55,12 @@ class Link {
   void serve_store();
 
  private:
-  asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host) const;
+  asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host);
   void face(const asio::ip::address& endpoint);
   asio::awaitable<Result<void>> open_c10d(rendezvous::Attendance::NewsHandler news);
   asio::awaitable<Result<void>> open_static(rendezvous::Attendance::NewsHandler news);
   void host_here(rendezvous::Attendance::NewsHandler news, const std::string& seen_at);
+  std::string address_to_bind(const asio::ip::address& endpoint) const;
   void open_front(asio::ip::tcp::acceptor acceptor, bool with_store);
   void attend_remotely(rendezvous::Attendance::NewsHandler news);
 
@@ -67,6 +68,8 @@ class Link {
   RendezvousPlan plan_;
   std::string store_host_ = "127.0.0.1";  // where this node's store listens and is reached
   std::string interface_;
+  bool own_name_ =
+      false;  // the endpoint is this host's own name, which its hosts file maps to loopback
   std::optional<StoreAddress> fixed_store_;  // static: this node's store has the endpoint's port
   std::optional<asio::ip::tcp::acceptor> prepared_;
   std::unique_ptr<store::Server> store_;

@@ -19,8 +19,9 @@ namespace ddprun::launcher {
 // Workers on one node. More is a slip of the keyboard: each costs a process and up to two pipes of
 // the agent.
 inline constexpr int kMaxWorkersPerNode = 4096;
-// Nodes of one job; the largest known jobs have some ten thousand.
-inline constexpr int kMaxNodes = 65536;
+// Nodes of one job: what a rendezvous holds (rendezvous/membership.h; plan.cc checks that the two
+// agree).
+inline constexpr int kMaxNodes = 1024;
 // Where a c10d rendezvous listens when the endpoint names no port (torchrun's choice).
 inline constexpr std::uint16_t kDefaultRendezvousPort = 29400;
 // Where a static rendezvous of several nodes listens when --master-port is not given (torchrun's

@@ -1,4 +1,5 @@
 // ddprun: options -> guardian -> agent -> exit code. Decides nothing itself.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -30,6 +31,15 @@ std::vector<std::string> process_variables() {
   return variables;
 }
 
+// A standard descriptor that is closed would be given to the next file opened, and what is meant
+// for the screen would go there.
+void fill_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    if (::open("/dev/null", O_RDWR) < 0) return;  // takes the lowest free number, which is `fd`
+  }
+}
+
 int run(const Options& options, const EnvLookup& env) {
   log::set_level(options.log_level);
   for (const std::string& warning : options.warnings) log::warning(warning);
@@ -53,6 +63,7 @@ int run(const Options& options, const EnvLookup& env) {
 
 int main(int argc, char** argv) {
   using namespace ddprun::launcher;  // NOLINT(google-build-using-namespace)
+  fill_standard_descriptors();
   const std::vector<std::string> args(argv + 1, argv + argc);
   const ddprun::EnvLookup env = process_environment();
   const Parsed parsed = parse(args, env, real_host_facts(env));

@@ -10,6 +10,9 @@
 namespace ddprun::launcher {
 namespace {
 
+static_assert(kMaxNodes == agent::kMaxNodes,
+              "--nnodes must not promise more than a rendezvous holds");
+
 // Not for workers: the token would show in every /proc/<pid>/environ below us, and in core dumps.
 constexpr const char* kTokenVariable = "DDPRUN_TOKEN";
 constexpr const char* kTokenFileVariable = "DDPRUN_TOKEN_FILE";

@@ -14,7 +14,7 @@
 namespace ddprun::rendezvous {
 
 // leave() blocks no longer than this for the host's receipt.
-inline constexpr std::chrono::milliseconds kLeaveLimit{200};
+inline constexpr std::chrono::milliseconds kLeaveLimit{1000};
 
 struct RemoteOptions {
   std::string host;  // name or numeric address, IPv6 without brackets

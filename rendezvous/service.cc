@@ -158,6 +158,9 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
         [self = self_, word = decode(in_)](Streams& streams) { streams.heard(self, word); });
   }
   void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
+  // Also when the server is shut down before the loop has heard of this stream: gRPC waits for
+  // every stream's end.
+  void OnCancel() override { perform(outbox_.abandon()); }
   void OnDone() override {
     forget();
     self_.reset();

@@ -26,7 +26,7 @@ inline constexpr std::chrono::milliseconds kBeatEvery{1000};
 inline constexpr int kSilenceTicks = 3;
 // How long the destruction of a Service waits for the last news (JobEnded) to be sent to nodes that
 // read slowly.
-inline constexpr std::chrono::milliseconds kFlushLimit{300};
+inline constexpr std::chrono::milliseconds kFlushLimit{2000};
 // Streams at once, authenticated ones: every node has one.
 inline constexpr int kMaxStreams = kMaxNodes;
 

@@ -72,7 +72,10 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
                       .timeout = options.timeout};
     return join_nccl(job, **meeting);
   }
-  const ShmJob job{.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout};
+  const ShmJob job{.rank = world.rank,
+                   .ranks = world.world_size,
+                   .timeout = options.timeout,
+                   .cookie = world.job_cookie};
   return join_shm(job, **meeting);
 }
 

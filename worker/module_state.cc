@@ -52,6 +52,12 @@ bool same(std::span<const std::int64_t> theirs, at::IntArrayRef ours) {
   return std::ranges::equal(theirs, ours);
 }
 
+std::string difference(const char* what, at::IntArrayRef mine, std::span<const std::int64_t> root) {
+  return fmt::format(
+      "{} [{}] appears not to match {} of the same param in process 0. There they are [{}].", what,
+      fmt::join(mine, ", "), what, fmt::join(root, ", "));
+}
+
 // Empty where this rank's parameters look like rank 0's.
 std::string shape_difference(const std::vector<NamedTensor>& parameters,
                              std::span<const std::int64_t> root, int rank) {
@@ -61,17 +67,17 @@ std::string shape_difference(const std::vector<NamedTensor>& parameters,
     const auto count = dims.empty() ? std::size_t{0} : static_cast<std::size_t>(dims.front());
     const auto sizes = take(root, count);
     const auto strides = take(root, count);
-    const bool sizes_differ = !same(sizes, tensor.sizes());
-    if (!sizes_differ && same(strides, tensor.strides())) continue;
+    std::string found;
+    if (!same(sizes, tensor.sizes())) {
+      found = difference("sizes", tensor.sizes(), sizes);
+    } else if (!same(strides, tensor.strides())) {
+      found = difference("strides", tensor.strides(), strides);
+    }
+    if (found.empty()) continue;
     return fmt::format(
-        "[{}]: params[{}] in this process with {} [{}] appears not to match {} of the same param "
-        "in "
-        "process 0. It is '{}' on rank {}; rank 0 has {} [{}]. All ranks must build the same "
-        "model.",
-        rank, i, sizes_differ ? "sizes" : "strides",
-        fmt::join(sizes_differ ? tensor.sizes() : tensor.strides(), ", "),
-        sizes_differ ? "sizes" : "strides", name, rank, sizes_differ ? "sizes" : "strides",
-        fmt::join(sizes_differ ? sizes : strides, ", "));
+        "[{}]: params[{}] in this process with {} It is '{}' on rank {}: all ranks "
+        "must build the same model.",
+        rank, i, found, name, rank);
   }
   return {};
 }

@@ -87,6 +87,8 @@ std::shared_ptr<std::byte> device_memory(std::size_t bytes) {
   std::shared_ptr<std::byte> owner(static_cast<std::byte*>(memory),
                                    [](std::byte* allocated) { cudaFree(allocated); });
   check_cuda(cudaMemset(memory, 0, bytes), "clear GPU memory");
+  // The clearing runs on the legacy stream, which our stream does not wait for.
+  check_cuda(cudaDeviceSynchronize(), "clear GPU memory");
   return owner;
 }
 

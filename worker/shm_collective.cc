@@ -46,8 +46,8 @@ struct Region {
 
 class ShmCollective final : public Collective {
  public:
-  ShmCollective(ShmSegment control, const ShmPeers::Options& options)
-      : peers_(std::move(control), options) {}
+  ShmCollective(ShmSegment control, const ShmPeers::Options& options, std::string cookie)
+      : peers_(std::move(control), options), cookie_(std::move(cookie)) {}
 
   int rank() const override { return static_cast<int>(peers_.rank()); }
   int world_size() const override { return static_cast<int>(peers_.ranks()); }
@@ -77,6 +77,7 @@ class ShmCollective final : public Collective {
   const PostSlot& look_at(std::size_t peer, std::uint32_t number, PostKind kind);
 
   ShmPeers peers_;
+  const std::string cookie_;
   std::vector<Region> regions_;
   Ticket launched_ = 0;
   Ticket added_ = 0;             // sums whose chunk this rank has added
@@ -103,7 +104,7 @@ std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t bytes) {
   Result<ShmSegment> segment = Error();
   std::string name;
   if (rank() == 0) {
-    segment = ShmSegment::create(bytes, "the gradient buckets");
+    segment = ShmSegment::create(bytes, "the gradient buckets", cookie_);
     name = segment ? segment->name() : kFailureMark + segment.error().message();
   }
   name = text_of(from_root(bytes_of(name), 0));
@@ -255,7 +256,7 @@ std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const st
 
 Result<ShmSegment> create_control(const ShmJob& job, Meeting& meeting) {
   auto control = ShmSegment::create(control_bytes(static_cast<std::size_t>(job.ranks)),
-                                    "the ranks' control area");
+                                    "the ranks' control area", job.cookie);
   if (control) {
     Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();
     header.magic = kControlMagic;
@@ -293,7 +294,7 @@ Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Meeting& meeting
   auto control = job.rank == 0 ? create_control(job, meeting) : open_control(job, meeting);
   if (!control) return control.error();
   const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
-  auto collective = std::make_unique<ShmCollective>(std::move(*control), options);
+  auto collective = std::make_unique<ShmCollective>(std::move(*control), options, job.cookie);
   try {
     collective->complete_meeting();
   } catch (const CollectiveError& error) {

@@ -17,6 +17,7 @@ struct ShmJob {
   int rank = 0;
   int ranks = 1;                        // all of them on this host
   std::chrono::milliseconds timeout{};  // of every wait for a peer
+  std::string cookie{};  // of the job; the agent removes segments whose names carry it
 };
 
 // Collective over the meeting. Errors: the meeting's; shared memory too small (on all ranks, in one

@@ -25,13 +25,15 @@ Error failed(std::string_view doing, const std::string& name, int error) {
   return {ErrorCode::kSystem, fmt::format("{} shared memory {}: {}", doing, name, reason(error))};
 }
 
-std::string fresh_name() {
+// Starts with the job's cookie, by which the agent finds what a killed rank left
+// (agent/shared_memory.h).
+std::string fresh_name(std::string_view cookie) {
   std::uint64_t number = 0;
   // Only its being fresh matters; O_EXCL catches a repetition.
   if (::getrandom(&number, sizeof number, 0) != sizeof number) {
     number = static_cast<std::uint64_t>(::getpid());
   }
-  return fmt::format("/ddprun-{}-{:016x}", ::getpid(), number);
+  return fmt::format("/ddprun-{}-{}-{:016x}", cookie, ::getpid(), number);
 }
 
 Error too_small(std::size_t bytes, std::string_view purpose) {
@@ -74,8 +76,9 @@ std::byte* map(int fd, std::size_t bytes) {
 
 }  // namespace
 
-Result<ShmSegment> ShmSegment::create(std::size_t bytes, std::string_view purpose) {
-  const std::string name = fresh_name();
+Result<ShmSegment> ShmSegment::create(std::size_t bytes, std::string_view purpose,
+                                      std::string_view cookie) {
+  const std::string name = fresh_name(cookie);
   const Descriptor file(
       ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly));
   if (file.fd < 0) return failed("create", name, errno);

@@ -17,7 +17,8 @@ class ShmSegment {
   // Creates and maps `bytes` of zeroed memory under a fresh random name. `purpose` completes the
   // error when it does not fit: "N MiB of shared memory needed for <purpose>, /dev/shm has M MiB
   // free: …".
-  static Result<ShmSegment> create(std::size_t bytes, std::string_view purpose);
+  static Result<ShmSegment> create(std::size_t bytes, std::string_view purpose,
+                                   std::string_view cookie);
 
   // Maps the segment another process created; it must still be linked and `bytes` long.
   static Result<ShmSegment> open(const std::string& name, std::size_t bytes);

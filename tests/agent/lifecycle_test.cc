@@ -17,6 +17,7 @@ using rendezvous::RoundBroken;
 using rendezvous::RoundPublished;
 
 constexpr auto kGrace = 30s;
+constexpr auto kKillLimit = 10s;
 
 // What an action is, for comparing whole answers.
 std::string name_of(const Action& action) {
@@ -66,7 +67,7 @@ class LifecycleTest : public testing::Test {
   }
 
   Time now{};
-  Lifecycle cycle{{.grace = kGrace, .worker_count = 2, .hostname = "h"}};
+  Lifecycle cycle{{.grace = kGrace, .kill_limit = kKillLimit, .worker_count = 2, .hostname = "h"}};
 };
 
 TEST_F(LifecycleTest, JoinsFirst) {
@@ -147,7 +148,16 @@ TEST_F(LifecycleTest, KillsAtTheDeadlineAndNotBefore) {
   cycle.worker_exited(exit(1, 7), now);
   EXPECT_EQ(names(cycle.time_passed(now + kGrace - 1ns)), Names{});
   EXPECT_EQ(names(cycle.time_passed(now + kGrace)), Names{"kill"});
-  EXPECT_EQ(cycle.look_again_at(), Time::max());
+  EXPECT_EQ(cycle.look_again_at(), now + kGrace + kKillLimit);
+}
+
+TEST_F(LifecycleTest, LeavesAWorkerThatNotEvenSigkillEndsAndDoesNotRestartBesideIt) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.round_broken(RoundBroken{1, {}}, now);
+  cycle.time_passed(now + kGrace);
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace + kKillLimit)), (Names{"leave", "finish:1"}));
+  EXPECT_EQ(cycle.ending().cause->message, "1 of 2 workers on h did not end after SIGKILL");
 }
 
 TEST_F(LifecycleTest, ASecondFailureWhileDrainingDoesNotMoveTheDeadline) {

@@ -185,6 +185,23 @@ TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {
   EXPECT_TRUE(descendants(::getpid()).empty());
 }
 
+// A child of a live worker, in a session of its own, changes its parent while the sweep reads the
+// lists.
+TEST_F(DescendantsTest, EndsWhatMovesUpWhileItLooks) {
+  for (int turn = 0; turn < 50; ++turn) {
+    Children children({});
+    Output output;
+    SpawnSpec spec = shell(0, "setsid sleep 300 & echo ready; sleep 300");
+    spec.out = output.writer();
+    ASSERT_TRUE(children.spawn(spec).has_value());
+    spec.out.close();
+    EXPECT_EQ(output.line(), "ready");
+    children.signal_groups(SIGKILL);
+    ASSERT_TRUE(end_descendants().empty()) << "turn " << turn;
+    EXPECT_EQ(output.text(), "");
+  }
+}
+
 TEST_F(DescendantsTest, EndsStoppedOnes) {
   Children children({});
   Output output;

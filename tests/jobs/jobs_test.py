@@ -104,11 +104,12 @@ class Failures(JobTest):
         self.assertIn("Signal 9 (SIGKILL)", err)
 
     def test_case_17_the_earlier_failure_wins(self):
-        fifo = self.fifo()
-        script = self.script(f'#!/bin/sh\nif test "$RANK" = 0; then read x < {fifo}; exit 3; fi\nexit 4\n')
+        script = self.script("#!/bin/sh\nif test $RANK = 0; then trap 'exit 3' TERM; echo > $0.ready\n"
+                             "while :; do sleep 0.1; done; fi\nuntil test -e $0.ready; do :; done\nexit 4\n")
         code, _, err = self.run_job("--nproc-per-node=2", "--monitor-interval=1", script)
         self.assertEqual(code, 1)
         self.assertRegex(err.partition("Root Cause")[2], r"rank +: 1 ")
+        self.assertIn("rank 0 (exitcode 3)", err)
 
     def test_case_24_restarts_are_counted(self):
         script = self.script("#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT\nexit 4\n")

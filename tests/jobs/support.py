@@ -63,6 +63,9 @@ class Job:
     def __init__(self, args, env=None, prefix=(), **popen):
         self.marker = uuid.uuid4().hex
         full = dict(os.environ if env is None else env)
+        if env is None:  # what a developer's shell may have set
+            for name in "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHON_EXEC":
+                full.pop(name, None)
         full[MARKER] = self.marker
         full.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
         self.process = subprocess.Popen(
@@ -88,11 +91,15 @@ class Job:
         return found
 
     def worker(self, rank):
-        """Pid of the session leader that has this global rank."""
-        for pid in self.processes():
+        """Pid of the agent's child that has this global rank; None when there is none (now)."""
+        try:
+            children = self.children_of(self.agent())
+        except (FileNotFoundError, ProcessLookupError, IndexError):
+            return None
+        for pid in children:
             try:
                 with open(f"/proc/{pid}/environ", "rb") as file:
-                    if f"RANK={rank}".encode() in file.read().split(b"\0") and os.getsid(pid) == pid:
+                    if f"RANK={rank}".encode() in file.read().split(b"\0"):
                         return pid
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -100,8 +107,12 @@ class Job:
 
     def agent(self):
         """Pid of the agent, the guardian's one child."""
-        with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
-            return int(file.read().split()[0])
+        return self.children_of(self.pid)[0]
+
+    @staticmethod
+    def children_of(pid):
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
 
     def finish(self, timeout=None):
         """Waits for the end; (exit code, stdout, stderr)."""

@@ -60,7 +60,7 @@ TEST(Options, Case9UsageErrorsExitWith2) {
 
 // Acceptance case 10: bad values are 1, each in one line that names the option.
 TEST(Options, Case10BadValuesExitWith1) {
-  const std::string nodes = ": expected N or MIN:MAX with 0 < MIN <= MAX <= 65536";
+  const std::string nodes = ": expected N or MIN:MAX with 0 < MIN <= MAX <= 1024";
   EXPECT_EQ(bad({"--nnodes=2:1", "E"}), "1 ddprun: --nnodes=2:1" + nodes);
   EXPECT_EQ(bad({"--nnodes=0", "E"}), "1 ddprun: --nnodes=0" + nodes);
   EXPECT_EQ(bad({"--nnodes=1:2:3", "E"}), "1 ddprun: --nnodes=1:2:3" + nodes);
