@@ -241,6 +241,8 @@ class Program(JobTest):
     def test_needs_libc_and_libm_only(self):
         text = subprocess.run(["readelf", "-d", DDPRUN], check=True, capture_output=True, text=True).stdout
         needed = set(re.findall(r"NEEDED.*\[(.*)\]", text))
+        if any(name.startswith(("libasan", "libtsan")) for name in needed):
+            self.skipTest("built for a sanitizer, whose runtime is a shared library")
         self.assertLessEqual(needed, {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"})
 
 
