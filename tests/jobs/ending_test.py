@@ -16,6 +16,12 @@ trap '' TERM INT HUP QUIT
 echo $RANK > {fifo}
 while :; do sleep 1000; done
 """
+# Says that it heard SIGTERM, and goes on. `wait` returns at a trapped signal, where a foreground command would hold it back.
+HEARING = """#!/bin/sh
+trap 'echo $RANK > {heard}' TERM
+echo $RANK > {fifo}
+while :; do sleep 1000 & wait; done
+"""
 # Descendants that fork twice, call setsid and ignore TERM; the worker lives on.
 ESCAPING = """#!/bin/sh
 (setsid sh -c "trap '' TERM HUP INT; (sleep 1000 &); echo $RANK > {fifo}; sleep 1000" &)
@@ -60,7 +66,7 @@ class Signals(JobTest):
         # A grace of 30 s, which is longer than the test waits. The workers say when the first signal has reached them: two that
         # come at once may melt into one.
         heard = self.fifo("heard")
-        job = self.start_workers(DEAF.replace("trap '' TERM", f"trap 'echo $RANK > {heard}' TERM\ntrap ''"))
+        job = self.start_workers(HEARING.replace("{heard}", str(heard)))
         job.process.send_signal(signal.SIGTERM)
         self.read_lines(heard, 2)
         job.process.send_signal(signal.SIGTERM)
