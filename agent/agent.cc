@@ -252,7 +252,7 @@ Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
 
 WorkerEnv Agent::worker_env(int local_rank, const std::string& error_file) const {
   const rendezvous::Round& round = lifecycle_.round();
-  const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(lifecycle_.seat()));
+  const rendezvous::Seat& seat = lifecycle_.own_seat();
   return {.rank = seat.first_rank + local_rank,
           .local_rank = local_rank,
           .world_size = round.world_size,
@@ -341,8 +341,7 @@ void Agent::print_ending() {
 }
 
 bool Agent::is_own_rank(int rank) const {
-  const rendezvous::Seat& seat =
-      lifecycle_.round().seats.at(static_cast<std::size_t>(lifecycle_.seat()));
+  const rendezvous::Seat& seat = lifecycle_.own_seat();
   return rank >= seat.first_rank && rank < seat.first_rank + seat.local_world_size;
 }
 
@@ -357,8 +356,7 @@ ReportFacts Agent::report_facts() const {
     if (!worker.exit.failed()) continue;
     const auto ago =
         std::chrono::duration_cast<std::chrono::system_clock::duration>(steady_now - worker.ended);
-    const rendezvous::Seat& seat =
-        lifecycle_.round().seats.at(static_cast<std::size_t>(lifecycle_.seat()));
+    const rendezvous::Seat& seat = lifecycle_.own_seat();
     facts.workers.push_back({.worker = worker,
                              .rank = seat.first_rank + worker.exit.local_rank,
                              .when = system_now - ago,

@@ -150,10 +150,4 @@ std::vector<WorkerExit> Children::reap() {
   return exits;
 }
 
-std::map<int, pid_t> Children::pids() const {
-  std::map<int, pid_t> by_rank;
-  for (const auto& [pid, worker] : workers_) by_rank[worker.local_rank] = pid;
-  return by_rank;
-}
-
 }  // namespace ddprun::agent

@@ -53,8 +53,6 @@ class Children {
   std::vector<WorkerExit> reap();
 
   std::size_t live() const { return workers_.size(); }
-  // Pids of the live workers by local rank.
-  std::map<int, pid_t> pids() const;
 
  private:
   struct Worker {

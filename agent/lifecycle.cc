@@ -168,7 +168,7 @@ Actions Lifecycle::drained() {
 }
 
 rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
-  const int rank = round_.seats.at(static_cast<std::size_t>(seat_)).first_rank + exit.local_rank;
+  const int rank = own_seat().first_rank + exit.local_rank;
   std::string how;
   if (exit.exec_errno != 0) {
     how = fmt::format("could not be started: {}", ::strerrordesc_np(exit.exec_errno));

@@ -112,6 +112,9 @@ class Lifecycle {
   // The round in force; valid from kRunning on.
   const rendezvous::Round& round() const { return round_; }
   int seat() const { return seat_; }
+  const rendezvous::Seat& own_seat() const {
+    return round_.seats.at(static_cast<std::size_t>(seat_));
+  }
   int live_workers() const { return live_; }
   const Ending& ending() const { return ending_; }
   // The workers of this round that have ended, in the order in which that was noticed.

@@ -1,6 +1,5 @@
 // ddprun: options -> guardian -> agent -> exit code. Decides nothing itself.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
