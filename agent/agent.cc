@@ -209,7 +209,7 @@ void Agent::perform(const JoinRound& /*action*/) {
                                              : -1,
                             .store_address = store->host,
                             .store_port = store->port,
-                            .max_restarts = config_.max_restarts});
+                            .max_restarts = config_.restarts.max_restarts});
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {
@@ -266,7 +266,7 @@ WorkerEnv Agent::worker_env(int local_rank, const std::string& error_file) const
           .master_port = round.master_port,
           .run_id = config_.rendezvous.run_id,
           .restart_count = round.restart_count,
-          .max_restarts = config_.max_restarts,
+          .max_restarts = config_.restarts.max_restarts,
           .use_agent_store = true,
           .error_file = error_file,
           .job_cookie = config_.job_cookie};
@@ -349,7 +349,7 @@ ReportFacts Agent::report_facts() const {
   ReportFacts facts{.entry = config_.entry,
                     .hostname = hostname_,
                     .attempt = lifecycle_.round().restart_count,
-                    .max_restarts = config_.max_restarts};
+                    .max_restarts = config_.restarts.max_restarts};
   const auto steady_now = now();
   const auto system_now = std::chrono::system_clock::now();
   for (const EndedWorker& worker : lifecycle_.ended()) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +26,38 @@ struct StreamPlan {
   bool redirect_stderr = false;
   bool tee_stdout = false;
   bool tee_stderr = false;
+  bool shown = true;  // false: --local-ranks-filter keeps it from the console; files have it all
+};
+
+// How tee'd lines look, and which of them also go to the node's filtered_{stdout,stderr}.log.
+struct OutputPlan {
+  // Macros ${role_name}, ${local_rank}, ${rank}, ${hostname}, ${restart}; unknown ones stay.
+  std::string prefix_template = "[${role_name}${local_rank}]:";
+  // Unset: no filtered file. A line that contains one of the texts is duplicated; the empty text
+  // matches every line.
+  std::optional<std::vector<std::string>> stdout_filters{};
+  std::optional<std::vector<std::string>> stderr_filters{};
+  bool fold = false;  // equal lines of several ranks are shown once: "[ranks 1-7] …"
+};
+
+// What ends a job, and what a signal turns into on its way to the workers.
+struct SignalPlan {
+  std::vector<int> stop{SIGTERM, SIGINT, SIGHUP, SIGQUIT};   // each means "end the job"
+  std::string stop_names = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as given, for the workers
+  // Received signal -> what it is taken for (--signal-map USR1=TERM).
+  std::map<int, int> map{};
+};
+
+// Restarts beyond torchrun's plain count.
+struct RestartPlan {
+  int max_restarts = 0;
+  // 0: max_restarts counts over the whole job. Else: over any span of this length.
+  std::chrono::milliseconds window{0};
+  // Wait before the second restart in a row, doubled for each further one up to `backoff_max`, with
+  // jitter; an attempt that ran longer than the window (or backoff_max) is progress and begins
+  // anew. 0: no wait.
+  std::chrono::milliseconds backoff{0};
+  std::chrono::milliseconds backoff_max{0};
 };
 
 // The program of one worker: an executable found (file) and its arguments, argv[0] first.
@@ -56,10 +90,22 @@ struct AgentConfig {
   RendezvousPlan rendezvous;
   int worker_count = 1;
   std::string role = "default";
-  int max_restarts = 0;
+  RestartPlan restarts;
+  SignalPlan signals;
   std::chrono::nanoseconds grace = std::chrono::seconds(30);
   std::string log_dir;              // empty: a temporary folder; "/dev/null": no files at all
   std::vector<StreamPlan> streams;  // one per local rank
+  OutputPlan output;
+  // --virtual-local-rank: every worker is told LOCAL_RANK=0 and sees one device, entry [local rank]
+  // of this list in CUDA_VISIBLE_DEVICES. Empty: off.
+  std::vector<std::string> virtual_devices;
+  bool detailed_exit_codes = false;  // docs/torchrun.md, "Exit codes"; else torchrun's
+  bool quiet = false;                // no line of our own but errors
+  bool console_events = false;       // --event-log-handler=console: JSON lines on stderr
+  std::string error_report;          // --error-report: the failure report as JSON; empty: none
+  std::string error_file;            // TORCHELASTIC_ERROR_FILE of the launcher; empty: none
+  // The watchdog's FIFO (TORCHELASTIC_ENABLE_FILE_TIMER=1): unset: off; empty: a path of our own.
+  std::optional<std::string> timer_file;
   std::function<Command(int local_rank)> command;
   std::vector<std::string> base_env;  // NAME=value; what workers inherit before their own variables
   std::string job_cookie;  // unique on this host; in every worker's environment as DDPRUN_JOB

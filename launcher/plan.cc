@@ -94,7 +94,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.rendezvous = rendezvous_plan(options, inherited.token);
   agent.worker_count = options.workers_per_node;
   agent.role = options.role;
-  agent.max_restarts = options.max_restarts;
+  agent.restarts.max_restarts = options.max_restarts;
   agent.grace = options.shutdown_timeout;
   agent.log_dir = options.log_dir.value_or("");
   agent.streams = stream_plans(options);
