@@ -31,7 +31,6 @@ class BucketQueue {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
   bool all_launched() const { return next_ == pending_.size(); }
-  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_.at(parameter); }
 
   // Parameters whose gradient has not become ready in this pass, ascending.
   std::vector<std::size_t> missing() const;

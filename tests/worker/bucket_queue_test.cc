@@ -58,12 +58,6 @@ TEST(BucketQueue, AwaitsEverythingAgainAfterRearming) {
   EXPECT_TRUE(launchable(queue).empty());
 }
 
-TEST(BucketQueue, KnowsTheBucketOfAParameter) {
-  const BucketQueue queue({{2, 0}, {1}});
-  EXPECT_EQ(queue.bucket_of(0), 0U);
-  EXPECT_EQ(queue.bucket_of(1), 1U);
-}
-
 TEST(BucketQueue, LaunchesEveryBucketOnceAndInOrderWhateverTheArrivals) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
