@@ -58,7 +58,9 @@ std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
 }
 
 GradientReducer::Options reducer_options(const DataParallelOptions& options) {
-  return {.bucket_limits_bytes = {options.first_bucket_bytes, options.bucket_cap_bytes},
+  const std::size_t cap = options.bucket_cap_bytes.value_or(kBucketCapBytes);
+  const std::size_t first = options.bucket_cap_bytes.value_or(kFirstBucketBytes);
+  return {.bucket_limits_bytes = {options.first_bucket_bytes.value_or(first), cap},
           .mode = options.gradient_as_bucket_view ? GradientMode::kView : GradientMode::kCopy};
 }
 

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,10 +34,16 @@ namespace ddprun::worker {
 
 class GradientReducer;
 
+// PyTorch 2.11's limits. The first bucket is small, so that its sum starts early; but whoever sets
+// a cap sets it for all buckets (torch/nn/parallel/distributed.py, _ddp_init_helper).
+inline constexpr std::size_t kBucketCapBytes = std::size_t{25} << 20;
+inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
+
 struct DataParallelOptions {
-  std::size_t bucket_cap_bytes = std::size_t{25} << 20;  // PyTorch's bucket_cap_mb
-  std::size_t first_bucket_bytes =
-      std::size_t{1} << 20;  // the first bucket of the rebuilt ones: small, so that it starts early
+  // Of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes.
+  std::optional<std::size_t> bucket_cap_bytes;
+  // Of the first rebuilt bucket. Unset: bucket_cap_bytes where that is set, else kFirstBucketBytes.
+  std::optional<std::size_t> first_bucket_bytes;
   bool gradient_as_bucket_view =
       true;  // `.grad` lies in the bucket: no copy back, no second buffer
   bool broadcast_buffers =

@@ -25,6 +25,14 @@ std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters) 
   return sizes;
 }
 
+void require_dense(const std::string& name, const at::Tensor& gradient) {
+  if (gradient.layout() == at::kStrided) return;
+  throw std::runtime_error(
+      fmt::format("the gradient of parameter '{}' is sparse: sparse gradients are not supported; "
+                  "make its layer with sparse=false",
+                  name));
+}
+
 // A number that takes part in an operation without changing its dtype, as a Python float would.
 at::Tensor wrapped_number(double value) {
   at::Tensor number = at::scalar_tensor(value, at::kDouble);
@@ -47,7 +55,7 @@ void GradientBuckets::carve(BucketPlan plan) {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
     // Its place will belong to another parameter.
-    if (gradient.defined() && gradient.is_alias_of(views_[i])) gradient = gradient.clone();
+    if (gradient.defined() && lies_in_bucket(i, gradient)) gradient = gradient.clone();
   }
   plan_ = std::move(plan);
   const BucketLayout layout = lay_out(sizes_, plan_);
@@ -73,6 +81,7 @@ void GradientBuckets::adopt_gradients() {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
     if (!gradient.defined()) continue;
+    require_dense(parameters_[i].name, gradient);
     views_[i].copy_(gradient);
     gradient = views_[i];
   }
@@ -87,13 +96,15 @@ at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* me
   return at::from_blob(memory, parameter.sizes(), keep_alive, options);
 }
 
+// A sparse tensor has no storage that could be compared: its layout is asked first.
+bool GradientBuckets::lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const {
+  return gradient.layout() == at::kStrided && gradient.is_alias_of(views_[parameter]);
+}
+
 void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& gradient) {
   const at::Tensor& view = views_[parameter];
   const std::string& name = parameters_[parameter].name;
-  if (gradient.layout() != at::kStrided) {
-    throw std::runtime_error(fmt::format(
-        "the gradient of parameter '{}' is sparse: sparse gradients are not supported", name));
-  }
+  require_dense(name, gradient);
   if (gradient.scalar_type() != view.scalar_type() || gradient.numel() != view.numel()) {
     throw std::runtime_error(
         fmt::format("the gradient of parameter '{}' has another dtype or size than it", name));
@@ -113,7 +124,7 @@ void GradientBuckets::fill(std::size_t parameter, int ranks) {
     view.zero_();
     return;
   }
-  if (gradient.is_alias_of(view)) {
+  if (lies_in_bucket(parameter, gradient)) {
     view.div_(ranks);
     return;
   }
@@ -127,13 +138,15 @@ void GradientBuckets::give_back(std::size_t bucket) {
     at::Tensor& gradient = parameters_[index].tensor.mutable_grad();
     const at::Tensor& view = views_[index];
     if (mode_ == GradientMode::kCopy) {
-      if (!gradient.defined())
+      if (!gradient.defined()) {
         gradient = view.clone();
-      else
-        gradient.copy_(view);
+        continue;
+      }
+      require_dense(parameters_[index].name, gradient);
+      gradient.copy_(view);
     } else if (!gradient.defined()) {
       gradient = view;
-    } else if (!gradient.is_alias_of(view)) {
+    } else if (!lies_in_bucket(index, gradient)) {
       throw std::runtime_error(fmt::format(
           "Detected at least one parameter gradient is not the expected DDP bucket view with "
           "gradient_as_bucket_view=True. It is '{}': its .grad was replaced while backward() ran, "

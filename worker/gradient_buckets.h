@@ -48,6 +48,7 @@ class GradientBuckets {
  private:
   void adopt_gradients();
   at::Tensor make_view(const at::Tensor& parameter, std::byte* memory) const;
+  bool lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const;
   void check_layout(std::size_t parameter, const at::Tensor& gradient);
 
   std::vector<NamedTensor> parameters_;

@@ -132,6 +132,30 @@ TEST(DataParallel, LaunchesRebuiltBucketsInIndexOrderWhileBackwardRuns) {
   });
 }
 
+// As torch.nn.parallel.DistributedDataParallel does with bucket_cap_mb given or not.
+TEST(DataParallel, TakesACapAsTheFirstBucketsLimitToo) {
+  run_torch_ranks(1, [](Collective& /*unused*/) {
+    const auto alone = make_alone_collective();
+    const auto buckets = [&alone](const DataParallelOptions& options) {
+      Chain net(1 << 18);  // three parameters of 1 MiB
+      DataParallel parallel(net.ptr(), *alone, options);
+      for (int pass = 0; pass < 2; ++pass) {
+        parallel.forward(net, torch::ones({1 << 18})).sum().backward();
+      }
+      std::vector<std::size_t> sizes;
+      for (const auto& bucket : parallel.buckets()) sizes.push_back(bucket.size());
+      return sizes;
+    };
+    using Sizes = std::vector<std::size_t>;
+    constexpr std::size_t kMiB = std::size_t{1} << 20;
+    EXPECT_EQ(buckets({}), (Sizes{1, 2}));
+    EXPECT_EQ(buckets({.bucket_cap_bytes = 2 * kMiB}), (Sizes{2, 1}));
+    EXPECT_EQ(buckets({.bucket_cap_bytes = kBucketCapBytes}), (Sizes{3}));
+    EXPECT_EQ(buckets({.bucket_cap_bytes = 2 * kMiB, .first_bucket_bytes = kMiB}), (Sizes{1, 2}));
+    EXPECT_EQ(buckets({.first_bucket_bytes = 2 * kMiB}), (Sizes{2, 1}));
+  });
+}
+
 TEST(DataParallel, UsesRankZerosBucketsWhateverTheOrderElsewhere) {
   run_torch_ranks(2, [](Collective& collective) {
     Chain net;
@@ -307,6 +331,50 @@ TEST(DataParallelErrors, NoticeAReplacedGradient) {
         << message;
     EXPECT_NE(message.find("'second'"), std::string::npos) << message;
   });
+}
+
+TEST(DataParallelErrors, RefuseASparseGradientInOneLine) {
+  for (const bool view : {true, false}) {
+    run_torch_ranks(2, [view](Collective& collective) {
+      torch::nn::Embedding net(torch::nn::EmbeddingOptions(5, 3).sparse(true));
+      const auto refusal = [&](DataParallel& parallel) {
+        return message_of([&] { parallel.forward(net, torch::tensor({1, 3})).sum().backward(); });
+      };
+      const std::string expected =
+          "the gradient of parameter 'weight' is sparse: sparse gradients are not supported; make "
+          "its layer with sparse=false";
+      {
+        DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
+        EXPECT_EQ(refusal(parallel), expected);
+      }
+      // Also one that is there before: taken over in view mode, found by the first pass else.
+      ASSERT_EQ(net->weight.grad().layout(), at::kSparse);
+      EXPECT_EQ(message_of([&] {
+                  DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
+                  throw std::runtime_error(refusal(parallel));
+                }),
+                expected);
+    });
+  }
+}
+
+TEST(DataParallelErrors, NoticeAGradientThatAHookMadeSparse) {
+  for (const bool view : {true, false}) {
+    run_torch_ranks(2, [view](Collective& collective) {
+      Chain net;
+      DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
+      net->first.register_hook([&net](const at::Tensor& gradient) {
+        net->second.mutable_grad() = net->second.grad().to_sparse();
+        return gradient;
+      });
+      const auto message =
+          message_of([&] { parallel.forward(net, torch::ones({4})).sum().backward(); });
+      EXPECT_NE(message.find(view ? "is not the expected DDP bucket view" : "is sparse"),
+                std::string::npos)
+          << message;
+      EXPECT_NE(message.find("'second'"), std::string::npos) << message;
+    });
+  }
 }
 
 TEST(DataParallelErrors, RefuseWhatIsNotBuiltByName) {
