@@ -37,8 +37,8 @@ struct Process {
 // Meets the other ranks of the job; returns when all are there. Without a launcher's environment: a
 // world of one. CPU: all ranks must be on this host (shared memory). CUDA: NCCL, any hosts. Errors,
 // one line each: a broken environment, no store at MASTER_ADDR:MASTER_PORT, no launcher's store,
-// CPU ranks on several hosts, shared memory too small, no GPU, a rank that does not come within the
-// timeout.
+// CPU ranks on several hosts, no GPU, a rank that does not come within the timeout. Throws
+// LoggedError where shared memory is too small: one line for the host is in the log already.
 Result<Process> bootstrap(const BootstrapOptions& options = {});
 
 }  // namespace ddprun::worker

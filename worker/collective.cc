@@ -14,6 +14,8 @@ constexpr std::size_t kAlignBytes = 64;
 // World of one: nothing travels.
 class AloneCollective final : public Collective {
  public:
+  explicit AloneCollective(Ticket last_ticket) : launched_(last_ticket) {}
+
   int rank() const override { return 0; }
   int world_size() const override { return 1; }
   Device device() const override { return Device::kCpu; }
@@ -32,7 +34,7 @@ class AloneCollective final : public Collective {
     return ++launched_;
   }
   void progress() override {}
-  void wait(Ticket ticket) override { DDPRUN_ASSERT(ticket <= launched_); }
+  void wait(Ticket ticket) override { DDPRUN_ASSERT(reached(launched_, ticket)); }
   void broadcast(Flat /*flat*/, int root) override { DDPRUN_ASSERT(root == 0); }
 
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
@@ -42,7 +44,7 @@ class AloneCollective final : public Collective {
   void barrier() override {}
 
  private:
-  Ticket launched_ = 0;
+  Ticket launched_;
 };
 
 }  // namespace
@@ -105,6 +107,8 @@ std::vector<std::byte> Collective::from_root(std::span<const std::byte> mine, in
   return all;
 }
 
-std::unique_ptr<Collective> make_alone_collective() { return std::make_unique<AloneCollective>(); }
+std::unique_ptr<Collective> make_alone_collective(Ticket last_ticket) {
+  return std::make_unique<AloneCollective>(last_ticket);
+}
 
 }  // namespace ddprun::worker

@@ -21,6 +21,12 @@ class CollectiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A failure that all ranks of the host share and the one that met it has logged already: the
+// program ends, without another line.
+class LoggedError : public CollectiveError {
+  using CollectiveError::CollectiveError;
+};
+
 enum class Dtype : std::uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt32, kInt64, kByte };
 
 // Bytes of one element.
@@ -38,8 +44,14 @@ struct Flat {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Names one launched sum; tickets count up by one per launch.
+// Names one launched sum; tickets count up by one per launch, and wrap.
 using Ticket = std::uint32_t;
+
+// Whether a counter that wraps has come to `target`. True for what lies less than 2^31 steps back,
+// far more than are ever under way at once.
+constexpr bool reached(std::uint32_t value, std::uint32_t target) {
+  return static_cast<std::int32_t>(value - target) >= 0;
+}
 
 class Collective {
  public:
@@ -62,6 +74,7 @@ class Collective {
 
   // Starts summing `flat` over all ranks, in place, and returns at once. `flat` lies in allocated
   // memory, at the same offset on all ranks, and must not be touched until wait(ticket) returned.
+  // A sum under way holds its memory: the caller may let go of the pointer before it is complete.
   // On CUDA the sum starts after what the current stream holds now. Floats of 16 bits are summed in
   // 32 bits and rounded once. Not kByte.
   virtual Ticket launch_sum(Flat flat) = 0;
@@ -101,7 +114,7 @@ class Collective {
   static void check_gather_size(std::size_t bytes);
 };
 
-// A world of one, on CPU.
-std::unique_ptr<Collective> make_alone_collective();
+// A world of one, on CPU. Its tickets count on from `last_ticket`, so that the wrap can be tested.
+std::unique_ptr<Collective> make_alone_collective(Ticket last_ticket = 0);
 
 }  // namespace ddprun::worker

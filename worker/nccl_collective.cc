@@ -96,6 +96,7 @@ class NcclCollective final : public Collective {
  public:
   explicit NcclCollective(const NcclJob& job)
       : job_(job),
+        launched_(job.last_ticket),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true,
                                              static_cast<c10::DeviceIndex>(job.local_rank))) {}
   NcclCollective(const NcclCollective&) = delete;
@@ -113,7 +114,7 @@ class NcclCollective final : public Collective {
   Device device() const override { return Device::kCuda; }
   std::string_view name() const override { return "nccl"; }
 
-  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return device_memory(bytes); }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
   Ticket launch_sum(Flat flat) override;
   void progress() override { check_health("sum of gradients"); }
   void wait(Ticket ticket) override;
@@ -122,8 +123,13 @@ class NcclCollective final : public Collective {
   void barrier() override { all_gather({}); }
 
  private:
+  struct Allocation {
+    std::weak_ptr<std::byte> memory;
+    std::size_t bytes;
+  };
   struct Pending {
     Ticket ticket;
+    std::shared_ptr<std::byte> memory;  // the caller may have let go of it
     Event done;
   };
 
@@ -133,16 +139,18 @@ class NcclCollective final : public Collective {
   [[noreturn]] void fail(const std::string& why);
   template <typename Done>
   void poll(const char* doing, Done done);
+  std::shared_ptr<std::byte> owner_of(const Flat& flat) const;
   void follow_current_stream();
   void complete(const char* doing);
   std::vector<std::byte> gather_equal(std::span<const std::byte> mine);
   void leave() noexcept;
 
   NcclJob job_;
+  Ticket launched_;
   c10::cuda::CUDAStream stream_;  // from a shared pool; kept for life
   ncclComm_t comm_ = nullptr;
   bool failed_ = false;
-  Ticket launched_ = 0;
+  std::vector<Allocation> allocations_;
   std::deque<Pending> pending_;  // in ticket order
 };
 
@@ -214,19 +222,37 @@ void NcclCollective::complete(const char* doing) {
   poll(doing, [&done] { return done.passed(); });
 }
 
+std::shared_ptr<std::byte> NcclCollective::allocate(std::size_t bytes) {
+  std::erase_if(allocations_, [](const Allocation& made) { return made.memory.expired(); });
+  auto memory = device_memory(bytes);
+  allocations_.push_back({memory, bytes});
+  return memory;
+}
+
+std::shared_ptr<std::byte> NcclCollective::owner_of(const Flat& flat) const {
+  const auto* data = static_cast<const std::byte*>(flat.data);
+  for (const Allocation& made : allocations_) {
+    auto memory = made.memory.lock();
+    if (memory == nullptr || data < memory.get()) continue;
+    if (data + flat.bytes() <= memory.get() + made.bytes) return memory;
+  }
+  throw CollectiveError("sum of memory that did not come from allocate()");
+}
+
 Ticket NcclCollective::launch_sum(Flat flat) {
   DDPRUN_ASSERT(flat.dtype != Dtype::kByte);
+  auto memory = owner_of(flat);
   follow_current_stream();
   settle(ncclAllReduce(flat.data, flat.data, flat.count, nccl_type(flat.dtype), ncclSum, comm_,
                        stream_.stream()),
          "launch of a sum");
-  Pending& launched = pending_.emplace_back(Pending{++launched_, Event()});
+  Pending& launched = pending_.emplace_back(Pending{++launched_, std::move(memory), Event()});
   launched.done.record(stream_.stream());
   return launched_;
 }
 
 void NcclCollective::wait(Ticket ticket) {
-  while (!pending_.empty() && pending_.front().ticket <= ticket) {
+  while (!pending_.empty() && reached(ticket, pending_.front().ticket)) {
     poll("sum of gradients", [this] { return pending_.front().done.passed(); });
     pending_.pop_front();
   }

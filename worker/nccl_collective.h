@@ -19,6 +19,7 @@ struct NcclJob {
   int ranks = 1;
   int local_rank = 0;                   // the number of this rank's GPU
   std::chrono::milliseconds timeout{};  // of the bring-up, and of each collective afterwards
+  Ticket last_ticket = 0;  // tickets count on from here, so that the wrap can be tested
 };
 
 // Collective over the meeting. Makes GPU local_rank this thread's current device. Errors: no NCCL

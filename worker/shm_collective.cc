@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "proto/assert.h"
+#include "proto/log.h"
 #include "worker/ring_order.h"
 #include "worker/shm_layout.h"
 #include "worker/shm_peers.h"
@@ -35,6 +37,17 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 std::string text_of(const std::vector<std::byte>& blob) {
   return {reinterpret_cast<const char*>(blob.data()), blob.size()};
+}
+
+// Said here, before the other ranks hear of it: they may end at once and take this process along.
+std::string logged(const Error& error) {
+  log::error(error.message());
+  return error.message();
+}
+
+// What rank 0 tells the others of a segment that it wanted to make.
+std::string name_or_failure(const Result<ShmSegment>& segment) {
+  return segment ? segment->name() : kFailureMark + logged(segment.error());
 }
 
 // Memory for sums: one slice a rank. The mapping is also held by whoever holds a slice's pointer.
@@ -79,6 +92,9 @@ class ShmCollective final : public Collective {
   ShmPeers peers_;
   const std::string cookie_;
   std::vector<Region> regions_;
+  // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have let
+  // go of it.
+  std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
   Ticket launched_ = 0;
   Ticket added_ = 0;             // sums whose chunk this rank has added
   std::uint32_t operation_ = 0;  // gathers, barriers, pieces of broadcasts
@@ -105,17 +121,17 @@ std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t bytes) {
   std::string name;
   if (rank() == 0) {
     segment = ShmSegment::create(bytes, "the gradient buckets", cookie_);
-    name = segment ? segment->name() : kFailureMark + segment.error().message();
+    name = name_or_failure(segment);
   }
   name = text_of(from_root(bytes_of(name), 0));
-  if (name.starts_with(kFailureMark)) throw CollectiveError(name.substr(1));
+  if (name.starts_with(kFailureMark)) throw LoggedError(name.substr(1));
   if (rank() != 0) segment = ShmSegment::open(name, bytes);
-  const std::string failure = segment ? "" : segment.error().message();
+  const std::string failure = segment ? "" : logged(segment.error());
   const auto failures =
       all_gather(bytes_of(failure).first(std::min(failure.size(), kStagingBytes)));
   if (rank() == 0) segment->unlink();  // everybody has mapped it, or will never
   for (const auto& theirs : failures) {
-    if (!theirs.empty()) throw CollectiveError(text_of(theirs));
+    if (!theirs.empty()) throw LoggedError(text_of(theirs));
   }
   return std::make_shared<ShmSegment>(std::move(*segment));
 }
@@ -144,6 +160,7 @@ Ticket ShmCollective::launch_sum(Flat flat) {
   // The slot about to be overwritten has been read by all once they have added that sum.
   peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, "sum of gradients");
   peers_.mine().sums[++launched_ % kSumSlots] = sum;
+  held_[launched_ % kSumSlots] = regions_[sum.region].segment.lock();
   advance(peers_.mine().launched, launched_);
   return launched_;
 }
@@ -189,6 +206,7 @@ void ShmCollective::add_chunk(Ticket ticket) {
     buffers[k] = region.base + owner * region.slice_bytes + sum.offset_bytes + chunk.begin;
   }
   sum_to_all(buffers, (chunk.end - chunk.begin) / element, sum.dtype);
+  held_[ticket % kSumSlots].reset();
   added_ = ticket;
   advance(peers_.mine().summed, ticket);
 }
@@ -264,16 +282,16 @@ Result<ShmSegment> create_control(const ShmJob& job, Meeting& meeting) {
     header.ranks = static_cast<std::uint32_t>(job.ranks);
   }
   // Also the failure is announced: the others should not wait for a segment that never comes.
-  const auto told =
-      meeting.announce(control ? control->name() : kFailureMark + control.error().message());
-  if (!told && control) return told.error();
+  const auto told = meeting.announce(name_or_failure(control));
+  if (!control) throw LoggedError(control.error().message());
+  if (!told) return told.error();
   return control;
 }
 
 Result<ShmSegment> open_control(const ShmJob& job, Meeting& meeting) {
   auto name = meeting.hear();
   if (!name) return name.error();
-  if (name->starts_with(kFailureMark)) return Error(ErrorCode::kSystem, name->substr(1));
+  if (name->starts_with(kFailureMark)) throw LoggedError(name->substr(1));
   auto control = ShmSegment::open(*name, control_bytes(static_cast<std::size_t>(job.ranks)));
   if (!control) return control;
   const Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();

@@ -20,8 +20,8 @@ struct ShmJob {
   std::string cookie{};  // of the job; the agent removes segments whose names carry it
 };
 
-// Collective over the meeting. Errors: the meeting's; shared memory too small (on all ranks, in one
-// line).
+// Collective over the meeting. Errors: the meeting's. Throws LoggedError, on all ranks, where rank
+// 0 cannot have the shared memory.
 Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Meeting& meeting);
 
 }  // namespace ddprun::worker

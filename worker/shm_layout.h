@@ -25,11 +25,6 @@ struct alignas(kLineBytes) Word {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "words are shared between processes");
 
-// Counters wrap; differences stay small.
-inline bool reached(std::uint32_t value, std::uint32_t target) {
-  return static_cast<std::int32_t>(value - target) >= 0;
-}
-
 // A launched sum, as its rank sees it. The other ranks compare it with theirs before they add
 // unlike things.
 struct SumSlot {

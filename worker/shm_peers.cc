@@ -30,13 +30,14 @@ std::uint32_t* address(std::atomic<std::uint32_t>& word) {
   return reinterpret_cast<std::uint32_t*>(&word);
 }
 
-// Whether `limit` passed. Shared between processes: no FUTEX_PRIVATE_FLAG.
-bool futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
-                std::chrono::milliseconds limit) {
-  const timespec timeout{.tv_sec = limit.count() / 1000,
-                         .tv_nsec = limit.count() % 1000 * 1'000'000};
-  const auto woken = ::syscall(SYS_futex, address(word), FUTEX_WAIT, seen, &timeout, nullptr, 0);
-  return woken != 0 && errno == ETIMEDOUT;
+// Ends after `limit`, by a wake, by a signal, or for no reason: the caller looks for itself. Shared
+// between processes: no FUTEX_PRIVATE_FLAG.
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                std::chrono::nanoseconds limit) {
+  const auto nanoseconds = std::max<std::int64_t>(limit.count(), 0);
+  const timespec timeout{.tv_sec = nanoseconds / 1'000'000'000,
+                         .tv_nsec = nanoseconds % 1'000'000'000};
+  ::syscall(SYS_futex, address(word), FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 
 void futex_wake(std::atomic<std::uint32_t>& word) {
@@ -90,12 +91,17 @@ void ShmPeers::wait_for(std::size_t peer, Word RankArea::*word, std::uint32_t ta
   Word& awaited = area(peer).*word;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
   if (worth_spinning() && spin(awaited, target)) return;
-  const auto deadline = Clock::now() + timeout_;
+  auto now = Clock::now();
+  const auto deadline = now + timeout_;
+  auto next_look = now + slice_;
   while (!reached(awaited.value.load(std::memory_order_acquire), target)) {
     throw_if_aborted();
-    if (sleep(awaited, target) == Woken::kBySliceEnd) {
-      check_peer(peer, awaited, target, {doing, deadline});
-    }
+    sleep(awaited, target, next_look - now);
+    // By the clock, not by what ended the sleep: signals can come more often than slices end.
+    now = Clock::now();
+    if (now < next_look) continue;
+    check_peer(peer, awaited, target, {doing, deadline});
+    next_look = now + slice_;
   }
 }
 
@@ -136,13 +142,12 @@ bool ShmPeers::spin(const Word& word, std::uint32_t target) {
   return false;
 }
 
-ShmPeers::Woken ShmPeers::sleep(Word& word, std::uint32_t target) const {
+void ShmPeers::sleep(Word& word, std::uint32_t target, std::chrono::nanoseconds limit) const {
   word.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = word.value.load(std::memory_order_seq_cst);
   const bool aborted = view_.header().aborted.load(std::memory_order_seq_cst) != 0;
-  const bool timed_out = !reached(seen, target) && !aborted && futex_wait(word.value, seen, slice_);
+  if (!reached(seen, target) && !aborted) futex_wait(word.value, seen, limit);
   word.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  return timed_out ? Woken::kBySliceEnd : Woken::kByNews;
 }
 
 bool ShmPeers::died(std::size_t peer) {

@@ -15,7 +15,8 @@
 
 namespace ddprun::worker {
 
-// A sleeping wait looks up this often for an abort, a dead peer or the deadline.
+// So often a wait looks whether the peer has died or the deadline has passed, however often it is
+// woken in between, by signals for example.
 inline constexpr std::chrono::milliseconds kWaitSlice{100};
 
 // Busy waiting before sleeping, when every local rank can have a core: longer than a peer that is
@@ -72,8 +73,7 @@ class ShmPeers {
  private:
   bool worth_spinning();
   bool spin(const Word& word, std::uint32_t target);
-  enum class Woken { kByNews, kBySliceEnd };
-  Woken sleep(Word& word, std::uint32_t target) const;
+  void sleep(Word& word, std::uint32_t target, std::chrono::nanoseconds limit) const;
   struct Wait {
     const char* doing;
     std::chrono::steady_clock::time_point deadline;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <ctime>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -56,6 +58,9 @@ std::vector<std::string> segments_left() {
   ::closedir(folder);
   return names;
 }
+
+// What must come at once; a rank that hangs is killed by SIGALRM.
+constexpr unsigned kSoonSeconds = 10;
 
 class ShmRanks : public ::testing::TestWithParam<int> {};
 
@@ -200,6 +205,27 @@ TEST_P(ShmRanks, HaveSeveralRegionsOfMemoryAtOnce) {
   });
 }
 
+// What is added for another rank must not lie in memory that this one has unmapped.
+TEST_P(ShmRanks, CompleteASumWhoseMemoryTheCallerLetGo) {
+  run_ranks(GetParam(), [](Collective& collective) {
+    constexpr std::size_t kCount = 100'000;
+    auto memory = collective.allocate(kCount * sizeof(std::int32_t));
+    auto* data = reinterpret_cast<std::int32_t*>(memory.get());
+    std::fill_n(data, kCount, collective.rank() + 1);
+    const Ticket sum = collective.launch_sum({data, kCount, Dtype::kInt32});
+    const bool lets_go = collective.rank() % 2 == 0;
+    const std::weak_ptr<std::byte> seen = memory;
+    if (lets_go) memory.reset();
+    collective.wait(sum);
+    EXPECT_EQ(seen.expired(), lets_go) << "held no longer than needed";
+    const int world = collective.world_size();
+    if (!lets_go) {
+      const std::vector<std::int32_t> expected(kCount, world * (world + 1) / 2);
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), data));
+    }
+  });
+}
+
 // 2 and 3: unrolled; 4: may be more than cores, so no spin; 7: tiled kernel.
 INSTANTIATE_TEST_SUITE_P(Ranks, ShmRanks, ::testing::Values(2, 3, 4, 7));
 
@@ -216,6 +242,53 @@ TEST(ShmFailures, ToldByTheSurvivorsWhenAPeerIsKilledInASum) {
   EXPECT_TRUE(WIFEXITED(statuses[0]) && WEXITSTATUS(statuses[0]) == 0);
   EXPECT_TRUE(WIFSIGNALED(statuses[1]) && WTERMSIG(statuses[1]) == SIGKILL);
   EXPECT_TRUE(WIFEXITED(statuses[2]) && WEXITSTATUS(statuses[2]) == 0);
+}
+
+// Signals far more often than a wait looks for dead peers. Not by alarm(): that ends a hung rank.
+void interrupt_this_process_every_5_ms() {
+  static volatile std::sig_atomic_t interruptions = 0;
+  struct sigaction action {};
+  action.sa_handler = [](int /*signal*/) { interruptions = interruptions + 1; };
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+  struct sigevent event {};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGUSR1;
+  timer_t timer{};
+  ASSERT_EQ(::timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
+  const itimerspec often{.it_interval = {.tv_sec = 0, .tv_nsec = 5'000'000},
+                         .it_value = {.tv_sec = 0, .tv_nsec = 5'000'000}};
+  ASSERT_EQ(::timer_settime(timer, 0, &often, nullptr), 0);
+}
+
+TEST(ShmFailures, NoticeADeadPeerAlsoUnderARainOfSignals) {
+  const auto statuses = run_ranks_to_end({.ranks = 2}, [](Collective& collective) {
+    ::alarm(kSoonSeconds);
+    if (collective.rank() == 1) ::raise(SIGKILL);
+    interrupt_this_process_every_5_ms();
+    const auto message = message_of([&] { collective.barrier(); });
+    EXPECT_NE(message.find("has ended"), std::string::npos) << message;
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
+TEST(ShmFailures, KeepADeadlineAlsoUnderARainOfSignals) {
+  int gate[2];
+  ASSERT_EQ(::pipe(gate), 0);
+  const RanksOptions options{.ranks = 2, .timeout = std::chrono::milliseconds(300)};
+  const auto statuses = run_ranks_to_end(options, [&gate](Collective& collective) {
+    ::alarm(kSoonSeconds);
+    char byte = 0;
+    if (collective.rank() == 1) {  // alive until rank 0 has given up
+      EXPECT_EQ(::read(gate[0], &byte, 1), 1);
+      return;
+    }
+    interrupt_this_process_every_5_ms();
+    const auto message = message_of([&] { collective.barrier(); });
+    EXPECT_NE(message.find("did not come within 0.3 s"), std::string::npos) << message;
+    EXPECT_EQ(::write(gate[1], &byte, 1), 1);
+  });
+  for (const int status : statuses) EXPECT_EQ(status, 0);
 }
 
 TEST(ShmFailures, DoNotBlameAPeerThatEndedAfterItsPartWasDone) {
@@ -286,7 +359,19 @@ TEST(ShmFailures, RefuseMemoryThatIsNotTheirs) {
   });
 }
 
-TEST(ShmFailures, SayOnAllRanksThatSharedMemoryIsTooSmall) {
+TEST(ShmFailures, SayOnAllRanksThatSharedMemoryIsTooSmallAndLogItOnce) {
+  ::testing::internal::CaptureStderr();
+  run_ranks(3, [](Collective& collective) {
+    EXPECT_THROW(collective.allocate(std::size_t{1} << 44), LoggedError);
+  });
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::ranges::count(log, '\n'), 1) << log;
+  EXPECT_NE(log.find("50331648 MiB of shared memory needed for the gradient buckets"),
+            std::string::npos)
+      << log;
+}
+
+TEST(ShmFailures, StayWholeWhenSharedMemoryIsTooSmall) {
   run_ranks(2, [](Collective& collective) {
     const auto message = message_of([&] { collective.allocate(std::size_t{1} << 44); });
     EXPECT_NE(message.find("33554432 MiB of shared memory needed for the gradient buckets"),
