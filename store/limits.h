@@ -1,9 +1,11 @@
 // Bounds of the store: what one request, one connection and the whole server may take. A breach
-// costs the connection that caused it, nobody else. The first three are PyTorch's own (torch 2.11,
+// costs the connection that caused it, nobody else, and one of the server's as a whole the newcomer
+// or whoever holds most. The first three are PyTorch's own (torch 2.11,
 // libuv server), so that both sides agree on what fits; the others bound what PyTorch leaves
 // unbounded. Plain numbers; no code of the room decides by anything else.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 
 namespace ddprun::store {
@@ -21,7 +23,8 @@ inline constexpr std::size_t kKeysPerRequest = 131'072;
 inline constexpr std::size_t kRequestBytes = 64 * kMiB;
 // Bytes of the answer to one request: a MULTI_GET may name a large value 131,072 times.
 inline constexpr std::size_t kReplyBytes = 256 * kMiB;
-// Open connections: 65,536 ranks, each with a clone of its store.
+// Open connections: 65,536 ranks, each with a clone of its store. The process's descriptors may
+// allow fewer (store/descriptors.h).
 inline constexpr std::size_t kConnections = 131'072;
 // Map keys and queues together: 65,536 ranks with 64 keys each.
 inline constexpr std::size_t kKeys = std::size_t{1} << 22;
@@ -35,8 +38,11 @@ inline constexpr std::size_t kRegistrations = std::size_t{1} << 25;
 // when it ends.
 inline constexpr std::size_t kWaitsPerConnection = 16;
 // Bytes of unfinished requests and unsent answers over all connections: 4,096 slow ranks with 750
-// KiB of answer, twice.
+// KiB of answer, twice. Beyond it the connection that holds most is dropped.
 inline constexpr std::size_t kBufferedBytes = 8192 * kMiB;
+// From connecting to a whole VALIDATE. A client sends it at once; whoever is silent holds a
+// descriptor. Long enough for lost packets and a client's machine that swaps.
+inline constexpr std::chrono::milliseconds kHandshakeLimit{10'000};
 // What a map entry costs besides its bytes (node, two string headers, bucket), rounded.
 inline constexpr std::size_t kEntryOverheadBytes = 96;
 
@@ -52,6 +58,7 @@ struct Limits {
   std::size_t registrations = kRegistrations;
   std::size_t waits_per_connection = kWaitsPerConnection;
   std::size_t buffered_bytes = kBufferedBytes;
+  std::chrono::milliseconds handshake = kHandshakeLimit;
 };
 
 }  // namespace ddprun::store

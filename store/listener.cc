@@ -22,9 +22,9 @@ using boost::system::error_code;
 
 // Connections accepted before the loop turns to others. A storm of 4,000 clients is 32 turns.
 constexpr int kAcceptBatch = 128;
-// How long accepting rests when descriptors or memory ran out: nothing tells us when there are some
-// again.
-constexpr std::chrono::milliseconds kExhaustedPause{100};
+// How long accepting rests when descriptors or memory ran out and no connection of ours ends
+// meanwhile: nothing tells us when another part of the process, or of the host, gives some back.
+constexpr std::chrono::seconds kExhaustedPause{5};
 
 Error bind_error(const std::string& address, std::uint16_t port, const error_code& failure) {
   const auto error = [&](ErrorCode code, std::string_view what) {
@@ -55,7 +55,7 @@ error_code open_and_bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint)
   if (failure) return failure;
   acceptor.bind(endpoint, failure);
   if (failure) return failure;
-  acceptor.listen(asio::socket_base::max_listen_connections, failure);
+  acceptor.listen(kQueueLimit, failure);
   return failure;
 }
 
@@ -94,7 +94,7 @@ Listener::Listener(tcp::acceptor bound)
 
 Result<void> Listener::listen() {
   error_code failure;
-  acceptor_.listen(asio::socket_base::max_listen_connections, failure);
+  acceptor_.listen(kQueueLimit, failure);
   if (!failure) return {};
   error_code unknown;
   const auto bound = acceptor_.local_endpoint(unknown);
@@ -105,15 +105,14 @@ asio::awaitable<void> Listener::run(std::shared_ptr<Listener> self, Taker take) 
   while (self->acceptor_.is_open()) {
     const auto [failure] = co_await self->acceptor_.async_wait(tcp::acceptor::wait_read, kAsTuple);
     if (failure || !self->acceptor_.is_open()) co_return;
-    if (self->accept_batch(take) == Batch::kDone) continue;
-    log::warning(
-        "store: cannot accept connections: out of file descriptors or memory; trying again");
+    if (self->accept_batch(kAcceptBatch, take) == Batch::kDone) continue;
+    self->tell_exhausted();
     co_await expires(self->pause_, kExhaustedPause);
   }
 }
 
-Listener::Batch Listener::accept_batch(const Taker& take) {
-  for (int i = 0; i < kAcceptBatch && acceptor_.is_open(); ++i) {
+Listener::Batch Listener::accept_batch(int most, const Taker& take) {
+  for (int i = 0; i < most && acceptor_.is_open(); ++i) {
     const int descriptor = accept_one();
     if (descriptor < 0) return is_exhausted(errno) ? Batch::kExhausted : Batch::kDone;
     tcp::socket socket(acceptor_.get_executor());
@@ -138,10 +137,23 @@ int Listener::accept_one() {
   }
 }
 
-void Listener::drop_queue() {
-  for (int descriptor = accept_one(); descriptor >= 0; descriptor = accept_one())
-    ::close(descriptor);
+void Listener::tell_exhausted() {
+  if (!exhausted_told_)
+    log::warning(
+        "store: cannot accept connections: out of file descriptors or memory; going on when there "
+        "are some");
+  exhausted_told_ = true;
 }
+
+void Listener::take_queue(const Taker& take) {
+  if (accept_batch(kMostQueued, take) == Batch::kExhausted) tell_exhausted();
+}
+
+void Listener::drop_queue() {
+  take_queue([](const tcp::socket&) {});
+}
+
+void Listener::resume() { pause_.cancel(); }
 
 void Listener::close() {
   error_code ignored;

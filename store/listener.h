@@ -18,6 +18,11 @@ namespace ddprun::store {
 
 namespace asio = boost::asio;
 
+// Connections that may wait to be accepted: as many as the host allows (net.core.somaxconn cuts
+// it). The kernel lets one more in than it was told.
+inline constexpr int kQueueLimit = asio::socket_base::max_listen_connections;
+inline constexpr int kMostQueued = kQueueLimit + 1;
+
 // Binds `numeric_address` (IPv4 or IPv6, never a name) and `port` (0: the kernel picks) and
 // listens, so that a taken port shows here and connections made from now on wait in the kernel. An
 // IPv6 address takes IPv4 peers too where it is `::`. Errors name address, port and what to do:
@@ -37,15 +42,22 @@ class Listener {
   explicit Listener(asio::ip::tcp::acceptor bound);
 
   // Accepts until close() and hands each connection, prepared, to `take`. `self` keeps the listener
-  // alive.
+  // alive. Where descriptors or memory run out it says so once and rests until resume(), or for
+  // some seconds.
   static asio::awaitable<void> run(std::shared_ptr<Listener> self, Taker take);
 
   // Starts listening (again), with the longest queue the host allows. Empty on success, else what
   // failed.
   Result<void> listen();
 
-  // Accepts and closes whatever waits in the queue now.
+  // Accepts what waits in the queue now and hands it to `take`, as run() does. Ends
+  // however many connect meanwhile: after kMostQueued.
+  void take_queue(const Taker& take);
+  // As take_queue(), and closes them.
   void drop_queue();
+
+  // Descriptors came free: ends the rest of run(), if it rests.
+  void resume();
 
   // Ends run(). May be called again.
   void close();
@@ -53,12 +65,14 @@ class Listener {
  private:
   enum class Batch { kDone, kExhausted };  // kExhausted: out of descriptors or memory
 
-  Batch accept_batch(const Taker& take);
+  Batch accept_batch(int most, const Taker& take);
+  void tell_exhausted();
   int accept_one();
 
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   asio::ip::tcp protocol_ = asio::ip::tcp::v4();
+  bool exhausted_told_ = false;
 };
 
 }  // namespace ddprun::store

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +20,7 @@
 #include "proto/assert.h"
 #include "proto/log.h"
 #include "proto/loop.h"
+#include "store/descriptors.h"
 #include "store/table.h"
 #include "store/wire.h"
 
@@ -24,6 +29,7 @@ namespace {
 
 using asio::ip::tcp;
 using boost::system::error_code;
+using Time = std::chrono::steady_clock::time_point;
 
 // What an idle connection reads into. Most requests fit; whatever does not goes on in the buffer
 // that all share, so that an idle connection does not own 256 KiB.
@@ -58,7 +64,7 @@ struct Connection {
 class Server::Core {
  public:
   Core(asio::io_context& loop, Limits limits)
-      : loop_(loop), limits_(limits), table_(std::in_place, limits_) {}
+      : loop_(loop), limits_(limits), table_(std::in_place, limits_), greeting_timer_(loop) {}
 
   static void serve(const std::shared_ptr<Core>& self, tcp::acceptor bound);
   static void adopt(const std::shared_ptr<Core>& self, tcp::socket socket);
@@ -69,6 +75,12 @@ class Server::Core {
   const Table& table() const { return *table_; }
 
  private:
+  // A connection that owes its VALIDATE.
+  struct Greeting {
+    ConnectionId id;
+    Time until;
+  };
+
   static asio::awaitable<void> converse(std::shared_ptr<Core> self,
                                         std::shared_ptr<Connection> connection);
   static asio::awaitable<void> send_rest(Core& self, Connection& connection);
@@ -80,6 +92,12 @@ class Server::Core {
   void deliver(Connection& connection);
   void send(Connection& connection, std::string_view bytes);
   void account(Connection& connection);
+  void drop_largest();
+  bool has_room_for(tcp::socket& socket) const;
+  void tell_full();
+  static void expect_greeting(const std::shared_ptr<Core>& self, ConnectionId id);
+  static void watch_greetings(const std::shared_ptr<Core>& self);
+  void end_late_greetings(Time now);
   void refuse(Connection& connection, const Error& error);
   static void report_refusal(const Connection& connection, const Error& error);
   void drop(Connection& connection);
@@ -96,7 +114,10 @@ class Server::Core {
       std::vector<char>(kSharedReadBytes);  // used between two suspensions only
   std::size_t buffered_bytes_ = 0;
   ConnectionId next_id_ = 1;
-  bool full_ = false;  // the connection limit was met, and said so
+  const int first_reserved_ = first_reserved_descriptor();
+  std::deque<Greeting> greetings_;  // by age, so by deadline; those that came stay in until then
+  asio::steady_timer greeting_timer_;
+  bool full_told_ = false;  // that connections were refused; once an attempt
   bool closed_ = false;
 };
 
@@ -114,21 +135,65 @@ void Server::Core::serve(const std::shared_ptr<Core>& self, tcp::acceptor bound)
 
 void Server::Core::adopt(const std::shared_ptr<Core>& self, tcp::socket socket) {
   if (self->closed_) return;
-  if (self->connections_.size() >= self->limits_.connections) {
-    if (!self->full_)
-      log::warning(fmt::format("store: connections refused: {} are open, the limit",
-                               self->limits_.connections));
-    self->full_ = true;
-    return;
-  }
+  if (!self->has_room_for(socket)) return self->tell_full();
   const auto connection =
       std::make_shared<Connection>(self->next_id_++, std::move(socket), self->limits_);
   self->connections_.emplace(connection->id, connection);
+  expect_greeting(self, connection->id);
   spawn(self->loop_, "store peer", converse(self, connection));
+}
+
+bool Server::Core::has_room_for(tcp::socket& socket) const {
+  return connections_.size() < limits_.connections && socket.native_handle() < first_reserved_;
+}
+
+void Server::Core::tell_full() {
+  if (full_told_) return;
+  full_told_ = true;
+  const bool by_limit = connections_.size() >= limits_.connections;
+  log::warning(fmt::format("store: connections are refused: {} are open, {}", connections_.size(),
+                           by_limit ? "the limit"
+                                    : "and the other descriptors of this process are kept for the "
+                                      "launcher; raise the hard limit (ulimit -Hn)"));
+}
+
+// One timer for all: with one limit the oldest connection is due first.
+void Server::Core::expect_greeting(const std::shared_ptr<Core>& self, ConnectionId id) {
+  self->greetings_.push_back({id, std::chrono::steady_clock::now() + self->limits_.handshake});
+  if (self->greetings_.size() == 1) watch_greetings(self);
+}
+
+void Server::Core::watch_greetings(const std::shared_ptr<Core>& self) {
+  self->greeting_timer_.expires_at(self->greetings_.front().until);
+  self->greeting_timer_.async_wait([watched = std::weak_ptr(self)](const error_code& cancelled) {
+    const auto core = watched.lock();
+    if (cancelled || !core) return;
+    core->end_late_greetings(std::chrono::steady_clock::now());
+    if (!core->greetings_.empty()) watch_greetings(core);
+  });
+}
+
+void Server::Core::end_late_greetings(Time now) {
+  while (!greetings_.empty() && greetings_.front().until <= now) {
+    const auto late = connections_.find(greetings_.front().id);
+    greetings_.pop_front();
+    if (late == connections_.end() || late->second->decoder.validated()) continue;
+    const auto keep_alive = late->second;
+    error_code ignored;
+    // Bytes that lie here unread are our own delay (a stopped machine), not the client's.
+    if (keep_alive->socket.available(ignored) > 0) {
+      greetings_.push_back({keep_alive->id, now + limits_.handshake});
+      continue;
+    }
+    report_refusal(*keep_alive, {ErrorCode::kTimedOut, fmt::format("no VALIDATE within {} ms",
+                                                                   limits_.handshake.count())});
+    drop(*keep_alive);
+  }
 }
 
 void Server::Core::reset() {
   drop_all();
+  full_told_ = false;
   for (const auto& listener : listeners_) listener->drop_queue();
   table_.emplace(limits_);
 }
@@ -143,6 +208,8 @@ void Server::Core::close() {
 
 void Server::Core::drop_all() {
   while (!connections_.empty()) drop(*std::shared_ptr<Connection>(connections_.begin()->second));
+  greetings_.clear();
+  greeting_timer_.cancel();
 }
 
 // Reads, answers, and sends what the kernel would not take at once, in turn, until either side ends
@@ -263,17 +330,26 @@ void Server::Core::send(Connection& connection, std::string_view bytes) {
   connection.socket.cancel(failure);
 }
 
-// Keeps count of the memory that peers make us hold; the one that passes the limit is dropped.
+// Keeps count of the memory that peers make us hold.
 void Server::Core::account(Connection& connection) {
   if (!connection.open) return;
   const std::size_t holds = connection.decoder.held_bytes() + connection.unsent.size();
   buffered_bytes_ += holds;
   buffered_bytes_ -= connection.counted;
   connection.counted = holds;
-  if (buffered_bytes_ <= limits_.buffered_bytes) return;
-  report_refusal(connection, {ErrorCode::kLimit,
-                              fmt::format("buffered bytes: at most {}", limits_.buffered_bytes)});
-  drop(connection);
+  while (buffered_bytes_ > limits_.buffered_bytes) drop_largest();
+}
+
+// Not the one that happened to pass the limit: a hoarder could make everybody else pay.
+void Server::Core::drop_largest() {
+  const auto largest = std::ranges::max_element(
+      connections_, {}, [](const auto& entry) { return entry.second->counted; });
+  const auto keep_alive = largest->second;
+  report_refusal(*keep_alive,
+                 {ErrorCode::kLimit,
+                  fmt::format("it holds most, {} bytes, of the {} that all may make us buffer",
+                              keep_alive->counted, limits_.buffered_bytes)});
+  drop(*keep_alive);
 }
 
 // Ends a connection that broke a rule; answers to its earlier requests are sent as far as the
@@ -294,12 +370,12 @@ void Server::Core::report_refusal(const Connection& connection, const Error& err
 void Server::Core::drop(Connection& connection) {
   if (!connection.open) return;
   connection.open = false;
-  full_ = false;
   buffered_bytes_ -= connection.counted;
   table_->disconnect(connection.id);
   error_code ignored;
   connection.socket.close(ignored);
   connections_.erase(connection.id);  // its coroutine still owns it
+  for (const auto& listener : listeners_) listener->resume();
 }
 
 Server::Server(asio::io_context& loop, Limits limits)

@@ -1,9 +1,10 @@
 // Serves one Table over TCP to TCPStore clients: one coroutine per connection on the caller's loop.
 // Answers of one readable event leave in one send; a slow or silent client delays nobody else;
-// nothing here ever resolves a name. No authentication: the protocol has none, so listen on an
-// address that only the job can reach. All members are called on the loop's thread; the loop must
-// outlive the server. The server may be destroyed at any time: coroutines that are still suspended
-// end by themselves, at the latest when the loop is destroyed.
+// nothing here ever resolves a name. Who does not say VALIDATE in time is dropped, and connections
+// leave descriptors for the rest of the process (store/descriptors.h). No authentication: the
+// protocol has none, so listen on an address that only the job can reach. All members are called on
+// the loop's thread; the loop must outlive the server. The server may be destroyed at any time:
+// coroutines that are still suspended end by themselves, at the latest when the loop is destroyed.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -94,6 +94,9 @@ class Decoder {
   // Ends the borrowing of feed() early: copies what is not decoded yet.
   void keep();
 
+  // Whether VALIDATE came and was right.
+  bool validated() const { return validated_; }
+
   // Bytes held here for requests that are not decoded yet (0 while they are only borrowed).
   std::size_t held_bytes() const { return pending_.size(); }
 

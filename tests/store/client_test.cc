@@ -110,8 +110,8 @@ TEST_F(StoreClient, AWaitRunsOutAndTheClientGoesOn) {
       << waited.error().message();
   EXPECT_NE(waited.error().message().find("not there in 250 ms"), std::string::npos);
   ASSERT_TRUE(client().add(key("good"), 1).has_value());
-  EXPECT_TRUE(client().wait(key("good"), milliseconds(250)).has_value());
-  EXPECT_TRUE(client().wait(Strings{}, milliseconds(250)).has_value());
+  EXPECT_TRUE(client().wait(key("good"), kPatience).has_value());
+  EXPECT_TRUE(client().wait(Strings{}, kPatience).has_value());
 }
 
 TEST_F(StoreClient, AWaitOfNoTimeEndsAtOnce) {
@@ -177,7 +177,7 @@ TEST_F(StoreClient, SetsAndGetsMany) {
   std::reverse(keys.begin(), keys.end());
   std::reverse(values.begin(), values.end());
   EXPECT_EQ(client().multi_get(keys).value(), values);
-  EXPECT_TRUE(client().wait(keys, milliseconds(1000)).has_value());
+  EXPECT_TRUE(client().wait(keys, kPatience).has_value());
 }
 
 TEST_F(StoreClient, ALargeValueComesBackWhole) {
@@ -203,7 +203,7 @@ TEST_F(StoreClient, QueuesAreFirstInFirstOut) {
   ASSERT_TRUE(client().queue_push(queue, "2").has_value());
   EXPECT_TRUE(client().check(Strings{queue}).value());
   EXPECT_EQ(client().queue_length(queue).value(), 2);
-  EXPECT_TRUE(client().wait(queue, milliseconds(1000)).has_value());
+  EXPECT_TRUE(client().wait(queue, kPatience).has_value());
   EXPECT_EQ(client().queue_pop(queue).value(), "1");
   EXPECT_EQ(client().queue_pop(queue).value(), "2");
   EXPECT_EQ(client().queue_pop(queue).value(), std::nullopt);

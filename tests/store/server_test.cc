@@ -219,34 +219,6 @@ TEST(Server, MayDieWithALoopThatNeverRunsAgain) {
   EXPECT_TRUE(peer.is_closed());
 }
 
-TEST(Server, RefusesConnectionsBeyondItsLimit) {
-  ServedStore store(Limits{.connections = 2});
-  RawPeer first = RawPeer::greeted(store.port());
-  RawPeer second = RawPeer::greeted(store.port());
-  ASSERT_TRUE(first.answers_ping());
-  ASSERT_TRUE(second.answers_ping());
-  EXPECT_TRUE(RawPeer::greeted(store.port()).is_closed());
-  first.socket().close();
-  ASSERT_TRUE(store.eventually([](const Server& server) { return server.connections() == 1; }));
-  EXPECT_TRUE(RawPeer::greeted(store.port()).answers_ping());
-}
-
-TEST(Server, DropsWhoPassesTheBufferLimit) {
-  ServedStore store(Limits{.buffered_bytes = 100'000});
-  RawPeer modest = RawPeer::greeted(store.port());
-  modest.send(request(Op::kSet, {"k", std::string(50'000, 'v')}).substr(0, 40'000));
-  store.let_the_server_read();
-  RawPeer greedy = RawPeer::greeted(store.port());
-  greedy.send(request(Op::kSet, {"k", std::string(500'000, 'v')}).substr(0, 400'000));
-  EXPECT_TRUE(greedy.is_closed());
-  modest.send(request(Op::kSet, {"k", std::string(50'000, 'v')}).substr(40'000));
-  EXPECT_TRUE(modest.answers_ping());
-  // What was dropped and what was finished no longer counts.
-  RawPeer next = RawPeer::greeted(store.port());
-  next.send(request(Op::kSet, {"k", std::string(90'000, 'v')}));
-  EXPECT_TRUE(next.answers_ping());
-}
-
 TEST(Server, ItsDescriptorsAreCloseOnExec) {
   ServedStore store;
   Client client = store.client();
