@@ -68,7 +68,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& gua
       lifecycle_(
           {.grace = config_.grace, .worker_count = config_.worker_count, .hostname = hostname_}),
       children_(guardian.ignored_signals),
-      files_(config_, logs_, pipes_, {stdout_, stderr_}),
+      files_(config_, logs_, pipes_, {stdout_, stderr_}, hostname_),
       stdout_(loop, STDOUT_FILENO),
       stderr_(loop, STDERR_FILENO),
       pipes_(loop),
@@ -232,7 +232,9 @@ void Agent::start_worker(int local_rank) {
 }
 
 Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
-  auto files = files_.open(lifecycle_.round().restart_count, local_rank);
+  auto files = files_.open({.attempt = lifecycle_.round().restart_count,
+                            .local_rank = local_rank,
+                            .rank = lifecycle_.own_seat().first_rank + local_rank});
   if (!files) return files.error();
   const Command command = config_.command(local_rank);
   SpawnSpec spec{.local_rank = local_rank,

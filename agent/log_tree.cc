@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
+
+#include "agent/console_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -24,6 +27,21 @@ Result<std::string> make_unique_folder(const std::string& prefix) {
   std::string path = prefix + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) return failed("make the log folder", path, errno);
   return path;
+}
+
+// Points `<root>/latest` at the job's folder, by a relative link so that a moved root stays whole.
+// Made under a name of its own and renamed: several jobs that begin at once do not meet. What the
+// user calls so himself stays, and a file system without links is no reason to fail.
+void point_latest_at(const fs::path& job) {
+  const fs::path latest = job.parent_path() / "latest";
+  const fs::path fresh = job.parent_path() / (".latest_" + job.filename().string());
+  std::error_code why;
+  const fs::file_type there = fs::symlink_status(latest, why).type();
+  if (there != fs::file_type::not_found && there != fs::file_type::symlink) return;
+  fs::create_directory_symlink(job.filename(), fresh, why);
+  if (why) return;
+  fs::rename(fresh, latest, why);
+  if (why) fs::remove(fresh, why);
 }
 
 bool holds_a_file(const fs::path& root) {
@@ -70,12 +88,21 @@ Result<LogTree> LogTree::make(const std::string& log_dir, const std::string& run
                              job.error().message()));
   }
   tree.job_folder_ = fs::absolute(*job);
+  if (!log_dir.empty()) point_latest_at(tree.job_folder_);
   return tree;
 }
 
+std::string LogTree::attempt_path(int attempt) const {
+  return enabled() ? fmt::format("{}/attempt_{}", job_folder_, attempt) : std::string();
+}
+
+std::string LogTree::worker_path(int attempt, int local_rank) const {
+  return enabled() ? fmt::format("{}/{}", attempt_path(attempt), local_rank) : std::string();
+}
+
 Result<std::string> LogTree::worker_folder(int attempt, int local_rank) const {
-  if (!enabled()) return std::string();
-  const std::string folder = fmt::format("{}/attempt_{}/{}", job_folder_, attempt, local_rank);
+  std::string folder = worker_path(attempt, local_rank);
+  if (folder.empty()) return folder;
   std::error_code why;
   fs::create_directories(folder, why);
   if (why) return failed("make the log folder", folder, why.value());
@@ -88,6 +115,18 @@ Result<FileHandle> LogTree::open(const std::string& folder, const std::string& n
   FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode));
   if (file.get() < 0) return failed("open the log file", path, errno);
   return file;
+}
+
+std::vector<std::string> LogTree::tail(const std::string& path, std::size_t lines,
+                                       std::size_t max_bytes) {
+  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  if (size <= 0) return {};
+  std::string end(std::min(static_cast<std::size_t>(size), max_bytes), '\0');
+  const ssize_t got =
+      ::pread(file.get(), end.data(), end.size(), size - static_cast<off_t>(end.size()));
+  end.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  return last_lines(end, lines);
 }
 
 void LogTree::clean_up(bool keep_files) const {

@@ -1,11 +1,14 @@
 // The folders and files of a job's logs, as torchrun lays them out
 // (torch/distributed/elastic/multiprocessing/api.py 2.11):
 //   <root>/<run id>_<8 random>/attempt_<restart>/<local rank>/{stdout.log,stderr.log,error.json}
-// root is --log-dir or a temporary folder, which is removed again at the end unless it holds
-// something worth keeping. File system shell; loop's thread; owned by Agent.
+//   <root>/<run id>_<8 random>/attempt_<restart>/filtered_{stdout,stderr}.log
+// root is --log-dir, with a link `latest` to the folder of the job that began last, or a temporary
+// folder, which is removed again at the end unless it holds something worth keeping. File system
+// shell; loop's thread; owned by Agent.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "agent/file_handle.h"
 #include "proto/result.h"
@@ -18,7 +21,7 @@ class LogTree {
   LogTree() = default;
 
   // Makes the job's folder. `log_dir` empty: under $TMPDIR or /tmp; "/dev/null": no files at all.
-  // Errors name the folder.
+  // Errors name the folder. A file or folder of the user's named `latest` is left alone.
   static Result<LogTree> make(const std::string& log_dir, const std::string& run_id);
 
   LogTree(LogTree&&) = default;
@@ -29,10 +32,18 @@ class LogTree {
 
   bool enabled() const { return !job_folder_.empty(); }
 
-  // The worker's folder of this attempt, made if needed. Empty when there are no files.
+  // Where the files of an attempt, or of one worker in it, are; whether they exist or not. Empty
+  // when there are no files.
+  std::string attempt_path(int attempt) const;
+  std::string worker_path(int attempt, int local_rank) const;
+  // Makes attempt_path() and worker_path().
   Result<std::string> worker_folder(int attempt, int local_rank) const;
-  // Opens `<worker folder>/<name>` for appending, made if needed.
+  // Opens `<folder>/<name>` for appending, made if needed.
   static Result<FileHandle> open(const std::string& folder, const std::string& name);
+  // The last `lines` lines of a file within its last `max_bytes` bytes, as last_lines() gives them;
+  // none when it cannot be read.
+  static std::vector<std::string> tail(const std::string& path, std::size_t lines,
+                                       std::size_t max_bytes);
 
   // Removes a temporary tree; with `keep_files` only if no file is in it. A --log-dir is never
   // touched.

@@ -90,6 +90,50 @@ TEST_F(FilesTest, ATemporaryTreeIsRemovedUnlessAFileMustBeKept) {
   ::unsetenv("TMPDIR");
 }
 
+TEST_F(FilesTest, LatestPointsAtTheJobThatBeganLast) {
+  const fs::path root = folder / "logs";
+  for (const char* id : {"a", "b"}) {
+    const auto tree = LogTree::make(root, id);
+    ASSERT_TRUE(tree.has_value());
+    const fs::path job = fs::path(tree->attempt_path(0)).parent_path();
+    EXPECT_TRUE(fs::is_symlink(root / "latest"));
+    EXPECT_EQ(fs::read_symlink(root / "latest"), job.filename());
+  }
+  const auto entries = fs::directory_iterator(root);
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 3) << "two jobs, one link, nothing else";
+}
+
+TEST_F(FilesTest, WhatTheUserCallsLatestStays) {
+  fs::create_directory(folder / "latest");
+  ASSERT_TRUE(LogTree::make(folder, "job").has_value());
+  EXPECT_TRUE(fs::is_directory(fs::symlink_status(folder / "latest")));
+  fs::remove(folder / "latest");
+  { std::ofstream(folder / "latest") << "mine"; }
+  ASSERT_TRUE(LogTree::make(folder, "job").has_value());
+  EXPECT_EQ(content(folder / "latest"), "mine");
+}
+
+TEST_F(FilesTest, ATemporaryTreeHasNoLatestLink) {
+  ASSERT_EQ(::setenv("TMPDIR", folder.c_str(), 1), 0);
+  const auto tree = LogTree::make("", "job");
+  ASSERT_TRUE(tree.has_value());
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    EXPECT_NE(entry.path().filename(), "latest");
+  tree->clean_up(false);
+  ::unsetenv("TMPDIR");
+}
+
+TEST_F(FilesTest, TheTailOfAFileIsReadFromItsEnd) {
+  {
+    std::ofstream file(folder / "stderr.log");
+    for (int line = 0; line < 1000; ++line) file << line << "\n";
+  }
+  const std::string path = folder / "stderr.log";
+  EXPECT_EQ(LogTree::tail(path, 2, 1000), (std::vector<std::string>{"998", "999"}));
+  EXPECT_EQ(LogTree::tail(path, 20, 6), (std::vector<std::string>{"8", "999"}));
+  EXPECT_TRUE(LogTree::tail(folder / "absent", 2, 1000).empty());
+}
+
 TEST_F(FilesTest, TeeWritesEveryByteToTheFileAndPrefixedLinesToTheConsole) {
   asio::io_context loop(1);
   {
