@@ -13,6 +13,7 @@
 #include "agent/descendants.h"
 #include "agent/shared_memory.h"
 #include "proto/log.h"
+#include "store/descriptors.h"
 
 namespace ddprun::agent {
 namespace {
@@ -76,6 +77,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& gua
       user_signals_(loop),
       guardian_pipe_(loop, guardian.closed_when_guardian_dies),
       timer_(loop) {
+  children_.give_workers(store::raise_descriptor_limit());
   const auto& ignored = guardian.ignored_signals;
   const auto handle_unless_ignored = [&](int signo) {
     if (std::find(ignored.begin(), ignored.end(), signo) == ignored.end()) user_signals_.add(signo);
@@ -274,7 +276,9 @@ WorkerEnv Agent::worker_env(int local_rank, const std::string& error_file) const
           .job_cookie = config_.job_cookie};
 }
 
-void Agent::perform(const SignalWorkers& action) { children_.signal_groups(action.signo); }
+void Agent::perform(const SignalWorkers& action) { children_.ask_to_end(action.signo); }
+
+void Agent::perform(const SignalShells& action) { children_.ask_shells_again(action.signo); }
 
 void Agent::perform(const KillWorkers& /*action*/) { children_.signal_groups(SIGKILL); }
 

@@ -50,6 +50,7 @@ class Agent {
   void perform(const JoinRound& action);
   void perform(const StartWorkers& action);
   void perform(const SignalWorkers& action);
+  void perform(const SignalShells& action);
   void perform(const KillWorkers& action);
   void perform(const ReportFailure& action);
   void perform(const ReportSuccess& action);

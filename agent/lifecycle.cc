@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -98,6 +99,7 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
   ending_.signal = signo;
   if (verdict_ ==
       Verdict::kEnd) {  // already ending for another reason: pass it on, the grace goes on
+    if (closing_signal_ != 0) closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
   Actions actions = {LeaveJob{{.hostname = policy_.hostname,
@@ -119,6 +121,10 @@ Actions Lifecycle::time_passed(Time now) {
   if (now < look_at_) return {};
   look_at_ = Time::max();
   if (live_ == 0) return {};
+  if (!killed_ && now < kill_at_) {
+    look_at_ = kill_at_;
+    return {SignalShells{std::exchange(closing_signal_, 0)}};
+  }
   if (!killed_) return kill(now);
   // Not even SIGKILL ended them: no new attempt beside a worker that may hold a GPU.
   const rendezvous::Failure stuck = {
@@ -145,7 +151,9 @@ Actions Lifecycle::drain(Verdict verdict, int signo, Time now) {
   verdict_ = verdict;
   if (live_ == 0) return verdict == Verdict::kOpen ? Actions{} : drained();
   if (already) return {};
-  look_at_ = now + policy_.grace;
+  kill_at_ = now + policy_.grace;
+  look_at_ = std::min(kill_at_, now + policy_.shell_patience);
+  closing_signal_ = signo;
   return {SignalWorkers{signo}};
 }
 

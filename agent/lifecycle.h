@@ -41,7 +41,10 @@ struct JoinRound {};     // sweep what the old workers left behind, then join()
 struct StartWorkers {};  // spawn the workers of round()
 struct SignalWorkers {
   int signo = 0;
-};  // to the group of every live worker, followed by SIGCONT so that a stopped one acts
+};  // the request to end, to every live worker (children.h, ask_to_end)
+struct SignalShells {
+  int signo = 0;
+};                      // the request again, to the groups of live workers that are shells
 struct KillWorkers {};  // SIGKILL to the group of every live worker
 struct ReportFailure {
   rendezvous::Failure failure;
@@ -53,8 +56,8 @@ struct LeaveJob {
 struct Finish {
   int exit_code = 0;
 };  // everything is over: sweep, report, end the loop
-using Action = std::variant<JoinRound, StartWorkers, SignalWorkers, KillWorkers, ReportFailure,
-                            ReportSuccess, LeaveJob, Finish>;
+using Action = std::variant<JoinRound, StartWorkers, SignalWorkers, SignalShells, KillWorkers,
+                            ReportFailure, ReportSuccess, LeaveJob, Finish>;
 using Actions = std::vector<Action>;
 
 // A worker that ended in this round, with what the report needs.
@@ -79,6 +82,8 @@ class Lifecycle {
  public:
   struct Policy {
     std::chrono::nanoseconds grace{};  // between the first signal and SIGKILL
+    // How long a shell that traps the signal has before the command it may wait for gets it too.
+    std::chrono::nanoseconds shell_patience = std::chrono::milliseconds(500);
     // How long after SIGKILL a worker may take to go. One in uninterruptible sleep takes longer; it
     // is left and the job ends.
     std::chrono::nanoseconds kill_limit = std::chrono::seconds(10);
@@ -135,6 +140,8 @@ class Lifecycle {
   int live_ = 0;
   Time started_{};
   Time look_at_ = Time::max();
+  Time kill_at_ = Time::max();        // end of the grace of the drain under way
+  int closing_signal_ = 0;            // what shells are yet to be asked with; 0: nothing
   bool killed_ = false;               // SIGKILL was sent to the workers of this round
   Verdict verdict_ = Verdict::kOpen;  // while draining: what comes after the last worker
   Ending ending_;

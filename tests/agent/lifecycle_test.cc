@@ -18,6 +18,7 @@ using rendezvous::RoundPublished;
 
 constexpr auto kGrace = 30s;
 constexpr auto kKillLimit = 10s;
+constexpr auto kPatience = 1s;
 
 // What an action is, for comparing whole answers.
 std::string name_of(const Action& action) {
@@ -25,6 +26,9 @@ std::string name_of(const Action& action) {
     std::string operator()(const JoinRound&) const { return "join"; }
     std::string operator()(const StartWorkers&) const { return "start"; }
     std::string operator()(const SignalWorkers& it) const { return signal_name(it.signo); }
+    std::string operator()(const SignalShells& it) const {
+      return "shells:" + signal_name(it.signo);
+    }
     std::string operator()(const KillWorkers&) const { return "kill"; }
     std::string operator()(const ReportFailure& it) const {
       return "failure:" + std::to_string(it.failure.rank);
@@ -67,7 +71,11 @@ class LifecycleTest : public testing::Test {
   }
 
   Time now{};
-  Lifecycle cycle{{.grace = kGrace, .kill_limit = kKillLimit, .worker_count = 2, .hostname = "h"}};
+  Lifecycle cycle{{.grace = kGrace,
+                   .shell_patience = kPatience,
+                   .kill_limit = kKillLimit,
+                   .worker_count = 2,
+                   .hostname = "h"}};
 };
 
 TEST_F(LifecycleTest, JoinsFirst) {
@@ -88,7 +96,23 @@ TEST_F(LifecycleTest, AFailureIsReportedWithItsGlobalRankAndStopsTheOthers) {
   run_round(1);
   EXPECT_EQ(names(cycle.worker_exited(exit(1, 7), now)), (Names{"failure:3", "SIGTERM"}));
   EXPECT_EQ(cycle.phase(), Phase::kDraining);
+  EXPECT_EQ(cycle.look_again_at(), now + kPatience);
+}
+
+TEST_F(LifecycleTest, ShellsAreAskedOnceMoreWithTheSameSignal) {
+  run_round(1);
+  cycle.stop_requested(SIGINT, now);
+  EXPECT_EQ(names(cycle.time_passed(now + kPatience)), Names{"shells:SIGINT"});
   EXPECT_EQ(cycle.look_again_at(), now + kGrace);
+}
+
+TEST_F(LifecycleTest, AGraceShorterThanThePatienceKillsAtItsEnd) {
+  Lifecycle hasty({.grace = 0s, .shell_patience = kPatience, .worker_count = 2, .hostname = "h"});
+  hasty.start();
+  hasty.round_published(round(1), now);
+  hasty.stop_requested(SIGTERM, now);
+  EXPECT_EQ(hasty.look_again_at(), now);
+  EXPECT_EQ(names(hasty.time_passed(now)), Names{"kill"});
 }
 
 TEST_F(LifecycleTest, JoinsAgainWhenTheLastWorkerIsGoneAndARestartWasGranted) {
@@ -146,6 +170,7 @@ TEST_F(LifecycleTest, NewsOfAnOlderRoundChangesNothing) {
 TEST_F(LifecycleTest, KillsAtTheDeadlineAndNotBefore) {
   run_round(1);
   cycle.worker_exited(exit(1, 7), now);
+  cycle.time_passed(now + kPatience);
   EXPECT_EQ(names(cycle.time_passed(now + kGrace - 1ns)), Names{});
   EXPECT_EQ(names(cycle.time_passed(now + kGrace)), Names{"kill"});
   EXPECT_EQ(cycle.look_again_at(), now + kGrace + kKillLimit);
@@ -163,6 +188,7 @@ TEST_F(LifecycleTest, LeavesAWorkerThatNotEvenSigkillEndsAndDoesNotRestartBeside
 TEST_F(LifecycleTest, ASecondFailureWhileDrainingDoesNotMoveTheDeadline) {
   run_round(1);
   cycle.worker_exited(exit(1, 7), now);
+  cycle.time_passed(now + kPatience);
   cycle.job_ended(JobEnded{false, {}}, now + 10s);
   EXPECT_EQ(cycle.look_again_at(), now + kGrace);
 }

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,6 +118,27 @@ TEST(Children, StartWithDefaultSignalsButKeepThoseIgnoredFromTheStart) {
   ::signal(SIGUSR2, SIG_DFL);
 }
 
+TEST(Children, AreGivenTheirOwnDescriptorLimit) {
+  rlimit ours{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &ours), 0);
+  const rlimit theirs{.rlim_cur = 123, .rlim_max = ours.rlim_max};
+  ASSERT_NE(ours.rlim_cur, theirs.rlim_cur);
+  Children children({});
+  children.give_workers(theirs);
+  Output output;
+  SpawnSpec spec = shell(0, "ulimit -Sn; ulimit -Hn");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  const std::string hard =
+      theirs.rlim_max == RLIM_INFINITY ? "unlimited" : std::to_string(theirs.rlim_max);
+  EXPECT_EQ(output.text(), "123\n" + hard + "\n");
+  reap_all(children);
+  rlimit still{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &still), 0);
+  EXPECT_EQ(still.rlim_cur, ours.rlim_cur);
+}
+
 TEST(Children, ASignalReachesTheWholeGroupAndAStoppedWorkerToo) {
   Children children({});
   Output output;
@@ -131,6 +153,85 @@ TEST(Children, ASignalReachesTheWholeGroupAndAStoppedWorkerToo) {
   EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGTERM);
   EXPECT_EQ(output.text(),
             "");  // ends only when the sleeping grandchild, which holds the pipe too, is gone
+}
+
+TEST(Children, DeathsAreToldInTheirOrder) {
+  for (int turn = 0; turn < 20; ++turn) {
+    Children children({});
+    const pid_t first = *children.spawn(shell(0, "kill -STOP $$; exit 3"));
+    const pid_t second = *children.spawn(shell(1, "kill -STOP $$; exit 4"));
+    siginfo_t info{};
+    for (const pid_t pid : {first, second})
+      ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED), 0);
+    for (const pid_t pid : {second, first}) {
+      ::kill(pid, SIGCONT);
+      ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+    }
+    const std::vector<WorkerExit> exits = children.reap();
+    ASSERT_EQ(exits.size(), 2U);
+    EXPECT_EQ(exits[0].local_rank, 1);
+    EXPECT_EQ(exits[1].local_rank, 0);
+  }
+}
+
+// Python leads; its child is a data loader of sorts that would die of the signal.
+TEST(Children, AWorkerThatHandlesTheRequestToEndGetsItAlone) {
+  Children children({});
+  Output output;
+  SpawnSpec spec{.local_rank = 0,
+                 .file = "/usr/bin/python3",
+                 .argv = {"python3", "-c", R"(
+import signal, subprocess, sys
+loader = subprocess.Popen(["sleep", "300"])
+def save(*_):
+    try:
+        loader.wait(0.3)
+        print("loader died")
+    except subprocess.TimeoutExpired:
+        print("loader lives")
+    sys.stdout.flush()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    signal.pause()
+)"},
+                 .env = {"PATH=/usr/bin:/bin"}};
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  EXPECT_EQ(output.line(), "loader lives");
+  EXPECT_EQ(reap_all(children).at(0).exit_code, 0);
+  EXPECT_EQ(output.text(), "");  // the loader went with its leader
+}
+
+TEST(Children, ARequestToEndReachesWhatAPlainWrapperStarted) {
+  Children children({});
+  Output output;
+  SpawnSpec spec =
+      shell(0, "sh -c 'trap \"echo saved; exit 0\" TERM; echo ready; sleep 300 & wait'; exit 5");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  EXPECT_EQ(output.line(), "saved");
+  reap_all(children);
+}
+
+TEST(Children, AShellThatTrapsTheSignalButWaitsForACommandIsAskedAgainWithItsGroup) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(0, "trap 'exit 6' TERM; echo ready; sleep 300; exit 7");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  children.ask_shells_again(SIGTERM);
+  EXPECT_EQ(reap_all(children).at(0).exit_code, 6);
 }
 
 TEST(Children, TheGroupOfAWorkerThatExitedDiesWithIt) {
