@@ -57,8 +57,18 @@ std::optional<Error> check_executable(const std::string& path, const FileFacts& 
   return std::nullopt;
 }
 
+// As torch.distributed.launch has it: the local rank in front of the script's own arguments.
+std::vector<std::string> script_arguments(const Options& options) {
+  std::vector<std::string> args = options.script_args;
+  if (options.local_rank_argument) args.insert(args.begin(), "--local-rank=${local_rank}");
+  return args;
+}
+
 Command program(const Options& options, std::string file) {
-  return {std::move(file), {options.script}, options.script_args, options.script};
+  return {.file = std::move(file),
+          .head = {options.script},
+          .args = script_arguments(options),
+          .entry = options.script};
 }
 
 Result<Command> program_by_name(const Options& options, const CommandFacts& facts) {
@@ -94,7 +104,10 @@ Result<std::string> find_python(const CommandFacts& facts) {
 Result<Command> python_command(const Options& options, const CommandFacts& facts) {
   const auto python = find_python(facts);
   if (!python) return python.error();
-  Command command{*python, {*python, "-u"}, options.script_args, options.script};
+  Command command{.file = *python,
+                  .head = {*python, "-u"},
+                  .args = script_arguments(options),
+                  .entry = options.script};
   if (facts.python_exec && !facts.python_exec->empty()) command.entry = *facts.python_exec;
   if (options.mode == Mode::kModule) command.head.emplace_back("-m");
   if (options.mode == Mode::kRunPath) {
@@ -184,6 +197,12 @@ FileKind kind_of_head(std::string_view head) {
 
 std::vector<std::string> Command::argv(int local_rank) const {
   std::vector<std::string> words = head;
+  if (!numactl.empty()) {
+    // numactl looks its program up by argv[0], so that must be the path found here.
+    words[0] = file;
+    const auto& own_cpus = cpus.at(static_cast<std::size_t>(local_rank));
+    words.insert(words.begin(), {"numactl", "--physcpubind=" + own_cpus});
+  }
   for (const std::string& arg : args) words.push_back(substitute(arg, local_rank));
   return words;
 }
@@ -199,6 +218,19 @@ Result<Command> build_command(const Options& options, const CommandFacts& facts)
       return script_command(options, facts);
   }
   return bad(options.script, "no such mode");
+}
+
+Result<Command> bind_to_cpus(Command command, const Options& options, const NumaFacts& numa,
+                             const CommandFacts& facts) {
+  constexpr std::string_view flag = "--numa-binding";
+  auto numactl = facts.find_on_path("numactl");
+  if (!numactl) return missing(flag, "needs the program numactl, which is not on PATH");
+  const auto plan =
+      plan_numa(options.numa_binding.value_or(NumaMode::kNode), numa, options.workers_per_node);
+  if (!plan) return missing(flag, plan.error().message());
+  command.numactl = *std::move(numactl);
+  for (const auto& cpus : *plan) command.cpus.push_back(cpu_ranges(cpus));
+  return command;
 }
 
 }  // namespace ddprun::launcher

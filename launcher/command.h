@@ -51,7 +51,11 @@ struct Command {
   std::vector<std::string> head;    // argv[0] and what stands before the script's own arguments
   std::vector<std::string> args{};  // the script's arguments as given
   std::string entry;                // how the failure report names it, as torchrun does
+  std::string numactl{};            // its path, where workers are bound to CPUs; else empty
+  std::vector<std::string> cpus{};  // then: for each local rank, as numactl takes them
 
+  // The path to execute: `file`, or numactl where workers are bound.
+  const std::string& program() const { return numactl.empty() ? file : numactl; }
   // The whole argv of one worker: in `args`, `$local_rank` and `${local_rank}` become the number;
   // other names and `$$` stay.
   std::vector<std::string> argv(int local_rank) const;
@@ -62,5 +66,10 @@ struct Command {
 // Errors are one clause without `ddprun: ` in front; the launcher exits with 1. A missing file or
 // one that must be executable and is not is found here, before any worker starts.
 Result<Command> build_command(const Options& options, const CommandFacts& facts);
+
+// --numa-binding: the command with numactl in front of it for each worker. Errors as above: numactl
+// is not on PATH, or plan_numa()'s.
+Result<Command> bind_to_cpus(Command command, const Options& options, const NumaFacts& numa,
+                             const CommandFacts& facts);
 
 }  // namespace ddprun::launcher

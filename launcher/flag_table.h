@@ -1,7 +1,6 @@
-// Every flag of torchrun 2.11 and 2.15, in one table: name, PET_ variable, kind, default, help, and
-// whether it is built. Parser,
-// --help and the refusals read this table, so a flag cannot be in one and not in another. No logic
-// here.
+// Every flag in one table: those of torchrun 2.11 and 2.15, then ddprun's own; each with name, PET_
+// variable, kind, default and help. Parser, --help and shell completion read this table, so a flag
+// cannot be in one and not in another. No logic here.
 #pragma once
 
 #include <span>
@@ -44,15 +43,22 @@ enum class FlagId {
   kLogLinePrefixTemplate,
   kPrintCompletion,
   kHelp,
+  kErrorReport,
+  kSignalMap,
+  kExitCodes,
+  kRestartWindow,
+  kRestartBackoff,
+  kFold,
+  kQuiet,
+  kLocalRank,
+  kUseEnv,
   kVersion,
 };
 
 enum class FlagKind { kValue, kSwitch };
 
-enum class FlagStatus {
-  kBuilt,
-  kRefused,  // known to torchrun, not built yet: only its default value passes
-};
+// Whose a flag is. Only torchrun's can be abbreviated: a prefix that was unique there must stay so.
+enum class FlagOwner { kTorchrun, kDdprun };
 
 struct Flag {
   FlagId id;
@@ -60,10 +66,11 @@ struct Flag {
       name;         // with dashes, without the leading two; the underscore form is made from it
   char letter = 0;  // the short form, or 0
   FlagKind kind = FlagKind::kValue;
-  FlagStatus status = FlagStatus::kBuilt;
+  FlagOwner owner = FlagOwner::kTorchrun;
   bool from_environment = true;  // has a PET_ variable
   std::string_view standard{};   // the default, as text
-  std::string_view metavar{};    // for --help
+  // For --help. Words in small letters between bars are values as they are typed, and completed.
+  std::string_view metavar{};
   std::string_view help{};
 };
 
@@ -74,8 +81,5 @@ const Flag& flag_of(FlagId id);
 
 // `PET_NPROC_PER_NODE` for `nproc-per-node`.
 std::string pet_variable(const Flag& flag);
-
-// The text of --help.
-std::string help_text();
 
 }  // namespace ddprun::launcher

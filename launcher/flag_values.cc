@@ -42,6 +42,8 @@ std::optional<Number> parse_whole(std::string_view text) {
   return value;
 }
 
+constexpr std::chrono::minutes kDefaultBackoffMax{1};
+
 constexpr std::string_view kStreamsWords = "0, 1, 2 or 3 (none, stdout, stderr, both)";
 
 std::optional<Streams> parse_streams(std::string_view text) {
@@ -92,16 +94,26 @@ Result<bool> parse_is_host(std::string text) {
 
 using ConfSetter = std::function<std::optional<Error>(RendezvousConf&, std::string_view)>;
 
-// A key whose value is a whole number above 0.
-template <typename Member>
-ConfSetter positive(std::string_view key, Member member) {
-  return [key, member](RendezvousConf& conf, std::string_view text) -> std::optional<Error> {
-    const auto value = parse_int(text);
-    if (!value || *value <= 0) return expected(fmt::format("{} to be a whole number above 0", key));
-    using Field = std::remove_reference_t<decltype(conf.*member)>;
-    conf.*member = Field(*value);
-    return std::nullopt;
+// The check of a key whose value is a whole number above 0.
+std::optional<Error> check_positive(std::string_view key, std::string_view text) {
+  const auto value = parse_int(text);
+  if (value && *value > 0) return std::nullopt;
+  return expected(fmt::format("{} to be a whole number above 0", key));
+}
+
+// Such a key in seconds.
+ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member) {
+  return [key, member](RendezvousConf& conf, std::string_view text) {
+    auto error = check_positive(key, text);
+    if (!error) conf.*member = std::chrono::seconds(*parse_int(text));
+    return error;
   };
+}
+
+// Such a key that is of no use here.
+ConfSetter checked_only(std::string_view key) {
+  return
+      [key](RendezvousConf& /*conf*/, std::string_view text) { return check_positive(key, text); };
 }
 
 std::optional<Error> set_is_host(RendezvousConf& conf, std::string_view text) {
@@ -131,14 +143,14 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
       {"is_host", set_is_host},
       {"store_type", check_store_type},
       {"cas_backoff_max_seconds", check_backoff},
-      {"join_timeout", positive("join_timeout", &Conf::join_timeout)},
-      {"last_call_timeout", positive("last_call_timeout", &Conf::last_call)},
-      {"close_timeout", positive("close_timeout", &Conf::close_timeout)},
-      {"heartbeat_timeout", positive("heartbeat_timeout", &Conf::heartbeat_timeout)},
-      {"keep_alive_interval", positive("keep_alive_interval", &Conf::keep_alive_interval)},
-      {"keep_alive_max_attempt", positive("keep_alive_max_attempt", &Conf::keep_alive_max_attempt)},
-      {"read_timeout", positive("read_timeout", &Conf::read_timeout)},
-      {"timeout", positive("timeout", &Conf::timeout)},
+      {"join_timeout", seconds("join_timeout", &Conf::join_timeout)},
+      {"last_call_timeout", seconds("last_call_timeout", &Conf::last_call)},
+      {"read_timeout", seconds("read_timeout", &Conf::read_timeout)},
+      {"timeout", seconds("timeout", &Conf::timeout)},
+      {"close_timeout", checked_only("close_timeout")},
+      {"heartbeat_timeout", checked_only("heartbeat_timeout")},
+      {"keep_alive_interval", checked_only("keep_alive_interval")},
+      {"keep_alive_max_attempt", checked_only("keep_alive_max_attempt")},
   };
   return setters;
 }
@@ -201,6 +213,50 @@ Result<Endpoint> parse_endpoint(std::string_view text) {
   return endpoint;
 }
 
+Result<std::set<int>> parse_ranks(std::string_view text) {
+  std::set<int> ranks;
+  if (text.empty()) return ranks;
+  for (const auto part : split(text, ',')) {
+    const auto rank = parse_int(trimmed(part));
+    if (!rank) return expected("local ranks, such as 0,2");
+    ranks.insert(*rank);
+  }
+  return ranks;
+}
+
+std::vector<std::string> parse_texts(std::string_view text) {
+  std::vector<std::string> texts(1);
+  while (!text.empty()) {
+    const bool literal = text.starts_with(",,");
+    if (text.front() == ',' && !literal) {
+      texts.emplace_back();
+    } else {
+      texts.back() += text.front();
+    }
+    text.remove_prefix(literal ? 2 : 1);
+  }
+  return texts;
+}
+
+Result<std::chrono::milliseconds> parse_seconds(std::string_view text) {
+  const auto value = parse_number(text);
+  if (!value || *value < 0 || *value > kMaxSeconds) return expected("seconds from 0, such as 0.5");
+  return std::chrono::milliseconds(std::llround(*value * 1e3));
+}
+
+Result<Backoff> parse_backoff(std::string_view text) {
+  const auto error = expected("seconds BASE or BASE:MAX with 0 <= BASE <= MAX, such as 1:60");
+  const auto parts = split(text, ':');
+  const auto base = parse_seconds(parts.front());
+  if (!base || parts.size() > 2) return error;
+  Backoff backoff{*base, std::max<std::chrono::milliseconds>(*base, kDefaultBackoffMax)};
+  if (parts.size() == 1) return backoff;
+  const auto max = parse_seconds(parts.back());
+  if (!max || *max < *base) return error;
+  backoff.max = *max;
+  return backoff;
+}
+
 Result<RendezvousConf> parse_rendezvous_conf(std::string_view text) {
   RendezvousConf conf;
   text = trimmed(text);
@@ -216,6 +272,8 @@ Result<RendezvousConf> parse_rendezvous_conf(std::string_view text) {
       conf.unknown_keys.emplace_back(key);
     } else if (auto error = setter->second(conf, value)) {
       return *error;
+    } else {
+      conf.known_keys.emplace_back(key);
     }
   }
   return conf;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,9 @@ inline constexpr std::uint16_t kDefaultRendezvousPort = 29400;
 // Where a static rendezvous of several nodes listens when --master-port is not given (torchrun's
 // choice).
 inline constexpr std::uint16_t kDefaultMasterPort = 29500;
+
+// Seconds beyond which a number is a slip: some thirty years.
+inline constexpr double kMaxSeconds = 1e9;
 
 // --nnodes: how many nodes a round needs at least and holds at most.
 struct NodeCount {
@@ -64,20 +68,27 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// --rdzv-conf with torchrun's defaults. Times of zero or less never get here.
+// --rdzv-conf with torchrun's defaults. Times of zero or less never get here. Keys that torchrun's
+// own state machine needs (heartbeat_timeout and its like) are checked and not kept: nothing here
+// waits for a heartbeat.
 struct RendezvousConf {
   std::optional<bool> is_host{};  // c10d: host the rendezvous here, or never; unset: find out
-  std::chrono::seconds join_timeout{600};       // c10d: the whole rendezvous
-  std::chrono::seconds last_call{30};           // c10d: extra wait once the minimum is there
-  std::chrono::seconds close_timeout{30};       // c10d
-  std::chrono::seconds heartbeat_timeout{5};    // c10d
-  std::chrono::seconds keep_alive_interval{5};  // c10d
-  int keep_alive_max_attempt = 3;           // c10d: missed heartbeats until a node counts as lost
+  std::chrono::seconds join_timeout{600};   // c10d: the whole rendezvous
+  std::chrono::seconds last_call{30};       // c10d: extra wait once the minimum is there
   std::chrono::seconds read_timeout{60};    // c10d: reaching the endpoint
   std::chrono::seconds timeout{900};        // static: the whole rendezvous
+  std::vector<std::string> known_keys{};    // as given
   std::vector<std::string> unknown_keys{};  // for a warning: torchrun lets typing errors pass
 
   bool operator==(const RendezvousConf&) const = default;
+};
+
+// --restart-backoff.
+struct Backoff {
+  std::chrono::milliseconds base{0};
+  std::chrono::milliseconds max{0};
+
+  bool operator==(const Backoff&) const = default;
 };
 
 // Errors of all functions below: kInvalidArgument with what would be accepted ("expected …"), or
@@ -97,6 +108,15 @@ Result<StdSpec> parse_std_spec(std::string_view text);
 // `host`, `host:port`, `[v6]`, `[v6]:port`. A bare v6 address is refused: where its port starts
 // cannot be told.
 Result<Endpoint> parse_endpoint(std::string_view text);
+// `0,2`; empty text names no rank. A number that is no rank of this node is allowed, as in
+// torchrun.
+Result<std::set<int>> parse_ranks(std::string_view text);
+// `a,b`; `,,` is a comma inside a text. Empty text is one empty entry, which matches every line.
+std::vector<std::string> parse_texts(std::string_view text);
+// Seconds, with decimals, from 0 to kMaxSeconds.
+Result<std::chrono::milliseconds> parse_seconds(std::string_view text);
+// `BASE` or `BASE:MAX` in seconds, BASE <= MAX; MAX is a minute, or BASE where that is longer.
+Result<Backoff> parse_backoff(std::string_view text);
 // `key=value,key=value`; empty text gives the defaults.
 Result<RendezvousConf> parse_rendezvous_conf(std::string_view text);
 

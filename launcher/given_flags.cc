@@ -48,19 +48,31 @@ bool looks_like_option(std::string_view text) {
          text.find(' ') == std::string_view::npos;
 }
 
-// getopt_long's view of the table. Owns the names it points to.
+// --help and its like: what follows them is not looked at.
+bool ends_reading(const GivenFlags& given) {
+  return given.has(FlagId::kHelp) || given.has(FlagId::kVersion) ||
+         given.has(FlagId::kPrintCompletion);
+}
+
+// The flag of ddprun's own that a word names, or nullptr. By its whole name only: getopt_long never
+// sees these, so that they cannot make a prefix ambiguous which is unique with torchrun.
+const Flag* own_flag(std::string_view word) {
+  if (!word.starts_with("--")) return nullptr;
+  const auto bare = word.substr(2, word.find('=') - 2);
+  for (const Flag& flag : flag_table()) {
+    if (flag.owner != FlagOwner::kDdprun) continue;
+    if (bare == flag.name || bare == underscored(flag.name)) return &flag;
+  }
+  return nullptr;
+}
+
+// getopt_long's view of torchrun's flags. Owns the names it points to.
 class LongOptions {
  public:
   LongOptions() {
     int value = kFirstLongValue;
     for (const Flag& flag : flag_table()) {
-      add(std::string(flag.name), flag, value);
-      if (flag.name.find('-') != std::string_view::npos)
-        add(underscored(flag.name), flag, value + 1);
-      if (flag.letter != 0) {
-        letters_ += flag.letter;
-        if (flag.kind == FlagKind::kValue) letters_ += ':';
-      }
+      if (flag.owner == FlagOwner::kTorchrun) add(flag, value);
       value += 2;
     }
     options_.push_back({nullptr, 0, nullptr, 0});
@@ -89,7 +101,16 @@ class LongOptions {
   }
 
  private:
-  void add(std::string name, const Flag& flag, int value) {
+  void add(const Flag& flag, int value) {
+    add_name(std::string(flag.name), flag, value);
+    if (flag.name.find('-') != std::string_view::npos)
+      add_name(underscored(flag.name), flag, value + 1);
+    if (flag.letter == 0) return;
+    letters_ += flag.letter;
+    if (flag.kind == FlagKind::kValue) letters_ += ':';
+  }
+
+  void add_name(std::string name, const Flag& flag, int value) {
     names_.push_back(std::move(name));
     const int argument = flag.kind == FlagKind::kValue ? required_argument : no_argument;
     options_.push_back({names_.back().c_str(), argument, nullptr, value});
@@ -110,18 +131,25 @@ class ArgvReader {
     argv_.push_back(nullptr);
     opterr = 0;
     optind = 0;  // 0, not 1: glibc forgets all of an earlier pass
+    // Nothing to read yet, but glibc sets itself up, so that `optind` may be moved on from here.
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): main thread, before any other is started
+    getopt_long(1, argv_.data(), options_.letters(), options_.data(), nullptr);
   }
 
   std::optional<UsageError> read_into(GivenFlags& given) {
-    bool ended = false;
-    while (!ended) {
-      const std::string word = word_at(std::max(optind, 1));
+    while (!ends_reading(given)) {
+      const std::string word = word_at(optind);
+      if (const Flag* own = own_flag(word)) {
+        if (auto error = take_own(*own, word, given)) return error;
+        continue;
+      }
       const int value = next();
-      if (value == -1) break;
+      if (value == -1) {
+        take_operands(given);
+        break;
+      }
       if (auto error = take(value, word, given)) return error;
-      ended = given.has(FlagId::kHelp) || given.has(FlagId::kVersion);
     }
-    if (!ended) take_operands(given);
     return std::nullopt;
   }
 
@@ -149,6 +177,32 @@ class ArgvReader {
     const bool separate = optarg == argv_[static_cast<std::size_t>(optind - 1)];
     if (separate && looks_like_option(text)) return usage(name, "expected a value");
     if (!separate && value < kFirstLongValue && text.starts_with('=')) text.erase(0, 1);  // -t=3
+    given.flags[flag.id] = {text, fmt::format("{}={}", name, text), false};
+    return std::nullopt;
+  }
+
+  // One of ddprun's own: `--name`, `--name=text` or `--name text`.
+  std::optional<UsageError> take_own(const Flag& flag, const std::string& word, GivenFlags& given) {
+    ++optind;
+    const std::string name = fmt::format("--{}", flag.name);
+    const auto equals = word.find('=');
+    if (flag.kind == FlagKind::kSwitch && equals == std::string::npos) {
+      given.flags[flag.id] = {"1", name, false};
+      return std::nullopt;
+    }
+    if (flag.id == FlagId::kLocalRank) {  // torchrun knows `--local-rank=0` as an abbreviation
+      const std::string ranks = word.substr(equals + 1);
+      given.flags[FlagId::kLocalRanksFilter] = {
+          ranks, fmt::format("--local-ranks-filter={}", ranks), false};
+      return std::nullopt;
+    }
+    if (flag.kind == FlagKind::kSwitch) return usage(word, "this option takes no value");
+    std::string text = equals == std::string::npos ? word_at(optind) : word.substr(equals + 1);
+    if (equals == std::string::npos) {
+      const bool missing = optind >= std::ssize(words_) || looks_like_option(text);
+      if (missing) return usage(name, "expected a value");
+      ++optind;
+    }
     given.flags[flag.id] = {text, fmt::format("{}={}", name, text), false};
     return std::nullopt;
   }
@@ -202,17 +256,6 @@ std::optional<UsageError> read_variable(const Flag& flag, const EnvLookup& env, 
   return std::nullopt;
 }
 
-std::optional<UsageError> refuse_unbuilt(const GivenFlags& given) {
-  for (const auto& [id, entry] : given.flags) {
-    const Flag& flag = flag_of(id);
-    if (flag.status == FlagStatus::kBuilt || !given.differs(id)) continue;
-    return usage(entry.shown, entry.from_environment
-                                  ? fmt::format("--{} is not built yet", flag.name)
-                                  : "not built yet");
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::string GivenFlags::text(FlagId id) const {
@@ -232,11 +275,10 @@ std::variant<GivenFlags, UsageError> read_flags(const std::vector<std::string>& 
                                                 const EnvLookup& env) {
   GivenFlags given;
   if (auto error = ArgvReader(args).read_into(given)) return *error;
-  if (given.has(FlagId::kHelp) || given.has(FlagId::kVersion)) return given;
+  if (ends_reading(given)) return given;
   for (const Flag& flag : flag_table()) {
     if (auto error = read_variable(flag, env, given)) return *error;
   }
-  if (auto error = refuse_unbuilt(given)) return *error;
   return given;
 }
 

@@ -42,9 +42,9 @@ struct GivenFlags {
   bool differs(FlagId id) const;
 };
 
-// Reads both sources. Unknown or ambiguous options, missing or surplus values and flags that are
-// not built yet are errors with exit code 2; a switch's variable that is no truth value has 1.
-// --help and --version end the reading where they stand.
+// Reads both sources. Unknown or ambiguous options and missing or surplus values are errors with
+// exit code 2; a switch's variable that is no truth value has 1. --help, --version and
+// --print-completion end the reading where they stand.
 std::variant<GivenFlags, UsageError> read_flags(const std::vector<std::string>& args,
                                                 const EnvLookup& env);
 

@@ -149,9 +149,10 @@ int visible_gpu_count(int device_count, const std::optional<std::string>& visibl
 }
 
 HostFacts real_host_facts(const EnvLookup& env) {
-  return {cpu_count,
-          [env] { return visible_gpu_count(device_count(), env("CUDA_VISIBLE_DEVICES")); },
-          make_uuid};
+  return {
+      .cpu_count = cpu_count,
+      .gpu_count = [env] { return visible_gpu_count(device_count(), env("CUDA_VISIBLE_DEVICES")); },
+      .make_run_id = make_uuid};
 }
 
 CommandFacts real_command_facts(const EnvLookup& env) {

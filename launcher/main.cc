@@ -2,9 +2,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <random>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -12,12 +13,18 @@
 #include "agent/guardian.h"
 #include "launcher/command.h"
 #include "launcher/host_facts.h"
+#include "launcher/numa_sysfs.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
 #include "proto/log.h"
 
 namespace ddprun::launcher {
 namespace {
+
+// The program's other name, for lines that began with python -m torch.distributed.launch.
+bool is_launch_name(std::string_view path) {
+  return path.substr(path.find_last_of('/') + 1) == "ddprun-launch";
+}
 
 int fail(const std::string& message, int exit_code) {
   std::fputs((message + "\n").c_str(), stderr);
@@ -39,10 +46,20 @@ void fill_standard_descriptors() {
   }
 }
 
+// The workers' command, bound to CPUs where that is asked for.
+Result<Command> worker_command(const Options& options, const EnvLookup& env) {
+  const CommandFacts facts = real_command_facts(env);
+  auto command = build_command(options, facts);
+  if (!command || !options.numa_binding) return command;
+  const auto numa = read_numa_facts("/", allowed_cpus(), env("CUDA_VISIBLE_DEVICES"));
+  if (!numa) return Error(numa.error().code(), "--numa-binding: " + numa.error().message());
+  return bind_to_cpus(*std::move(command), options, *numa, facts);
+}
+
 int run(const Options& options, const EnvLookup& env) {
-  log::set_level(options.log_level);
+  log::set_level(options.quiet ? log::Level::kError : options.log_level);
   for (const std::string& warning : options.warnings) log::warning(warning);
-  const auto command = build_command(options, real_command_facts(env));
+  const auto command = worker_command(options, env);
   if (!command) return fail("ddprun: " + command.error().message(), 1);
   const auto token = job_token(options, env);
   if (!token) return fail("ddprun: " + token.error().message(), 1);
@@ -63,9 +80,11 @@ int run(const Options& options, const EnvLookup& env) {
 int main(int argc, char** argv) {
   using namespace ddprun::launcher;  // NOLINT(google-build-using-namespace)
   fill_standard_descriptors();
-  const std::vector<std::string> args(argv + 1, argv + argc);
+  const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = process_environment();
-  const Parsed parsed = parse(args, env, real_host_facts(env));
+  HostFacts host = real_host_facts(env);
+  host.called_as_launch = argc > 0 && is_launch_name(argv[0]);
+  const Parsed parsed = parse(args, env, host);
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->text.c_str(), stdout);
     return 0;

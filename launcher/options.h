@@ -1,5 +1,5 @@
 // ddprun's command line: argv and environment in, Options out. One table (flag_table.h) lists every
-// flag of torchrun; what is not built yet is refused by name and never ignored. Pure: environment,
+// flag; a value that is not built yet is refused by name and never ignored. Pure: environment,
 // host and randomness come in as functions; no file is touched, nothing is printed. Runs on the
 // main thread before anything else is started.
 #pragma once
@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "agent/config.h"
 #include "launcher/flag_values.h"
+#include "launcher/numa.h"
 #include "proto/log.h"
 #include "proto/worker_env.h"
 
@@ -46,17 +49,29 @@ struct Options {
   int node_rank = 0;                        // kStatic: 0 … nodes.max-1; otherwise without effect
   std::optional<std::string> local_addr{};  // --local-addr: this node's address for its peers
 
-  int max_restarts = 0;
+  agent::RestartPlan restarts{};
   std::chrono::milliseconds monitor_interval{
       100};  // checked, without effect: worker exits are events here
   std::chrono::seconds shutdown_timeout{30};  // grace between the closing signal and SIGKILL
+  agent::SignalPlan signals{};
 
   std::string role = "default";
   std::optional<std::string> log_dir{};  // nothing: a fresh temporary folder; "/dev/null": no files
   StdSpec redirects{};                   // streams that go to files only
   StdSpec tees{};                        // streams that go to files and console
+  std::optional<std::set<int>> shown_ranks{};  // local ranks for the console; nothing: all
+  agent::OutputPlan output{};
+  bool quiet = false;           // no line of ours but errors
+  bool console_events = false;  // --event-log-handler=console
+  std::string error_report{};   // file for the report as JSON; empty: none
+  std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
+  bool detailed_exit_codes = false;
+  std::optional<std::string> timer_file{};     // the watchdog's FIFO; nothing: no watchdog
+  std::vector<std::string> virtual_devices{};  // one a local rank; empty: no virtual local ranks
+  std::optional<NumaMode> numa_binding{};
 
   Mode mode = Mode::kScript;
+  bool local_rank_argument = false;  // `--local-rank=K` goes before script_args
   std::string script;
   std::vector<std::string> script_args{};
 
@@ -72,15 +87,17 @@ struct Answer {
 // The command line is wrong: print `message` (one line, starts with `ddprun: `) on stderr and exit.
 struct UsageError {
   int exit_code = 2;  // 2: argparse would have refused it, or it is not built yet; 1: a bad value
-                      // torchrun finds later
+                      // that torchrun finds later
   std::string message;
 };
 
-// What parse() asks about this host, and only when a flag needs it.
+// What parse() asks about this host, and only when a flag needs it; and how ddprun was called.
 struct HostFacts {
   std::function<int()> cpu_count;            // for `cpu`
   std::function<int()> gpu_count;            // visible CUDA devices, for `gpu` and `auto`
   std::function<std::string()> make_run_id;  // a fresh UUID, for --standalone
+  // By the name ddprun-launch: torch.distributed.launch's habit, --local-rank unless --use-env.
+  bool called_as_launch = false;
 };
 
 using Parsed = std::variant<Options, Answer, UsageError>;

@@ -65,7 +65,8 @@ std::vector<agent::StreamPlan> stream_plans(const Options& options) {
     plans.push_back({.redirect_stdout = has_out(redirect),
                      .redirect_stderr = has_err(redirect),
                      .tee_stdout = has_out(tee),
-                     .tee_stderr = has_err(tee)});
+                     .tee_stderr = has_err(tee),
+                     .shown = !options.shown_ranks || options.shown_ranks->contains(local_rank)});
   }
   return plans;
 }
@@ -94,12 +95,21 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.rendezvous = rendezvous_plan(options, inherited.token);
   agent.worker_count = options.workers_per_node;
   agent.role = options.role;
-  agent.restarts.max_restarts = options.max_restarts;
+  agent.restarts = options.restarts;
+  agent.signals = options.signals;
   agent.grace = options.shutdown_timeout;
   agent.log_dir = options.log_dir.value_or("");
   agent.streams = stream_plans(options);
+  agent.output = options.output;
+  agent.virtual_devices = options.virtual_devices;
+  agent.detailed_exit_codes = options.detailed_exit_codes;
+  agent.quiet = options.quiet;
+  agent.console_events = options.console_events;
+  agent.error_report = options.error_report;
+  agent.error_file = options.error_file;
+  agent.timer_file = options.timer_file;
   agent.command = [command](int local_rank) {
-    return agent::Command{command.file, command.argv(local_rank)};
+    return agent::Command{command.program(), command.argv(local_rank)};
   };
   agent.job_cookie = std::move(inherited.job_cookie);
   agent.entry = command.entry;
@@ -115,6 +125,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   }
   if (!has(agent.base_env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
     agent.base_env.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+  if (options.quiet) plan.notices.clear();
   return plan;
 }
 

@@ -188,6 +188,40 @@ TEST(Command, LeavesTheScriptsNameAlone) {
   EXPECT_EQ(build(Mode::kScript, "./$local_rank.py", host)->argv(1).back(), "./$local_rank.py");
 }
 
+// Acceptance case 14.
+TEST(Command, Case14PutsTheLocalRankFirst) {
+  Options options;
+  options.script = "train.py";
+  options.script_args = {"a"};
+  options.local_rank_argument = true;
+  const FakeFiles host;
+  EXPECT_EQ(build_command(options, host.facts())->argv(3),
+            (Words{"/usr/bin/python3", "-u", "train.py", "--local-rank=3", "a"}));
+  options.mode = Mode::kModule;
+  EXPECT_EQ(build_command(options, host.facts())->argv(0),
+            (Words{"/usr/bin/python3", "-u", "-m", "train.py", "--local-rank=0", "a"}));
+}
+
+TEST(Command, IsBoundToCpusByNumactl) {
+  Options options;
+  options.workers_per_node = 2;
+  options.numa_binding = NumaMode::kNode;
+  const NumaFacts numa{.cpus = {{0, 0, 0, 0, 0}, {1, 1, 1, 1, 1}}, .gpu_nodes = {1, 0}};
+  FakeFiles host;
+  const Command plain = *build(Mode::kScript, "train.py", host, {"$local_rank"});
+  EXPECT_EQ(error_of(bind_to_cpus(plain, options, numa, host.facts())),
+            "--numa-binding: needs the program numactl, which is not on PATH");
+  host.path["numactl"] = "/usr/bin/numactl";
+  const Command bound = *bind_to_cpus(plain, options, numa, host.facts());
+  EXPECT_EQ(bound.program(), "/usr/bin/numactl");
+  EXPECT_EQ(bound.argv(0),
+            (Words{"numactl", "--physcpubind=1", "/usr/bin/python3", "-u", "train.py", "0"}));
+  EXPECT_EQ(bound.argv(1)[1], "--physcpubind=0");
+  options.workers_per_node = 3;
+  EXPECT_EQ(error_of(bind_to_cpus(plain, options, numa, host.facts())),
+            "--numa-binding: 3 workers need as many visible GPUs; there are 2");
+}
+
 TEST(KindOfHead, KnowsBinariesAndScripts) {
   EXPECT_EQ(kind_of_head(std::string_view("\x7f"
                                           "ELF\x02\x01",

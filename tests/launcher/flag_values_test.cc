@@ -102,14 +102,52 @@ TEST(ParseEndpoint, RefusesOthers) {
   }
 }
 
+TEST(ParseRanks, TakesWholeNumbersBetweenCommas) {
+  EXPECT_EQ(*parse_ranks("0,2"), (std::set<int>{0, 2}));
+  EXPECT_EQ(*parse_ranks(" 7 ,7"), (std::set<int>{7}));
+  EXPECT_EQ(*parse_ranks("-1"), (std::set<int>{-1}));  // no rank of any node: silences all
+  EXPECT_TRUE(parse_ranks("")->empty());
+  for (const auto* text : {"x", "0,", ",", "0;1", "0-2"}) {
+    ASSERT_FALSE(parse_ranks(text)) << text;
+    EXPECT_EQ(parse_ranks(text).error().message(), "expected local ranks, such as 0,2");
+  }
+}
+
+TEST(ParseTexts, CutsAtCommasAndKeepsDoubledOnes) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(parse_texts("apple,orange"), (Texts{"apple", "orange"}));
+  EXPECT_EQ(parse_texts("a,,b"), (Texts{"a,b"}));
+  EXPECT_EQ(parse_texts(",,,x"), (Texts{",", "x"}));
+  EXPECT_EQ(parse_texts(""), (Texts{""}));
+  EXPECT_EQ(parse_texts("a,"), (Texts{"a", ""}));
+}
+
+TEST(ParseSeconds, TakesDecimalsFromZero) {
+  EXPECT_EQ(parse_seconds("0")->count(), 0);
+  EXPECT_EQ(parse_seconds("0.5")->count(), 500);
+  EXPECT_EQ(parse_seconds("1e9")->count(), 1'000'000'000'000);
+  for (const auto* text : {"", "x", "-1", "1s", "nan", "1.1e9"}) {
+    EXPECT_FALSE(parse_seconds(text)) << text;
+  }
+}
+
+TEST(ParseBackoff, TakesABaseAndAMost) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(*parse_backoff("2:8.5"), (Backoff{milliseconds(2000), milliseconds(8500)}));
+  EXPECT_EQ(*parse_backoff("2"), (Backoff{milliseconds(2000), milliseconds(60'000)}));
+  EXPECT_EQ(*parse_backoff("90"), (Backoff{milliseconds(90'000), milliseconds(90'000)}));
+  EXPECT_EQ(*parse_backoff("0:0"), Backoff{});
+  for (const auto* text : {"", ":", "x", "1:", ":1", "2:1", "1:2:3", "-1"}) {
+    ASSERT_FALSE(parse_backoff(text)) << text;
+    EXPECT_EQ(parse_backoff(text).error().message(),
+              "expected seconds BASE or BASE:MAX with 0 <= BASE <= MAX, such as 1:60");
+  }
+}
+
 TEST(ParseRendezvousConf, HasTorchrunsDefaults) {
   const RendezvousConf conf = *parse_rendezvous_conf("");
   EXPECT_EQ(conf.join_timeout.count(), 600);
   EXPECT_EQ(conf.last_call.count(), 30);
-  EXPECT_EQ(conf.close_timeout.count(), 30);
-  EXPECT_EQ(conf.heartbeat_timeout.count(), 5);
-  EXPECT_EQ(conf.keep_alive_interval.count(), 5);
-  EXPECT_EQ(conf.keep_alive_max_attempt, 3);
   EXPECT_EQ(conf.read_timeout.count(), 60);
   EXPECT_EQ(conf.timeout.count(), 900);
   EXPECT_EQ(conf.is_host, std::nullopt);
@@ -123,12 +161,10 @@ TEST(ParseRendezvousConf, SetsEveryKeyItself) {
       "5");
   EXPECT_EQ(conf.join_timeout.count(), 1);
   EXPECT_EQ(conf.last_call.count(), 2);
-  EXPECT_EQ(conf.close_timeout.count(), 3);
-  EXPECT_EQ(conf.heartbeat_timeout.count(), 4);
-  EXPECT_EQ(conf.keep_alive_interval.count(), 5);
-  EXPECT_EQ(conf.keep_alive_max_attempt, 6);
   EXPECT_EQ(conf.read_timeout.count(), 7);
   EXPECT_EQ(conf.timeout.count(), 8);
+  EXPECT_EQ(conf.known_keys.size(), 10U);
+  EXPECT_EQ(conf.known_keys[2], "close_timeout");
   EXPECT_TRUE(conf.unknown_keys.empty());
 }
 
@@ -151,7 +187,8 @@ TEST(ParseRendezvousConf, RefusesMalformedPairsAndTimes) {
   for (const auto* text :
        {"foo", "=1", "a=", "join_timeout=1,", ",", "join_timeout=0", "join_timeout=-1",
         "join_timeout=x", "join_timeout=1.5", "timeout=0", "keep_alive_max_attempt=0",
-        "store_type=disk", "cas_backoff_max_seconds=-1"}) {
+        "close_timeout=-1", "heartbeat_timeout=x", "keep_alive_interval=0", "store_type=disk",
+        "cas_backoff_max_seconds=-1"}) {
     const auto conf = parse_rendezvous_conf(text);
     ASSERT_FALSE(conf) << text;
     EXPECT_EQ(conf.error().code(), ErrorCode::kInvalidArgument) << text;

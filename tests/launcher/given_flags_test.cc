@@ -26,24 +26,30 @@ std::string refusal(const Words& args, const Variables& variables = {}) {
 
 TEST(GivenFlags, TakeBothSpellingsOfEveryFlag) {
   for (const Flag& flag : flag_table()) {
-    if (flag.status == FlagStatus::kRefused || flag.kind == FlagKind::kSwitch) continue;
+    if (flag.kind == FlagKind::kSwitch || flag.id == FlagId::kPrintCompletion) continue;
     std::string underscored(flag.name);
     for (char& c : underscored) c = c == '-' ? '_' : c;
     EXPECT_EQ(read({"--" + std::string(flag.name) + "=v", "E"}).text(flag.id), "v") << flag.name;
     EXPECT_EQ(read({"--" + underscored, "v", "E"}).text(flag.id), "v") << underscored;
-    EXPECT_EQ(read({"E"}, {{pet_variable(flag), "v"}}).text(flag.id), "v") << pet_variable(flag);
+    const std::string read_text = flag.from_environment ? "v" : std::string(flag.standard);
+    EXPECT_EQ(read({"E"}, {{pet_variable(flag), "v"}}).text(flag.id), read_text)
+        << pet_variable(flag);
   }
 }
 
 TEST(GivenFlags, TakeBothSpellingsOfEverySwitch) {
-  for (const auto* word : {"--no-python", "--no_python"}) {
-    EXPECT_TRUE(read({word, "E"}).is_on(FlagId::kNoPython));
+  for (const Flag& flag : flag_table()) {
+    if (flag.kind == FlagKind::kValue) continue;
+    std::string underscored(flag.name);
+    for (char& c : underscored) c = c == '-' ? '_' : c;
+    EXPECT_FALSE(read({"E"}).is_on(flag.id)) << flag.name;
+    EXPECT_TRUE(read({"--" + std::string(flag.name), "E"}).is_on(flag.id)) << flag.name;
+    EXPECT_TRUE(read({"--" + underscored, "E"}).is_on(flag.id)) << underscored;
+    if (flag.from_environment) {
+      EXPECT_TRUE(read({"E"}, {{pet_variable(flag), "1"}}).is_on(flag.id)) << pet_variable(flag);
+    }
   }
-  for (const auto* word : {"--run-path", "--run_path"}) {
-    EXPECT_TRUE(read({word, "E"}).is_on(FlagId::kRunPath));
-  }
-  for (const auto* word : {"-m", "--module"}) EXPECT_TRUE(read({word, "E"}).is_on(FlagId::kModule));
-  EXPECT_FALSE(read({"E"}).is_on(FlagId::kModule));
+  EXPECT_TRUE(read({"-m", "E"}).is_on(FlagId::kModule));
 }
 
 TEST(GivenFlags, EndAtTheScript) {
@@ -162,21 +168,41 @@ TEST(GivenFlags, ReadTruthValuesOfSwitchVariables) {
   }
 }
 
-TEST(GivenFlags, RefuseWhatIsNotBuiltYetByName) {
-  for (const Flag& flag : flag_table()) {
-    if (flag.status != FlagStatus::kRefused) continue;
-    const std::string name = "--" + std::string(flag.name);
-    if (flag.kind == FlagKind::kSwitch) {
-      EXPECT_EQ(refusal({name, "E"}), "2 ddprun: " + name + ": not built yet");
-    } else {
-      EXPECT_EQ(refusal({name, "v", "E"}), "2 ddprun: " + name + "=v: not built yet");
-      EXPECT_EQ(refusal({name + "=" + std::string(flag.standard), "E"}), "accepted") << name;
-    }
-    if (!flag.from_environment) continue;
-    const std::string variable = pet_variable(flag);
-    EXPECT_EQ(refusal({"E"}, {{variable, "1"}}),
-              "2 ddprun: " + variable + "=1: " + name + " is not built yet");
-  }
+TEST(GivenFlags, TakeOurOwnByTheirWholeNamesOnly) {
+  EXPECT_EQ(refusal({"--quie", "E"}).substr(0, 18), "2 ddprun: --quie: ");
+  EXPECT_EQ(refusal({"--exit=detailed", "E"}).substr(0, 27), "2 ddprun: --exit=detailed: ");
+  // Unique with torchrun, so unique here, though ddprun has --restart-window, --use-env, --version.
+  EXPECT_EQ(read({"--re=1", "E"}).text(FlagId::kRedirects), "1");
+  EXPECT_EQ(read({"--signals-=SIGTERM", "E"}).text(FlagId::kSignalsToHandle), "SIGTERM");
+}
+
+TEST(GivenFlags, TakeAllFormsOfOurOwn) {
+  EXPECT_EQ(read({"--error-report=f", "E"}).text(FlagId::kErrorReport), "f");
+  EXPECT_EQ(read({"--error_report", "f", "E"}).text(FlagId::kErrorReport), "f");
+  EXPECT_EQ(read({"--error-report=", "E"}).text(FlagId::kErrorReport), "");
+  EXPECT_EQ(read({"-mt3", "--quiet", "-r", "1", "--fold", "E", "--quiet"}).script_args,
+            (Words{"--quiet"}));
+  EXPECT_EQ(refusal({"--quiet=1", "E"}), "2 ddprun: --quiet=1: this option takes no value");
+  EXPECT_EQ(refusal({"--error-report"}), "2 ddprun: --error-report: expected a value");
+  EXPECT_EQ(refusal({"--error-report", "--fold", "E"}),
+            "2 ddprun: --error-report: expected a value");
+  EXPECT_EQ(refusal({"--role", "--fold", "E"}), "2 ddprun: --role: expected a value");
+  EXPECT_EQ(read({"--", "--fold"}).script, "--fold");
+}
+
+// torchrun takes --local-rank=0 for --local-ranks-filter=0; the bare word is ours.
+TEST(GivenFlags, TakeLocalRankWithAValueAsTorchrunsAbbreviation) {
+  const GivenFlags given = read({"--local-rank=0,1", "E"});
+  EXPECT_EQ(given.text(FlagId::kLocalRanksFilter), "0,1");
+  EXPECT_FALSE(given.is_on(FlagId::kLocalRank));
+  EXPECT_EQ(read({"--local_rank=2", "E"}).text(FlagId::kLocalRanksFilter), "2");
+  EXPECT_EQ(read({"--local-ranks=2", "E"}).text(FlagId::kLocalRanksFilter), "2");
+  EXPECT_TRUE(read({"--local-rank", "E"}).is_on(FlagId::kLocalRank));
+}
+
+TEST(GivenFlags, ForgetALineThatEndedInItsMiddle) {
+  EXPECT_EQ(refusal({"-mx", "E"}).substr(0, 15), "2 ddprun: -mx: ");  // stops within a cluster
+  EXPECT_EQ(read({"--quiet", "-r1", "E"}).text(FlagId::kRedirects), "1");
 }
 
 TEST(GivenFlags, ReadNoVariableThatTorchrunDoesNotRead) {
@@ -188,6 +214,8 @@ TEST(GivenFlags, StopAtHelpWhereItStands) {
   EXPECT_TRUE(read({"-h"}).has(FlagId::kHelp));
   EXPECT_TRUE(read({"-mh"}).has(FlagId::kHelp));
   EXPECT_TRUE(read({"--h"}).has(FlagId::kHelp));
+  EXPECT_TRUE(read({"--print-completion=bash", "--nope"}).has(FlagId::kPrintCompletion));
+  EXPECT_TRUE(read({"--version", "--nope"}).has(FlagId::kVersion));
   EXPECT_EQ(refusal({"--nope", "--help"}).substr(0, 18), "2 ddprun: --nope: ");
 }
 

@@ -19,7 +19,7 @@ TEST(Options, HaveTorchrunsDefaults) {
             Rendezvous::kLocal);  // torchrun 2.15's: one node never takes a fixed port
   EXPECT_FALSE(options.standalone);
   EXPECT_EQ(options.run_id, "none");
-  EXPECT_EQ(options.max_restarts, 0);
+  EXPECT_EQ(options.restarts.max_restarts, 0);
   EXPECT_EQ(options.monitor_interval.count(), 100);
   EXPECT_EQ(options.shutdown_timeout.count(), 30);
   EXPECT_EQ(options.role, "default");
@@ -100,6 +100,23 @@ TEST(Options, ReportWhatArgparseFindsFirst) {
   EXPECT_EQ(bad({"--nnodes=0"}).substr(0, 28), "2 ddprun: SCRIPT is missing:");
 }
 
+TEST(Options, WarnOfConfKeysThatTheBackendDoesNotNeed) {
+  EXPECT_EQ(good({"--rdzv-conf=heartbeat_timeout=5,timeout=3,keep_alive_interval=2", "E"}).warnings,
+            (Words{"--rdzv-conf: without effect with the static backend: heartbeat_timeout, "
+                   "keep_alive_interval"}));
+  const std::string all =
+      "--rdzv-conf=join_timeout=1,read_timeout=1,is_host=1,last_call_timeout=1,timeout=1,"
+      "close_timeout=1,keep_alive_max_attempt=1,cas_backoff_max_seconds=0";
+  const std::string idle =
+      "timeout, close_timeout, keep_alive_max_attempt, cas_backoff_max_seconds";
+  for (const Words& line : {Words{"--rdzv-backend=c10d", "--rdzv-endpoint=n1", all, "E"},
+                            Words{"--standalone", all, "E"}}) {
+    EXPECT_EQ(good(line).warnings,
+              (Words{"--rdzv-conf: without effect with the c10d backend: " + idle}));
+  }
+  EXPECT_EQ(good({"--rdzv-conf=timeout=3", "E"}).warnings, Words{});
+}
+
 TEST(Options, RefuseWhatIsNotBuiltYet) {
   EXPECT_EQ(bad({"--nnodes=1:2", "E"}),
             "2 ddprun: --nnodes=1:2: elastic node counts are not built yet");
@@ -108,9 +125,6 @@ TEST(Options, RefuseWhatIsNotBuiltYet) {
   EXPECT_EQ(bad({"--rdzv-backend=etcd-v2", "E"}).substr(0, 2), "2 ");
   EXPECT_EQ(bad({"--rdzv-conf=store_type=file", "E"}),
             "2 ddprun: --rdzv-conf=store_type=file: store_type=file is not built yet");
-  EXPECT_EQ(bad({"E"}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${rank}>"}}),
-            "2 ddprun: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=<${rank}>: --log-line-prefix-template "
-            "is not built yet");
 }
 
 // Acceptance case 5.
@@ -243,7 +257,7 @@ TEST(Options, WarnOfFlagsWithoutEffect) {
   EXPECT_EQ(good({"--master-addr=n1", "E"}).warnings,
             (Words{"--master-addr=n1 has no effect on one node without --master-port"}));
   EXPECT_EQ(good({"E"}, {{"PET_START_METHOD", "bogus"}}).warnings,
-            (Words{"PET_START_METHOD=bogus has no effect"}));
+            (Words{"PET_START_METHOD=bogus has no effect on workers"}));
   EXPECT_EQ(
       good({"--rdzv-conf=jion_timeout=3", "E"}).warnings,
       (Words{"--rdzv-conf=jion_timeout=3: the key jion_timeout is not known and has no effect"}));
@@ -266,7 +280,7 @@ TEST(Options, ReadOutputAndTheRest) {
   EXPECT_EQ(options.redirects.of(1), Streams::kErr);
   EXPECT_EQ(options.tees.of(7), Streams::kBoth);
   EXPECT_EQ(options.role, "trn");
-  EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_EQ(options.restarts.max_restarts, 3);
   EXPECT_EQ(options.local_addr, "10.0.0.2");
   EXPECT_EQ(options.rendezvous_conf.join_timeout.count(), 4);
   EXPECT_EQ(options.rendezvous_conf.is_host, true);
@@ -292,8 +306,14 @@ TEST(Options, ReadPythonsLogLevels) {
 
 TEST(Options, WarnOfVariablesWithoutEffect) {
   EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_HEALTH_CHECK_PORT", "8080"}}).warnings,
-            (Words{"TORCHELASTIC_HEALTH_CHECK_PORT=8080 has no effect: not built yet"}));
-  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "0"}}).warnings, Words{});
+            (Words{"TORCHELASTIC_HEALTH_CHECK_PORT=8080 has no effect: there is no health check "
+                   "server"}));
+  EXPECT_EQ(good({"E"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}}).warnings,
+            (Words{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect: each attempt has an empty "
+                   "store"}));
+  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "9"}}).warnings.size(), 1U);
+  EXPECT_EQ(good({"E"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"}}).warnings, Words{});
+  EXPECT_EQ(good({"E"}, {{"TORCH_ELASTIC_WORKER_IDENTICAL", "1"}}).warnings, Words{});
 }
 
 TEST(Options, EveryMessageIsOneLine) {

@@ -14,6 +14,7 @@ using Variables = std::map<std::string, std::string>;
 struct FakeHost {
   int cpus = 8;
   int gpus = 0;
+  bool called_as_launch = false;
 };
 
 inline EnvLookup environment(Variables variables) {
@@ -27,7 +28,7 @@ inline EnvLookup environment(Variables variables) {
 inline Parsed parse_line(const std::vector<std::string>& args, const Variables& variables = {},
                          FakeHost host = {}) {
   const HostFacts facts{[host] { return host.cpus; }, [host] { return host.gpus; },
-                        [] { return std::string("a-fresh-id"); }};
+                        [] { return std::string("a-fresh-id"); }, host.called_as_launch};
   return parse(args, environment(variables), facts);
 }
 

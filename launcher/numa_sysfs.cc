@@ -1,0 +1,195 @@
+#include "launcher/numa_sysfs.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <system_error>
+
+#include "launcher/flag_values.h"
+
+namespace ddprun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error unreadable(const fs::path& path) {
+  return {ErrorCode::kNotFound, fmt::format("{}: cannot be read", path.string())};
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0)
+    text.pop_back();
+  return text;
+}
+
+Result<int> read_int(const fs::path& path) {
+  const auto value = parse_int(read_text(path));
+  if (!value) return unreadable(path);
+  return *value;
+}
+
+// The lowest CPU of a list such as thread_siblings_list.
+Result<int> read_lowest(const fs::path& path) {
+  const auto cpus = parse_cpu_ranges(read_text(path));
+  if (!cpus || cpus->empty()) return unreadable(path);
+  return *std::min_element(cpus->begin(), cpus->end());
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// NUMA node of each CPU, from node*/cpulist.
+std::map<int, int> nodes_of_cpus(const fs::path& folder) {
+  std::map<int, int> nodes;
+  for (const std::string& name : names_in(folder)) {
+    const auto node = name.starts_with("node") ? parse_int(name.substr(4)) : std::nullopt;
+    if (!node) continue;
+    const auto cpus = parse_cpu_ranges(read_text(folder / name / "cpulist"));
+    if (!cpus) continue;
+    for (const int cpu : *cpus) nodes[cpu] = *node;
+  }
+  return nodes;
+}
+
+// The lowest CPU that shares the largest cache level with this one; instructions are not counted.
+Result<int> read_last_cache(const fs::path& folder) {
+  int top_level = 0;
+  std::string top;
+  for (const std::string& name : names_in(folder)) {
+    if (!name.starts_with("index")) continue;
+    const std::string type = read_text(folder / name / "type");
+    const auto level = parse_int(read_text(folder / name / "level"));
+    if (!level || *level <= top_level || (type != "Unified" && type != "Data")) continue;
+    top_level = *level;
+    top = name;
+  }
+  if (top.empty()) return unreadable(folder);
+  return read_lowest(folder / top / "shared_cpu_list");
+}
+
+Result<Cpu> read_cpu(const fs::path& folder, int number, int node) {
+  const auto package = read_int(folder / "topology/physical_package_id");
+  if (!package) return package.error();
+  const auto core = read_lowest(folder / "topology/thread_siblings_list");
+  if (!core) return core.error();
+  // A virtual machine may hide its caches; one group a node is what is left to know.
+  const auto cache = read_last_cache(folder / "cache");
+  return Cpu{number, node, *package, *core, cache ? *cache : -1};
+}
+
+struct Gpu {
+  std::string pci_address;
+  std::string uuid;
+  int node = 0;
+};
+
+// The value after `name:` in the driver's `information`.
+std::string information(const std::string& text, std::string_view name) {
+  const auto at = text.find(fmt::format("{}:", name));
+  if (at == std::string::npos) return {};
+  const auto from = text.find_first_not_of(": \t", at + name.size());
+  if (from == std::string::npos) return {};
+  return text.substr(from, text.find_first_of(" \t\n", from) - from);
+}
+
+// Whether a container that shows all GPUs in /proc hides this one's device file.
+bool is_hidden(const fs::path& root, const std::string& minor) {
+  const auto names = names_in(root / "dev");
+  const bool any = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.starts_with("nvidia") && parse_int(name.substr(6));
+  });
+  return any && !minor.empty() && !fs::exists(root / "dev" / ("nvidia" + minor));
+}
+
+Result<std::vector<Gpu>> read_gpus(const fs::path& root) {
+  const fs::path folder = root / "proc/driver/nvidia/gpus";
+  std::vector<Gpu> gpus;
+  for (const std::string& address : names_in(folder)) {
+    const std::string text = read_text(folder / address / "information");
+    if (is_hidden(root, information(text, "Device Minor"))) continue;
+    const auto node = read_int(root / "sys/bus/pci/devices" / address / "numa_node");
+    if (!node) return node.error();
+    // -1 is how a host of one node says so.
+    gpus.push_back({address, information(text, "GPU UUID"), std::max(*node, 0)});
+  }
+  if (gpus.empty()) {
+    return Error(ErrorCode::kNotFound, "no NVIDIA driver, or no GPU of it, on this node");
+  }
+  return gpus;
+}
+
+// The GPU that one entry of CUDA_VISIBLE_DEVICES names, as CUDA reads it: an index or the beginning
+// of a UUID.
+const Gpu* find_gpu(const std::vector<Gpu>& gpus, const std::string& entry) {
+  if (const auto index = parse_int(entry)) {
+    return *index >= 0 && *index < std::ssize(gpus) ? &gpus[static_cast<std::size_t>(*index)]
+                                                    : nullptr;
+  }
+  for (const Gpu& gpu : gpus) {
+    if (entry.starts_with("GPU-") && gpu.uuid.starts_with(entry)) return &gpu;
+  }
+  return nullptr;
+}
+
+std::vector<int> visible_nodes(const std::vector<Gpu>& gpus,
+                               const std::optional<std::string>& visible) {
+  std::vector<int> nodes;
+  if (!visible) {
+    for (const Gpu& gpu : gpus) nodes.push_back(gpu.node);
+    return nodes;
+  }
+  for (std::string entry : parse_texts(*visible)) {
+    std::erase(entry, ' ');
+    const Gpu* gpu = find_gpu(gpus, entry);
+    if (gpu == nullptr) break;  // CUDA shows nothing of what follows
+    nodes.push_back(gpu->node);
+  }
+  return nodes;
+}
+
+}  // namespace
+
+std::vector<int> allowed_cpus() {
+  std::vector<int> cpus;
+  std::array<cpu_set_t, kMaxCpus / CPU_SETSIZE> mask{};  // as many as the kernel may have
+  if (::sched_getaffinity(0, sizeof(mask), mask.data()) != 0) return cpus;
+  for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
+    if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(mask), mask.data())) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+Result<NumaFacts> read_numa_facts(const fs::path& root, const std::vector<int>& allowed,
+                                  const std::optional<std::string>& visible) {
+  const auto gpus = read_gpus(root);
+  if (!gpus) return gpus.error();
+  NumaFacts facts;
+  facts.gpu_nodes = visible_nodes(*gpus, visible);
+  const auto nodes = nodes_of_cpus(root / "sys/devices/system/node");
+  for (const int number : allowed) {
+    const auto node = nodes.find(number);
+    const auto cpu = read_cpu(root / "sys/devices/system/cpu" / fmt::format("cpu{}", number),
+                              number, node == nodes.end() ? 0 : node->second);
+    if (!cpu) return cpu.error();
+    facts.cpus.push_back(*cpu);
+  }
+  return facts;
+}
+
+}  // namespace ddprun::launcher
