@@ -80,8 +80,13 @@ Result<void> write_file_atomically(const std::filesystem::path& path, std::strin
 
 Result<void> check_replaceable(const std::filesystem::path& path) {
   const std::filesystem::path folder = folder_of(path);
-  errno = std::filesystem::is_directory(path) ? EISDIR : 0;
-  if (errno != 0) return failed("write", path);
+  std::error_code unknown;  // then the folder tells
+  const auto found = std::filesystem::status(path, unknown);
+  if (std::filesystem::exists(found) && !std::filesystem::is_regular_file(found)) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' given, expected a regular file or the name of a new one", path.string()));
+  }
   if (::access((folder / ".").c_str(), W_OK | X_OK) != 0) return failed("write to folder", folder);
   return {};
 }

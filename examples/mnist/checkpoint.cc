@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <exception>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -21,7 +20,7 @@ namespace ddprun::examples {
 namespace {
 
 // Raised whenever what is stored changes its meaning; other versions are refused.
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 
 constexpr std::uint64_t kFnvBasis = 0xCBF29CE484222325U;
 constexpr std::uint64_t kFnvPrime = 0x100000001B3U;
@@ -36,11 +35,11 @@ std::uint64_t fold(std::uint64_t value, const torch::Tensor& tensor) {
   return fnv1a(value, {static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()});
 }
 
-Error unreadable(const std::filesystem::path& path, std::string_view what) {
+Error unreadable(const std::filesystem::path& path, std::string_view what,
+                 ErrorCode code = ErrorCode::kProtocol) {
   // LibTorch's messages go on with advice, a backtrace, …; the first sentence says it.
-  return {ErrorCode::kProtocol,
-          fmt::format("load checkpoint {}: {}", path.string(),
-                      what.substr(0, std::min(what.find('\n'), what.find(". "))))};
+  return {code, fmt::format("load checkpoint {}: {}", path.string(),
+                            what.substr(0, std::min(what.find('\n'), what.find(". "))))};
 }
 
 std::int64_t read_number(torch::serialize::InputArchive& archive, const char* name) {
@@ -50,10 +49,34 @@ std::int64_t read_number(torch::serialize::InputArchive& archive, const char* na
 }
 
 Result<std::string> read_file(const std::filesystem::path& path) {
+  std::error_code failure;
+  const auto size = std::filesystem::file_size(path, failure);  // an error where it is no file
+  if (failure) return unreadable(path, failure.message(), ErrorCode::kSystem);
+  if (size > kCheckpointBytesMax) {
+    return unreadable(path, fmt::format("{} bytes, at most {} are read", size, kCheckpointBytesMax),
+                      ErrorCode::kLimit);
+  }
+  std::string bytes(size, '\0');
   std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) return unreadable(path, "cannot be read");
+  if (!file.read(bytes.data(), static_cast<std::streamsize>(size))) {
+    return unreadable(path, "cannot be read", ErrorCode::kSystem);
+  }
   return bytes;
+}
+
+// Runs `restore`, which throws what LibTorch throws, over the file's bytes.
+template <typename Restore>
+auto restored(const std::filesystem::path& path, Restore restore)
+    -> Result<decltype(restore(std::string()))> {
+  const auto bytes = read_file(path);
+  if (!bytes) return bytes.error();
+  try {
+    return restore(*bytes);
+  } catch (const c10::Error& error) {
+    return unreadable(path, error.what_without_backtrace());
+  } catch (const std::exception& error) {  // a missing entry is no c10::Error
+    return unreadable(path, error.what());
+  }
 }
 
 // LibTorch checks names but not shapes: it lets a module take tensors that its forward() cannot
@@ -65,34 +88,43 @@ std::vector<std::vector<std::int64_t>> shapes_of(const torch::nn::Module& net) {
   return shapes;
 }
 
-// Answers the epoch. Throws LibTorch's exceptions.
-int restore(const std::string& bytes, torch::nn::Module& net, torch::optim::Optimizer& optimizer) {
-  torch::serialize::InputArchive archive;
+Stamp read_stamp(torch::serialize::InputArchive& archive, const std::string& bytes) {
   archive.load_from(bytes.data(), bytes.size());
   const auto version = read_number(archive, "version");
   if (version != kVersion) {
     throw std::runtime_error(fmt::format("version {}, expected {}", version, kVersion));
   }
+  c10::IValue job;
+  archive.read("job", job);
+  return {static_cast<int>(read_number(archive, "epoch")), job.toStringRef()};
+}
+
+int restore(const std::string& bytes, torch::nn::Module& net, torch::optim::Optimizer& optimizer) {
+  torch::serialize::InputArchive archive;
+  const Stamp stamp = read_stamp(archive, bytes);
   torch::serialize::InputArchive weights;
   torch::serialize::InputArchive steps;
   archive.read("net", weights);
   archive.read("optimizer", steps);
+  const auto shapes = shapes_of(net);
   net.load(weights);
   optimizer.load(steps);
-  return static_cast<int>(read_number(archive, "epoch"));
+  if (shapes_of(net) != shapes) throw std::runtime_error("the weights of another net");
+  return stamp.epoch;
 }
 
 }  // namespace
 
 Result<void> save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& net,
-                             const torch::optim::Optimizer& optimizer, int epoch) {
+                             const torch::optim::Optimizer& optimizer, const Stamp& stamp) {
   torch::serialize::OutputArchive archive;
   torch::serialize::OutputArchive weights;
   torch::serialize::OutputArchive steps;
   net.save(weights);
   optimizer.save(steps);
   archive.write("version", c10::IValue(kVersion));
-  archive.write("epoch", c10::IValue(std::int64_t{epoch}));
+  archive.write("epoch", c10::IValue(std::int64_t{stamp.epoch}));
+  archive.write("job", c10::IValue(stamp.job));
   archive.write("net", weights);
   archive.write("optimizer", steps);
   std::ostringstream bytes;
@@ -100,20 +132,18 @@ Result<void> save_checkpoint(const std::filesystem::path& path, const torch::nn:
   return write_file_atomically(path, bytes.view());
 }
 
+Result<Stamp> read_stamp(const std::filesystem::path& path) {
+  return restored(path, [](const std::string& bytes) {
+    torch::serialize::InputArchive archive;
+    return read_stamp(archive, bytes);
+  });
+}
+
 Result<Loaded> load_checkpoint(const std::filesystem::path& path, torch::nn::Module& net,
                                torch::optim::Optimizer& optimizer) {
-  const auto bytes = read_file(path);
-  if (!bytes) return bytes.error();
-  const auto shapes = shapes_of(net);
-  try {
-    const int epoch = restore(*bytes, net, optimizer);
-    if (shapes_of(net) != shapes) return unreadable(path, "the weights of another net");
-    return Loaded{epoch, fnv1a(kFnvBasis, *bytes)};
-  } catch (const c10::Error& error) {
-    return unreadable(path, error.what_without_backtrace());
-  } catch (const std::exception& error) {  // a missing entry is no c10::Error
-    return unreadable(path, error.what());
-  }
+  return restored(path, [&](const std::string& bytes) {
+    return Loaded{restore(bytes, net, optimizer), fnv1a(kFnvBasis, bytes)};
+  });
 }
 
 std::uint64_t checksum(const torch::nn::Module& net) {

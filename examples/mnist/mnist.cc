@@ -65,6 +65,8 @@ int main(int argc, char** argv) {
   try {
     limit_threads();
     return train(*options);
+  } catch (const ddprun::worker::LoggedError&) {
+    return 1;
   } catch (const c10::Error& error) {
     return fail(1, error.what_without_backtrace());
   } catch (const std::exception& error) {

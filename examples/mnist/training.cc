@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +41,7 @@ Training::Training(const Options& options, worker::Process& process, Samples tra
     : options_(options),
       world_(process.world),
       ranks_(*process.collective),
+      job_(world_.job_cookie.empty() ? world_.run_id : world_.job_cookie),
       train_(std::move(train)),
       held_out_(std::move(held_out)),
       progress_(options.progress, ::isatty(STDOUT_FILENO) != 0),
@@ -48,16 +51,26 @@ Training::Training(const Options& options, worker::Process& process, Samples tra
       parallel_(net_.ptr(), ranks_),
       sampler_(train_.count(), ranks_.world_size(), ranks_.rank(), {.seed = options.seed}) {}
 
+// Whether there is a state to go on from. On rank 0, which writes the file: its answer is for all.
+bool Training::finds_own_checkpoint() const {
+  const std::filesystem::path& file = options_.checkpoint;
+  if (file.empty() || !std::filesystem::exists(file)) return false;
+  if (options_.resume) return true;
+  if (world_.restart_count > 0) {
+    const auto stamp = read_stamp(file);
+    if (stamp && stamp->job == job_) return true;
+    // Perhaps ours, on a disk in trouble: not to be started over.
+    if (!stamp && stamp.error().code() == ErrorCode::kSystem) stamp.value();
+  }
+  std::filesystem::rename(file, file.string() + ".old");  // another run's: not to be overwritten
+  return false;
+}
+
 int Training::load_or_start_anew() {
-  const bool resume = options_.resume || world_.restart_count > 0;
-  const bool found = !options_.checkpoint.empty() && std::filesystem::exists(options_.checkpoint);
+  const std::byte found{ranks_.rank() == 0 && finds_own_checkpoint()};
   Loaded loaded;
-  if (found && resume) {
+  if (ranks_.from_root(std::span(&found, 1), 0).at(0) != std::byte{0}) {
     loaded = load_checkpoint(options_.checkpoint, *net_, optimizer_).value();
-  } else if (found && ranks_.rank() == 0) {
-    // Out of the way: should this run die in its first epoch, its restart must not go on from
-    // another run's state.
-    std::filesystem::rename(options_.checkpoint, options_.checkpoint.string() + ".old");
   }
   require_same(ranks_, loaded.fingerprint, "checkpoint " + options_.checkpoint.string());
   report(fmt::format(
@@ -138,7 +151,7 @@ double Training::held_out_accuracy() {
 
 void Training::save(int epoch) {
   if (options_.checkpoint.empty() || ranks_.rank() != 0) return;
-  save_checkpoint(options_.checkpoint, *net_, optimizer_, epoch).value();
+  save_checkpoint(options_.checkpoint, *net_, optimizer_, {epoch, job_}).value();
 }
 
 void Training::report(std::string_view text) {

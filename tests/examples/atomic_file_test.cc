@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +56,17 @@ TEST_F(AtomicFile, TellsBeforehandWhetherItCanBeWritten) {
   write_bytes(path(), "old");
   EXPECT_TRUE(check_replaceable(path()));
   EXPECT_FALSE(check_replaceable(path() / "below-a-file"));
+}
+
+TEST_F(AtomicFile, ReplacesNoDeviceNorPipe) {
+  const auto refused = check_replaceable("/dev/null");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message(),
+            "'/dev/null' given, expected a regular file or the name of a new one");
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  EXPECT_FALSE(check_replaceable(path()));
+  std::filesystem::create_symlink("/dev/null", folder_.path() / "link");
+  EXPECT_FALSE(check_replaceable(folder_.path() / "link"));
 }
 
 // Bounds the size of the files that this process may write, as a full disk would.

@@ -1,6 +1,7 @@
 #include "examples/mnist/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
@@ -45,7 +46,7 @@ class Checkpoint : public testing::Test {
   std::filesystem::path path() const { return folder_.path() / "state.pt"; }
 
   void save(const TrainingRun& run, int epoch) const {
-    const auto saved = save_checkpoint(path(), *run.net, *run.optimizer, epoch);
+    const auto saved = save_checkpoint(path(), *run.net, *run.optimizer, {epoch, "job 1"});
     ASSERT_TRUE(saved) << saved.error().message();
   }
 
@@ -104,7 +105,32 @@ TEST_F(Checkpoint, IsReplacedByTheNextOne) {
 
 TEST_F(Checkpoint, RefusesAMissingFile) {
   TrainingRun run(1);
-  EXPECT_EQ(error_of_loading(run), "cannot be read");
+  EXPECT_EQ(error_of_loading(run), "No such file or directory");
+  EXPECT_EQ(read_stamp(path()).error().code(), ErrorCode::kSystem);
+}
+
+TEST_F(Checkpoint, RefusesWhatIsNoFileWithoutWaitingForIt) {
+  TrainingRun run(1);
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  EXPECT_NE(error_of_loading(run), "no error");
+}
+
+TEST_F(Checkpoint, ReadsNoMoreThanItsLimit) {
+  TrainingRun run(1);
+  write_bytes(path(), "");
+  std::filesystem::resize_file(path(), kCheckpointBytesMax + 1);  // sparse
+  EXPECT_EQ(error_of_loading(run), "268435457 bytes, at most 268435456 are read");
+  EXPECT_EQ(read_stamp(path()).error().code(), ErrorCode::kLimit);
+  std::filesystem::resize_file(path(), kCheckpointBytesMax);
+  EXPECT_EQ(read_stamp(path()).error().code(), ErrorCode::kProtocol) << "read, and found wrong";
+}
+
+TEST_F(Checkpoint, TellsWhoSavedItAndWhen) {
+  save(TrainingRun(1), 7);
+  const auto stamp = read_stamp(path());
+  ASSERT_TRUE(stamp) << stamp.error().message();
+  EXPECT_EQ(stamp->epoch, 7);
+  EXPECT_EQ(stamp->job, "job 1");
 }
 
 TEST_F(Checkpoint, RefusesAFileCutShortAnywhere) {

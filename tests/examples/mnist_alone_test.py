@@ -55,12 +55,28 @@ class MnistAlone(unittest.TestCase):
         for name in ("loss", "weights", "accuracy"):
             self.assertEqual(support.value_of(name, rest), support.value_of(name, whole), name)
 
-    def test_a_restarted_job_resumes_unasked(self):
-        self.trained("--epochs=1", "--checkpoint", self.checkpoint)
-        restarted = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
-                     "TORCHELASTIC_RESTART_COUNT": "1"}
-        output = self.trained("--epochs=2", "--checkpoint", self.checkpoint, **restarted)
-        self.assertIn("resumed after epoch 1", output)
+    def test_a_restarted_job_resumes_unasked_from_its_own_checkpoint_only(self):
+        worker = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        restarted = {**worker, "TORCHELASTIC_RESTART_COUNT": "1"}
+        for ours, another in (({"DDPRUN_JOB": "a"}, {"DDPRUN_JOB": "b"}),
+                              ({"TORCHELASTIC_RUN_ID": "a"}, {"TORCHELASTIC_RUN_ID": "b"}),
+                              ({"TORCHELASTIC_RUN_ID": "a", "DDPRUN_JOB": "a"},
+                               {"TORCHELASTIC_RUN_ID": "a", "DDPRUN_JOB": "b"})):
+            with self.subTest(ours=ours, another=another):
+                self.trained("--epochs=1", "--checkpoint", self.checkpoint, **worker, **ours)
+                mine = self.trained("--epochs=2", "--checkpoint", self.checkpoint, **restarted, **ours)
+                self.assertIn("resumed after epoch 1", mine)
+                saved = self.checkpoint.read_bytes()
+                other = self.trained("--epochs=1", "--checkpoint", self.checkpoint, **restarted, **another)
+                self.assertIn("new weights", other)
+                self.assertEqual(pathlib.Path(str(self.checkpoint) + ".old").read_bytes(), saved)
+
+    def test_a_restarted_job_keeps_aside_what_is_no_checkpoint(self):
+        self.checkpoint.write_text("of something else")
+        output = self.trained("--epochs=1", "--checkpoint", self.checkpoint, RANK="0", WORLD_SIZE="1",
+                              MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TORCHELASTIC_RESTART_COUNT="1")
+        self.assertIn("new weights", output)
+        self.assertEqual(pathlib.Path(str(self.checkpoint) + ".old").read_text(), "of something else")
 
     def test_a_finished_run_only_measures_again(self):
         first = self.trained("--epochs=1", "--checkpoint", self.checkpoint)
@@ -89,7 +105,10 @@ class MnistAlone(unittest.TestCase):
                  "mnist: --data: read /nowhere/train-images-idx3-ubyte.gz: No such file or directory\n"),
                 (2, ["--checkpoint=/nowhere/x.pt"],
                  "mnist: --checkpoint: write to folder /nowhere: No such file or directory\n"),
-                (2, ["--checkpoint", folder], f"mnist: --checkpoint: write {folder}: Is a directory\n"),
+                (2, ["--checkpoint", folder],
+                 f"mnist: --checkpoint: '{folder}' given, expected a regular file or the name of a new one\n"),
+                (2, ["--checkpoint=/dev/null"],
+                 "mnist: --checkpoint: '/dev/null' given, expected a regular file or the name of a new one\n"),
                 (1, ["--checkpoint", self.checkpoint, "--resume"],
                  f"mnist: load checkpoint {self.checkpoint}: PytorchStreamReader failed reading zip archive: "
                  "not a ZIP archive\n")):

@@ -14,7 +14,7 @@ import unittest
 import support
 
 DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
-LAUNCH = [DDPRUN, "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--no-python", support.MNIST]
+LAUNCH = [DDPRUN, "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--no-python"]
 MARKER = "DDPRUN_TEST_JOB"
 
 
@@ -39,12 +39,12 @@ class MnistRestart(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         support.write_subset(folder.name, train=2000, held_out=100)
 
-    def run_job(self, name, kill_rank=None):
+    def run_job(self, name, kill_rank=None, program=support.MNIST):
         """The job's stdout; it must succeed. `kill_rank` gets SIGKILL at the first line of epoch 2."""
         flags = ["--epochs=3", "--data", self.folder, "--checkpoint", self.folder / f"{name}.pt"]
         job = f"{os.getpid()}-{name}"
         with tempfile.TemporaryFile() as errors, subprocess.Popen(
-                [str(word) for word in LAUNCH + flags], stdout=subprocess.PIPE, stderr=errors, text=True,
+                [str(word) for word in [*LAUNCH, program, *flags]], stdout=subprocess.PIPE, stderr=errors, text=True,
                 env=support.environment(**{MARKER: job})) as process:
             watchdog = threading.Timer(support.DEADLINE, process.kill)
             watchdog.start()
@@ -82,6 +82,18 @@ class MnistRestart(unittest.TestCase):
                 for name in ("weights", "loss", "accuracy"):
                     self.assertEqual(support.value_of(name, restarted), support.value_of(name, undisturbed), name)
                 self.assertRegex(restarted.splitlines()[-1], r"^accuracy=")
+
+    def test_does_not_go_on_from_another_jobs_checkpoint(self):
+        undisturbed = self.run_job("other")
+        # In the first attempt rank 1 dies before rank 0 can have found the file.
+        program = self.folder / "dies-at-first"
+        program.write_text("#!/bin/sh\n"
+                           f"[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] && exec {support.MNIST} \"$@\"\n"
+                           "exit 1\n")
+        program.chmod(0o755)
+        restarted = self.run_job("other", program=program)
+        self.assertIn("new weights", restarted)
+        self.assertEqual(support.value_of("weights", restarted), support.value_of("weights", undisturbed))
 
 
 if __name__ == "__main__":

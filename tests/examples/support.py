@@ -20,7 +20,7 @@ ITEM_BYTES = {"images-idx3": 28 * 28, "labels-idx1": 1}
 
 def environment(**changes):
     """This process's, without what a launcher above us may have set: a program started with it is a world of one."""
-    ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDPRUN_JOB")
     clean = {name: value for name, value in os.environ.items()
              if name not in ours and not name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_", "PET_"))}
     return {**clean, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **changes}
