@@ -2,56 +2,40 @@
 
     torchrun --standalone --nproc-per-node=2 examples/pytorch/ddp_mnist.py
 
-Needs PyTorch only. The same run gives the same digits: seeded, and the sums of Gloo have a fixed order.
+Needs PyTorch only. The same run gives the same digits: it is seeded, and Gloo's sums have an order.
 """
 import argparse
 import gzip
-import os
 import struct
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-IMAGES, LABELS = 0x00000803, 0x00000801  # the magic numbers of IDX files of bytes, 3 and 1 dimensions
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, 3)
-        self.conv2 = nn.Conv2d(32, 64, 3)
-        self.dropout1 = nn.Dropout(0.25)
-        self.fc1 = nn.Linear(9216, 128)
-        self.dropout2 = nn.Dropout(0.5)
-        self.fc2 = nn.Linear(128, 10)
-
-    def forward(self, x):
-        x = F.relu(self.conv1(x))
-        x = F.relu(self.conv2(x))
-        x = self.dropout1(F.max_pool2d(x, 2))
-        x = F.relu(self.fc1(torch.flatten(x, 1)))
-        return F.log_softmax(self.fc2(self.dropout2(x)), dim=1)
+def make_net():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten(),
+        nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10), nn.LogSoftmax(dim=1))
 
 
-def read_idx(path, magic):
-    with gzip.open(path) as file:
-        content = file.read()
-    dimensions = magic & 0xFF
-    found, *shape = struct.unpack_from(f">{1 + dimensions}I", content)
-    if found != magic:
-        raise ValueError(f"{path}: magic number {found:#010x}, expected {magic:#010x}")
-    return torch.frombuffer(bytearray(content[4 + 4 * dimensions :]), dtype=torch.uint8).reshape(shape)
+def read_idx(path, dimensions):
+    content = gzip.decompress(Path(path).read_bytes())
+    magic, *shape = struct.unpack_from(f">{1 + dimensions}I", content)
+    if magic != 0x800 + dimensions:  # an IDX file of bytes
+        raise ValueError(f"{path}: magic number {magic:#010x}, expected {0x800 + dimensions:#010x}")
+    content = bytearray(content[4 + 4 * dimensions :])
+    return torch.frombuffer(content, dtype=torch.uint8).reshape(shape)
 
 
 def load(folder, part):
-    images = read_idx(os.path.join(folder, f"{part}-images-idx3-ubyte.gz"), IMAGES)
-    labels = read_idx(os.path.join(folder, f"{part}-labels-idx1-ubyte.gz"), LABELS)
-    return TensorDataset(images.float().div(255).sub(0.1307).div(0.3081).unsqueeze(1), labels.long())
+    images = read_idx(f"{folder}/{part}-images-idx3-ubyte.gz", 3).unsqueeze(1).float()
+    labels = read_idx(f"{folder}/{part}-labels-idx1-ubyte.gz", 1)
+    return TensorDataset(images.div(255).sub(0.1307).div(0.3081), labels.long())
 
 
 def mean_over_ranks(total, count):
@@ -62,36 +46,32 @@ def mean_over_ranks(total, count):
 
 def train_epoch(model, loader, optimizer):
     model.train()
-    total, count = 0.0, 0
+    total = 0.0
     for images, labels in loader:
         optimizer.zero_grad()
-        loss = F.nll_loss(model(images), labels)
+        loss = nn.functional.nll_loss(model(images), labels)
         loss.backward()
         optimizer.step()
         total += loss.item() * len(labels)
-        count += len(labels)
-    return mean_over_ranks(total, count)
+    return mean_over_ranks(total, len(loader.sampler))
 
 
 @torch.no_grad()
 def accuracy(net, data):
     net.eval()
-    images, labels = data.tensors
     mine = slice(dist.get_rank(), None, dist.get_world_size())  # every held-out digit on one rank
-    correct = (net(images[mine]).argmax(dim=1) == labels[mine]).sum().item()
-    return mean_over_ranks(correct, len(labels[mine]))
+    images, labels = data[mine]
+    return mean_over_ranks(net(images).argmax(dim=1).eq(labels).sum().item(), len(labels))
 
 
 def main():
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    parser = argparse.ArgumentParser(description="MNIST digits with DistributedDataParallel and Gloo")
-    parser.add_argument("--data", default=os.path.join(here, "data", "mnist_5k"))
+    parser = argparse.ArgumentParser(description="MNIST with DistributedDataParallel and Gloo")
+    parser.add_argument("--data", default=Path(__file__).resolve().parents[1] / "data/mnist_5k")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32, help="of each worker")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     train, held_out = load(options.data, "train"), load(options.data, "t10k")
@@ -99,7 +79,7 @@ def main():
     # A generator of its own: the loader's draws must not move the dropout masks.
     loader = DataLoader(train, options.batch_size, sampler=sampler, generator=torch.Generator())
     torch.manual_seed(options.seed)
-    net = Net()
+    net = make_net()
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     loss = float("nan")
@@ -112,8 +92,7 @@ def main():
             print(f"epoch {epoch}/{options.epochs} loss={loss:.4f}", flush=True)
     share = accuracy(net, held_out)
     if rank == 0:
-        print(f"loss={loss!r}")
-        print(f"accuracy={share:.4f}")
+        print(f"loss={loss!r}\naccuracy={share:.4f}")
     dist.destroy_process_group()
 
 
