@@ -6,7 +6,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <future>
@@ -45,13 +44,12 @@ std::string endpoint(const RemoteOptions& options) {
             : fmt::format("{}:{}", options.host, options.port);
 }
 
-// What gRPC would abort the process for.
+// What would not fit into the metadata that gRPC takes.
 std::optional<Error> check(const RemoteOptions& options) {
-  const auto printable = [](unsigned char letter) { return letter >= 0x20 && letter < 0x7F; };
-  if (!std::ranges::all_of(options.token, printable) || options.token.size() > kMaxTextBytes)
+  if (options.token.size() > kMaxTextBytes)
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("rendezvous: the token must be at most {} printable ASCII characters",
-                             kMaxTextBytes));
+                 fmt::format("rendezvous: the token has {} bytes, more than {}",
+                             options.token.size(), kMaxTextBytes));
   if (options.rdzv_id.size() > kMaxNameBytes)
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("rendezvous: rdzv_id has {} bytes, more than {}",
@@ -135,8 +133,8 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
   // ---- loop's thread ----
   void start(v1::Rendezvous::Stub& stub, const RemoteOptions& options) {
     self_ = shared_from_this();
-    if (!options.token.empty()) context_.AddMetadata("authorization", "Bearer " + options.token);
-    context_.AddMetadata("ddprun-rdzv-id-bin", options.rdzv_id);
+    if (!options.token.empty()) context_.AddMetadata(kTokenMetadata, options.token);
+    context_.AddMetadata(kJobMetadata, options.rdzv_id);
     stub.async()->Attend(&context_, this);
     AddHold();  // until the outbox ended, so that the loop may start reads and writes
     StartRead(&in_);
@@ -227,7 +225,7 @@ void RemoteLink::leave(const Failure& reason) {
   left_ = true;
   call_->send(encode(Leave{reason}));
   call_->close();
-  call_->wait_done(kLeaveLimit);
+  call_->wait_done(options_.leave_limit);
 }
 
 void RemoteLink::say(const Word& word) {

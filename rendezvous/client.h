@@ -13,7 +13,7 @@
 
 namespace ddprun::rendezvous {
 
-// leave() blocks no longer than this for the host's receipt.
+// leave() blocks no longer than this for the host's receipt (RemoteOptions::leave_limit).
 inline constexpr std::chrono::milliseconds kLeaveLimit{1000};
 
 struct RemoteOptions {
@@ -25,6 +25,7 @@ struct RemoteOptions {
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds beat_every{1000};  // as ServiceOptions
   int silence_ticks = 3;
+  std::chrono::milliseconds leave_limit = kLeaveLimit;
 };
 
 // Starts to connect at once; join() and the rest may be called before it is connected. LinkLost

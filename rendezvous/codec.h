@@ -22,6 +22,10 @@ inline constexpr std::size_t kMaxTextBytes = 4096;
 inline constexpr int kMaxUpBytes = 16 * 1024;
 // A message to a node: the largest is a round, three names and some numbers per seat.
 inline constexpr int kMaxDownBytes = kMaxNodes * 1024;
+// What a node shows to be let in, as metadata of its call. Binary (gRPC: the name's end), since a
+// job may be called anything, and its id stands in for a token where none is set.
+inline constexpr const char* kTokenMetadata = "ddprun-token-bin";
+inline constexpr const char* kJobMetadata = "ddprun-rdzv-id-bin";
 
 // What a node says.
 struct WorkerFailed {

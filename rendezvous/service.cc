@@ -10,12 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
-#include <cstring>
 #include <map>
-#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -25,14 +22,16 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/border.h"
 #include "rendezvous/codec.h"
+#include "rendezvous/connections.h"
 #include "rendezvous/outbox.h"
+#include "rendezvous/pace.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
 // A connection that carries no stream for so long is closed: who connects and says nothing holds a
 // descriptor.
-constexpr int kIdleConnectionMs = 30'000;
+constexpr int kIdleConnectionMs = 10'000;
 // A node has one; a second only for the moment in which the first ends.
 constexpr int kStreamsPerConnection = 4;
 
@@ -53,38 +52,25 @@ std::string_view metadata(const grpc::CallbackServerContext& context, const char
   return {found->second.data(), found->second.size()};
 }
 
+// The job first: where no token is set its id stands in for one, and a node with another id is to
+// hear of that. Who has no token is not told the id of ours.
 grpc::Status check(const grpc::CallbackServerContext& context, const ServiceOptions& options) {
-  const bool known =
-      options.token.empty() ||
-      equal_in_constant_time(metadata(context, "authorization"), "Bearer " + options.token);
+  const bool known = options.token.empty() ||
+                     equal_in_constant_time(metadata(context, kTokenMetadata), options.token);
+  const std::string id(metadata(context, kJobMetadata));
+  if (id != options.rdzv_id)
+    return {grpc::StatusCode::FAILED_PRECONDITION,
+            known ? "it serves the job with rdzv_id=" + options.rdzv_id + ", not " + id
+                  : "it serves another job than the one with rdzv_id=" + id};
   if (!known) return {grpc::StatusCode::UNAUTHENTICATED, "the job's token is missing or wrong"};
-  const std::string_view id = metadata(context, "ddprun-rdzv-id-bin");
-  if (id == options.rdzv_id) return grpc::Status::OK;
-  return {grpc::StatusCode::FAILED_PRECONDITION,
-          "it serves the job with rdzv_id=" + options.rdzv_id + ", not " + std::string(id)};
+  return grpc::Status::OK;
 }
 
-std::string numeric(const sockaddr_storage& from, socklen_t length) {
-  boost::asio::ip::tcp::endpoint endpoint;
-  if (length > endpoint.capacity()) return {};
-  std::memcpy(endpoint.data(), &from, length);
-  endpoint.resize(length);
-  auto address = endpoint.address();
-  if (address.is_v6() && address.to_v6().is_v4_mapped())
-    address = boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, address.to_v6());
-  return address.to_string();
-}
-
-Observed observe(int fd) {
-  Observed observed;
-  sockaddr_storage from{};
-  socklen_t length = sizeof(from);
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
-    observed.address = numeric(from, length);
-  length = sizeof(from);
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
-    observed.reached_at = numeric(from, length);
-  return observed;
+// For our log: without the words of a stranger.
+std::string reason_to_log(const grpc::Status& refusal) {
+  return refusal.error_code() == grpc::StatusCode::FAILED_PRECONDITION
+             ? "it asks for another job (rdzv_id)"
+             : refusal.error_message();
 }
 
 // Answers a call that is not let in.
@@ -121,6 +107,7 @@ class Service::Streams {
   void heard(const std::shared_ptr<Stream>& stream, const Result<Word>& word);
   void obey(Node& node, const Word& word);
   void deliver(Stream* stream, const News& news);
+  void refused(const std::string& peer, const std::string& reason);
   void tick();
   void schedule_tick();
 
@@ -130,9 +117,8 @@ class Service::Streams {
   boost::asio::steady_timer timer_;
   bool ticking_ = false;
   std::map<Stream*, Node> nodes_;
-  // By gRPC's name of a connection, "fd:7". A descriptor's entry is replaced when its number is
-  // used again.
-  std::map<std::string, Observed> connections_;
+  Connections connections_;
+  Pace refusal_warnings_{kRefusalWarningEvery};
   std::unique_ptr<Acceptor> acceptor_;  // outlives server_
   std::unique_ptr<grpc::Server> server_;
 };
@@ -217,7 +203,9 @@ class Service::Streams::Acceptor final : public v1::Rendezvous::CallbackService 
   grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>* Attend(
       grpc::CallbackServerContext* context) override {
     if (const grpc::Status status = check(*context, options_); !status.ok()) {
-      log::warning("rendezvous: refused a connection: " + status.error_message());
+      border_->post([peer = context->peer(), reason = reason_to_log(status)](Streams& streams) {
+        streams.refused(peer, reason);
+      });
       return new Refusal(status);  // deletes itself
     }
     const auto stream = std::make_shared<Stream>(border_, context);
@@ -234,7 +222,8 @@ Service::Streams::Streams(boost::asio::io_context& loop, Host& host, ServiceOpti
     : host_(host),
       options_(std::move(options)),
       border_(std::make_shared<Border<Streams>>(loop, *this)),
-      timer_(loop) {}
+      timer_(loop),
+      connections_(options_.max_strangers) {}
 
 Service::Streams::~Streams() {
   border_->close();
@@ -269,19 +258,19 @@ void Service::Streams::adopt(int fd) {
     ::close(fd);
     return;
   }
-  connections_["fd:" + std::to_string(fd)] = observe(fd);
+  connections_.add(fd);
   grpc::AddInsecureChannelFromFd(server_.get(), fd);
 }
 
 void Service::Streams::opened(const std::shared_ptr<Stream>& stream, const std::string& peer) {
   Stream* const key = stream.get();
+  connections_.let_in(peer);
   if (nodes_.size() >= kMaxStreams) {
     stream->send(encode(LinkLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
     return stream->close();
   }
-  const auto found = connections_.find(peer);
   auto attendance = host_.attend_at_once([this, key](const News& news) { deliver(key, news); },
-                                         found == connections_.end() ? Observed{} : found->second);
+                                         connections_.observed(peer));
   nodes_.emplace(key, Node{stream, std::move(attendance)});
   schedule_tick();
 }
@@ -320,6 +309,14 @@ void Service::Streams::deliver(Stream* stream, const News& news) {
   if (!last) return;
   stream->close();
   stream->forget();
+}
+
+void Service::Streams::refused(const std::string& peer, const std::string& reason) {
+  const auto unsaid = refusal_warnings_.happened(std::chrono::steady_clock::now());
+  if (!unsaid) return;
+  const std::string more = *unsaid == 0 ? "" : " (" + std::to_string(*unsaid) + " more before it)";
+  log::warning("rendezvous: refused a connection from " + connections_.observed(peer).address +
+               ": " + reason + more);
 }
 
 void Service::Streams::schedule_tick() {

@@ -10,6 +10,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -29,13 +30,18 @@ inline constexpr int kSilenceTicks = 3;
 inline constexpr std::chrono::milliseconds kFlushLimit{2000};
 // Streams at once, authenticated ones: every node has one.
 inline constexpr int kMaxStreams = kMaxNodes;
+// Connections over which no node has been let in: all nodes of the largest job may come at once.
+// For one more the oldest is cut.
+inline constexpr std::size_t kMaxStrangers = kMaxNodes;
+// Between two warnings that connections were refused.
+inline constexpr std::chrono::seconds kRefusalWarningEvery{10};
 
 struct ServiceOptions {
-  std::string
-      token;  // nodes must bring it (metadata `authorization: Bearer …`); empty: anyone may join
+  std::string token;             // nodes must bring it; empty: anyone may join
   std::string rdzv_id = "none";  // the job served; a node of another job is refused
   std::chrono::milliseconds beat_every = kBeatEvery;
   int silence_ticks = kSilenceTicks;
+  std::size_t max_strangers = kMaxStrangers;
 };
 
 class Service {

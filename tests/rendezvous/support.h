@@ -17,7 +17,7 @@
 
 namespace ddprun::rendezvous {
 
-inline constexpr std::chrono::seconds kTestLimit{10};
+inline constexpr std::chrono::seconds kTestLimit{20};
 
 // Runs `loop` until `holds()` or `limit`; answers whether it came to hold.
 template <typename Condition>

@@ -1,0 +1,125 @@
+// A node that does not reach its host, or goes before it does.
+#include <gtest/gtest.h>
+
+#include <boost/asio/steady_timer.hpp>
+#include <vector>
+
+#include "tests/rendezvous/remote_fixture.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+// Waiting for the host would take seconds; a busy machine takes this.
+constexpr milliseconds kAtOnce{1000};
+
+TEST_F(RemoteTest, WaitsForAHostThatStartsLater) {
+  tcp::acceptor late(loop);  // bound, so the port is ours; not listening, so connects are refused
+  late.open(tcp::v4());
+  late.bind(any_loopback_port());
+  Host host(loop, {});
+  Service service(loop, host, {.token = "secret"});
+  TestNode node;
+  join(node, to(late.local_endpoint().port()), make_node("a"));
+  asio::steady_timer start(loop, milliseconds(400));
+  start.async_wait([&](const boost::system::error_code&) {
+    late.listen();
+    late.async_accept([&](const boost::system::error_code&, tcp::socket socket) {
+      service.adopt(socket.release());
+    });
+  });
+  EXPECT_TRUE(all_hear<RoundPublished>({&node})) << node.error();
+}
+
+TEST_F(RemoteTest, GivesUpOnAHostThatRefusesConnections) {
+  tcp::acceptor closed(loop);
+  closed.open(tcp::v4());
+  closed.bind(any_loopback_port());
+  RemoteOptions options = to(closed.local_endpoint().port());
+  options.read_timeout = milliseconds(400);
+  TestNode node;
+  const auto start = steady_clock::now();
+  join(node, options, make_node("a"));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  EXPECT_GE(steady_clock::now() - start, milliseconds(400));
+  EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut));
+  const std::string expected = "rendezvous at 127.0.0.1:" + std::to_string(options.port) +
+                               ": nobody answered within read_timeout=0.4 s (";
+  EXPECT_EQ(node.error().substr(0, expected.size()), expected);
+  EXPECT_NE(node.error().find("refused"), std::string::npos) << node.error();
+}
+
+TEST_F(RemoteTest, GivesUpOnAPeerThatNeverAnswers) {
+  std::vector<tcp::socket> mute;
+  Listener listener(loop, [&](tcp::socket socket) { mute.push_back(std::move(socket)); });
+  RemoteOptions options = to(listener.port());
+  options.read_timeout = milliseconds(400);
+  TestNode node;
+  join(node, options, make_node("a"));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut)) << node.error();
+  EXPECT_FALSE(mute.empty());
+}
+
+TEST_F(RemoteTest, GivesUpOnANameThatNobodyKnows) {
+  RemoteOptions options = to(1);
+  options.host = "no-such-host.invalid";
+  options.read_timeout = milliseconds(300);
+  TestNode node;
+  attend(node, options);
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut));
+  EXPECT_NE(node.error().find("no-such-host.invalid:1"), std::string::npos) << node.error();
+}
+
+TEST_F(RemoteTest, IsDestroyedQuicklyInEveryState) {
+  HostSide side(loop, 2);
+  std::vector<tcp::socket> mute;
+  Listener silent(loop, [&](tcp::socket socket) { mute.push_back(std::move(socket)); });
+  const auto destroy = [](TestNode& node) {
+    const auto start = steady_clock::now();
+    node.link.reset();
+    EXPECT_LT(steady_clock::now() - start, kAtOnce);
+  };
+  TestNode just_made;
+  join(just_made, to(side.port()), make_node("a"));
+  destroy(just_made);
+  TestNode connecting;
+  join(connecting, to(silent.port()), make_node("b"));
+  ASSERT_TRUE(run_until(loop, [&] { return !mute.empty(); }));
+  destroy(connecting);
+  TestNode here;
+  here.link = side.host->attend(here.handler());
+  here.link->join(make_node("d"));
+  TestNode connected;
+  join(connected, to(side.port()), make_node("c"));
+  ASSERT_TRUE(all_hear<RoundPublished>({&connected, &here}));
+  destroy(connected);
+  ASSERT_TRUE(all_hear<JobEnded>({&here}));  // and the host knows
+}
+
+TEST_F(RemoteTest, LetsAHandlerDestroyItsLink) {
+  HostSide side(loop, 1);
+  std::unique_ptr<Attendance> link;
+  bool called = false;
+  link = attend_remotely(loop, to(side.port()), [&](const News&) {
+    link.reset();
+    called = true;
+  });
+  link->join(make_node("a"));
+  EXPECT_TRUE(run_until(loop, [&] { return called; }));
+  EXPECT_FALSE(link);
+}
+
+TEST_F(RemoteTest, LeavesAtOnceWhileItStillConnects) {
+  RemoteOptions options = to(1);
+  options.leave_limit = std::chrono::seconds(60);
+  TestNode node;
+  join(node, options, make_node("a"));
+  const auto start = steady_clock::now();
+  node.link->leave(make_failure("SIGINT"));
+  node.link.reset();
+  EXPECT_LT(steady_clock::now() - start, kAtOnce);
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous

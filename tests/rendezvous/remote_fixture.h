@@ -1,0 +1,76 @@
+// A host with its listening port and nodes that come to it over loopback TCP, through connections
+// accepted elsewhere, as the agent uses them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+
+#include "rendezvous/client.h"
+#include "rendezvous/host.h"
+#include "rendezvous/service.h"
+#include "tests/rendezvous/relay.h"
+#include "tests/rendezvous/support.h"
+
+namespace ddprun::rendezvous {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Longer than any test: what is noticed with it is not noticed by missing beats.
+inline constexpr milliseconds kNoBeat = std::chrono::minutes(10);
+
+// A host with its listening port. Parts may be ended one by one.
+struct HostSide {
+  HostSide(asio::io_context& loop, int nodes, ServiceOptions options = {.token = "secret"},
+           milliseconds join_timeout = std::chrono::seconds(60)) {
+    host.emplace(loop,
+                 Policy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});
+    service.emplace(loop, *host, std::move(options));
+    listener.emplace(loop, [this](tcp::socket socket) { service->adopt(socket.release()); });
+  }
+  std::uint16_t port() const { return listener->port(); }
+  void end() {
+    listener.reset();
+    service.reset();
+  }
+
+  std::optional<Host> host;
+  std::optional<Service> service;
+  std::optional<Listener> listener;
+};
+
+struct RemoteTest : testing::Test {
+  asio::io_context loop{1};
+
+  static RemoteOptions to(std::uint16_t port) {
+    return {.host = "127.0.0.1", .port = port, .token = "secret", .read_timeout = kTestLimit};
+  }
+  static RemoteOptions without_beats(std::uint16_t port) {
+    RemoteOptions options = to(port);
+    options.beat_every = kNoBeat;
+    return options;
+  }
+  void attend(TestNode& node, const RemoteOptions& options) {
+    node.link = attend_remotely(loop, options, node.handler());
+  }
+  void join(TestNode& node, const RemoteOptions& options, const NodeSpec& spec) {
+    attend(node, options);
+    node.link->join(spec);
+  }
+  template <typename Kind>
+  bool all_hear(std::initializer_list<const TestNode*> nodes, milliseconds limit = kTestLimit) {
+    return run_until(
+        loop,
+        [&] {
+          return std::ranges::all_of(nodes, [](const TestNode* n) { return n->last_is<Kind>(); });
+        },
+        limit);
+  }
+};
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,82 @@
+// Ends of a link that nobody announced: a process that died, a network that went silent.
+#include <gtest/gtest.h>
+
+#include "tests/rendezvous/remote_fixture.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
+  HostSide side(loop, 3, {.token = "secret", .beat_every = kNoBeat});
+  Relay relay(loop, side.port());
+  TestNode here;
+  TestNode there;
+  TestNode dying;
+  here.link = side.host->attend(here.handler());
+  here.link->join(make_node("a", 1));
+  join(there, without_beats(side.port()), make_node("b", 1));
+  join(dying, without_beats(relay.port()), make_node("c", 1));
+  ASSERT_TRUE(all_hear<RoundPublished>({&here, &there, &dying}));
+  relay.cut();
+  ASSERT_TRUE(all_hear<RoundBroken>({&here, &there}));
+  EXPECT_EQ(there.last<RoundBroken>().cause.hostname, "host-c");
+  // The one cut off hears of it as well, and a replacement fills the round.
+  ASSERT_TRUE(all_hear<LinkLost>({&dying}));
+  EXPECT_TRUE(dying.lost_for(ErrorCode::kUnavailable)) << dying.error();
+  TestNode replacement;
+  here.link->join(make_node("a", 1));
+  there.link->join(make_node("b", 1));
+  join(replacement, without_beats(side.port()), make_node("d", 1));
+  ASSERT_TRUE(all_hear<RoundPublished>({&here, &there, &replacement}));
+  EXPECT_EQ(here.last<RoundPublished>().round.number, 2);
+}
+
+TEST_F(RemoteTest, NoticesASilentNodeAndASilentHost) {
+  HostSide side(loop, 2, {.token = "secret", .beat_every = milliseconds(200)});
+  Relay relay(loop, side.port());
+  RemoteOptions options = to(side.port());
+  options.beat_every = milliseconds(200);
+  TestNode there;
+  TestNode frozen;
+  join(there, options, make_node("a"));
+  options.port = relay.port();
+  join(frozen, options, make_node("b"));
+  ASSERT_TRUE(all_hear<RoundPublished>({&there, &frozen}));
+  const auto start = steady_clock::now();
+  relay.freeze();
+  ASSERT_TRUE(all_hear<JobEnded>({&there}));
+  EXPECT_GE(steady_clock::now() - start, milliseconds(400));  // not before the beats are missing
+  ASSERT_TRUE(all_hear<LinkLost>({&frozen}));
+  EXPECT_NE(frozen.error().find("the host was silent for 0.6 s"), std::string::npos)
+      << frozen.error();
+}
+
+TEST_F(RemoteTest, KeepsAnIdleLinkAliveByBeats) {
+  HostSide side(loop, 1, {.token = "secret", .beat_every = milliseconds(200)});
+  RemoteOptions options = to(side.port());
+  options.beat_every = milliseconds(200);
+  TestNode node;
+  join(node, options, make_node("a"));
+  ASSERT_TRUE(all_hear<RoundPublished>({&node}));
+  EXPECT_FALSE(run_until(
+      loop, [&] { return node.news.size() > 1; }, milliseconds(2000)));
+  node.link->report_success(1);
+  EXPECT_TRUE(all_hear<JobEnded>({&node}));
+}
+
+TEST_F(RemoteTest, TellsANodeAtOnceThatTheHostDied) {
+  HostSide side(loop, 2, {.token = "secret", .beat_every = kNoBeat});
+  TestNode here;
+  TestNode node;
+  here.link = side.host->attend(here.handler());
+  here.link->join(make_node("a"));
+  join(node, without_beats(side.port()), make_node("b"));
+  ASSERT_TRUE(all_hear<RoundPublished>({&here, &node}));
+  side.end();
+  ASSERT_TRUE(all_hear<LinkLost>({&node}));
+  EXPECT_TRUE(node.lost_for(ErrorCode::kUnavailable));
+  EXPECT_NE(node.error().find("the connection broke"), std::string::npos) << node.error();
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous
