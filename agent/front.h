@@ -16,10 +16,15 @@
 namespace ddprun::agent {
 
 // A connection that has not said a byte after this long is closed.
-inline constexpr std::chrono::seconds kFirstByteLimit{10};
-// Connections that have not said their first byte yet; more are closed at once. A job's nodes and
-// workers speak first and at once, so only strangers wait here.
+inline constexpr std::chrono::milliseconds kFirstByteLimit{10'000};
+// Connections that have not said their first byte yet; for one more the oldest is closed. A job's
+// nodes and workers speak first and at once, so only strangers grow old here.
 inline constexpr std::size_t kUndecidedLimit = 1024;
+
+struct FrontLimits {
+  std::chrono::milliseconds first_byte = kFirstByteLimit;
+  std::size_t undecided = kUndecidedLimit;
+};
 
 class Front {
  public:
@@ -28,11 +33,21 @@ class Front {
     std::function<void(int fd)> rendezvous;  // `fd` is the receiver's to close
   };
 
-  // Starts to listen and accept on `acceptor`, which is bound.
-  Front(asio::io_context& loop, asio::ip::tcp::acceptor acceptor, Handlers handlers);
+  // Starts to listen and accept on `acceptor`, which is bound. Failure to listen is logged.
+  Front(asio::io_context& loop, asio::ip::tcp::acceptor acceptor, Handlers handlers,
+        FrontLimits limits = {});
   Front(const Front&) = delete;
   Front& operator=(const Front&) = delete;
   ~Front();
+
+  // Closes every connection that may be an old worker's: those that wait in the kernel and those
+  // that were not handed on yet. A node's, which has said its first byte, stays. Call it when the
+  // old workers are gone and before new ones start, together with the store's reset(). A handler
+  // may be called from inside.
+  void reset();
+
+  // Connections that have not said their first byte yet.
+  std::size_t undecided() const;
 
  private:
   struct State;  // outlives the Front while its coroutines unwind

@@ -120,7 +120,9 @@ void Link::host_here(Attendance::NewsHandler news, const std::string& seen_at) {
   // All workers of the last round are gone, none of the next has started: the one moment to empty a
   // store with a fixed port.
   host_->before_publish = [this](const rendezvous::Round&) {
-    if (fixed_store_) store_->reset();
+    if (!fixed_store_) return;
+    if (front_) front_->reset();
+    store_->reset();
   };
   attendance_ = host_->attend(std::move(news), {seen_at, ""});
 }
