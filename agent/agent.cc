@@ -69,9 +69,8 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& gua
       lifecycle_(
           {.grace = config_.grace, .worker_count = config_.worker_count, .hostname = hostname_}),
       children_(guardian.ignored_signals),
-      files_(config_, logs_, pipes_, {stdout_, stderr_}, hostname_),
-      stdout_(loop, STDOUT_FILENO),
-      stderr_(loop, STDERR_FILENO),
+      files_(config_, logs_, pipes_, consoles_, hostname_),
+      consoles_(loop, STDOUT_FILENO, STDERR_FILENO),
       pipes_(loop),
       child_signal_(loop, SIGCHLD),
       user_signals_(loop),
@@ -298,8 +297,7 @@ void Agent::perform(const Finish& action) {
   sweep(kSweepLimit);
   exit_code_ = action.exit_code;
   print_ending();
-  stdout_.flush();
-  stderr_.flush();
+  consoles_.flush();
   const bool asked_for_files =
       std::any_of(config_.streams.begin(), config_.streams.end(), [](const StreamPlan& plan) {
         return plan.redirect_stdout || plan.redirect_stderr || plan.tee_stdout || plan.tee_stderr;
@@ -339,11 +337,11 @@ void Agent::print_ending() {
   const Ending& ending = lifecycle_.ending();
   if (ending.succeeded) return;
   const std::string report = failure_report(report_facts());
-  stderr_.write(report);
+  consoles_.err().write(report);
   // The report tells of this node's workers; a cause that is none of them gets its line.
   const bool told = !report.empty() && ending.signal == 0 && !ending.link_error &&
                     (!ending.cause || is_own_rank(ending.cause->rank));
-  if (!told) stderr_.write(ending_line(ending));
+  if (!told) consoles_.err().write(ending_line(ending));
 }
 
 bool Agent::is_own_rank(int rank) const {

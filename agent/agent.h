@@ -75,8 +75,7 @@ class Agent {
   Children children_;
   LogTree logs_;
   WorkerFiles files_;
-  Console stdout_;
-  Console stderr_;
+  Consoles consoles_;
   LogPipes pipes_;
   asio::signal_set child_signal_;
   asio::signal_set user_signals_;

@@ -22,9 +22,28 @@ int open_anew(int fd) {
                 O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 }
 
+// A socket's reader may be slow; so may a pipe's or terminal's that we were not let open.
+bool may_block(int fd) {
+  struct stat facts {};
+  return ::fstat(fd, &facts) == 0 && (S_ISSOCK(facts.st_mode) || S_ISFIFO(facts.st_mode) ||
+                                      (S_ISCHR(facts.st_mode) && ::isatty(fd) != 0));
+}
+
+bool is_same(int one, int other) {
+  struct stat a {};
+  struct stat b {};
+  return ::fstat(one, &a) == 0 && ::fstat(other, &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
+}
+
 }  // namespace
 
-Console::Console(asio::io_context& loop, int fd) : waiter_(loop), own_(open_anew(fd)), fd_(fd) {
+Console::Console(asio::io_context& loop, int fd)
+    : waiter_(loop),
+      own_(open_anew(fd)),
+      fd_(fd),
+      is_terminal_(::isatty(fd) != 0),
+      never_blocks_(own_.get() >= 0 || !may_block(fd)) {
   if (own_.get() < 0) return;
   boost::system::error_code refused;
   waiter_.assign(own_.get(), refused);
@@ -58,7 +77,17 @@ void Console::write_some() {
                        });
     break;
   }
-  if (!full()) tell_drained();
+  if (full()) return;
+  for (const auto& callback : std::exchange(when_drained_, {})) callback();
+}
+
+void Console::when_ready(std::function<void()> callback) {
+  (full() ? when_drained_ : when_free_).push_back(std::move(callback));
+}
+
+void Console::release_turn(const void* stream) {
+  if (!turn_.release(stream)) return;
+  for (const auto& callback : std::exchange(when_free_, {})) callback();
 }
 
 Console::Progress Console::write_chunk() {
@@ -81,10 +110,6 @@ Console::Progress Console::write_chunk() {
   return Progress::kWritten;
 }
 
-void Console::tell_drained() {
-  for (const auto& callback : std::exchange(drained_, {})) callback();
-}
-
 void Console::flush(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   pollfd writable{fd_, POLLOUT, 0};
@@ -95,6 +120,15 @@ void Console::flush(std::chrono::milliseconds limit) {
     if (left.count() <= 0) return;
     ::poll(&writable, 1, static_cast<int>(left.count()));
   }
+}
+
+Consoles::Consoles(asio::io_context& loop, int out_fd, int err_fd)
+    : out_(loop, out_fd),
+      err_(is_same(out_fd, err_fd) ? nullptr : std::make_unique<Console>(loop, err_fd)) {}
+
+void Consoles::flush() {
+  out_.flush();
+  if (err_) err_->flush();
 }
 
 }  // namespace ddprun::agent

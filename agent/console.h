@@ -1,15 +1,17 @@
 // Writes to the launcher's own stdout or stderr without ever blocking the loop: a stuck terminal or
 // a full pipe must not keep the agent from reaping and signalling. Whole chunks in order; the
-// reader's slowness is passed on by full(). Loop's thread.
+// reader's slowness is passed on by takes(). Loop's thread.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "agent/console_turn.h"
 #include "agent/file_handle.h"
 #include "proto/loop.h"
 
@@ -33,8 +35,20 @@ class Console {
 
   // True while more than kConsoleBacklogBytes wait.
   bool full() const { return queued_bytes_ > kConsoleBacklogBytes; }
-  // Called once when the backlog has drained below the limit.
-  void when_drained(std::function<void()> callback) { drained_.push_back(std::move(callback)); }
+  // False for what we could not open anew and whose reader may be slow: a socket, mostly.
+  bool never_blocks() const { return never_blocks_; }
+  bool is_terminal() const { return is_terminal_; }
+
+  // Whether `stream` may write now: there is room, and no other stream has the turn.
+  bool takes(const void* stream) const { return !full() && turn_.is_free_for(stream); }
+  // Calls back once when the reason for takes() being false is gone; ask takes() again.
+  void when_ready(std::function<void()> callback);
+
+  const ConsoleTurn& turn() const { return turn_; }
+  // Keeps the others away until release_turn(): `stream` is in the middle of a line.
+  void hold_turn(const void* stream, Time now) { turn_.hold(stream, now); }
+  // No-op for a stream that does not have the turn.
+  void release_turn(const void* stream);
 
   // Writes what is queued, waiting for a slow reader up to `limit`; drops the rest. For the end of
   // the launcher.
@@ -45,17 +59,36 @@ class Console {
 
   void write_some();
   Progress write_chunk();
-  void tell_drained();
 
   asio::posix::stream_descriptor
       waiter_;      // knows when `own_` takes bytes again; not the owner of its descriptor
   FileHandle own_;  // the console opened anew; none where that is not possible
   int fd_;          // where bytes go: `own_`, else the fd given, which may block
+  bool is_terminal_;
+  bool never_blocks_;
   bool waiting_ = false;
   std::deque<std::string> queue_;
   std::size_t written_of_front_ = 0;
   std::size_t queued_bytes_ = 0;
-  std::vector<std::function<void()>> drained_;
+  ConsoleTurn turn_;
+  std::vector<std::function<void()>> when_drained_;
+  std::vector<std::function<void()>> when_free_;
+};
+
+// The launcher's stdout and stderr: one console where both are the same terminal, pipe or file
+// (2>&1), so that neither cuts into a line of the other.
+class Consoles {
+ public:
+  Consoles(asio::io_context& loop, int out_fd, int err_fd);
+
+  Console& out() { return out_; }
+  Console& err() { return err_ ? *err_ : out_; }
+  const Console& err() const { return err_ ? *err_ : out_; }
+  void flush();
+
+ private:
+  Console out_;
+  std::unique_ptr<Console> err_;  // none: out_ is both
 };
 
 }  // namespace ddprun::agent

@@ -1,31 +1,56 @@
-// Cuts a worker's output into whole lines for the console, each with its prefix. Pure; the file
-// gets the bytes untouched.
+// Cuts a tee'd stream into lines for the console; the file gets the bytes untouched. A line ends at
+// '\n'. Of a line that is overwritten by carriage returns (a progress bar) the last state is shown,
+// and while it runs, a state each kUpdateEvery. A line too long to be held back comes in parts.
+// Pure.
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "agent/clock.h"
+
 namespace ddprun::agent {
 
-// A line longer than this is shown in pieces, each on a line of its own: the text held back per
-// stream stays bounded.
-inline constexpr std::size_t kConsoleLineBytes = std::size_t{1} << 20;
+// Text without a newline that is held back per stream. A longer line is passed on as it comes, and
+// nobody else may write to the console meanwhile (console_turn.h).
+inline constexpr std::size_t kHeldLineBytes = std::size_t{64} << 10;
+// A progress bar of one rank must not push the lines of the others from the screen.
+inline constexpr std::chrono::seconds kUpdateEvery{1};
+
+// A whole line (begins and ends), or a part of one. Without its newline.
+struct LinePiece {
+  std::string_view text;
+  bool begins = true;
+  bool ends = true;
+};
 
 class LineSplitter {
  public:
-  explicit LineSplitter(std::string prefix) : prefix_(std::move(prefix)) {}
-
-  // Takes more output; returns the lines that are now whole, prefixed, each ending in a newline.
-  // May be empty.
-  std::string take(std::string_view bytes);
+  // Takes from the front of `bytes` up to the end of the next piece. None: `bytes` is used up. The
+  // piece's text lives until the next call or as long as `bytes`.
+  std::optional<LinePiece> next(std::string_view& bytes, Time now);
   // The rest, at the end of the stream: an unfinished last line is shown as one.
-  std::string finish();
+  std::optional<LinePiece> finish();
+
+  // True between the first and the last part of a long line.
+  bool in_long_line() const { return in_long_line_; }
+  // The long line was cut off by others' lines: its next part begins a line.
+  void interrupt() { interrupted_ = in_long_line_; }
 
  private:
-  void append_line(std::string& out, std::string_view end_of_line);
+  LinePiece part(std::string_view text, bool ends);
+  std::optional<LinePiece> whole(std::string_view end_of_line);
+  std::optional<LinePiece> hold(std::string_view text, Time now);
+  std::optional<LinePiece> take_update(Time now);
 
-  std::string prefix_;
-  std::string partial_;  // the line that has no newline yet; below kConsoleLineBytes
+  std::string partial_;  // the line that has no newline yet; below kHeldLineBytes
+  std::string piece_;    // what the last piece refers to, where that was not in the caller's bytes
+  bool in_long_line_ = false;
+  bool interrupted_ = false;
+  bool update_shown_ = false;  // of the line that has no newline yet
+  std::optional<Time> update_shown_at_;
 };
 
 }  // namespace ddprun::agent

@@ -29,6 +29,15 @@ Result<std::string> make_unique_folder(const std::string& prefix) {
   return path;
 }
 
+// The empty path is none.
+Result<std::string> make_folder(std::string path) {
+  if (path.empty()) return path;
+  std::error_code why;
+  fs::create_directories(path, why);
+  if (why) return failed("make the log folder", path, why.value());
+  return path;
+}
+
 // Points `<root>/latest` at the job's folder, by a relative link so that a moved root stays whole.
 // Made under a name of its own and renamed: several jobs that begin at once do not meet. What the
 // user calls so himself stays, and a file system without links is no reason to fail.
@@ -100,13 +109,12 @@ std::string LogTree::worker_path(int attempt, int local_rank) const {
   return enabled() ? fmt::format("{}/{}", attempt_path(attempt), local_rank) : std::string();
 }
 
+Result<std::string> LogTree::attempt_folder(int attempt) const {
+  return make_folder(attempt_path(attempt));
+}
+
 Result<std::string> LogTree::worker_folder(int attempt, int local_rank) const {
-  std::string folder = worker_path(attempt, local_rank);
-  if (folder.empty()) return folder;
-  std::error_code why;
-  fs::create_directories(folder, why);
-  if (why) return failed("make the log folder", folder, why.value());
-  return folder;
+  return make_folder(worker_path(attempt, local_rank));
 }
 
 Result<FileHandle> LogTree::open(const std::string& folder, const std::string& name) {
@@ -130,9 +138,13 @@ std::vector<std::string> LogTree::tail(const std::string& path, std::size_t line
 }
 
 void LogTree::clean_up(bool keep_files) const {
-  if (temporary_root_.empty() || (keep_files && holds_a_file(temporary_root_))) return;
+  if (!temporary_root_.empty()) remove_temporary_logs(temporary_root_, keep_files);
+}
+
+void remove_temporary_logs(const std::string& root, bool keep_files) {
+  if (keep_files && holds_a_file(root)) return;
   std::error_code ignored;
-  fs::remove_all(temporary_root_, ignored);
+  fs::remove_all(root, ignored);
 }
 
 }  // namespace ddprun::agent

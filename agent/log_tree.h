@@ -31,12 +31,17 @@ class LogTree {
   ~LogTree() = default;
 
   bool enabled() const { return !job_folder_.empty(); }
+  // The job's folder; empty when there are no files.
+  const std::string& job_folder() const { return job_folder_; }
+  // The root that is removed at the end; empty when the user named one.
+  const std::string& temporary_root() const { return temporary_root_; }
 
   // Where the files of an attempt, or of one worker in it, are; whether they exist or not. Empty
   // when there are no files.
   std::string attempt_path(int attempt) const;
   std::string worker_path(int attempt, int local_rank) const;
-  // Makes attempt_path() and worker_path().
+  // Make attempt_path() and worker_path().
+  Result<std::string> attempt_folder(int attempt) const;
   Result<std::string> worker_folder(int attempt, int local_rank) const;
   // Opens `<folder>/<name>` for appending, made if needed.
   static Result<FileHandle> open(const std::string& folder, const std::string& name);
@@ -53,5 +58,9 @@ class LogTree {
   std::string temporary_root_;  // empty when the user named the root
   std::string job_folder_;
 };
+
+// Removes a temporary root; with `keep_files` only if no file is in it. Also for who did not make
+// it.
+void remove_temporary_logs(const std::string& root, bool keep_files);
 
 }  // namespace ddprun::agent

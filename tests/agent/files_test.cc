@@ -11,11 +11,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 
 #include "agent/console.h"
 #include "agent/log_pipes.h"
 #include "agent/log_tree.h"
+#include "agent/tee_sink.h"
 
 namespace ddprun::agent {
 namespace {
@@ -35,6 +37,12 @@ class FilesTest : public testing::Test {
     folder = path;
   }
   void TearDown() override { fs::remove_all(folder); }
+
+  // A tee'd stream as WorkerFiles makes it.
+  Result<FileHandle> open_tee(LogPipes& pipes, Screen& screen, LineSource source = {}) {
+    const std::string name = "stdout" + std::to_string(source.rank) + ".log";
+    return pipes.open(std::make_unique<TeeSink>(new_file(name), std::move(source), screen));
+  }
 
   FileHandle new_file(const std::string& name) const {
     return FileHandle(::open((folder / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -139,8 +147,9 @@ TEST_F(FilesTest, TeeWritesEveryByteToTheFileAndPrefixedLinesToTheConsole) {
   {
     const FileHandle screen = new_file("screen");
     Console console(loop, screen.get());
+    Screen lines(console, {}, FileHandle());
     LogPipes pipes(loop);
-    auto writer = pipes.open(new_file("stdout.log"), "[r0]:", console);
+    auto writer = open_tee(pipes, lines, {.prefix = "[r0]:"});
     ASSERT_TRUE(writer.has_value());
     ASSERT_EQ(::write(writer->get(), "a\0b\nlast", 8), 8);
     loop.poll();
@@ -148,7 +157,7 @@ TEST_F(FilesTest, TeeWritesEveryByteToTheFileAndPrefixedLinesToTheConsole) {
     pipes.drain();
     console.flush();
   }
-  EXPECT_EQ(content(folder / "stdout.log"), std::string("a\0b\nlast", 8));
+  EXPECT_EQ(content(folder / "stdout0.log"), std::string("a\0b\nlast", 8));
   EXPECT_EQ(content(folder / "screen"), std::string("[r0]:a\0b\n[r0]:last\n", 19));
 }
 
@@ -165,8 +174,9 @@ TEST_F(FilesTest, NothingIsLostWhenTheConsoleIsSlow) {
   ASSERT_EQ(::fcntl(reader.get(), F_SETFL, O_NONBLOCK), 0);
   asio::io_context loop(1);
   Console console(loop, screen_writer.get());
+  Screen lines(console, {}, FileHandle());
   LogPipes pipes(loop);
-  auto writer = pipes.open(new_file("stdout.log"), "", console);
+  auto writer = open_tee(pipes, lines);
   ASSERT_EQ(::fcntl(writer->get(), F_SETFL, O_NONBLOCK), 0);
   std::string shown;
   std::size_t sent = 0;
@@ -186,7 +196,7 @@ TEST_F(FilesTest, NothingIsLostWhenTheConsoleIsSlow) {
   }
   EXPECT_TRUE(held_back);
   EXPECT_TRUE(shown == expected) << shown.size() << " of " << expected.size() << " bytes";
-  EXPECT_TRUE(content(folder / "stdout.log") == expected);
+  EXPECT_TRUE(content(folder / "stdout0.log") == expected);
 }
 
 TEST_F(FilesTest, AConsoleThatNobodyReadsDropsTextInsteadOfFailing) {

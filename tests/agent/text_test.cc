@@ -1,53 +1,15 @@
-// The agent's pure text: lines cut for the console, and the failure report.
+// The agent's pure text: the failure report.
 #include <gtest/gtest.h>
 
 #include <csignal>
 #include <string>
 
-#include "agent/line_splitter.h"
 #include "agent/report.h"
 
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-TEST(LineSplitter, PrefixesEachWholeLine) {
-  LineSplitter lines("[default0]:");
-  EXPECT_EQ(lines.take("a\nb\n"), "[default0]:a\n[default0]:b\n");
-}
-
-TEST(LineSplitter, HoldsAnUnfinishedLineBackUntilItsEnd) {
-  LineSplitter lines("> ");
-  EXPECT_EQ(lines.take("abc"), "");
-  EXPECT_EQ(lines.take("def\ngh"), "> abcdef\n");
-  EXPECT_EQ(lines.finish(), "> gh\n");
-  EXPECT_EQ(lines.finish(), "");
-}
-
-TEST(LineSplitter, KeepsEmptyLinesAndCarriageReturns) {
-  LineSplitter lines("> ");
-  EXPECT_EQ(lines.take("\n10%\r20%\r\n"), "> \n> 10%\r20%\r\n");
-}
-
-TEST(LineSplitter, ShowsAnEndlessLineInPiecesOfTheLimit) {
-  LineSplitter lines("> ");
-  std::string shown = lines.take(std::string(kConsoleLineBytes + 5, 'x'));
-  EXPECT_EQ(shown, "> " + std::string(kConsoleLineBytes, 'x') + "\n");
-  EXPECT_EQ(lines.take("y\n"), "> xxxxxy\n");
-}
-
-TEST(LineSplitter, GivesTheSameLinesWhateverTheReadsAre) {
-  const std::string text = "one\ntwo\n\nthree";
-  LineSplitter whole("p:");
-  std::string expected = whole.take(text);
-  expected += whole.finish();
-  LineSplitter bytes("p:");
-  std::string got;
-  for (const char byte : text) got += bytes.take(std::string_view(&byte, 1));
-  got += bytes.finish();
-  EXPECT_EQ(got, expected);
-}
 
 ReportedWorker worker(int rank, int exit_code, bool stopped) {
   ReportedWorker one;

@@ -135,7 +135,7 @@ class Failures(JobTest):
 
 class Output(JobTest):
     def worker_file(self, rank, name, attempt=0):
-        (job,) = (self.folder / "logs").iterdir()
+        (job,) = (self.folder / "logs").glob("*_*")
         return (job / f"attempt_{attempt}" / str(rank) / name).read_text()
 
     def test_case_36_redirect(self):
@@ -143,7 +143,7 @@ class Output(JobTest):
         code, out, err = self.run_job("--nproc-per-node=2", "-r", "3", "--log-dir", self.folder / "logs", "--rdzv-id=x",
                                       script, env={**os.environ, "OMP_NUM_THREADS": "1"})
         self.assertEqual((code, out, err), (0, "", ""))
-        (job,) = (self.folder / "logs").iterdir()
+        (job,) = (self.folder / "logs").glob("*_*")
         self.assertRegex(job.name, r"^x_.+")
         for rank in 0, 1:
             self.assertEqual(self.worker_file(rank, "stdout.log"), f"out {rank}\n")

@@ -1,0 +1,81 @@
+#include "agent/line_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "agent/console_text.h"
+
+namespace ddprun::agent {
+
+void LineFolder::take(const LineSource& source, std::string_view line, Time now) {
+  const std::size_t hash = std::hash<std::string_view>()(line);
+  Entry* like = find_like(source.rank, line, hash);
+  if (like == nullptr) {
+    const std::uint64_t id = first_id_ + waiting_.size();
+    like = &waiting_.emplace_back(Entry{std::string(line), source.prefix, {}, now});
+    ids_of_[hash].push_back(id);
+    next_id_of_[source.rank] = id + 1;
+    waiting_bytes_ += line.size();
+  }
+  like->ranks.push_back(source.rank);
+}
+
+// The first line like this one that comes after all of the rank's own; it is taken for it.
+LineFolder::Entry* LineFolder::find_like(int rank, std::string_view line, std::size_t hash) {
+  const auto found = ids_of_.find(hash);
+  if (found == ids_of_.end()) return nullptr;
+  std::uint64_t& own_next = next_id_of_[rank];
+  const auto& ids = found->second;
+  for (auto id = std::lower_bound(ids.begin(), ids.end(), own_next); id != ids.end(); ++id) {
+    Entry& entry = waiting_[*id - first_id_];
+    if (entry.text != line) continue;
+    own_next = *id + 1;
+    return &entry;
+  }
+  return nullptr;
+}
+
+void LineFolder::append_due(std::string& out, Time now) {
+  while (!waiting_.empty()) {
+    const bool due = now >= look_again_at() || waiting_.front().ranks.size() == ranks_ ||
+                     waiting_bytes_ > kFoldBytes;
+    if (!due) return;
+    append_oldest(out);
+  }
+}
+
+Time LineFolder::look_again_at() const {
+  return waiting_.empty() ? Time::max() : waiting_.front().since + kFoldWindow;
+}
+
+void LineFolder::append_oldest(std::string& out) {
+  Entry& oldest = waiting_.front();
+  std::sort(oldest.ranks.begin(), oldest.ranks.end());
+  out += oldest.ranks.size() == 1 ? oldest.prefix
+                                  : fmt::format("[ranks {}] ", number_ranges(oldest.ranks));
+  append_whole_utf8(out, oldest.text);
+  out += '\n';
+  const auto ids = ids_of_.find(std::hash<std::string_view>()(oldest.text));
+  ids->second.pop_front();
+  if (ids->second.empty()) ids_of_.erase(ids);
+  waiting_bytes_ -= oldest.text.size();
+  waiting_.pop_front();
+  ++first_id_;
+}
+
+std::string number_ranges(const std::vector<int>& sorted) {
+  std::string out;
+  for (std::size_t begin = 0; begin < sorted.size();) {
+    std::size_t end = begin;
+    while (end + 1 < sorted.size() && sorted[end + 1] == sorted[end] + 1) ++end;
+    if (!out.empty()) out += ',';
+    out += begin == end ? fmt::format("{}", sorted[begin])
+                        : fmt::format("{}-{}", sorted[begin], sorted[end]);
+    begin = end + 1;
+  }
+  return out;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,55 @@
+// A tee'd stream: to its file byte for byte, to the console line by line, and what the user's
+// filters choose to the node's filtered file. Loop's thread; owned by LogPipes.
+#pragma once
+
+#include <string>
+
+#include "agent/file_handle.h"
+#include "agent/line_screen.h"
+#include "agent/line_splitter.h"
+#include "agent/stream_sink.h"
+
+namespace ddprun::agent {
+
+// The console as the tee'd streams of one kind see it, all ranks together, in one attempt.
+class Screen {
+ public:
+  // `filtered` may be none. `console` outlives this.
+  Screen(Console& console, ScreenPlan plan, FileHandle filtered)
+      : console_(console), lines_(std::move(plan)), filtered_(std::move(filtered)) {}
+
+  Console& console() const { return console_; }
+  LineScreen& lines() { return lines_; }
+  // Writes what came of the lines.
+  void push();
+
+ private:
+  Console& console_;
+  LineScreen lines_;
+  FileHandle filtered_;
+};
+
+class TeeSink final : public StreamSink {
+ public:
+  // `screen` outlives this.
+  TeeSink(FileHandle file, LineSource source, Screen& screen)
+      : StreamSink(screen.console()),
+        file_(std::move(file)),
+        source_(std::move(source)),
+        screen_(screen) {}
+
+  void take(std::string_view bytes, Time now) override;
+  void finish(Time now) override;
+  bool in_long_line() const override { return splitter_.in_long_line(); }
+  void interrupt() override;
+  void time_passed(Time now) override;
+  Time look_again_at() const override { return screen_.lines().look_again_at(); }
+
+ private:
+  FileHandle file_;
+  LineSource source_;
+  LineSplitter splitter_;
+  Screen& screen_;
+};
+
+}  // namespace ddprun::agent
