@@ -3,12 +3,14 @@
 // launch to complete, as a training step sees it.
 //   bench-allreduce RANKS BYTES:REPETITIONS…
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -21,7 +23,10 @@ namespace {
 using ddprun::worker::Collective;
 
 constexpr int kWarmUps = 5;
-constexpr std::chrono::seconds kTimeout{60};
+constexpr std::chrono::seconds kTimeout{60};  // of one wait for the other ranks
+
+// Of a rank's whole life: a hung one is killed by SIGALRM, so that the wait for it ends.
+constexpr unsigned kLifeSeconds = 240;
 
 struct Size {
   std::size_t bytes = 0;
@@ -67,16 +72,17 @@ void print(const Size& size, std::vector<double> times) {
 
 int run_rank(int rank, int ranks, const std::vector<Size>& sizes,
              ddprun::worker::Meeting& meeting) {
-  auto collective = ddprun::worker::join_shm({rank, ranks, kTimeout}, meeting);
-  if (!collective) {
-    fmt::print(stderr, "bench-allreduce: {}\n", collective.error().message());
-    return 1;
-  }
   try {
+    auto collective = ddprun::worker::join_shm({rank, ranks, kTimeout}, meeting);
+    if (!collective) {
+      throw ddprun::worker::CollectiveError(collective.error().message());
+    }
     for (const Size& size : sizes) {
       auto times = time_sums(**collective, size);
       if (rank == 0) print(size, std::move(times));
     }
+  } catch (const ddprun::worker::LoggedError&) {
+    return 1;
   } catch (const ddprun::worker::CollectiveError& error) {
     fmt::print(stderr, "bench-allreduce: {}\n", error.what());
     return 1;
@@ -86,16 +92,21 @@ int run_rank(int rank, int ranks, const std::vector<Size>& sizes,
 
 int run_ranks(int ranks, const std::vector<Size>& sizes) {
   ddprun::worker::PipeMeeting meeting(ranks);
+  std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (::fork() != 0) continue;
+    const pid_t child = ::fork();
+    if (child > 0) children.push_back(child);
+    if (child != 0) continue;
+    ::alarm(kLifeSeconds);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // of the parent, which may be killed at a deadline itself
     const int status = run_rank(rank, ranks, sizes, meeting);
     std::fflush(stdout);
     ::_exit(status);
   }
-  int failed = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
+  int failed = std::ssize(children) == ranks ? 0 : 1;
+  for (const pid_t child : children) {
     int status = 0;
-    ::wait(&status);
+    ::waitpid(child, &status, 0);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) failed = 1;
   }
   return failed;
