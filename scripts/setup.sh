@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing and nothing else: Debian packages (root or sudo), and LibTorch in .venv/ at the root. Done in well under a
-# second where all is there.
+# Installs what is missing and nothing else: Debian packages (root or sudo), LibTorch in .venv/ at the root, and for the tests other
+# people's trainers in .venv-trainers/. Done in well under a second where all is there.
 #
 #   scripts/setup.sh [--launcher-only] [--tests]
 set -euo pipefail
@@ -17,10 +17,14 @@ engine_packages=(python3 python3-venv)
 test_packages=(libgtest-dev clang-format iproute2 procps python3)
 
 with_engine=1
+with_tests=0
 for word in "$@"; do
   case $word in
     --launcher-only) with_engine=0 ;;
-    --tests) packages+=("${test_packages[@]}") ;;
+    --tests)
+      with_tests=1
+      packages+=("${test_packages[@]}")
+      ;;
     *) fail "$word: expected --launcher-only or --tests" ;;
   esac
 done
@@ -80,7 +84,23 @@ install_python_packages() {
     -r "$root/scripts/requirements.txt"
 }
 
+# accelerate, transformers and Lightning, for tests/trainers. They run on the PyTorch of .venv: a second one would take gigabytes and
+# minutes. Its site-packages come last on their path, by a .pth file, so pip installs beside it, never into it, and a pin that .venv
+# has already counts as installed. `python -m venv` is .venv's own, since both must be one Python; pip is .venv's too. A failure is no
+# reason to stop: without this environment those tests are skipped, and say why.
+install_trainers() {
+  local venv=$root/.venv-trainers requirements=$root/scripts/trainers-requirements.txt
+  if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
+  step "installing trainers to test with into .venv-trainers (pip; 260 MB, half a minute)"
+  "$root/.venv/bin/python" -m venv --clear --without-pip "$venv"
+  local packages=("$venv"/lib/python3*/site-packages)
+  echo "../../../../.venv/${packages[0]#"$venv/"}" >"${packages[0]}/environment_of_the_engine.pth"
+  quietly "$log_folder/pip-trainers.log" "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" 2>/dev/null ||
+    step "trainers not installed (whole output: $log_folder/pip-trainers.log); tests/trainers will be skipped"
+}
+
 log_folder=$root/out/logs
 missing=()
 install_packages
 ((with_engine == 0)) || install_python_packages
+((with_engine == 0 || with_tests == 0)) || install_trainers

@@ -58,9 +58,9 @@ def parse_env(line):
 
 
 class Job:
-    """One running ddprun."""
+    """One running ddprun; with `program` another launcher, of which agent() and worker() know nothing."""
 
-    def __init__(self, args, env=None, prefix=(), **popen):
+    def __init__(self, args, env=None, prefix=(), program=(DDPRUN,), **popen):
         self.marker = uuid.uuid4().hex
         full = dict(os.environ if env is None else env)
         if env is None:  # what a developer's shell may have set
@@ -69,7 +69,7 @@ class Job:
         full[MARKER] = self.marker
         full.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
         self.process = subprocess.Popen(
-            [*prefix, DDPRUN, *map(str, args)], env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*prefix, *program, *map(str, args)], env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             stdin=subprocess.DEVNULL, **popen)
         self.pid = self.process.pid
 

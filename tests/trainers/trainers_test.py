@@ -1,0 +1,170 @@
+"""Other people's trainers, unmodified, under torchrun and under ddprun: both must end well and give
+the same loss, digit for digit.
+
+Each script beside this file trains a tiny model on two CPU ranks with Gloo, and rank 0 prints
+`final_loss=…`. The environment is .venv-trainers (scripts/setup.sh --tests); without it all is
+skipped. Run as a whole, this file ends with a table.
+"""
+
+import functools
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import typing
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "jobs"))
+
+from support import DDPRUN, ROOT, Job, JobTest, main  # noqa: E402  (found by the line above)
+
+PYTHON = ROOT / ".venv-trainers" / "bin" / "python"
+LAUNCHERS = {"torchrun": (str(PYTHON), "-m", "torch.distributed.run"), "ddprun": (DDPRUN,)}
+RUN_DEADLINE = 120  # seconds for one job, which takes some ten
+# Stock PyTorch aborts at its exit now and then, its work done, under either launcher; both rightly
+# report a failed worker. Such a run is repeated, and the closing table names it.
+ABORT_AT_EXIT = "terminate called without an active exception"
+RUNS_MAX = 4  # of one job; aborts are seen in up to a fifth of the runs
+
+
+class Outcome(typing.NamedTuple):
+    """Of a job that succeeded."""
+
+    loss: str  # as printed: the digits are compared
+    attempt: int  # which attempt finished
+    seconds: float
+
+
+@functools.cache
+def lacking():
+    """Why nothing can run here; None where the environment is whole."""
+    how = "(scripts/setup.sh --tests)"
+    if not PYTHON.exists():
+        return f"needs the trainers in .venv-trainers {how}"
+    scripts = ROOT / "scripts"
+    command = [PYTHON, scripts / "lacking_packages.py", scripts / "trainers-requirements.txt"]
+    pins = subprocess.run(command, capture_output=True, text=True)
+    if pins.returncode == 0:
+        return None
+    return f".venv-trainers lacks {', '.join(pins.stdout.split()) or pins.stderr} {how}"
+
+
+def environment(folder):
+    """What both launchers are given: one thread, loopback, no GPU, no look-ups on the network."""
+    return {
+        **os.environ, "PYTHON_EXEC": str(PYTHON), "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo",
+        "RES_OPTIONS": "timeout:1 attempts:1", "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+
+
+def found(pattern, text):
+    """The one match of the pattern in the text."""
+    matches = re.findall(pattern, text, re.MULTILINE)
+    assert len(matches) == 1, f"{len(matches)} times {pattern} in: {text}"
+    return matches[0]
+
+
+class TorchrunsDigits(JobTest):
+    rows = []  # (name, torchrun's Outcome, ddprun's Outcome, launchers that saw an abort at exit)
+
+    def setUp(self):
+        super().setUp()
+        if lacking():
+            self.skipTest(lacking())
+
+    @classmethod
+    def tearDownClass(cls):
+        if not cls.rows:
+            return
+        print(f"{'trainer':<30} {'torchrun':<20} {'ddprun':<20} seconds of each  aborts at exit")
+        for name, theirs, ours, aborts in cls.rows:
+            losses = f"{theirs.loss:<20} {ours.loss:<20}"
+            seconds = f"{theirs.seconds:7.1f} {ours.seconds:7.1f}"
+            print(f"{name:<30} {losses} {seconds}  {', '.join(aborts) or '-'}")
+
+    def run_once(self, launcher, flags, script, folder):
+        """One job to its end: (exit code, stdout, stderr, seconds). Checks that nothing is left."""
+        folder.mkdir()
+        started = time.monotonic()
+        command = [*flags, HERE / script[0], folder, *script[1:]]
+        job = Job(["--standalone", "--nproc-per-node=2", *command], env=environment(folder),
+                  program=LAUNCHERS[launcher], cwd=folder)
+        self.addCleanup(job.end)
+        code, out, err = job.finish(RUN_DEADLINE)
+        seconds = time.monotonic() - started
+        job.wait_gone()
+        return code, out, err, seconds
+
+    def run_well(self, launcher, flags, script, aborts):
+        """The Outcome of a job that must succeed. It is run again after an abort at exit, and the
+        launcher's name goes into `aborts`."""
+        for run in range(RUNS_MAX):
+            folder = self.folder / f"{launcher}_{run}"
+            code, out, err, seconds = self.run_once(launcher, flags, script, folder)
+            if code == 0 or ABORT_AT_EXIT not in err:
+                break
+            print(f"\nnote: {script[0]} under {launcher}: {ABORT_AT_EXIT}; run again", flush=True)
+            aborts.append(launcher)
+        self.assertEqual(code, 0, f"{launcher}: {out}\n{err}")
+        attempt = int(found(r"^attempt=(\d+)$", out))
+        return Outcome(found(r"^final_loss=(\S+)$", out), attempt, seconds)
+
+    def check(self, name, theirs, ours, aborts):
+        self.rows.append((name, theirs, ours, aborts))
+        self.assertEqual(theirs.attempt, 0)
+        self.assertTrue(math.isfinite(float(theirs.loss)), theirs)
+        self.assertEqual(ours.loss, theirs.loss)
+
+    def compare(self, script):
+        """The script undisturbed under both launchers."""
+        aborts = []
+        theirs = self.run_well("torchrun", [], [script], aborts)
+        ours = self.run_well("ddprun", [], [script], aborts)
+        self.assertEqual(ours.attempt, 0)
+        self.check(script, theirs, ours, aborts)
+
+    def compare_after_a_death(self, script):
+        """Under ddprun rank 1 dies in the first attempt; the second must come to what a run without
+        a death comes to. torchrun is spared it: its restarts fail now and then, when a worker finds
+        its peer's address of the attempt before in the store."""
+        aborts = []
+        theirs = self.run_well("torchrun", [], [script], aborts)
+        ours = self.run_well("ddprun", ["--max-restarts=1"], [script, "--die-once"], aborts)
+        self.assertEqual(ours.attempt, 1)
+        self.check(f"{script}, restarted", theirs, ours, aborts)
+
+    def test_plain_ddp(self):
+        self.compare("plain_ddp.py")
+
+    def test_fsdp2(self):
+        self.compare("fsdp2.py")
+
+    def test_zero_redundancy_optimizer(self):
+        self.compare("zero_optimizer.py")
+
+    def test_rpc(self):
+        self.compare("rpc_halves.py")
+
+    def test_accelerate(self):
+        self.compare("with_accelerate.py")
+
+    def test_transformers(self):
+        self.compare("with_transformers.py")
+
+    def test_lightning(self):
+        self.compare("with_lightning.py")
+
+    def test_accelerate_after_a_death(self):
+        self.compare_after_a_death("with_accelerate.py")
+
+    def test_distributed_checkpoint_after_a_death(self):
+        self.compare_after_a_death("dist_checkpoint.py")
+
+
+if __name__ == "__main__":
+    main()
