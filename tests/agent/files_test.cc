@@ -1,55 +1,22 @@
-// Log folders, tee pipes and the console: real files and pipes, no processes.
-#include <fcntl.h>
+// Log folders: real files, no processes.
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <array>
-#include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <memory>
 #include <string>
+#include <vector>
 
-#include "agent/console.h"
-#include "agent/log_pipes.h"
 #include "agent/log_tree.h"
-#include "agent/tee_sink.h"
+#include "tests/agent/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string content(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-class FilesTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string path = testing::TempDir() + "ddprun_files_XXXXXX";
-    ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder = path;
-  }
-  void TearDown() override { fs::remove_all(folder); }
-
-  // A tee'd stream as WorkerFiles makes it.
-  Result<FileHandle> open_tee(LogPipes& pipes, Screen& screen, LineSource source = {}) {
-    const std::string name = "stdout" + std::to_string(source.rank) + ".log";
-    return pipes.open(std::make_unique<TeeSink>(new_file(name), std::move(source), screen));
-  }
-
-  FileHandle new_file(const std::string& name) const {
-    return FileHandle(::open((folder / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  }
-
-  fs::path folder;
-};
+class FilesTest : public FolderTest {};
 
 TEST_F(FilesTest, LogFoldersAreLaidOutAsTorchrunDoes) {
   const auto tree = LogTree::make(folder / "new" / "logs", "job");
@@ -140,78 +107,6 @@ TEST_F(FilesTest, TheTailOfAFileIsReadFromItsEnd) {
   EXPECT_EQ(LogTree::tail(path, 2, 1000), (std::vector<std::string>{"998", "999"}));
   EXPECT_EQ(LogTree::tail(path, 20, 6), (std::vector<std::string>{"8", "999"}));
   EXPECT_TRUE(LogTree::tail(folder / "absent", 2, 1000).empty());
-}
-
-TEST_F(FilesTest, TeeWritesEveryByteToTheFileAndPrefixedLinesToTheConsole) {
-  asio::io_context loop(1);
-  {
-    const FileHandle screen = new_file("screen");
-    Console console(loop, screen.get());
-    Screen lines(console, {}, FileHandle());
-    LogPipes pipes(loop);
-    auto writer = open_tee(pipes, lines, {.prefix = "[r0]:"});
-    ASSERT_TRUE(writer.has_value());
-    ASSERT_EQ(::write(writer->get(), "a\0b\nlast", 8), 8);
-    loop.poll();
-    writer->close();
-    pipes.drain();
-    console.flush();
-  }
-  EXPECT_EQ(content(folder / "stdout0.log"), std::string("a\0b\nlast", 8));
-  EXPECT_EQ(content(folder / "screen"), std::string("[r0]:a\0b\n[r0]:last\n", 19));
-}
-
-// A worker that writes more than all buffers hold, and a screen that is read only when nothing else
-// can move.
-TEST_F(FilesTest, NothingIsLostWhenTheConsoleIsSlow) {
-  constexpr int kLines = 400'000;  // some 2.7 MB: pipes and backlog together hold half of it
-  std::string expected;
-  for (int line = 0; line < kLines; ++line) expected += std::to_string(line) + "\n";
-  int screen[2];
-  ASSERT_EQ(::pipe2(screen, O_CLOEXEC), 0);
-  const FileHandle reader(screen[0]);
-  const FileHandle screen_writer(screen[1]);
-  ASSERT_EQ(::fcntl(reader.get(), F_SETFL, O_NONBLOCK), 0);
-  asio::io_context loop(1);
-  Console console(loop, screen_writer.get());
-  Screen lines(console, {}, FileHandle());
-  LogPipes pipes(loop);
-  auto writer = open_tee(pipes, lines);
-  ASSERT_EQ(::fcntl(writer->get(), F_SETFL, O_NONBLOCK), 0);
-  std::string shown;
-  std::size_t sent = 0;
-  bool held_back = false;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (shown.size() < expected.size() && std::chrono::steady_clock::now() < deadline) {
-    const ssize_t wrote = ::write(writer->get(), expected.data() + sent, expected.size() - sent);
-    if (wrote > 0) sent += static_cast<std::size_t>(wrote);
-    if (sent == expected.size()) writer->close();
-    loop.restart();
-    loop.poll();
-    if (wrote > 0) continue;
-    held_back = held_back || sent < expected.size();
-    std::array<char, 65536> buffer;
-    const ssize_t got = ::read(reader.get(), buffer.data(), buffer.size());
-    if (got > 0) shown.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-  EXPECT_TRUE(held_back);
-  EXPECT_TRUE(shown == expected) << shown.size() << " of " << expected.size() << " bytes";
-  EXPECT_TRUE(content(folder / "stdout0.log") == expected);
-}
-
-TEST_F(FilesTest, AConsoleThatNobodyReadsDropsTextInsteadOfFailing) {
-  ::signal(SIGPIPE, SIG_IGN);
-  asio::io_context loop(1);
-  int screen[2];
-  ASSERT_EQ(::pipe2(screen, O_CLOEXEC), 0);
-  ::close(screen[0]);
-  const FileHandle writer(screen[1]);
-  Console console(loop, writer.get());
-  console.write("text\n");
-  loop.poll();
-  console.flush();
-  EXPECT_FALSE(console.full());
-  ::signal(SIGPIPE, SIG_DFL);
 }
 
 }  // namespace
