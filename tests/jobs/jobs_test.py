@@ -133,56 +133,6 @@ class Failures(JobTest):
         job.wait_gone()
 
 
-class Output(JobTest):
-    def worker_file(self, rank, name, attempt=0):
-        (job,) = (self.folder / "logs").glob("*_*")
-        return (job / f"attempt_{attempt}" / str(rank) / name).read_text()
-
-    def test_case_36_redirect(self):
-        script = self.script("#!/bin/sh\necho out $RANK\necho err $RANK >&2\n")
-        code, out, err = self.run_job("--nproc-per-node=2", "-r", "3", "--log-dir", self.folder / "logs", "--rdzv-id=x",
-                                      script, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual((code, out, err), (0, "", ""))
-        (job,) = (self.folder / "logs").glob("*_*")
-        self.assertRegex(job.name, r"^x_.+")
-        for rank in 0, 1:
-            self.assertEqual(self.worker_file(rank, "stdout.log"), f"out {rank}\n")
-            self.assertEqual(self.worker_file(rank, "stderr.log"), f"err {rank}\n")
-
-    def test_case_37_tee(self):
-        script = self.script("#!/bin/sh\necho out\necho err >&2\n")
-        code, out, err = self.run_job("-t", "3", "--role=trn", "--log-dir", self.folder / "logs", script)
-        self.assertEqual((code, out, err), (0, "[trn0]:out\n", "[trn0]:err\n"))
-        self.assertEqual(self.worker_file(0, "stdout.log"), "out\n")
-
-    def test_case_38_per_rank(self):
-        script = self.script("#!/bin/sh\necho out $RANK\necho err $RANK >&2\n")
-        code, out, err = self.run_job("--nproc-per-node=2", "-r", "0:1,1:2", "--log-dir", self.folder / "logs", script,
-                                      env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual((code, out, err), (0, "out 1\n", "err 0\n"))
-        self.assertEqual(self.worker_file(0, "stdout.log"), "out 0\n")
-        self.assertEqual(self.worker_file(1, "stderr.log"), "err 1\n")
-
-    def test_case_42_no_line_is_lost_or_torn(self):
-        script = self.script("#!/bin/sh\nprintf abc\nprintf 'def\\n'\nseq 100000\nprintf end\n")
-        code, out, _ = self.run_job("-t", "1", "--log-dir", self.folder / "logs", script)
-        self.assertEqual(code, 0)
-        expected = ["abcdef", *map(str, range(1, 100001)), "end"]
-        self.assertEqual(out.splitlines(), ["[default0]:" + line for line in expected])
-
-    def test_case_43_dev_null(self):
-        (env,) = [parse_env(self.run_job("--log-dir=/dev/null", "-r", "3", self.script(PRINT_ENV))[1])]
-        self.assertEqual(env["TORCHELASTIC_ERROR_FILE"], "")
-
-    def test_no_temporary_folder_is_left(self):
-        temporary = self.folder / "tmp"
-        temporary.mkdir()
-        env = {**os.environ, "TMPDIR": str(temporary)}
-        for args in ["/bin/true"], ["/bin/false"], ["--max-restarts=1", "/bin/false"]:
-            self.run_job(*args, env=env)
-            self.assertEqual(os.listdir(temporary), [], args)
-
-
 class BadInput(JobTest):
     """One clear line, torchrun's exit code, nothing left running."""
 
