@@ -1,4 +1,5 @@
-"""What workers print: files, console, filters, folding; nothing lost and no line torn, whatever happens. Only the standard library."""
+"""What workers print: files, console, filters, folding. Nothing is lost and no line torn, whatever
+happens. Only the standard library."""
 
 import mmap
 import os
@@ -29,7 +30,8 @@ class OutputTest(JobTest):
 
     def run_logged(self, *args, **options):
         """A job with its log folder; (stdout, stderr) as lines, in order of ranks."""
-        code, out, err = self.run_job("--log-dir", self.logs, *args, env=options.pop("env", QUIET), **options)
+        env = options.pop("env", QUIET)
+        code, out, err = self.run_job("--log-dir", self.logs, *args, env=env, **options)
         self.assertEqual(code, 0, err)
         return sorted(out.splitlines()), sorted(err.splitlines())
 
@@ -60,8 +62,10 @@ class Streams(OutputTest):
         self.assertEqual(out, ["[default10]:out 10"])
 
     def test_case_39_ranks_kept_from_the_console(self):
-        out, err = self.run_logged("--nproc-per-node=3", "-t", "1", "--local-ranks-filter=0,2", self.script(SAY))
-        self.assertEqual((out, err), (["[default0]:out 0", "[default2]:out 2"], ["err 0", "err 2"]))
+        out, err = self.run_logged("--nproc-per-node=3", "-t", "1", "--local-ranks-filter=0,2",
+                                   self.script(SAY))
+        self.assertEqual(out, ["[default0]:out 0", "[default2]:out 2"])
+        self.assertEqual(err, ["err 0", "err 2"])
         for rank in range(3):
             self.assertEqual(self.worker_file(rank, "stdout.log"), f"out {rank}\n")
         self.assertEqual(self.worker_file(1, "stderr.log"), "err 1\n")  # not lost silently
@@ -71,8 +75,8 @@ class Streams(OutputTest):
         out, _ = self.run_logged("--nproc-per-node=3", "-t", "3", "--local-ranks-filter=0,1",
                                  "--duplicate-stdout-filters=apple,plum", script)
         self.assertEqual(len(out), 4)
-        filtered = (self.attempt() / "filtered_stdout.log").read_text()
-        self.assertEqual(sorted(filtered.splitlines()), ["[default0]:an apple 0", "[default1]:an apple 1"])
+        filtered = (self.attempt() / "filtered_stdout.log").read_text().splitlines()
+        self.assertEqual(sorted(filtered), ["[default0]:an apple 0", "[default1]:an apple 1"])
         self.assertFalse((self.attempt() / "filtered_stderr.log").exists())
 
     def test_case_40_redirected_streams_are_not_filtered(self):
@@ -82,10 +86,11 @@ class Streams(OutputTest):
     def test_case_41_prefix_template(self):
         script = self.script("#!/bin/sh\necho line\n")
         host = os.uname().nodename.split(".")[0]
-        out, _ = self.run_logged("-t", "1", "--log-line-prefix-template=<${rank}|${hostname}> ", script)
+        template = "--log-line-prefix-template=<${rank}|${hostname}> "
+        out, _ = self.run_logged("-t", "1", template, script)
         self.assertEqual(out, [f"<0|{host}> line"])
-        out, _ = self.run_logged("-t", "1", "--role=r", script, env={
-            **QUIET, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "$role_name$local_rank $restart ${other}:"})
+        template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "$role_name$local_rank $restart ${other}:"}
+        out, _ = self.run_logged("-t", "1", "--role=r", script, env={**QUIET, **template})
         self.assertEqual(out, ["r0 0 ${other}:line"])
 
     def test_case_42_no_line_is_lost_or_torn(self):
@@ -96,8 +101,9 @@ class Streams(OutputTest):
         self.assertEqual(out.splitlines(), ["[default0]:" + line for line in expected])
 
     def test_case_43_dev_null(self):
+        script = self.script(PRINT_ENV + "echo err >&2\n")
         for flags in ["-r", "3"], ["-t", "3"], []:
-            code, out, err = self.run_job("--log-dir=/dev/null", *flags, self.script(PRINT_ENV + "echo err >&2\n"), env=QUIET)
+            code, out, err = self.run_job("--log-dir=/dev/null", *flags, script, env=QUIET)
             self.assertEqual(parse_env(out)["TORCHELASTIC_ERROR_FILE"], "")
             self.assertEqual((code, err), (0, "err\n"))
 
@@ -110,8 +116,10 @@ class Streams(OutputTest):
             self.assertEqual(os.listdir(temporary), [], args)
 
     def test_each_attempt_has_its_files(self):
-        script = self.script("#!/bin/sh\necho try $TORCHELASTIC_RESTART_COUNT\nexit $((1 - TORCHELASTIC_RESTART_COUNT))\n")
-        out, _ = self.run_logged("-t", "1", "--max-restarts=1", "--log-line-prefix-template=${restart}:", script)
+        script = self.script("#!/bin/sh\necho try $TORCHELASTIC_RESTART_COUNT\n"
+                             "exit $((1 - TORCHELASTIC_RESTART_COUNT))\n")
+        out, _ = self.run_logged("-t", "1", "--max-restarts=1",
+                                 "--log-line-prefix-template=${restart}:", script)
         self.assertEqual(out, ["0:try 0", "1:try 1"])
         for attempt in 0, 1:
             self.assertEqual(self.worker_file(0, "stdout.log", attempt), f"try {attempt}\n")
@@ -120,13 +128,16 @@ class Streams(OutputTest):
         self.run_logged("-r", "1", "--rdzv-id=first", self.script(SAY))
         self.run_logged("-r", "1", "--rdzv-id=second", self.script(SAY))
         self.assertRegex(os.readlink(self.logs / "latest"), "^second_")
-        self.assertEqual((self.logs / "latest" / "attempt_0" / "0" / "stdout.log").read_text(), "out 0\n")
+        newest = self.logs / "latest" / "attempt_0" / "0" / "stdout.log"
+        self.assertEqual(newest.read_text(), "out 0\n")
 
 
 class Console(OutputTest):
     def test_fold_shows_once_what_all_ranks_say(self):
-        script = self.script("#!/bin/sh\necho epoch 1\n[ $RANK = 1 ] && echo only me\necho epoch 2\n")
-        code, out, err = self.run_job("--nproc-per-node=4", "-t", "1", "--fold", "--log-dir", self.logs, script, env=QUIET)
+        script = self.script("#!/bin/sh\necho epoch 1\n[ $RANK = 1 ] && echo only me\n"
+                             "echo epoch 2\n")
+        code, out, err = self.run_job("--nproc-per-node=4", "-t", "1", "--fold", "--log-dir",
+                                      self.logs, script, env=QUIET)
         self.assertEqual(code, 0, err)
         lines = out.splitlines()
         # Whoever starts later than the window says it alone; every rank says everything, in order.
@@ -141,10 +152,12 @@ class Console(OutputTest):
         self.assertLess(len(lines), 9)
 
     def test_a_progress_bar_is_whole_in_the_file_and_its_last_state_on_the_console(self):
-        script = self.script("#!/bin/sh\nfor i in 1 2 3 4; do printf '\\r%s of 4' $i >&2; done; echo >&2\n")
+        script = self.script("#!/bin/sh\nfor i in 1 2 3 4; do printf '\\r%s of 4' $i >&2; done\n"
+                             "echo >&2\n")
         code, _, err = self.run_job("-t", "2", "--log-dir", self.logs, script)
         self.assertEqual(code, 0)
-        self.assertEqual((self.attempt() / "0" / "stderr.log").read_bytes(), b"".join(b"\r%d of 4" % i for i in range(1, 5)) + b"\n")
+        self.assertEqual((self.attempt() / "0" / "stderr.log").read_bytes(),
+                         b"\r1 of 4\r2 of 4\r3 of 4\r4 of 4\n")
         self.assertEqual(err.splitlines()[-1], "[default0]:4 of 4")
 
     def test_bytes_that_are_no_text_are_whole_in_the_file(self):
@@ -154,17 +167,19 @@ class Console(OutputTest):
         self.assertEqual((self.attempt() / "0" / "stdout.log").read_bytes(), b"a\xffz\n")
 
     def test_stderr_that_nobody_asked_for_is_passed_on_byte_for_byte(self):
-        """In a batch job stderr is no terminal: it passes through the agent, which keeps its end for the report."""
+        """In a batch job stderr is no terminal: it passes through the agent, which keeps its end."""
         payload = bytes(range(256)) * 4000 + b"no newline"
         (self.folder / "payload").write_bytes(payload)
         script = self.script(f"#!/bin/sh\ncat {self.folder}/payload >&2\n")
-        got = subprocess.run([DDPRUN, script], env=QUIET, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
+        got = subprocess.run([DDPRUN, script], env=QUIET, stdin=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, check=True)
         self.assertEqual(got.stderr, payload)
 
     def test_on_a_terminal_workers_see_the_terminal(self):
         leader, terminal = pty.openpty()
         script = self.script("#!/bin/sh\ntest -t 1 && test -t 2 && echo both\n")
-        process = subprocess.Popen([DDPRUN, script], env=QUIET, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal)
+        process = subprocess.Popen([DDPRUN, script], env=QUIET, stdin=subprocess.DEVNULL,
+                                   stdout=terminal, stderr=terminal)
         os.close(terminal)
         self.assertEqual(os.read(leader, 100), b"both\r\n")
         self.assertEqual(process.wait(), 0)
@@ -180,8 +195,9 @@ def numbers(ranges):
     return found
 
 
-# Writes LINES lines, after half of them one line of LONG bytes, all with write(2) itself. How many bytes have been written is in a
-# file that others see, so that it is known even of a worker that was killed. The victim tells its pid in the midst of the long line.
+# Writes LINES lines, after half of them one line of LONG bytes, all with write(2) itself. How many
+# bytes have been written is in a file that others see, so that it is known even of a worker that was
+# killed. The victim tells its pid in the midst of the long line.
 FLOOD = """
 import mmap, os, signal, sys
 counts, fifo, lines, long, victim = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
@@ -198,7 +214,7 @@ def put(data):
 
 def lines_of(numbers, step=50):
     for begin in range(numbers.start, numbers.stop, step):
-        put(b"".join(b"line %d of rank %d, with a loss and an accuracy and what else is printed\\n" % (n, rank)
+        put(b"".join(b"line %d of rank %d, with a loss and an accuracy and more\\n" % (n, rank)
                      for n in range(begin, min(begin + step, numbers.stop))))
 
 lines_of(range(0, lines // 2))
@@ -219,7 +235,8 @@ class Flood(OutputTest):
 
     def setUp(self):
         super().setUp()
-        with open(DDPRUN, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
+        with open(DDPRUN, "rb") as file:
+            program = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             sanitized = program.find(b"__asan_init") >= 0 or program.find(b"__tsan_init") >= 0
         self.lines, self.long_bytes = (20_000, 4 << 20) if sanitized else (250_000, 64 << 20)
         self.counts = self.folder / "counts"
@@ -228,8 +245,9 @@ class Flood(OutputTest):
     def start_flood(self, victim):
         script = self.script(FLOOD, "flood.py")
         self.fifo("midst")
-        return self.start("--nproc-per-node", WORKERS, "-t", "1", "--log-dir", self.logs, script, self.counts, self.folder / "midst",
-                          self.lines, self.long_bytes, victim, env={**QUIET, "PYTHON_EXEC": sys.executable})
+        return self.start("--nproc-per-node", WORKERS, "-t", "1", "--log-dir", self.logs, script,
+                          self.counts, self.folder / "midst", self.lines, self.long_bytes, victim,
+                          env={**QUIET, "PYTHON_EXEC": sys.executable})
 
     def record_screen(self, job):
         """Reads the console to its end; (bytes, seconds)."""
@@ -242,18 +260,20 @@ class Flood(OutputTest):
         return total, time.monotonic() - begin
 
     def check_screen(self):
-        """Every line of the console is one line of one rank's file, in its order; all of them are there. Returns the files' sizes."""
+        """Every line of the console is one line of one rank's file, in its order; all of them are
+        there. Returns the files' sizes."""
         files = [open(self.attempt() / str(rank) / "stdout.log", "rb") for rank in range(WORKERS)]
         try:
             with open(self.folder / "screen", "rb") as screen:
                 for number, line in enumerate(screen):
                     found = re.match(rb"\[default(\d)\]:", line)
-                    self.assertTrue(found, f"line {number} of the console has no prefix: {line[:80]!r}")
+                    self.assertTrue(found, f"console line {number} has no prefix: {line[:80]!r}")
                     wanted = files[int(found[1])].readline()
                     if not wanted.endswith(b"\n"):  # of the one that was killed
                         wanted += b"\n"
                     if line[found.end():] != wanted:
-                        self.fail(f"line {number} of the console is torn: {line[:80]!r} ({len(line)} bytes), in the file {wanted[:80]!r}")
+                        self.fail(f"console line {number} is torn: {line[:80]!r} ({len(line)} bytes), "
+                                  f"in the file {wanted[:80]!r}")
             for rank, file in enumerate(files):
                 self.assertEqual(file.read(), b"", f"rank {rank}: not on the console")
             return [file.tell() for file in files]
@@ -267,7 +287,7 @@ class Flood(OutputTest):
 
     def whole(self):
         """Bytes that a rank writes if nobody kills it."""
-        text = len("line  of rank 0, with a loss and an accuracy and what else is printed\n") * self.lines
+        text = len("line  of rank 0, with a loss and an accuracy and more\n") * self.lines
         return text + sum(len(str(n)) for n in range(self.lines)) + self.long_bytes + 1
 
     def test_every_byte_is_in_its_file_and_no_line_is_torn(self):
@@ -275,7 +295,8 @@ class Flood(OutputTest):
         total, seconds = self.record_screen(job)
         self.assertEqual(job.process.wait(), 0, job.process.stderr.read())
         self.assertEqual(self.check_screen(), [self.whole()] * WORKERS)
-        print(f"{WORKERS} workers, {self.lines} lines and one of {self.long_bytes >> 20} MiB each: {total / seconds / 1e6:.0f} MB/s")
+        print(f"{WORKERS} workers, {self.lines} lines and one of {self.long_bytes >> 20} MiB each: "
+              f"{total / seconds / 1e6:.0f} MB/s")
 
     def test_every_byte_of_a_killed_worker_is_in_its_file(self):
         job = self.start_flood(victim=VICTIM)
@@ -288,11 +309,11 @@ class Flood(OutputTest):
         # Its last write may have been done and not yet counted.
         self.assertIn(sizes[VICTIM] - written[VICTIM], range(0, (1 << 20) + 1))
         for rank in {*range(WORKERS)} - {VICTIM}:
-            self.assertEqual((sizes[rank], written[rank]), (self.whole(), self.whole()), f"rank {rank}")
+            self.assertEqual((sizes[rank], written[rank]), (self.whole(), self.whole()), rank)
 
     def read_while_flooding(self, job):
-        """Kills the victim when it says that it is in the midst of its long line. A child reads the console meanwhile, or the
-        victim would never get there."""
+        """Kills the victim when it says that it is in the midst of its long line. A child reads the
+        console meanwhile, or the victim would never get there."""
         with open(self.folder / "screen", "wb") as screen:
             reader = subprocess.Popen(["cat"], stdin=job.process.stdout, stdout=screen)
         (pid,) = self.read_lines(self.folder / "midst", 1)
