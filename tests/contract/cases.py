@@ -157,10 +157,12 @@ CASES = [
          plan={"1": ["peers", "record", "exit 1"], "0": ["hold"]}),
     case("a recorded message", LOGS, "probe.py", plan={"0": ["message text", "exit 5"]}),
     case("a broken error file", LOGS, "probe.py", plan={"0": ["garbage", "exit 5"]}, differs={
-        "report*": "the report is shown; torchrun's agent itself ends in a JSONDecodeError"}),
+        "report*": "the report is shown; torchrun's agent itself ends in a JSONDecodeError",
+        "logs *error.json": "what cannot be read makes room for a record that can"}),
     case("the launcher's error file", LOGS, "probe.py", plan={"0": ["record", "exit 5"]},
          env={"TORCHELASTIC_ERROR_FILE": "{folder}/launcher_error.json"}),
-    case("restarts used up", "--max-restarts=2", LOGS, "-r", "1", "probe.py", says=True, plan={"0": ["exit 4"]}),
+    case("restarts used up", "--max-restarts=2", LOGS, "-r", "1", "probe.py", says=True, plan={"0": ["exit 4"]},
+         differs={"logs *error.json": "written for a worker that wrote none"}),
     case("a restart heals", "--max-restarts=2", "--nproc-per-node=2", LOGS, "-t", "1", "probe.py", says=True,
          plan={"1@0": ["peers", "exit 4"], "0@0": ["hold"]}),
     *[case(f"{name} ends the job", "--nproc-per-node=2", "probe.py", plan=STOPPABLE, signal=name, signal_after=2)

@@ -151,6 +151,8 @@ def read_report(err, normaliser):
 
 
 def console(text, normaliser):
+    """The workers' lines; a report, which begins with a rule, may quote them again."""
+    text = re.split(r"^={20,}$", text, maxsplit=1, flags=re.MULTILINE)[0]
     return sorted(normaliser.text(line) for line in text.splitlines() if "@@" in line)
 
 
