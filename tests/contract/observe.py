@@ -1,8 +1,8 @@
-"""Runs one command line under a launcher and notes what came of it, in words that do not change from run to run. Only the
-standard library.
+"""Runs one command line under a launcher and notes what came of it, in words that do not change
+from run to run. Only the standard library.
 
-What is normalised: the folder of the run, random parts of folder names, pids, UUIDs, this host's names, the interpreter's path, and ports
-that the line does not name.
+What is normalised: the folder of the run, random parts of folder names, pids, UUIDs, this host's
+names, the interpreter's path, and ports that the line does not name.
 """
 
 import json
@@ -32,9 +32,23 @@ def free_port():
 
 def base_environment(folder):
     """Small and the same everywhere. The interpreter that runs this is the first on PATH."""
-    return {"PATH": f"{folder}/bin:{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder),
-            "TMPDIR": f"{folder}/tmp", "LC_ALL": "C.UTF-8", "RES_OPTIONS": "timeout:1 attempts:1",
-            "PROBE_OUT": f"{folder}/notes", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        "PATH": f"{folder}/bin:{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(folder),
+        "TMPDIR": f"{folder}/tmp",
+        "LC_ALL": "C.UTF-8",
+        "RES_OPTIONS": "timeout:1 attempts:1",
+        "PROBE_OUT": f"{folder}/notes",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def default_signals():
+    """What a terminal's shell gives: whoever runs this in the background may have signals ignored,
+    and ddprun hands that on, as nohup wants it."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
 class Normaliser:
@@ -61,7 +75,11 @@ class Normaliser:
     def command(self, words):
         """The interpreter is the launcher's own with one, the first on PATH with the other."""
         words = [self.text(word) for word in words]
-        if words and not words[0].startswith("<folder>") and re.match(r"python[\d.]*$", os.path.basename(words[0])):
+        if (
+            words
+            and not words[0].startswith("<folder>")
+            and re.match(r"python[\d.]*$", os.path.basename(words[0]))
+        ):
             words[0] = "<python>"
         return words
 
@@ -72,7 +90,11 @@ def read_notes(folder, normaliser, inherited):
     for path in sorted((folder / "notes").glob("*.json")):
         facts = json.loads(path.read_text())
         worker = "worker " + path.stem
-        changed = {name: value for name, value in facts["env"].items() if inherited.get(name) != value and name not in OURS}
+        changed = {
+            name: value
+            for name, value in facts["env"].items()
+            if inherited.get(name) != value and name not in OURS
+        }
         for name, value in changed.items():
             flat[f"{worker} env {name}"] = normaliser.variable(name, value)
         for name in set(inherited) - set(facts["env"]) - OURS:
@@ -89,9 +111,20 @@ def read_notes(folder, normaliser, inherited):
 
 def without_cpu_count(flat):
     """The facts of the first worker, where there are as many as the host has CPUs."""
-    kept = {name: value for name, value in flat.items() if not name.startswith("worker ") or name.startswith("worker 0.0.0 ")}
-    return {name: "<CPUs>" if name.endswith(("LOCAL_WORLD_SIZE", "env WORLD_SIZE", "ROLE_WORLD_SIZE")) and value == str(os.cpu_count()) else value
-            for name, value in kept.items()}
+    kept = {
+        name: value
+        for name, value in flat.items()
+        if not name.startswith("worker ") or name.startswith("worker 0.0.0 ")
+    }
+    return {
+        name: (
+            "<CPUs>"
+            if name.endswith(("LOCAL_WORLD_SIZE", "env WORLD_SIZE", "ROLE_WORLD_SIZE"))
+            and value == str(os.cpu_count())
+            else value
+        )
+        for name, value in kept.items()
+    }
 
 
 def error_record(text):
@@ -119,7 +152,9 @@ def read_logs(folder, normaliser):
             elif name == "error.json":
                 flat[f"logs {shown}"] = error_record(path.read_text())
             else:
-                flat[f"logs {shown}"] = sorted(line for line in path.read_text().splitlines() if "@@" in line)
+                flat[f"logs {shown}"] = sorted(
+                    line for line in path.read_text().splitlines() if "@@" in line
+                )
     return flat
 
 
@@ -145,8 +180,11 @@ def read_report(err, normaliser):
         words = found.group(1) if found else "none"
         flat[f"report {name}"] = re.sub(r" \(pid: \d+\).*", "", words)
     trace = re.search(r"^\s*traceback\s*: (.*)", after, re.MULTILINE | re.DOTALL)
-    flat["report traceback"] = trace_kind(trace.group(1)) if trace else trace_kind(
-        "\n".join(re.findall(r"Signal \d+ \(SIG\w+\)", after)))
+    flat["report traceback"] = (
+        trace_kind(trace.group(1))
+        if trace
+        else trace_kind("\n".join(re.findall(r"Signal \d+ \(SIG\w+\)", after)))
+    )
     return flat
 
 
@@ -175,7 +213,12 @@ class Run:
         for name in ("tmp", "notes", "bin"):
             (self.folder / name).mkdir()
         probe = (HERE / "probe.py").read_text()
-        for name, mode in (("probe.py", 0o644), ("probe", 0o755), ("bin/probe-on-path", 0o755), ("locked", 0o644)):
+        for name, mode in (
+            ("probe.py", 0o644),
+            ("probe", 0o755),
+            ("bin/probe-on-path", 0o755),
+            ("locked", 0o644),
+        ):
             (self.folder / name).write_text(probe)
             (self.folder / name).chmod(mode)
         (self.folder / "mypython").symlink_to(sys.executable)
@@ -189,11 +232,21 @@ class Run:
 
     def start(self, args):
         words = [*self.programs["launch" if self.case.launch else "run"], *map(self.fill, args)]
-        return subprocess.Popen(words, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+        return subprocess.Popen(
+            words,
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=default_signals,
+            start_new_session=True,
+        )
 
     def send_signal(self, process):
-        """When all workers have noted their start, which they do after their handlers are in place."""
+        """When all workers have noted their start; their handlers are in place by then."""
         end = time.monotonic() + DEADLINE_S
         while len(list((self.folder / "notes").glob("*.json"))) < self.case.signal_after:
             if process.poll() is not None or time.monotonic() > end:
@@ -222,10 +275,15 @@ class Run:
             flat[prefix + "exit"] = process.returncode
             flat[prefix + "stdout"] = console(out, normaliser)
             flat[prefix + "stderr"] = console(err, normaliser)
-            flat.update({prefix + name: value for name, value in read_report(err, normaliser).items()})
+            flat.update(
+                {prefix + name: value for name, value in read_report(err, normaliser).items()}
+            )
         flat.update(read_notes(self.folder, normaliser, self.env))
         flat.update(read_logs(self.folder, normaliser))
-        left = sorted(re.sub(r"_[A-Za-z0-9_]+$", "_<random>", name) for name in os.listdir(self.folder / "tmp"))
+        left = sorted(
+            re.sub(r"_[A-Za-z0-9_]+$", "_<random>", name)
+            for name in os.listdir(self.folder / "tmp")
+        )
         flat["left in the temporary folder"] = left
         error_file = self.folder / "launcher_error.json"
         if error_file.exists():

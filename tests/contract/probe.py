@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A worker that says what it was given, then does what PROBE_PLAN tells its rank. Only the standard library.
+"""A worker that says what it was given, then does what PROBE_PLAN tells its rank. Only the standard
+library.
 
-PROBE_OUT    folder for its notes: one <node>.<attempt>.<rank>.json a start, and for each signal heard a line in heard.<rank>
+PROBE_OUT    folder for its notes: one <node>.<attempt>.<rank>.json a start, and for each signal
+             heard a line in heard.<rank>
 PROBE_PLAN   JSON: "RANK" or "RANK@ATTEMPT" -> a list of steps; none: exit 0
   "peers"          wait until all workers of this attempt have noted their start
   "exit N"         exit with N           "kill N"     die of signal N
@@ -25,7 +27,7 @@ NODE = os.environ.get("GROUP_RANK", "0")
 
 
 def masks():
-    """Signals that were ignored or blocked when this program began; Python itself ignores PIPE and XFSZ."""
+    """Signals ignored or blocked at the start, but PIPE and XFSZ, which Python itself ignores."""
     found = {}
     with open("/proc/self/status") as status:
         for line in status:
@@ -48,8 +50,16 @@ def note():
             fds.append(int(fd))
         except OSError:
             pass  # the folder itself, which this loop had open
-    facts = {"argv": sys.argv, "command": command, "env": dict(os.environ), "cwd": os.getcwd(), "fds": sorted(fds),
-             "leads_session": os.getsid(0) == os.getpid(), "leads_group": os.getpgid(0) == os.getpid(), **masks()}
+    facts = {
+        "argv": sys.argv,
+        "command": command,
+        "env": dict(os.environ),
+        "cwd": os.getcwd(),
+        "fds": sorted(fds),
+        "leads_session": os.getsid(0) == os.getpid(),
+        "leads_group": os.getpgid(0) == os.getpid(),
+        **masks(),
+    }
     path = os.path.join(OUT, f"{NODE}.{ATTEMPT}.{RANK}.json")
     with open(path + ".new", "w") as file:
         json.dump(facts, file)
@@ -58,7 +68,14 @@ def note():
 
 def wait_for_peers():
     wanted = int(os.environ["WORLD_SIZE"])
-    while sum(1 for name in os.listdir(OUT) if name.endswith(".json") and name.split(".")[1] == ATTEMPT) < wanted:
+    while (
+        sum(
+            1
+            for name in os.listdir(OUT)
+            if name.endswith(".json") and name.split(".")[1] == ATTEMPT
+        )
+        < wanted
+    ):
         time.sleep(0.005)
 
 
@@ -87,9 +104,20 @@ def step(word):
         while True:
             signal.pause()
     elif verb == "record":
-        trace = "Traceback (most recent call last):\n  File \"train.py\", line 3, in main\nValueError: bad\n"
-        write_error_file(json.dumps({"message": {"message": "ValueError: bad", "extraInfo": {
-            "py_callstack": trace, "timestamp": str(int(time.time()))}}}))
+        trace = (
+            'Traceback (most recent call last):\n  File "train.py", line 3, in main\n'
+            'ValueError: bad\n'
+        )
+        write_error_file(
+            json.dumps(
+                {
+                    "message": {
+                        "message": "ValueError: bad",
+                        "extraInfo": {"py_callstack": trace, "timestamp": str(int(time.time()))},
+                    }
+                }
+            )
+        )
     elif verb == "message":
         write_error_file(json.dumps({"message": rest, "timestamp": 1700000000}))
     elif verb == "garbage":
@@ -104,11 +132,11 @@ def main():
     if "wait" in steps:
         for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"):
             signal.signal(getattr(signal, name), heard)
-    note()
     if os.environ.get("PROBE_SAYS"):
         print(f"@@out {RANK}", flush=True)
         print(f"@@err {RANK}", file=sys.stderr, flush=True)
         print(f"@@apple {RANK}", flush=True)
+    note()  # last: who waits for it may be killed by what its peers do then
     for word in steps:
         step(word)
 

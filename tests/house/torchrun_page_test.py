@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/torchrun.md is held to what it speaks of: every flag has a row, every row of a flag or variable a test, and every test is there."""
+"""docs/torchrun.md is held to what it speaks of: every flag has a row, every row of a flag or
+variable a test, and every test is there."""
 
 import re
 import sys
@@ -17,7 +18,9 @@ REFERENCE = re.compile(r"`([a-z_0-9]+):([^`]+)`")
 
 def flags():
     """Names in the flag table, in its order."""
-    return re.findall(r'Flag\{FlagId::k\w+, "([a-z-]+)"', (ROOT / "launcher" / "flag_table.cc").read_text())
+    return re.findall(
+        r'Flag\{FlagId::k\w+, "([a-z-]+)"', (ROOT / "launcher" / "flag_table.cc").read_text()
+    )
 
 
 def rows(page, heading):
@@ -31,7 +34,11 @@ def is_there(file, name):
     """Whether `name` is a test of `file`, or a line of the comparison with torchrun."""
     if file == "contract":
         return name in {case.name for case in CASES}
-    texts = [path.read_text() for path in (ROOT / "tests").rglob(f"{file}.*") if path.suffix in (".cc", ".py")]
+    texts = [
+        path.read_text()
+        for path in (ROOT / "tests").rglob(f"{file}.*")
+        if path.suffix in (".cc", ".py")
+    ]
     if "." in name:
         suite, _, test = name.partition(".")
         return any(re.search(rf"TEST(_F|_P)?\(\s*{suite},\s*{test}\)", text) for text in texts)
@@ -45,13 +52,24 @@ class TorchrunPage(unittest.TestCase):
     def test_every_flag_has_a_row(self):
         known = flags()
         self.assertGreater(len(known), 40)
-        shown = [name for heading in ("torchrun's flags", "ddprun's own flags") for row in rows(self.page, heading)
-                 for name in re.findall(r"--([a-z-]+)", row[0])]
+        shown = [
+            name
+            for heading in ("torchrun's flags", "ddprun's own flags")
+            for row in rows(self.page, heading)
+            for name in re.findall(r"--([a-z-]+)", row[0])
+        ]
         self.assertEqual(sorted(shown), sorted(known))
 
     def test_every_row_names_a_test(self):
-        for heading in ("torchrun's flags", "ddprun's own flags", "Variables that a worker is given",
-                        "Variables that the launcher reads", "Arguments and programs", "Macros of the line prefix", "Failures"):
+        for heading in (
+            "torchrun's flags",
+            "ddprun's own flags",
+            "Variables that a worker is given",
+            "Variables that the launcher reads",
+            "Arguments and programs",
+            "Macros of the line prefix",
+            "Failures",
+        ):
             found = rows(self.page, heading)
             self.assertGreater(len(found), 3, heading)
             for row in found:

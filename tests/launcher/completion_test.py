@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The scripts of --print-completion in the shells that they are for. argv[1] is ddprun. Exit code 77 where no test could run."""
+"""The scripts of --print-completion in the shells that they are for. argv[1] is ddprun. Exit code
+77 where no test could run."""
 
 import shutil
 import subprocess
@@ -7,7 +8,8 @@ import sys
 import unittest
 
 DDPRUN = sys.argv.pop(1)
-# Prints what the function leaves in COMPREPLY for a line given as words, with `=` a word of its own as readline has it.
+# Prints what the function leaves in COMPREPLY for a line given as words, with `=` a word of its own
+# as readline has it.
 ASK_BASH = """
 source <("$1" --print-completion=bash) || exit 9
 shift
@@ -19,7 +21,9 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def script(shell):
-    return subprocess.run([DDPRUN, f"--print-completion={shell}"], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [DDPRUN, f"--print-completion={shell}"], check=True, capture_output=True, text=True
+    ).stdout
 
 
 class Bash(unittest.TestCase):
@@ -28,8 +32,12 @@ class Bash(unittest.TestCase):
             self.skipTest("no bash here")
 
     def complete(self, *words):
-        asked = subprocess.run(["bash", "-c", ASK_BASH, "bash", DDPRUN, "ddprun", *words], check=True, capture_output=True,
-                               text=True)
+        asked = subprocess.run(
+            ["bash", "-c", ASK_BASH, "bash", DDPRUN, "ddprun", *words],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual(asked.stderr, "")
         return asked.stdout.split()
 
