@@ -8,8 +8,8 @@
 
 namespace ddprun::store {
 
-// Descriptors that the store's connections never take. A worker costs the launcher four or five, with its
-// pipes, watch and logs: room for 50 workers of a node.
+// Descriptors that the store's connections never take. A worker costs the launcher four or five,
+// with its pipes, watch and logs: room for 50 workers of a node.
 inline constexpr rlim_t kReservedDescriptors = 256;
 
 // Raises the soft RLIMIT_NOFILE to the hard one and returns what was set before: children must be
