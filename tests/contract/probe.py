@@ -133,9 +133,9 @@ def main():
         for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1"):
             signal.signal(getattr(signal, name), heard)
     if os.environ.get("PROBE_SAYS"):
-        print(f"@@out {RANK}", flush=True)
-        print(f"@@err {RANK}", file=sys.stderr, flush=True)
-        print(f"@@apple {RANK}", flush=True)
+        # In one piece each: print() writes the newline apart, and another rank may come between.
+        for fd, word in ((1, "out"), (2, "err"), (1, "apple")):
+            os.write(fd, f"@@{word} {RANK}\n".encode())
     note()  # last: who waits for it may be killed by what its peers do then
     for word in steps:
         step(word)
