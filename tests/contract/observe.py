@@ -31,8 +31,10 @@ def free_port():
 
 
 def base_environment(folder):
-    """Small and the same everywhere. The interpreter that runs this is the first on PATH."""
-    return {
+    """Small and the same everywhere, but for a sanitizer's own options. The interpreter that runs
+    this is the first on PATH."""
+    sanitizer = {name: value for name, value in os.environ.items() if name.endswith("SAN_OPTIONS")}
+    return sanitizer | {
         "PATH": f"{folder}/bin:{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(folder),
         "TMPDIR": f"{folder}/tmp",
