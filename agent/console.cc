@@ -60,9 +60,14 @@ Console::~Console() {
 
 void Console::write(std::string text) {
   if (text.empty()) return;
+  at_line_start_ = text.back() == '\n';
   queued_bytes_ += text.size();
   queue_.push_back(std::move(text));
   if (!waiting_) write_some();
+}
+
+void Console::begin_line() {
+  if (!at_line_start_) write("\n");
 }
 
 void Console::write_some() {

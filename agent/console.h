@@ -32,6 +32,8 @@ class Console {
 
   // Queues `text`; written in order.
   void write(std::string text);
+  // Ends the line that a worker's prompt or progress bar left open, for words of our own.
+  void begin_line();
 
   // True while more than kConsoleBacklogBytes wait.
   bool full() const { return queued_bytes_ > kConsoleBacklogBytes; }
@@ -67,6 +69,7 @@ class Console {
   bool is_terminal_;
   bool never_blocks_;
   bool waiting_ = false;
+  bool at_line_start_ = true;
   std::deque<std::string> queue_;
   std::size_t written_of_front_ = 0;
   std::size_t queued_bytes_ = 0;

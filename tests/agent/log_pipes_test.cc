@@ -265,6 +265,15 @@ TEST_F(LogPipesTest, AConsoleThatNobodyReadsDropsTextInsteadOfFailing) {
   ::signal(SIGPIPE, SIG_DFL);
 }
 
+TEST_F(LogPipesTest, WordsOfOurOwnBeginALineAfterAWorkersPrompt) {
+  console.begin_line();
+  console.write("50%");
+  console.begin_line();
+  console.begin_line();
+  console.write("report\n");
+  EXPECT_EQ(terminal.read(), "50%\nreport\n");
+}
+
 TEST_F(LogPipesTest, StdoutAndStderrAreOneConsoleWhereTheyAreTheSamePipe) {
   const FileHandle other = new_file("other");
   Consoles same(loop, terminal.writer(), terminal.writer());
