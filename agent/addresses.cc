@@ -1,7 +1,9 @@
 #include "agent/addresses.h"
 
 #include <ifaddrs.h>
+#include <limits.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/udp.hpp>
@@ -72,6 +74,13 @@ address address_towards(const address& peer) {
   socket.connect({peer, kAnyPort}, failed);
   const auto local = failed ? udp::endpoint() : socket.local_endpoint(failed);
   return failed ? address(address_v4::loopback()) : local.address();
+}
+
+std::string host_name() {
+  std::string name(HOST_NAME_MAX + 1, '\0');
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  name.resize(name.find('\0'));
+  return name;
 }
 
 }  // namespace ddprun::agent

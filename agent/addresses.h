@@ -21,4 +21,7 @@ boost::asio::ip::address outside_address();
 // The name of the interface that has `address` ("eth0"); empty when none has it.
 std::string interface_with(const boost::asio::ip::address& address);
 
+// This host's name as the kernel has it; "localhost" where it has none.
+std::string host_name();
+
 }  // namespace ddprun::agent

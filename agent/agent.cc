@@ -5,24 +5,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <csignal>
-#include <cstdio>
+#include <cstring>
 #include <utility>
 
+#include "agent/addresses.h"
 #include "agent/descendants.h"
-#include "agent/shared_memory.h"
+#include "agent/exit_code.h"
+#include "agent/report.h"
+#include "agent/worker_variables.h"
 #include "proto/log.h"
 #include "store/descriptors.h"
 
 namespace ddprun::agent {
 namespace {
-
-// torchrun's list (--signals-to-handle): any of these ends the job.
-constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-// Passed on to the workers, which may know what to do with them.
-constexpr int kPassedOn[] = {SIGUSR1, SIGUSR2};
-constexpr const char* kStopSignalNames = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 
 // Blocks the loop, so it must end well before the rendezvous takes our silence for death
 // (rendezvous/service.h).
@@ -31,77 +27,83 @@ static_assert(kSweepBetweenRounds < rendezvous::kBeatEvery * (rendezvous::kSilen
 
 Time now() { return std::chrono::steady_clock::now(); }
 
-std::string this_host() {
-  std::string name(HOST_NAME_MAX + 1, '\0');
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  name.resize(name.find('\0'));
-  return name;
-}
-
-auto find_variable(std::vector<std::string>& env, const std::string& name) {
-  return std::find_if(env.begin(), env.end(),
-                      [&](const std::string& entry) { return entry.starts_with(name + "="); });
-}
-
-void set_variable(std::vector<std::string>& env, const std::string& name,
-                  const std::string& value) {
-  const auto old = find_variable(env, name);
-  if (old != env.end()) {
-    *old = name + "=" + value;
-  } else {
-    env.push_back(name + "=" + value);
-  }
-}
-
-// Leaves what the user set alone.
-void add_variable(std::vector<std::string>& env, const std::string& name,
-                  const std::string& value) {
-  if (find_variable(env, name) == env.end()) env.push_back(name + "=" + value);
-}
+// How often the line of waiting is written anew.
+constexpr std::chrono::seconds kWaitingTick{1};
 
 }  // namespace
 
 Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& guardian)
     : loop_(loop),
       config_(std::move(config)),
-      hostname_(this_host()),
+      hostname_(host_name()),
       node_id_(fmt::format("{}-{}-{}", hostname_, ::getpid(), config_.job_cookie)),
-      lifecycle_(
-          {.grace = config_.grace, .worker_count = config_.worker_count, .hostname = hostname_}),
+      lifecycle_({.grace = config_.grace,
+                  .worker_count = config_.worker_count,
+                  .max_restarts = config_.restarts.max_restarts,
+                  .detailed_exit_codes = config_.detailed_exit_codes,
+                  .hostname = hostname_}),
       children_(guardian.ignored_signals),
       files_(config_, logs_, pipes_, consoles_, hostname_),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO),
       pipes_(loop),
+      autopsy_(config_, files_),
+      containment_(config_.job_cookie),
       child_signal_(loop, SIGCHLD),
       user_signals_(loop),
       guardian_pipe_(loop, guardian.closed_when_guardian_dies),
-      timer_(loop) {
+      temporary_folder_(guardian.temporary_folder),
+      timer_(loop),
+      waiting_timer_(loop),
+      notices_(config_.quiet, ::isatty(STDERR_FILENO) == 1),
+      started_(now()) {
   children_.give_workers(store::raise_descriptor_limit());
-  const auto& ignored = guardian.ignored_signals;
-  const auto handle_unless_ignored = [&](int signo) {
-    if (std::find(ignored.begin(), ignored.end(), signo) == ignored.end()) user_signals_.add(signo);
-  };
-  for (const int signo : kStopSignals) handle_unless_ignored(signo);
-  for (const int signo : kPassedOn) handle_unless_ignored(signo);
+  watch_signals(guardian.ignored_signals);
+}
+
+// What was ignored when ddprun was started (nohup) stays so.
+void Agent::watch_signals(const std::vector<int>& ignored) {
+  for (const int signo : handled_signals(config_.signals)) {
+    boost::system::error_code not_ours;  // SIGKILL and SIGSTOP are nobody's to handle
+    const bool stays_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end();
+    if (!stays_ignored) user_signals_.add(signo, not_ours);
+  }
 }
 
 int Agent::run() {
   wait_for_child();
   wait_for_signal();
   wait_for_guardian();
-  unblock_signals();
+  unblock_signals(handled_signals(config_.signals));
   spawn(loop_, "agent start", start());
   loop_.run();
   return exit_code_;
 }
 
-asio::awaitable<void> Agent::start() {
+// Everything that can be refused before the rendezvous is asked.
+Result<void> Agent::prepare() {
+  if (auto checked = autopsy_.check(); !checked) return checked.error();
   auto logs = LogTree::make(config_.log_dir, config_.rendezvous.run_id);
-  if (!logs) {
-    perform(lifecycle_.give_up({.hostname = hostname_, .message = logs.error().message()}, now()));
+  if (!logs) return logs.error();
+  logs_ = std::move(*logs);
+  if (temporary_folder_ != nullptr && logs_.temporary_root().size() < kNoteBytes)
+    std::strcpy(temporary_folder_, logs_.temporary_root().c_str());
+  if (!config_.timer_file) return {};
+  const auto is_ours = [](int pid) {
+    const auto below = descendants(::getpid());
+    return std::find(below.begin(), below.end(), pid) != below.end();
+  };
+  auto watchdog = Watchdog::make(loop_, *config_.timer_file, is_ours);
+  if (!watchdog) return watchdog.error();
+  watchdog_ = std::move(*watchdog);
+  return {};
+}
+
+asio::awaitable<void> Agent::start() {
+  if (const auto prepared = prepare(); !prepared) {
+    perform(
+        lifecycle_.give_up({.hostname = hostname_, .message = prepared.error().message()}, now()));
     co_return;
   }
-  logs_ = std::move(*logs);
   link_ = std::make_unique<Link>(loop_, config_.rendezvous);
   const auto opened = co_await link_->open([this](const rendezvous::News& news) { handle(news); });
   if (lifecycle_.phase() == Phase::kDone) co_return;  // a signal was faster
@@ -138,11 +140,12 @@ void Agent::wait_for_guardian() {
                             });
 }
 
-void Agent::handle_signal(int signo) {
-  if (std::find(std::begin(kPassedOn), std::end(kPassedOn), signo) != std::end(kPassedOn)) {
-    children_.signal_leaders(signo);
+void Agent::handle_signal(int received) {
+  const SignalMeaning meaning = meaning_of(config_.signals, received);
+  if (meaning.is_message) {
+    children_.signal_leaders(meaning.signo);
   } else {
-    perform(lifecycle_.stop_requested(signo, now()));
+    perform(lifecycle_.stop_requested(meaning.signo, now()));
   }
 }
 
@@ -162,6 +165,10 @@ void Agent::handle(const rendezvous::News& news) {
       return lifecycle.link_lost(it, now());
     }
   };
+  if (const auto* broken = std::get_if<rendezvous::RoundBroken>(&news)) {
+    say(notices_.restarting(broken->cause, lifecycle_.round().restart_count + 1,
+                            config_.restarts.max_restarts));
+  }
   perform(std::visit(Tell{lifecycle_}, news));
 }
 
@@ -171,6 +178,8 @@ void Agent::reap() {
       log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                             exit.exit_code, exit.local_rank, exit.pid, config_.entry));
     }
+    if (watchdog_) watchdog_->forget(exit.pid);
+    tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
     perform(lifecycle_.worker_exited(exit, now()));
   }
 }
@@ -178,10 +187,10 @@ void Agent::reap() {
 // The guardian was killed: nothing may survive us, and nobody waits for a report.
 void Agent::die_without_guardian() {
   children_.signal_groups(SIGKILL);
-  end_descendants();
-  remove_shared_memory(config_.job_cookie);
+  containment_.end_attempt(kSweepLimit);
+  watchdog_.reset();
   logs_.clean_up(true);
-  exit_code_ = 128 + SIGKILL;
+  exit_code_ = kExitSignalBase + SIGKILL;
   loop_.stop();
 }
 
@@ -201,6 +210,9 @@ void Agent::perform(const JoinRound& /*action*/) {
     perform(lifecycle_.give_up({.hostname = hostname_, .message = store.error().message()}, now()));
     return;
   }
+  tell(EventState::kRendezvous);
+  joining_since_ = now();
+  show_waiting();
   link_->attendance().join({.node_id = node_id_,
                             .hostname = hostname_,
                             .local_world_size = config_.worker_count,
@@ -210,11 +222,35 @@ void Agent::perform(const JoinRound& /*action*/) {
                                              : -1,
                             .store_address = store->host,
                             .store_port = store->port,
-                            .max_restarts = config_.restarts.max_restarts});
+                            .max_restarts = config_.restarts.max_restarts,
+                            .restart_window = config_.restarts.window,
+                            .backoff = config_.restarts.backoff,
+                            .backoff_max = config_.restarts.backoff_max});
+}
+
+// Only a terminal is told, and only where there is somebody to wait for.
+void Agent::show_waiting() {
+  if (!notices_.shows_waiting() || config_.rendezvous.node_count == 1) return;
+  waiting_timer_.expires_after(kWaitingTick);
+  waiting_timer_.async_wait([this](boost::system::error_code cancelled) {
+    if (cancelled || lifecycle_.phase() != Phase::kJoining) return;
+    using std::chrono::duration_cast;
+    using std::chrono::seconds;
+    const RendezvousPlan& plan = config_.rendezvous;
+    say(notices_.waiting(fmt::format("{}:{}", plan.host, plan.port),
+                         duration_cast<seconds>(now() - joining_since_),
+                         duration_cast<seconds>(plan.join_timeout)));
+    show_waiting();
+  });
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {
+  waiting_timer_.cancel();
+  say(notices_.waited() + notices_.started(lifecycle_.round(), logs_.job_folder()));
+  tell(EventState::kAssignRanks);
   if (lifecycle_.seat() == 0) link_->serve_store();
+  tell(EventState::kStart);
+  children_.use_cgroup(containment_.begin_attempt());
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
 }
@@ -241,38 +277,14 @@ Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
   SpawnSpec spec{.local_rank = local_rank,
                  .file = command.file,
                  .argv = command.argv,
-                 .env = config_.base_env};
-  for (const auto& [name, value] : encode(worker_env(local_rank, files->error_file)))
-    set_variable(spec.env, name, value);
-  set_variable(spec.env, "TORCHELASTIC_SIGNALS_TO_HANDLE", kStopSignalNames);
-  const std::string& interface = link_->interface_towards_peers();
-  if (lifecycle_.round().seats.size() > 1 && !interface.empty())
-    add_variable(spec.env, "GLOO_SOCKET_IFNAME", interface);
+                 .env = worker_variables(config_, lifecycle_.round(), local_rank,
+                                         {.seat = lifecycle_.seat(),
+                                          .error_file = files->error_file,
+                                          .interface = link_->interface_towards_peers(),
+                                          .timer_file = watchdog_ ? watchdog_->path() : ""})};
   spec.out = std::move(files->out);
   spec.err = std::move(files->err);
   return spec;
-}
-
-WorkerEnv Agent::worker_env(int local_rank, const std::string& error_file) const {
-  const rendezvous::Round& round = lifecycle_.round();
-  const rendezvous::Seat& seat = lifecycle_.own_seat();
-  return {.rank = seat.first_rank + local_rank,
-          .local_rank = local_rank,
-          .world_size = round.world_size,
-          .local_world_size = seat.local_world_size,
-          .node_rank = lifecycle_.seat(),
-          .node_count = static_cast<int>(round.seats.size()),
-          .role = seat.role,
-          .role_rank = seat.role_first_rank + local_rank,
-          .role_world_size = seat.role_world_size,
-          .master_addr = round.master_addr,
-          .master_port = round.master_port,
-          .run_id = config_.rendezvous.run_id,
-          .restart_count = round.restart_count,
-          .max_restarts = config_.restarts.max_restarts,
-          .use_agent_store = true,
-          .error_file = error_file,
-          .job_cookie = config_.job_cookie};
 }
 
 void Agent::perform(const SignalWorkers& action) { children_.ask_to_end(action.signo); }
@@ -294,9 +306,13 @@ void Agent::perform(const LeaveJob& action) {
 }
 
 void Agent::perform(const Finish& action) {
+  waiting_timer_.cancel();
+  say(notices_.waited());
   sweep(kSweepLimit);
+  watchdog_.reset();
   exit_code_ = action.exit_code;
-  print_ending();
+  tell(lifecycle_.ending().succeeded ? EventState::kSucceeded : EventState::kFailed);
+  tell_ending(action.exit_code);
   consoles_.flush();
   const bool asked_for_files =
       std::any_of(config_.streams.begin(), config_.streams.end(), [](const StreamPlan& plan) {
@@ -308,13 +324,8 @@ void Agent::perform(const Finish& action) {
 
 // Nothing of the attempt that ended may reach the next one, or stay when there is none.
 void Agent::sweep(std::chrono::milliseconds limit) {
-  for (const Stuck& left : end_descendants(limit)) {
-    log::warning(fmt::format(
-        "process {} ({}) does not end after SIGKILL; it waits in the kernel in {}; left", left.pid,
-        left.name, left.wait_channel));
-  }
+  containment_.end_attempt(limit);
   pipes_.drain();
-  remove_shared_memory(config_.job_cookie);
 }
 
 void Agent::set_timer() {
@@ -333,41 +344,39 @@ void Agent::set_timer() {
   });
 }
 
-void Agent::print_ending() {
+void Agent::tell_ending(int exit_code) {
   const Ending& ending = lifecycle_.ending();
+  const ReportFacts facts = autopsy_.examine(lifecycle_, hostname_);
+  autopsy_.file(facts, ending, exit_code);
   if (ending.succeeded) return;
-  const std::string report = failure_report(report_facts());
-  consoles_.err().write(report);
+  const std::string report = failure_report(facts);
+  say(report);
   // The report tells of this node's workers; a cause that is none of them gets its line.
   const bool told = !report.empty() && ending.signal == 0 && !ending.link_error &&
                     (!ending.cause || is_own_rank(ending.cause->rank));
-  if (!told) consoles_.err().write(ending_line(ending));
+  if (!told) say(ending_line(ending));
+}
+
+void Agent::tell(EventState state, const std::optional<WorkerExit>& worker) {
+  if (!config_.console_events) return;
+  const bool seated = worker && !lifecycle_.round().seats.empty();
+  using std::chrono::milliseconds;
+  say(event_line({.state = state,
+                  .hostname = hostname_,
+                  .since_start = std::chrono::duration_cast<milliseconds>(now() - started_),
+                  .worker = worker,
+                  .rank = seated ? lifecycle_.own_seat().first_rank + worker->local_rank : 0},
+                 config_, lifecycle_.round().restart_count));
+}
+
+void Agent::say(const std::string& text) {
+  if (!text.empty()) consoles_.err().write(text);
 }
 
 bool Agent::is_own_rank(int rank) const {
+  if (lifecycle_.round().seats.empty()) return false;
   const rendezvous::Seat& seat = lifecycle_.own_seat();
   return rank >= seat.first_rank && rank < seat.first_rank + seat.local_world_size;
-}
-
-ReportFacts Agent::report_facts() const {
-  ReportFacts facts{.entry = config_.entry,
-                    .hostname = hostname_,
-                    .attempt = lifecycle_.round().restart_count,
-                    .max_restarts = config_.restarts.max_restarts};
-  const auto steady_now = now();
-  const auto system_now = std::chrono::system_clock::now();
-  for (const EndedWorker& worker : lifecycle_.ended()) {
-    if (!worker.exit.failed()) continue;
-    const auto ago =
-        std::chrono::duration_cast<std::chrono::system_clock::duration>(steady_now - worker.ended);
-    const rendezvous::Seat& seat = lifecycle_.own_seat();
-    facts.workers.push_back({.worker = worker,
-                             .rank = seat.first_rank + worker.exit.local_rank,
-                             .when = system_now - ago,
-                             .error_file = files_.written_error_file(
-                                 lifecycle_.round().restart_count, worker.exit.local_rank)});
-  }
-  return facts;
 }
 
 int run_agent(AgentConfig config, const GuardianLink& guardian) {

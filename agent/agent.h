@@ -12,17 +12,20 @@
 #include <string>
 #include <vector>
 
+#include "agent/autopsy.h"
 #include "agent/children.h"
 #include "agent/config.h"
 #include "agent/console.h"
+#include "agent/containment.h"
+#include "agent/events.h"
 #include "agent/guardian.h"
 #include "agent/lifecycle.h"
 #include "agent/link.h"
 #include "agent/log_pipes.h"
 #include "agent/log_tree.h"
-#include "agent/report.h"
+#include "agent/notices.h"
+#include "agent/watchdog.h"
 #include "agent/worker_files.h"
-#include "proto/worker_env.h"
 
 namespace ddprun::agent {
 
@@ -42,7 +45,7 @@ class Agent {
   void wait_for_child();
   void wait_for_signal();
   void wait_for_guardian();
-  void handle_signal(int signo);
+  void handle_signal(int received);
   void handle(const rendezvous::News& news);
   void reap();
 
@@ -57,14 +60,17 @@ class Agent {
   void perform(const LeaveJob& action);
   void perform(const Finish& action);
 
+  void watch_signals(const std::vector<int>& ignored);
+  Result<void> prepare();
   void start_worker(int local_rank);
   Result<SpawnSpec> spawn_spec(int local_rank);
-  WorkerEnv worker_env(int local_rank, const std::string& error_file) const;
+  void show_waiting();
+  void tell(EventState state, const std::optional<WorkerExit>& worker = std::nullopt);
+  void say(const std::string& text);
   void sweep(std::chrono::milliseconds limit);
   void set_timer();
-  void print_ending();
+  void tell_ending(int exit_code);
   bool is_own_rank(int rank) const;
-  ReportFacts report_facts() const;
   void die_without_guardian();
 
   asio::io_context& loop_;
@@ -77,10 +83,18 @@ class Agent {
   WorkerFiles files_;
   Consoles consoles_;
   LogPipes pipes_;
+  Autopsy autopsy_;
+  Containment containment_;
   asio::signal_set child_signal_;
   asio::signal_set user_signals_;
   asio::posix::stream_descriptor guardian_pipe_;
+  char* temporary_folder_;  // the guardian's note (guardian.h)
   asio::steady_timer timer_;
+  asio::steady_timer waiting_timer_;  // ticks only while a terminal shows that nodes are awaited
+  std::unique_ptr<Watchdog> watchdog_;
+  Notices notices_;
+  const Time started_;
+  Time joining_since_{};
   Time timer_at_ = Time::max();
   int exit_code_ = 1;
   std::unique_ptr<Link> link_;  // last: its news handler refers to everything above

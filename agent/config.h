@@ -48,6 +48,16 @@ struct SignalPlan {
   std::map<int, int> map{};
 };
 
+// Every signal that `plan` gives a meaning to.
+std::vector<int> handled_signals(const SignalPlan& plan);
+
+// What a received signal is taken for.
+struct SignalMeaning {
+  int signo = 0;
+  bool is_message = false;  // for the workers; else it ends the job
+};
+SignalMeaning meaning_of(const SignalPlan& plan, int received);
+
 // Restarts beyond torchrun's plain count.
 struct RestartPlan {
   int max_restarts = 0;

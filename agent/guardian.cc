@@ -1,6 +1,7 @@
 #include "agent/guardian.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,11 @@
 
 #include "agent/children.h"
 #include "agent/descendants.h"
+#include "agent/exit_code.h"
+#include "agent/job_cgroup.h"
+#include "agent/leftovers.h"
+#include "agent/log_tree.h"
+#include "agent/shared_memory.h"
 
 namespace ddprun::agent {
 namespace {
@@ -20,10 +26,11 @@ namespace {
 // stopped guardian does not stop the job, as a stopped torchrun does not.
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-sigset_t watched_signals() {
+sigset_t watched_signals(const std::vector<int>& job_signals) {
   sigset_t set;
   ::sigemptyset(&set);
   for (const int signo : kForwarded) ::sigaddset(&set, signo);
+  for (const int signo : job_signals) ::sigaddset(&set, signo);
   ::sigaddset(&set, SIGCHLD);
   return set;
 }
@@ -40,45 +47,67 @@ bool agent_is_dead(pid_t agent, int& status) {
   return false;
 }
 
-int watch(pid_t agent) {
-  const sigset_t watched = watched_signals();
+// Waits for the agent's end and passes signals on; its wait status.
+int watch(pid_t agent, const sigset_t& watched) {
   int status = 0;
   while (!agent_is_dead(agent, status)) {
     siginfo_t info{};
     const int signo = ::sigwaitinfo(&watched, &info);
     if (signo > 0 && signo != SIGCHLD) ::kill(agent, signo);
   }
+  return status;
+}
+
+// The agent cleans up after itself, unless it was killed.
+void clean_up(const GuardedJob& job, const char* temporary_folder) {
+  end_job_cgroup(job.cookie);
   for (const Stuck& left : end_descendants()) {
     std::fprintf(
         stderr,
         "ddprun: process %d (%s) does not end after SIGKILL; it waits in the kernel in %s; left\n",
         left.pid, left.name.c_str(), left.wait_channel.c_str());
   }
-  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  end_job_cgroup(job.cookie);  // empty by now
+  remove_shared_memory(job.cookie);
+  if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
+}
+
+int guard(pid_t agent, const GuardedJob& job, const char* temporary_folder) {
+  end_leftovers();
+  const int status = watch(agent, watched_signals(job.signals));
+  if (WIFEXITED(status)) {
+    end_descendants();
+    return WEXITSTATUS(status);
+  }
+  clean_up(job, temporary_folder);
   std::fprintf(stderr, "ddprun: the agent was killed by %s; all its processes were ended\n",
                signal_name(WTERMSIG(status)).c_str());
-  return 128 + WTERMSIG(status);
+  return kExitSignalBase + WTERMSIG(status);
 }
 
 }  // namespace
 
-int run_guarded(const std::function<int(const GuardianLink&)>& agent) {
+int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLink&)>& agent) {
   GuardianLink link{.ignored_signals = ignored_signals()};
-  const sigset_t watched = watched_signals();
+  const sigset_t watched = watched_signals(job.signals);
   ::sigprocmask(SIG_BLOCK, &watched, nullptr);
   ::signal(SIGCHLD, SIG_DFL);  // ignored by who started us, it would have the kernel reap the agent
                                // without a word
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   int alive[2];
   const pid_t guardian = ::getpid();
-  const pid_t child = ::pipe2(alive, O_CLOEXEC) == 0 ? ::fork() : -1;
+  void* note =
+      ::mmap(nullptr, kNoteBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
+  const pid_t child = prepared ? ::fork() : -1;
   if (child < 0) {
     std::fprintf(stderr, "ddprun: make the agent process: %s\n", ::strerrordesc_np(errno));
     return 1;
   }
+  link.temporary_folder = static_cast<char*>(note);  // zeros: no folder
   if (child > 0) {
     ::close(alive[0]);
-    return watch(child);
+    return guard(child, job, link.temporary_folder);
   }
   ::close(alive[1]);
   // A session of its own: a Ctrl-C of the terminal or a `kill -9 %1` of the shell hits the guardian
@@ -94,8 +123,8 @@ int run_guarded(const std::function<int(const GuardianLink&)>& agent) {
   ::_exit(exit_code);  // no destructors of statics: the guardian's copy of the program goes on
 }
 
-void unblock_signals() {
-  const sigset_t watched = watched_signals();
+void unblock_signals(const std::vector<int>& job_signals) {
+  const sigset_t watched = watched_signals(job_signals);
   ::sigprocmask(SIG_UNBLOCK, &watched, nullptr);
 }
 

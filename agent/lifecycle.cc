@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "agent/exit_code.h"
 #include "proto/assert.h"
 
 namespace ddprun::agent {
@@ -37,6 +38,7 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time 
   live_ = policy_.worker_count;
   started_ = now;
   ended_.clear();
+  workers_started_ = true;
   killed_ = false;
   verdict_ = Verdict::kOpen;
   phase_ = Phase::kRunning;
@@ -112,6 +114,7 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
 Actions Lifecycle::give_up(const rendezvous::Failure& reason, Time now) {
   if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
   ending_.cause = reason;
+  ending_.launcher_failed = true;
   Actions actions = {LeaveJob{reason}};
   append(actions, drain(Verdict::kEnd, SIGTERM, now));
   return actions;
@@ -134,7 +137,7 @@ Actions Lifecycle::time_passed(Time now) {
   if (!ending_.cause) ending_.cause = stuck;
   ending_.succeeded = false;
   phase_ = Phase::kDone;
-  return {LeaveJob{stuck}, Finish{1}};
+  return {LeaveJob{stuck}, finish()};
 }
 
 Actions Lifecycle::kill(Time now) {
@@ -170,9 +173,15 @@ Actions Lifecycle::drained() {
       return {JoinRound{}};
     case Verdict::kEnd:
       phase_ = Phase::kDone;
-      return {Finish{ending_.succeeded ? 0 : 1}};
+      return {finish()};
   }
   return {};
+}
+
+Finish Lifecycle::finish() const {
+  return {exit_code_of(ending_, {.detailed = policy_.detailed_exit_codes,
+                                 .workers_started = workers_started_,
+                                 .max_restarts = policy_.max_restarts})};
 }
 
 rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {

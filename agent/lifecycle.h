@@ -74,6 +74,7 @@ enum class Phase { kIdle, kJoining, kRunning, kFinished, kDraining, kDone };
 struct Ending {
   bool succeeded = false;
   int signal = 0;                            // not 0: this launcher was told to stop
+  bool launcher_failed = false;              // give_up(): something outside the workers
   std::optional<Error> link_error;           // the rendezvous failed
   std::optional<rendezvous::Failure> cause;  // a worker or node failed
 };
@@ -88,6 +89,8 @@ class Lifecycle {
     // is left and the job ends.
     std::chrono::nanoseconds kill_limit = std::chrono::seconds(10);
     int worker_count = 1;
+    int max_restarts = 0;
+    bool detailed_exit_codes = false;
     std::string hostname;
   };
 
@@ -132,6 +135,7 @@ class Lifecycle {
   Actions drained();
   Actions kill(Time now);
   rendezvous::Failure describe(const WorkerExit& exit) const;
+  Finish finish() const;
 
   Policy policy_;
   Phase phase_ = Phase::kIdle;
@@ -142,6 +146,7 @@ class Lifecycle {
   Time look_at_ = Time::max();
   Time kill_at_ = Time::max();        // end of the grace of the drain under way
   int closing_signal_ = 0;            // what shells are yet to be asked with; 0: nothing
+  bool workers_started_ = false;      // in this round or an earlier one
   bool killed_ = false;               // SIGKILL was sent to the workers of this round
   Verdict verdict_ = Verdict::kOpen;  // while draining: what comes after the last worker
   Ending ending_;

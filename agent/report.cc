@@ -6,17 +6,41 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <map>
+#include <string_view>
+#include <utility>
 
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kRuleWidth = 60;  // torchrun's upper limit
+using SystemTime = std::chrono::system_clock::time_point;
 
-std::string local_time(std::chrono::system_clock::time_point when) {
+constexpr std::size_t kRuleWidth = 60;  // torchrun's upper limit
+// Further failures that are listed; the rest are counted.
+constexpr std::size_t kListedFailures = 4;
+// The file system's clock lags the system's by up to a tick: a record counts as earlier than a
+// death only beyond this.
+constexpr std::chrono::milliseconds kClearlyBefore{10};
+
+// A line, and how readily it is left out when the screen is too small: 0 never, the highest first.
+struct Line {
+  std::string text;
+  int spare = 0;
+};
+using Lines = std::vector<Line>;
+
+std::string local_time(SystemTime when) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
   std::tm broken_down{};
   ::localtime_r(&seconds, &broken_down);
   return fmt::format("{:%Y-%m-%d_%H:%M:%S}", broken_down);
+}
+
+// When it failed, by its own account where it gave one.
+SystemTime failed_at(const ReportedWorker& worker) {
+  if (worker.record && worker.record->unix_seconds)
+    return SystemTime(std::chrono::seconds(*worker.record->unix_seconds));
+  return worker.when;
 }
 
 std::string exit_text(const WorkerExit& exit) {
@@ -25,62 +49,183 @@ std::string exit_text(const WorkerExit& exit) {
   return fmt::format("{} (pid: {})", exit.exit_code, exit.pid);
 }
 
-std::string reason_text(const WorkerExit& exit) {
-  if (exit.exec_errno != 0)
-    return fmt::format("the program could not be started: {}", ::strerrordesc_np(exit.exec_errno));
-  if (exit.exit_code < 0)
-    return fmt::format("Signal {} ({}) received by PID {}", -exit.exit_code,
-                       signal_name(-exit.exit_code), exit.pid);
-  return "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+// Control characters of a worker's text must not move the cursor of whoever reads the report.
+std::string printable(std::string_view text) {
+  const bool cut = text.size() > kQuotedLineBytes;
+  std::string copy(text.substr(0, kQuotedLineBytes));
+  std::replace_if(
+      copy.begin(), copy.end(), [](unsigned char c) { return c < ' ' && c != '\t'; }, ' ');
+  return cut ? copy + "…" : copy;
 }
 
-std::string entry_text(const ReportFacts& facts, const ReportedWorker& worker, std::size_t index) {
+std::vector<std::string> split_lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+// Its first line and its last ones.
+std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t most) {
+  if (lines.size() <= most) return lines;
+  const std::size_t left_out = lines.size() - most;
+  lines.erase(lines.begin() + 1, lines.begin() + 2 + static_cast<std::ptrdiff_t>(left_out));
+  lines.insert(lines.begin() + 1, fmt::format("  … {} lines left out …", left_out + 1));
+  return lines;
+}
+
+// "0-3, 5" for ascending numbers.
+std::string ranges(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t from = 0; from < ranks.size();) {
+    std::size_t to = from;
+    while (to + 1 < ranks.size() && ranks[to + 1] == ranks[to] + 1) ++to;
+    text += text.empty() ? "" : ", ";
+    text +=
+        to == from ? fmt::format("{}", ranks[from]) : fmt::format("{}-{}", ranks[from], ranks[to]);
+    from = to + 1;
+  }
+  return text;
+}
+
+// One line for all that we stopped, by exit code.
+void add_stopped(Lines& lines, const ReportFacts& facts, std::size_t cause) {
+  std::map<int, std::vector<int>, std::greater<>> by_code;
+  for (std::size_t i = 0; i < facts.workers.size(); ++i) {
+    const ReportedWorker& worker = facts.workers[i];
+    if (i != cause && worker.worker.stopped_by_us)
+      by_code[worker.worker.exit.exit_code].push_back(worker.rank);
+  }
+  std::string text;
+  for (auto& [code, ranks] : by_code) {
+    std::sort(ranks.begin(), ranks.end());
+    text +=
+        fmt::format("{}{} {} (exitcode {})", text.empty() ? "Stopped by ddprun after that: " : ", ",
+                    ranks.size() == 1 ? "rank" : "ranks", ranges(ranks), code);
+  }
+  if (!text.empty()) lines.push_back({text});
+}
+
+void add_other_failures(Lines& lines, const ReportFacts& facts, std::size_t cause) {
+  std::size_t others = 0;
+  lines.push_back({"Failures:", 2});
+  const std::size_t heading = lines.size() - 1;
+  for (std::size_t i = 0; i < facts.workers.size(); ++i) {
+    const ReportedWorker& worker = facts.workers[i];
+    if (i == cause || worker.worker.stopped_by_us) continue;
+    if (++others > kListedFailures) continue;
+    lines.push_back(
+        {fmt::format("  [{}]: rank {} (local_rank: {}) exitcode: {}", others, worker.rank,
+                     worker.worker.exit.local_rank, exit_text(worker.worker.exit))});
+  }
+  if (others > kListedFailures)
+    lines.push_back({fmt::format("  … and {} more", others - kListedFailures)});
+  if (others == 0) {
+    lines.push_back({"  <NO_OTHER_FAILURES>", 2});
+  } else {
+    lines[heading].spare = 0;
+  }
+}
+
+void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;
-  return fmt::format(
-      "[{}]:\n"
-      "  time      : {}\n"
-      "  host      : {}\n"
-      "  rank      : {} (local_rank: {})\n"
-      "  exitcode  : {}\n"
-      "  run time  : {:.3f} s\n"
-      "  error_file: {}\n"
-      "  traceback : {}\n",
-      index, local_time(worker.when), facts.hostname, worker.rank, exit.local_rank, exit_text(exit),
-      ran.count(), worker.error_file.empty() ? "<N/A>" : worker.error_file, reason_text(exit));
+  lines.push_back({"Root Cause (first observed failure):"});
+  lines.push_back({"[0]:", 3});
+  lines.push_back({fmt::format("  time      : {}", local_time(failed_at(worker)))});
+  lines.push_back({fmt::format("  host      : {}", facts.hostname)});
+  lines.push_back({fmt::format("  rank      : {} (local_rank: {})", worker.rank, exit.local_rank)});
+  lines.push_back({fmt::format("  exitcode  : {}", exit_text(exit))});
+  lines.push_back(
+      {fmt::format("  error_file: {}", worker.error_file.empty() ? "<N/A>" : worker.error_file),
+       worker.error_file.empty() ? 1 : 0});
+  lines.push_back(
+      {fmt::format("  run time  : {:.3f} s in attempt {} of {}, node rank {}, role {}", ran.count(),
+                   facts.attempt + 1, facts.max_restarts + 1, facts.node_rank, facts.role)});
+  std::string_view label = "  traceback : ";
+  for (const std::string& line : shortened(split_lines(reason_of(worker)), kQuotedTraceLines)) {
+    lines.push_back({fmt::format("{}{}", label, printable(line))});
+    label = "  ";
+  }
 }
 
-std::string stopped_text(const std::vector<ReportedWorker>& workers) {
-  std::string line;
-  for (const ReportedWorker& worker : workers) {
-    if (!worker.worker.stopped_by_us) continue;
-    line += fmt::format("{}rank {} (exitcode {})",
-                        line.empty() ? "Stopped by ddprun after that: " : ", ", worker.rank,
-                        worker.worker.exit.exit_code);
-  }
-  return line.empty() ? line : line + "\n";
+// The end of its stderr, as much as there is room for; a recorded traceback stands there as well,
+// so that one needs less.
+void add_stderr(Lines& lines, const ReportedWorker& worker, std::size_t room) {
+  const std::size_t quoted = std::min({worker.stderr_end.size(), kQuotedStderrLines, room});
+  for (auto line = worker.stderr_end.end() - static_cast<std::ptrdiff_t>(quoted);
+       line != worker.stderr_end.end(); ++line)
+    lines.push_back({fmt::format("  stderr    | {}", printable(*line))});
+}
+
+// Leaves out what can be spared, the most sparable kind first.
+void fit(Lines& lines, std::size_t most) {
+  for (int spare = 4; spare > 0 && lines.size() > most; --spare)
+    std::erase_if(lines, [spare](const Line& line) { return line.spare == spare; });
 }
 
 }  // namespace
 
-std::string failure_report(const ReportFacts& facts) {
+std::optional<std::size_t> root_cause(const ReportFacts& facts) {
+  const auto& workers = facts.workers;
   const auto by_itself = [](const ReportedWorker& worker) { return !worker.worker.stopped_by_us; };
-  const auto first = std::find_if(facts.workers.begin(), facts.workers.end(), by_itself);
-  if (first == facts.workers.end()) return {};
-  const std::string title = facts.entry + " FAILED";
-  const std::string attempts =
-      fmt::format("attempt {} of {}", facts.attempt + 1, facts.max_restarts + 1);
-  const std::string thick = std::string(kRuleWidth, '=') + "\n";
-  const std::string thin = std::string(kRuleWidth, '-') + "\n";
-  std::string others;
-  std::size_t index = 1;
-  for (auto worker = std::next(first); worker != facts.workers.end(); ++worker) {
-    if (by_itself(*worker)) others += entry_text(facts, *worker, index++);
+  const auto first = std::find_if(workers.begin(), workers.end(), by_itself);
+  if (first == workers.end()) return std::nullopt;
+  auto cause = first;
+  SystemTime earliest =
+      first->recorded_at ? std::min(first->when, *first->recorded_at) : first->when;
+  for (auto worker = workers.begin(); worker != workers.end(); ++worker) {
+    if (!worker->record || !worker->recorded_at) continue;
+    if (*worker->recorded_at + kClearlyBefore > earliest) continue;
+    earliest = *worker->recorded_at;
+    cause = worker;
   }
-  if (others.empty()) others = "  <NO_OTHER_FAILURES>\n";
-  return thick + title + " (" + attempts + ")\n" + thin + "Failures:\n" + others + thin +
-         "Root Cause (first observed failure):\n" + entry_text(facts, *first, 0) +
-         stopped_text(facts.workers) + thick;
+  return static_cast<std::size_t>(cause - workers.begin());
+}
+
+std::string reason_of(const ReportedWorker& worker) {
+  const WorkerExit& exit = worker.worker.exit;
+  if (worker.record && !worker.record->trace.empty()) return worker.record->trace;
+  if (worker.record && !worker.record->message.empty()) return worker.record->message;
+  if (exit.exec_errno != 0)
+    return fmt::format("the program could not be started: {}", ::strerrordesc_np(exit.exec_errno));
+  if (exit.exit_code < 0) {
+    return fmt::format("Signal {} ({}) received by PID {}{}{}", -exit.exit_code,
+                       signal_name(-exit.exit_code), exit.pid, worker.evidence.empty() ? "" : ": ",
+                       worker.evidence);
+  }
+  return "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+}
+
+std::string failure_report(const ReportFacts& facts) {
+  const auto index = root_cause(facts);
+  if (!index) return {};
+  const ReportedWorker& cause = facts.workers[*index];
+  const std::string thick(kRuleWidth, '=');
+  const std::string thin(kRuleWidth, '-');
+  Lines lines = {{thick, 1}, {facts.entry + " FAILED"}, {thin, 4}};
+  add_other_failures(lines, facts, *index);
+  lines.push_back({thin, 4});
+  add_cause(lines, facts, cause);
+  Lines end;
+  add_stopped(end, facts, *index);
+  end.push_back({thick, 1});
+  const std::size_t quoted = std::min(cause.stderr_end.size(), kQuotedStderrLines);
+  const std::size_t wanted = lines.size() + end.size() + quoted;
+  if (wanted > kReportLines) {
+    const std::size_t room = kReportLines - std::min(quoted, kReportLines);
+    end.back().spare = 3;  // one rule at the top is enough
+    fit(end, 1);
+    fit(lines, room - std::min(end.size(), room));
+  }
+  add_stderr(lines, cause, kReportLines - std::min(lines.size() + end.size(), kReportLines));
+  lines.insert(lines.end(), end.begin(), end.end());
+  std::string text;
+  for (const Line& line : lines) text += line.text + "\n";
+  return text;
 }
 
 std::string ending_line(const Ending& ending) {

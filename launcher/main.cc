@@ -11,6 +11,7 @@
 
 #include "agent/agent.h"
 #include "agent/guardian.h"
+#include "agent/job_cookie.h"
 #include "launcher/command.h"
 #include "launcher/host_facts.h"
 #include "launcher/numa_sysfs.h"
@@ -65,11 +66,12 @@ int run(const Options& options, const EnvLookup& env) {
   if (!token) return fail("ddprun: " + token.error().message(), 1);
   Inherited inherited{.variables = process_variables(),
                       .token = *token,
-                      .job_cookie = real_host_facts(env).make_run_id()};
+                      .job_cookie = agent::make_job_cookie().text()};
   const Plan plan = make_plan(options, *command, std::move(inherited));
   for (const std::string& notice : plan.notices)
     std::fputs(("ddprun: " + notice + "\n").c_str(), stderr);
-  return agent::run_guarded([&plan](const agent::GuardianLink& guardian) {
+  const agent::GuardedJob job{plan.agent.job_cookie, handled_signals(plan.agent.signals)};
+  return agent::run_guarded(job, [&plan](const agent::GuardianLink& guardian) {
     return agent::run_agent(plan.agent, guardian);
   });
 }

@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxTokenBytes = 4096;
 struct Inherited {
   std::vector<std::string> variables;  // NAME=value, this process's own
   std::string token;
-  std::string job_cookie;  // a fresh UUID
+  std::string job_cookie;  // agent/job_cookie.h
 };
 
 struct Plan {

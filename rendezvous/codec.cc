@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string_view>
@@ -45,6 +46,9 @@ v1::Join encode_spec(const NodeSpec& spec) {
   message.set_store_address(spec.store_address);
   message.set_store_port(spec.store_port);
   message.set_max_restarts(spec.max_restarts);
+  message.set_restart_window_ms(spec.restart_window.count());
+  message.set_backoff_ms(spec.backoff.count());
+  message.set_backoff_max_ms(spec.backoff_max.count());
   return message;
 }
 
@@ -66,6 +70,13 @@ v1::Round encode_round(const Round& round) {
     to.set_role_world_size(seat.role_world_size);
   }
   return message;
+}
+
+// Neither below zero nor above what a clock can add to: a year is for ever here.
+std::chrono::milliseconds decode_wait(std::int64_t milliseconds) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  return std::clamp(std::chrono::milliseconds(milliseconds), std::chrono::milliseconds(0),
+                    kLongest);
 }
 
 std::optional<Error> too_long(std::string_view field, const std::string& text, std::size_t max) {
@@ -109,6 +120,9 @@ Result<Word> decode_spec(const v1::Join& message) {
   spec.store_address = message.store_address();
   spec.store_port = *port;
   spec.max_restarts = message.max_restarts();
+  spec.restart_window = decode_wait(message.restart_window_ms());
+  spec.backoff = decode_wait(message.backoff_ms());
+  spec.backoff_max = decode_wait(message.backoff_max_ms());
   return Word(std::move(spec));
 }
 

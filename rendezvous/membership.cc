@@ -43,6 +43,7 @@ std::string end_text(const JobEnded& end) {
 
 Decision decide(const Roster& roster, const Policy& policy, Time now) {
   if (roster.waiting == 0) return {Verdict::kWait, Reason::kNobody, Time::max()};
+  if (now < roster.not_before) return {Verdict::kWait, Reason::kBackoff, roster.not_before};
   if (roster.waiting == policy.max_nodes) return {Verdict::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;
   const Time given_up_at = roster.gathering_since + policy.join_timeout;
@@ -57,7 +58,7 @@ Decision decide(const Roster& roster, const Policy& policy, Time now) {
   return {Verdict::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
 }
 
-Membership::Membership(Policy policy) : policy_(policy) {
+Membership::Membership(Policy policy) : policy_(policy), budget_(policy.jitter_seed) {
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
@@ -89,7 +90,7 @@ Outcome Membership::joined(LinkId link, const NodeSpec& spec, const Observed& ob
     member.entrant = {link, spec, observed};
     member.standing = is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting;
   }
-  if (breaks_round) break_round(lost_node(member.entrant.spec, member.seat), outcome);
+  if (breaks_round) break_round(lost_node(member.entrant.spec, member.seat), now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -97,7 +98,7 @@ Outcome Membership::joined(LinkId link, const NodeSpec& spec, const Observed& ob
 Outcome Membership::failed(LinkId link, std::int64_t round, const Failure& failure, Time now) {
   Outcome outcome;
   if (!speaks_of_this_round(find(link), round)) return outcome;
-  break_round(failure, outcome);
+  break_round(failure, now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -136,7 +137,7 @@ Outcome Membership::link_lost(LinkId link, Time now) {
   const bool breaks_round = member.in_round();
   const Failure cause = lost_node(member.entrant.spec, member.seat);
   members_.erase(found);
-  if (breaks_round) break_round(cause, outcome);
+  if (breaks_round) break_round(cause, now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -206,14 +207,15 @@ void Membership::settle(Outcome& outcome, Time now) {
   const Roster roster{.waiting = count(Standing::kWaiting),
                       .returning = count(Standing::kStopping),
                       .gathering_since = gathering_since_.value_or(now),
-                      .min_reached_at = min_reached_at_.value_or(now)};
+                      .min_reached_at = min_reached_at_.value_or(now),
+                      .not_before = budget_.not_before()};
   const Decision decision = decide(roster, policy_, now);
   switch (decision.verdict) {
     case Verdict::kWait:
       look_again_at_ = decision.look_again_at;
       return;
     case Verdict::kClose:
-      return publish(outcome);
+      return publish(now, outcome);
     case Verdict::kGiveUp:
       return give_up(outcome);
   }
@@ -238,19 +240,19 @@ void Membership::update_times(Time now) {
   if (waiting >= policy_.min_nodes && !min_reached_at_) min_reached_at_ = now;
 }
 
-void Membership::publish(Outcome& outcome) {
+void Membership::publish(Time now, Outcome& outcome) {
   std::vector<Entrant> arrivals;
   for (const LinkId link : by_arrival(Standing::kWaiting))
     arrivals.push_back(members_.at(link).entrant);
   const std::vector<Entrant> entrants = order_of_seats(std::move(arrivals));
-  Publication publication{make_round(++round_number_, restart_count_, entrants), {}};
+  Publication publication{make_round(++round_number_, budget_.restarts(), entrants), {}};
   for (int seat = 0; const Entrant& entrant : entrants) {
     Member& member = members_.at(entrant.link);
     member.standing = Standing::kRunning;
     member.seat = seat++;
     publication.links.push_back(entrant.link);
   }
-  set_budget(entrants, outcome);
+  set_budget(entrants, now, outcome);
   outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
   gathering_since_.reset();
@@ -258,23 +260,26 @@ void Membership::publish(Outcome& outcome) {
 }
 
 // One budget for the job. Nodes that were started with different ones get the smallest: no node is
-// restarted more often than its user allowed.
-void Membership::set_budget(const std::vector<Entrant>& entrants, Outcome& outcome) {
+// restarted more often than its user allowed. Window and backoff are those of node rank 0.
+void Membership::set_budget(const std::vector<Entrant>& entrants, Time now, Outcome& outcome) {
   const auto [least, most] = std::ranges::minmax_element(
       entrants, {}, [](const Entrant& entrant) { return entrant.spec.max_restarts; });
-  restarts_allowed_ = least->spec.max_restarts;
+  const NodeSpec& first = entrants.front().spec;
+  budget_.attempt_started({.max_restarts = least->spec.max_restarts,
+                           .window = first.restart_window,
+                           .backoff = first.backoff,
+                           .backoff_max = first.backoff_max},
+                          now);
   if (least->spec.max_restarts == most->spec.max_restarts) return;
   outcome.notes.push_back(
       fmt::format("rendezvous: the nodes differ in max_restarts ({} says {}, {} says {}): the "
                   "smallest, {}, holds for the job",
                   least->spec.hostname, least->spec.max_restarts, most->spec.hostname,
-                  most->spec.max_restarts, restarts_allowed_));
+                  most->spec.max_restarts, least->spec.max_restarts));
 }
 
-void Membership::break_round(const Failure& cause, Outcome& outcome) {
-  if (restart_count_ >= restarts_allowed_)
-    return end_job({.succeeded = false, .cause = cause}, outcome);
-  ++restart_count_;
+void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
+  if (!budget_.take(now)) return end_job({.succeeded = false, .cause = cause}, outcome);
   phase_ = Phase::kGathering;
   std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
   for (auto& [link, member] : members_) {

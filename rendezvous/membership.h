@@ -17,12 +17,10 @@
 #include <vector>
 
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/restart_budget.h"
 #include "rendezvous/seating.h"
 
 namespace ddprun::rendezvous {
-
-using Time =
-    std::chrono::steady_clock::time_point;  // only passed in, never read from the clock here
 
 // Nodes of one job, spares and refused ones included. A round names every node to every node, so
 // its messages grow with the square: 1,024 nodes are some 200 MB to send.
@@ -39,18 +37,29 @@ struct Policy {
   // How long a round with min_nodes still waits for more. Counts once from min_nodes on, not anew
   // per late joiner.
   std::chrono::nanoseconds last_call = std::chrono::seconds(30);
+  std::uint64_t jitter_seed = 0;  // of the waits between restarts
 };
 
 // What decide() looks at.
 struct Roster {
-  int waiting = 0;       // nodes that asked for the next round and may have a seat in it
-  int returning = 0;     // nodes of the broken round that are still stopping their workers
-  Time gathering_since;  // when the first of `waiting` came; meaningless if there is none
-  Time min_reached_at;   // when `waiting` last reached min_nodes; meaningless below
+  int waiting = 0;                // nodes that asked for the next round and may have a seat in it
+  int returning = 0;              // nodes of the broken round that are still stopping their workers
+  Time gathering_since;           // when the first of `waiting` came; meaningless if there is none
+  Time min_reached_at;            // when `waiting` last reached min_nodes; meaningless below
+  Time not_before = Time::min();  // the wait before a restart ends
 };
 
 enum class Verdict { kWait, kClose, kGiveUp };
-enum class Reason { kNobody, kTooFew, kReturning, kLastCall, kFull, kLastCallOver, kJoinTimeout };
+enum class Reason {
+  kNobody,
+  kTooFew,
+  kReturning,
+  kLastCall,
+  kFull,
+  kLastCallOver,
+  kJoinTimeout,
+  kBackoff
+};
 struct Decision {
   Verdict verdict;
   Reason reason;
@@ -110,7 +119,7 @@ class Membership {
 
   // For reports and tests.
   std::int64_t round_number() const { return round_number_; }
-  int restart_count() const { return restart_count_; }
+  int restart_count() const { return budget_.restarts(); }
   bool ended() const { return phase_ == Phase::kEnded; }
 
  private:
@@ -145,9 +154,9 @@ class Membership {
   void settle(Outcome& outcome, Time now);
   void promote_spares();
   void update_times(Time now);
-  void publish(Outcome& outcome);
-  void set_budget(const std::vector<Entrant>& entrants, Outcome& outcome);
-  void break_round(const Failure& cause, Outcome& outcome);
+  void publish(Time now, Outcome& outcome);
+  void set_budget(const std::vector<Entrant>& entrants, Time now, Outcome& outcome);
+  void break_round(const Failure& cause, Time now, Outcome& outcome);
   void give_up(Outcome& outcome);
   void end_job(const JobEnded& end, Outcome& outcome);
 
@@ -157,9 +166,8 @@ class Membership {
       members_;  // erased by link_lost(); those `gone` when their round is over
   std::uint64_t arrivals_ = 0;
   std::int64_t round_number_ = 0;
-  int restart_count_ = 0;
-  int restarts_allowed_ = 0;  // of the round that runs: the smallest that its nodes brought
-  std::string end_text_;      // once ended: how, for those that come late
+  RestartBudget budget_;
+  std::string end_text_;  // once ended: how, for those that come late
   std::optional<Time> gathering_since_;
   std::optional<Time> min_reached_at_;
   Time look_again_at_ = Time::max();

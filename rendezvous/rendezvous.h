@@ -3,6 +3,7 @@
 // process or across the network.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,6 +25,10 @@ struct NodeSpec {
       store_address;  // numeric address of its store; empty: the address the rendezvous sees it at
   std::uint16_t store_port = 0;  // where it will serve this round's store should it get node rank 0
   int max_restarts = 0;
+  // rendezvous/restart_budget.h; 0: none.
+  std::chrono::milliseconds restart_window{0};
+  std::chrono::milliseconds backoff{0};
+  std::chrono::milliseconds backoff_max{0};
 
   bool operator==(const NodeSpec&) const = default;
 };

@@ -212,7 +212,7 @@ TEST_F(LifecycleTest, ASecondSignalKillsAtOnceAndAThirdChangesNothing) {
 
 TEST_F(LifecycleTest, ASignalWhileJoiningEndsAtOnce) {
   cycle.start();
-  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"leave", "finish:1"}));
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"leave", "finish:143"}));
   EXPECT_EQ(names(cycle.round_published(round(1), now)), Names{});
 }
 

@@ -181,18 +181,17 @@ TEST(Children, AWorkerThatHandlesTheRequestToEndGetsItAlone) {
   SpawnSpec spec{.local_rank = 0,
                  .file = "/usr/bin/python3",
                  .argv = {"python3", "-c", R"(
-import signal, subprocess, sys
+import os, signal, subprocess, sys
 loader = subprocess.Popen(["sleep", "300"])
 def save(*_):
     try:
         loader.wait(0.3)
-        print("loader died")
+        os.write(1, b"loader died\n")
     except subprocess.TimeoutExpired:
-        print("loader lives")
-    sys.stdout.flush()
+        os.write(1, b"loader lives\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
+os.write(1, b"ready\n")
 while True:
     signal.pause()
 )"},
@@ -224,7 +223,7 @@ TEST(Children, ARequestToEndReachesWhatAPlainWrapperStarted) {
 TEST(Children, AShellThatTrapsTheSignalButWaitsForACommandIsAskedAgainWithItsGroup) {
   Children children({});
   Output output;
-  SpawnSpec spec = shell(0, "trap 'exit 6' TERM; echo ready; sleep 300; exit 7");
+  SpawnSpec spec = shell(0, "trap 'exit 6' TERM; sh -c 'echo ready; exec sleep 300'; exit 7");
   spec.out = output.writer();
   ASSERT_TRUE(children.spawn(spec).has_value());
   spec.out.close();

@@ -1,0 +1,81 @@
+#include "agent/job_cookie.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace ddprun::agent {
+namespace {
+
+// Takes a number and the '-' behind it off the front.
+template <typename Number>
+bool take_number(std::string_view& text, Number& value) {
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc() || end == text.data()) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  if (!text.starts_with('-')) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+std::uint64_t own_pid_namespace() {
+  struct stat facts {};
+  return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
+}
+
+// Field 22 of /proc/pid/stat; the name in field 2 may hold anything, also ')' (proc_pid_stat(5)).
+// Nothing for a process that is gone or a zombie.
+std::optional<std::uint64_t> start_time(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  constexpr int kState = 3;
+  constexpr int kStartTime = 22;
+  std::string field;
+  for (int number = kState; number <= kStartTime && fields >> field; ++number) {
+    if (number == kState && (field == "Z" || field == "X")) return std::nullopt;
+  }
+  std::uint64_t ticks = 0;
+  std::from_chars(field.data(), field.data() + field.size(), ticks);
+  return ticks;
+}
+
+}  // namespace
+
+std::string JobCookie::text() const {
+  return fmt::format("{}-{}-{}-{}", pid_namespace, launcher, started, unique);
+}
+
+std::optional<JobCookie> parse_job_cookie(std::string_view text) {
+  JobCookie cookie;
+  if (!take_number(text, cookie.pid_namespace) || !take_number(text, cookie.launcher) ||
+      !take_number(text, cookie.started))
+    return std::nullopt;
+  cookie.unique = std::string(text.substr(0, text.find('-')));
+  if (cookie.unique.empty() || cookie.launcher <= 0) return std::nullopt;
+  return cookie;
+}
+
+JobCookie make_job_cookie() {
+  std::uint64_t random = 0;
+  [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
+  return {.pid_namespace = own_pid_namespace(),
+          .launcher = ::getpid(),
+          .started = start_time(::getpid()).value_or(0),
+          .unique = fmt::format("{:016x}", random)};
+}
+
+bool launcher_is_gone(const JobCookie& cookie) {
+  if (cookie.pid_namespace == 0 || cookie.pid_namespace != own_pid_namespace()) return false;
+  return start_time(cookie.launcher) != cookie.started;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,43 @@
+#include "agent/notices.h"
+
+#include <fmt/format.h>
+
+namespace ddprun::agent {
+
+std::string Notices::line(const std::string& text) {
+  if (quiet_ || lines_ >= kOwnLines) return {};
+  ++lines_;
+  return "ddprun: " + text + "\n";
+}
+
+std::string Notices::started(const rendezvous::Round& round, const std::string& log_folder) {
+  if (!terminal_ || told_start_) return {};
+  told_start_ = true;
+  std::string text = line(fmt::format("{} workers on {} node{}, master {}:{}", round.world_size,
+                                      round.seats.size(), round.seats.size() == 1 ? "" : "s",
+                                      round.master_addr, round.master_port));
+  if (!log_folder.empty()) text += line("logs in " + log_folder);
+  return text;
+}
+
+std::string Notices::restarting(const rendezvous::Failure& cause, int restarts, int max_restarts) {
+  return line(fmt::format("{}; restart {} of {}",
+                          cause.message.empty() ? "a worker failed" : cause.message, restarts,
+                          max_restarts));
+}
+
+std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,
+                             std::chrono::seconds limit) {
+  if (!shows_waiting()) return {};
+  waiting_ = true;
+  return fmt::format("\rddprun: waiting for the other nodes at {} ({} s of {} s)", where,
+                     waited.count(), limit.count());
+}
+
+std::string Notices::waited() {
+  if (!waiting_) return {};
+  waiting_ = false;
+  return "\n";
+}
+
+}  // namespace ddprun::agent
