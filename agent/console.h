@@ -28,6 +28,8 @@ class Console {
   Console(asio::io_context& loop, int fd);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
+  Console(Console&&) = delete;
+  Console& operator=(Console&&) = delete;
   ~Console();
 
   // Queues `text`; written in order.

@@ -67,6 +67,18 @@ std::string temporary_base() {
   return named != nullptr && *named != '\0' ? named : "/tmp";
 }
 
+// The folder that the jobs' folders are in: the user's, or a temporary one of this job's own.
+Result<std::string> make_root(const std::string& log_dir) {
+  if (log_dir.empty()) return make_unique_folder(temporary_base() + "/torchelastic_");
+  std::error_code why;
+  fs::create_directories(log_dir, why);
+  if (why || !fs::is_directory(log_dir, why))
+    return Error(ErrorCode::kSystem,
+                 fmt::format("--log-dir={}: expected a folder that can be made and written: {}",
+                             log_dir, why ? why.message() : "it is a file"));
+  return log_dir;
+}
+
 }  // namespace
 
 Result<LogTree> LogTree::make(const std::string& log_dir, const std::string& run_id) {
@@ -76,20 +88,10 @@ Result<LogTree> LogTree::make(const std::string& log_dir, const std::string& run
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("--rdzv-id={}: a slash cannot be in it, since it names the log folder",
                              run_id));
-  std::string root = log_dir;
-  if (log_dir.empty()) {
-    auto made = make_unique_folder(temporary_base() + "/torchelastic_");
-    if (!made) return made.error();
-    root = tree.temporary_root_ = *made;
-  } else {
-    std::error_code why;
-    fs::create_directories(root, why);
-    if (why || !fs::is_directory(root, why))
-      return Error(ErrorCode::kSystem,
-                   fmt::format("--log-dir={}: expected a folder that can be made and written: {}",
-                               log_dir, why ? why.message() : "it is a file"));
-  }
-  auto job = make_unique_folder(fs::path(root) / (run_id + "_"));
+  const auto root = make_root(log_dir);
+  if (!root) return root.error();
+  if (log_dir.empty()) tree.temporary_root_ = *root;
+  auto job = make_unique_folder(fs::path(*root) / (run_id + "_"));
   if (!job) {
     if (log_dir.empty()) return job.error();
     return Error(ErrorCode::kSystem,
@@ -119,8 +121,8 @@ Result<std::string> LogTree::worker_folder(int attempt, int local_rank) const {
 
 Result<FileHandle> LogTree::open(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
-  constexpr mode_t kMode = 0644;
-  FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode));
+  constexpr mode_t mode = 0644;
+  FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, mode));
   if (file.get() < 0) return failed("open the log file", path, errno);
   return file;
 }

@@ -14,6 +14,8 @@ class StreamSink {
   explicit StreamSink(Console& console) : console_(console) {}  // outlives this
   StreamSink(const StreamSink&) = delete;
   StreamSink& operator=(const StreamSink&) = delete;
+  StreamSink(StreamSink&&) = delete;
+  StreamSink& operator=(StreamSink&&) = delete;
   virtual ~StreamSink() = default;
 
   virtual void take(std::string_view bytes, Time now) = 0;
