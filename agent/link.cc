@@ -14,6 +14,26 @@ namespace ddprun::agent {
 using asio::ip::tcp;
 using rendezvous::Attendance;
 
+namespace {
+
+// Where the endpoint's port on this very host is a stranger's, nobody ever answers there as a
+// rendezvous would: the user must hear that first of all.
+Attendance::NewsHandler telling_who_has_the_port(Attendance::NewsHandler news,
+                                                 std::string refusal) {
+  return [news = std::move(news), refusal = std::move(refusal)](rendezvous::News item) {
+    if (auto* lost = std::get_if<rendezvous::LinkLost>(&item)) {
+      lost->error =
+          Error(lost->error.code(),
+                fmt::format("{}; this host could not serve the endpoint itself: {} (is it "
+                            "another program's port?)",
+                            lost->error.message(), refusal));
+    }
+    news(std::move(item));
+  };
+}
+
+}  // namespace
+
 Link::Link(asio::io_context& loop, const RendezvousPlan& plan)
     : loop_(loop), plan_(plan), store_(std::make_unique<store::Server>(loop)) {}
 
@@ -108,6 +128,7 @@ asio::awaitable<Result<void>> Link::open_c10d(Attendance::NewsHandler news) {
     if (plan_.is_host) co_return acceptor.error();
     log::info(fmt::format("{}; another agent of this host has it, joining that one",
                           acceptor.error().message()));
+    news = telling_who_has_the_port(std::move(news), acceptor.error().message());
   }
   attend_remotely(std::move(news));
   co_return Result<void>();

@@ -3,6 +3,14 @@
 #include <fmt/format.h>
 
 namespace ddprun::agent {
+namespace {
+
+template <typename Count>
+const char* plural(Count count) {
+  return count == 1 ? "" : "s";
+}
+
+}  // namespace
 
 std::string Notices::line(const std::string& text) {
   if (quiet_ || lines_ >= kOwnLines) return {};
@@ -13,9 +21,9 @@ std::string Notices::line(const std::string& text) {
 std::string Notices::started(const rendezvous::Round& round, const std::string& log_folder) {
   if (!terminal_ || told_start_) return {};
   told_start_ = true;
-  std::string text = line(fmt::format("{} workers on {} node{}, master {}:{}", round.world_size,
-                                      round.seats.size(), round.seats.size() == 1 ? "" : "s",
-                                      round.master_addr, round.master_port));
+  std::string text = line(fmt::format(
+      "{} worker{} on {} node{}, master {}:{}", round.world_size, plural(round.world_size),
+      round.seats.size(), plural(round.seats.size()), round.master_addr, round.master_port));
   if (!log_folder.empty()) text += line("logs in " + log_folder);
   return text;
 }

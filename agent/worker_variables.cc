@@ -58,9 +58,13 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
   for (const auto& [name, value] : encode(of_round(config, round, local_rank, facts)))
     set_variable(env, name, value);
   set_variable(env, "TORCHELASTIC_SIGNALS_TO_HANDLE", config.signals.stop_names);
-  if (!config.virtual_devices.empty())
-    set_variable(env, "CUDA_VISIBLE_DEVICES",
-                 config.virtual_devices.at(static_cast<std::size_t>(local_rank)));
+  if (!config.virtual_devices.empty()) {
+    const std::string& device = config.virtual_devices.at(static_cast<std::size_t>(local_rank));
+    set_variable(env, "CUDA_VISIBLE_DEVICES", device);
+    // ROCm's name for it, which torchrun 2.15 keeps in step.
+    if (find_variable(env, "HIP_VISIBLE_DEVICES") != env.end())
+      set_variable(env, "HIP_VISIBLE_DEVICES", device);
+  }
   if (!facts.timer_file.empty()) set_variable(env, "TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (round.seats.size() > 1 && !facts.interface.empty())
     add_variable(env, "GLOO_SOCKET_IFNAME", facts.interface);

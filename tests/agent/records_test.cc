@@ -205,6 +205,9 @@ TEST(WorkerVariables, AVirtualLocalRankIsZeroWithOneDevice) {
   EXPECT_TRUE(holds(env, "LOCAL_RANK=0"));
   EXPECT_TRUE(holds(env, "RANK=2"));
   EXPECT_TRUE(holds(env, "CUDA_VISIBLE_DEVICES=5"));
+  virtual_ranks.base_env.emplace_back("HIP_VISIBLE_DEVICES=7,5");
+  EXPECT_TRUE(
+      holds(worker_variables(virtual_ranks, two_seats(), 0, {.seat = 1}), "HIP_VISIBLE_DEVICES=7"));
 }
 
 TEST(Events, AreTorchrunsLines) {

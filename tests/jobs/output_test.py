@@ -178,8 +178,8 @@ class Console(OutputTest):
     def test_on_a_terminal_workers_see_the_terminal(self):
         leader, terminal = pty.openpty()
         script = self.script("#!/bin/sh\ntest -t 1 && test -t 2 && echo both\n")
-        process = subprocess.Popen([DDPRUN, script], env=QUIET, stdin=subprocess.DEVNULL,
-                                   stdout=terminal, stderr=terminal)
+        process = subprocess.Popen([DDPRUN, "--quiet", script], env=QUIET,
+                                   stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal)
         os.close(terminal)
         self.assertEqual(os.read(leader, 100), b"both\r\n")
         self.assertEqual(process.wait(), 0)
