@@ -350,6 +350,7 @@ void Agent::tell_ending(int exit_code) {
   autopsy_.file(facts, ending, exit_code);
   if (ending.succeeded) return;
   const std::string report = failure_report(facts);
+  consoles_.err().begin_line();  // a worker may have died behind a prompt or a progress bar
   say(report);
   // The report tells of this node's workers; a cause that is none of them gets its line.
   const bool told = !report.empty() && ending.signal == 0 && !ending.link_error &&

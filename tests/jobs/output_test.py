@@ -175,6 +175,12 @@ class Console(OutputTest):
                              stderr=subprocess.PIPE, check=True)
         self.assertEqual(got.stderr, payload)
 
+    def test_the_report_begins_a_line_and_quotes_the_end_of_stderr(self):
+        script = self.script("#!/bin/sh\nprintf 'first\\nlast words' >&2\nexit 3\n")
+        code, _, err = self.run_job(script, env=QUIET)
+        self.assertEqual((code, err.splitlines()[:2]), (1, ["first", "last words"]))
+        self.assertEqual(len(re.findall(r"(?m)^.*last words$", err)), 2, err)
+
     def test_on_a_terminal_workers_see_the_terminal(self):
         leader, terminal = pty.openpty()
         script = self.script("#!/bin/sh\ntest -t 1 && test -t 2 && echo both\n")
