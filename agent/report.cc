@@ -152,12 +152,21 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
   }
 }
 
-// The end of its stderr, as much as there is room for; a recorded traceback stands there as well,
-// so that one needs less.
-void add_stderr(Lines& lines, const ReportedWorker& worker, std::size_t room) {
-  const std::size_t quoted = std::min({worker.stderr_end.size(), kQuotedStderrLines, room});
-  for (auto line = worker.stderr_end.end() - static_cast<std::ptrdiff_t>(quoted);
-       line != worker.stderr_end.end(); ++line)
+// The end of its stderr, without the traceback that its record has told already: Python prints it
+// as well.
+std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
+  std::vector<std::string> lines = worker.stderr_end;
+  if (!worker.record || worker.record->trace.empty()) return lines;
+  const auto head = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
+    return line.starts_with("Traceback (most recent call last):");
+  });
+  if (head != lines.rend()) lines.erase(std::prev(head.base()), lines.end());
+  return lines;
+}
+
+void add_stderr(Lines& lines, const std::vector<std::string>& text, std::size_t room) {
+  const std::size_t quoted = std::min({text.size(), kQuotedStderrLines, room});
+  for (auto line = text.end() - static_cast<std::ptrdiff_t>(quoted); line != text.end(); ++line)
     lines.push_back({fmt::format("  stderr    | {}", printable(*line))});
 }
 
@@ -213,7 +222,8 @@ std::string failure_report(const ReportFacts& facts) {
   Lines end;
   add_stopped(end, facts, *index);
   end.push_back({thick, 1});
-  const std::size_t quoted = std::min(cause.stderr_end.size(), kQuotedStderrLines);
+  const std::vector<std::string> stderr_end = untold_stderr(cause);
+  const std::size_t quoted = std::min(stderr_end.size(), kQuotedStderrLines);
   const std::size_t wanted = lines.size() + end.size() + quoted;
   if (wanted > kReportLines) {
     const std::size_t room = kReportLines - std::min(quoted, kReportLines);
@@ -221,7 +231,7 @@ std::string failure_report(const ReportFacts& facts) {
     fit(end, 1);
     fit(lines, room - std::min(end.size(), room));
   }
-  add_stderr(lines, cause, kReportLines - std::min(lines.size() + end.size(), kReportLines));
+  add_stderr(lines, stderr_end, kReportLines - std::min(lines.size() + end.size(), kReportLines));
   lines.insert(lines.end(), end.begin(), end.end());
   std::string text;
   for (const Line& line : lines) text += line.text + "\n";

@@ -111,6 +111,17 @@ TEST(Report, ShowsARecordedTracebackMessageAndTime) {
   EXPECT_TRUE(has(failure_report(recorded), "traceback : Traceback:\n    File\n"));
 }
 
+TEST(Report, TellsATracebackOnce) {
+  ReportFacts recorded = facts({worker(0, 1)});
+  recorded.workers[0].record = ErrorRecord{"E", "Traceback (most recent call last):\nE: x", {}};
+  recorded.workers[0].stderr_end = {"epoch 3", "Traceback (most recent call last):", "E: x"};
+  const std::string report = failure_report(recorded);
+  EXPECT_TRUE(has(report, "| epoch 3\n"));
+  EXPECT_FALSE(has(report, "| E: x"));
+  recorded.workers[0].record.reset();
+  EXPECT_TRUE(has(failure_report(recorded), "| E: x"));
+}
+
 TEST(Report, KeepsControlCharactersOfAWorkerOffTheScreen) {
   ReportFacts loud = facts({worker(0, 1)});
   loud.workers[0].stderr_end = {"\x1b[2Jgone"};
