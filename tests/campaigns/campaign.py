@@ -1,0 +1,154 @@
+"""What the campaigns share: the programs, events with deadlines, tables. Only the standard library.
+
+A campaign is one experiment done many times, by hand:  tests/campaigns/NAME [--help]. It prints one
+table, closes with one line that says whether all went well, and exits with 1 where it did not, with
+77 where it could not be done here (the last line says why). DDPRUN names the program under test
+(default build/bin/ddprun); the workers lie beside it.
+"""
+
+import os
+import pathlib
+import select
+import sys
+import tempfile
+import time
+import uuid
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "jobs"))
+
+from support import DDPRUN, DEADLINE, ROOT, Job, wait_until  # noqa: E402, F401
+
+SKIPPED = 77  # as CTest is told
+VENV = ROOT / ".venv" / "bin"
+# In the environment of all that a campaign starts, so that one look finds what is left of any job.
+MARKER = "DDPRUN_CAMPAIGN"
+
+
+def worker(name):
+    """The path of a worker of the campaigns."""
+    path = pathlib.Path(DDPRUN).parent / name
+    if not os.access(path, os.X_OK):
+        sys.exit(f"{path} is not there; ./quickstart builds it")
+    return str(path)
+
+
+def begin():
+    """For main(): checks for the program and marks all that is started from here on."""
+    if not os.access(DDPRUN, os.X_OK):
+        sys.exit(f"{DDPRUN} is not there; ./quickstart builds it")
+    os.environ[MARKER] = uuid.uuid4().hex
+
+
+def skip(reason):
+    print(reason)
+    sys.exit(SKIPPED)
+
+
+def environment_of(pid):
+    """b"NAME=value" entries; none for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def state_of(pid):
+    """The letter of proc(5), "Z" a zombie; None for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def marked_processes():
+    """Pids of whatever lives of this campaign's jobs."""
+    mark = f"{MARKER}={os.environ[MARKER]}".encode()
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and mark in environment_of(pid)
+            and state_of(pid) not in ("Z", None)]
+
+
+def gone_after(job, since, limit_s):
+    """(seconds from `since` until nothing of the job was left, pids that were left at the limit).
+
+    One that forks while /proc is read may be in no list, so nothing must be seen twice.
+    """
+    end = since + limit_s
+    while True:
+        left = job.processes()
+        now = time.monotonic()
+        if not left and not job.processes():
+            return now - since, []
+        if now > end and left:
+            return now - since, left
+        os.sched_yield()
+
+
+def end_all(job):
+    """Cleans up after a failure, also what forks without end."""
+    while job.processes():
+        job.end()
+    job.end()
+
+
+class Fifo:
+    """A named pipe in which workers say that they are there."""
+
+    def __init__(self, folder, name="ready"):
+        self.path = os.path.join(folder, name)
+        os.mkfifo(self.path)
+        # For reading and writing: no end of file while workers come and go.
+        self.file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.rest = b""
+
+    def lines(self, count, deadline=None):
+        """The next `count` lines; waits for them."""
+        end = time.monotonic() + (deadline or DEADLINE)
+        while self.rest.count(b"\n") < count:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.file], [], [], left)[0]:
+                got = self.rest.count(b"\n")
+                raise AssertionError(f"waited in vain for {count} lines in {self.path}, got {got}")
+            self.rest += os.read(self.file, 1 << 16)
+        *lines, self.rest = self.rest.split(b"\n", count)
+        return [line.decode() for line in lines]
+
+    def close(self):
+        os.close(self.file)
+        os.unlink(self.path)
+
+
+def folder():
+    """A temporary folder that is also TMPDIR of all that is started while it exists."""
+    made = tempfile.TemporaryDirectory(prefix="ddprun_campaign_")
+    os.environ["TMPDIR"] = made.name
+    return made
+
+
+def print_table(head, rows):
+    """Columns as wide as their widest cell; numbers to the right."""
+    cells = [head, *[[str(cell) for cell in row] for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    numeric = [all(row[column][:1].isdigit() for row in cells[1:]) for column in range(len(head))]
+    for row in cells:
+        print("  ".join(cell.rjust(width) if right else cell.ljust(width)
+                        for cell, width, right in zip(row, widths, numeric)).rstrip())
+    print(flush=True)
+
+
+def progress(text):
+    """One line, rewritten; nothing where nobody looks at a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r{text:<60}\r{text}", end="", file=sys.stderr, flush=True)
+
+
+def close(failures, summary):
+    """The closing line, after each failure's own; exits."""
+    progress("")
+    for failure in failures:
+        print(f"FAILED  {failure}")
+    print(f"{len(failures)} failed: {summary}" if failures else summary)
+    sys.exit(1 if failures else 0)
