@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import unittest
 
 from support import JobTest, free_port, main, wait_until
@@ -111,6 +112,21 @@ class Surroundings(JobTest):
         closing = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
         job = self.start("-t", "1", self.script("#!/bin/sh\necho a\nexit 5\n"), prefix=closing)
         self.assertEqual(job.finish(10)[0], 1)
+        job.wait_gone()
+
+
+    @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
+                         "needs root for a pid namespace")
+    def test_as_pid_1_of_a_container(self):
+        fifo = self.fifo()
+        script = self.script(WELL_BEHAVED.replace("{signal}", "TERM").replace(
+            "echo $RANK", "(setsid sleep 1000 &); echo $RANK").replace("{fifo}", str(fifo)))
+        job = self.start("--nproc-per-node=2", script, prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
+        self.read_lines(fifo, 2)
+        os.kill(job.children_of(job.pid)[0], signal.SIGTERM)  # pid 1 in there, of whom the kernel keeps unhandled signals
+        code, _, err = job.finish()
+        self.assertEqual(code, 1)
+        self.assertIn("received SIGTERM", err)
         job.wait_gone()
 
 
