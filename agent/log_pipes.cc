@@ -32,7 +32,7 @@ Result<FileHandle> LogPipes::open(std::unique_ptr<StreamSink> sink) {
   // Only our end must not block; the flag belongs to the open file, and the two ends are two.
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   ::fcntl(ends[0], F_SETPIPE_SZ, kPipeBytes);  // refused: the default will do
-  if (!buffer_) buffer_ = std::make_unique_for_overwrite<char[]>(kReadBytes);
+  if (!buffer_) buffer_ = std::make_unique_for_overwrite<std::array<char, kReadBytes>>();
   pipes_.push_back(std::make_shared<Pipe>(
       Pipe{asio::posix::stream_descriptor(loop_, ends[0]), std::move(sink)}));
   arm(pipes_.back());
@@ -70,13 +70,13 @@ void LogPipes::park(const std::shared_ptr<Pipe>& pipe) {
 }
 
 LogPipes::ReadResult LogPipes::read_some(Pipe& pipe) {
-  const ssize_t got = ::read(pipe.reader.native_handle(), buffer_.get(), kReadBytes);
+  const ssize_t got = ::read(pipe.reader.native_handle(), buffer_->data(), buffer_->size());
   if (got < 0) return errno == EINTR ? ReadResult::kMore : ReadResult::kNothingNow;
   pipe.ended = got == 0;
   if (pipe.ended) {
     pipe.sink->finish(now());
   } else {
-    pipe.sink->take({buffer_.get(), static_cast<std::size_t>(got)}, now());
+    pipe.sink->take({buffer_->data(), static_cast<std::size_t>(got)}, now());
   }
   settle_turn(*pipe.sink);
   return pipe.ended ? ReadResult::kEnded : ReadResult::kMore;

@@ -4,6 +4,7 @@
 // pipes. Idle, it does not wake up. Loop's thread; owned by Agent.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -53,7 +54,7 @@ class LogPipes {
   asio::io_context& loop_;
   asio::steady_timer timer_;
   Time timer_at_ = Time::max();
-  std::unique_ptr<char[]> buffer_;  // kReadBytes, once there is a pipe
+  std::unique_ptr<std::array<char, kReadBytes>> buffer_;  // once there is a pipe
   // Owned here and by the handler that waits for it: one may already be queued when drain() lets
   // go.
   std::vector<std::shared_ptr<Pipe>> pipes_;

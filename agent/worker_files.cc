@@ -66,7 +66,7 @@ Result<void> WorkerFiles::make_screen(Kind kind, int attempt) {
     if (!file) return file.error();
     filtered = std::move(*file);
   }
-  screens_[static_cast<int>(kind)] = std::make_unique<Screen>(
+  screens_.at(static_cast<std::size_t>(kind)) = std::make_unique<Screen>(
       kind == Kind::kOut ? consoles_.out() : consoles_.err(), std::move(plan), std::move(filtered));
   return {};
 }
@@ -110,7 +110,7 @@ Result<FileHandle> WorkerFiles::open_tee(Kind kind, const WorkerStart& worker) {
                                                                .hostname = hostname_,
                                                                .restart = worker.attempt})};
   return pipes_.open(std::make_unique<TeeSink>(std::move(*file), std::move(source),
-                                               *screens_[static_cast<int>(kind)]));
+                                               *screens_.at(static_cast<std::size_t>(kind))));
 }
 
 Result<FileHandle> WorkerFiles::open_through(const WorkerStart& worker) {

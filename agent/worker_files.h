@@ -3,6 +3,7 @@
 // owned by Agent.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -83,7 +84,7 @@ class WorkerFiles {
   std::string hostname_;
   // Of the current attempt:
   int attempt_ = -1;
-  std::unique_ptr<Screen> screens_[2];                // by Kind
+  std::array<std::unique_ptr<Screen>, 2> screens_;    // by Kind
   std::map<int, std::shared_ptr<StderrTail>> tails_;  // by local rank; shared with its sink
 };
 
