@@ -9,6 +9,7 @@ table, closes with one line that says whether all went well, and exits with 1 wh
 import os
 import pathlib
 import select
+import socket
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ SKIPPED = 77  # as CTest is told
 VENV = ROOT / ".venv" / "bin"
 # In the environment of all that a campaign starts, so that one look finds what is left of any job.
 MARKER = "DDPRUN_CAMPAIGN"
+STATIC_PORTS = iter(range(20000 + os.getpid() % 5000, 32000))
 
 
 def worker(name):
@@ -92,6 +94,22 @@ def end_all(job):
     while job.processes():
         job.end()
     job.end()
+
+
+def static_port():
+    """A port for a master whose port is named beforehand: free now, below those that the kernel
+    hands out, and not given out twice by this process."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        below = int(file.read().split()[0])
+    for port in STATIC_PORTS:
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port < below:
+            return port
+    raise AssertionError("no port is free")
 
 
 class Fifo:

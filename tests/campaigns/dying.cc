@@ -21,7 +21,7 @@ constexpr int kNotKilled = 3;  // the way did not lead to the end
 
 // Behind a volatile, so that no compiler knows what comes.
 void touch_nothing() {
-  int* volatile nowhere = nullptr;
+  volatile int* volatile nowhere = nullptr;
   *nowhere = 1;
 }
 
