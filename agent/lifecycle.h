@@ -19,11 +19,10 @@
 #include <variant>
 #include <vector>
 
+#include "agent/clock.h"
 #include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {
-
-using Time = std::chrono::steady_clock::time_point;
 
 // How a worker ended, as the kernel and the spawn told it.
 struct WorkerExit {
