@@ -13,8 +13,8 @@ from cases_support import CaseTest, main, torch_python, with_variables
 RECORDING = """#!/bin/sh
 test $RANK = 1 || exec sleep 1000
 printf '%s' '{"message": {"message": "ValueError: no such layer", "extraInfo": {"py_callstack": \
-"Traceback (most recent call last):\\n  File \\"train.py\\", line 3, in main\\nValueError: no such layer",\
- "timestamp": "{now}"}}}' > "$TORCHELASTIC_ERROR_FILE"
+"Traceback (most recent call last):\\n  File \\"train.py\\", line 3, in main\\n\
+ValueError: no such layer", "timestamp": "{now}"}}}' > "$TORCHELASTIC_ERROR_FILE"
 exit 1
 """
 # The same by PyTorch itself.

@@ -77,9 +77,10 @@ class CaseProgram(CaseTest):
     def test_case_13_virtual_local_rank(self):
         script = self.script('#!/bin/sh\necho "$RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"\n')
         flags = "--virtual-local-rank", "--nproc-per-node=2"
-        code, out, err = self.run_job(*flags, script, env=with_variables(CUDA_VISIBLE_DEVICES="7,5"))
+        env = with_variables(CUDA_VISIBLE_DEVICES="7,5")
+        code, out, err = self.run_job(*flags, script, env=env)
         self.assertEqual((code, sorted(out.splitlines())), (0, ["0 0 7", "1 0 5"]), err)
-        code, out, err = self.run_job(*flags, script, env=with_variables(CUDA_VISIBLE_DEVICES="3"))
+        code, out, err = self.run_job(*flags, script, env=env | {"CUDA_VISIBLE_DEVICES": "3"})
         self.assertEqual((code, out), (1, ""))
         self.assertIn("CUDA_VISIBLE_DEVICES", err)
 
