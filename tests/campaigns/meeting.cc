@@ -1,7 +1,9 @@
 // A worker that meets the others of its job in the store, for the campaigns, and ends well: it must
 // find them there and nobody else. Prints the port of its store; leaves a segment of shared memory
-// behind, as a worker that dies does. Every wait has a limit.
+// behind, as a worker that dies does. meeting_worker [FIFO GATE]: says in FIFO that they have met
+// and waits until nobody holds a lock on the file GATE. Every wait has a limit.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -60,14 +62,24 @@ void meet(Client& store) {
   if (count > size) give_up("member " + std::to_string(count) + " of " + std::to_string(size));
 }
 
+void wait_at(const char* fifo, const char* gate) {
+  const int ready = ::open(fifo, O_WRONLY | O_CLOEXEC);
+  const int lock = ::open(gate, O_RDONLY | O_CLOEXEC);
+  ::alarm(static_cast<unsigned>(kPatience.count()));
+  if (ready < 0 || lock < 0 || ::write(ready, "met\n", 4) != 4 || ::flock(lock, LOCK_SH) != 0)
+    give_up("wait at the gate");
+  ::alarm(0);
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   const std::string port = variable("MASTER_PORT");
   auto store = need(Client::connect(variable("MASTER_ADDR"),
                                     static_cast<std::uint16_t>(std::stoi(port)), kPatience));
   leave_shared_memory();
   meet(store);
+  if (argc == 3) wait_at(argv[1], argv[2]);
   std::printf("port %s\n", port.c_str());
   return 0;
 }
