@@ -1,6 +1,6 @@
 // A worker that does not let go easily, for the campaigns: unruly_worker BEHAVIOUR FIFO. It and all
 // that it starts write "worker PID" or "descendant PID" to FIFO once they are what BEHAVIOUR says,
-// then wait.
+// then wait. `good` ends with 0 at a signal, `hearing` goes on; the worker says "heard PID" then.
 // Whatever a launcher does, all are gone after kLifeSeconds; there are at most 1 + kDescendants
 // processes at a time, or, of the behaviour `forking`, 1 + 2 * kComets.
 #include <fcntl.h>
@@ -24,6 +24,7 @@ constexpr int kDeafTo[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 int fifo = -1;
 pid_t worker = 0;
+std::string heard;
 std::chrono::steady_clock::time_point last_moment;
 
 // A child does not inherit its parent's alarm.
@@ -93,19 +94,36 @@ void be_deaf() {
   for (const int signo : kDeafTo) ::signal(signo, SIG_IGN);
 }
 
+// In one write(2), which a signal handler may do.
+void say_heard() {
+  const auto size = static_cast<ssize_t>(heard.size());
+  if (::getpid() == worker && ::write(fifo, heard.data(), heard.size()) != size) ::_exit(9);
+}
+
 void end_well_when_told() {
-  for (const int signo : kDeafTo) ::signal(signo, [](int) { ::_exit(0); });
+  for (const int signo : kDeafTo) {
+    ::signal(signo, [](int) {
+      say_heard();
+      ::_exit(0);
+    });
+  }
+}
+
+void hear_and_go_on() {
+  for (const int signo : kDeafTo) ::signal(signo, [](int) { say_heard(); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    std::fputs("usage: unruly_worker good|deaf|double-fork|setsid|stopped|forking FIFO\n", stderr);
+    std::fputs("usage: unruly_worker good|hearing|deaf|double-fork|setsid|stopped|forking FIFO\n",
+               stderr);
     return 2;
   }
   const std::string_view behaviour = argv[1];
   worker = ::getpid();
+  heard = "heard " + std::to_string(worker) + "\n";
   limit_life();
   last_moment = std::chrono::steady_clock::now() + std::chrono::seconds(kLifeSeconds);
   fifo = ::open(argv[2], O_WRONLY | O_CLOEXEC);
@@ -115,6 +133,7 @@ int main(int argc, char** argv) {
     live();
   }
   if (behaviour == "deaf") be_deaf();
+  if (behaviour == "hearing") hear_and_go_on();
   if (behaviour == "forking") {
     for (int i = 0; i < kComets; ++i) in_child(fly);
   } else {
