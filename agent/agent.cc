@@ -108,7 +108,11 @@ asio::awaitable<void> Agent::start() {
   const auto opened = co_await link_->open([this](const rendezvous::News& news) { handle(news); });
   if (lifecycle_.phase() == Phase::kDone) co_return;  // a signal was faster
   if (!opened) {
-    perform(lifecycle_.link_lost({opened.error()}, now()));
+    // A host that is not known is the rendezvous' failure; a port that cannot be had is ours.
+    const Error& why = opened.error();
+    perform(why.code() == ErrorCode::kNotFound
+                ? lifecycle_.link_lost({why}, now())
+                : lifecycle_.give_up({.hostname = hostname_, .message = why.message()}, now()));
     co_return;
   }
   perform(lifecycle_.start());

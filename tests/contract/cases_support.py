@@ -9,6 +9,7 @@ import mmap
 import os
 import pathlib
 import re
+import select
 import signal
 import statistics
 import sys
@@ -59,15 +60,28 @@ def with_variables(**variables):
 
 
 class CaseTest(JobTest):
+    def setUp(self):
+        super().setUp()
+        self.ready = self.fifo()
+        # Open for reading and writing as long as the test runs: no end of file and no writer that
+        # waits or breaks, however workers come and go between two calls of heard().
+        self.reader = os.open(self.ready, os.O_RDWR | os.O_CLOEXEC)
+        self.addCleanup(os.close, self.reader)
+        self.unread = b""
+
     def worker(self, text, name="worker.sh"):
         """A script; {fifo} in it is the named pipe that self.heard() reads."""
-        self.ready = self.folder / "ready"
-        if not self.ready.exists():
-            self.fifo()
         return self.script(text.replace("{fifo}", str(self.ready)), name)
 
     def heard(self, count):
-        return self.read_lines(self.ready, count)
+        """The next lines that workers wrote to their named pipe; waits for them."""
+        while self.unread.count(b"\n") < count:
+            readable, _, _ = select.select([self.reader], [], [], DEADLINE)
+            self.assertTrue(readable, f"waited {DEADLINE} s in vain for {count} lines of workers; "
+                                      f"there is {self.unread!r}")
+            self.unread += os.read(self.reader, 4096)
+        *lines, self.unread = self.unread.split(b"\n", count)
+        return [line.decode() for line in lines]
 
     def envs(self, *args, **options):
         """The variables of each worker of a job that runs PRINT_ENV, by rank, and its stderr."""
