@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <map>
@@ -199,8 +200,12 @@ std::string reason_of(const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   if (worker.record && !worker.record->trace.empty()) return worker.record->trace;
   if (worker.record && !worker.record->message.empty()) return worker.record->message;
-  if (exit.exec_errno != 0)
-    return fmt::format("the program could not be started: {}", ::strerrordesc_np(exit.exec_errno));
+  if (exit.exec_errno != 0) {
+    // The kernel says the same of a script whose interpreter is missing, which is there to be seen.
+    const char* hint = exit.exec_errno == ENOENT ? " (itself, its #! interpreter or loader)" : "";
+    return fmt::format("the program could not be started: {}{}", ::strerrordesc_np(exit.exec_errno),
+                       hint);
+  }
   if (exit.exit_code < 0) {
     return fmt::format("Signal {} ({}) received by PID {}{}{}", -exit.exit_code,
                        signal_name(-exit.exit_code), exit.pid, worker.evidence.empty() ? "" : ": ",

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -61,6 +62,16 @@ TEST(Report, NamesSignalsAndTheEvidence) {
   const std::string report = failure_report(killed);
   EXPECT_TRUE(has(report, "exitcode  : -9 (pid: 1000) (SIGKILL)"));
   EXPECT_TRUE(has(report, "Signal 9 (SIGKILL) received by PID 1000: out of memory in cgroup /a\n"));
+}
+
+TEST(Report, SaysWhatCanBeMissingWhenAProgramCannotBeStarted) {
+  ReportFacts one = facts({worker(0, 127)});
+  one.workers[0].worker.exit.exec_errno = ENOENT;
+  EXPECT_TRUE(has(failure_report(one),
+                  "could not be started: No such file or directory (itself, "
+                  "its #! interpreter or loader)\n"));
+  one.workers[0].worker.exit.exec_errno = EACCES;
+  EXPECT_TRUE(has(failure_report(one), "could not be started: Permission denied\n"));
 }
 
 TEST(Report, ListsFurtherFailuresApart) {
