@@ -19,6 +19,8 @@
 #include <string_view>
 #include <utility>
 
+#include "agent/descendants.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -97,6 +99,23 @@ bool is_shell(pid_t pid) {
   const auto program =
       std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", gone).filename();
   return std::find(kShells.begin(), kShells.end(), program.string()) != kShells.end();
+}
+
+bool is_zombie(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const auto name_end = text.rfind(')');  // a process may have any name (proc_pid_stat(5))
+  return name_end == std::string::npos || text.substr(name_end, 3) == ") Z";
+}
+
+// Whether anybody lives in the group whose leader is dead and not yet reaped. Whoever leaves it by
+// dying is an orphan of ours, and its death wakes us.
+bool group_lives(pid_t leader) {
+  const std::vector<pid_t> below = descendants(::getpid());
+  return std::any_of(below.begin(), below.end(), [leader](pid_t pid) {
+    return pid != leader && ::getpgid(pid) == leader && !is_zombie(pid);
+  });
 }
 
 void signal_group(pid_t pid, int signo) {
@@ -188,15 +207,19 @@ void Children::watch(pid_t pid, Worker& worker) const {
 }
 
 void Children::signal_groups(int signo) {
-  for (const auto& [pid, worker] : workers_) signal_group(pid, signo);
+  for (auto& [pid, worker] : workers_) {
+    if (signo == SIGKILL) worker.wraps = false;  // no more patience
+    signal_group(pid, signo);
+  }
 }
 
 void Children::ask_to_end(int signo) {
-  for (const auto& [pid, worker] : workers_) {
+  for (auto& [pid, worker] : workers_) {
     if (handles(pid, signo)) {
       ::kill(pid, signo);
       ::killpg(pid, SIGCONT);
     } else {
+      worker.wraps = is_shell(pid);
       signal_group(pid, signo);
     }
   }
@@ -214,7 +237,15 @@ void Children::signal_leaders(int signo) {
 
 std::vector<WorkerExit> Children::reap() {
   std::vector<WorkerExit> exits;
-  for (const pid_t pid : dead_workers()) collect(pid, exits);
+  bool all = true;
+  for (const pid_t pid : dead_workers()) {
+    if (is_still_needed(pid)) {
+      all = false;
+    } else {
+      collect(pid, exits);
+    }
+  }
+  if (!all) return exits;  // it would be found again and again below; orphans can wait for it
   siginfo_t dead{};
   while (::waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) == 0 && dead.si_pid != 0) {
     collect(dead.si_pid, exits);
@@ -230,8 +261,19 @@ std::vector<pid_t> Children::dead_workers() const {
   std::vector<epoll_event> events(workers_.size());
   if (events.empty()) return dead;
   const int count = ::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0);
-  for (int i = 0; i < count; ++i) dead.push_back(events[static_cast<std::size_t>(i)].data.fd);
+  for (int i = 0; i < count; ++i) {
+    const pid_t pid = events[static_cast<std::size_t>(i)].data.fd;
+    // A sibling between fork and exec may still hold the pidfd of one that we have forgotten.
+    if (workers_.contains(pid)) dead.push_back(pid);
+  }
   return dead;
+}
+
+// The program under a shell that the request to end has killed has the grace that it would have
+// alone.
+bool Children::is_still_needed(pid_t dead) const {
+  const auto worker = workers_.find(dead);
+  return worker != workers_.end() && worker->second.wraps && group_lives(dead);
 }
 
 // Peek, kill its group, then reap: until the reap the zombie holds the number, so that no stranger

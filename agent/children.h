@@ -60,7 +60,8 @@ class Children {
   void signal_leaders(int signo);
   // The request to end. A worker that handles the signal gets it alone: its data loaders must live
   // until it has written its checkpoint. Where it does not, its whole group gets it, so that what
-  // it started under a plain wrapper may end well too.
+  // it started under a plain wrapper may end well too: a shell that dies of it counts as running
+  // until its group is empty.
   void ask_to_end(int signo);
   // Some time after ask_to_end(): a shell acts on a trap only when the command it waits for has
   // ended, so the groups of those still alive get the signal as well.
@@ -77,11 +78,13 @@ class Children {
     int local_rank = 0;
     FileHandle exec_pipe;  // read end; holds an errno if execve failed, else just ends
     FileHandle pidfd;      // watched by deaths_
+    bool wraps = false;    // a shell that was asked to end with all that it runs
   };
 
   pid_t fork_worker() const;
   void watch(pid_t pid, Worker& worker) const;
   std::vector<pid_t> dead_workers() const;
+  bool is_still_needed(pid_t dead) const;
   void collect(pid_t pid, std::vector<WorkerExit>& exits);
 
   std::vector<int> keep_ignored_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -269,6 +270,29 @@ class DescendantsTest : public testing::Test {
   void SetUp() override { ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0); }
   void TearDown() override { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
 };
+
+TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
+  Children children({});
+  Output output;
+  const std::string gate = testing::TempDir() + "ddprun_gate_" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  SpawnSpec spec = shell(0, "sh -c 'trap \"read word < " + gate +
+                                "; echo saved; exit 0\" TERM; echo ready; "
+                                "while :; do sleep 300 & wait; done'; exit 5");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  const FileHandle opened(::open(gate.c_str(), O_WRONLY | O_CLOEXEC));  // waits for its reader
+  wait_for_a_death();
+  EXPECT_TRUE(children.reap().empty());
+  EXPECT_EQ(children.live(), 1U);
+  EXPECT_EQ(::write(opened.get(), "go\n", 3), 3);
+  EXPECT_EQ(output.line(), "saved");
+  EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGTERM);
+  ::unlink(gate.c_str());
+}
 
 TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {
   Children children({});

@@ -31,6 +31,22 @@ open(sys.argv[1], "w").write("ready\\n")
 while True:
     signal.pause()
 """
+# Writes a checkpoint for as long as its test wants.
+SAVER = """
+import os, signal, sys
+def say(word):
+    with open(sys.argv[1], "w") as ready:
+        ready.write(word + "\\n")
+def checkpoint(*_):
+    say("saving")
+    open(sys.argv[2]).readline()
+    say("saved")
+    os._exit(0)
+signal.signal(signal.SIGTERM, checkpoint)
+say("ready")
+while True:
+    signal.pause()
+"""
 
 
 def cgroups_of(pid):
@@ -104,6 +120,36 @@ class CaseFirstSignal(CaseTest):
                 self.assertRegex(self.heard(1)[0], "^child (alive|dead)$")
                 self.assertEqual(job.finish()[0], 1)
                 job.wait_gone()
+
+    def test_a_program_under_a_shell_has_the_whole_grace(self):
+        """The shell dies of the signal at once; what it runs may still write its checkpoint."""
+        gate = self.fifo("gate")
+        self.worker(SAVER, "saver.py")
+        script = self.script(
+            f"#!/bin/sh\n$PYTHON_EXEC {self.folder}/saver.py {self.ready} {gate}\necho over\n")
+        job = self.start(script, env=with_variables())
+        self.assertEqual(self.heard(1), ["ready"])
+        shell = job.worker(0)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.heard(1), ["saving"])
+        wait_until(lambda: shell not in job.processes(), "the shell's death")
+        with os.fdopen(os.open(gate, os.O_RDWR), "w") as file:  # opens without waiting
+            file.write("go\n")
+            file.flush()
+            self.assertEqual(self.heard(1), ["saved"])
+        self.assertEqual(job.finish()[0], 1)
+        job.wait_gone()
+
+    def test_a_program_under_a_shell_dies_at_the_deadline(self):
+        gate = self.fifo("gate")
+        self.worker(SAVER, "saver.py")
+        script = self.script(
+            f"#!/bin/sh\n$PYTHON_EXEC {self.folder}/saver.py {self.ready} {gate}\necho over\n")
+        job = self.start("--shutdown-timeout=1", script, env=with_variables())
+        self.assertEqual(self.heard(1), ["ready"])
+        code, _, _, seconds = self.stop(job)
+        self.assertEqual((code, self.heard(1)), (1, ["saving"]))
+        self.assertGreaterEqual(seconds, 1)
 
     def test_a_signal_taken_for_another(self):
         script = self.worker("#!/bin/sh\ntrap 'echo TERM > {fifo}; exit 0' TERM\n"
