@@ -10,6 +10,7 @@ import os
 import pathlib
 import select
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +25,8 @@ SKIPPED = 77  # as CTest is told
 VENV = ROOT / ".venv" / "bin"
 # In the environment of all that a campaign starts, so that one look finds what is left of any job.
 MARKER = "DDPRUN_CAMPAIGN"
+# How one experiment of many may go wrong in a way that nobody thought of; the others go on.
+MISHAPS = (AssertionError, IndexError, OSError, subprocess.TimeoutExpired)
 STATIC_PORTS = iter(range(20000 + os.getpid() % 5000, 32000))
 
 
