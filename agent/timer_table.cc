@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace ddprun::agent {
@@ -16,6 +18,16 @@ Error bad(std::string_view why) {
           fmt::format("watchdog: a request is not understood: {}", why)};
 }
 
+// A whole number that is one: a fraction or 1e300 is no pid and no signal.
+std::optional<int> whole_number(const Json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  constexpr auto kMost = std::numeric_limits<int>::max();
+  // Compared in its own type: as signed, a number beyond 2^63 would be a negative one.
+  const bool too_much = value.is_number_unsigned() ? value.get<std::uint64_t>() > kMost
+                                                   : value.get<std::int64_t>() < 0;
+  return too_much ? std::nullopt : std::optional(value.get<int>());
+}
+
 }  // namespace
 
 Result<void> TimerTable::apply(std::string_view line) {
@@ -25,21 +37,21 @@ Result<void> TimerTable::apply(std::string_view line) {
     return request.contains(key) && request.at(key).is_number();
   };
   if (!is_number("version") || request.at("version") != 1) return bad("its version is not 1");
-  if (!is_number("pid") || request.at("pid").get<double>() <= 1) return bad("it names no pid");
+  const auto pid = whole_number(request.value("pid", Json()));
+  if (!pid || *pid <= 1) return bad("it names no pid");
   if (!is_number("expiration_time")) return bad("it has no expiration_time");
   const double at = request.at("expiration_time").get<double>();
-  const int pid = request.at("pid").get<int>();
   const Json scope = request.value("scope_id", Json(""));
-  const std::pair key{pid, scope.is_string() ? scope.get<std::string>() : scope.dump()};
+  const std::pair key{*pid, scope.is_string() ? scope.get<std::string>() : scope.dump()};
   if (at < 0) {
     deadlines_.erase(key);
     return {};
   }
-  const int signo = is_number("signal") ? request.at("signal").get<int>() : SIGKILL;
-  if (signo <= 0 || signo >= NSIG) return bad("its signal is no signal");
+  const auto signo = whole_number(request.value("signal", Json(SIGKILL)));
+  if (!signo || *signo == 0 || *signo >= NSIG) return bad("its signal is no signal");
   if (deadlines_.size() >= kMaxTimers && !deadlines_.contains(key))
     return bad(fmt::format("there are {} deadlines already", kMaxTimers));
-  deadlines_[key] = {at, signo};
+  deadlines_[key] = {at, *signo};
   return {};
 }
 

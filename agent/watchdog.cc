@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -19,6 +20,10 @@ namespace ddprun::agent {
 namespace {
 
 using std::chrono::system_clock;
+
+// A deadline further away than this is looked at again then: what a worker writes may be beyond
+// every time_point, and a timer set to that fires at once.
+constexpr std::chrono::hours kLookAhead{24};
 
 double unix_now() {
   return std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
@@ -107,8 +112,9 @@ void Watchdog::set_timer() {
     timer_.cancel();
     return;
   }
-  timer_.expires_at(system_clock::time_point(
-      std::chrono::duration_cast<system_clock::duration>(std::chrono::duration<double>(*next))));
+  const std::chrono::duration<double> ahead(*next - unix_now());
+  timer_.expires_after(std::chrono::duration_cast<system_clock::duration>(
+      std::min<std::chrono::duration<double>>(ahead, kLookAhead)));
   timer_.async_wait([this](boost::system::error_code cancelled) {
     if (!cancelled) kill_expired();
   });
@@ -117,9 +123,9 @@ void Watchdog::set_timer() {
 void Watchdog::kill_expired() {
   for (const ExpiredTimer& timer : table_.take_expired(unix_now())) {
     if (!is_ours_(timer.pid)) continue;  // a process that is gone, or none of this job
-    log::warning(fmt::format("watchdog: the deadline '{}' of process {} has passed: sending {}",
+    ::kill(timer.pid, timer.signo);      // before any word on it: a console may be stuck
+    log::warning(fmt::format("watchdog: the deadline '{}' of process {} has passed: sent {}",
                              timer.scope, timer.pid, signal_name(timer.signo)));
-    ::kill(timer.pid, timer.signo);
   }
   set_timer();
 }

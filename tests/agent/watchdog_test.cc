@@ -1,0 +1,75 @@
+// The watchdog's FIFO and its timer: a real FIFO, and a process of our own to be killed.
+#include "agent/watchdog.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <string>
+
+#include "agent/file_handle.h"
+#include "tests/agent/temporary_folder.h"
+
+namespace ddprun::agent {
+namespace {
+
+class WatchdogTest : public FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    auto made = Watchdog::make(loop, folder / "fifo", [](int) { return true; });
+    ASSERT_TRUE(made.has_value()) << made.error().message();
+    watchdog = std::move(*made);
+    writer = FileHandle(::open((folder / "fifo").c_str(), O_WRONLY | O_CLOEXEC));
+  }
+  void ask(int pid, const std::string& expiration_time) {
+    const std::string line =
+        fmt::format(R"({{"version":1,"pid":{},"scope_id":"s","expiration_time":{},"signal":9}})",
+                    pid, expiration_time);
+    ASSERT_EQ(::write(writer.get(), (line + "\n").c_str(), line.size() + 1),
+              static_cast<ssize_t>(line.size() + 1));
+  }
+
+  asio::io_context loop{1};
+  std::unique_ptr<Watchdog> watchdog;
+  FileHandle writer;
+};
+
+TEST_F(WatchdogTest, ADeadlineBeyondAllTimeNeitherFiresNorKeepsTheLoopBusy) {
+  for (const char* far : {"1e10", "1e18", "1e300"}) {
+    ask(999'999'999, far);
+    std::size_t handled = 0;
+    for (int turn = 0; turn < 100; ++turn) handled += loop.poll_one();
+    EXPECT_LE(handled, 3U) << far;  // the request, and the timer that it sets anew
+  }
+}
+
+TEST_F(WatchdogTest, KillsTheProcessThatMissedItsDeadline) {
+  const pid_t late = ::fork();
+  if (late == 0) {
+    while (true) ::pause();
+  }
+  ask(late, "1");
+  loop.run_one();
+  int status = 0;
+  EXPECT_EQ(::waitpid(late, &status, 0), late);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+TEST(TimerTable, RefusesNumbersThatAreNoPidOrSignal) {
+  TimerTable table;
+  for (const char* rest :
+       {R"("pid":7,"signal":-9)", R"("pid":7,"signal":0)", R"("pid":7,"signal":1e300)",
+        R"("pid":7,"signal":"KILL")", R"("pid":7.5)", R"("pid":1e300)", R"("pid":4294967303)",
+        R"("pid":-7)", R"("pid":18446744073709551615)", R"("pid":"7")"})
+    EXPECT_FALSE(table.apply(fmt::format(R"({{"version":1,"expiration_time":1,{}}})", rest)))
+        << rest;
+  EXPECT_EQ(table.next(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ddprun::agent
