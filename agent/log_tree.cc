@@ -54,11 +54,13 @@ void point_latest_at(const fs::path& job) {
 }
 
 bool holds_a_file(const fs::path& root) {
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root, ignored)) {
-    if (entry.is_regular_file(ignored)) return true;
+  constexpr auto kSkip = fs::directory_options::skip_permission_denied;
+  std::error_code why;  // never a throw: this is also done when a job ended well
+  for (fs::recursive_directory_iterator at(root, kSkip, why), end; at != end; at.increment(why)) {
+    std::error_code gone;
+    if (at->is_regular_file(gone)) return true;
   }
-  return false;
+  return static_cast<bool>(why);  // a folder that vanished ends the walk: what is left may be files
 }
 
 std::string temporary_base() {

@@ -1,5 +1,6 @@
 // Log folders: real files, no processes.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -63,6 +64,22 @@ TEST_F(FilesTest, ATemporaryTreeIsRemovedUnlessAFileMustBeKept) {
   empty->clean_up(true);
   EXPECT_TRUE(fs::is_empty(folder));
   ::unsetenv("TMPDIR");
+}
+
+TEST_F(FilesTest, AFolderThatCannotBeReadIsNoReasonToFail) {
+  fs::create_directories(folder / "root" / "closed");
+  { std::ofstream(folder / "root" / "zz_file") << "x"; }
+  fs::permissions(folder / "root" / "closed", fs::perms::none);
+  constexpr uid_t kNobody = 65534;
+  for (const fs::path& path : {folder, folder / "root", folder / "root" / "closed"})
+    (void)::chown(path.c_str(), kNobody, kNobody);  // refused to all but root, whom it is meant for
+  EXPECT_EXIT(
+      {
+        (void)::setuid(kNobody);
+        remove_temporary_logs(folder / "root", true);
+        ::_exit(fs::exists(folder / "root" / "zz_file") ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST_F(FilesTest, LatestPointsAtTheJobThatBeganLast) {
