@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "agent/console_text.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -50,13 +52,39 @@ std::string exit_text(const WorkerExit& exit) {
   return fmt::format("{} (pid: {})", exit.exit_code, exit.pid);
 }
 
-// Control characters of a worker's text must not move the cursor of whoever reads the report.
+// Length of the control character at `at`, 0 for none: C0 but the tab, DEL, and C1 (U+0080 to
+// U+009F, of which U+009B begins a sequence as ESC [ does).
+std::size_t control_bytes(std::string_view text, std::size_t at) {
+  const auto byte = static_cast<unsigned char>(text[at]);
+  if (byte == 0x7F || (byte < ' ' && byte != '\t')) return 1;
+  const bool c1 =
+      byte == 0xC2 && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xA0;
+  return c1 ? 2 : 0;
+}
+
+// Others' words on a line of ours, as UTF-8 that cannot move the cursor of whoever reads it.
 std::string printable(std::string_view text) {
-  const bool cut = text.size() > kQuotedLineBytes;
-  std::string copy(text.substr(0, kQuotedLineBytes));
-  std::replace_if(
-      copy.begin(), copy.end(), [](unsigned char c) { return c < ' ' && c != '\t'; }, ' ');
-  return cut ? copy + "…" : copy;
+  std::string utf8;
+  append_whole_utf8(utf8, text);
+  std::string shown;
+  for (std::size_t at = 0; at < utf8.size();) {
+    const std::size_t control = control_bytes(utf8, at);
+    shown += control > 0 ? ' ' : utf8[at];
+    at += std::max<std::size_t>(control, 1);
+  }
+  return shown;
+}
+
+// The same of a worker's line, which may be long.
+std::string excerpt(std::string_view line) {
+  std::string text = printable(line);
+  if (text.size() <= kQuotedLineBytes) return text;
+  const auto continues = [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+  };
+  std::size_t end = kQuotedLineBytes;
+  while (continues(text[end])) --end;  // not in the midst of a character
+  return text.substr(0, end) + "…";
 }
 
 std::vector<std::string> split_lines(std::string_view text) {
@@ -131,6 +159,13 @@ void add_other_failures(Lines& lines, const ReportFacts& facts, std::size_t caus
   }
 }
 
+// With a restart window there can be more attempts than the budget of one window allows.
+std::string attempt_text(const ReportFacts& facts) {
+  return facts.attempt > facts.max_restarts
+             ? fmt::format("{}", facts.attempt + 1)
+             : fmt::format("{} of {}", facts.attempt + 1, facts.max_restarts + 1);
+}
+
 void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;
@@ -143,12 +178,11 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
   lines.push_back(
       {fmt::format("  error_file: {}", worker.error_file.empty() ? "<N/A>" : worker.error_file),
        worker.error_file.empty() ? 1 : 0});
-  lines.push_back(
-      {fmt::format("  run time  : {:.3f} s in attempt {} of {}, node rank {}, role {}", ran.count(),
-                   facts.attempt + 1, facts.max_restarts + 1, facts.node_rank, facts.role)});
+  lines.push_back({fmt::format("  run time  : {:.3f} s in attempt {}, node rank {}, role {}",
+                               ran.count(), attempt_text(facts), facts.node_rank, facts.role)});
   std::string_view label = "  traceback : ";
   for (const std::string& line : shortened(split_lines(reason_of(worker)), kQuotedTraceLines)) {
-    lines.push_back({fmt::format("{}{}", label, printable(line))});
+    lines.push_back({fmt::format("{}{}", label, excerpt(line))});
     label = "  ";
   }
 }
@@ -168,7 +202,7 @@ std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
 void add_stderr(Lines& lines, const std::vector<std::string>& text, std::size_t room) {
   const std::size_t quoted = std::min({text.size(), kQuotedStderrLines, room});
   for (auto line = text.end() - static_cast<std::ptrdiff_t>(quoted); line != text.end(); ++line)
-    lines.push_back({fmt::format("  stderr    | {}", printable(*line))});
+    lines.push_back({fmt::format("  stderr    | {}", excerpt(*line))});
 }
 
 // Leaves out what can be spared, the most sparable kind first.
@@ -200,6 +234,7 @@ std::string reason_of(const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   if (worker.record && !worker.record->trace.empty()) return worker.record->trace;
   if (worker.record && !worker.record->message.empty()) return worker.record->message;
+  if (!exit.start_error.empty()) return "the worker could not be started: " + exit.start_error;
   if (exit.exec_errno != 0) {
     // The kernel says the same of a script whose interpreter is missing, which is there to be seen.
     const char* hint = exit.exec_errno == ENOENT ? " (itself, its #! interpreter or loader)" : "";
@@ -239,7 +274,7 @@ std::string failure_report(const ReportFacts& facts) {
   add_stderr(lines, stderr_end, kReportLines - std::min(lines.size() + end.size(), kReportLines));
   lines.insert(lines.end(), end.begin(), end.end());
   std::string text;
-  for (const Line& line : lines) text += line.text + "\n";
+  for (const Line& line : lines) text += printable(line.text) + "\n";
   return text;
 }
 

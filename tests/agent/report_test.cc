@@ -135,8 +135,33 @@ TEST(Report, TellsATracebackOnce) {
 
 TEST(Report, KeepsControlCharactersOfAWorkerOffTheScreen) {
   ReportFacts loud = facts({worker(0, 1)});
-  loud.workers[0].stderr_end = {"\x1b[2Jgone"};
-  EXPECT_FALSE(has(failure_report(loud), "\x1b"));
+  loud.workers[0].stderr_end = {"\x1b[2Jgone", "a\x7f\u009b2Jb\u00a0c\td"};
+  loud.entry = "evil\n\x9b.py";
+  loud.role = "r\x1b[1m";
+  const std::string report = failure_report(loud);
+  for (const char* unwanted : {"\x1b", "\x7f", "\u009b", "\x9b.py"})
+    EXPECT_FALSE(has(report, unwanted));
+  EXPECT_TRUE(has(report, "| a  2Jb\u00a0c\td\n"));
+  EXPECT_TRUE(has(report, "\nevil \uFFFD.py FAILED\n"));
+}
+
+TEST(Report, CutsALongLineBetweenCharacters) {
+  ReportFacts loud = facts({worker(0, 1)});
+  for (std::size_t ascii = kQuotedLineBytes - 4; ascii <= kQuotedLineBytes; ++ascii) {
+    const std::string head(ascii, 'x');
+    loud.workers[0].stderr_end = {head + "\U0001F600y"};
+    const bool fits = ascii == kQuotedLineBytes - 4;
+    EXPECT_TRUE(has(failure_report(loud), head + (fits ? "\U0001F600…\n" : "…\n"))) << ascii;
+  }
+}
+
+TEST(Report, CountsNoAttemptsBeyondTheBudget) {
+  ReportFacts windowed = facts({worker(0, 1)});
+  windowed.max_restarts = 1;
+  windowed.attempt = 1;
+  EXPECT_TRUE(has(failure_report(windowed), " in attempt 2 of 2, "));
+  windowed.attempt = 3;
+  EXPECT_TRUE(has(failure_report(windowed), " in attempt 4, "));
 }
 
 TEST(RootCause, IsWhoRecordedAnErrorClearlyBeforeTheFirstDeath) {
