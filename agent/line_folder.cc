@@ -14,24 +14,22 @@ void LineFolder::take(const LineSource& source, std::string_view line, Time now)
   Entry* like = find_like(source.rank, line, hash);
   if (like == nullptr) {
     const std::uint64_t id = first_id_ + waiting_.size();
-    like = &waiting_.emplace_back(Entry{std::string(line), source.prefix, {}, now});
-    ids_of_[hash].push_back(id);
+    like = &waiting_.emplace_back(Entry{std::string(line), source.prefix, {}, now, hash});
+    ids_.emplace(hash, id);
     next_id_of_[source.rank] = id + 1;
-    waiting_bytes_ += line.size();
+    waiting_bytes_ += line.size() + kFoldLineBytes;
   }
   like->ranks.push_back(source.rank);
 }
 
 // The first line like this one that comes after all of the rank's own; it is taken for it.
 LineFolder::Entry* LineFolder::find_like(int rank, std::string_view line, std::size_t hash) {
-  const auto found = ids_of_.find(hash);
-  if (found == ids_of_.end()) return nullptr;
   std::uint64_t& own_next = next_id_of_[rank];
-  const auto& ids = found->second;
-  for (auto id = std::lower_bound(ids.begin(), ids.end(), own_next); id != ids.end(); ++id) {
-    Entry& entry = waiting_[*id - first_id_];
+  for (auto like = ids_.lower_bound({hash, own_next}); like != ids_.end() && like->first == hash;
+       ++like) {
+    Entry& entry = waiting_[like->second - first_id_];
     if (entry.text != line) continue;
-    own_next = *id + 1;
+    own_next = like->second + 1;
     return &entry;
   }
   return nullptr;
@@ -57,10 +55,8 @@ void LineFolder::append_oldest(std::string& out) {
                                   : fmt::format("[ranks {}] ", number_ranges(oldest.ranks));
   append_whole_utf8(out, oldest.text);
   out += '\n';
-  const auto ids = ids_of_.find(std::hash<std::string_view>()(oldest.text));
-  ids->second.pop_front();
-  if (ids->second.empty()) ids_of_.erase(ids);
-  waiting_bytes_ -= oldest.text.size();
+  ids_.erase({oldest.hash, first_id_});
+  waiting_bytes_ -= oldest.text.size() + kFoldLineBytes;
   waiting_.pop_front();
   ++first_id_;
 }

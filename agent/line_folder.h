@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "agent/clock.h"
@@ -18,8 +20,11 @@ namespace ddprun::agent {
 // How long a line waits for its like: ranks that do the same are some milliseconds apart, and a
 // person does not notice the delay.
 inline constexpr std::chrono::milliseconds kFoldWindow{100};
-// Text held back at most; beyond it the oldest lines are shown as they are.
+// Memory of what is held back; beyond it the oldest lines are shown as they are.
 inline constexpr std::size_t kFoldBytes = std::size_t{1} << 20;
+// What a line costs beside its text: its entry with prefix and ranks, and its place among the ids.
+// Without it empty lines would be held back without bound.
+inline constexpr std::size_t kFoldLineBytes = 256;
 
 // A stream of a worker as the console shows it.
 struct LineSource {
@@ -44,6 +49,7 @@ class LineFolder {
     std::string prefix;  // of the first rank
     std::vector<int> ranks;
     Time since;
+    std::size_t hash;  // of the text
   };
   Entry* find_like(int rank, std::string_view line, std::size_t hash);
   void append_oldest(std::string& out);
@@ -52,7 +58,7 @@ class LineFolder {
   std::deque<Entry> waiting_;   // in order of their first appearance
   std::uint64_t first_id_ = 0;  // of waiting_.front(); ids count all entries ever made
   std::size_t waiting_bytes_ = 0;
-  std::unordered_map<std::size_t, std::deque<std::uint64_t>> ids_of_;  // by hash of the text
+  std::set<std::pair<std::size_t, std::uint64_t>> ids_;  // of each hash, in order
   std::unordered_map<int, std::uint64_t> next_id_of_;  // one more than the id of a rank's last line
 };
 

@@ -266,6 +266,17 @@ TEST(Fold, HoldsBackABoundedAmountOfText) {
   EXPECT_GE(shown, kFoldBytes / 2);
 }
 
+TEST(Fold, HoldsBackABoundedNumberOfEmptyLines) {
+  LineScreen screen = folding();
+  constexpr std::size_t kMost = kFoldBytes / kFoldLineBytes;
+  std::size_t shown = 0;
+  for (std::size_t count = 0; count < 2 * kMost; ++count) {
+    say(screen, kZero, "");
+    shown += screen.take_text().size();
+  }
+  EXPECT_EQ(shown, kMost * std::string("[0]:\n").size());
+}
+
 TEST(Fold, NamesRanksByRanges) {
   EXPECT_EQ(number_ranges({0, 1, 2, 3}), "0-3");
   EXPECT_EQ(number_ranges({0, 2, 3, 7}), "0,2-3,7");
