@@ -1,18 +1,14 @@
 #include "agent/autopsy.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
+#include "agent/whole_file.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -38,17 +34,9 @@ SystemClock::time_point written_at(const std::string& path) {
       std::chrono::nanoseconds(facts.st_mtim.tv_nsec)));
 }
 
-// All or nothing: a reader never sees half a file. An existing one is replaced.
-bool write_whole(const std::string& path, const std::string& text) {
-  const std::string draft = fmt::format("{}.{}", path, ::getpid());
-  std::ofstream file(draft, std::ios::binary);
-  file << text;
-  file.close();
-  if (file && std::rename(draft.c_str(), path.c_str()) == 0) return true;
-  const int why = errno;
-  ::unlink(draft.c_str());
-  log::error(fmt::format("write {}: {}", path, ::strerrordesc_np(why)));
-  return false;
+void leave_record(const std::string& path, const std::string& text) {
+  if (const auto written = write_record(path, text); !written)
+    log::error(written.error().message());
 }
 
 ErrorRecord record_for(const ReportedWorker& worker) {
@@ -63,14 +51,11 @@ Autopsy::Autopsy(const AgentConfig& config, const WorkerFiles& files)
 Result<void> Autopsy::check() const {
   const std::string& path = config_.error_report;
   if (path.empty()) return {};
-  const auto slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  struct stat facts {};
-  const bool is_folder = ::stat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode);
-  if (!is_folder && ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  const auto can = can_write_record(path);
+  if (can) return {};
   return Error(ErrorCode::kInvalidArgument,
                fmt::format("--error-report={}: expected a file in a folder that can be written: {}",
-                           path, is_folder ? "it is a folder" : ::strerrordesc_np(errno)));
+                           path, can.error().message()));
 }
 
 ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& hostname) {
@@ -133,15 +118,15 @@ void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code
                                 : files_.error_file(facts.attempt, worker.worker.exit.local_rank);
     // What the worker wrote stays, also where it is no record.
     if (worker.error_file.empty() && !path.empty())
-      write_whole(path, write_error_record(record_for(worker)));
+      leave_record(path, write_error_record(record_for(worker)));
     if (!config_.error_file.empty()) {
       const auto recorded = worker.record ? read_record(worker.error_file) : std::nullopt;
       const std::string text = recorded.value_or(write_error_record(record_for(worker)));
-      write_whole(config_.error_file, with_error_code(text, worker.worker.exit.exit_code));
+      leave_record(config_.error_file, with_error_code(text, worker.worker.exit.exit_code));
     }
   }
   if (!config_.error_report.empty())
-    write_whole(config_.error_report, error_report_json(facts, ending, exit_code));
+    leave_record(config_.error_report, error_report_json(facts, ending, exit_code));
 }
 
 }  // namespace ddprun::agent
