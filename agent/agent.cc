@@ -254,6 +254,7 @@ void Agent::perform(const StartWorkers& /*action*/) {
   tell(EventState::kAssignRanks);
   if (lifecycle_.seat() == 0) link_->serve_store();
   tell(EventState::kStart);
+  autopsy_.attempt_started();
   children_.use_cgroup(containment_.begin_attempt());
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);

@@ -46,7 +46,7 @@ ErrorRecord record_for(const ReportedWorker& worker) {
 }  // namespace
 
 Autopsy::Autopsy(const AgentConfig& config, const WorkerFiles& files)
-    : config_(config), files_(files), oom_kills_before_(own_cgroup_oom_kills()) {}
+    : config_(config), files_(files) {}
 
 Result<void> Autopsy::check() const {
   const std::string& path = config_.error_report;
@@ -86,7 +86,7 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
       worker.recorded_at = written_at(worker.error_file);
     }
     if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
-      worker.evidence = evidence_of(ended.exit);
+      worker.evidence = kills_.of(ended.exit.pid);
     facts.workers.push_back(std::move(worker));
   }
   if (const auto cause = root_cause(facts)) {
@@ -94,19 +94,6 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
     worker.stderr_end = files_.stderr_tail(round.restart_count, worker.worker.exit.local_rank);
   }
   return facts;
-}
-
-std::string Autopsy::evidence_of(const WorkerExit& exit) {
-  for (std::string& line : kernel_log_.read_new()) kernel_lines_.push_back(std::move(line));
-  if (auto record = find_out_of_memory(kernel_lines_, exit.pid)) {
-    complete(*record);
-    return describe(*record);
-  }
-  // In a container the kernel's log is closed and its pids are the host's; the cgroup counts.
-  const auto kills = own_cgroup_oom_kills();
-  if (kills && oom_kills_before_ && *kills > *oom_kills_before_)
-    return describe(own_cgroup_memory());
-  return "sent by another process; no record of the out-of-memory killer";
 }
 
 void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code) const {

@@ -23,6 +23,10 @@ class Autopsy {
   // Tells whether --error-report can be written, before any work is done. Errors name the flag.
   Result<void> check() const;
 
+  // Call before an attempt's workers are started: an earlier one's out-of-memory kills are not
+  // theirs.
+  void attempt_started() { kills_.attempt_started(); }
+
   // The facts of the round that `lifecycle` is in or was in last. Call when the workers' pipes are
   // drained.
   ReportFacts examine(const Lifecycle& lifecycle, const std::string& hostname);
@@ -31,13 +35,9 @@ class Autopsy {
   void file(const ReportFacts& facts, const Ending& ending, int exit_code) const;
 
  private:
-  std::string evidence_of(const WorkerExit& exit);
-
   const AgentConfig& config_;
   const WorkerFiles& files_;
-  KernelLog kernel_log_;
-  std::vector<std::string> kernel_lines_;  // since the job's start
-  std::optional<std::uint64_t> oom_kills_before_;
+  KillEvidence kills_;
 };
 
 }  // namespace ddprun::agent

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <utility>
 
 namespace ddprun::agent {
 namespace {
@@ -117,7 +119,7 @@ std::string describe(const OutOfMemory& record) {
   return text;
 }
 
-KernelLog::KernelLog() : log_(::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+KernelLog::KernelLog(const char* path) : log_(::open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
   if (log_.get() >= 0) ::lseek(log_.get(), 0, SEEK_END);
 }
 
@@ -163,6 +165,24 @@ void complete(OutOfMemory& record) {
   const auto peak =
       read_number(folder->path + (folder->v2 ? "/memory.peak" : "/memory.max_usage_in_bytes"));
   if (peak) record.peak_bytes = peak;
+}
+
+KillEvidence::KillEvidence(KernelLog log, Count oom_kills)
+    : log_(std::move(log)), oom_kills_(std::move(oom_kills)), kills_before_(oom_kills_()) {}
+
+std::string KillEvidence::of(int pid) {
+  for (std::string& line : log_.read_new()) lines_.push_back(std::move(line));
+  if (auto record = find_out_of_memory(lines_, pid)) {
+    complete(*record);
+    return describe(*record);
+  }
+  const auto kills = oom_kills_();
+  const bool counted = kills && kills_before_;
+  if (counted && *kills > *kills_before_) return describe(own_cgroup_memory());
+  if (!counted && !log_.can_be_read())
+    return "sent by another process, or by the out-of-memory killer: neither the kernel's log nor "
+           "a cgroup counter can be read here";
+  return "sent by another process; no record of the out-of-memory killer";
 }
 
 }  // namespace ddprun::agent

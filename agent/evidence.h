@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,7 +33,8 @@ std::string describe(const OutOfMemory& record);
 // The kernel's messages since this object was made.
 class KernelLog {
  public:
-  KernelLog();
+  explicit KernelLog(const char* path = "/dev/kmsg");
+  bool can_be_read() const { return log_.get() >= 0; }
   // Lines without their numeric head. Empty where the log may not be read.
   std::vector<std::string> read_new();
 
@@ -47,5 +49,26 @@ std::optional<std::uint64_t> own_cgroup_oom_kills();
 OutOfMemory own_cgroup_memory();
 // Completes `record` from its cgroup's files where the log did not tell.
 void complete(OutOfMemory& record);
+
+// The word on a silent kill: the kernel's log where it may be read and names the victim (in a
+// container it is closed, and its pids are the host's), else the cgroup's count.
+class KillEvidence {
+ public:
+  using Count = std::function<std::optional<std::uint64_t>()>;
+
+  // What was logged and counted before is not of this job.
+  explicit KillEvidence(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills);
+
+  // Kills that were counted until now say nothing of this attempt's workers.
+  void attempt_started() { kills_before_ = oom_kills_(); }
+  // One line on the SIGKILL of `pid`, a worker of this attempt.
+  std::string of(int pid);
+
+ private:
+  KernelLog log_;
+  Count oom_kills_;
+  std::vector<std::string> lines_;  // since the job's start
+  std::optional<std::uint64_t> kills_before_;
+};
 
 }  // namespace ddprun::agent
