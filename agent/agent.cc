@@ -388,6 +388,7 @@ bool Agent::is_own_rank(int rank) const {
 int run_agent(AgentConfig config, const GuardianLink& guardian) {
   ::signal(SIGPIPE,
            SIG_IGN);  // a console nobody reads must not end the job; workers get the default back
+  ::signal(SIGXFSZ, SIG_IGN);  // nor must a log file that may not grow (ulimit -f)
   // Never destroyed: that would wait for a name look-up still under way, and this process ends with
   // the agent anyway.
   auto* loop = new asio::io_context(1);

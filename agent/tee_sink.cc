@@ -1,29 +1,42 @@
 #include "agent/tee_sink.h"
 
+#include <fmt/format.h>
+
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "proto/log.h"
 
 namespace ddprun::agent {
-namespace {
 
-// The disk may be full: the console still gets the text, the rest of the file is lost.
-void write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+// Tried again with every write: a disk may have room again.
+void CopyFile::write(std::string_view bytes) {
+  while (file_.get() >= 0 && !bytes.empty()) {
+    const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
+    if (written <= 0) return warn(errno);
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
-}  // namespace
+void CopyFile::warn(int why) {
+  if (std::exchange(warned_, true)) return;
+  std::error_code unnamed;
+  const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file_.get()),
+                                                  unnamed);  // proc(5)
+  log::warning(fmt::format("write {}: {}; what cannot be written is missing there", path.string(),
+                           ::strerrordesc_np(why)));
+}
 
 void Screen::push() {
   console_.write(lines_.take_text());
-  write_all(filtered_.get(), lines_.take_filtered());
+  filtered_.write(lines_.take_filtered());
 }
 
 void TeeSink::take(std::string_view bytes, Time now) {
-  write_all(file_.get(), bytes);
+  file_.write(bytes);
   while (const auto piece = splitter_.next(bytes, now)) screen_.lines().show(source_, *piece, now);
   screen_.push();
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "agent/file_handle.h"
 #include "agent/line_screen.h"
@@ -10,6 +12,22 @@
 #include "agent/stream_sink.h"
 
 namespace ddprun::agent {
+
+// A file of output, to which the disk may refuse more. That must not end the job: what cannot be
+// written is missing there, and a warning says so once.
+class CopyFile {
+ public:
+  // Without a file everything is dropped.
+  explicit CopyFile(FileHandle file) : file_(std::move(file)) {}
+  void write(std::string_view bytes);
+  void close() { file_.close(); }
+
+ private:
+  void warn(int why);
+
+  FileHandle file_;
+  bool warned_ = false;
+};
 
 // The console as the tee'd streams of one kind see it, all ranks together, in one attempt.
 class Screen {
@@ -26,7 +44,7 @@ class Screen {
  private:
   Console& console_;
   LineScreen lines_;
-  FileHandle filtered_;
+  CopyFile filtered_;
 };
 
 class TeeSink final : public StreamSink {
@@ -46,7 +64,7 @@ class TeeSink final : public StreamSink {
   Time look_again_at() const override { return screen_.lines().look_again_at(); }
 
  private:
-  FileHandle file_;
+  CopyFile file_;
   LineSource source_;
   LineSplitter splitter_;
   Screen& screen_;

@@ -1,18 +1,47 @@
 #include "proto/log.h"
 
 #define SPDLOG_FMT_EXTERNAL
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdio>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 namespace ddprun::log {
 namespace {
 
+class Sink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  void set_writer(Writer writer) {
+    const std::lock_guard lock(mutex_);
+    writer_ = std::move(writer);
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (writer_) {
+      writer_({line.data(), line.size()});
+    } else {
+      std::fwrite(line.data(), 1, line.size(), stderr);
+    }
+  }
+  void flush_() override {}  // stderr has no buffer
+
+  Writer writer_;
+};
+
+const std::shared_ptr<Sink>& sink() {
+  static const auto kSink = std::make_shared<Sink>();
+  return kSink;
+}
+
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> kLogger = [] {
-    auto made = std::make_shared<spdlog::logger>("ddprun",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("ddprun", sink());
     made->set_pattern("%L%m%d %H:%M:%S.%e %P ddprun] %v");
     made->set_level(spdlog::level::warn);
     return made;
@@ -40,6 +69,7 @@ void write(Level level, std::string_view text) {
 
 }  // namespace
 
+void set_writer(Writer writer) { sink()->set_writer(std::move(writer)); }
 void set_level(Level level) { logger().set_level(spdlog_level(level)); }
 void debug(std::string_view text) { write(Level::kDebug, text); }
 void info(std::string_view text) { write(Level::kInfo, text); }

@@ -3,6 +3,7 @@
 // log.cc pays for its headers. Any thread may log.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 namespace ddprun::log {
@@ -11,6 +12,13 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 
 // Lines below `level` are dropped. Default: kWarning, as torchrun's LOGLEVEL.
 void set_level(Level level);
+
+// Takes a whole line, with its newline; on the thread that logs.
+using Writer = std::function<void(std::string_view line)>;
+
+// Hands lines to `writer` instead of stderr, whose reader may be slow and would stop us; none:
+// stderr again. The writer must not log, and must not wait.
+void set_writer(Writer writer);
 
 void debug(std::string_view text);
 void info(std::string_view text);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -13,6 +14,7 @@
 
 #include "agent/tee_sink.h"
 #include "agent/through_sink.h"
+#include "proto/log.h"
 #include "tests/agent/temporary_folder.h"
 
 namespace ddprun::agent {
@@ -110,6 +112,19 @@ TEST_F(LogPipesTest, TeeWritesEveryByteToTheFileAndPrefixedLinesToTheConsole) {
   console.flush();
   EXPECT_EQ(content(folder / "stdout0.log"), std::string("a\0b\nlast", 8));
   EXPECT_EQ(terminal.read(), std::string("[r0]:a\0b\n[r0]:last\n", 19));
+}
+
+TEST_F(LogPipesTest, AFullDiskIsWarnedOfOnceAndTheConsoleHasTheText) {
+  std::string warnings;
+  log::set_writer([&](std::string_view line) { warnings += line; });
+  const FileHandle writer = unblocked(pipes.open(std::make_unique<TeeSink>(
+      FileHandle(::open("/dev/full", O_WRONLY | O_CLOEXEC)), LineSource{}, *screen)));
+  say(writer, "one\n");
+  say(writer, "two\n");
+  log::set_writer(nullptr);
+  EXPECT_EQ(terminal.read(), "one\ntwo\n");
+  EXPECT_NE(warnings.find("write /dev/full: No space left on device;"), std::string::npos);
+  EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
 }
 
 // A worker that writes more than all buffers hold, and a screen that is read only when nothing else

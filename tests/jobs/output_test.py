@@ -5,6 +5,7 @@ import mmap
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -190,6 +191,18 @@ class Console(OutputTest):
         self.assertEqual(os.read(leader, 100), b"both\r\n")
         self.assertEqual(process.wait(), 0)
         os.close(leader)
+
+
+    def test_a_file_size_limit_ends_neither_job_nor_worker(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        script = self.script("#!/bin/sh\ngrep SigIgn /proc/self/status >&2\nseq 100000\n")
+        code, out, err = self.run_job("-t", "1", "--log-dir", self.logs, script, env=QUIET,
+                                      preexec_fn=limit)
+        self.assertEqual((code, out.splitlines()[-1]), (0, "[default0]:100000"), err)
+        self.assertEqual(err.count("File too large; what cannot be written is missing"), 1, err)
+        ignored = int(re.search(r"SigIgn:\s*([0-9a-f]+)", err)[1], 16)
+        self.assertEqual(ignored >> (signal.SIGXFSZ - 1) & 1, 0, err)
 
 
 def numbers(ranges):
