@@ -56,6 +56,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& gua
       waiting_timer_(loop),
       notices_(config_.quiet, ::isatty(STDERR_FILENO) == 1),
       started_(now()) {
+  consoles_.take_log();
   children_.give_workers(store::raise_descriptor_limit());
   watch_signals(guardian.ignored_signals);
 }
@@ -355,6 +356,7 @@ void Agent::tell_ending(int exit_code) {
   autopsy_.file(facts, ending, exit_code);
   if (ending.succeeded) return;
   const std::string report = failure_report(facts);
+  consoles_.err().begin_last_words();
   consoles_.err().begin_line();  // a worker may have died behind a prompt or a progress bar
   say(report);
   // The report tells of this node's workers; a cause that is none of them gets its line.

@@ -1,13 +1,18 @@
 #include "agent/console.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
+#include <thread>
 #include <utility>
+
+#include "proto/log.h"
 
 namespace ddprun::agent {
 namespace {
@@ -60,10 +65,34 @@ Console::~Console() {
 
 void Console::write(std::string text) {
   if (text.empty()) return;
+  // Once something was dropped, all is until there is plenty of room: one gap, not many.
+  const bool has_room =
+      dropped_bytes_ > 0 ? !full() : queued_bytes_ + text.size() <= kConsoleMostBytes;
+  if (!has_room && !last_words_bytes_) {
+    dropped_bytes_ += text.size();
+    return;
+  }
+  tell_dropped();
+  push(std::move(text));
+  if (!waiting_) write_some();
+}
+
+void Console::push(std::string text) {
   at_line_start_ = text.back() == '\n';
   queued_bytes_ += text.size();
+  if (last_words_bytes_) *last_words_bytes_ += text.size();
   queue_.push_back(std::move(text));
-  if (!waiting_) write_some();
+}
+
+void Console::begin_last_words() {
+  tell_dropped();
+  if (!last_words_bytes_) last_words_bytes_ = 0;
+}
+
+void Console::tell_dropped() {
+  if (dropped_bytes_ == 0) return;
+  push(fmt::format("{}ddprun: {} bytes of output are dropped here: nobody read them\n",
+                   at_line_start_ ? "" : "\n", std::exchange(dropped_bytes_, 0)));
 }
 
 void Console::begin_line() {
@@ -115,25 +144,89 @@ Console::Progress Console::write_chunk() {
   return Progress::kWritten;
 }
 
-void Console::flush(std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  pollfd writable{fd_, POLLOUT, 0};
+// True when nothing waits any more.
+bool Console::write_all_now() {
   while (!queue_.empty()) {
-    if (write_chunk() == Progress::kWritten) continue;
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return;
-    ::poll(&writable, 1, static_cast<int>(left.count()));
+    if (write_chunk() == Progress::kWouldBlock) return false;
   }
+  return true;
+}
+
+// What a pipe holds its reader gets also when we are gone.
+void Console::grow_pipe(std::size_t most_bytes) const {
+  const int bytes = ::fcntl(fd_, F_GETPIPE_SZ);
+  if (bytes < 0 || static_cast<std::size_t>(bytes) >= most_bytes) return;
+  const std::size_t wanted = std::min(static_cast<std::size_t>(bytes) + queued_bytes_, most_bytes);
+  ::fcntl(fd_, F_SETPIPE_SZ, static_cast<int>(wanted));  // refused: the reader has to make room
+}
+
+void Console::flush(std::span<Console* const> consoles, std::chrono::milliseconds limit) {
+  using std::chrono::steady_clock;
+  for (Console* console : consoles) {
+    console->tell_dropped();
+    if (!console->write_all_now()) console->grow_pipe(kFlushPipeBytes);
+  }
+  for (auto deadline = steady_clock::now() + limit;;) {
+    std::vector<pollfd> slow;
+    for (Console* console : consoles) {
+      const std::size_t before = console->queued_bytes_;
+      if (!console->write_all_now()) slow.push_back({console->fd_, POLLOUT, 0});
+      if (console->queued_bytes_ != before) deadline = steady_clock::now() + limit;
+    }
+    if (slow.empty()) return;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
+    if (left.count() <= 0) break;
+    ::poll(slow.data(), slow.size(), static_cast<int>(left.count()));
+  }
+  for (Console* console : consoles) console->give_up();
+}
+
+// Nobody reads: the last words only, should the reader ever go on. A pipe grows to hold them.
+void Console::give_up() {
+  if (queue_.empty()) return;
+  const std::size_t kept = std::min(last_words_bytes_.value_or(0), queued_bytes_);
+  const std::size_t unshown = queued_bytes_ - kept;
+  while (queued_bytes_ > kept) {
+    queued_bytes_ -= queue_.front().size() - std::exchange(written_of_front_, 0);
+    queue_.pop_front();
+  }
+  if (unshown > 0) {
+    queue_.push_front(
+        fmt::format("\nddprun: {} bytes of output are dropped here: nobody read them\n", unshown));
+    queued_bytes_ += queue_.front().size();
+  }
+  grow_pipe(kLastWordsPipeBytes);
+  write_all_now();
 }
 
 Consoles::Consoles(asio::io_context& loop, int out_fd, int err_fd)
-    : out_(loop, out_fd),
+    : loop_(loop),
+      out_(loop, out_fd),
       err_(is_same(out_fd, err_fd) ? nullptr : std::make_unique<Console>(loop, err_fd)) {}
 
-void Consoles::flush() {
-  out_.flush();
-  if (err_) err_->flush();
+Consoles::~Consoles() {
+  if (has_log_) log::set_writer(nullptr);
+}
+
+void Consoles::take_log() {
+  has_log_ = true;
+  log::set_writer([this, own_thread = std::this_thread::get_id()](std::string_view line) {
+    const auto show = [this, text = std::string(line)] {
+      err().begin_line();
+      err().write(text);
+    };
+    if (std::this_thread::get_id() == own_thread) {
+      show();
+    } else {
+      asio::post(loop_, show);  // gRPC's threads
+    }
+  });
+}
+
+void Consoles::flush(std::chrono::milliseconds limit) {
+  std::vector<Console*> both = {&out_};
+  if (err_) both.push_back(err_.get());
+  Console::flush(both, limit);
 }
 
 }  // namespace ddprun::agent

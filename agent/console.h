@@ -8,6 +8,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,17 @@ namespace ddprun::agent {
 
 // Bytes waiting for a slow console before the workers' pipes are no longer read.
 inline constexpr std::size_t kConsoleBacklogBytes = std::size_t{1} << 20;
+// Beyond this text is dropped and counted, the launcher's last words excepted: with each restart
+// the pipes of an attempt are emptied (LogPipes::drain) whether anybody reads or not. A pipe's
+// whole content (kPipeBytes) of 64 streams.
+inline constexpr std::size_t kConsoleMostBytes = std::size_t{16} << 20;
+// How long the launcher's end waits for a reader that takes nothing at all. torchrun's workers
+// would block for ever; a pager that is looked at must not keep a job's allocation.
+inline constexpr std::chrono::seconds kFlushLimit{30};
+// A pipe of the user's is made so large at the end, to keep what waits for its reader: never beyond
+// what every user may have (pipe(7), pipe-max-size). The second is for last words only.
+inline constexpr std::size_t kFlushPipeBytes = std::size_t{512} << 10;
+inline constexpr std::size_t kLastWordsPipeBytes = std::size_t{1} << 20;
 
 class Console {
  public:
@@ -32,8 +45,10 @@ class Console {
   Console& operator=(Console&&) = delete;
   ~Console();
 
-  // Queues `text`; written in order.
+  // Queues `text`; written in order. Drops it where kConsoleMostBytes wait; a line says so later.
   void write(std::string text);
+  // What is written from now on is never dropped for want of room, and comes last: the report.
+  void begin_last_words();
   // Ends the line that a worker's prompt or progress bar left open, for words of our own.
   void begin_line();
 
@@ -54,15 +69,24 @@ class Console {
   // No-op for a stream that does not have the turn.
   void release_turn(const void* stream);
 
-  // Writes what is queued, waiting for a slow reader up to `limit`; drops the rest. For the end of
-  // the launcher.
-  void flush(std::chrono::milliseconds limit = std::chrono::seconds(2));
+  // For the end of the launcher: writes what is queued to all of them, as long as their readers
+  // take some of it within `limit`. Then drops all but the last words, and says how much. Blocks.
+  static void flush(std::span<Console* const> consoles, std::chrono::milliseconds limit);
+  void flush(std::chrono::milliseconds limit = kFlushLimit) {
+    Console* const self = this;
+    flush({&self, 1}, limit);
+  }
 
  private:
   enum class Progress { kWritten, kWouldBlock };
 
+  void push(std::string text);
   void write_some();
   Progress write_chunk();
+  bool write_all_now();
+  void tell_dropped();
+  void grow_pipe(std::size_t most_bytes) const;
+  void give_up();
 
   asio::posix::stream_descriptor
       waiter_;      // knows when `own_` takes bytes again; not the owner of its descriptor
@@ -75,6 +99,8 @@ class Console {
   std::deque<std::string> queue_;
   std::size_t written_of_front_ = 0;
   std::size_t queued_bytes_ = 0;
+  std::size_t dropped_bytes_ = 0;                // since the last word on it
+  std::optional<std::size_t> last_words_bytes_;  // of those queued; none: not begun
   ConsoleTurn turn_;
   std::vector<std::function<void()>> when_drained_;
   std::vector<std::function<void()>> when_free_;
@@ -85,13 +111,22 @@ class Console {
 class Consoles {
  public:
   Consoles(asio::io_context& loop, int out_fd, int err_fd);
+  Consoles(const Consoles&) = delete;
+  Consoles& operator=(const Consoles&) = delete;
+  ~Consoles();
 
   Console& out() { return out_; }
   Console& err() { return err_ ? *err_ : out_; }
   const Console& err() const { return err_ ? *err_ : out_; }
-  void flush();
+  // Shows the log's lines on err() from now on: there they wait for a slow reader without us. On
+  // the loop's thread.
+  void take_log();
+  // As Console::flush(), both at once.
+  void flush(std::chrono::milliseconds limit = kFlushLimit);
 
  private:
+  asio::io_context& loop_;
+  bool has_log_ = false;
   Console out_;
   std::unique_ptr<Console> err_;  // none: out_ is both
 };

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +11,10 @@
 #include <chrono>
 #include <csignal>
 #include <memory>
+#include <optional>
+#include <regex>
 #include <string>
+#include <thread>
 
 #include "agent/tee_sink.h"
 #include "agent/through_sink.h"
@@ -33,6 +37,17 @@ class ScreenPipe {
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
   int writer() const { return writer_.get(); }
+  void read_up_to(std::size_t bytes) {
+    std::string part(bytes, '\0');
+    const ssize_t got = ::read(reader_.get(), part.data(), part.size());
+    if (got > 0) shown_.append(part, 0, static_cast<std::size_t>(got));
+  }
+  // Waits until so many bytes have been shown.
+  void await_bytes(std::size_t bytes) {
+    pollfd readable{reader_.get(), POLLIN, 0};
+    while (read().size() < bytes && ::poll(&readable, 1, 10'000) > 0) {
+    }
+  }
   // Everything that has been shown, this call's included.
   const std::string& read() {
     std::array<char, 65536> buffer;
@@ -278,6 +293,86 @@ TEST_F(LogPipesTest, AConsoleThatNobodyReadsDropsTextInsteadOfFailing) {
   unread.flush();
   EXPECT_FALSE(unread.full());
   ::signal(SIGPIPE, SIG_DFL);
+}
+
+// The bytes that a line in `text` says were dropped; none without one.
+std::optional<std::size_t> told_dropped(const std::string& text) {
+  std::smatch found;
+  if (!std::regex_search(text, found, std::regex("\nddprun: (\\d+) bytes of output are dropped")))
+    return std::nullopt;
+  return std::stoul(found[1]);
+}
+
+TEST_F(LogPipesTest, AtTheEndThePipeKeepsWhatItsReaderHasNotTakenYet) {
+  std::string text;
+  while (text.size() < kFlushPipeBytes - 4096) text += std::to_string(text.size()) + "\n";
+  console.write(text);
+  console.flush(0ms);
+  EXPECT_TRUE(terminal.read() == text);
+}
+
+TEST_F(LogPipesTest, OfAConsoleThatNobodyReadsTheLastWordsAreKept) {
+  const std::string text(3 * kLastWordsPipeBytes, 'x');
+  console.write(text.substr(0, 1000));
+  console.write(text.substr(1000));
+  console.begin_last_words();
+  console.write("\n");
+  console.write("the report\n");
+  console.flush(1ms);
+  const std::string shown = terminal.read();
+  ASSERT_TRUE(told_dropped(shown).has_value());
+  EXPECT_EQ(shown.find_first_not_of('x') + *told_dropped(shown), text.size());
+  EXPECT_TRUE(shown.ends_with("nobody read them\n\nthe report\n"));
+}
+
+TEST_F(LogPipesTest, AReaderThatTakesSomethingGetsEverything) {
+  constexpr auto kLimit = 1000ms;
+  constexpr int kPauses = 15;
+  const std::string text(2 * kFlushPipeBytes, 'x');
+  console.write(text);
+  // It is the time that is tested: pauses that are together longer than the limit.
+  std::thread reader([&] {
+    for (int pause = 0; pause < kPauses; ++pause) {
+      ::poll(nullptr, 0, static_cast<int>(2 * kLimit.count()) / kPauses);
+      terminal.read_up_to(text.size() / 2 / kPauses);
+    }
+    terminal.await_bytes(text.size());
+  });
+  console.flush(kLimit);
+  reader.join();
+  EXPECT_EQ(terminal.read().size(), text.size());
+}
+
+TEST_F(LogPipesTest, AConsoleThatNobodyReadsHoldsABoundedAmountAndSaysWhatIsMissing) {
+  const std::string chunk(kReadBytes, 'x');
+  constexpr std::size_t kChunks = 2 * kConsoleMostBytes / kReadBytes;
+  for (std::size_t i = 0; i < kChunks; ++i) console.write(chunk);
+  console.begin_last_words();
+  console.write("report\n");
+  await_shown("report\n");
+  const std::string& shown = terminal.read();
+  const auto kept = static_cast<std::size_t>(std::count(shown.begin(), shown.end(), 'x'));
+  EXPECT_LE(kept, kConsoleMostBytes + kLastWordsPipeBytes);
+  ASSERT_TRUE(told_dropped(shown).has_value());
+  EXPECT_EQ(kept + *told_dropped(shown), kChunks * kReadBytes);
+}
+
+TEST_F(LogPipesTest, LogLinesWaitForTheConsoleAsOtherTextDoes) {
+  const FileHandle other = new_file("other");
+  {
+    Consoles consoles(loop, other.get(), terminal.writer());
+    consoles.take_log();
+    consoles.err().write(std::string(kLastWordsPipeBytes, 'x'));
+    log::warning("of the loop");  // would wait for ever in write(2)
+    std::thread([] { log::warning("of another thread"); }).join();
+    EXPECT_FALSE(terminal.read().ends_with("thread\n"));
+    await_shown("] of another thread\n");
+    EXPECT_NE(terminal.read().find("x\nW"), std::string::npos) << "begins a line";
+    EXPECT_NE(terminal.read().find("] of the loop\nW"), std::string::npos);
+  }
+  testing::internal::CaptureStderr();
+  log::warning("afterwards");
+  EXPECT_TRUE(testing::internal::GetCapturedStderr().ends_with("afterwards\n"));
 }
 
 TEST_F(LogPipesTest, WordsOfOurOwnBeginALineAfterAWorkersPrompt) {

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from support import DDPRUN, PRINT_ENV, JobTest, main, parse_env
+from support import DDPRUN, DEADLINE, PRINT_ENV, JobTest, main, parse_env
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}  # without torchrun's warning about it on stderr
 SAY = "#!/bin/sh\necho out $RANK\necho err $RANK >&2\n"
@@ -192,6 +192,37 @@ class Console(OutputTest):
         self.assertEqual(process.wait(), 0)
         os.close(leader)
 
+
+    def test_a_reader_that_comes_late_gets_everything(self):
+        script = self.script("#!/bin/sh\nseq 20000 >&2\nexit 3\n")
+        reader, writer = os.pipe()
+        process = subprocess.Popen([DDPRUN, "-t", "2", "--log-dir", self.logs, script], env=QUIET,
+                                   stdin=subprocess.DEVNULL, stderr=writer)
+        os.close(writer)
+        self.assertEqual(process.wait(DEADLINE), 1)  # nobody has read anything yet
+        with open(reader, encoding="utf-8") as stderr:
+            lines = stderr.read().splitlines()
+        self.assertEqual(lines[:20000], [f"[default0]:{n}" for n in range(1, 20001)])
+        self.assertIn("Root Cause (first observed failure):", lines)
+
+    def test_a_reader_that_pauses_does_not_keep_the_agent_from_restarting(self):
+        script = self.script("#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT >$1\nexit 3\n")
+        ready = self.fifo()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                os.write(writer, b"." * 4096)
+        os.set_blocking(writer, True)
+        process = subprocess.Popen([DDPRUN, "--max-restarts=1", script, ready],
+                                   env={**QUIET, "LOGLEVEL": "INFO"}, stdin=subprocess.DEVNULL,
+                                   stderr=writer)
+        os.close(writer)
+        self.assertEqual(self.read_lines(ready, 2), ["0", "1"])
+        with open(reader, encoding="utf-8") as stderr:
+            text = stderr.read()
+        self.assertEqual(process.wait(DEADLINE), 1)
+        self.assertEqual(text.count("failed (exitcode: 3)"), 2, text)
 
     def test_a_file_size_limit_ends_neither_job_nor_worker(self):
         def limit():
