@@ -34,6 +34,11 @@ bool may_block(int fd) {
                                       (S_ISCHR(facts.st_mode) && ::isatty(fd) != 0));
 }
 
+bool is_character_device(int fd) {
+  struct stat facts {};
+  return ::fstat(fd, &facts) == 0 && S_ISCHR(facts.st_mode);
+}
+
 bool is_same(int one, int other) {
   struct stat a {};
   struct stat b {};
@@ -201,6 +206,7 @@ void Console::give_up() {
 
 Consoles::Consoles(asio::io_context& loop, int out_fd, int err_fd)
     : loop_(loop),
+      share_an_order_(is_same(out_fd, err_fd) && !is_character_device(out_fd)),
       out_(loop, out_fd),
       err_(is_same(out_fd, err_fd) ? nullptr : std::make_unique<Console>(loop, err_fd)) {}
 

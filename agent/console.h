@@ -118,6 +118,9 @@ class Consoles {
   Console& out() { return out_; }
   Console& err() { return err_ ? *err_ : out_; }
   const Console& err() const { return err_ ? *err_ : out_; }
+  // True where both are one file or pipe (2>&1): what goes to one of them and what goes to the
+  // other is read in the order in which it was written. Not of a terminal, nor of /dev/null.
+  bool share_an_order() const { return share_an_order_; }
   // Shows the log's lines on err() from now on: there they wait for a slow reader without us. On
   // the loop's thread.
   void take_log();
@@ -127,6 +130,7 @@ class Consoles {
  private:
   asio::io_context& loop_;
   bool has_log_ = false;
+  bool share_an_order_;
   Console out_;
   std::unique_ptr<Console> err_;  // none: out_ is both
 };

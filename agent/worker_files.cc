@@ -36,6 +36,12 @@ Result<OpenedFiles> WorkerFiles::open(const WorkerStart& worker) {
   auto err = open_stream(Kind::kErr, worker);
   if (!err) return err.error();
   opened.err = std::move(*err);
+  if (are_one_pipe(worker.local_rank)) {
+    opened.out = FileHandle(::fcntl(opened.err.get(), F_DUPFD_CLOEXEC, 0));
+    if (opened.out.get() < 0)
+      return Error(ErrorCode::kSystem,
+                   fmt::format("share a log pipe: {}", ::strerrordesc_np(errno)));
+  }
   return opened;
 }
 
@@ -81,6 +87,13 @@ WorkerFiles::Route WorkerFiles::route(Kind kind, int local_rank) const {
   const Console& err = consoles_.err();
   const bool through = kind == Kind::kErr && !err.is_terminal() && err.never_blocks();
   return through ? Route::kThrough : Route::kInherit;
+}
+
+// With `> job.log 2>&1` a worker's two streams have one order. It would be lost if stderr alone
+// took the way through us.
+bool WorkerFiles::are_one_pipe(int local_rank) const {
+  return consoles_.share_an_order() && route(Kind::kOut, local_rank) == Route::kInherit &&
+         route(Kind::kErr, local_rank) == Route::kThrough;
 }
 
 Result<FileHandle> WorkerFiles::open_stream(Kind kind, const WorkerStart& worker) {

@@ -36,8 +36,8 @@ struct WorkerStart {
 //   redirected                to its file
 //   tee'd                     to its file, and through us to the console
 //   neither, shown            to the console: inherited, but stderr passes through us where it is
-//   no
-//                             terminal (a program may ask), so that the failure report can quote it
+//                             no terminal (a program may ask), so that the failure report can quote
+//                             it; stdout then too where both are one file (2>&1), in one pipe
 //   neither, or tee'd, hidden to its file: kept from the console it must not be lost
 // and with --log-dir=/dev/null to the console, or, hidden, nowhere.
 class WorkerFiles {
@@ -72,6 +72,7 @@ class WorkerFiles {
   Result<void> begin_attempt(int attempt);
   Result<void> make_screen(Kind kind, int attempt);
   Route route(Kind kind, int local_rank) const;
+  bool are_one_pipe(int local_rank) const;
   Result<FileHandle> open_stream(Kind kind, const WorkerStart& worker);
   Result<FileHandle> open_tee(Kind kind, const WorkerStart& worker);
   Result<FileHandle> open_through(const WorkerStart& worker);

@@ -145,6 +145,35 @@ TEST_F(WorkerFilesTest, WithoutALogFolderNothingIsAFile) {
   EXPECT_EQ(files->written_error_file(0, 0), "");
 }
 
+TEST_F(WorkerFilesTest, InOneFileStdoutAndStderrKeepTheirOrder) {
+  consoles = std::make_unique<Consoles>(loop, out_fd.get(), out_fd.get());
+  config.streams.resize(3);
+  config.streams[1] = {.redirect_stdout = true};
+  make(folder / "logs");
+  auto opened = files->open({});
+  ASSERT_TRUE(opened.has_value());
+  for (int line = 0; line < 3; ++line) {
+    ASSERT_EQ(::write(opened->out.get(), "out\n", 4), 4);
+    ASSERT_EQ(::write(opened->err.get(), "err\n", 4), 4);
+  }
+  opened = OpenedFiles();
+  pipes.drain();
+  consoles->flush();
+  EXPECT_EQ(out(), "out\nerr\nout\nerr\nout\nerr\n");
+  EXPECT_EQ(files->stderr_tail(0, 0).back(), "err");
+  run({.local_rank = 1});
+  EXPECT_EQ(worker_file(1, "stdout.log"), "out\n") << "asked for: a file";
+}
+
+TEST_F(WorkerFilesTest, ToDevNullStdoutIsInheritedThoughStderrIsTheSame) {
+  const FileHandle nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  consoles = std::make_unique<Consoles>(loop, nowhere.get(), nowhere.get());
+  make(folder / "logs");
+  run({});
+  EXPECT_TRUE(inherits_out);
+  EXPECT_EQ(files->stderr_tail(0, 0), Lines{"err"});
+}
+
 TEST_F(WorkerFilesTest, OnATerminalStderrIsInheritedToo) {
   const FileHandle leader(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   ASSERT_EQ(::grantpt(leader.get()) + ::unlockpt(leader.get()), 0);

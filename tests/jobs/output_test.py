@@ -224,6 +224,13 @@ class Console(OutputTest):
         self.assertEqual(process.wait(DEADLINE), 1)
         self.assertEqual(text.count("failed (exitcode: 3)"), 2, text)
 
+    def test_stdout_and_stderr_of_one_file_keep_their_order(self):
+        script = self.script("#!/bin/sh\nfor i in $(seq 500); do echo $i; echo err $i >&2; done\n")
+        with open(self.folder / "job.log", "w+", encoding="utf-8") as log:
+            subprocess.run([DDPRUN, script], env=QUIET, stdout=log, stderr=log, check=True)
+            log.seek(0)
+            self.assertEqual(log.read(), "".join(f"{i}\nerr {i}\n" for i in range(1, 501)))
+
     def test_a_file_size_limit_ends_neither_job_nor_worker(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
