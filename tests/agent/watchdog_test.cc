@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <string>
 
 #include "agent/file_handle.h"
+#include "proto/log.h"
 #include "tests/agent/temporary_folder.h"
 
 namespace ddprun::agent {
@@ -48,13 +51,23 @@ TEST_F(WatchdogTest, ADeadlineBeyondAllTimeNeitherFiresNorKeepsTheLoopBusy) {
   }
 }
 
-TEST_F(WatchdogTest, KillsTheProcessThatMissedItsDeadline) {
+// The word on it may wait for a console.
+TEST_F(WatchdogTest, KillsTheProcessThatMissedItsDeadlineAndThenSaysSo) {
   const pid_t late = ::fork();
   if (late == 0) {
     while (true) ::pause();
   }
+  siginfo_t dead{};
+  log::set_writer([&](std::string_view) {
+    pollfd ended{static_cast<int>(::syscall(SYS_pidfd_open, late, 0)), POLLIN, 0};
+    ::poll(&ended, 1, 10'000);
+    ::close(ended.fd);
+    ::waitid(P_PID, static_cast<id_t>(late), &dead, WEXITED | WNOHANG | WNOWAIT);
+  });
   ask(late, "1");
   loop.run_one();
+  log::set_writer(nullptr);
+  EXPECT_EQ(dead.si_pid, late) << "dead before the word";
   int status = 0;
   EXPECT_EQ(::waitpid(late, &status, 0), late);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
