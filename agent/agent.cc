@@ -155,38 +155,22 @@ void Agent::handle_signal(int received) {
 }
 
 void Agent::handle(const rendezvous::News& news) {
-  struct Tell {
-    Lifecycle& lifecycle;
-    Actions operator()(const rendezvous::RoundPublished& it) const {
-      return lifecycle.round_published(it, now());
-    }
-    Actions operator()(const rendezvous::RoundBroken& it) const {
-      return lifecycle.round_broken(it, now());
-    }
-    Actions operator()(const rendezvous::JobEnded& it) const {
-      return lifecycle.job_ended(it, now());
-    }
-    Actions operator()(const rendezvous::LinkLost& it) const {
-      return lifecycle.link_lost(it, now());
-    }
-  };
-  if (const auto* broken = std::get_if<rendezvous::RoundBroken>(&news)) {
-    say(notices_.restarting(broken->cause, lifecycle_.round().restart_count + 1,
-                            config_.restarts.max_restarts));
-  }
-  perform(std::visit(Tell{lifecycle_}, news));
+  const auto* broken = std::get_if<rendezvous::RoundBroken>(&news);
+  if (broken != nullptr && broken->round == lifecycle_.round().number) tell_restart(broken->cause);
+  perform(lifecycle_.told(news, now()));
 }
 
 void Agent::reap() {
-  for (const WorkerExit& exit : children_.reap()) {
+  const std::vector<WorkerExit> exits = children_.reap();
+  for (const WorkerExit& exit : exits) {
     if (exit.failed()) {
       log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                             exit.exit_code, exit.local_rank, exit.pid, config_.entry));
     }
     if (watchdog_) watchdog_->forget(exit.pid);
     tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
-    perform(lifecycle_.worker_exited(exit, now()));
   }
+  if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
 }
 
 // The guardian was killed: nothing may survive us, and nobody waits for a report.
@@ -268,9 +252,9 @@ void Agent::start_worker(int local_rank) {
   const auto pid = spec ? children_.spawn(*spec) : Result<pid_t>(spec.error());
   if (pid) return;
   log::error(pid.error().message());
-  asio::post(loop_, [this, local_rank] {
-    perform(lifecycle_.worker_exited(
-        {.local_rank = local_rank, .exit_code = 1, .exec_errno = EAGAIN}, now()));
+  asio::post(loop_, [this, local_rank, why = pid.error().message()] {
+    perform(lifecycle_.worker_exited({.local_rank = local_rank, .exit_code = 1, .start_error = why},
+                                     now()));
   });
 }
 
@@ -297,7 +281,10 @@ void Agent::perform(const SignalWorkers& action) { children_.ask_to_end(action.s
 
 void Agent::perform(const SignalShells& action) { children_.ask_shells_again(action.signo); }
 
-void Agent::perform(const KillWorkers& /*action*/) { children_.signal_groups(SIGKILL); }
+void Agent::perform(const KillWorkers& /*action*/) {
+  children_.signal_groups(SIGKILL);
+  asio::post(loop_, [this] { reap(); });  // workers that were dead already, kept for their groups
+}
 
 void Agent::perform(const ReportFailure& action) {
   link_->attendance().report_failure(lifecycle_.round().number, action.failure);
@@ -375,6 +362,13 @@ void Agent::tell(EventState state, const std::optional<WorkerExit>& worker) {
                   .worker = worker,
                   .rank = seated ? lifecycle_.own_seat().first_rank + worker->local_rank : 0},
                  config_, lifecycle_.round().restart_count));
+}
+
+void Agent::tell_restart(const rendezvous::Failure& cause) {
+  const int restarts = lifecycle_.round().restart_count + 1;
+  const std::string line = notices_.restarting(cause, restarts, config_.restarts);
+  if (line.empty()) log::info(fmt::format("restart {}: {}", restarts, cause.message));
+  say(line);
 }
 
 void Agent::say(const std::string& text) {

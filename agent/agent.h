@@ -66,6 +66,7 @@ class Agent {
   Result<SpawnSpec> spawn_spec(int local_rank);
   void show_waiting();
   void tell(EventState state, const std::optional<WorkerExit>& worker = std::nullopt);
+  void tell_restart(const rendezvous::Failure& cause);
   void say(const std::string& text);
   void sweep(std::chrono::milliseconds limit);
   void set_timer();

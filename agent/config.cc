@@ -1,6 +1,7 @@
 #include "agent/config.h"
 
 #include <algorithm>
+#include <array>
 
 namespace ddprun::agent {
 
@@ -16,12 +17,15 @@ std::vector<int> handled_signals(const SignalPlan& plan) {
   return signals;
 }
 
-// USR1 and USR2 are for the workers, unless the user gave them another meaning.
+// USR1 and USR2 are for the workers, unless the user gave them another meaning; so is whatever else
+// the user maps a signal to, unless it ends programs.
 SignalMeaning meaning_of(const SignalPlan& plan, int received) {
   const auto mapped = plan.map.find(received);
   const int signo = mapped == plan.map.end() ? received : mapped->second;
-  const bool stops = std::find(plan.stop.begin(), plan.stop.end(), signo) != plan.stop.end();
-  return {signo, !stops && (signo == SIGUSR1 || signo == SIGUSR2)};
+  constexpr std::array kEnding = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  const bool stops = std::find(plan.stop.begin(), plan.stop.end(), signo) != plan.stop.end() ||
+                     std::find(kEnding.begin(), kEnding.end(), signo) != kEnding.end();
+  return {signo, !stops};
 }
 
 }  // namespace ddprun::agent

@@ -82,8 +82,14 @@ std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
 
 }  // namespace
 
-std::vector<pid_t> descendants(pid_t root) {
+std::set<pid_t> own_children() {
+  const std::vector<pid_t> children = children_of(::getpid());
+  return {children.begin(), children.end()};
+}
+
+std::vector<pid_t> descendants(pid_t root, const std::set<pid_t>& spared) {
   std::vector<pid_t> found = children_of(root);
+  std::erase_if(found, [&spared](pid_t pid) { return spared.contains(pid); });
   for (std::size_t next = 0; next < found.size(); ++next) {
     for (const pid_t child : children_of(found[next])) {
       // A process that moves up while we read (its parent died) may be met twice.
@@ -93,20 +99,24 @@ std::vector<pid_t> descendants(pid_t root) {
   return found;
 }
 
-std::vector<Stuck> end_descendants(std::chrono::milliseconds limit) {
+std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::set<pid_t>& spared) {
   const Clock::time_point deadline = Clock::now() + limit;
   std::set<pid_t> signalled;
-  while (has_children()) {
+  // The kernel's word that there is no child is the best; with spared ones, our own look must do.
+  const auto anything_left = [&spared] {
+    return spared.empty() ? has_children() : !descendants(::getpid(), spared).empty();
+  };
+  while (anything_left()) {
     // A process whose parent dies while we read moves up to us and may be in no list that we read.
     // So look again until nothing new turns up, and only then wait.
     bool found_new = false;
-    for (const pid_t pid : descendants(::getpid())) {
+    for (const pid_t pid : descendants(::getpid(), spared)) {
       found_new = signalled.insert(pid).second || found_new;
       ::kill(pid, SIGKILL);
     }
     reap_dead(signalled);
-    if (Clock::now() >= deadline) return name_all(descendants(::getpid()));
-    if (found_new || !has_children()) continue;
+    if (Clock::now() >= deadline) return name_all(descendants(::getpid(), spared));
+    if (found_new || !anything_left()) continue;
     wait_for_a_death(deadline);
     reap_dead(signalled);
   }

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,11 @@ namespace ddprun::agent {
 inline constexpr std::chrono::milliseconds kSweepLimit{5000};
 
 // Every live descendant of `root` (not `root` itself), from /proc/<pid>/task/<tid>/children
-// (proc(5)).
-std::vector<pid_t> descendants(pid_t root);
+// (proc(5)); `spared` children of it and all below them are left out.
+std::vector<pid_t> descendants(pid_t root, const std::set<pid_t>& spared = {});
+
+// The direct children of this process.
+std::set<pid_t> own_children();
 
 // A process that SIGKILL did not end within the limit.
 struct Stuck {
@@ -30,7 +34,9 @@ struct Stuck {
 
 // SIGKILLs all descendants of the calling process, reaps them, and repeats until there are none or
 // `limit` has passed. Returns those left. Children that are reaped here are lost to waitpid: call
-// it when no worker is alive, or when nobody will ask for their status any more.
-std::vector<Stuck> end_descendants(std::chrono::milliseconds limit = kSweepLimit);
+// it when no worker is alive, or when nobody will ask for their status any more. `spared` children
+// were here before us (`monitor & exec ddprun …`): they and what is below them live on.
+std::vector<Stuck> end_descendants(std::chrono::milliseconds limit = kSweepLimit,
+                                   const std::set<pid_t>& spared = {});
 
 }  // namespace ddprun::agent

@@ -1,8 +1,10 @@
 #include "agent/guardian.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +12,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "agent/children.h"
 #include "agent/descendants.h"
@@ -25,6 +29,8 @@ namespace {
 // What the guardian passes on to the agent. SIGTSTP, SIGTTIN and SIGTTOU keep their meaning: a
 // stopped guardian does not stop the job, as a stopped torchrun does not.
 constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+
+constexpr int kSweeperPatienceMs = 200;
 
 sigset_t watched_signals(const std::vector<int>& job_signals) {
   sigset_t set;
@@ -58,10 +64,32 @@ int watch(pid_t agent, const sigset_t& watched) {
   return status;
 }
 
+// Looks for leftovers in a process of its own: it may take long, and for ever where a process hangs
+// in the kernel. `agent_pipe` is what must not be held open by it.
+pid_t start_sweeper(int agent_pipe) {
+  const pid_t sweeper = ::fork();
+  if (sweeper != 0) return sweeper;
+  ::close(agent_pipe);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::prctl(PR_SET_NAME, "ddp-sweep");
+  end_leftovers();
+  ::_exit(0);
+}
+
+// A job of a moment waits a moment for it; it must not hold a host up.
+void end_sweeper(pid_t sweeper) {
+  if (sweeper < 0) return;
+  // syscall() returns long; a file descriptor fits in an int.
+  const FileHandle process(static_cast<int>(::syscall(SYS_pidfd_open, sweeper, 0)));
+  pollfd ended{process.get(), POLLIN, 0};
+  if (process.get() < 0 || ::poll(&ended, 1, kSweeperPatienceMs) > 0) return;
+  ::kill(sweeper, SIGKILL);
+}
+
 // The agent cleans up after itself, unless it was killed.
-void clean_up(const GuardedJob& job, const char* temporary_folder) {
+void clean_up(const GuardedJob& job, const char* temporary_folder, const std::set<pid_t>& spared) {
   end_job_cgroup(job.cookie);
-  for (const Stuck& left : end_descendants()) {
+  for (const Stuck& left : end_descendants(kSweepLimit, spared)) {
     std::fprintf(
         stderr,
         "ddprun: process %d (%s) does not end after SIGKILL; it waits in the kernel in %s; left\n",
@@ -72,14 +100,17 @@ void clean_up(const GuardedJob& job, const char* temporary_folder) {
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
 }
 
-int guard(pid_t agent, const GuardedJob& job, const char* temporary_folder) {
-  end_leftovers();
+int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const char* temporary_folder,
+          std::set<pid_t> spared) {
+  const pid_t sweeper = start_sweeper(agent_pipe);
   const int status = watch(agent, watched_signals(job.signals));
+  end_sweeper(sweeper);
+  spared.insert(sweeper);  // one that hangs in the kernel is not waited for
   if (WIFEXITED(status)) {
-    end_descendants();
+    end_descendants(kSweepLimit, spared);
     return WEXITSTATUS(status);
   }
-  clean_up(job, temporary_folder);
+  clean_up(job, temporary_folder, spared);
   std::fprintf(stderr, "ddprun: the agent was killed by %s; all its processes were ended\n",
                signal_name(WTERMSIG(status)).c_str());
   return kExitSignalBase + WTERMSIG(status);
@@ -96,6 +127,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLin
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   int alive[2];
   const pid_t guardian = ::getpid();
+  std::set<pid_t> earlier = own_children();  // `monitor & exec ddprun …`: not ours to end
   void* note =
       ::mmap(nullptr, kNoteBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
@@ -107,7 +139,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLin
   link.temporary_folder = static_cast<char*>(note);  // zeros: no folder
   if (child > 0) {
     ::close(alive[0]);
-    return guard(child, job, link.temporary_folder);
+    return guard(child, alive[1], job, link.temporary_folder, std::move(earlier));
   }
   ::close(alive[1]);
   // A session of its own: a Ctrl-C of the terminal or a `kill -9 %1` of the shell hits the guardian

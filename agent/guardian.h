@@ -1,9 +1,9 @@
 // The process that the user started. It forks the agent and then only forwards signals, waits, and,
 // when the agent has ended in any way, SIGKILL included, ends every descendant that it inherits.
 // The agent in turn ends everything when the guardian dies: whichever of the two is killed, the
-// other cleans up. Both are subreapers, so nothing escapes by forking twice or by setsid. While the
-// agent starts, it looks for what launchers that are gone left here. Small on purpose: no threads,
-// nothing that can fail late.
+// other cleans up. Both are subreapers, so nothing escapes by forking twice or by setsid. A
+// third process, short-lived, looks beside the start for what launchers that are gone left here.
+// Small on purpose: no threads, nothing that can fail late.
 #pragma once
 
 #include <cstddef>

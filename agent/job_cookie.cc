@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -29,8 +32,17 @@ std::uint64_t own_pid_namespace() {
   return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
 }
 
+// Whether /proc numbers processes as we do: it is of another pid namespace where one was unshared
+// without mounting it anew.
+bool proc_is_ours() {
+  std::array<char, 32> text{};
+  const ssize_t length = ::readlink("/proc/self", text.data(), text.size());
+  return length > 0 &&
+         std::string(text.data(), static_cast<std::size_t>(length)) == std::to_string(::getpid());
+}
+
 // Field 22 of /proc/pid/stat; the name in field 2 may hold anything, also ')' (proc_pid_stat(5)).
-// Nothing for a process that is gone or a zombie.
+// 0 for a zombie: whatever it was runs no more. Nothing where it cannot be read.
 std::optional<std::uint64_t> start_time(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -41,7 +53,7 @@ std::optional<std::uint64_t> start_time(pid_t pid) {
   constexpr int kStartTime = 22;
   std::string field;
   for (int number = kState; number <= kStartTime && fields >> field; ++number) {
-    if (number == kState && (field == "Z" || field == "X")) return std::nullopt;
+    if (number == kState && (field == "Z" || field == "X")) return 0;
   }
   std::uint64_t ticks = 0;
   std::from_chars(field.data(), field.data() + field.size(), ticks);
@@ -74,8 +86,21 @@ JobCookie make_job_cookie() {
 }
 
 bool launcher_is_gone(const JobCookie& cookie) {
-  if (cookie.pid_namespace == 0 || cookie.pid_namespace != own_pid_namespace()) return false;
-  return start_time(cookie.launcher) != cookie.started;
+  if (cookie.started == 0 || cookie.pid_namespace == 0 ||
+      cookie.pid_namespace != own_pid_namespace() || !proc_is_ours())
+    return false;
+  if (::kill(cookie.launcher, 0) != 0 && errno == ESRCH) return true;
+  const auto started = start_time(cookie.launcher);
+  return started && *started != cookie.started;
+}
+
+std::optional<JobCookie> cookie_of_process(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/environ", pid), std::ios::binary);
+  const std::string prefix = std::string(kCookieVariable) + "=";
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.starts_with(prefix)) return parse_job_cookie(entry.substr(prefix.size()));
+  }
+  return std::nullopt;
 }
 
 }  // namespace ddprun::agent

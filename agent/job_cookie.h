@@ -32,7 +32,12 @@ std::optional<JobCookie> parse_job_cookie(std::string_view text);
 // A fresh one for a job whose launcher is this process.
 JobCookie make_job_cookie();
 
-// True only when the launcher was one of this pid namespace and no longer runs.
+// True only when it is sure that the launcher was one of this pid namespace and no longer runs.
+// What cannot be read (a /proc mounted with hidepid, or of another namespace) proves nothing.
 bool launcher_is_gone(const JobCookie& cookie);
+
+// The cookie in the environment that process `pid` was started with; nothing where there is none,
+// or it is not ours to read.
+std::optional<JobCookie> cookie_of_process(pid_t pid);
 
 }  // namespace ddprun::agent

@@ -1,16 +1,16 @@
 #include "agent/leftovers.h"
 
-#include <sys/types.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <map>
-#include <string>
 #include <string_view>
 
+#include "agent/file_handle.h"
 #include "agent/job_cgroup.h"
 #include "agent/job_cookie.h"
 #include "agent/shared_memory.h"
@@ -20,77 +20,108 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether a cookie's launcher is gone, asked once per cookie.
-class Launchers {
- public:
-  bool gone(std::string_view text) {
-    const auto cookie = parse_job_cookie(text);
-    if (!cookie) return false;
-    const auto [known, is_new] = gone_.try_emplace(cookie->text(), false);
-    if (is_new) known->second = launcher_is_gone(*cookie);
-    return known->second;
-  }
+constexpr pid_t kInit = 1;
 
- private:
-  std::map<std::string, bool> gone_;
-};
-
-// The cookie in the environment of `pid`; empty where there is none or it is not ours to read.
-std::string cookie_of(const fs::path& proc_folder) {
-  std::ifstream file(proc_folder / "environ", std::ios::binary);
-  const std::string prefix = std::string(kCookieVariable) + "=";
-  for (std::string entry; std::getline(file, entry, '\0');) {
-    if (entry.starts_with(prefix)) return entry.substr(prefix.size());
-  }
-  return {};
-}
-
-bool is_pid(const std::string& name) {
-  return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
-}
-
-std::size_t end_processes(Launchers& launchers) {
-  std::size_t ended = 0;
+// The names in `folder`; those read before it fails.
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
   std::error_code failed;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", failed)) {
-    const std::string name = entry.path().filename();
-    if (!is_pid(name)) continue;
-    const std::string cookie = cookie_of(entry.path());
-    if (cookie.empty() || !launchers.gone(cookie)) continue;
-    if (::kill(static_cast<pid_t>(std::stol(name)), SIGKILL) == 0) ++ended;
-  }
-  return ended;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed))
+    names.push_back(entry->path().filename());
+  return names;
 }
 
-// Names that begin with `prefix`, without it.
+// Field 4 of /proc/pid/stat (proc_pid_stat(5)); 0 where it cannot be read.
+pid_t parent_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  constexpr std::size_t kState = 4;  // ") S "
+  return text.size() > name_end + kState ? std::atoi(text.c_str() + name_end + kState) : 0;
+}
+
+std::map<pid_t, Process> all_processes() {
+  std::map<pid_t, Process> processes;
+  for (const std::string& name : names_in("/proc")) {
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t pid = std::atoi(name.c_str());
+    const auto cookie = cookie_of_process(pid);
+    processes[pid] = {parent_of(pid), cookie ? std::optional(cookie->text()) : std::nullopt};
+  }
+  return processes;
+}
+
+std::set<std::string> gone_launchers(const std::map<pid_t, Process>& processes) {
+  std::set<std::string> gone;
+  for (const auto& [pid, process] : processes) {
+    if (!process.cookie || gone.contains(*process.cookie)) continue;
+    const auto cookie = parse_job_cookie(*process.cookie);
+    if (cookie && launcher_is_gone(*cookie)) gone.insert(*process.cookie);
+  }
+  return gone;
+}
+
+// The number may be another process's by now: looks again once a descriptor holds the process.
+bool kill_if_still(pid_t pid, const Process& as_seen) {
+  // syscall() returns long; a file descriptor fits in an int.
+  const FileHandle process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (process.get() < 0) return false;
+  const auto cookie = cookie_of_process(pid);
+  if (!cookie || cookie->text() != as_seen.cookie) return false;
+  return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
+}
+
+// Calls `act` with what follows `prefix` in the names of `folder`, for launchers that are gone.
 template <typename Act>
-void for_each_named(const std::string& folder, const std::string& prefix, Act act) {
-  std::error_code failed;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with(prefix)) act(name.substr(prefix.size()));
+void for_each_gone(const std::string& folder, const std::string& prefix, Act act) {
+  for (const std::string& name : names_in(folder)) {
+    if (!name.starts_with(prefix)) continue;
+    const auto cookie = parse_job_cookie(std::string_view(name).substr(prefix.size()));
+    if (cookie && launcher_is_gone(*cookie)) act(cookie->text());
   }
 }
 
-void end_cgroups(Launchers& launchers) {
+void end_cgroups() {
   const std::string folder = own_cgroup_folder();
-  if (folder.empty()) return;
-  for_each_named(folder, kCgroupPrefix, [&](const std::string& cookie) {
-    if (launchers.gone(cookie)) end_job_cgroup(cookie);
-  });
+  if (!folder.empty()) for_each_gone(folder, kCgroupPrefix, end_job_cgroup);
 }
 
 }  // namespace
 
+std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
+                              const std::set<std::string>& gone, pid_t self) {
+  const auto known = [&processes](pid_t pid) { return processes.contains(pid); };
+  std::set<pid_t> ours;
+  std::set<std::string> innocent;
+  for (pid_t pid = self; known(pid) && ours.insert(pid).second; pid = processes.at(pid).parent) {
+    if (processes.at(pid).cookie) innocent.insert(*processes.at(pid).cookie);
+  }
+  std::vector<pid_t> orphans;
+  for (const auto& [pid, process] : processes) {
+    if (!process.cookie || !gone.contains(*process.cookie) || innocent.contains(*process.cookie))
+      continue;
+    pid_t top = pid;
+    std::size_t steps = 0;  // a list read while processes move may even hold a circle
+    while (known(processes.at(top).parent) && steps++ < processes.size() &&
+           processes.at(processes.at(top).parent).cookie == process.cookie)
+      top = processes.at(top).parent;
+    if (processes.at(top).parent == kInit && !ours.contains(pid)) orphans.push_back(pid);
+  }
+  return orphans;
+}
+
 std::size_t end_leftovers() {
-  Launchers launchers;
-  end_cgroups(launchers);
-  const std::size_t ended = end_processes(launchers);
-  for_each_named("/dev/shm", "ddprun-", [&](const std::string& cookie) {
-    if (const auto parsed = parse_job_cookie(cookie); parsed && launchers.gone(cookie))
-      remove_shared_memory(parsed->text());
-  });
-  end_cgroups(launchers);  // empty by now, most likely
+  end_cgroups();
+  const std::map<pid_t, Process> processes = all_processes();
+  std::size_t ended = 0;
+  for (const pid_t pid : orphans_of(processes, gone_launchers(processes), ::getpid())) {
+    if (kill_if_still(pid, processes.at(pid))) ++ended;
+  }
+  for_each_gone("/dev/shm", "ddprun-", remove_shared_memory);
+  end_cgroups();  // empty by now, most likely
   return ended;
 }
 

@@ -31,6 +31,22 @@ Actions Lifecycle::start() {
   return {JoinRound{}};
 }
 
+Actions Lifecycle::told(const rendezvous::News& news, Time now) {
+  struct Tell {
+    Lifecycle& self;
+    Time now;
+    Actions operator()(const rendezvous::RoundPublished& it) const {
+      return self.round_published(it, now);
+    }
+    Actions operator()(const rendezvous::RoundBroken& it) const {
+      return self.round_broken(it, now);
+    }
+    Actions operator()(const rendezvous::JobEnded& it) const { return self.job_ended(it, now); }
+    Actions operator()(const rendezvous::LinkLost& it) const { return self.link_lost(it, now); }
+  };
+  return std::visit(Tell{*this, now}, news);
+}
+
 Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time now) {
   if (phase_ != Phase::kJoining) return {};  // a round that we no longer want: we are leaving
   round_ = news.round;
@@ -76,21 +92,34 @@ Actions Lifecycle::link_lost(const rendezvous::LinkLost& news, Time now) {
   return drain(Verdict::kEnd, SIGTERM, now);
 }
 
-Actions Lifecycle::worker_exited(const WorkerExit& exit, Time now) {
-  DDPRUN_ASSERT(live_ > 0);
-  --live_;
+Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time now) {
   const bool draining = phase_ == Phase::kDraining;
-  ended_.push_back({exit, started_, now, draining});
+  DDPRUN_ASSERT(draining || phase_ == Phase::kRunning);
+  const WorkerExit* first_failure = nullptr;
+  for (const WorkerExit& exit : at_once) {
+    DDPRUN_ASSERT(live_ > 0);
+    --live_;
+    ended_.push_back({exit, started_, now, draining && stopped_by_us(exit)});
+    if (exit.failed() && first_failure == nullptr) first_failure = &exit;
+  }
   if (draining) return live_ == 0 ? drained() : Actions{};
-  DDPRUN_ASSERT(phase_ == Phase::kRunning);
-  if (exit.failed()) {
-    Actions actions = {ReportFailure{describe(exit)}};
+  if (first_failure != nullptr) {
+    Actions actions = {ReportFailure{describe(*first_failure)}};
     append(actions, drain(Verdict::kOpen, SIGTERM, now));
     return actions;
   }
   if (live_ > 0) return {};
   phase_ = Phase::kFinished;
   return {ReportSuccess{}};
+}
+
+// A signal that nobody here sent, such as SIGSEGV, is its own death also after the request to end;
+// an exit code may be its answer to the request.
+bool Lifecycle::stopped_by_us(const WorkerExit& exit) const {
+  if (exit.exec_errno != 0 || !exit.start_error.empty()) return false;
+  if (exit.exit_code >= 0) return true;
+  const int signo = -exit.exit_code;
+  return signo == closing_signal_ || signo == ending_.signal || (signo == SIGKILL && killed_);
 }
 
 Actions Lifecycle::stop_requested(int signo, Time now) {
@@ -101,13 +130,15 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
   ending_.signal = signo;
   if (verdict_ ==
       Verdict::kEnd) {  // already ending for another reason: pass it on, the grace goes on
-    if (closing_signal_ != 0) closing_signal_ = signo;
+    closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
-  Actions actions = {LeaveJob{{.hostname = policy_.hostname,
-                               .message = fmt::format("the launcher on {} received {}",
-                                                      policy_.hostname, signal_name(signo))}}};
-  append(actions, drain(Verdict::kEnd, signo, now));
+  // The workers first: telling a rendezvous that does not answer takes its time.
+  Actions actions = drain(Verdict::kEnd, signo, now);
+  const LeaveJob leave{{.hostname = policy_.hostname,
+                        .message = fmt::format("the launcher on {} received {}", policy_.hostname,
+                                               signal_name(signo))}};
+  actions.insert(phase_ == Phase::kDone ? actions.begin() : actions.end(), leave);
   return actions;
 }
 
@@ -126,7 +157,7 @@ Actions Lifecycle::time_passed(Time now) {
   if (live_ == 0) return {};
   if (!killed_ && now < kill_at_) {
     look_at_ = kill_at_;
-    return {SignalShells{std::exchange(closing_signal_, 0)}};
+    return {SignalShells{closing_signal_}};
   }
   if (!killed_) return kill(now);
   // Not even SIGKILL ended them: no new attempt beside a worker that may hold a GPU.
@@ -187,7 +218,9 @@ Finish Lifecycle::finish() const {
 rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
   const int rank = own_seat().first_rank + exit.local_rank;
   std::string how;
-  if (exit.exec_errno != 0) {
+  if (!exit.start_error.empty()) {
+    how = "could not be started: " + exit.start_error;
+  } else if (exit.exec_errno != 0) {
     how = fmt::format("could not be started: {}", ::strerrordesc_np(exit.exec_errno));
   } else if (exit.exit_code < 0) {
     how = fmt::format("was killed by {}", signal_name(-exit.exit_code));

@@ -28,8 +28,9 @@ namespace ddprun::agent {
 struct WorkerExit {
   int local_rank = 0;
   int pid = 0;
-  int exit_code = 0;   // its exit status, or minus the signal that killed it
-  int exec_errno = 0;  // not 0: it never started, execve failed with this errno
+  int exit_code = 0;          // its exit status, or minus the signal that killed it
+  int exec_errno = 0;         // not 0: it never started, execve failed with this errno
+  std::string start_error{};  // not empty: there was not even a process, for this reason
 
   bool failed() const { return exit_code != 0; }
   bool operator==(const WorkerExit&) const = default;
@@ -64,7 +65,7 @@ struct EndedWorker {
   WorkerExit exit;
   Time started{};
   Time ended{};
-  bool stopped_by_us = false;  // it was still running when we began to stop the workers
+  bool stopped_by_us = false;  // it still ran when it was asked to end, and did not end otherwise
 };
 
 enum class Phase { kIdle, kJoining, kRunning, kFinished, kDraining, kDone };
@@ -96,12 +97,16 @@ class Lifecycle {
   explicit Lifecycle(Policy policy) : policy_(std::move(policy)) {}
 
   Actions start();
+  // What the rendezvous says; one of the four below.
+  Actions told(const rendezvous::News& news, Time now);
   Actions round_published(const rendezvous::RoundPublished& news, Time now);
   Actions round_broken(const rendezvous::RoundBroken& news, Time now);
   Actions job_ended(const rendezvous::JobEnded& news, Time now);
   Actions link_lost(const rendezvous::LinkLost& news, Time now);
-  // Every spawned worker ends in exactly one of these, also one whose execve failed.
-  Actions worker_exited(const WorkerExit& exit, Time now);
+  // Every spawned worker ends in exactly one of these, also one whose execve failed. `at_once`:
+  // workers that were dead already when the first of them was told; none of them was stopped by us.
+  Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }
+  Actions workers_exited(const std::vector<WorkerExit>& at_once, Time now);
   // A signal that means "end the job". The first is passed on and starts the grace; a second kills
   // at once.
   Actions stop_requested(int signo, Time now);
@@ -131,6 +136,7 @@ class Lifecycle {
   enum class Verdict { kOpen, kRestart, kEnd };
 
   Actions drain(Verdict verdict, int signo, Time now);
+  bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
   Actions kill(Time now);
   rendezvous::Failure describe(const WorkerExit& exit) const;
@@ -144,7 +150,7 @@ class Lifecycle {
   Time started_{};
   Time look_at_ = Time::max();
   Time kill_at_ = Time::max();        // end of the grace of the drain under way
-  int closing_signal_ = 0;            // what shells are yet to be asked with; 0: nothing
+  int closing_signal_ = 0;            // of the drain under way or the last one
   bool workers_started_ = false;      // in this round or an earlier one
   bool killed_ = false;               // SIGKILL was sent to the workers of this round
   Verdict verdict_ = Verdict::kOpen;  // while draining: what comes after the last worker

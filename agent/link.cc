@@ -21,7 +21,10 @@ namespace {
 Attendance::NewsHandler telling_who_has_the_port(Attendance::NewsHandler news,
                                                  std::string refusal) {
   return [news = std::move(news), refusal = std::move(refusal)](rendezvous::News item) {
-    if (auto* lost = std::get_if<rendezvous::LinkLost>(&item)) {
+    auto* lost = std::get_if<rendezvous::LinkLost>(&item);
+    const bool nobody_answered = lost != nullptr && (lost->error.code() == ErrorCode::kTimedOut ||
+                                                     lost->error.code() == ErrorCode::kUnavailable);
+    if (nobody_answered) {
       lost->error =
           Error(lost->error.code(),
                 fmt::format("{}; this host could not serve the endpoint itself: {} (is it "

@@ -28,10 +28,11 @@ std::string Notices::started(const rendezvous::Round& round, const std::string& 
   return text;
 }
 
-std::string Notices::restarting(const rendezvous::Failure& cause, int restarts, int max_restarts) {
-  return line(fmt::format("{}; restart {} of {}",
-                          cause.message.empty() ? "a worker failed" : cause.message, restarts,
-                          max_restarts));
+std::string Notices::restarting(const rendezvous::Failure& cause, int restarts,
+                                const RestartPlan& plan) {
+  const std::string of = plan.window.count() > 0 ? "" : fmt::format(" of {}", plan.max_restarts);
+  return line(fmt::format("{}; restart {}{}",
+                          cause.message.empty() ? "a worker failed" : cause.message, restarts, of));
 }
 
 std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,

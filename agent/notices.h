@@ -7,11 +7,12 @@
 #include <optional>
 #include <string>
 
+#include "agent/config.h"
 #include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {
 
-// Further lines are left to LOGLEVEL=INFO.
+// Further restarts are only logged, at LOGLEVEL=INFO.
 inline constexpr int kOwnLines = 5;
 
 class Notices {
@@ -20,7 +21,7 @@ class Notices {
 
   // What to write on stderr, newline included; empty: nothing.
   std::string started(const rendezvous::Round& round, const std::string& log_folder);
-  std::string restarting(const rendezvous::Failure& cause, int restarts, int max_restarts);
+  std::string restarting(const rendezvous::Failure& cause, int restarts, const RestartPlan& plan);
   // Written over itself (\r, no newline) while nodes are awaited. `where` is the endpoint.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
                       std::chrono::seconds limit);

@@ -89,7 +89,8 @@ void read_virtual_devices(Reading& reading) {
   const char* variable =
       reading.env("HIP_VISIBLE_DEVICES") ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
   const auto list = reading.env(variable);
-  std::string_view rest = list.value_or("");
+  const std::string text = list.value_or("");
+  std::string_view rest = text;
   bool more = true;
   for (int rank = 0; rank < reading.options.workers_per_node; ++rank) {
     if (!list) {

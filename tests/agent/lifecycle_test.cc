@@ -147,6 +147,35 @@ TEST_F(LifecycleTest, WorkersStoppedByUsAreMarkedAndNotReportedAsFailures) {
   EXPECT_TRUE(cycle.ended()[1].stopped_by_us);
 }
 
+TEST_F(LifecycleTest, WorkersThatDiedTogetherWereNotStoppedByUs) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.workers_exited({exit(1, 3), exit(0, -SIGSEGV)}, now)),
+            (Names{"failure:3"}));
+  EXPECT_FALSE(cycle.ended()[0].stopped_by_us);
+  EXPECT_FALSE(cycle.ended()[1].stopped_by_us);
+}
+
+TEST_F(LifecycleTest, ACrashAfterTheRequestToEndIsNoAnswerToIt) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.worker_exited(exit(0, -SIGSEGV), now);
+  EXPECT_FALSE(cycle.ended()[1].stopped_by_us);
+}
+
+TEST_F(LifecycleTest, ASigkillIsOursOnlyAfterTheGrace) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.worker_exited(exit(0, -SIGKILL), now);
+  EXPECT_FALSE(cycle.ended()[1].stopped_by_us);
+  cycle.round_broken(RoundBroken{1, {}}, now);
+  run_round(2);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.time_passed(now + kPatience);
+  cycle.time_passed(now + kGrace);
+  cycle.worker_exited(exit(0, -SIGKILL), now + kGrace);
+  EXPECT_TRUE(cycle.ended()[1].stopped_by_us);
+}
+
 TEST_F(LifecycleTest, APeersFailureStopsOurWorkersAndCostsNothingElse) {
   run_round(4);
   EXPECT_EQ(names(cycle.round_broken(RoundBroken{4, {}}, now)), Names{"SIGTERM"});
@@ -195,7 +224,7 @@ TEST_F(LifecycleTest, ASecondFailureWhileDrainingDoesNotMoveTheDeadline) {
 
 TEST_F(LifecycleTest, ASignalIsPassedOnAndEndsTheJob) {
   run_round(1);
-  EXPECT_EQ(names(cycle.stop_requested(SIGINT, now)), (Names{"leave", "SIGINT"}));
+  EXPECT_EQ(names(cycle.stop_requested(SIGINT, now)), (Names{"SIGINT", "leave"}));
   cycle.worker_exited(exit(0, 0), now);
   EXPECT_EQ(names(cycle.worker_exited(exit(1, 0), now)), Names{"finish:1"});
   EXPECT_EQ(cycle.ending().signal, SIGINT);

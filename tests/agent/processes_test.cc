@@ -276,9 +276,20 @@ TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
   Output output;
   const std::string gate = testing::TempDir() + "ddprun_gate_" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
-  SpawnSpec spec = shell(0, "sh -c 'trap \"read word < " + gate +
-                                "; echo saved; exit 0\" TERM; echo ready; "
-                                "while :; do sleep 300 & wait; done'; exit 5");
+  SpawnSpec spec = shell(0,
+                         "python3 -c '\n"
+                         "import os, signal\n"
+                         "def save(*_):\n"
+                         "    open(\"" +
+                             gate +
+                             "\").readline()\n"
+                             "    os.write(1, b\"saved\\n\")\n"
+                             "    os._exit(0)\n"
+                             "signal.signal(signal.SIGTERM, save)\n"
+                             "os.write(1, b\"ready\\n\")\n"
+                             "while True:\n"
+                             "    signal.pause()\n"
+                             "'; exit 5");
   spec.out = output.writer();
   ASSERT_TRUE(children.spawn(spec).has_value());
   spec.out.close();

@@ -12,6 +12,7 @@
 #include "agent/evidence.h"
 #include "agent/exit_code.h"
 #include "agent/job_cookie.h"
+#include "agent/leftovers.h"
 #include "agent/notices.h"
 #include "agent/timer_table.h"
 #include "agent/worker_variables.h"
@@ -135,10 +136,49 @@ TEST(JobCookie, SaysWhoStartedTheJob) {
   JobCookie gone = own;
   ++gone.started;  // another process has the pid now
   EXPECT_TRUE(launcher_is_gone(gone));
+  JobCookie unsure = gone;
+  unsure.started = 0;
+  EXPECT_FALSE(launcher_is_gone(unsure));
   gone.pid_namespace += 1;  // not ours to judge
   EXPECT_FALSE(launcher_is_gone(gone));
   for (const char* text : {"", "c0ffee", "1-2-3", "1-2-3-", "a-2-3-x", "1--3-x", "1-0-3-x"})
     EXPECT_EQ(parse_job_cookie(text), std::nullopt) << text;
+}
+
+class Leftovers : public testing::Test {
+ protected:
+  // 1 init, 10 a shell, 20 ddprun itself (`self`); the others are for the test.
+  std::map<pid_t, Process> processes{{1, {0}}, {10, {1}}, {20, {10}}};
+  const std::set<std::string> gone{"dead"};
+  std::vector<pid_t> found() const { return orphans_of(processes, gone, 20); }
+};
+
+TEST_F(Leftovers, AreOrphansOfInitAndAllBelowThem) {
+  processes[30] = {1, "dead"};
+  processes[31] = {30, "dead"};
+  processes[32] = {1, "alive"};
+  processes[33] = {1};
+  EXPECT_EQ(found(), (std::vector<pid_t>{30, 31}));
+}
+
+TEST_F(Leftovers, AreNotWhatALivingParentStartedWithAnOldEnvironment) {
+  processes[40] = {1};           // a daemon, told by a worker to start something
+  processes[41] = {40, "dead"};  // with that worker's environment
+  processes[42] = {41, "dead"};
+  EXPECT_EQ(found(), std::vector<pid_t>{});
+}
+
+TEST_F(Leftovers, AreNeverUsNorWhatSharesOurEnvironment) {
+  processes[10] = {1, "dead"};  // a shell that took over a worker's environment
+  processes[20] = {10, "dead"};
+  processes[50] = {1, "dead"};  // and what it left in the background
+  EXPECT_EQ(found(), std::vector<pid_t>{});
+}
+
+TEST_F(Leftovers, AListReadWhileProcessesMoveMayHoldACircle) {
+  processes[60] = {61, "dead"};
+  processes[61] = {60, "dead"};
+  EXPECT_EQ(found(), std::vector<pid_t>{});
 }
 
 TEST(Notices, AreFewAndOnlyOnATerminal) {
@@ -150,16 +190,19 @@ TEST(Notices, AreFewAndOnlyOnATerminal) {
   EXPECT_EQ(terminal.started(round, "/logs"), "");
   int lines = 2;
   for (int i = 1; i <= 20; ++i)
-    lines += terminal.restarting({.message = "rank 1 died"}, i, 20).empty() ? 0 : 1;
+    lines +=
+        terminal.restarting({.message = "rank 1 died"}, i, {.max_restarts = 20}).empty() ? 0 : 1;
   EXPECT_EQ(lines, kOwnLines);
   Notices batch(false, false);
   EXPECT_EQ(batch.started(round, "/logs"), "");
   EXPECT_EQ(batch.waiting("h:1", 3s, 60s), "");
-  EXPECT_EQ(batch.restarting({.message = "rank 1 died"}, 1, 3),
+  EXPECT_EQ(batch.restarting({.message = "rank 1 died"}, 1, {.max_restarts = 3}),
             "ddprun: rank 1 died; restart 1 of 3\n");
+  EXPECT_EQ(batch.restarting({.message = "rank 1 died"}, 4, {.max_restarts = 3, .window = 60s}),
+            "ddprun: rank 1 died; restart 4\n");
   Notices quiet(true, true);
-  EXPECT_EQ(quiet.started(round, "/logs") + quiet.restarting({}, 1, 3) + quiet.waiting("h", 1s, 2s),
-            "");
+  EXPECT_EQ(
+      quiet.started(round, "/logs") + quiet.restarting({}, 1, {}) + quiet.waiting("h", 1s, 2s), "");
 }
 
 TEST(Notices, TheLineOfWaitingIsEndedOnce) {
@@ -240,6 +283,8 @@ TEST(SignalMeaning, IsTheUsersWordFirst) {
   EXPECT_EQ(meaning_of(mapped, SIGUSR1).signo, SIGTERM);
   EXPECT_FALSE(meaning_of(mapped, SIGUSR1).is_message);
   EXPECT_TRUE(meaning_of(mapped, SIGTERM).is_message);
+  const SignalPlan told{.map = {{SIGUSR1, SIGWINCH}}};
+  EXPECT_TRUE(meaning_of(told, SIGUSR1).is_message);
 }
 
 }  // namespace

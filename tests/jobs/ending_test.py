@@ -130,6 +130,22 @@ class Surroundings(JobTest):
         job.wait_gone()
 
 
+    def test_what_was_there_before_lives_on(self):
+        """`monitor & exec ddprun …`: the shell's children become ours without our doing."""
+        job = self.start("/bin/true", prefix=("sh", "-c", 'sleep 1000 > /dev/null 2>&1 & echo $!; exec "$@"', "sh"))
+        code, out, _ = job.finish(20)
+        earlier = int(out)
+        self.assertEqual(code, 0)
+        os.kill(earlier, signal.SIGKILL)  # raises where it is gone
+
+    def test_the_environment_of_a_worker_that_is_gone_condemns_nobody(self):
+        """A worker may resubmit its job: its cookie is then in the environment of a new one, and of the shell above it."""
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        env = {**os.environ, "DDPRUN_JOB": f"{namespace}-4194000-12345-deadbeefdeadbeef"}
+        job = self.start("/bin/true", env=env, prefix=("sh", "-c", '"$@"; echo alive', "sh"))
+        self.assertEqual(job.finish(20)[:2], (0, "alive\n"))
+
+
 class NothingLeft(JobTest):
     def kill_and_expect_nothing(self, victim):
         fifo = self.fifo()
