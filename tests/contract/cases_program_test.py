@@ -89,7 +89,7 @@ class CaseLegacyMode(CaseTest):
     """The habit of torch.distributed.launch: the local rank as the first argument."""
 
     def arguments(self, program, *flags):
-        script = self.script("import sys\nprint(*sys.argv[1:])\n", "t.py")
+        script = self.script("import sys\nsys.stdout.write(' '.join(sys.argv[1:]) + '\\n')\n", "t.py")
         code, out, err = self.run_job("--nproc-per-node=2", *flags, script, "a", program=(program,),
                                       env=with_variables(OMP_NUM_THREADS="1"))
         self.assertEqual(code, 0, err)
