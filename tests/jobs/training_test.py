@@ -11,6 +11,8 @@ BIN = os.environ.get("DDPRUN_BIN", str(ROOT / "build" / "bin"))
 MNIST = os.path.join(BIN, "mnist")
 PYTHON = ROOT / ".venv" / "bin" / "python"
 DDP_MNIST = ROOT / "examples" / "pytorch" / "ddp_mnist.py"
+PYTORCH_ABORT = "terminate called without an active exception"
+RUNS_WITH_ABORTS = 5
 TRAINING_DEADLINE = 300  # seconds; the job itself takes some ten
 
 # One rank's process group setup and all-reduce, with rank 1 dying once and coming back late, as a user's job does. The delay is
@@ -60,14 +62,21 @@ class Training(JobTest):
 
     @unittest.skipUnless(PYTHON.exists(), "needs PyTorch in .venv")
     def test_stock_pytorch_gives_torchruns_digits(self):
-        flags = ["--standalone", "--nproc-per-node=2"]
-        env = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"}
-        theirs = subprocess.run([ROOT / ".venv/bin/torchrun", *flags, DDP_MNIST, "--epochs=1"], env=env, check=True,
-                                capture_output=True, text=True, timeout=TRAINING_DEADLINE)
-        code, out, err = self.start(*flags, DDP_MNIST, "--epochs=1",
-                                    env={**env, "PYTHON_EXEC": str(PYTHON)}).finish(TRAINING_DEADLINE)
+        args = ["--standalone", "--nproc-per-node=2", DDP_MNIST, "--epochs=1"]
+        env = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PYTHON_EXEC": str(PYTHON)}
+        theirs = self.trained(args, env, program=(str(PYTHON), "-m", "torch.distributed.run"))
+        self.assertEqual(found(r"loss=(\S+)", self.trained(args, env)), found(r"loss=(\S+)", theirs))
+
+    def trained(self, args, env, **options):
+        """What a job printed that ended well. PyTorch 2.11 aborts at its exit now and then, under any launcher (a Gloo thread outlives the
+        interpreter): such a run, and no other, is said and repeated."""
+        for _ in range(RUNS_WITH_ABORTS):
+            code, out, err = self.start(*args, env=env, **options).finish(TRAINING_DEADLINE)
+            if code == 0 or PYTORCH_ABORT not in err:
+                break
+            print("PyTorch aborted at its exit: once more")
         self.assertEqual(code, 0, err)
-        self.assertEqual(found(r"loss=(\S+)", out), found(r"loss=(\S+)", theirs.stdout))
+        return out
 
     @unittest.skipUnless(PYTHON.exists(), "needs PyTorch in .venv")
     def test_a_restart_finds_an_empty_store(self):
