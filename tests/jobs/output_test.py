@@ -260,6 +260,9 @@ import mmap, os, signal, sys
 counts, fifo, lines, long, victim = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 rank = int(os.environ["RANK"])
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a rank that is being stopped writes on
+if victim >= 0:
+    said = os.open(fifo, os.O_WRONLY)
+    os.write(said, b"0\\n")
 with open(counts, "r+b") as file:
     shared = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
 
@@ -278,7 +281,7 @@ lines_of(range(0, lines // 2))
 for part in range(0, long, 1 << 20):
     put(bytes([ord("a") + rank]) * min(1 << 20, long - part))
     if rank == victim and part >= long // 2:
-        os.write(os.open(fifo, os.O_WRONLY), b"%d\\n" % os.getpid())
+        os.write(said, b"%d\\n" % os.getpid())
         victim = -1
 put(b"\\n")
 lines_of(range(lines // 2, lines))
@@ -369,12 +372,12 @@ class Flood(OutputTest):
             self.assertEqual((sizes[rank], written[rank]), (self.whole(), self.whole()), rank)
 
     def read_while_flooding(self, job):
-        """Kills the victim when it says that it is in the midst of its long line. A child reads the
-        console meanwhile, or the victim would never get there."""
+        """Kills the victim when it says that it is in the midst of its long line, and all others that
+        they write on. A child reads the console meanwhile, or the victim would never get there."""
         with open(self.folder / "screen", "wb") as screen:
             reader = subprocess.Popen(["cat"], stdin=job.process.stdout, stdout=screen)
-        (pid,) = self.read_lines(self.folder / "midst", 1)
-        os.kill(int(pid), signal.SIGKILL)
+        pid = max(map(int, self.read_lines(self.folder / "midst", WORKERS + 1)))
+        os.kill(pid, signal.SIGKILL)
         self.assertEqual(reader.wait(), 0)
 
 
