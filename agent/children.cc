@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "agent/descendants.h"
+#include "agent/process.h"
 
 namespace ddprun::agent {
 namespace {
@@ -101,20 +102,14 @@ bool is_shell(pid_t pid) {
   return std::find(kShells.begin(), kShells.end(), program.string()) != kShells.end();
 }
 
-bool is_zombie(pid_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(stat, text);
-  const auto name_end = text.rfind(')');  // a process may have any name (proc_pid_stat(5))
-  return name_end == std::string::npos || text.substr(name_end, 3) == ") Z";
-}
-
 // Whether anybody lives in the group whose leader is dead and not yet reaped. Whoever leaves it by
 // dying is an orphan of ours, and its death wakes us.
 bool group_lives(pid_t leader) {
   const std::vector<pid_t> below = descendants(::getpid());
   return std::any_of(below.begin(), below.end(), [leader](pid_t pid) {
-    return pid != leader && ::getpgid(pid) == leader && !is_zombie(pid);
+    if (pid == leader || ::getpgid(pid) != leader) return false;
+    const auto stat = read_process_stat(pid);
+    return stat && !stat->is_dead();
   });
 }
 
@@ -198,8 +193,7 @@ pid_t Children::fork_worker() const {
 
 // Where this fails, reap() still finds the worker, only its turn among simultaneous deaths is lost.
 void Children::watch(pid_t pid, Worker& worker) const {
-  // syscall() returns long; a file descriptor fits in an int.
-  worker.pidfd = FileHandle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  worker.pidfd = open_pidfd(pid);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = pid;

@@ -1,7 +1,5 @@
 #include "agent/containment.h"
 
-#include <fmt/format.h>
-
 #include "agent/descendants.h"
 #include "agent/shared_memory.h"
 #include "proto/log.h"
@@ -15,11 +13,7 @@ int Containment::begin_attempt() {
 
 void Containment::end_attempt(std::chrono::milliseconds limit) {
   cgroup_.kill();  // first: what forks faster than we look cannot outrun it
-  for (const Stuck& left : end_descendants(limit)) {
-    log::warning(fmt::format(
-        "process {} ({}) does not end after SIGKILL; it waits in the kernel in {}; left", left.pid,
-        left.name, left.wait_channel));
-  }
+  for (const Stuck& left : end_descendants(limit)) log::warning(describe(left));
   cgroup_.remove();
   remove_shared_memory(job_cookie_);
 }

@@ -1,8 +1,8 @@
 #include "agent/descendants.h"
 
 #include <dirent.h>
+#include <fmt/format.h>
 #include <poll.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +12,8 @@
 #include <fstream>
 #include <memory>
 #include <set>
+
+#include "agent/process.h"
 
 namespace ddprun::agent {
 namespace {
@@ -59,15 +61,14 @@ void reap_dead(std::set<pid_t>& signalled) {
 
 // Waits until one of our own children is dead or the deadline has come.
 void wait_for_a_death(Clock::time_point deadline) {
+  std::vector<FileHandle> children;
   std::vector<pollfd> fds;
   for (const pid_t child : children_of(::getpid())) {
-    // syscall() returns long; a file descriptor fits in an int.
-    const int fd = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
-    if (fd >= 0) fds.push_back({fd, POLLIN, 0});
+    children.push_back(open_pidfd(child));
+    if (children.back().get() >= 0) fds.push_back({children.back().get(), POLLIN, 0});
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   if (!fds.empty() && left > 0) ::poll(fds.data(), fds.size(), static_cast<int>(left));
-  for (const pollfd& fd : fds) ::close(fd.fd);
 }
 
 std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
@@ -97,6 +98,12 @@ std::vector<pid_t> descendants(pid_t root, const std::set<pid_t>& spared) {
     }
   }
   return found;
+}
+
+std::string describe(const Stuck& stuck) {
+  return fmt::format(
+      "process {} ({}) does not end after SIGKILL; it waits in the kernel in {}; left", stuck.pid,
+      stuck.name, stuck.wait_channel);
 }
 
 std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::set<pid_t>& spared) {

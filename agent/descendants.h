@@ -32,6 +32,9 @@ struct Stuck {
   std::string wait_channel;  // kernel function it sleeps in; "?" where the kernel does not say
 };
 
+// One line for people, without newline.
+std::string describe(const Stuck& stuck);
+
 // SIGKILLs all descendants of the calling process, reaps them, and repeats until there are none or
 // `limit` has passed. Returns those left. Children that are reaped here are lost to waitpid: call
 // it when no worker is alive, or when nobody will ask for their status any more. `spared` children

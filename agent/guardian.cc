@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 #include "agent/job_cgroup.h"
 #include "agent/leftovers.h"
 #include "agent/log_tree.h"
+#include "agent/process.h"
 #include "agent/shared_memory.h"
 
 namespace ddprun::agent {
@@ -79,8 +79,7 @@ pid_t start_sweeper(int agent_pipe) {
 // A job of a moment waits a moment for it; it must not hold a host up.
 void end_sweeper(pid_t sweeper) {
   if (sweeper < 0) return;
-  // syscall() returns long; a file descriptor fits in an int.
-  const FileHandle process(static_cast<int>(::syscall(SYS_pidfd_open, sweeper, 0)));
+  const FileHandle process = open_pidfd(sweeper);
   pollfd ended{process.get(), POLLIN, 0};
   if (process.get() < 0 || ::poll(&ended, 1, kSweeperPatienceMs) > 0) return;
   ::kill(sweeper, SIGKILL);
@@ -89,12 +88,8 @@ void end_sweeper(pid_t sweeper) {
 // The agent cleans up after itself, unless it was killed.
 void clean_up(const GuardedJob& job, const char* temporary_folder, const std::set<pid_t>& spared) {
   end_job_cgroup(job.cookie);
-  for (const Stuck& left : end_descendants(kSweepLimit, spared)) {
-    std::fprintf(
-        stderr,
-        "ddprun: process %d (%s) does not end after SIGKILL; it waits in the kernel in %s; left\n",
-        left.pid, left.name.c_str(), left.wait_channel.c_str());
-  }
+  for (const Stuck& left : end_descendants(kSweepLimit, spared))
+    std::fprintf(stderr, "ddprun: %s\n", describe(left).c_str());
   end_job_cgroup(job.cookie);  // empty by now
   remove_shared_memory(job.cookie);
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);

@@ -10,8 +10,8 @@
 #include <charconv>
 #include <csignal>
 #include <fstream>
-#include <iterator>
-#include <sstream>
+
+#include "agent/process.h"
 
 namespace ddprun::agent {
 namespace {
@@ -41,25 +41,6 @@ bool proc_is_ours() {
          std::string(text.data(), static_cast<std::size_t>(length)) == std::to_string(::getpid());
 }
 
-// Field 22 of /proc/pid/stat; the name in field 2 may hold anything, also ')' (proc_pid_stat(5)).
-// 0 for a zombie: whatever it was runs no more. Nothing where it cannot be read.
-std::optional<std::uint64_t> start_time(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  constexpr int kState = 3;
-  constexpr int kStartTime = 22;
-  std::string field;
-  for (int number = kState; number <= kStartTime && fields >> field; ++number) {
-    if (number == kState && (field == "Z" || field == "X")) return 0;
-  }
-  std::uint64_t ticks = 0;
-  std::from_chars(field.data(), field.data() + field.size(), ticks);
-  return ticks;
-}
-
 }  // namespace
 
 std::string JobCookie::text() const {
@@ -81,7 +62,7 @@ JobCookie make_job_cookie() {
   [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
   return {.pid_namespace = own_pid_namespace(),
           .launcher = ::getpid(),
-          .started = start_time(::getpid()).value_or(0),
+          .started = read_process_stat(::getpid()).value_or(ProcessStat{}).started,
           .unique = fmt::format("{:016x}", random)};
 }
 
@@ -90,8 +71,8 @@ bool launcher_is_gone(const JobCookie& cookie) {
       cookie.pid_namespace != own_pid_namespace() || !proc_is_ours())
     return false;
   if (::kill(cookie.launcher, 0) != 0 && errno == ESRCH) return true;
-  const auto started = start_time(cookie.launcher);
-  return started && *started != cookie.started;
+  const auto stat = read_process_stat(cookie.launcher);
+  return stat && (stat->is_dead() || stat->started != cookie.started);
 }
 
 std::optional<JobCookie> cookie_of_process(pid_t pid) {

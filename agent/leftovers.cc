@@ -1,18 +1,16 @@
 #include "agent/leftovers.h"
 
-#include <fmt/format.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 
-#include "agent/file_handle.h"
 #include "agent/job_cgroup.h"
 #include "agent/job_cookie.h"
+#include "agent/process.h"
 #include "agent/shared_memory.h"
 
 namespace ddprun::agent {
@@ -32,24 +30,15 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// Field 4 of /proc/pid/stat (proc_pid_stat(5)); 0 where it cannot be read.
-pid_t parent_of(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  std::getline(file, text);
-  const auto name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  constexpr std::size_t kState = 4;  // ") S "
-  return text.size() > name_end + kState ? std::atoi(text.c_str() + name_end + kState) : 0;
-}
-
 std::map<pid_t, Process> all_processes() {
   std::map<pid_t, Process> processes;
   for (const std::string& name : names_in("/proc")) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const pid_t pid = std::atoi(name.c_str());
+    const auto stat = read_process_stat(pid);
     const auto cookie = cookie_of_process(pid);
-    processes[pid] = {parent_of(pid), cookie ? std::optional(cookie->text()) : std::nullopt};
+    processes[pid] = {stat ? stat->parent : 0,
+                      cookie ? std::optional(cookie->text()) : std::nullopt};
   }
   return processes;
 }
@@ -66,8 +55,7 @@ std::set<std::string> gone_launchers(const std::map<pid_t, Process>& processes) 
 
 // The number may be another process's by now: looks again once a descriptor holds the process.
 bool kill_if_still(pid_t pid, const Process& as_seen) {
-  // syscall() returns long; a file descriptor fits in an int.
-  const FileHandle process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const FileHandle process = open_pidfd(pid);
   if (process.get() < 0) return false;
   const auto cookie = cookie_of_process(pid);
   if (!cookie || cookie->text() != as_seen.cookie) return false;

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "agent/console_text.h"
+#include "proto/number_ranges.h"
 
 namespace ddprun::agent {
 
@@ -59,19 +60,6 @@ void LineFolder::append_oldest(std::string& out) {
   waiting_bytes_ -= oldest.text.size() + kFoldLineBytes;
   waiting_.pop_front();
   ++first_id_;
-}
-
-std::string number_ranges(const std::vector<int>& sorted) {
-  std::string out;
-  for (std::size_t begin = 0; begin < sorted.size();) {
-    std::size_t end = begin;
-    while (end + 1 < sorted.size() && sorted[end + 1] == sorted[end] + 1) ++end;
-    if (!out.empty()) out += ',';
-    out += begin == end ? fmt::format("{}", sorted[begin])
-                        : fmt::format("{}-{}", sorted[begin], sorted[end]);
-    begin = end + 1;
-  }
-  return out;
 }
 
 }  // namespace ddprun::agent

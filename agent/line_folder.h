@@ -62,7 +62,4 @@ class LineFolder {
   std::unordered_map<int, std::uint64_t> next_id_of_;  // one more than the id of a rank's last line
 };
 
-// "0-3,5" for sorted numbers.
-std::string number_ranges(const std::vector<int>& sorted);
-
 }  // namespace ddprun::agent

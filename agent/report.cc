@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "agent/console_text.h"
+#include "proto/number_ranges.h"
 
 namespace ddprun::agent {
 namespace {
@@ -106,20 +107,6 @@ std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t m
   return lines;
 }
 
-// "0-3, 5" for ascending numbers.
-std::string ranges(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t from = 0; from < ranks.size();) {
-    std::size_t to = from;
-    while (to + 1 < ranks.size() && ranks[to + 1] == ranks[to] + 1) ++to;
-    text += text.empty() ? "" : ", ";
-    text +=
-        to == from ? fmt::format("{}", ranks[from]) : fmt::format("{}-{}", ranks[from], ranks[to]);
-    from = to + 1;
-  }
-  return text;
-}
-
 // One line for all that we stopped, by exit code.
 void add_stopped(Lines& lines, const ReportFacts& facts, std::size_t cause) {
   std::map<int, std::vector<int>, std::greater<>> by_code;
@@ -133,7 +120,7 @@ void add_stopped(Lines& lines, const ReportFacts& facts, std::size_t cause) {
     std::sort(ranks.begin(), ranks.end());
     text +=
         fmt::format("{}{} {} (exitcode {})", text.empty() ? "Stopped by ddprun after that: " : ", ",
-                    ranks.size() == 1 ? "rank" : "ranks", ranges(ranks), code);
+                    ranks.size() == 1 ? "rank" : "ranks", number_ranges(ranks, ", "), code);
   }
   if (!text.empty()) lines.push_back({text});
 }

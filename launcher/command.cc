@@ -6,6 +6,8 @@
 #include <cctype>
 #include <string_view>
 
+#include "proto/number_ranges.h"
+
 namespace ddprun::launcher {
 namespace {
 
@@ -229,7 +231,7 @@ Result<Command> bind_to_cpus(Command command, const Options& options, const Numa
       plan_numa(options.numa_binding.value_or(NumaMode::kNode), numa, options.workers_per_node);
   if (!plan) return missing(flag, plan.error().message());
   command.numactl = *std::move(numactl);
-  for (const auto& cpus : *plan) command.cpus.push_back(cpu_ranges(cpus));
+  for (const auto& cpus : *plan) command.cpus.push_back(number_ranges(cpus));
   return command;
 }
 

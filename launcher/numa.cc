@@ -138,18 +138,6 @@ Result<std::vector<std::vector<int>>> plan_numa(NumaMode mode, const NumaFacts& 
   return plan;
 }
 
-std::string cpu_ranges(const std::vector<int>& cpus) {
-  std::string text;
-  for (std::size_t from = 0; from < cpus.size();) {
-    std::size_t to = from;
-    while (to + 1 < cpus.size() && cpus[to + 1] == cpus[to] + 1) ++to;
-    if (!text.empty()) text += ',';
-    text += to == from ? std::to_string(cpus[from]) : fmt::format("{}-{}", cpus[from], cpus[to]);
-    from = to + 1;
-  }
-  return text;
-}
-
 std::optional<std::vector<int>> parse_cpu_ranges(std::string_view text) {
   std::vector<int> cpus;
   while (text.ends_with('\n')) text.remove_suffix(1);

@@ -46,10 +46,7 @@ std::optional<NumaMode> parse_numa_mode(std::string_view text);
 Result<std::vector<std::vector<int>>> plan_numa(NumaMode mode, const NumaFacts& facts,
                                                 int worker_count);
 
-// `0-3,8` for 0 1 2 3 8, as numactl takes it.
-std::string cpu_ranges(const std::vector<int>& cpus);
-
-// The reverse, as sysfs writes it; nothing for other text.
+// "0-3,8" as 0 1 2 3 8, as sysfs writes it; nothing for other text.
 std::optional<std::vector<int>> parse_cpu_ranges(std::string_view text);
 
 }  // namespace ddprun::launcher

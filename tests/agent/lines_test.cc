@@ -10,6 +10,7 @@
 #include "agent/line_screen.h"
 #include "agent/line_splitter.h"
 #include "agent/raw_lines.h"
+#include "proto/number_ranges.h"
 
 namespace ddprun::agent {
 namespace {

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "launcher/numa_sysfs.h"
+#include "proto/number_ranges.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -84,8 +85,8 @@ TEST(PlanNuma, SaysWhatIsMissing) {
 }
 
 TEST(CpuRanges, AreWrittenAndReadAsSysfsDoes) {
-  EXPECT_EQ(cpu_ranges({0, 1, 2, 4, 6, 7}), "0-2,4,6-7");
-  EXPECT_EQ(cpu_ranges({}), "");
+  EXPECT_EQ(number_ranges({0, 1, 2, 4, 6, 7}), "0-2,4,6-7");
+  EXPECT_EQ(number_ranges({}), "");
   EXPECT_EQ(parse_cpu_ranges("0-2,4,6-7\n"), (Cpus{0, 1, 2, 4, 6, 7}));
   EXPECT_EQ(parse_cpu_ranges(""), Cpus{});
   EXPECT_EQ(parse_cpu_ranges("8191"), Cpus{kMaxCpus - 1});
