@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "agent/addresses.h"
@@ -147,7 +148,9 @@ void Agent::wait_for_guardian() {
 
 void Agent::handle_signal(int received) {
   const SignalMeaning meaning = meaning_of(config_.signals, received);
-  if (meaning.is_message) {
+  if (lifecycle_.phase() == Phase::kDone) {
+    consoles_.stop_waiting();
+  } else if (meaning.is_message) {
     children_.signal_leaders(meaning.signo);
   } else {
     perform(lifecycle_.stop_requested(meaning.signo, now()));
@@ -306,12 +309,15 @@ void Agent::perform(const Finish& action) {
   exit_code_ = action.exit_code;
   tell(lifecycle_.ending().succeeded ? EventState::kSucceeded : EventState::kFailed);
   tell_ending(action.exit_code);
-  consoles_.flush();
-  const bool asked_for_files =
-      std::any_of(config_.streams.begin(), config_.streams.end(), [](const StreamPlan& plan) {
-        return plan.redirect_stdout || plan.redirect_stderr || plan.tee_stdout || plan.tee_stderr;
-      });
-  logs_.clean_up(asked_for_files || action.exit_code != 0);
+  spawn(loop_, "agent end", end());
+}
+
+// A reader that takes its time is waited for, and signals are heard meanwhile.
+asio::awaitable<void> Agent::end() {
+  co_await consoles_.flush();
+  const bool asked_for_files = std::any_of(config_.streams.begin(), config_.streams.end(),
+                                           std::mem_fn(&StreamPlan::has_files));
+  logs_.clean_up(asked_for_files || exit_code_ != 0);
   loop_.stop();
 }
 
@@ -348,7 +354,7 @@ void Agent::tell_ending(int exit_code) {
   say(report);
   // The report tells of this node's workers; a cause that is none of them gets its line.
   const bool told = !report.empty() && ending.signal == 0 && !ending.link_error &&
-                    (!ending.cause || is_own_rank(ending.cause->rank));
+                    (!ending.cause || lifecycle_.is_own_rank(ending.cause->rank));
   if (!told) say(ending_line(ending));
 }
 
@@ -373,12 +379,6 @@ void Agent::tell_restart(const rendezvous::Failure& cause) {
 
 void Agent::say(const std::string& text) {
   if (!text.empty()) consoles_.err().write(text);
-}
-
-bool Agent::is_own_rank(int rank) const {
-  if (lifecycle_.round().seats.empty()) return false;
-  const rendezvous::Seat& seat = lifecycle_.own_seat();
-  return rank >= seat.first_rank && rank < seat.first_rank + seat.local_world_size;
 }
 
 int run_agent(AgentConfig config, const GuardianLink& guardian) {

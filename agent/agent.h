@@ -42,6 +42,7 @@ class Agent {
 
  private:
   asio::awaitable<void> start();
+  asio::awaitable<void> end();
   void wait_for_child();
   void wait_for_signal();
   void wait_for_guardian();
@@ -71,7 +72,6 @@ class Agent {
   void sweep(std::chrono::milliseconds limit);
   void set_timer();
   void tell_ending(int exit_code);
-  bool is_own_rank(int rank) const;
   void die_without_guardian();
 
   asio::io_context& loop_;

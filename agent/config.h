@@ -27,6 +27,8 @@ struct StreamPlan {
   bool tee_stdout = false;
   bool tee_stderr = false;
   bool shown = true;  // false: --local-ranks-filter keeps it from the console; files have it all
+
+  bool has_files() const { return redirect_stdout || redirect_stderr || tee_stdout || tee_stderr; }
 };
 
 // How tee'd lines look, and which of them also go to the node's filtered_{stdout,stderr}.log.

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,7 +52,8 @@ Console::Console(asio::io_context& loop, int fd)
       own_(open_anew(fd)),
       fd_(fd),
       is_terminal_(::isatty(fd) != 0),
-      never_blocks_(own_.get() >= 0 || !may_block(fd)) {
+      never_blocks_(own_.get() >= 0 || !may_block(fd)),
+      patience_(loop) {
   if (own_.get() < 0) return;
   boost::system::error_code refused;
   waiter_.assign(own_.get(), refused);
@@ -105,6 +105,7 @@ void Console::begin_line() {
 }
 
 void Console::write_some() {
+  const std::size_t before = queued_bytes_;
   while (!queue_.empty()) {
     if (write_chunk() == Progress::kWritten) continue;
     waiting_ = true;
@@ -116,6 +117,7 @@ void Console::write_some() {
                        });
     break;
   }
+  if (queued_bytes_ != before) patience_.cancel();
   if (full()) return;
   for (const auto& callback : std::exchange(when_drained_, {})) callback();
 }
@@ -165,25 +167,24 @@ void Console::grow_pipe(std::size_t most_bytes) const {
   ::fcntl(fd_, F_SETPIPE_SZ, static_cast<int>(wanted));  // refused: the reader has to make room
 }
 
-void Console::flush(std::span<Console* const> consoles, std::chrono::milliseconds limit) {
-  using std::chrono::steady_clock;
-  for (Console* console : consoles) {
-    console->tell_dropped();
-    if (!console->write_all_now()) console->grow_pipe(kFlushPipeBytes);
+asio::awaitable<void> Console::flush(std::chrono::milliseconds limit) {
+  tell_dropped();
+  if (!write_all_now()) {
+    grow_pipe(kFlushPipeBytes);
+    if (!write_all_now() && !waiting_) write_some();
   }
-  for (auto deadline = steady_clock::now() + limit;;) {
-    std::vector<pollfd> slow;
-    for (Console* console : consoles) {
-      const std::size_t before = console->queued_bytes_;
-      if (!console->write_all_now()) slow.push_back({console->fd_, POLLOUT, 0});
-      if (console->queued_bytes_ != before) deadline = steady_clock::now() + limit;
-    }
-    if (slow.empty()) return;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
-    if (left.count() <= 0) break;
-    ::poll(slow.data(), slow.size(), static_cast<int>(left.count()));
+  while (!queue_.empty() && is_patient_) {
+    const std::size_t before = queued_bytes_;
+    patience_.expires_after(limit);
+    co_await patience_.async_wait(kAsTuple);
+    if (queued_bytes_ == before) break;
   }
-  for (Console* console : consoles) console->give_up();
+  give_up();
+}
+
+void Console::stop_waiting() {
+  is_patient_ = false;
+  patience_.cancel();
 }
 
 // Nobody reads: the last words only, should the reader ever go on. A pipe grows to hold them.
@@ -229,10 +230,18 @@ void Consoles::take_log() {
   });
 }
 
-void Consoles::flush(std::chrono::milliseconds limit) {
-  std::vector<Console*> both = {&out_};
-  if (err_) both.push_back(err_.get());
-  Console::flush(both, limit);
+asio::awaitable<void> Consoles::flush() {
+  using asio::experimental::awaitable_operators::operator&&;
+  if (err_) {
+    co_await (out_.flush() && err_->flush());
+  } else {
+    co_await out_.flush();
+  }
+}
+
+void Consoles::stop_waiting() {
+  out_.stop_waiting();
+  if (err_) err_->stop_waiting();
 }
 
 }  // namespace ddprun::agent

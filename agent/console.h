@@ -9,7 +9,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -69,13 +68,11 @@ class Console {
   // No-op for a stream that does not have the turn.
   void release_turn(const void* stream);
 
-  // For the end of the launcher: writes what is queued to all of them, as long as their readers
-  // take some of it within `limit`. Then drops all but the last words, and says how much. Blocks.
-  static void flush(std::span<Console* const> consoles, std::chrono::milliseconds limit);
-  void flush(std::chrono::milliseconds limit = kFlushLimit) {
-    Console* const self = this;
-    flush({&self, 1}, limit);
-  }
+  // For the end of the launcher: waits until all that is queued is written, as long as the reader
+  // takes some of it within `limit`. Then, or after stop_waiting(), drops all but the last words
+  // and says how much.
+  asio::awaitable<void> flush(std::chrono::milliseconds limit = kFlushLimit);
+  void stop_waiting();
 
  private:
   enum class Progress { kWritten, kWouldBlock };
@@ -95,6 +92,8 @@ class Console {
   bool is_terminal_;
   bool never_blocks_;
   bool waiting_ = false;
+  asio::steady_timer patience_;  // of flush(); cancelled when the reader took something
+  bool is_patient_ = true;
   bool at_line_start_ = true;
   std::deque<std::string> queue_;
   std::size_t written_of_front_ = 0;
@@ -124,8 +123,9 @@ class Consoles {
   // Shows the log's lines on err() from now on: there they wait for a slow reader without us. On
   // the loop's thread.
   void take_log();
-  // As Console::flush(), both at once.
-  void flush(std::chrono::milliseconds limit = kFlushLimit);
+  // As Console::flush() and stop_waiting(), both at once.
+  asio::awaitable<void> flush();
+  void stop_waiting();
 
  private:
   asio::io_context& loop_;

@@ -91,7 +91,7 @@ std::string error_report_json(const ReportFacts& facts, const Ending& ending, in
     if (i != cause) others.push_back(worker_json(facts, facts.workers[i]));
   }
   json["other_workers"] = std::move(others);
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ddprun::agent

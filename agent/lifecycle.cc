@@ -235,4 +235,10 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
                                  exit.pid, policy_.hostname, how)};
 }
 
+bool Lifecycle::is_own_rank(int rank) const {
+  if (round_.seats.empty()) return false;
+  const rendezvous::Seat& seat = own_seat();
+  return rank >= seat.first_rank && rank < seat.first_rank + seat.local_world_size;
+}
+
 }  // namespace ddprun::agent

@@ -127,6 +127,7 @@ class Lifecycle {
   const rendezvous::Seat& own_seat() const {
     return round_.seats.at(static_cast<std::size_t>(seat_));
   }
+  bool is_own_rank(int rank) const;
   int live_workers() const { return live_; }
   const Ending& ending() const { return ending_; }
   // The workers of this round that have ended, in the order in which that was noticed.

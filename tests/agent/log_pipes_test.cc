@@ -1,75 +1,27 @@
-// The streams that pass through the agent, and the console: real files and pipes, no processes.
+// The streams that pass through the agent: real files and pipes, no processes.
 #include "agent/log_pipes.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <csignal>
 #include <memory>
-#include <optional>
-#include <regex>
 #include <string>
-#include <thread>
 
 #include "agent/tee_sink.h"
 #include "agent/through_sink.h"
 #include "proto/log.h"
-#include "tests/agent/temporary_folder.h"
+#include "tests/agent/console_fixture.h"
 
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
 
-// The other end of a console: a pipe that is read when the test says so.
-class ScreenPipe {
- public:
-  ScreenPipe() {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    reader_ = FileHandle(ends[0]);
-    writer_ = FileHandle(ends[1]);
-    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  }
-  int writer() const { return writer_.get(); }
-  void read_up_to(std::size_t bytes) {
-    std::string part(bytes, '\0');
-    const ssize_t got = ::read(reader_.get(), part.data(), part.size());
-    if (got > 0) shown_.append(part, 0, static_cast<std::size_t>(got));
-  }
-  // Waits until so many bytes have been shown.
-  void await_bytes(std::size_t bytes) {
-    pollfd readable{reader_.get(), POLLIN, 0};
-    while (read().size() < bytes && ::poll(&readable, 1, 10'000) > 0) {
-    }
-  }
-  // Everything that has been shown, this call's included.
-  const std::string& read() {
-    std::array<char, 65536> buffer;
-    ssize_t got = 0;
-    while ((got = ::read(reader_.get(), buffer.data(), buffer.size())) > 0)
-      shown_.append(buffer.data(), static_cast<std::size_t>(got));
-    return shown_;
-  }
-
- private:
-  FileHandle reader_;
-  FileHandle writer_;
-  std::string shown_;
-};
-
-class LogPipesTest : public FolderTest {
+class LogPipesTest : public ConsoleTest {
  protected:
-  FileHandle new_file(const std::string& name) const {
-    return FileHandle(
-        ::open((folder / name).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  }
-
   // A tee'd stream as WorkerFiles makes it; its write end does not block.
   FileHandle open_tee(LineSource source) {
     const std::string name = "stdout" + std::to_string(source.rank) + ".log";
@@ -85,10 +37,6 @@ class LogPipesTest : public FolderTest {
     return std::move(*writer);
   }
 
-  void poll() {
-    loop.restart();
-    loop.poll();
-  }
   // Writes all of `text`, running the loop and reading the screen where nothing else can move.
   void say(const FileHandle& writer, std::string_view text) {
     const auto deadline = std::chrono::steady_clock::now() + 30s;
@@ -100,19 +48,6 @@ class LogPipesTest : public FolderTest {
     }
     ASSERT_TRUE(text.empty());
   }
-  // Runs the loop until the screen ends like this.
-  void await_shown(std::string_view end) {
-    const auto deadline = std::chrono::steady_clock::now() + 10s;
-    while (!terminal.read().ends_with(end) && std::chrono::steady_clock::now() < deadline) {
-      loop.restart();
-      loop.run_one_for(100ms);
-    }
-    EXPECT_TRUE(terminal.read().ends_with(end));
-  }
-
-  asio::io_context loop{1};
-  ScreenPipe terminal;
-  Console console{loop, terminal.writer()};
   std::unique_ptr<Screen> screen = std::make_unique<Screen>(console, ScreenPlan(), FileHandle());
   LogPipes pipes{loop};
 };
@@ -124,7 +59,7 @@ TEST_F(LogPipesTest, TeeWritesEveryByteToTheFileAndPrefixedLinesToTheConsole) {
   EXPECT_EQ(terminal.read(), std::string("[r0]:a\0b\n", 9));
   writer.close();
   pipes.drain();
-  console.flush();
+  flush(loop, console);
   EXPECT_EQ(content(folder / "stdout0.log"), std::string("a\0b\nlast", 8));
   EXPECT_EQ(terminal.read(), std::string("[r0]:a\0b\n[r0]:last\n", 19));
 }
@@ -180,7 +115,7 @@ TEST_F(LogPipesTest, ALineOfManyMegabytesIsNotTornByOtherRanks) {
   await_shown("meanwhile\n");
   small.close();
   pipes.drain();
-  console.flush();
+  flush(loop, console);
   std::string after;
   for (int part = 0; part < 8; ++part) after += "[1]:meanwhile\n";
   EXPECT_TRUE(terminal.read() == "[1]:before\n[0]:" + line + "\n" + after);
@@ -214,7 +149,7 @@ TEST_F(LogPipesTest, DrainEndsALongLineBeforeItShowsOthers) {
   small.close();
   big.close();
   pipes.drain();
-  console.flush();
+  flush(loop, console);
   EXPECT_TRUE(terminal.read() == "[0]:" + line + "end\n[1]:other\n");
 }
 
@@ -222,7 +157,7 @@ TEST_F(LogPipesTest, DrainDoesNotWaitForAProcessThatHoldsThePipe) {
   const FileHandle held_by_a_stuck_process = open_tee({.prefix = "[0]:"});
   ASSERT_EQ(::write(held_by_a_stuck_process.get(), "last words", 10), 10);
   pipes.drain();
-  console.flush();
+  flush(loop, console);
   EXPECT_EQ(terminal.read(), "[0]:last words\n");
 }
 
@@ -247,7 +182,7 @@ TEST_F(LogPipesTest, DrainShowsWhatFoldingHeldBack) {
   say(zero, "line\n");
   zero.close();
   pipes.drain();
-  console.flush();
+  flush(loop, console);
   EXPECT_EQ(terminal.read(), "[0]:line\n");
 }
 
@@ -279,117 +214,6 @@ TEST_F(LogPipesTest, APassedOnPromptIsSeenWithoutItsNewline) {
   say(writer, "line\n50%");
   EXPECT_EQ(terminal.read(), "line\n");
   await_shown("line\n50%");
-}
-
-TEST_F(LogPipesTest, AConsoleThatNobodyReadsDropsTextInsteadOfFailing) {
-  ::signal(SIGPIPE, SIG_IGN);
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  ::close(ends[0]);
-  const FileHandle writer(ends[1]);
-  Console unread(loop, writer.get());
-  unread.write("text\n");
-  poll();
-  unread.flush();
-  EXPECT_FALSE(unread.full());
-  ::signal(SIGPIPE, SIG_DFL);
-}
-
-// The bytes that a line in `text` says were dropped; none without one.
-std::optional<std::size_t> told_dropped(const std::string& text) {
-  std::smatch found;
-  if (!std::regex_search(text, found, std::regex("\nddprun: (\\d+) bytes of output are dropped")))
-    return std::nullopt;
-  return std::stoul(found[1]);
-}
-
-TEST_F(LogPipesTest, AtTheEndThePipeKeepsWhatItsReaderHasNotTakenYet) {
-  std::string text;
-  while (text.size() < kFlushPipeBytes - 4096) text += std::to_string(text.size()) + "\n";
-  console.write(text);
-  console.flush(0ms);
-  EXPECT_TRUE(terminal.read() == text);
-}
-
-TEST_F(LogPipesTest, OfAConsoleThatNobodyReadsTheLastWordsAreKept) {
-  const std::string text(3 * kLastWordsPipeBytes, 'x');
-  console.write(text.substr(0, 1000));
-  console.write(text.substr(1000));
-  console.begin_last_words();
-  console.write("\n");
-  console.write("the report\n");
-  console.flush(1ms);
-  const std::string shown = terminal.read();
-  ASSERT_TRUE(told_dropped(shown).has_value());
-  EXPECT_EQ(shown.find_first_not_of('x') + *told_dropped(shown), text.size());
-  EXPECT_TRUE(shown.ends_with("nobody read them\n\nthe report\n"));
-}
-
-TEST_F(LogPipesTest, AReaderThatTakesSomethingGetsEverything) {
-  constexpr auto kLimit = 1000ms;
-  constexpr int kPauses = 15;
-  const std::string text(2 * kFlushPipeBytes, 'x');
-  console.write(text);
-  // It is the time that is tested: pauses that are together longer than the limit.
-  std::thread reader([&] {
-    for (int pause = 0; pause < kPauses; ++pause) {
-      ::poll(nullptr, 0, static_cast<int>(2 * kLimit.count()) / kPauses);
-      terminal.read_up_to(text.size() / 2 / kPauses);
-    }
-    terminal.await_bytes(text.size());
-  });
-  console.flush(kLimit);
-  reader.join();
-  EXPECT_EQ(terminal.read().size(), text.size());
-}
-
-TEST_F(LogPipesTest, AConsoleThatNobodyReadsHoldsABoundedAmountAndSaysWhatIsMissing) {
-  const std::string chunk(kReadBytes, 'x');
-  constexpr std::size_t kChunks = 2 * kConsoleMostBytes / kReadBytes;
-  for (std::size_t i = 0; i < kChunks; ++i) console.write(chunk);
-  console.begin_last_words();
-  console.write("report\n");
-  await_shown("report\n");
-  const std::string& shown = terminal.read();
-  const auto kept = static_cast<std::size_t>(std::count(shown.begin(), shown.end(), 'x'));
-  EXPECT_LE(kept, kConsoleMostBytes + kLastWordsPipeBytes);
-  ASSERT_TRUE(told_dropped(shown).has_value());
-  EXPECT_EQ(kept + *told_dropped(shown), kChunks * kReadBytes);
-}
-
-TEST_F(LogPipesTest, LogLinesWaitForTheConsoleAsOtherTextDoes) {
-  const FileHandle other = new_file("other");
-  {
-    Consoles consoles(loop, other.get(), terminal.writer());
-    consoles.take_log();
-    consoles.err().write(std::string(kLastWordsPipeBytes, 'x'));
-    log::warning("of the loop");  // would wait for ever in write(2)
-    std::thread([] { log::warning("of another thread"); }).join();
-    EXPECT_FALSE(terminal.read().ends_with("thread\n"));
-    await_shown("] of another thread\n");
-    EXPECT_NE(terminal.read().find("x\nW"), std::string::npos) << "begins a line";
-    EXPECT_NE(terminal.read().find("] of the loop\nW"), std::string::npos);
-  }
-  testing::internal::CaptureStderr();
-  log::warning("afterwards");
-  EXPECT_TRUE(testing::internal::GetCapturedStderr().ends_with("afterwards\n"));
-}
-
-TEST_F(LogPipesTest, WordsOfOurOwnBeginALineAfterAWorkersPrompt) {
-  console.begin_line();
-  console.write("50%");
-  console.begin_line();
-  console.begin_line();
-  console.write("report\n");
-  EXPECT_EQ(terminal.read(), "50%\nreport\n");
-}
-
-TEST_F(LogPipesTest, StdoutAndStderrAreOneConsoleWhereTheyAreTheSamePipe) {
-  const FileHandle other = new_file("other");
-  Consoles same(loop, terminal.writer(), terminal.writer());
-  EXPECT_EQ(&same.out(), &same.err());
-  Consoles two(loop, terminal.writer(), other.get());
-  EXPECT_NE(&two.out(), &two.err());
 }
 
 }  // namespace

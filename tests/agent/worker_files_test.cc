@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "tests/agent/flushed.h"
 #include "tests/agent/temporary_folder.h"
 
 namespace ddprun::agent {
@@ -41,8 +42,8 @@ class WorkerFilesTest : public FolderTest {
     ASSERT_EQ(::write(opened->err.get(), "err\n", 4), 4);
     opened = OpenedFiles();
     pipes.drain();
-    consoles->out().flush();
-    consoles->err().flush();
+    flush(loop, consoles->out());
+    flush(loop, consoles->err());
   }
   std::string worker_file(int local_rank, const std::string& name, int attempt = 0) const {
     return content(std::filesystem::path(logs.worker_path(attempt, local_rank)) / name);
@@ -158,7 +159,7 @@ TEST_F(WorkerFilesTest, InOneFileStdoutAndStderrKeepTheirOrder) {
   }
   opened = OpenedFiles();
   pipes.drain();
-  consoles->flush();
+  flush(loop, consoles->out());
   EXPECT_EQ(out(), "out\nerr\nout\nerr\nout\nerr\n");
   EXPECT_EQ(files->stderr_tail(0, 0).back(), "err");
   run({.local_rank = 1});

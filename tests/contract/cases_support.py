@@ -9,7 +9,6 @@ import mmap
 import os
 import pathlib
 import re
-import select
 import signal
 import statistics
 import sys
@@ -19,21 +18,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "jobs"))
 
 from support import (  # noqa: E402, F401
-    DDPRUN, DEADLINE, PRINT_ENV, ROOT, Job, JobTest, free_port, main, parse_env, wait_until)
-
-
-# Sleeps until it is told to end, and does so well; says its rank first.
-SLEEPER = """#!/bin/sh
-trap 'exit 0' TERM
-echo $RANK > {fifo}
-while :; do sleep 1000 & wait; done
-"""
-# Ignores what ends a job; says its rank first.
-DEAF = """#!/bin/sh
-trap '' TERM INT HUP QUIT
-echo $RANK > {fifo}
-while :; do sleep 1000; done
-"""
+    DDPRUN, DEADLINE, DEAF, PRINT_ENV, ROOT, SLEEPER, Job, JobTest, free_port, main, parse_env,
+    wait_until)
 
 
 def torch_python():
@@ -63,11 +49,6 @@ class CaseTest(JobTest):
     def setUp(self):
         super().setUp()
         self.ready = self.fifo()
-        # Open for reading and writing as long as the test runs: no end of file and no writer that
-        # waits or breaks, however workers come and go between two calls of heard().
-        self.reader = os.open(self.ready, os.O_RDWR | os.O_CLOEXEC)
-        self.addCleanup(os.close, self.reader)
-        self.unread = b""
 
     def worker(self, text, name="worker.sh"):
         """A script; {fifo} in it is the named pipe that self.heard() reads."""
@@ -75,13 +56,7 @@ class CaseTest(JobTest):
 
     def heard(self, count):
         """The next lines that workers wrote to their named pipe; waits for them."""
-        while self.unread.count(b"\n") < count:
-            readable, _, _ = select.select([self.reader], [], [], DEADLINE)
-            self.assertTrue(readable, f"waited {DEADLINE} s in vain for {count} lines of workers; "
-                                      f"there is {self.unread!r}")
-            self.unread += os.read(self.reader, 4096)
-        *lines, self.unread = self.unread.split(b"\n", count)
-        return [line.decode() for line in lines]
+        return self.read_lines(self.ready, count)
 
     def envs(self, *args, **options):
         """The variables of each worker of a job that runs PRINT_ENV, by rank, and its stderr."""

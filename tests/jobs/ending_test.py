@@ -5,18 +5,8 @@ import signal
 import subprocess
 import unittest
 
-from support import JobTest, free_port, main, wait_until
+from support import DDPRUN, DEAF, SLEEPER, Job, JobTest, free_port, main, wait_until
 
-WELL_BEHAVED = """#!/bin/sh
-trap 'exit 0' {signal}
-echo $RANK > {fifo}
-while :; do sleep 1000 & wait; done
-"""
-DEAF = """#!/bin/sh
-trap '' TERM INT HUP QUIT
-echo $RANK > {fifo}
-while :; do sleep 1000; done
-"""
 # Says that it heard SIGTERM, and goes on. `wait` returns at a trapped signal, where a foreground command would hold it back.
 HEARING = """#!/bin/sh
 trap 'echo $RANK > {heard}' TERM
@@ -34,7 +24,7 @@ sleep 1000
 class Signals(JobTest):
     def start_workers(self, text, *args, workers=2, **options):
         fifo = self.folder / "ready"
-        if not fifo.exists():
+        if fifo not in self.fifos:
             self.fifo()
         script = self.script(text.replace("{fifo}", str(fifo)))
         job = self.start(f"--nproc-per-node={workers}", *args, script, **options)
@@ -44,7 +34,7 @@ class Signals(JobTest):
     def test_case_27_signals_are_passed_on(self):
         for name in "TERM", "INT", "HUP", "QUIT":
             with self.subTest(name):
-                job = self.start_workers(WELL_BEHAVED.replace("{signal}", name))
+                job = self.start_workers(SLEEPER.replace("TERM", name))
                 job.process.send_signal(getattr(signal, "SIG" + name))
                 code, _, err = job.finish()
                 self.assertEqual(code, 1)
@@ -75,7 +65,7 @@ class Signals(JobTest):
         job.wait_gone()
 
     def test_case_34_nohup(self):
-        job = self.start_workers(WELL_BEHAVED.replace("{signal}", "TERM"), prefix=("nohup",))
+        job = self.start_workers(SLEEPER, prefix=("nohup",))
         job.process.send_signal(signal.SIGHUP)
         os.kill(job.agent(), signal.SIGHUP)
         job.process.send_signal(signal.SIGTERM)
@@ -85,7 +75,7 @@ class Signals(JobTest):
 
     def test_user_signals_reach_the_workers(self):
         fifo = self.fifo("got")
-        text = WELL_BEHAVED.replace("{signal}", "TERM").replace("echo $RANK", f"trap 'echo usr1 > {fifo}' USR1\necho $RANK", 1)
+        text = SLEEPER.replace("echo $RANK", f"trap 'echo usr1 > {fifo}' USR1\necho $RANK", 1)
         job = self.start_workers(text)
         job.process.send_signal(signal.SIGUSR1)
         self.assertEqual(self.read_lines(fifo, 2), ["usr1", "usr1"])
@@ -99,6 +89,23 @@ class Signals(JobTest):
         job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.finish(5)[0], 128 + signal.SIGTERM)  # torchrun dies of it, too
         job.wait_gone()
+
+
+    def test_a_reader_that_stalls_does_not_keep_a_job_from_being_ended(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        script = self.script(f"#!/bin/sh\nhead -c 1000000 /dev/zero\necho 0 > {self.fifo('wrote')}\n")
+        process = subprocess.Popen([DDPRUN, "-t", "3", f"--log-dir={self.folder}", script], stdin=subprocess.DEVNULL,
+                                   stdout=writer, stderr=writer)
+        os.close(writer)
+        self.addCleanup(process.kill)
+        self.read_lines(self.folder / "wrote", 1)
+        agent = Job.children_of(process.pid)[0]
+        wait_until(lambda: not Job.children_of(agent), "the end of the worker")
+        with self.assertRaises(subprocess.TimeoutExpired, msg="nobody reads: it waits"):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(5), 0)
 
 
 class Surroundings(JobTest):
@@ -119,7 +126,7 @@ class Surroundings(JobTest):
                          "needs root for a pid namespace")
     def test_as_pid_1_of_a_container(self):
         fifo = self.fifo()
-        script = self.script(WELL_BEHAVED.replace("{signal}", "TERM").replace(
+        script = self.script(SLEEPER.replace(
             "echo $RANK", "(setsid sleep 1000 &); echo $RANK").replace("{fifo}", str(fifo)))
         job = self.start("--nproc-per-node=2", script, prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
         self.read_lines(fifo, 2)

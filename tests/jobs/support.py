@@ -6,6 +6,7 @@ any process of it is left, whatever that process did to hide.
 
 import os
 import pathlib
+import select
 import signal
 import socket
 import subprocess
@@ -28,6 +29,15 @@ do eval "test -n \\"\\${$name+set}\\" && line=\\"\\${line}$name=\\${$name};\\"";
 for argument in "$@"; do line="${line}ARG=$argument;"; done
 printf '%s\\n' "$line"
 """
+
+# Workers; {fifo} in them is a named pipe to which they say their rank. The first sleeps until it is told to end, and does so
+# well; the second ignores what ends a job.
+SLEEPER = """#!/bin/sh
+trap 'exit 0' TERM
+echo $RANK > {fifo}
+while :; do sleep 1000 & wait; done
+"""
+DEAF = SLEEPER.replace("trap 'exit 0' TERM", "trap '' TERM INT HUP QUIT")
 
 
 def wait_until(condition, what, deadline=None):
@@ -134,10 +144,32 @@ class Job:
         self.process.communicate()
 
 
+class Fifo:
+    """The reading end of a named pipe. It is open for reading and writing as long as the test runs: no end of file and no
+    writer that waits or breaks, however workers come and go."""
+
+    def __init__(self, path):
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.unread = b""
+
+    def close(self):
+        os.close(self.descriptor)
+
+    def read_lines(self, count):
+        while self.unread.count(b"\n") < count:
+            if not select.select([self.descriptor], [], [], DEADLINE)[0]:
+                raise AssertionError(f"waited {DEADLINE} s in vain for {count} lines in {self.path}; there is {self.unread!r}")
+            self.unread += os.read(self.descriptor, 4096)
+        *lines, self.unread = self.unread.split(b"\n", count)
+        return [line.decode() for line in lines]
+
+
 class JobTest(unittest.TestCase):
     """Gives each test a folder of its own and ends its jobs."""
 
     def setUp(self):
+        self.fifos = {}
         folder = tempfile.TemporaryDirectory(prefix="ddprun_test_")
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
@@ -164,23 +196,13 @@ class JobTest(unittest.TestCase):
         """A named pipe for workers to say that they are there; read_lines() waits for them."""
         path = self.folder / name
         os.mkfifo(path)
+        self.fifos[path] = Fifo(path)
+        self.addCleanup(self.fifos[path].close)
         return path
 
     def read_lines(self, fifo, count):
-        """Blocks until `count` lines have been written to the fifo; SIGALRM ends a wait in vain."""
-        def give_up(*_):
-            raise AssertionError(f"waited {DEADLINE} s in vain for {count} lines in {fifo}")
-        signal.signal(signal.SIGALRM, give_up)
-        signal.alarm(int(DEADLINE))
-        try:
-            lines = []
-            # Opened for reading and writing: no end of file while workers come and go.
-            with os.fdopen(os.open(fifo, os.O_RDWR), "r") as file:
-                while len(lines) < count:
-                    lines.append(file.readline().strip())
-            return lines
-        finally:
-            signal.alarm(0)
+        """The next `count` lines that workers wrote to the fifo; waits for them."""
+        return self.fifos[fifo].read_lines(count)
 
 
 def main():

@@ -5,7 +5,7 @@ import re
 import subprocess
 import unittest
 
-from support import ROOT, JobTest, free_port, main
+from support import ROOT, JobTest, main
 
 BIN = os.environ.get("DDPRUN_BIN", str(ROOT / "build" / "bin"))
 MNIST = os.path.join(BIN, "mnist")
@@ -14,25 +14,6 @@ DDP_MNIST = ROOT / "examples" / "pytorch" / "ddp_mnist.py"
 PYTORCH_ABORT = "terminate called without an active exception"
 RUNS_WITH_ABORTS = 5
 TRAINING_DEADLINE = 300  # seconds; the job itself takes some ten
-
-# One rank's process group setup and all-reduce, with rank 1 dying once and coming back late, as a user's job does. The delay is
-# the case itself (a slow worker), not a wait for an event.
-GLOO_RESTART = """
-import os, sys, time
-import torch, torch.distributed as dist
-rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-if rank == 1 and attempt == 1:
-    time.sleep(float(sys.argv[1]))
-dist.init_process_group("gloo")
-value = torch.ones(1)
-dist.all_reduce(value)
-assert value.item() == dist.get_world_size()
-if rank == 1 and attempt == 0:
-    os._exit(9)
-dist.all_reduce(value)
-dist.destroy_process_group()
-sys.stdout.write(f"attempt {attempt} ok\\n")  # in one piece: both ranks write at once
-"""
 
 
 def found(pattern, text):
@@ -77,16 +58,6 @@ class Training(JobTest):
             print("PyTorch aborted at its exit: once more")
         self.assertEqual(code, 0, err)
         return out
-
-    @unittest.skipUnless(PYTHON.exists(), "needs PyTorch in .venv")
-    def test_a_restart_finds_an_empty_store(self):
-        script = self.script(GLOO_RESTART, "gloo.py")
-        for flags in ["--standalone"], [f"--master-port={free_port()}"]:
-            with self.subTest(flags):
-                code, out, err = self.start(*flags, "--nproc-per-node=2", "--max-restarts=1", script, "3",
-                                            env={**os.environ, "PYTHON_EXEC": str(PYTHON)}).finish(TRAINING_DEADLINE)
-                self.assertEqual(code, 0, err)
-                self.assertEqual(out.count("attempt 1 ok"), 2)
 
 
 if __name__ == "__main__":
