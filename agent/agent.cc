@@ -89,15 +89,14 @@ Result<void> Agent::prepare() {
   logs_ = std::move(*logs);
   if (temporary_folder_ != nullptr && logs_.temporary_root().size() < kNoteBytes)
     std::strcpy(temporary_folder_, logs_.temporary_root().c_str());
-  if (!config_.timer_file) return {};
-  const auto is_ours = [](int pid) {
-    const auto below = descendants(::getpid());
-    return std::find(below.begin(), below.end(), pid) != below.end();
-  };
-  auto watchdog = Watchdog::make(loop_, *config_.timer_file, is_ours);
-  if (!watchdog) return watchdog.error();
-  watchdog_ = std::move(*watchdog);
-  return {};
+  return vigil_.begin(
+      loop_, config_.watch,
+      {.workers = [this] { return children_.pids(); },
+       .stuck =
+           [this](const std::string& why) {
+             perform(lifecycle_.give_up({.hostname = hostname_, .message = why}, now()));
+           },
+       .state = [this] { return health_line(lifecycle_); }});
 }
 
 asio::awaitable<void> Agent::start() {
@@ -170,7 +169,7 @@ void Agent::reap() {
       log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                             exit.exit_code, exit.local_rank, exit.pid, config_.entry));
     }
-    if (watchdog_) watchdog_->forget(exit.pid);
+    vigil_.forget(exit.pid);
     tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
   }
   if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
@@ -180,7 +179,7 @@ void Agent::reap() {
 void Agent::die_without_guardian() {
   children_.signal_groups(SIGKILL);
   containment_.end_attempt(kSweepLimit);
-  watchdog_.reset();
+  vigil_.end();
   logs_.clean_up(true);
   exit_code_ = kExitSignalBase + SIGKILL;
   loop_.stop();
@@ -274,7 +273,7 @@ Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
                                          {.seat = lifecycle_.seat(),
                                           .error_file = files->error_file,
                                           .interface = link_->interface_towards_peers(),
-                                          .timer_file = watchdog_ ? watchdog_->path() : ""})};
+                                          .timer_file = vigil_.timer_file()})};
   spec.out = std::move(files->out);
   spec.err = std::move(files->err);
   return spec;
@@ -305,7 +304,7 @@ void Agent::perform(const Finish& action) {
   waiting_timer_.cancel();
   say(notices_.waited());
   sweep(kSweepLimit);
-  watchdog_.reset();
+  vigil_.end();
   exit_code_ = action.exit_code;
   tell(lifecycle_.ending().succeeded ? EventState::kSucceeded : EventState::kFailed);
   tell_ending(action.exit_code);

@@ -24,7 +24,7 @@
 #include "agent/log_pipes.h"
 #include "agent/log_tree.h"
 #include "agent/notices.h"
-#include "agent/watchdog.h"
+#include "agent/vigil.h"
 #include "agent/worker_files.h"
 
 namespace ddprun::agent {
@@ -92,7 +92,7 @@ class Agent {
   char* temporary_folder_;  // the guardian's note (guardian.h)
   asio::steady_timer timer_;
   asio::steady_timer waiting_timer_;  // ticks only while a terminal shows that nodes are awaited
-  std::unique_ptr<Watchdog> watchdog_;
+  Vigil vigil_;
   Notices notices_;
   const Time started_;
   Time joining_since_{};

@@ -200,6 +200,12 @@ void Children::watch(pid_t pid, Worker& worker) const {
   ::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, worker.pidfd.get(), &event);
 }
 
+std::vector<pid_t> Children::pids() const {
+  std::vector<pid_t> found;
+  for (const auto& [pid, worker] : workers_) found.push_back(pid);
+  return found;
+}
+
 void Children::signal_groups(int signo) {
   for (auto& [pid, worker] : workers_) {
     if (signo == SIGKILL) worker.wraps = false;  // no more patience

@@ -71,6 +71,7 @@ class Children {
   // orphans handed to us as subreaper.
   std::vector<WorkerExit> reap();
 
+  std::vector<pid_t> pids() const;  // of the live workers
   std::size_t live() const { return workers_.size(); }
 
  private:

@@ -72,6 +72,18 @@ struct RestartPlan {
   std::chrono::milliseconds backoff_max{0};
 };
 
+inline constexpr const char* kHealthPortVariable = "TORCHELASTIC_HEALTH_CHECK_PORT";
+
+// What is watched beside the workers' exits; all of it is off unless a variable asks for it.
+struct WatchPlan {
+  // The watchdog's FIFO (TORCHELASTIC_ENABLE_FILE_TIMER=1): unset: off; empty: a path of our own.
+  std::optional<std::string> timer_file{};
+  // A worker in uninterruptible sleep for so long ends the job
+  // (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT); 0: off.
+  std::chrono::milliseconds most_sleep{0};
+  std::optional<std::uint16_t> health_port{};  // kHealthPortVariable
+};
+
 // The program of one worker: an executable found (file) and its arguments, argv[0] first.
 struct Command {
   std::string file;
@@ -116,8 +128,7 @@ struct AgentConfig {
   bool console_events = false;       // --event-log-handler=console: JSON lines on stderr
   std::string error_report;          // --error-report: the failure report as JSON; empty: none
   std::string error_file;            // TORCHELASTIC_ERROR_FILE of the launcher; empty: none
-  // The watchdog's FIFO (TORCHELASTIC_ENABLE_FILE_TIMER=1): unset: off; empty: a path of our own.
-  std::optional<std::string> timer_file;
+  WatchPlan watch;
   std::function<Command(int local_rank)> command;
   std::vector<std::string> base_env;  // NAME=value; what workers inherit before their own variables
   std::string job_cookie;  // unique on this host; in every worker's environment as DDPRUN_JOB

@@ -74,9 +74,7 @@ void wait_for_a_death(Clock::time_point deadline) {
 std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
   std::vector<Stuck> stuck;
   for (const pid_t pid : pids) {
-    const std::string proc = "/proc/" + std::to_string(pid);
-    const std::string channel = first_line(proc + "/wchan");
-    stuck.push_back({pid, first_line(proc + "/comm"), channel.empty() ? "?" : channel});
+    stuck.push_back({pid, first_line(fmt::format("/proc/{}/comm", pid)), wait_channel(pid)});
   }
   return stuck;
 }

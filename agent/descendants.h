@@ -29,7 +29,7 @@ std::set<pid_t> own_children();
 struct Stuck {
   pid_t pid = 0;
   std::string name;          // comm
-  std::string wait_channel;  // kernel function it sleeps in; "?" where the kernel does not say
+  std::string wait_channel;  // process.h
 };
 
 // One line for people, without newline.

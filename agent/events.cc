@@ -26,6 +26,24 @@ std::string_view name_of(EventState state) {
   return "";
 }
 
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kIdle:
+      return "starting";
+    case Phase::kJoining:
+      return "joining";
+    case Phase::kRunning:
+      return "running";
+    case Phase::kFinished:
+      return "finished";
+    case Phase::kDraining:
+      return "draining";
+    case Phase::kDone:
+      return "done";
+  }
+  return "";
+}
+
 std::string_view backend_of(RendezvousPlan::Kind kind) {
   return kind == RendezvousPlan::Kind::kC10d ? "c10d" : "static";
 }
@@ -59,6 +77,13 @@ std::string event_line(const Event& event, const AgentConfig& config, int restar
                      {"timestamp", 0},
                      {"metadata", std::move(metadata)}};
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string health_line(const Lifecycle& lifecycle) {
+  const Json line = {{"phase", name_of(lifecycle.phase())},
+                     {"workers", lifecycle.live_workers()},
+                     {"attempt", lifecycle.round().restart_count}};
+  return line.dump() + "\n";
 }
 
 }  // namespace ddprun::agent

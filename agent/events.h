@@ -1,5 +1,6 @@
 // torchrun's event lines (--event-log-handler=console): one JSON object for what happens to a
-// worker group, as torch/distributed/elastic/events/ 2.11 writes them. Pure text.
+// worker group, as torch/distributed/elastic/events/ 2.11 writes them; and the health port's
+// answer. Pure text.
 #pragma once
 
 #include <chrono>
@@ -24,5 +25,9 @@ struct Event {
 
 // One line, with its newline.
 std::string event_line(const Event& event, const AgentConfig& config, int restarts);
+
+// What a probe of the health port is told: one JSON object with the node's phase (lifecycle.h), its
+// live workers and the attempt, from 0.
+std::string health_line(const Lifecycle& lifecycle);
 
 }  // namespace ddprun::agent

@@ -27,6 +27,13 @@ std::optional<ProcessStat> read_process_stat(pid_t pid) {
   return stat;
 }
 
+std::string wait_channel(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/wchan", pid));
+  std::string channel;
+  std::getline(file, channel);
+  return channel.empty() ? "?" : channel;
+}
+
 FileHandle open_pidfd(pid_t pid) {
   // syscall() returns long; a file descriptor fits in an int.
   return FileHandle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

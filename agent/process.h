@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "agent/file_handle.h"
 
@@ -22,6 +23,9 @@ struct ProcessStat {
 
 // Nothing where the process is gone or not ours to read.
 std::optional<ProcessStat> read_process_stat(pid_t pid);
+
+// The kernel function that a sleeping process waits in; "?" where the kernel does not say.
+std::string wait_channel(pid_t pid);
 
 // Readable once the process is dead (pidfd_open(2), Linux 5.3); -1 where it is gone.
 FileHandle open_pidfd(pid_t pid);

@@ -66,7 +66,7 @@ struct Options {
   std::string error_report{};   // file for the report as JSON; empty: none
   std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
   bool detailed_exit_codes = false;
-  std::optional<std::string> timer_file{};     // the watchdog's FIFO; nothing: no watchdog
+  agent::WatchPlan watch{};
   std::vector<std::string> virtual_devices{};  // one a local rank; empty: no virtual local ranks
   std::optional<NumaMode> numa_binding{};
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "launcher/reading.h"
 
@@ -48,26 +49,40 @@ void read_log_level(Reading& reading) {
   reading.options.log_level = word->level;
 }
 
-// As in torchrun nothing but 1 turns the watchdog on.
-void read_watchdog(Reading& reading) {
-  if (reading.env("TORCHELASTIC_ENABLE_FILE_TIMER") != "1") return;
-  reading.options.timer_file = reading.env("TORCHELASTIC_TIMER_FILE").value_or("");
+void warn_of(Reading& reading, std::string_view name, std::string_view text, std::string_view why) {
+  reading.warn(fmt::format("{}={} has no effect: {}", name, text, why));
+}
+
+// As in torchrun nothing but 1 turns the watchdog on, and no value of the other two is an error.
+void read_watches(Reading& reading) {
+  agent::WatchPlan& watch = reading.options.watch;
+  if (reading.env("TORCHELASTIC_ENABLE_FILE_TIMER") == "1")
+    watch.timer_file = reading.env("TORCHELASTIC_TIMER_FILE").value_or("");
+  constexpr auto most_sleep = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
+  const auto seconds = reading.env(most_sleep);
+  if (seconds && !seconds->empty()) {
+    const auto parsed = parse_seconds(*seconds);
+    watch.most_sleep = parsed ? *parsed : std::chrono::milliseconds(0);
+    if (!parsed) warn_of(reading, most_sleep, *seconds, parsed.error().message());
+  }
+  const auto port = reading.env(agent::kHealthPortVariable);
+  if (port && !port->empty() && *port != "0") {
+    const auto parsed = parse_int(*port);
+    constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max();
+    if (parsed && *parsed > 0 && *parsed <= most) {
+      watch.health_port = static_cast<std::uint16_t>(*parsed);
+    } else {
+      warn_of(reading, agent::kHealthPortVariable, *port,
+              fmt::format("expected a port from 1 to {}", most));
+    }
+  }
 }
 
 void warn_of_variables(Reading& reading) {
-  struct Idle {
-    const char* name;
-    std::string_view why;
-  };
-  constexpr std::array idle = {
-      Idle{"TORCHELASTIC_HEALTH_CHECK_PORT", "there is no health check server"},
-      Idle{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "each attempt has an empty store"},
-      Idle{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "not built yet"}};
-  for (const auto& [name, why] : idle) {
-    const auto text = reading.env(name);
-    if (text && !text->empty() && *text != "0")
-      reading.warn(fmt::format("{}={} has no effect: {}", name, *text, why));
-  }
+  constexpr auto unshared = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
+  const auto text = reading.env(unshared);
+  if (text && !text->empty() && *text != "0")
+    warn_of(reading, unshared, *text, "each attempt has an empty store");
 }
 
 }  // namespace
@@ -97,7 +112,7 @@ void read_output(Reading& reading) {
 
 void read_environment(Reading& reading) {
   read_log_level(reading);
-  read_watchdog(reading);
+  read_watches(reading);
   reading.options.error_file = reading.env("TORCHELASTIC_ERROR_FILE").value_or("");
   warn_of_variables(reading);
 }

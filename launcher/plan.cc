@@ -107,7 +107,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.console_events = options.console_events;
   agent.error_report = options.error_report;
   agent.error_file = options.error_file;
-  agent.timer_file = options.timer_file;
+  agent.watch = options.watch;
   agent.command = [command](int local_rank) {
     return agent::Command{command.program(), command.argv(local_rank)};
   };

@@ -26,18 +26,21 @@ constexpr int kAcceptBatch = 128;
 // meanwhile: nothing tells us when another part of the process, or of the host, gives some back.
 constexpr std::chrono::seconds kExhaustedPause{5};
 
-Error bind_error(const std::string& address, std::uint16_t port, const error_code& failure) {
+Error bind_error(const std::string& address, std::uint16_t port, const error_code& failure,
+                 std::string_view setting = kPortFlag) {
   const auto error = [&](ErrorCode code, std::string_view what) {
     return Error(code, fmt::format("port {} on {}: {}", port, address, what));
   };
   if (failure == asio::error::address_in_use)
     return error(ErrorCode::kUnavailable,
-                 "address already in use; choose another --master-port or stop the program that "
-                 "listens there");
+                 fmt::format("address already in use; choose another {} or stop the program that "
+                             "listens there",
+                             setting));
   if (failure.value() == EADDRNOTAVAIL)
     return error(ErrorCode::kUnavailable, "no interface of this host has that address");
   if (failure == asio::error::access_denied)
-    return error(ErrorCode::kSystem, "permission denied; choose a --master-port of 1024 or more");
+    return error(ErrorCode::kSystem,
+                 fmt::format("permission denied; choose a {} of 1024 or more", setting));
   return error(ErrorCode::kSystem, failure.message());
 }
 
@@ -66,7 +69,7 @@ bool is_exhausted(int error) {
 }  // namespace
 
 Result<tcp::acceptor> bind_listener(asio::io_context& loop, const std::string& numeric_address,
-                                    std::uint16_t port) {
+                                    std::uint16_t port, std::string_view setting) {
   error_code failure;
   const auto address = asio::ip::make_address(numeric_address, failure);
   if (failure)
@@ -74,7 +77,7 @@ Result<tcp::acceptor> bind_listener(asio::io_context& loop, const std::string& n
                  fmt::format("\"{}\" is not a numeric IP address to listen on", numeric_address));
   tcp::acceptor acceptor(loop);
   if (failure = open_and_bind(acceptor, {address, port}); failure)
-    return bind_error(numeric_address, port, failure);
+    return bind_error(numeric_address, port, failure, setting);
   return acceptor;
 }
 

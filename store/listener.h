@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "proto/result.h"
 
@@ -22,14 +23,18 @@ namespace asio = boost::asio;
 // it). The kernel lets one more in than it was told.
 inline constexpr int kQueueLimit = asio::socket_base::max_listen_connections;
 inline constexpr int kMostQueued = kQueueLimit + 1;
+// What a user chooses the port with.
+inline constexpr std::string_view kPortFlag = "--master-port";
 
 // Binds `numeric_address` (IPv4 or IPv6, never a name) and `port` (0: the kernel picks) and
 // listens, so that a taken port shows here and connections made from now on wait in the kernel. An
-// IPv6 address takes IPv4 peers too where it is `::`. Errors name address, port and what to do:
+// IPv6 address takes IPv4 peers too where it is `::`. Errors name address, port and what to do with
+// the `setting` that chose the port:
 // kInvalidArgument (not an address), kUnavailable (taken, or not of this host), kSystem.
 Result<asio::ip::tcp::acceptor> bind_listener(asio::io_context& loop,
                                               const std::string& numeric_address,
-                                              std::uint16_t port);
+                                              std::uint16_t port,
+                                              std::string_view setting = kPortFlag);
 
 // Marks `socket` non-blocking, close-on-exec and without Nagle's delay, as every store connection
 // is. False: it is dead already.

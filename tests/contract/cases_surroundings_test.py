@@ -4,14 +4,18 @@ many starts leave, and what the agent costs while its workers run.
 DDPRUN_TEST_STARTS   starts of case 63, default 60 (the case says 1000)
 """
 
+import json
 import os
 import pathlib
+import socket
 import stat
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from cases_support import (
-    PRINT_ENV, SLEEPER, CaseTest, main, sanitized, told, torch_python, wait_until,
+    PRINT_ENV, SLEEPER, CaseTest, free_port, main, sanitized, told, torch_python, wait_until,
     with_variables)
 
 STARTS = int(os.environ.get("DDPRUN_TEST_STARTS", "60"))
@@ -63,6 +67,15 @@ with timer.expires(after=60, scope="given back"):
     pass
 with timer.expires(after=0.5, scope="step"):
     time.sleep(1000)
+"""
+# Sleeps uninterruptibly, as the parent of a vfork(2) does until its child lets go. That child runs in
+# this one's memory, so it must do nothing more than wait.
+UNINTERRUPTIBLE = """
+import ctypes, os, signal
+libc = ctypes.PyDLL(None)
+print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+if os.environ["RANK"] == "0" or libc.vfork() == 0:
+    libc.pause()
 """
 
 
@@ -125,6 +138,36 @@ class CaseWatchdog(CaseTest):
         self.assertEqual(code, 1)
         self.assertIn(f"TORCHELASTIC_TIMER_FILE={path}", err)
         self.assertFalse(stat.S_ISFIFO(path.stat().st_mode))
+
+
+class Health(CaseTest):
+    def test_a_worker_in_uninterruptible_sleep_ends_the_job(self):
+        env = with_variables(TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT="0.3")
+        code, out, err = self.run_job("--nproc-per-node=2", "--max-restarts=3",
+                                      self.script(UNINTERRUPTIBLE, "asleep.py"), env=env)
+        self.assertEqual((code, out), (1, "attempt 0\n" * 2), err)
+        self.assertRegex(err, r"worker process \d+ has been in uninterruptible sleep for 0.3 s, in "
+                              r"the kernel's [\w?]+;")
+
+    def test_the_health_port_answers_while_the_job_runs(self):
+        port = free_port()
+        job = self.start("--nproc-per-node=2", self.worker(SLEEPER),
+                         env=with_variables(TORCHELASTIC_HEALTH_CHECK_PORT=str(port)))
+        self.heard(2)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+            self.assertEqual(json.load(answer), {"phase": "running", "workers": 2, "attempt": 0})
+        self.stop(job)
+        with self.assertRaises(urllib.error.URLError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30)
+
+    def test_a_health_port_that_is_taken_is_warned_of(self):
+        with socket.create_server(("", 0)) as other:
+            port = other.getsockname()[1]
+            code, _, err = self.run_job(
+                "/bin/true", env=with_variables(TORCHELASTIC_HEALTH_CHECK_PORT=str(port)))
+        self.assertEqual(code, 0)
+        self.assertIn(f"no health check server: port {port} on ", err)
+        self.assertIn("choose another TORCHELASTIC_HEALTH_CHECK_PORT", err)
 
 
 @unittest.skipIf(pathlib.Path("/dev/nvidia0").exists(), "this machine has a GPU")

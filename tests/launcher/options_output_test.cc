@@ -76,13 +76,13 @@ TEST(OptionsOutput, AnswersCompletionScripts) {
 }
 
 TEST(OptionsOutput, TurnsTheWatchdogOnBy1Only) {
-  EXPECT_EQ(good({"E"}).timer_file, std::nullopt);
-  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "0"}}).timer_file, std::nullopt);
-  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_TIMER_FILE", "/x"}}).timer_file, std::nullopt);
-  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}}).timer_file, "");
+  EXPECT_EQ(good({"E"}).watch.timer_file, std::nullopt);
+  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "0"}}).watch.timer_file, std::nullopt);
+  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_TIMER_FILE", "/x"}}).watch.timer_file, std::nullopt);
+  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}}).watch.timer_file, "");
   EXPECT_EQ(
       good({"E"}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_TIMER_FILE", "/x"}})
-          .timer_file,
+          .watch.timer_file,
       "/x");
 }
 
@@ -193,6 +193,27 @@ TEST(OptionsProgram, Case14TheNameDdprunLaunchIsLegacyMode) {
             "1 ddprun: --no-python: expected --use-env beside it: programs are given no "
             "--local-rank");
   EXPECT_TRUE(good({"--no-python", "--use-env", "E"}, {}, launch).mode == Mode::kProgram);
+}
+
+TEST(OptionsOutput, TakesTheTimeAWorkerMaySleepUninterruptibly) {
+  const std::string name = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
+  using std::chrono::milliseconds;
+  EXPECT_EQ(good({"E"}).watch.most_sleep, milliseconds(0));
+  EXPECT_EQ(good({"E"}, {{name, "1.5"}}).watch.most_sleep, milliseconds(1500));
+  EXPECT_EQ(good({"E"}, {{name, ""}}).warnings, Words{});
+  EXPECT_EQ(good({"E"}, {{name, "soon"}}).watch.most_sleep, milliseconds(0));
+  EXPECT_EQ(good({"E"}, {{name, "soon"}}).warnings,
+            Words{name + "=soon has no effect: expected seconds from 0, such as 0.5"});
+}
+
+TEST(OptionsOutput, TakesTheHealthPort) {
+  const std::string name = "TORCHELASTIC_HEALTH_CHECK_PORT";
+  EXPECT_EQ(good({"E"}).watch.health_port, std::nullopt);
+  EXPECT_EQ(good({"E"}, {{name, "8080"}}).watch.health_port, 8080);
+  EXPECT_EQ(good({"E"}, {{name, "0"}}).watch.health_port, std::nullopt);
+  EXPECT_EQ(good({"E"}, {{name, "65536"}}).watch.health_port, std::nullopt);
+  EXPECT_EQ(good({"E"}, {{name, "http"}}).warnings,
+            Words{name + "=http has no effect: expected a port from 1 to 65535"});
 }
 
 }  // namespace

@@ -305,13 +305,9 @@ TEST(Options, ReadPythonsLogLevels) {
 }
 
 TEST(Options, WarnOfVariablesWithoutEffect) {
-  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_HEALTH_CHECK_PORT", "8080"}}).warnings,
-            (Words{"TORCHELASTIC_HEALTH_CHECK_PORT=8080 has no effect: there is no health check "
-                   "server"}));
   EXPECT_EQ(good({"E"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}}).warnings,
             (Words{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect: each attempt has an empty "
                    "store"}));
-  EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "9"}}).warnings.size(), 1U);
   EXPECT_EQ(good({"E"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"}}).warnings, Words{});
   EXPECT_EQ(good({"E"}, {{"TORCH_ELASTIC_WORKER_IDENTICAL", "1"}}).warnings, Words{});
 }

@@ -36,7 +36,7 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_TRUE(agent.detailed_exit_codes && agent.quiet && agent.console_events);
   EXPECT_EQ(agent.error_report, "r");
   EXPECT_EQ(agent.error_file, "e");
-  EXPECT_EQ(agent.timer_file, "");
+  EXPECT_EQ(agent.watch.timer_file, "");
   EXPECT_TRUE(agent.output.fold);
   EXPECT_EQ(agent.output.prefix_template, "p");
   EXPECT_EQ(agent.output.stdout_filters, Words{"a"});
