@@ -1,12 +1,12 @@
 #include "agent/addresses.h"
 
 #include <ifaddrs.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/udp.hpp>
+#include <climits>
 #include <cstring>
 #include <memory>
 #include <optional>

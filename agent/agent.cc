@@ -13,6 +13,7 @@
 #include "agent/addresses.h"
 #include "agent/descendants.h"
 #include "agent/exit_code.h"
+#include "agent/process.h"
 #include "agent/report.h"
 #include "agent/worker_variables.h"
 #include "proto/log.h"
@@ -25,11 +26,6 @@ namespace {
 // (rendezvous/service.h).
 constexpr std::chrono::milliseconds kSweepBetweenRounds{1000};
 static_assert(kSweepBetweenRounds < rendezvous::kBeatEvery * (rendezvous::kSilenceTicks - 1));
-
-Time now() { return std::chrono::steady_clock::now(); }
-
-// How often the line of waiting is written anew.
-constexpr std::chrono::seconds kWaitingTick{1};
 
 }  // namespace
 
@@ -87,16 +83,13 @@ Result<void> Agent::prepare() {
   auto logs = LogTree::make(config_.log_dir, config_.rendezvous.run_id);
   if (!logs) return logs.error();
   logs_ = std::move(*logs);
-  if (temporary_folder_ != nullptr && logs_.temporary_root().size() < kNoteBytes)
-    std::strcpy(temporary_folder_, logs_.temporary_root().c_str());
-  return vigil_.begin(
-      loop_, config_.watch,
-      {.workers = [this] { return children_.pids(); },
-       .stuck =
-           [this](const std::string& why) {
-             perform(lifecycle_.give_up({.hostname = hostname_, .message = why}, now()));
-           },
-       .state = [this] { return health_line(lifecycle_); }});
+  const std::string& temporary = logs_.temporary_root();
+  if (temporary_folder_ != nullptr && temporary.size() < kNoteBytes)
+    std::memcpy(temporary_folder_, temporary.c_str(), temporary.size() + 1);
+  return vigil_.begin(loop_, config_.watch,
+                      {.workers = [this] { return children_.pids(); },
+                       .stuck = [this](pid_t pid) { give_up_on(pid); },
+                       .state = [this] { return health_line(lifecycle_); }});
 }
 
 asio::awaitable<void> Agent::start() {
@@ -147,22 +140,24 @@ void Agent::wait_for_guardian() {
 
 void Agent::handle_signal(int received) {
   const SignalMeaning meaning = meaning_of(config_.signals, received);
-  if (lifecycle_.phase() == Phase::kDone) {
-    consoles_.stop_waiting();
-  } else if (meaning.is_message) {
+  if (meaning.is_message) {
     children_.signal_leaders(meaning.signo);
+  } else if (lifecycle_.phase() == Phase::kDone) {
+    consoles_.stop_waiting();
   } else {
     perform(lifecycle_.stop_requested(meaning.signo, now()));
   }
 }
 
 void Agent::handle(const rendezvous::News& news) {
+  if (lifecycle_.phase() == Phase::kDone) return;
   const auto* broken = std::get_if<rendezvous::RoundBroken>(&news);
   if (broken != nullptr && broken->round == lifecycle_.round().number) tell_restart(broken->cause);
   perform(lifecycle_.told(news, now()));
 }
 
 void Agent::reap() {
+  if (lifecycle_.phase() == Phase::kDone) return;  // who is left now is the sweep's
   const std::vector<WorkerExit> exits = children_.reap();
   for (const WorkerExit& exit : exits) {
     if (exit.failed()) {
@@ -173,6 +168,17 @@ void Agent::reap() {
     tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
   }
   if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
+}
+
+// A worker that no signal ends.
+void Agent::give_up_on(pid_t pid) {
+  const int local_rank = children_.local_rank(pid);
+  const std::string why = fmt::format(
+      "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in the "
+      "kernel's {}; it may hold a device, so the job is not restarted",
+      lifecycle_.own_seat().first_rank + local_rank, local_rank, pid, hostname_,
+      std::chrono::duration<double>(config_.watch.most_sleep).count(), wait_channel(pid));
+  perform(lifecycle_.give_up({.hostname = hostname_, .message = why}, now()));
 }
 
 // The guardian was killed: nothing may survive us, and nobody waits for a report.
@@ -217,22 +223,6 @@ void Agent::perform(const JoinRound& /*action*/) {
                             .restart_window = config_.restarts.window,
                             .backoff = config_.restarts.backoff,
                             .backoff_max = config_.restarts.backoff_max});
-}
-
-// Only a terminal is told, and only where there is somebody to wait for.
-void Agent::show_waiting() {
-  if (!notices_.shows_waiting() || config_.rendezvous.node_count == 1) return;
-  waiting_timer_.expires_after(kWaitingTick);
-  waiting_timer_.async_wait([this](boost::system::error_code cancelled) {
-    if (cancelled || lifecycle_.phase() != Phase::kJoining) return;
-    using std::chrono::duration_cast;
-    using std::chrono::seconds;
-    const RendezvousPlan& plan = config_.rendezvous;
-    say(notices_.waiting(fmt::format("{}:{}", plan.host, plan.port),
-                         duration_cast<seconds>(now() - joining_since_),
-                         duration_cast<seconds>(plan.join_timeout)));
-    show_waiting();
-  });
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {
@@ -304,19 +294,20 @@ void Agent::perform(const Finish& action) {
   waiting_timer_.cancel();
   say(notices_.waited());
   sweep(kSweepLimit);
-  vigil_.end();
   exit_code_ = action.exit_code;
   tell(lifecycle_.ending().succeeded ? EventState::kSucceeded : EventState::kFailed);
   tell_ending(action.exit_code);
   spawn(loop_, "agent end", end());
 }
 
-// A reader that takes its time is waited for, and signals are heard meanwhile.
+// A reader that takes its time is waited for, and signals are heard meanwhile. Nothing that has a
+// timer is destroyed before the loop stops: one that has expired is called all the same.
 asio::awaitable<void> Agent::end() {
   co_await consoles_.flush();
   const bool asked_for_files = std::any_of(config_.streams.begin(), config_.streams.end(),
                                            std::mem_fn(&StreamPlan::has_files));
   logs_.clean_up(asked_for_files || exit_code_ != 0);
+  vigil_.end();
   loop_.stop();
 }
 
@@ -340,44 +331,6 @@ void Agent::set_timer() {
     timer_at_ = Time::max();
     perform(lifecycle_.time_passed(now()));
   });
-}
-
-void Agent::tell_ending(int exit_code) {
-  const Ending& ending = lifecycle_.ending();
-  const ReportFacts facts = autopsy_.examine(lifecycle_, hostname_);
-  autopsy_.file(facts, ending, exit_code);
-  if (ending.succeeded) return;
-  const std::string report = failure_report(facts);
-  consoles_.err().begin_last_words();
-  consoles_.err().begin_line();  // a worker may have died behind a prompt or a progress bar
-  say(report);
-  // The report tells of this node's workers; a cause that is none of them gets its line.
-  const bool told = !report.empty() && ending.signal == 0 && !ending.link_error &&
-                    (!ending.cause || lifecycle_.is_own_rank(ending.cause->rank));
-  if (!told) say(ending_line(ending));
-}
-
-void Agent::tell(EventState state, const std::optional<WorkerExit>& worker) {
-  if (!config_.console_events) return;
-  const bool seated = worker && !lifecycle_.round().seats.empty();
-  using std::chrono::milliseconds;
-  say(event_line({.state = state,
-                  .hostname = hostname_,
-                  .since_start = std::chrono::duration_cast<milliseconds>(now() - started_),
-                  .worker = worker,
-                  .rank = seated ? lifecycle_.own_seat().first_rank + worker->local_rank : 0},
-                 config_, lifecycle_.round().restart_count));
-}
-
-void Agent::tell_restart(const rendezvous::Failure& cause) {
-  const int restarts = lifecycle_.round().restart_count + 1;
-  const std::string line = notices_.restarting(cause, restarts, config_.restarts);
-  if (line.empty()) log::info(fmt::format("restart {}: {}", restarts, cause.message));
-  say(line);
-}
-
-void Agent::say(const std::string& text) {
-  if (!text.empty()) consoles_.err().write(text);
 }
 
 int run_agent(AgentConfig config, const GuardianLink& guardian) {

@@ -72,6 +72,7 @@ class Agent {
   void sweep(std::chrono::milliseconds limit);
   void set_timer();
   void tell_ending(int exit_code);
+  void give_up_on(pid_t pid);
   void die_without_guardian();
 
   asio::io_context& loop_;

@@ -56,7 +56,7 @@ void reset_signals(const std::vector<int>& keep_ignored) {
   for (const int signo : keep_ignored) ::sigaction(signo, &plain, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
 }
 
 // Runs in the child. Returns never.

@@ -71,7 +71,8 @@ class Children {
   // orphans handed to us as subreaper.
   std::vector<WorkerExit> reap();
 
-  std::vector<pid_t> pids() const;  // of the live workers
+  std::vector<pid_t> pids() const;                                         // of the live workers
+  int local_rank(pid_t pid) const { return workers_.at(pid).local_rank; }  // of a live one
   std::size_t live() const { return workers_.size(); }
 
  private:

@@ -7,4 +7,7 @@ namespace ddprun::agent {
 
 using Time = std::chrono::steady_clock::time_point;
 
+// For the shells.
+inline Time now() { return std::chrono::steady_clock::now(); }
+
 }  // namespace ddprun::agent

@@ -73,6 +73,7 @@ void wait_for_a_death(Clock::time_point deadline) {
 
 std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
   std::vector<Stuck> stuck;
+  stuck.reserve(pids.size());
   for (const pid_t pid : pids) {
     stuck.push_back({pid, first_line(fmt::format("/proc/{}/comm", pid)), wait_channel(pid)});
   }

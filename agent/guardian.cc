@@ -116,7 +116,7 @@ int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const char* tempor
 int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLink&)>& agent) {
   GuardianLink link{.ignored_signals = ignored_signals()};
   const sigset_t watched = watched_signals(job.signals);
-  ::sigprocmask(SIG_BLOCK, &watched, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
   ::signal(SIGCHLD, SIG_DFL);  // ignored by who started us, it would have the kernel reap the agent
                                // without a word
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -152,7 +152,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLin
 
 void unblock_signals(const std::vector<int>& job_signals) {
   const sigset_t watched = watched_signals(job_signals);
-  ::sigprocmask(SIG_UNBLOCK, &watched, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
 }
 
 }  // namespace ddprun::agent

@@ -37,20 +37,22 @@ http::response<http::string_body> answer_to(const Request::value_type& request,
 }  // namespace
 
 struct HealthPort::State {
-  State(tcp::acceptor bound, std::function<std::string()> asked)
+  State(tcp::acceptor bound, std::function<std::string()> asked, std::chrono::milliseconds most)
       : port(bound.local_endpoint().port()),
         listener(std::make_shared<store::Listener>(std::move(bound))),
-        state(std::move(asked)) {}
+        state(std::move(asked)),
+        limit(most) {}
 
   std::uint16_t port;
   std::shared_ptr<store::Listener> listener;
   std::function<std::string()> state;
+  std::chrono::milliseconds limit;
   int probes = 0;
   bool is_closed = false;
 
   static asio::awaitable<void> serve(std::shared_ptr<State> self, tcp::socket socket) {
     beast::tcp_stream stream(std::move(socket));
-    stream.expires_after(kProbeLimit);
+    stream.expires_after(self->limit);
     beast::flat_buffer buffer(kMostHeaderBytes);
     Request request;
     request.header_limit(kMostHeaderBytes);
@@ -67,12 +69,13 @@ struct HealthPort::State {
 };
 
 Result<std::unique_ptr<HealthPort>> HealthPort::open(asio::io_context& loop, std::uint16_t port,
-                                                     std::function<std::string()> state) {
+                                                     std::function<std::string()> state,
+                                                     std::chrono::milliseconds limit) {
   auto bound = store::bind_listener(loop, "::", port, kHealthPortVariable);
   if (!bound)  // a host without IPv6
     bound = store::bind_listener(loop, "0.0.0.0", port, kHealthPortVariable);
   if (!bound) return bound.error();
-  auto shared = std::make_shared<State>(std::move(*bound), std::move(state));
+  auto shared = std::make_shared<State>(std::move(*bound), std::move(state), limit);
   spawn(loop, "health port",
         store::Listener::run(shared->listener,
                              [&loop, weak = std::weak_ptr(shared)](tcp::socket socket) {

@@ -1,7 +1,7 @@
 // TORCHELASTIC_HEALTH_CHECK_PORT: what a cluster asks whether this node's agent is alive (a
 // liveness probe). torchrun warns that it has no such server; here it is one. Any GET or HEAD is
 // answered 200 by the loop that does all the agent's work, so an agent that is stuck does not
-// answer; everything else is 405. Loop's thread; owned by Agent.
+// answer; everything else is 405. Loop's thread; owned by Vigil.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,18 @@
 
 namespace ddprun::agent {
 
-// Probes at a time; one more is closed at once. Each has this long to ask and to take the answer.
+// Probes at a time; one more is closed at once, so that strangers cost no more than this many
+// descriptors. Each has this long to ask and to take the answer.
 inline constexpr int kMostProbes = 16;
-inline constexpr std::chrono::seconds kProbeLimit{10};
+inline constexpr std::chrono::milliseconds kProbeLimit{10'000};
 
 class HealthPort {
  public:
   // Listens on `port` of every address of this host: probes come from outside the container. The
   // answer's body is what `state` says then. Errors as store::bind_listener().
   static Result<std::unique_ptr<HealthPort>> open(asio::io_context& loop, std::uint16_t port,
-                                                  std::function<std::string()> state);
+                                                  std::function<std::string()> state,
+                                                  std::chrono::milliseconds limit = kProbeLimit);
   HealthPort(const HealthPort&) = delete;
   HealthPort& operator=(const HealthPort&) = delete;
   HealthPort(HealthPort&&) = delete;

@@ -37,8 +37,8 @@ Attendance::NewsHandler telling_who_has_the_port(Attendance::NewsHandler news,
 
 }  // namespace
 
-Link::Link(asio::io_context& loop, const RendezvousPlan& plan)
-    : loop_(loop), plan_(plan), store_(std::make_unique<store::Server>(loop)) {}
+Link::Link(asio::io_context& loop, RendezvousPlan plan)
+    : loop_(loop), plan_(std::move(plan)), store_(std::make_unique<store::Server>(loop)) {}
 
 Link::~Link() {
   attendance_.reset();  // before the host that gave it out

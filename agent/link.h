@@ -29,7 +29,7 @@ struct StoreAddress {
 
 class Link {
  public:
-  Link(asio::io_context& loop, const RendezvousPlan& plan);
+  Link(asio::io_context& loop, RendezvousPlan plan);
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
   ~Link();

@@ -12,8 +12,6 @@
 namespace ddprun::agent {
 namespace {
 
-Time now() { return std::chrono::steady_clock::now(); }
-
 // The turn follows the line: kept as long as that goes on, passed on when it has ended.
 void settle_turn(StreamSink& sink) {
   if (sink.in_long_line()) {

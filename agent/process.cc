@@ -31,7 +31,7 @@ std::string wait_channel(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/wchan", pid));
   std::string channel;
   std::getline(file, channel);
-  return channel.empty() ? "?" : channel;
+  return channel.empty() || channel == "0" ? "?" : channel;
 }
 
 FileHandle open_pidfd(pid_t pid) {

@@ -1,6 +1,5 @@
 #include "agent/vigil.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,7 +7,6 @@
 #include <utility>
 
 #include "agent/descendants.h"
-#include "agent/process.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -28,14 +26,8 @@ Result<void> Vigil::begin(asio::io_context& loop, const WatchPlan& plan, Hooks h
     watchdog_ = std::move(*watchdog);
   }
   if (plan.most_sleep.count() > 0) {
-    const auto tell = [most = plan.most_sleep, stuck = std::move(hooks.stuck)](pid_t pid) {
-      stuck(fmt::format(
-          "worker process {} has been in uninterruptible sleep for {:%Q} s, in the kernel's {}; it "
-          "may hold a device, so there is no restart on this host",
-          pid, std::chrono::duration<double>(most), wait_channel(pid)));
-    };
-    sleep_watch_ =
-        std::make_unique<SleepWatch>(loop, plan.most_sleep, std::move(hooks.workers), tell);
+    sleep_watch_ = std::make_unique<SleepWatch>(loop, plan.most_sleep, std::move(hooks.workers),
+                                                std::move(hooks.stuck));
   }
   if (plan.health_port) {
     auto port = HealthPort::open(loop, *plan.health_port, std::move(hooks.state));

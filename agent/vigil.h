@@ -18,9 +18,9 @@ namespace ddprun::agent {
 class Vigil {
  public:
   struct Hooks {
-    std::function<std::vector<pid_t>()> workers;    // the live ones
-    std::function<void(const std::string&)> stuck;  // a worker will not come back, for this reason
-    std::function<std::string()> state;             // what a probe is told
+    std::function<std::vector<pid_t>()> workers;  // the live ones
+    std::function<void(pid_t)> stuck;             // one of them will not come back
+    std::function<std::string()> state;           // what a probe is told
   };
 
   // Starts what `plan` asks for; nothing else wakes up or listens. Errors: the watchdog's FIFO
@@ -28,6 +28,7 @@ class Vigil {
   Result<void> begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks);
   // The worker ended.
   void forget(pid_t pid);
+  // On the loop, only when nothing of it runs any more.
   void end();
 
   // The watchdog's FIFO; empty: off.

@@ -55,7 +55,7 @@ int Reading::integer(FlagId id, const IntRule& rule) {
 }
 
 std::string Reading::choice(FlagId id, int exit_code) {
-  const std::string text = given.text(id);
+  std::string text = given.text(id);
   const auto words = value_words(flag_of(id));
   if (std::find(words.begin(), words.end(), text) == words.end())
     fail(id, exit_code, fmt::format("expected {}", alternatives(words)));

@@ -69,7 +69,9 @@ void read_watches(Reading& reading) {
   if (port && !port->empty() && *port != "0") {
     const auto parsed = parse_int(*port);
     constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max();
-    if (parsed && *parsed > 0 && *parsed <= most) {
+    if (parsed && *parsed > 0 && *parsed == reading.options.endpoint.port) {
+      warn_of(reading, agent::kHealthPortVariable, *port, "the rendezvous has that port");
+    } else if (parsed && *parsed > 0 && *parsed <= most) {
       watch.health_port = static_cast<std::uint16_t>(*parsed);
     } else {
       warn_of(reading, agent::kHealthPortVariable, *port,

@@ -143,7 +143,7 @@ int Listener::accept_one() {
 void Listener::tell_exhausted() {
   if (!exhausted_told_)
     log::warning(
-        "store: cannot accept connections: out of file descriptors or memory; going on when there "
+        "cannot accept connections: out of file descriptors or memory; going on when there "
         "are some");
   exhausted_told_ = true;
 }

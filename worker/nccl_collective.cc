@@ -268,7 +268,7 @@ void NcclCollective::broadcast(Flat flat, int root) {
 
 // `mine` is equally long on all ranks; theirs in a row, by rank.
 std::vector<std::byte> NcclCollective::gather_equal(std::span<const std::byte> mine) {
-  const std::size_t ranks = static_cast<std::size_t>(job_.ranks);
+  const auto ranks = static_cast<std::size_t>(job_.ranks);
   const auto all = device_memory(mine.size() * ranks);
   std::byte* own = all.get() + mine.size() * static_cast<std::size_t>(job_.rank);
   check_cuda(

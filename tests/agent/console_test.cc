@@ -71,11 +71,21 @@ TEST_F(ConsoleTest, AReaderIsNotWaitedForAnyLongerOnceSomebodySaysSo) {
   console.write(std::string(3 * kLastWordsPipeBytes, 'x'));
   console.begin_last_words();
   console.write("\nthe report\n");
-  asio::post(loop, [this] { console.stop_waiting(); });
+  asio::post(loop, [this] { asio::post(loop, [this] { console.stop_waiting(); }); });
   const auto begin = std::chrono::steady_clock::now();
   flush(loop, console);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kFlushLimit);
   EXPECT_TRUE(terminal.read().ends_with("\nthe report\n"));
+}
+
+TEST_F(ConsoleTest, AReaderThatHasTakenEverythingIsNotWaitedForAnyLonger) {
+  const std::string text(2 * kFlushPipeBytes, 'x');
+  console.write(text);
+  asio::post(loop, [&] { asio::post(loop, [this] { terminal.read(); }); });
+  const auto begin = std::chrono::steady_clock::now();
+  flush(loop, console);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kFlushLimit / 2);
+  EXPECT_EQ(terminal.read().size(), text.size());
 }
 
 TEST_F(ConsoleTest, AReaderThatTakesSomethingGetsEverything) {

@@ -7,16 +7,17 @@
 
 namespace ddprun::agent {
 
+inline asio::awaitable<void> flush_and_stop(asio::io_context* loop, Console* console,
+                                            std::chrono::milliseconds limit) {
+  co_await console->flush(limit);
+  loop->stop();
+}
+
 inline void flush(asio::io_context& loop, Console& console,
                   std::chrono::milliseconds limit = kFlushLimit) {
-  bool over = false;
-  const auto wait = [&]() -> asio::awaitable<void> {
-    co_await console.flush(limit);
-    over = true;
-  };
-  spawn(loop, "flush", wait());
+  spawn(loop, "flush", flush_and_stop(&loop, &console, limit));
   loop.restart();
-  while (!over) loop.run_one();
+  loop.run();
 }
 
 }  // namespace ddprun::agent

@@ -107,7 +107,7 @@ TEST_F(HealthPortTest, TakesNoOtherMethod) {
 
 TEST_F(HealthPortTest, ClosesOnWhatIsNoRequestOrTooLong) {
   EXPECT_EQ(ask("hello\r\n\r\n"), "");
-  EXPECT_EQ(ask("GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n"), "");
+  EXPECT_EQ(ask("GET /" + std::string(16'384, 'x') + " HTTP/1.1\r\n\r\n"), "");
 }
 
 TEST_F(HealthPortTest, OneProbeTooManyIsClosedAndTheOthersAreNot) {
@@ -116,6 +116,13 @@ TEST_F(HealthPortTest, OneProbeTooManyIsClosedAndTheOthersAreNot) {
   EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "");
   asio::write(waiting.back(), asio::buffer(std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n")));
   EXPECT_TRUE(answer(waiting.back()).ends_with("alive"));
+}
+
+TEST_F(HealthPortTest, WhoDoesNotAskInTimeIsClosed) {
+  port = std::move(*HealthPort::open(
+      loop, 0, [] { return ""; }, 1ms));
+  tcp::socket silent = connected();
+  EXPECT_EQ(answer(silent), "");
 }
 
 TEST_F(HealthPortTest, APortThatIsTakenIsAnError) {

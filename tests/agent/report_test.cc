@@ -182,15 +182,18 @@ TEST(RootCause, AFileThatIsNoRecordProvesNothing) {
 TEST(ErrorReport, TellsTheFactsAsJson) {
   ReportFacts failed = facts({worker(1, -9), worker(0, -15, true)});
   failed.workers[0].evidence = "why";
-  failed.workers[0].stderr_end = {"a", "b\xff"};
-  const auto json = nlohmann::json::parse(error_report_json(failed, {}, 1));
+  failed.workers[0].stderr_end = {"a", "b\xff", "\xc3\xa9"};
+  const std::string text = error_report_json(failed, {}, 1);
+  EXPECT_EQ(std::count_if(text.begin(), text.end(), [](char c) { return c < 0; }), 0) << "ASCII";
+  const auto json = nlohmann::json::parse(text);
   EXPECT_EQ(json["succeeded"], false);
   EXPECT_EQ(json["exit_code"], 1);
   EXPECT_EQ(json["root_cause"]["rank"], 1);
   EXPECT_EQ(json["root_cause"]["signal"], "SIGKILL");
   EXPECT_EQ(json["root_cause"]["evidence"], "why");
   EXPECT_EQ(json["root_cause"]["time"], "2023-11-14T22:13:20.000Z");
-  EXPECT_EQ(json["root_cause"]["stderr_end"].size(), 2U);
+  EXPECT_EQ(json["root_cause"]["stderr_end"].size(), 3U);
+  EXPECT_EQ(json["root_cause"]["stderr_end"][2], "\xc3\xa9");
   EXPECT_EQ(json["other_workers"][0]["stopped_by_ddprun"], true);
 }
 

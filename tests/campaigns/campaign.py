@@ -19,7 +19,7 @@ import uuid
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "jobs"))
 
-from support import DDPRUN, DEADLINE, ROOT, Job, wait_until  # noqa: E402, F401
+from support import DDPRUN, DEADLINE, ROOT, Fifo, Job, wait_until  # noqa: E402, F401
 
 SKIPPED = 77  # as CTest is told
 VENV = ROOT / ".venv" / "bin"
@@ -113,33 +113,6 @@ def static_port():
         if port < below:
             return port
     raise AssertionError("no port is free")
-
-
-class Fifo:
-    """A named pipe in which workers say that they are there."""
-
-    def __init__(self, folder, name="ready"):
-        self.path = os.path.join(folder, name)
-        os.mkfifo(self.path)
-        # For reading and writing: no end of file while workers come and go.
-        self.file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self.rest = b""
-
-    def lines(self, count, deadline=None):
-        """The next `count` lines; waits for them."""
-        end = time.monotonic() + (deadline or DEADLINE)
-        while self.rest.count(b"\n") < count:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([self.file], [], [], left)[0]:
-                got = self.rest.count(b"\n")
-                raise AssertionError(f"waited in vain for {count} lines in {self.path}, got {got}")
-            self.rest += os.read(self.file, 1 << 16)
-        *lines, self.rest = self.rest.split(b"\n", count)
-        return [line.decode() for line in lines]
-
-    def close(self):
-        os.close(self.file)
-        os.unlink(self.path)
 
 
 def folder():

@@ -146,19 +146,20 @@ class Health(CaseTest):
         code, out, err = self.run_job("--nproc-per-node=2", "--max-restarts=3",
                                       self.script(UNINTERRUPTIBLE, "asleep.py"), env=env)
         self.assertEqual((code, out), (1, "attempt 0\n" * 2), err)
-        self.assertRegex(err, r"worker process \d+ has been in uninterruptible sleep for 0.3 s, in "
-                              r"the kernel's [\w?]+;")
+        self.assertRegex(err, r"rank 1 \(local rank 1, pid \d+\) on \S+ has been in uninterruptible "
+                              r"sleep for 0.3 s, in the kernel's [\w?]+;")
 
     def test_the_health_port_answers_while_the_job_runs(self):
         port = free_port()
         job = self.start("--nproc-per-node=2", self.worker(SLEEPER),
                          env=with_variables(TORCHELASTIC_HEALTH_CHECK_PORT=str(port)))
         self.heard(2)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+        probe = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with probe.open(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
             self.assertEqual(json.load(answer), {"phase": "running", "workers": 2, "attempt": 0})
         self.stop(job)
         with self.assertRaises(urllib.error.URLError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30)
+            probe.open(f"http://127.0.0.1:{port}/health", timeout=30)
 
     def test_a_health_port_that_is_taken_is_warned_of(self):
         with socket.create_server(("", 0)) as other:

@@ -98,6 +98,7 @@ class Signals(JobTest):
         process = subprocess.Popen([DDPRUN, "-t", "3", f"--log-dir={self.folder}", script], stdin=subprocess.DEVNULL,
                                    stdout=writer, stderr=writer)
         os.close(writer)
+        self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         self.read_lines(self.folder / "wrote", 1)
         agent = Job.children_of(process.pid)[0]

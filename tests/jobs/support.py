@@ -145,24 +145,30 @@ class Job:
 
 
 class Fifo:
-    """The reading end of a named pipe. It is open for reading and writing as long as the test runs: no end of file and no
-    writer that waits or breaks, however workers come and go."""
+    """A named pipe in which workers say that they are there."""
 
-    def __init__(self, path):
-        self.path = path
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self.unread = b""
+    def __init__(self, folder, name="ready"):
+        self.path = os.path.join(folder, name)
+        os.mkfifo(self.path)
+        # For reading and writing: no end of file and no writer that waits or breaks, however workers come and go.
+        self.file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.rest = b""
+
+    def lines(self, count, deadline=None):
+        """The next `count` lines; waits for them."""
+        end = time.monotonic() + (deadline or DEADLINE)
+        while self.rest.count(b"\n") < count:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.file], [], [], left)[0]:
+                got = self.rest.count(b"\n")
+                raise AssertionError(f"waited in vain for {count} lines in {self.path}, got {got}")
+            self.rest += os.read(self.file, 1 << 16)
+        *lines, self.rest = self.rest.split(b"\n", count)
+        return [line.decode() for line in lines]
 
     def close(self):
-        os.close(self.descriptor)
-
-    def read_lines(self, count):
-        while self.unread.count(b"\n") < count:
-            if not select.select([self.descriptor], [], [], DEADLINE)[0]:
-                raise AssertionError(f"waited {DEADLINE} s in vain for {count} lines in {self.path}; there is {self.unread!r}")
-            self.unread += os.read(self.descriptor, 4096)
-        *lines, self.unread = self.unread.split(b"\n", count)
-        return [line.decode() for line in lines]
+        os.close(self.file)
+        os.unlink(self.path)
 
 
 class JobTest(unittest.TestCase):
@@ -195,14 +201,13 @@ class JobTest(unittest.TestCase):
     def fifo(self, name="ready"):
         """A named pipe for workers to say that they are there; read_lines() waits for them."""
         path = self.folder / name
-        os.mkfifo(path)
-        self.fifos[path] = Fifo(path)
+        self.fifos[path] = Fifo(self.folder, name)
         self.addCleanup(self.fifos[path].close)
         return path
 
     def read_lines(self, fifo, count):
         """The next `count` lines that workers wrote to the fifo; waits for them."""
-        return self.fifos[fifo].read_lines(count)
+        return self.fifos[fifo].lines(count)
 
 
 def main():

@@ -214,6 +214,9 @@ TEST(OptionsOutput, TakesTheHealthPort) {
   EXPECT_EQ(good({"E"}, {{name, "65536"}}).watch.health_port, std::nullopt);
   EXPECT_EQ(good({"E"}, {{name, "http"}}).warnings,
             Words{name + "=http has no effect: expected a port from 1 to 65535"});
+  const Words two_nodes = {"--nnodes=2", "--master-port=8080", "E"};
+  EXPECT_EQ(good(two_nodes, {{name, "8080"}}).watch.health_port, std::nullopt);
+  EXPECT_EQ(good(two_nodes, {{name, "8081"}}).watch.health_port, 8081);
 }
 
 }  // namespace
