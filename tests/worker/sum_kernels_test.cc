@@ -84,6 +84,8 @@ void expect_ring_order(Dtype dtype, std::size_t world, std::size_t count) {
     sum_to_all(buffers, (chunk.end - chunk.begin) / sizeof(T), dtype);
     for (std::size_t i = chunk.begin / sizeof(T); i < chunk.end / sizeof(T); ++i) {
       const T expected = ring_sum(before, index, i);
+      // Bit for bit, the sign of a zero included.
+      // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
       ASSERT_EQ(std::memcmp(&ranks[0][i], &expected, sizeof(T)), 0)
           << "N=" << world << " count=" << count << " element " << i;
     }
