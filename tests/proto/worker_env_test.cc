@@ -1,5 +1,6 @@
 #include "proto/worker_env.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -116,8 +117,8 @@ TEST(WorkerEnv, RefusesBadValuesByNameAndValue) {
     const auto decoded = decode_with(name, value);
     ASSERT_FALSE(decoded.has_value()) << name << "=" << value;
     EXPECT_EQ(decoded.error().code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(decoded.error().message().find(name + "=" + value), std::string::npos)
-        << decoded.error().message();
+    const std::string message = decoded.error().message();
+    EXPECT_NE(message.find(fmt::format("{}={}", name, value)), std::string::npos) << message;
   }
 }
 

@@ -25,7 +25,7 @@ struct NetImpl : torch::nn::Module {
   NetImpl() {
     for (int i = 0; i < 6; ++i) {
       const auto linear = torch::nn::Linear(kWidth, kWidth);
-      layers.push_back(register_module("layer" + std::to_string(i), linear));
+      layers.emplace_back(register_module("layer" + std::to_string(i), linear));
     }
     head = register_module("head", torch::nn::Linear(kWidth, 10));
   }
@@ -63,7 +63,8 @@ struct Case {
   bool set_to_none;  // how gradients are zeroed
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+// GoogleTest's name for it.
+void PrintTo(const Case& c, std::ostream* out) {  // NOLINT(readability-identifier-naming)
   *out << c.ranks << (c.view ? " view" : " copy") << (c.set_to_none ? " to none" : " to zero");
 }
 

@@ -109,15 +109,12 @@ TEST_P(ShmRanks, BroadcastAnyLengthFromAnyRoot) {
   run_ranks(ranks, [ranks](Collective& collective) {
     for (const std::size_t bytes :
          {0UL, 1UL, kStagingBytes, kStagingBytes + 1, 5 * kStagingBytes + 3}) {
+      std::vector<std::uint8_t> sent(bytes);
+      for (std::size_t i = 0; i < bytes; ++i) sent[i] = static_cast<std::uint8_t>(i * 31 + 7);
       for (int root = 0; root < ranks; ++root) {
-        std::vector<std::uint8_t> data(bytes);
-        for (std::size_t i = 0; i < bytes; ++i) {
-          data[i] = static_cast<std::uint8_t>(collective.rank() == root ? i * 31 + 7 : 0);
-        }
+        auto data = collective.rank() == root ? sent : std::vector<std::uint8_t>(bytes);
         collective.broadcast({data.data(), bytes, Dtype::kByte}, root);
-        for (std::size_t i = 0; i < bytes; ++i) {
-          ASSERT_EQ(data[i], static_cast<std::uint8_t>(i * 31 + 7)) << bytes << " from " << root;
-        }
+        ASSERT_TRUE(data == sent) << bytes << " from " << root;
       }
     }
   });
@@ -125,14 +122,13 @@ TEST_P(ShmRanks, BroadcastAnyLengthFromAnyRoot) {
 
 TEST_P(ShmRanks, GatherBlobsOfDifferentLengths) {
   run_ranks(GetParam(), [](Collective& collective) {
-    for (int round = 0; round < 50; ++round) {
-      const auto length = static_cast<std::size_t>(collective.rank() * round * 7);
+    for (std::size_t round = 0; round < 50; ++round) {
+      const auto length = static_cast<std::size_t>(collective.rank()) * round * 7;
       const std::vector<std::byte> mine(length, std::byte(collective.rank() + 1));
       const auto all = collective.all_gather(mine);
       ASSERT_EQ(all.size(), static_cast<std::size_t>(collective.world_size()));
       for (std::size_t peer = 0; peer < all.size(); ++peer) {
-        ASSERT_EQ(all[peer], std::vector<std::byte>(peer * static_cast<std::size_t>(round) * 7,
-                                                    std::byte(peer + 1)));
+        ASSERT_EQ(all[peer], std::vector<std::byte>(peer * round * 7, std::byte(peer + 1)));
       }
     }
   });
