@@ -16,6 +16,11 @@ import time
 import unittest
 import uuid
 
+# Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them ignored.
+for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
+    if signal.getsignal(signo) == signal.SIG_IGN:
+        signal.signal(signo, signal.SIG_DFL)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DDPRUN = os.environ.get("DDPRUN", str(ROOT / "build" / "bin" / "ddprun"))
 DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
@@ -108,12 +113,22 @@ class Job:
             return None
         for pid in children:
             try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    if f"RANK={rank}".encode() in file.read().split(b"\0"):
-                        return pid
+                if f"RANK={rank}".encode() in self.environment_of(pid):
+                    return pid
             except (FileNotFoundError, ProcessLookupError):
                 continue
         return None
+
+    @staticmethod
+    def environment_of(pid):
+        """The variables of a worker, NAME=value. They cannot be read in the midst of an exec, nor of one that is dead."""
+        while True:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if variables := file.read():
+                    return variables.split(b"\0")
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "Z":
+                    return []
 
     def agent(self):
         """Pid of the agent, the guardian's one child."""
