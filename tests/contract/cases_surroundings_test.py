@@ -71,9 +71,9 @@ with timer.expires(after=0.5, scope="step"):
 # Sleeps uninterruptibly, as the parent of a vfork(2) does until its child lets go. That child runs in
 # this one's memory, so it must do nothing more than wait.
 UNINTERRUPTIBLE = """
-import ctypes, os, signal
+import ctypes, os
 libc = ctypes.PyDLL(None)
-print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+os.write(1, f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n".encode())  # in one piece
 if os.environ["RANK"] == "0" or libc.vfork() == 0:
     libc.pause()
 """
