@@ -241,20 +241,19 @@ class CaseNothingLeft(CaseTest):
 
     def test_guardian_and_agent_killed_at_once(self):
         # The workers die by their parent-death signal; who escaped all that is ended by the next
-        # start of ddprun on this host.
+        # start of ddprun on this host; that may be one of a test beside this one.
         script = self.worker(
             "#!/bin/sh\n(setsid sh -c 'trap \"\" TERM HUP INT; (sleep 1000 &); echo $$ > {fifo}; "
             "sleep 1000' &)\nexec sleep 1000\n")
         for name, prefix in self.prefixes():
             with self.subTest(name):
                 job = self.start("--nproc-per-node=2", script, prefix=prefix)
-                escaped = {int(pid) for pid in self.heard(2)}
+                self.heard(2)
                 agent = job.agent()
                 os.kill(agent, signal.SIGSTOP)  # it does not act on the guardian's death
                 os.kill(job.pid, signal.SIGKILL)
                 os.kill(agent, signal.SIGKILL)
                 job.process.wait()
-                self.assertLessEqual(escaped, set(job.processes()))
                 self.assertEqual(self.start("/bin/true").finish()[0], 0)
                 job.wait_gone()
 
