@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -14,7 +13,6 @@
 #include "agent/descendants.h"
 #include "agent/exit_code.h"
 #include "agent/process.h"
-#include "agent/report.h"
 #include "agent/worker_variables.h"
 #include "proto/log.h"
 #include "store/descriptors.h"

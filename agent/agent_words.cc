@@ -1,8 +1,6 @@
 // What the agent says on the console, and when: the other half of agent.cc, which does.
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "agent/agent.h"
 #include "agent/report.h"
 #include "proto/log.h"

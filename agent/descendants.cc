@@ -20,13 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
@@ -75,7 +68,7 @@ std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
   std::vector<Stuck> stuck;
   stuck.reserve(pids.size());
   for (const pid_t pid : pids) {
-    stuck.push_back({pid, first_line(fmt::format("/proc/{}/comm", pid)), wait_channel(pid)});
+    stuck.push_back({pid, process_name(pid), wait_channel(pid)});
   }
   return stuck;
 }

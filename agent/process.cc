@@ -8,8 +8,19 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace ddprun::agent {
+namespace {
+
+std::string first_line_of(pid_t pid, std::string_view name) {
+  std::ifstream file(fmt::format("/proc/{}/{}", pid, name));
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+}  // namespace
 
 std::optional<ProcessStat> read_process_stat(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
@@ -27,10 +38,10 @@ std::optional<ProcessStat> read_process_stat(pid_t pid) {
   return stat;
 }
 
+std::string process_name(pid_t pid) { return first_line_of(pid, "comm"); }
+
 std::string wait_channel(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/wchan", pid));
-  std::string channel;
-  std::getline(file, channel);
+  std::string channel = first_line_of(pid, "wchan");
   return channel.empty() || channel == "0" ? "?" : channel;
 }
 

@@ -24,6 +24,9 @@ struct ProcessStat {
 // Nothing where the process is gone or not ours to read.
 std::optional<ProcessStat> read_process_stat(pid_t pid);
 
+// comm; empty where the process is gone.
+std::string process_name(pid_t pid);
+
 // The kernel function that a sleeping process waits in; "?" where the kernel does not say.
 std::string wait_channel(pid_t pid);
 

@@ -208,7 +208,7 @@ Result<Endpoint> parse_endpoint(std::string_view text) {
   Endpoint endpoint{std::string(parts->host), {}};
   if (!parts->port) return endpoint;
   const auto port = parse_int(*parts->port);
-  if (!port || *port < 0 || *port > 65535) return error;
+  if (!port || *port < 0 || *port > kMaxPort) return error;
   endpoint.port = static_cast<std::uint16_t>(*port);
   return endpoint;
 }

@@ -29,6 +29,8 @@ inline constexpr std::uint16_t kDefaultRendezvousPort = 29400;
 // choice).
 inline constexpr std::uint16_t kDefaultMasterPort = 29500;
 
+inline constexpr int kMaxPort = 65535;
+
 // Seconds beyond which a number is a slip: some thirty years.
 inline constexpr double kMaxSeconds = 1e9;
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "launcher/reading.h"
 
@@ -62,20 +61,22 @@ void read_watches(Reading& reading) {
   const auto seconds = reading.env(most_sleep);
   if (seconds && !seconds->empty()) {
     const auto parsed = parse_seconds(*seconds);
-    watch.most_sleep = parsed ? *parsed : std::chrono::milliseconds(0);
-    if (!parsed) warn_of(reading, most_sleep, *seconds, parsed.error().message());
+    if (parsed) {
+      watch.most_sleep = *parsed;
+    } else {
+      warn_of(reading, most_sleep, *seconds, parsed.error().message());
+    }
   }
   const auto port = reading.env(agent::kHealthPortVariable);
   if (port && !port->empty() && *port != "0") {
     const auto parsed = parse_int(*port);
-    constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max();
-    if (parsed && *parsed > 0 && *parsed == reading.options.endpoint.port) {
-      warn_of(reading, agent::kHealthPortVariable, *port, "the rendezvous has that port");
-    } else if (parsed && *parsed > 0 && *parsed <= most) {
-      watch.health_port = static_cast<std::uint16_t>(*parsed);
-    } else {
+    if (!parsed || *parsed < 1 || *parsed > kMaxPort) {
       warn_of(reading, agent::kHealthPortVariable, *port,
-              fmt::format("expected a port from 1 to {}", most));
+              fmt::format("expected a port from 1 to {}", kMaxPort));
+    } else if (*parsed == reading.options.endpoint.port) {
+      warn_of(reading, agent::kHealthPortVariable, *port, "the rendezvous has that port");
+    } else {
+      watch.health_port = static_cast<std::uint16_t>(*parsed);
     }
   }
 }

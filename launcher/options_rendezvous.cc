@@ -9,8 +9,6 @@
 namespace ddprun::launcher {
 namespace {
 
-constexpr int kMaxPort = 65535;
-
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "127.0.0.1" || host == "::1";
 }

@@ -8,7 +8,6 @@ table, closes with one line that says whether all went well, and exits with 1 wh
 
 import os
 import pathlib
-import select
 import socket
 import subprocess
 import sys
@@ -19,7 +18,8 @@ import uuid
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "jobs"))
 
-from support import DDPRUN, DEADLINE, ROOT, Fifo, Job, wait_until  # noqa: E402, F401
+from support import (DDPRUN, DEADLINE, ROOT, Fifo, Job, environment_of,  # noqa: E402, F401
+                     processes_with, state_of, wait_until)
 
 SKIPPED = 77  # as CTest is told
 VENV = ROOT / ".venv" / "bin"
@@ -50,30 +50,9 @@ def skip(reason):
     sys.exit(SKIPPED)
 
 
-def environment_of(pid):
-    """b"NAME=value" entries; none for a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
-
-
-def state_of(pid):
-    """The letter of proc(5), "Z" a zombie; None for a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
 def marked_processes():
     """Pids of whatever lives of this campaign's jobs."""
-    mark = f"{MARKER}={os.environ[MARKER]}".encode()
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    return [pid for pid in pids if pid != os.getpid() and mark in environment_of(pid)
-            and state_of(pid) not in ("Z", None)]
+    return processes_with(f"{MARKER}={os.environ[MARKER]}")
 
 
 def gone_after(job, since, limit_s):

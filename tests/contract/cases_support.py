@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE.parent / "jobs"))
 
 from support import (  # noqa: E402, F401
     DDPRUN, DEADLINE, DEAF, PRINT_ENV, ROOT, SLEEPER, Job, JobTest, free_port, main, parse_env,
-    wait_until)
+    state_of, wait_until)
 
 
 def torch_python():

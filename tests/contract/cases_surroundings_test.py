@@ -15,8 +15,8 @@ import urllib.error
 import urllib.request
 
 from cases_support import (
-    PRINT_ENV, SLEEPER, CaseTest, free_port, main, sanitized, told, torch_python, wait_until,
-    with_variables)
+    PRINT_ENV, SLEEPER, CaseTest, free_port, main, sanitized, state_of, told, torch_python,
+    wait_until, with_variables)
 
 STARTS = int(os.environ.get("DDPRUN_TEST_STARTS", "60"))
 QUIET_S = 2  # how long workers run quietly in case 64: the case itself, not a wait for an event
@@ -239,7 +239,7 @@ class CaseIdle(CaseTest):
 
 
 def sleeps(pid):
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    return state_of(pid) == "S"
 
 
 def field(process, file, name):

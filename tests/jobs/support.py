@@ -57,6 +57,30 @@ def wait_until(condition, what, deadline=None):
         os.sched_yield()
 
 
+def environment_of(pid):
+    """b"NAME=value" entries; none for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def state_of(pid):
+    """The letter of proc(5), "Z" a zombie; None for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def processes_with(variable):
+    """Pids of the live processes but this one that have this NAME=value in their environment. Zombies do not count."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if pid != os.getpid() and variable.encode() in environment_of(pid) and state_of(pid) not in ("Z", None)]
+
+
 def free_port():
     """A port of 127.0.0.1 that nobody listens on at this moment."""
     with socket.socket() as free:
@@ -90,20 +114,7 @@ class Job:
 
     def processes(self):
         """Pids of every live process of this job, by the marker in its environment. Zombies do not count."""
-        found = []
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    if f"{MARKER}={self.marker}".encode() not in file.read().split(b"\0"):
-                        continue
-                with open(f"/proc/{entry}/stat") as file:
-                    if file.read().rpartition(")")[2].split()[0] != "Z":
-                        found.append(int(entry))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-        return found
+        return processes_with(f"{MARKER}={self.marker}")
 
     def worker(self, rank):
         """Pid of the agent's child that has this global rank; None when there is none (now)."""
@@ -112,23 +123,11 @@ class Job:
         except (FileNotFoundError, ProcessLookupError, IndexError):
             return None
         for pid in children:
-            try:
-                if f"RANK={rank}".encode() in self.environment_of(pid):
-                    return pid
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+            # In the midst of an exec there are no variables to read.
+            wait_until(lambda: any(environment_of(pid)) or state_of(pid) in ("Z", None), "an exec")
+            if f"RANK={rank}".encode() in environment_of(pid):
+                return pid
         return None
-
-    @staticmethod
-    def environment_of(pid):
-        """The variables of a worker, NAME=value. They cannot be read in the midst of an exec, nor of one that is dead."""
-        while True:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if variables := file.read():
-                    return variables.split(b"\0")
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return []
 
     def agent(self):
         """Pid of the agent, the guardian's one child."""
