@@ -9,11 +9,11 @@
 #include <functional>
 #include <utility>
 
-#include "agent/addresses.h"
-#include "agent/descendants.h"
-#include "agent/exit_code.h"
-#include "agent/process.h"
-#include "agent/worker_variables.h"
+#include "agent/core/exit_code.h"
+#include "agent/core/worker_variables.h"
+#include "agent/network/addresses.h"
+#include "agent/processes/descendants.h"
+#include "agent/processes/process.h"
 #include "proto/log.h"
 #include "store/descriptors.h"
 

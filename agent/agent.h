@@ -12,20 +12,20 @@
 #include <string>
 #include <vector>
 
-#include "agent/autopsy.h"
-#include "agent/children.h"
-#include "agent/config.h"
-#include "agent/console.h"
-#include "agent/containment.h"
-#include "agent/events.h"
+#include "agent/core/config.h"
+#include "agent/core/lifecycle.h"
 #include "agent/guardian.h"
-#include "agent/lifecycle.h"
-#include "agent/link.h"
-#include "agent/log_pipes.h"
-#include "agent/log_tree.h"
-#include "agent/notices.h"
-#include "agent/vigil.h"
-#include "agent/worker_files.h"
+#include "agent/monitors/vigil.h"
+#include "agent/network/link.h"
+#include "agent/output/console.h"
+#include "agent/output/log_pipes.h"
+#include "agent/output/log_tree.h"
+#include "agent/output/worker_files.h"
+#include "agent/processes/children.h"
+#include "agent/processes/containment.h"
+#include "agent/report/autopsy.h"
+#include "agent/report/events.h"
+#include "agent/report/notices.h"
 
 namespace ddprun::agent {
 

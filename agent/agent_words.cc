@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "agent/agent.h"
-#include "agent/report.h"
+#include "agent/report/report.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {

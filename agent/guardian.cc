@@ -14,14 +14,14 @@
 #include <set>
 #include <utility>
 
-#include "agent/children.h"
-#include "agent/descendants.h"
-#include "agent/exit_code.h"
-#include "agent/job_cgroup.h"
-#include "agent/leftovers.h"
-#include "agent/log_tree.h"
-#include "agent/process.h"
-#include "agent/shared_memory.h"
+#include "agent/core/exit_code.h"
+#include "agent/output/log_tree.h"
+#include "agent/processes/children.h"
+#include "agent/processes/descendants.h"
+#include "agent/processes/job_cgroup.h"
+#include "agent/processes/leftovers.h"
+#include "agent/processes/process.h"
+#include "agent/processes/shared_memory.h"
 
 namespace ddprun::agent {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "agent/agent.h"
 #include "agent/guardian.h"
-#include "agent/job_cookie.h"
+#include "agent/processes/job_cookie.h"
 #include "launcher/command.h"
 #include "launcher/host_facts.h"
 #include "launcher/numa_sysfs.h"

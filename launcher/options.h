@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "agent/config.h"
+#include "agent/core/config.h"
 #include "launcher/flag_values.h"
 #include "launcher/numa.h"
 #include "proto/log.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/config.h"
+#include "agent/core/config.h"
 #include "launcher/command.h"
 #include "launcher/options.h"
 
@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxTokenBytes = 4096;
 struct Inherited {
   std::vector<std::string> variables;  // NAME=value, this process's own
   std::string token;
-  std::string job_cookie;  // agent/job_cookie.h
+  std::string job_cookie;  // agent/processes/job_cookie.h
 };
 
 struct Plan {

@@ -22,9 +22,6 @@
 
 namespace ddprun::rendezvous {
 
-// Nodes of one job, spares and refused ones included. A round names every node to every node, so
-// its messages grow with the square: 1,024 nodes are some 200 MB to send.
-inline constexpr int kMaxNodes = 1024;
 // Workers of one node: far above any machine's accelerators, low enough that a world size never
 // overflows an int.
 inline constexpr int kMaxLocalWorldSize = 4096;

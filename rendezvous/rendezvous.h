@@ -14,6 +14,10 @@
 
 namespace ddprun::rendezvous {
 
+// Nodes of one job, spares and refused ones included. A round names every node to every node, so
+// its messages grow with the square: 1,024 nodes are some 200 MB to send.
+inline constexpr int kMaxNodes = 1024;
+
 // What a node brings to a round.
 struct NodeSpec {
   std::string node_id;       // unique per agent process, the same in each of its joins

@@ -7,15 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "agent/error_record.h"
-#include "agent/events.h"
-#include "agent/evidence.h"
-#include "agent/exit_code.h"
-#include "agent/job_cookie.h"
-#include "agent/leftovers.h"
-#include "agent/notices.h"
-#include "agent/timer_table.h"
-#include "agent/worker_variables.h"
+#include "agent/core/exit_code.h"
+#include "agent/core/worker_variables.h"
+#include "agent/monitors/timer_table.h"
+#include "agent/processes/job_cookie.h"
+#include "agent/processes/leftovers.h"
+#include "agent/report/error_record.h"
+#include "agent/report/events.h"
+#include "agent/report/evidence.h"
+#include "agent/report/notices.h"
 
 namespace ddprun::agent {
 namespace {

@@ -6,13 +6,20 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = ("proto", "store", "rendezvous", "agent", "launcher", "worker")
+# Each is a folder with a CMakeLists.txt of its own; a sub-room lies in the folder of its room.
+ROOMS = ("proto", "store", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report", "agent/monitors",
+         "agent/network", "agent", "launcher", "worker")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
 def cpp_files(*folders):
     """Every .h and .cc below the folders of the root that are named; sorted."""
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".h", ".cc"))
+
+
+def room_files(room):
+    """The .h and .cc files of one room, without those of its sub-rooms; sorted."""
+    return sorted(path for path in (ROOT / room).iterdir() if path.suffix in (".h", ".cc"))
 
 
 def includes(path):

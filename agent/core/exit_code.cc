@@ -1,0 +1,27 @@
+#include "agent/core/exit_code.h"
+
+namespace ddprun::agent {
+namespace {
+
+int detailed_code(const Ending& ending, const ExitFacts& facts) {
+  if (ending.signal != 0) return kExitPreempted;
+  if (ending.link_error) return kExitRendezvousFailed;
+  if (ending.launcher_failed) return kExitLauncherFailed;
+  if (!ending.cause || ending.cause->rank < 0) return 1;  // a node was lost, or another one left
+  if (facts.max_restarts > 0) return kExitBudgetSpent;
+  const int code = ending.cause->exit_code;
+  if (code < 0) return kExitSignalBase - code;
+  return code != 0 ? code : 1;
+}
+
+}  // namespace
+
+int exit_code_of(const Ending& ending, const ExitFacts& facts) {
+  if (ending.succeeded) return 0;
+  if (facts.detailed) return detailed_code(ending, facts);
+  // torchrun dies of a signal that comes before it has started a worker.
+  if (ending.signal != 0 && !facts.workers_started) return kExitSignalBase + ending.signal;
+  return 1;
+}
+
+}  // namespace ddprun::agent

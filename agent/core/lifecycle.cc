@@ -1,0 +1,244 @@
+#include "agent/core/lifecycle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "agent/core/exit_code.h"
+#include "proto/assert.h"
+
+namespace ddprun::agent {
+namespace {
+
+void append(Actions& actions, Actions more) {
+  for (Action& action : more) actions.push_back(std::move(action));
+}
+
+}  // namespace
+
+std::string signal_name(int signo) {
+  const char* name = ::sigabbrev_np(signo);
+  return name == nullptr ? fmt::format("signal {}", signo) : fmt::format("SIG{}", name);
+}
+
+Actions Lifecycle::start() {
+  DDPRUN_ASSERT(phase_ == Phase::kIdle);
+  phase_ = Phase::kJoining;
+  return {JoinRound{}};
+}
+
+Actions Lifecycle::told(const rendezvous::News& news, Time now) {
+  struct Tell {
+    Lifecycle& self;
+    Time now;
+    Actions operator()(const rendezvous::RoundPublished& it) const {
+      return self.round_published(it, now);
+    }
+    Actions operator()(const rendezvous::RoundBroken& it) const {
+      return self.round_broken(it, now);
+    }
+    Actions operator()(const rendezvous::JobEnded& it) const { return self.job_ended(it, now); }
+    Actions operator()(const rendezvous::LinkLost& it) const { return self.link_lost(it, now); }
+  };
+  return std::visit(Tell{*this, now}, news);
+}
+
+Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time now) {
+  if (phase_ != Phase::kJoining) return {};  // a round that we no longer want: we are leaving
+  round_ = news.round;
+  seat_ = news.seat;
+  live_ = policy_.worker_count;
+  started_ = now;
+  ended_.clear();
+  workers_started_ = true;
+  killed_ = false;
+  verdict_ = Verdict::kOpen;
+  phase_ = Phase::kRunning;
+  return {StartWorkers{}};
+}
+
+Actions Lifecycle::round_broken(const rendezvous::RoundBroken& news, Time now) {
+  if (news.round != round_.number) return {};
+  switch (phase_) {
+    case Phase::kRunning:
+    case Phase::kFinished:
+      return drain(Verdict::kRestart, SIGTERM, now);
+    case Phase::kDraining:
+      if (verdict_ != Verdict::kOpen) return {};
+      verdict_ = Verdict::kRestart;
+      return live_ == 0 ? drained() : Actions{};
+    case Phase::kIdle:
+    case Phase::kJoining:
+    case Phase::kDone:
+      return {};
+  }
+  return {};
+}
+
+Actions Lifecycle::job_ended(const rendezvous::JobEnded& news, Time now) {
+  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  ending_.succeeded = news.succeeded;
+  if (!news.succeeded) ending_.cause = news.cause;
+  return drain(Verdict::kEnd, SIGTERM, now);
+}
+
+Actions Lifecycle::link_lost(const rendezvous::LinkLost& news, Time now) {
+  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  ending_.link_error = news.error;
+  return drain(Verdict::kEnd, SIGTERM, now);
+}
+
+Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time now) {
+  const bool draining = phase_ == Phase::kDraining;
+  DDPRUN_ASSERT(draining || phase_ == Phase::kRunning);
+  const WorkerExit* first_failure = nullptr;
+  for (const WorkerExit& exit : at_once) {
+    DDPRUN_ASSERT(live_ > 0);
+    --live_;
+    ended_.push_back({exit, started_, now, draining && stopped_by_us(exit)});
+    if (exit.failed() && first_failure == nullptr) first_failure = &exit;
+  }
+  if (draining) return live_ == 0 ? drained() : Actions{};
+  if (first_failure != nullptr) {
+    Actions actions = {ReportFailure{describe(*first_failure)}};
+    append(actions, drain(Verdict::kOpen, SIGTERM, now));
+    return actions;
+  }
+  if (live_ > 0) return {};
+  phase_ = Phase::kFinished;
+  return {ReportSuccess{}};
+}
+
+// A signal that nobody here sent, such as SIGSEGV, is its own death also after the request to end;
+// an exit code may be its answer to the request.
+bool Lifecycle::stopped_by_us(const WorkerExit& exit) const {
+  if (exit.exec_errno != 0 || !exit.start_error.empty()) return false;
+  if (exit.exit_code >= 0) return true;
+  const int signo = -exit.exit_code;
+  return signo == closing_signal_ || signo == ending_.signal || (signo == SIGKILL && killed_);
+}
+
+Actions Lifecycle::stop_requested(int signo, Time now) {
+  if (phase_ == Phase::kDone) return {};
+  if (ending_.signal != 0) {  // the second one: no more patience
+    return live_ > 0 ? kill(now) : Actions{};
+  }
+  ending_.signal = signo;
+  if (verdict_ ==
+      Verdict::kEnd) {  // already ending for another reason: pass it on, the grace goes on
+    closing_signal_ = signo;
+    return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
+  }
+  // The workers first: telling a rendezvous that does not answer takes its time.
+  Actions actions = drain(Verdict::kEnd, signo, now);
+  const LeaveJob leave{{.hostname = policy_.hostname,
+                        .message = fmt::format("the launcher on {} received {}", policy_.hostname,
+                                               signal_name(signo))}};
+  actions.insert(phase_ == Phase::kDone ? actions.begin() : actions.end(), leave);
+  return actions;
+}
+
+Actions Lifecycle::give_up(const rendezvous::Failure& reason, Time now) {
+  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  ending_.cause = reason;
+  ending_.launcher_failed = true;
+  Actions actions = {LeaveJob{reason}};
+  append(actions, drain(Verdict::kEnd, SIGTERM, now));
+  return actions;
+}
+
+Actions Lifecycle::time_passed(Time now) {
+  if (now < look_at_) return {};
+  look_at_ = Time::max();
+  if (live_ == 0) return {};
+  if (!killed_ && now < kill_at_) {
+    look_at_ = kill_at_;
+    return {SignalShells{closing_signal_}};
+  }
+  if (!killed_) return kill(now);
+  // Not even SIGKILL ended them: no new attempt beside a worker that may hold a GPU.
+  const rendezvous::Failure stuck = {
+      .hostname = policy_.hostname,
+      .message = fmt::format("{} of {} workers on {} did not end after SIGKILL", live_,
+                             policy_.worker_count, policy_.hostname)};
+  if (!ending_.cause) ending_.cause = stuck;
+  ending_.succeeded = false;
+  phase_ = Phase::kDone;
+  return {LeaveJob{stuck}, finish()};
+}
+
+Actions Lifecycle::kill(Time now) {
+  killed_ = true;
+  look_at_ = now + policy_.kill_limit;
+  return {KillWorkers{}};
+}
+
+// Stops whatever still runs. Safe to call in any phase but kDone; a drain under way keeps its
+// deadline.
+Actions Lifecycle::drain(Verdict verdict, int signo, Time now) {
+  const bool already = phase_ == Phase::kDraining;
+  phase_ = Phase::kDraining;
+  verdict_ = verdict;
+  if (live_ == 0) return verdict == Verdict::kOpen ? Actions{} : drained();
+  if (already) return {};
+  kill_at_ = now + policy_.grace;
+  look_at_ = std::min(kill_at_, now + policy_.shell_patience);
+  closing_signal_ = signo;
+  return {SignalWorkers{signo}};
+}
+
+// The last worker is gone: act on the verdict, or wait for it.
+Actions Lifecycle::drained() {
+  look_at_ = Time::max();
+  switch (verdict_) {
+    case Verdict::kOpen:
+      return {};
+    case Verdict::kRestart:
+      phase_ = Phase::kJoining;
+      verdict_ = Verdict::kOpen;
+      ended_.clear();  // what comes next has other causes
+      return {JoinRound{}};
+    case Verdict::kEnd:
+      phase_ = Phase::kDone;
+      return {finish()};
+  }
+  return {};
+}
+
+Finish Lifecycle::finish() const {
+  return {exit_code_of(ending_, {.detailed = policy_.detailed_exit_codes,
+                                 .workers_started = workers_started_,
+                                 .max_restarts = policy_.max_restarts})};
+}
+
+rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
+  const int rank = own_seat().first_rank + exit.local_rank;
+  std::string how;
+  if (!exit.start_error.empty()) {
+    how = "could not be started: " + exit.start_error;
+  } else if (exit.exec_errno != 0) {
+    how = fmt::format("could not be started: {}", ::strerrordesc_np(exit.exec_errno));
+  } else if (exit.exit_code < 0) {
+    how = fmt::format("was killed by {}", signal_name(-exit.exit_code));
+  } else {
+    how = fmt::format("exited with code {}", exit.exit_code);
+  }
+  return {.hostname = policy_.hostname,
+          .rank = rank,
+          .local_rank = exit.local_rank,
+          .exit_code = exit.exit_code,
+          .message = fmt::format("rank {} (local rank {}, pid {}) on {} {}", rank, exit.local_rank,
+                                 exit.pid, policy_.hostname, how)};
+}
+
+bool Lifecycle::is_own_rank(int rank) const {
+  if (round_.seats.empty()) return false;
+  const rendezvous::Seat& seat = own_seat();
+  return rank >= seat.first_rank && rank < seat.first_rank + seat.local_world_size;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,74 @@
+#include "agent/core/worker_variables.h"
+
+#include <algorithm>
+
+#include "proto/worker_env.h"
+
+namespace ddprun::agent {
+namespace {
+
+using Variables = std::vector<std::string>;
+
+auto find_variable(Variables& env, const std::string& name) {
+  return std::find_if(env.begin(), env.end(),
+                      [&](const std::string& entry) { return entry.starts_with(name + "="); });
+}
+
+void set_variable(Variables& env, const std::string& name, const std::string& value) {
+  const auto old = find_variable(env, name);
+  if (old != env.end()) {
+    *old = name + "=" + value;
+  } else {
+    env.push_back(name + "=" + value);
+  }
+}
+
+// Leaves what the user set alone.
+void add_variable(Variables& env, const std::string& name, const std::string& value) {
+  if (find_variable(env, name) == env.end()) env.push_back(name + "=" + value);
+}
+
+WorkerEnv of_round(const AgentConfig& config, const rendezvous::Round& round, int local_rank,
+                   const LocalFacts& facts) {
+  const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
+  return {.rank = seat.first_rank + local_rank,
+          .local_rank = config.virtual_devices.empty() ? local_rank : 0,
+          .world_size = round.world_size,
+          .local_world_size = seat.local_world_size,
+          .node_rank = facts.seat,
+          .node_count = static_cast<int>(round.seats.size()),
+          .role = seat.role,
+          .role_rank = seat.role_first_rank + local_rank,
+          .role_world_size = seat.role_world_size,
+          .master_addr = round.master_addr,
+          .master_port = round.master_port,
+          .run_id = config.rendezvous.run_id,
+          .restart_count = round.restart_count,
+          .max_restarts = config.restarts.max_restarts,
+          .use_agent_store = true,
+          .error_file = facts.error_file,
+          .job_cookie = config.job_cookie};
+}
+
+}  // namespace
+
+std::vector<std::string> worker_variables(const AgentConfig& config, const rendezvous::Round& round,
+                                          int local_rank, const LocalFacts& facts) {
+  Variables env = config.base_env;
+  for (const auto& [name, value] : encode(of_round(config, round, local_rank, facts)))
+    set_variable(env, name, value);
+  set_variable(env, "TORCHELASTIC_SIGNALS_TO_HANDLE", config.signals.stop_names);
+  if (!config.virtual_devices.empty()) {
+    const std::string& device = config.virtual_devices.at(static_cast<std::size_t>(local_rank));
+    set_variable(env, "CUDA_VISIBLE_DEVICES", device);
+    // ROCm's name for it, which torchrun 2.15 keeps in step.
+    if (find_variable(env, "HIP_VISIBLE_DEVICES") != env.end())
+      set_variable(env, "HIP_VISIBLE_DEVICES", device);
+  }
+  if (!facts.timer_file.empty()) set_variable(env, "TORCHELASTIC_TIMER_FILE", facts.timer_file);
+  if (round.seats.size() > 1 && !facts.interface.empty())
+    add_variable(env, "GLOO_SOCKET_IFNAME", facts.interface);
+  return env;
+}
+
+}  // namespace ddprun::agent

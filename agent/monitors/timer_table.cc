@@ -1,0 +1,78 @@
+#include "agent/monitors/timer_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace ddprun::agent {
+namespace {
+
+using Json = nlohmann::json;
+
+Error bad(std::string_view why) {
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("watchdog: a request is not understood: {}", why)};
+}
+
+// A whole number that is one: a fraction or 1e300 is no pid and no signal.
+std::optional<int> whole_number(const Json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  constexpr auto kMost = std::numeric_limits<int>::max();
+  // Compared in its own type: as signed, a number beyond 2^63 would be a negative one.
+  const bool too_much = value.is_number_unsigned() ? value.get<std::uint64_t>() > kMost
+                                                   : value.get<std::int64_t>() < 0;
+  return too_much ? std::nullopt : std::optional(value.get<int>());
+}
+
+}  // namespace
+
+Result<void> TimerTable::apply(std::string_view line) {
+  const Json request = Json::parse(line, nullptr, false);
+  if (request.is_discarded() || !request.is_object()) return bad("it is no JSON object");
+  const auto is_number = [&](const char* key) {
+    return request.contains(key) && request.at(key).is_number();
+  };
+  if (!is_number("version") || request.at("version") != 1) return bad("its version is not 1");
+  const auto pid = whole_number(request.value("pid", Json()));
+  if (!pid || *pid <= 1) return bad("it names no pid");
+  if (!is_number("expiration_time")) return bad("it has no expiration_time");
+  const double at = request.at("expiration_time").get<double>();
+  const Json scope = request.value("scope_id", Json(""));
+  const std::pair key{*pid, scope.is_string() ? scope.get<std::string>() : scope.dump()};
+  if (at < 0) {
+    deadlines_.erase(key);
+    return {};
+  }
+  const auto signo = whole_number(request.value("signal", Json(SIGKILL)));
+  if (!signo || *signo == 0 || *signo >= NSIG) return bad("its signal is no signal");
+  if (deadlines_.size() >= kMaxTimers && !deadlines_.contains(key))
+    return bad(fmt::format("there are {} deadlines already", kMaxTimers));
+  deadlines_[key] = {at, *signo};
+  return {};
+}
+
+std::vector<ExpiredTimer> TimerTable::take_expired(double now) {
+  std::vector<ExpiredTimer> expired;
+  for (const auto& [key, deadline] : deadlines_) {
+    if (deadline.at <= now) expired.push_back({key.first, key.second, deadline.signo});
+  }
+  std::erase_if(deadlines_, [now](const auto& entry) { return entry.second.at <= now; });
+  return expired;
+}
+
+void TimerTable::forget(int pid) {
+  std::erase_if(deadlines_, [pid](const auto& entry) { return entry.first.first == pid; });
+}
+
+std::optional<double> TimerTable::next() const {
+  const auto earliest =
+      std::min_element(deadlines_.begin(), deadlines_.end(),
+                       [](const auto& a, const auto& b) { return a.second.at < b.second.at; });
+  return earliest == deadlines_.end() ? std::nullopt : std::optional(earliest->second.at);
+}
+
+}  // namespace ddprun::agent

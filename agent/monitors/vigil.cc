@@ -1,0 +1,53 @@
+#include "agent/monitors/vigil.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/processes/descendants.h"
+#include "proto/log.h"
+
+namespace ddprun::agent {
+namespace {
+
+bool is_ours(int pid) {
+  const auto below = descendants(::getpid());
+  return std::find(below.begin(), below.end(), pid) != below.end();
+}
+
+}  // namespace
+
+Result<void> Vigil::begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks) {
+  if (plan.timer_file) {
+    auto watchdog = Watchdog::make(loop, *plan.timer_file, is_ours);
+    if (!watchdog) return watchdog.error();
+    watchdog_ = std::move(*watchdog);
+  }
+  if (plan.most_sleep.count() > 0) {
+    sleep_watch_ = std::make_unique<SleepWatch>(loop, plan.most_sleep, std::move(hooks.workers),
+                                                std::move(hooks.stuck));
+  }
+  if (plan.health_port) {
+    auto port = HealthPort::open(loop, *plan.health_port, std::move(hooks.state));
+    if (port) {
+      health_port_ = std::move(*port);
+    } else {
+      log::warning(fmt::format("no health check server: {}", port.error().message()));
+    }
+  }
+  return {};
+}
+
+void Vigil::forget(pid_t pid) {
+  if (watchdog_) watchdog_->forget(pid);
+}
+
+void Vigil::end() {
+  watchdog_.reset();
+  sleep_watch_.reset();
+  health_port_.reset();
+}
+
+}  // namespace ddprun::agent

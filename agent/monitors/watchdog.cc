@@ -1,0 +1,133 @@
+#include "agent/monitors/watchdog.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "agent/core/lifecycle.h"
+#include "proto/log.h"
+
+namespace ddprun::agent {
+namespace {
+
+using std::chrono::system_clock;
+
+// A deadline further away than this is looked at again then: what a worker writes may be beyond
+// every time_point, and a timer set to that fires at once.
+constexpr std::chrono::hours kLookAhead{24};
+
+double unix_now() {
+  return std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
+}
+
+std::string own_path() {
+  const char* folder = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody writes it
+  return fmt::format("{}/watchdog_timer_{}", folder != nullptr && *folder != '\0' ? folder : "/tmp",
+                     ::getpid());
+}
+
+Error failed(const std::string& path, int why) {
+  return {ErrorCode::kSystem,
+          fmt::format("TORCHELASTIC_TIMER_FILE={}: expected a path for a FIFO: {}", path,
+                      ::strerrordesc_np(why))};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Watchdog>> Watchdog::make(asio::io_context& loop, const std::string& path,
+                                                 std::function<bool(int pid)> is_ours) {
+  const std::string used = path.empty() ? own_path() : path;
+  constexpr mode_t kOwnerOnly = 0600;
+  const bool made = ::mkfifo(used.c_str(), kOwnerOnly) == 0;
+  if (!made && errno != EEXIST) return failed(used, errno);
+  struct stat facts {};
+  if (::stat(used.c_str(), &facts) != 0 || !S_ISFIFO(facts.st_mode)) return failed(used, EEXIST);
+  // Also for writing: else every worker that closes it would look like the end of the file.
+  const int fd = ::open(used.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return failed(used, errno);
+  // The constructor is private: make_unique cannot reach it.
+  return std::unique_ptr<Watchdog>(new Watchdog(loop, used, made, fd, std::move(is_ours)));
+}
+
+Watchdog::Watchdog(asio::io_context& loop, std::string path, bool made, int fd,
+                   std::function<bool(int pid)> is_ours)
+    : path_(std::move(path)),
+      made_(made),
+      fifo_(loop, fd),
+      timer_(loop),
+      is_ours_(std::move(is_ours)) {
+  wait_for_requests();
+}
+
+Watchdog::~Watchdog() {
+  if (made_) ::unlink(path_.c_str());
+}
+
+void Watchdog::wait_for_requests() {
+  fifo_.async_wait(asio::posix::stream_descriptor::wait_read,
+                   [this](boost::system::error_code cancelled) {
+                     if (cancelled) return;
+                     read_requests();
+                     wait_for_requests();
+                   });
+}
+
+void Watchdog::read_requests() {
+  std::array<char, kMaxTimerLineBytes> buffer;
+  const ssize_t got = ::read(fifo_.native_handle(), buffer.data(), buffer.size());
+  if (got <= 0) return;
+  pending_.append(buffer.data(), static_cast<std::size_t>(got));
+  take_lines();
+  kill_expired();
+}
+
+void Watchdog::take_lines() {
+  for (auto end = pending_.find('\n'); end != std::string::npos; end = pending_.find('\n')) {
+    const auto applied = table_.apply(std::string_view(pending_).substr(0, end));
+    if (!applied) log::warning(applied.error().message());
+    pending_.erase(0, end + 1);
+  }
+  if (pending_.size() <= kMaxTimerLineBytes) return;
+  log::warning("watchdog: a request without end is dropped");
+  pending_.clear();
+}
+
+void Watchdog::forget(int pid) {
+  table_.forget(pid);
+  set_timer();
+}
+
+void Watchdog::set_timer() {
+  const auto next = table_.next();
+  if (!next) {
+    timer_.cancel();
+    return;
+  }
+  const std::chrono::duration<double> ahead(*next - unix_now());
+  timer_.expires_after(std::chrono::duration_cast<system_clock::duration>(
+      std::min<std::chrono::duration<double>>(ahead, kLookAhead)));
+  timer_.async_wait([this](boost::system::error_code cancelled) {
+    if (!cancelled) kill_expired();
+  });
+}
+
+void Watchdog::kill_expired() {
+  for (const ExpiredTimer& timer : table_.take_expired(unix_now())) {
+    if (!is_ours_(timer.pid)) continue;  // a process that is gone, or none of this job
+    ::kill(timer.pid, timer.signo);      // before any word on it: a console may be stuck
+    log::warning(fmt::format("watchdog: the deadline '{}' of process {} has passed: sent {}",
+                             timer.scope, timer.pid, signal_name(timer.signo)));
+  }
+  set_timer();
+}
+
+}  // namespace ddprun::agent

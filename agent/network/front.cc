@@ -1,0 +1,134 @@
+#include "agent/network/front.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "proto/log.h"
+#include "store/descriptors.h"
+#include "store/listener.h"
+
+namespace ddprun::agent {
+
+using asio::ip::tcp;
+using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build-using-namespace):
+                                                          // operator||
+
+namespace {
+
+constexpr char kStoreFirstByte = 0;
+constexpr char kHttp2FirstByte = 'P';
+constexpr char kNothingYet = -1;  // or a byte that nobody of ours begins with
+
+// What the peer said first, unread.
+char first_byte(tcp::socket& socket) {
+  std::array<char, 1> first{};
+  const auto peeked =
+      ::recv(socket.native_handle(), first.data(), first.size(), MSG_PEEK | MSG_DONTWAIT);
+  return peeked == 1 ? first[0] : kNothingYet;
+}
+
+}  // namespace
+
+// Shared by the Front and its coroutines: whichever ends last frees it.
+struct Front::State {
+  // Numbered in the order of their coming, so that the first is the oldest.
+  using Number = std::uint64_t;
+  // Two owners: the map until it is decided, and its coroutine, which may wait on it still.
+  using Connection = std::shared_ptr<tcp::socket>;
+
+  State(asio::io_context& its_loop, Handlers its_handlers, FrontLimits its_limits)
+      : loop(its_loop), handlers(std::move(its_handlers)), limits(its_limits) {}
+
+  static void take(const std::shared_ptr<State>& self, tcp::socket socket);
+  static asio::awaitable<void> sort_out(std::shared_ptr<State> self, Number number,
+                                        Connection connection);
+
+  void hand_on(tcp::socket socket);
+  void close(std::map<Number, Connection>::iterator one);
+  void close_all();
+
+  asio::io_context& loop;
+  const Handlers handlers;
+  const FrontLimits limits;
+  const int first_reserved = store::first_reserved_descriptor();
+  std::shared_ptr<store::Listener> listener;  // two owners: this and its coroutine
+  std::map<Number, Connection> undecided;
+  Number next_number = 0;
+};
+
+void Front::State::take(const std::shared_ptr<State>& self, tcp::socket socket) {
+  auto& undecided = self->undecided;
+  const bool full =
+      undecided.size() >= self->limits.undecided || socket.native_handle() >= self->first_reserved;
+  if (full && !undecided.empty()) self->close(undecided.begin());
+  const Number number = self->next_number++;
+  const auto connection = std::make_shared<tcp::socket>(std::move(socket));
+  undecided.emplace(number, connection);
+  spawn(self->loop, "front connection", sort_out(self, number, connection));
+}
+
+asio::awaitable<void> Front::State::sort_out(std::shared_ptr<State> self, Number number,
+                                             Connection connection) {
+  asio::steady_timer timer(self->loop);
+  co_await (connection->async_wait(tcp::socket::wait_read, kAsTuple) ||
+            expires(timer, self->limits.first_byte));
+  if (self->undecided.erase(number) == 0) co_return;  // closed meanwhile
+  self->hand_on(std::move(*connection));
+}
+
+void Front::State::hand_on(tcp::socket socket) {
+  const char first = first_byte(socket);
+  if (first == kStoreFirstByte) {
+    handlers.store(std::move(socket));
+  } else if (first == kHttp2FirstByte && handlers.rendezvous) {
+    boost::system::error_code failed;
+    const int fd = socket.release(failed);
+    if (!failed) handlers.rendezvous(fd);
+  }
+}
+
+void Front::State::close(std::map<Number, Connection>::iterator one) {
+  boost::system::error_code ignored;
+  one->second->close(ignored);
+  undecided.erase(one);
+  listener->resume();
+}
+
+void Front::State::close_all() {
+  while (!undecided.empty()) close(undecided.begin());
+}
+
+Front::Front(asio::io_context& loop, tcp::acceptor acceptor, Handlers handlers, FrontLimits limits)
+    : state_(std::make_shared<State>(loop, std::move(handlers), limits)) {
+  state_->listener = std::make_shared<store::Listener>(std::move(acceptor));
+  if (const auto listening = state_->listener->listen(); listening.has_error())
+    log::error(fmt::format("rendezvous: {}", listening.error().message()));
+  spawn(loop, "front",
+        store::Listener::run(state_->listener, [state = std::weak_ptr(state_)](tcp::socket socket) {
+          if (const auto alive = state.lock()) State::take(alive, std::move(socket));
+        }));
+}
+
+Front::~Front() {
+  state_->listener->close();
+  state_->close_all();
+}
+
+void Front::reset() {
+  state_->listener->take_queue([this](tcp::socket socket) {
+    if (first_byte(socket) == kHttp2FirstByte) state_->hand_on(std::move(socket));
+  });
+  for (auto next = state_->undecided.begin(); next != state_->undecided.end();) {
+    const auto one = next++;
+    if (first_byte(*one->second) != kHttp2FirstByte) state_->close(one);
+  }
+}
+
+std::size_t Front::undecided() const { return state_->undecided.size(); }
+
+}  // namespace ddprun::agent

@@ -1,0 +1,197 @@
+#include "agent/network/link.h"
+
+#include <fmt/format.h>
+
+#include <random>
+#include <utility>
+
+#include "agent/network/addresses.h"
+#include "proto/log.h"
+#include "rendezvous/client.h"
+
+namespace ddprun::agent {
+
+using asio::ip::tcp;
+using rendezvous::Attendance;
+
+namespace {
+
+// Where the endpoint's port on this very host is a stranger's, nobody ever answers there as a
+// rendezvous would: the user must hear that first of all.
+Attendance::NewsHandler telling_who_has_the_port(Attendance::NewsHandler news,
+                                                 std::string refusal) {
+  return [news = std::move(news), refusal = std::move(refusal)](rendezvous::News item) {
+    auto* lost = std::get_if<rendezvous::LinkLost>(&item);
+    const bool nobody_answered = lost != nullptr && (lost->error.code() == ErrorCode::kTimedOut ||
+                                                     lost->error.code() == ErrorCode::kUnavailable);
+    if (nobody_answered) {
+      lost->error =
+          Error(lost->error.code(),
+                fmt::format("{}; this host could not serve the endpoint itself: {} (is it "
+                            "another program's port?)",
+                            lost->error.message(), refusal));
+    }
+    news(std::move(item));
+  };
+}
+
+}  // namespace
+
+Link::Link(asio::io_context& loop, RendezvousPlan plan)
+    : loop_(loop), plan_(std::move(plan)), store_(std::make_unique<store::Server>(loop)) {}
+
+Link::~Link() {
+  attendance_.reset();  // before the host that gave it out
+  front_.reset();
+}
+
+asio::awaitable<Result<void>> Link::open(Attendance::NewsHandler news) {
+  if (!plan_.local_addr.empty()) store_host_ = plan_.local_addr;
+  switch (plan_.kind) {
+    case RendezvousPlan::Kind::kAlone:
+      host_here(std::move(news), store_host_);
+      co_return Result<void>();
+    case RendezvousPlan::Kind::kStatic:
+      co_return co_await open_static(std::move(news));
+    case RendezvousPlan::Kind::kC10d:
+      co_return co_await open_c10d(std::move(news));
+  }
+  co_return Result<void>();
+}
+
+asio::awaitable<Result<asio::ip::address>> Link::resolve(const std::string& host) {
+  boost::system::error_code not_numeric;
+  const auto numeric = asio::ip::make_address(host, not_numeric);
+  if (!not_numeric) co_return numeric;
+  if (host == "localhost") co_return asio::ip::address(asio::ip::address_v4::loopback());
+  tcp::resolver resolver(loop_);
+  auto [failed, found] = co_await resolver.async_resolve(host, "", kAsTuple);
+  if (failed || found.empty()) {
+    co_return Error(ErrorCode::kNotFound,
+                    fmt::format("look up the host '{}' of the rendezvous: {}", host,
+                                failed ? failed.message() : std::string("it has no address")));
+  }
+  const asio::ip::address address = found.begin()->endpoint().address();
+  if (!address.is_loopback() || plan_.node_count == 1) co_return address;
+  // Debian's hosts file gives the host's own name 127.0.1.1, where no other host can come in.
+  own_name_ = true;
+  co_return outside_address();
+}
+
+// The endpoint's own address, unless it is not ours to bind (a cluster's virtual address in front
+// of this host) or peers may know this host's name under another one.
+std::string Link::address_to_bind(const asio::ip::address& endpoint) const {
+  return is_local_address(endpoint) && !own_name_ ? endpoint.to_string() : "::";
+}
+
+// Finds out from which of our addresses the others see us.
+void Link::face(const asio::ip::address& endpoint) {
+  const asio::ip::address ours = address_towards(endpoint);
+  if (!ours.is_loopback()) interface_ = interface_with(ours);
+  if (plan_.local_addr.empty()) store_host_ = ours.to_string();
+}
+
+// Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
+// the static backend.
+asio::awaitable<Result<void>> Link::open_static(Attendance::NewsHandler news) {
+  auto address = co_await resolve(plan_.host);
+  if (!address) co_return address.error();
+  face(*address);
+  if (plan_.node_rank != 0) {
+    attend_remotely(std::move(news));
+    co_return Result<void>();
+  }
+  auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
+  if (!acceptor) co_return acceptor.error();
+  fixed_store_ = StoreAddress{plan_.host, acceptor->local_endpoint().port()};
+  host_here(std::move(news), address->to_string());
+  if (plan_.node_count == 1) {
+    store_->serve(std::move(*acceptor));
+  } else {
+    open_front(std::move(*acceptor), true);
+  }
+  co_return Result<void>();
+}
+
+asio::awaitable<Result<void>> Link::open_c10d(Attendance::NewsHandler news) {
+  auto address = co_await resolve(plan_.host);
+  if (!address) co_return address.error();
+  face(*address);
+  if (plan_.is_host.value_or(is_local_address(*address))) {
+    if (plan_.node_count == 1) {  // nobody else can join: nothing needs to listen
+      host_here(std::move(news), store_host_);
+      co_return Result<void>();
+    }
+    auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
+    if (acceptor) {
+      host_here(std::move(news), store_host_);
+      open_front(std::move(*acceptor), false);
+      co_return Result<void>();
+    }
+    if (plan_.is_host) co_return acceptor.error();
+    log::info(fmt::format("{}; another agent of this host has it, joining that one",
+                          acceptor.error().message()));
+    news = telling_who_has_the_port(std::move(news), acceptor.error().message());
+  }
+  attend_remotely(std::move(news));
+  co_return Result<void>();
+}
+
+void Link::host_here(Attendance::NewsHandler news, const std::string& seen_at) {
+  host_ = std::make_unique<rendezvous::Host>(
+      loop_, rendezvous::Policy{.min_nodes = plan_.node_count,
+                                .max_nodes = plan_.node_count,
+                                .join_timeout = plan_.join_timeout,
+                                .jitter_seed = std::random_device{}()});
+  // All workers of the last round are gone, none of the next has started: the one moment to empty a
+  // store with a fixed port.
+  host_->before_publish = [this](const rendezvous::Round&) {
+    if (!fixed_store_) return;
+    if (front_) front_->reset();
+    store_->reset();
+  };
+  attendance_ = host_->attend(std::move(news), {seen_at, ""});
+}
+
+void Link::open_front(tcp::acceptor acceptor, bool with_store) {
+  service_ = std::make_unique<rendezvous::Service>(
+      loop_, *host_, rendezvous::ServiceOptions{.token = plan_.token, .rdzv_id = plan_.run_id});
+  front_ = std::make_unique<Front>(
+      loop_, std::move(acceptor),
+      Front::Handlers{.store =
+                          [this, with_store](tcp::socket socket) {
+                            if (with_store) store_->adopt(std::move(socket));
+                          },
+                      .rendezvous = [this](int fd) { service_->adopt(fd); }});
+}
+
+void Link::attend_remotely(Attendance::NewsHandler news) {
+  attendance_ = rendezvous::attend_remotely(loop_,
+                                            {.host = plan_.host,
+                                             .port = plan_.port,
+                                             .token = plan_.token,
+                                             .rdzv_id = plan_.run_id,
+                                             .read_timeout = plan_.connect_timeout},
+                                            std::move(news));
+}
+
+Result<StoreAddress> Link::prepare_store() {
+  if (fixed_store_) return *fixed_store_;
+  if (plan_.kind == RendezvousPlan::Kind::kStatic) return StoreAddress{};  // never rank 0
+  store_->close();
+  store_ = std::make_unique<store::Server>(loop_);
+  prepared_.reset();
+  auto acceptor = store::bind_listener(loop_, store_host_, 0);
+  if (!acceptor) return acceptor.error();
+  const StoreAddress address{store_host_, acceptor->local_endpoint().port()};
+  prepared_.emplace(std::move(*acceptor));
+  return address;
+}
+
+void Link::serve_store() {
+  if (!prepared_) return;  // a fixed port, already served
+  store_->serve(std::move(*prepared_));
+  prepared_.reset();
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,82 @@
+// This node's place in the rendezvous, and the store it serves: decides from the plan who hosts,
+// binds the ports, and hands out one Attendance. Three shapes:
+//   alone    Host in this process; the store on a port of its own, nothing else listens
+//   host     Host, Service and Front here; other agents come in through the endpoint's port
+//   remote   a gRPC client of the host
+// Shell of the loop's thread; owned by Agent, which it must not outlive.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/core/config.h"
+#include "agent/network/front.h"
+#include "proto/loop.h"
+#include "rendezvous/host.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/service.h"
+#include "store/server.h"
+
+namespace ddprun::agent {
+
+// Where this node would serve the store of the next round.
+struct StoreAddress {
+  std::string host;
+  std::uint16_t port = 0;
+};
+
+class Link {
+ public:
+  Link(asio::io_context& loop, RendezvousPlan plan);
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  ~Link();
+
+  // Binds, and connects or hosts. News may arrive from then on. Errors (a port taken, a name
+  // unknown) name flag and value.
+  asio::awaitable<Result<void>> open(rendezvous::Attendance::NewsHandler news);
+
+  bool is_open() const { return attendance_ != nullptr; }
+  // The rendezvous. REQUIRES is_open().
+  rendezvous::Attendance& attendance() { return *attendance_; }
+
+  // The network interface that faces the rendezvous; empty where all nodes may be this host.
+  // Workers' own traffic belongs there too: left alone, Gloo takes the address that the host name
+  // resolves to, which on many hosts is loopback.
+  const std::string& interface_towards_peers() const { return interface_; }
+
+  // Ends the store of the last round and binds a port for the next one, so that no key, connection
+  // or late byte of an old attempt can reach a new one. With a fixed port (static) the port stays
+  // and the store is emptied when the round closes.
+  Result<StoreAddress> prepare_store();
+  // This node has rank 0: serve the store that was prepared.
+  void serve_store();
+
+ private:
+  asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host);
+  void face(const asio::ip::address& endpoint);
+  asio::awaitable<Result<void>> open_c10d(rendezvous::Attendance::NewsHandler news);
+  asio::awaitable<Result<void>> open_static(rendezvous::Attendance::NewsHandler news);
+  void host_here(rendezvous::Attendance::NewsHandler news, const std::string& seen_at);
+  std::string address_to_bind(const asio::ip::address& endpoint) const;
+  void open_front(asio::ip::tcp::acceptor acceptor, bool with_store);
+  void attend_remotely(rendezvous::Attendance::NewsHandler news);
+
+  asio::io_context& loop_;
+  RendezvousPlan plan_;
+  std::string store_host_ = "127.0.0.1";  // where this node's store listens and is reached
+  std::string interface_;
+  bool own_name_ =
+      false;  // the endpoint is this host's own name, which its hosts file maps to loopback
+  std::optional<StoreAddress> fixed_store_;  // static: this node's store has the endpoint's port
+  std::optional<asio::ip::tcp::acceptor> prepared_;
+  std::unique_ptr<store::Server> store_;
+  std::unique_ptr<rendezvous::Host> host_;
+  std::unique_ptr<rendezvous::Service> service_;
+  std::unique_ptr<Front> front_;
+  std::unique_ptr<rendezvous::Attendance> attendance_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,69 @@
+#include "agent/output/line_screen.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/output/console_text.h"
+
+namespace ddprun::agent {
+
+LineScreen::LineScreen(ScreenPlan plan) : plan_(std::move(plan)) {
+  if (plan_.fold) folder_.emplace(plan_.streams);
+}
+
+void LineScreen::show(const LineSource& source, const LinePiece& piece, Time now) {
+  if (piece.begins && piece.ends) {
+    show_whole(source, piece.text, now);
+  } else {
+    show_part(source, piece);
+  }
+}
+
+void LineScreen::show_whole(const LineSource& source, std::string_view line, Time now) {
+  if (matches(line)) (((filtered_ += source.prefix) += line) += '\n');
+  if (folder_) {
+    folder_->take(source, line, now);
+    folder_->append_due(text_, now);
+    return;
+  }
+  text_ += source.prefix;
+  append_whole_utf8(text_, line);
+  text_ += '\n';
+}
+
+void LineScreen::show_part(const LineSource& source, const LinePiece& piece) {
+  if (piece.begins) {
+    if (folder_) folder_->append_due(text_, Time::max());  // the source's lines before this one
+    text_ += source.prefix;
+    long_is_filtered_ = matches(piece.text);
+    if (long_is_filtered_) filtered_ += source.prefix;
+  }
+  if (long_is_filtered_) filtered_ += piece.text;
+  std::string joined;
+  std::string_view text = piece.text;
+  if (!cut_off_.empty()) text = joined = std::exchange(cut_off_, {}).append(piece.text);
+  cut_off_ = text.substr(text.size() - append_utf8(text_, text));
+  if (piece.ends) interrupt();
+}
+
+void LineScreen::interrupt() {
+  append_whole_utf8(text_, std::exchange(cut_off_, {}));
+  text_ += '\n';
+  if (std::exchange(long_is_filtered_, false)) filtered_ += '\n';
+}
+
+void LineScreen::time_passed(Time now) {
+  if (folder_) folder_->append_due(text_, now);
+}
+
+std::string LineScreen::take_text() { return std::exchange(text_, {}); }
+std::string LineScreen::take_filtered() { return std::exchange(filtered_, {}); }
+
+bool LineScreen::matches(std::string_view line) const {
+  return plan_.filters &&
+         std::any_of(plan_.filters->begin(), plan_.filters->end(), [&](const std::string& text) {
+           return line.find(text) != std::string_view::npos;
+         });
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,154 @@
+#include "agent/output/log_tree.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "agent/output/console_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error failed(const std::string& what, const std::string& path, int why) {
+  return {ErrorCode::kSystem, fmt::format("{} {}: {}", what, path, ::strerrordesc_np(why))};
+}
+
+// mkdtemp with our own prefix; the six X's are its contract.
+Result<std::string> make_unique_folder(const std::string& prefix) {
+  std::string path = prefix + "XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) return failed("make the log folder", path, errno);
+  return path;
+}
+
+// The empty path is none.
+Result<std::string> make_folder(std::string path) {
+  if (path.empty()) return path;
+  std::error_code why;
+  fs::create_directories(path, why);
+  if (why) return failed("make the log folder", path, why.value());
+  return path;
+}
+
+// Points `<root>/latest` at the job's folder, by a relative link so that a moved root stays whole.
+// Made under a name of its own and renamed: several jobs that begin at once do not meet. What the
+// user calls so himself stays, and a file system without links is no reason to fail.
+void point_latest_at(const fs::path& job) {
+  const fs::path latest = job.parent_path() / "latest";
+  const fs::path fresh = job.parent_path() / (".latest_" + job.filename().string());
+  std::error_code why;
+  const fs::file_type there = fs::symlink_status(latest, why).type();
+  if (there != fs::file_type::not_found && there != fs::file_type::symlink) return;
+  fs::create_directory_symlink(job.filename(), fresh, why);
+  if (why) return;
+  fs::rename(fresh, latest, why);
+  if (why) fs::remove(fresh, why);
+}
+
+bool holds_a_file(const fs::path& root) {
+  constexpr auto kSkip = fs::directory_options::skip_permission_denied;
+  std::error_code why;  // never a throw: this is also done when a job ended well
+  for (fs::recursive_directory_iterator at(root, kSkip, why), end; at != end; at.increment(why)) {
+    std::error_code gone;
+    if (at->is_regular_file(gone)) return true;
+  }
+  return static_cast<bool>(why);  // a folder that vanished ends the walk: what is left may be files
+}
+
+std::string temporary_base() {
+  const char* named =
+      std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): before any other thread
+  return named != nullptr && *named != '\0' ? named : "/tmp";
+}
+
+// The folder that the jobs' folders are in: the user's, or a temporary one of this job's own.
+Result<std::string> make_root(const std::string& log_dir) {
+  if (log_dir.empty()) return make_unique_folder(temporary_base() + "/torchelastic_");
+  std::error_code why;
+  fs::create_directories(log_dir, why);
+  if (why || !fs::is_directory(log_dir, why))
+    return Error(ErrorCode::kSystem,
+                 fmt::format("--log-dir={}: expected a folder that can be made and written: {}",
+                             log_dir, why ? why.message() : "it is a file"));
+  return log_dir;
+}
+
+}  // namespace
+
+Result<LogTree> LogTree::make(const std::string& log_dir, const std::string& run_id) {
+  LogTree tree;
+  if (log_dir == "/dev/null") return tree;
+  if (run_id.find('/') != std::string::npos)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("--rdzv-id={}: a slash cannot be in it, since it names the log folder",
+                             run_id));
+  const auto root = make_root(log_dir);
+  if (!root) return root.error();
+  if (log_dir.empty()) tree.temporary_root_ = *root;
+  auto job = make_unique_folder(fs::path(*root) / (run_id + "_"));
+  if (!job) {
+    if (log_dir.empty()) return job.error();
+    return Error(ErrorCode::kSystem,
+                 fmt::format("--log-dir={}: expected a folder that can be written: {}", log_dir,
+                             job.error().message()));
+  }
+  tree.job_folder_ = fs::absolute(*job);
+  if (!log_dir.empty()) point_latest_at(tree.job_folder_);
+  return tree;
+}
+
+std::string LogTree::attempt_path(int attempt) const {
+  return enabled() ? fmt::format("{}/attempt_{}", job_folder_, attempt) : std::string();
+}
+
+std::string LogTree::worker_path(int attempt, int local_rank) const {
+  return enabled() ? fmt::format("{}/{}", attempt_path(attempt), local_rank) : std::string();
+}
+
+Result<std::string> LogTree::attempt_folder(int attempt) const {
+  return make_folder(attempt_path(attempt));
+}
+
+Result<std::string> LogTree::worker_folder(int attempt, int local_rank) const {
+  return make_folder(worker_path(attempt, local_rank));
+}
+
+Result<FileHandle> LogTree::open(const std::string& folder, const std::string& name) {
+  const std::string path = folder + "/" + name;
+  constexpr mode_t mode = 0644;
+  FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, mode));
+  if (file.get() < 0) return failed("open the log file", path, errno);
+  return file;
+}
+
+std::vector<std::string> LogTree::tail(const std::string& path, std::size_t lines,
+                                       std::size_t max_bytes) {
+  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  if (size <= 0) return {};
+  std::string end(std::min(static_cast<std::size_t>(size), max_bytes), '\0');
+  const ssize_t got =
+      ::pread(file.get(), end.data(), end.size(), size - static_cast<off_t>(end.size()));
+  end.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  return last_lines(end, lines);
+}
+
+void LogTree::clean_up(bool keep_files) const {
+  if (!temporary_root_.empty()) remove_temporary_logs(temporary_root_, keep_files);
+}
+
+void remove_temporary_logs(const std::string& root, bool keep_files) {
+  if (keep_files && holds_a_file(root)) return;
+  std::error_code ignored;
+  fs::remove_all(root, ignored);
+}
+
+}  // namespace ddprun::agent

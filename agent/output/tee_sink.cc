@@ -1,0 +1,61 @@
+#include "agent/output/tee_sink.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "proto/log.h"
+
+namespace ddprun::agent {
+
+// Tried again with every write: a disk may have room again.
+void CopyFile::write(std::string_view bytes) {
+  while (file_.get() >= 0 && !bytes.empty()) {
+    const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return warn(errno);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void CopyFile::warn(int why) {
+  if (std::exchange(warned_, true)) return;
+  std::error_code unnamed;
+  const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file_.get()),
+                                                  unnamed);  // proc(5)
+  log::warning(fmt::format("write {}: {}; what cannot be written is missing there", path.string(),
+                           ::strerrordesc_np(why)));
+}
+
+void Screen::push() {
+  console_.write(lines_.take_text());
+  filtered_.write(lines_.take_filtered());
+}
+
+void TeeSink::take(std::string_view bytes, Time now) {
+  file_.write(bytes);
+  while (const auto piece = splitter_.next(bytes, now)) screen_.lines().show(source_, *piece, now);
+  screen_.push();
+}
+
+void TeeSink::finish(Time now) {
+  if (const auto piece = splitter_.finish()) screen_.lines().show(source_, *piece, now);
+  screen_.push();
+  file_.close();
+}
+
+void TeeSink::interrupt() {
+  splitter_.interrupt();
+  screen_.lines().interrupt();
+  screen_.push();
+}
+
+void TeeSink::time_passed(Time now) {
+  screen_.lines().time_passed(now);
+  screen_.push();
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,125 @@
+#include "agent/processes/descendants.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <set>
+
+#include "agent/processes/process.h"
+
+namespace ddprun::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<std::string> entries(const std::string& folder) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  if (!dir) return names;  // the process went away: it has no children either
+  // readdir on a DIR of our own is safe; the glibc manual deprecates readdir_r.
+  while (const dirent* entry = ::readdir(dir.get())) {  // NOLINT(concurrency-mt-unsafe)
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  return names;
+}
+
+// Orphans are attached to some thread of their subreaper, so every thread's list counts.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  const std::string tasks = "/proc/" + std::to_string(parent) + "/task/";
+  for (const std::string& thread : entries(tasks)) {
+    std::ifstream list(tasks + thread + "/children");
+    for (pid_t child = 0; list >> child;) children.push_back(child);
+  }
+  return children;
+}
+
+bool has_children() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+// Reaps every dead child; their numbers may be used anew from here on.
+void reap_dead(std::set<pid_t>& signalled) {
+  for (pid_t dead = 0; (dead = ::waitpid(-1, nullptr, WNOHANG)) > 0;) signalled.erase(dead);
+}
+
+// Waits until one of our own children is dead or the deadline has come.
+void wait_for_a_death(Clock::time_point deadline) {
+  std::vector<FileHandle> children;
+  std::vector<pollfd> fds;
+  for (const pid_t child : children_of(::getpid())) {
+    children.push_back(open_pidfd(child));
+    if (children.back().get() >= 0) fds.push_back({children.back().get(), POLLIN, 0});
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  if (!fds.empty() && left > 0) ::poll(fds.data(), fds.size(), static_cast<int>(left));
+}
+
+std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
+  std::vector<Stuck> stuck;
+  stuck.reserve(pids.size());
+  for (const pid_t pid : pids) {
+    stuck.push_back({pid, process_name(pid), wait_channel(pid)});
+  }
+  return stuck;
+}
+
+}  // namespace
+
+std::set<pid_t> own_children() {
+  const std::vector<pid_t> children = children_of(::getpid());
+  return {children.begin(), children.end()};
+}
+
+std::vector<pid_t> descendants(pid_t root, const std::set<pid_t>& spared) {
+  std::vector<pid_t> found = children_of(root);
+  std::erase_if(found, [&spared](pid_t pid) { return spared.contains(pid); });
+  for (std::size_t next = 0; next < found.size(); ++next) {
+    for (const pid_t child : children_of(found[next])) {
+      // A process that moves up while we read (its parent died) may be met twice.
+      if (std::find(found.begin(), found.end(), child) == found.end()) found.push_back(child);
+    }
+  }
+  return found;
+}
+
+std::string describe(const Stuck& stuck) {
+  return fmt::format(
+      "process {} ({}) does not end after SIGKILL; it waits in the kernel in {}; left", stuck.pid,
+      stuck.name, stuck.wait_channel);
+}
+
+std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::set<pid_t>& spared) {
+  const Clock::time_point deadline = Clock::now() + limit;
+  std::set<pid_t> signalled;
+  // The kernel's word that there is no child is the best; with spared ones, our own look must do.
+  const auto anything_left = [&spared] {
+    return spared.empty() ? has_children() : !descendants(::getpid(), spared).empty();
+  };
+  while (anything_left()) {
+    // A process whose parent dies while we read moves up to us and may be in no list that we read.
+    // So look again until nothing new turns up, and only then wait.
+    bool found_new = false;
+    for (const pid_t pid : descendants(::getpid(), spared)) {
+      found_new = signalled.insert(pid).second || found_new;
+      ::kill(pid, SIGKILL);
+    }
+    reap_dead(signalled);
+    if (Clock::now() >= deadline) return name_all(descendants(::getpid(), spared));
+    if (found_new || !anything_left()) continue;
+    wait_for_a_death(deadline);
+    reap_dead(signalled);
+  }
+  return {};
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,87 @@
+#include "agent/processes/job_cookie.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <fstream>
+
+#include "agent/processes/process.h"
+
+namespace ddprun::agent {
+namespace {
+
+// Takes a number and the '-' behind it off the front.
+template <typename Number>
+bool take_number(std::string_view& text, Number& value) {
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc() || end == text.data()) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  if (!text.starts_with('-')) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+std::uint64_t own_pid_namespace() {
+  struct stat facts {};
+  return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
+}
+
+// Whether /proc numbers processes as we do: it is of another pid namespace where one was unshared
+// without mounting it anew.
+bool proc_is_ours() {
+  std::array<char, 32> text{};
+  const ssize_t length = ::readlink("/proc/self", text.data(), text.size());
+  return length > 0 &&
+         std::string(text.data(), static_cast<std::size_t>(length)) == std::to_string(::getpid());
+}
+
+}  // namespace
+
+std::string JobCookie::text() const {
+  return fmt::format("{}-{}-{}-{}", pid_namespace, launcher, started, unique);
+}
+
+std::optional<JobCookie> parse_job_cookie(std::string_view text) {
+  JobCookie cookie;
+  if (!take_number(text, cookie.pid_namespace) || !take_number(text, cookie.launcher) ||
+      !take_number(text, cookie.started))
+    return std::nullopt;
+  cookie.unique = std::string(text.substr(0, text.find('-')));
+  if (cookie.unique.empty() || cookie.launcher <= 0) return std::nullopt;
+  return cookie;
+}
+
+JobCookie make_job_cookie() {
+  std::uint64_t random = 0;
+  [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
+  return {.pid_namespace = own_pid_namespace(),
+          .launcher = ::getpid(),
+          .started = read_process_stat(::getpid()).value_or(ProcessStat{}).started,
+          .unique = fmt::format("{:016x}", random)};
+}
+
+bool launcher_is_gone(const JobCookie& cookie) {
+  if (cookie.started == 0 || cookie.pid_namespace == 0 ||
+      cookie.pid_namespace != own_pid_namespace() || !proc_is_ours())
+    return false;
+  if (::kill(cookie.launcher, 0) != 0 && errno == ESRCH) return true;
+  const auto stat = read_process_stat(cookie.launcher);
+  return stat && (stat->is_dead() || stat->started != cookie.started);
+}
+
+std::optional<JobCookie> cookie_of_process(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/environ", pid), std::ios::binary);
+  const std::string prefix = std::string(kCookieVariable) + "=";
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.starts_with(prefix)) return parse_job_cookie(entry.substr(prefix.size()));
+  }
+  return std::nullopt;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,119 @@
+#include "agent/report/autopsy.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "agent/report/whole_file.h"
+#include "proto/log.h"
+
+namespace ddprun::agent {
+namespace {
+
+using SystemClock = std::chrono::system_clock;
+
+// Nothing where the file is absent, longer than any record, or no regular file.
+std::optional<std::string> read_record(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode) ||
+      facts.st_size > static_cast<off_t>(kMaxErrorRecordBytes))
+    return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+SystemClock::time_point written_at(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0) return {};
+  return SystemClock::time_point(std::chrono::duration_cast<SystemClock::duration>(
+      std::chrono::seconds(facts.st_mtim.tv_sec) +
+      std::chrono::nanoseconds(facts.st_mtim.tv_nsec)));
+}
+
+void leave_record(const std::string& path, const std::string& text) {
+  if (const auto written = write_record(path, text); !written)
+    log::error(written.error().message());
+}
+
+ErrorRecord record_for(const ReportedWorker& worker) {
+  return {.message = reason_of(worker), .unix_seconds = SystemClock::to_time_t(worker.when)};
+}
+
+}  // namespace
+
+Autopsy::Autopsy(const AgentConfig& config, const WorkerFiles& files)
+    : config_(config), files_(files) {}
+
+Result<void> Autopsy::check() const {
+  const std::string& path = config_.error_report;
+  if (path.empty()) return {};
+  const auto can = can_write_record(path);
+  if (can) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("--error-report={}: expected a file in a folder that can be written: {}",
+                           path, can.error().message()));
+}
+
+ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& hostname) {
+  const rendezvous::Round& round = lifecycle.round();
+  if (round.seats.empty())  // it never came to a round
+    return {.entry = config_.entry, .hostname = hostname, .run_id = config_.rendezvous.run_id};
+  const rendezvous::Seat& seat = lifecycle.own_seat();
+  ReportFacts facts{.entry = config_.entry,
+                    .hostname = hostname,
+                    .role = seat.role,
+                    .run_id = config_.rendezvous.run_id,
+                    .node_rank = lifecycle.seat(),
+                    .attempt = round.restart_count,
+                    .max_restarts = config_.restarts.max_restarts};
+  const auto steady_now = std::chrono::steady_clock::now();
+  const auto system_now = SystemClock::now();
+  for (const EndedWorker& ended : lifecycle.ended()) {
+    if (!ended.exit.failed()) continue;
+    const int local_rank = ended.exit.local_rank;
+    ReportedWorker worker{.worker = ended,
+                          .rank = seat.first_rank + local_rank,
+                          .when = system_now - std::chrono::duration_cast<SystemClock::duration>(
+                                                   steady_now - ended.ended),
+                          .error_file = files_.written_error_file(round.restart_count, local_rank)};
+    if (!worker.error_file.empty()) {
+      const auto text = read_record(worker.error_file);
+      worker.record = text ? parse_error_record(*text) : std::nullopt;
+      worker.recorded_at = written_at(worker.error_file);
+    }
+    if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
+      worker.evidence = kills_.of(ended.exit.pid);
+    facts.workers.push_back(std::move(worker));
+  }
+  if (const auto cause = root_cause(facts)) {
+    ReportedWorker& worker = facts.workers[*cause];
+    worker.stderr_end = files_.stderr_tail(round.restart_count, worker.worker.exit.local_rank);
+  }
+  return facts;
+}
+
+void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code) const {
+  const auto cause = root_cause(facts);
+  if (cause) {
+    const ReportedWorker& worker = facts.workers[*cause];
+    const std::string path =
+        config_.log_dir.empty() ? std::string()  // a temporary folder is not kept for our own words
+                                : files_.error_file(facts.attempt, worker.worker.exit.local_rank);
+    // What the worker wrote stays, also where it is no record.
+    if (worker.error_file.empty() && !path.empty())
+      leave_record(path, write_error_record(record_for(worker)));
+    if (!config_.error_file.empty()) {
+      const auto recorded = worker.record ? read_record(worker.error_file) : std::nullopt;
+      const std::string text = recorded.value_or(write_error_record(record_for(worker)));
+      leave_record(config_.error_file, with_error_code(text, worker.worker.exit.exit_code));
+    }
+  }
+  if (!config_.error_report.empty())
+    leave_record(config_.error_report, error_report_json(facts, ending, exit_code));
+}
+
+}  // namespace ddprun::agent

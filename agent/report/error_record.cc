@@ -1,0 +1,71 @@
+#include "agent/report/error_record.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+namespace ddprun::agent {
+namespace {
+
+using Json = nlohmann::json;
+
+// A number, or its text as `@record` writes it.
+std::optional<std::int64_t> seconds_of(const Json& value) {
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_number_float()) return static_cast<std::int64_t>(value.get<double>());
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  std::int64_t seconds = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (failed != std::errc() || end == text.data()) return std::nullopt;
+  return seconds;
+}
+
+std::string text_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<Json> parse(std::string_view text) {
+  if (text.size() > kMaxErrorRecordBytes) return std::nullopt;
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded() || !json.is_object() || !json.contains("message")) return std::nullopt;
+  return json;
+}
+
+}  // namespace
+
+std::optional<ErrorRecord> parse_error_record(std::string_view json) {
+  const auto file = parse(json);
+  if (!file) return std::nullopt;
+  const Json& message = file->at("message");
+  ErrorRecord record;
+  if (!message.is_object()) {
+    record.message = text_of(message);
+    if (file->contains("timestamp")) record.unix_seconds = seconds_of(file->at("timestamp"));
+    return record;
+  }
+  if (message.contains("message")) record.message = text_of(message.at("message"));
+  if (!message.contains("extraInfo") || !message.at("extraInfo").is_object()) return record;
+  const Json& extra = message.at("extraInfo");
+  if (extra.contains("py_callstack")) record.trace = text_of(extra.at("py_callstack"));
+  if (extra.contains("timestamp")) record.unix_seconds = seconds_of(extra.at("timestamp"));
+  return record;
+}
+
+std::string write_error_record(const ErrorRecord& record) {
+  const Json file = {{"message",
+                      {{"message", record.message},
+                       {"extraInfo",
+                        {{"py_callstack", record.trace},
+                         {"timestamp", std::to_string(record.unix_seconds.value_or(0))}}}}}};
+  return file.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string with_error_code(const std::string& json, int exit_code) {
+  auto file = parse(json);
+  if (!file || !file->at("message").is_object()) return json;
+  (*file)["message"]["errorCode"] = exit_code;
+  return file->dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,97 @@
+// The failure report as JSON (report.h).
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "agent/report/report.h"
+
+namespace ddprun::agent {
+namespace {
+
+using Json = nlohmann::json;
+
+// RFC 3339 in UTC, milliseconds.
+std::string utc(std::chrono::system_clock::time_point when) {
+  const auto since = std::chrono::floor<std::chrono::milliseconds>(when.time_since_epoch());
+  const std::time_t seconds = std::chrono::floor<std::chrono::seconds>(since).count();
+  std::tm broken_down{};
+  ::gmtime_r(&seconds, &broken_down);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", broken_down, since.count() % 1000);
+}
+
+Json worker_json(const ReportFacts& facts, const ReportedWorker& worker) {
+  const WorkerExit& exit = worker.worker.exit;
+  const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;
+  Json json = {{"hostname", facts.hostname},
+               {"node_rank", facts.node_rank},
+               {"rank", worker.rank},
+               {"local_rank", exit.local_rank},
+               {"role", facts.role},
+               {"pid", exit.pid},
+               {"exit_code", exit.exit_code},
+               {"time", utc(worker.when)},
+               {"run_time_s", ran.count()},
+               {"reason", reason_of(worker)},
+               {"stopped_by_ddprun", worker.worker.stopped_by_us}};
+  if (exit.exit_code < 0) json["signal"] = signal_name(-exit.exit_code);
+  if (!worker.error_file.empty()) json["error_file"] = worker.error_file;
+  if (worker.record) {
+    json["message"] = worker.record->message;
+    json["traceback"] = worker.record->trace;
+  }
+  if (!worker.evidence.empty()) json["evidence"] = worker.evidence;
+  if (!worker.stderr_end.empty()) json["stderr_end"] = worker.stderr_end;
+  return json;
+}
+
+// The cause where it is no worker of this node, as the rendezvous told it.
+Json foreign_cause(const rendezvous::Failure& cause) {
+  Json json = {{"hostname", cause.hostname}, {"reason", cause.message}};
+  if (cause.rank < 0) return json;
+  json["rank"] = cause.rank;
+  json["local_rank"] = cause.local_rank;
+  json["exit_code"] = cause.exit_code;
+  if (cause.exit_code < 0) json["signal"] = signal_name(-cause.exit_code);
+  return json;
+}
+
+std::string_view ended_by(const Ending& ending) {
+  if (ending.succeeded) return "success";
+  if (ending.signal != 0) return "signal";
+  if (ending.link_error) return "rendezvous";
+  if (ending.launcher_failed) return "launcher";
+  return ending.cause && ending.cause->rank >= 0 ? "worker" : "node";
+}
+
+}  // namespace
+
+std::string error_report_json(const ReportFacts& facts, const Ending& ending, int exit_code) {
+  Json json = {{"schema", 1},
+               {"succeeded", ending.succeeded},
+               {"ended_by", ended_by(ending)},
+               {"exit_code", exit_code},
+               {"entry", facts.entry},
+               {"run_id", facts.run_id},
+               {"hostname", facts.hostname},
+               {"node_rank", facts.node_rank},
+               {"attempt", facts.attempt + 1},
+               {"max_restarts", facts.max_restarts}};
+  if (ending.signal != 0) json["signal"] = signal_name(ending.signal);
+  if (ending.link_error) json["message"] = ending.link_error->message();
+  const auto cause = root_cause(facts);
+  if (cause) {
+    json["root_cause"] = worker_json(facts, facts.workers[*cause]);
+  } else if (ending.cause) {
+    json["root_cause"] = foreign_cause(*ending.cause);
+  }
+  Json others = Json::array();
+  for (std::size_t i = 0; i < facts.workers.size(); ++i) {
+    if (i != cause) others.push_back(worker_json(facts, facts.workers[i]));
+  }
+  json["other_workers"] = std::move(others);
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace ddprun::agent

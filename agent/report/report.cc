@@ -1,0 +1,277 @@
+#include "agent/report/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "agent/output/console_text.h"
+#include "proto/number_ranges.h"
+
+namespace ddprun::agent {
+namespace {
+
+using SystemTime = std::chrono::system_clock::time_point;
+
+constexpr std::size_t kRuleWidth = 60;  // torchrun's upper limit
+// Further failures that are listed; the rest are counted.
+constexpr std::size_t kListedFailures = 4;
+// The file system's clock lags the system's by up to a tick: a record counts as earlier than a
+// death only beyond this.
+constexpr std::chrono::milliseconds kClearlyBefore{10};
+
+// A line, and how readily it is left out when the screen is too small: 0 never, the highest first.
+struct Line {
+  std::string text;
+  int spare = 0;
+};
+using Lines = std::vector<Line>;
+
+std::string local_time(SystemTime when) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
+  std::tm broken_down{};
+  ::localtime_r(&seconds, &broken_down);
+  return fmt::format("{:%Y-%m-%d_%H:%M:%S}", broken_down);
+}
+
+// When it failed, by its own account where it gave one.
+SystemTime failed_at(const ReportedWorker& worker) {
+  if (worker.record && worker.record->unix_seconds)
+    return SystemTime(std::chrono::seconds(*worker.record->unix_seconds));
+  return worker.when;
+}
+
+std::string exit_text(const WorkerExit& exit) {
+  if (exit.exit_code < 0)
+    return fmt::format("{} (pid: {}) ({})", exit.exit_code, exit.pid, signal_name(-exit.exit_code));
+  return fmt::format("{} (pid: {})", exit.exit_code, exit.pid);
+}
+
+// Length of the control character at `at`, 0 for none: C0 but the tab, DEL, and C1 (U+0080 to
+// U+009F, of which U+009B begins a sequence as ESC [ does).
+std::size_t control_bytes(std::string_view text, std::size_t at) {
+  const auto byte = static_cast<unsigned char>(text[at]);
+  if (byte == 0x7F || (byte < ' ' && byte != '\t')) return 1;
+  const bool c1 =
+      byte == 0xC2 && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xA0;
+  return c1 ? 2 : 0;
+}
+
+// Others' words on a line of ours, as UTF-8 that cannot move the cursor of whoever reads it.
+std::string printable(std::string_view text) {
+  std::string utf8;
+  append_whole_utf8(utf8, text);
+  std::string shown;
+  for (std::size_t at = 0; at < utf8.size();) {
+    const std::size_t control = control_bytes(utf8, at);
+    shown += control > 0 ? ' ' : utf8[at];
+    at += std::max<std::size_t>(control, 1);
+  }
+  return shown;
+}
+
+// The same of a worker's line, which may be long.
+std::string excerpt(std::string_view line) {
+  std::string text = printable(line);
+  if (text.size() <= kQuotedLineBytes) return text;
+  const auto continues = [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+  };
+  std::size_t end = kQuotedLineBytes;
+  while (continues(text[end])) --end;  // not in the midst of a character
+  return text.substr(0, end) + "…";
+}
+
+std::vector<std::string> split_lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+// Its first line and its last ones.
+std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t most) {
+  if (lines.size() <= most) return lines;
+  const std::size_t left_out = lines.size() - most;
+  lines.erase(lines.begin() + 1, lines.begin() + 2 + static_cast<std::ptrdiff_t>(left_out));
+  lines.insert(lines.begin() + 1, fmt::format("  … {} lines left out …", left_out + 1));
+  return lines;
+}
+
+// One line for all that we stopped, by exit code.
+void add_stopped(Lines& lines, const ReportFacts& facts, std::size_t cause) {
+  std::map<int, std::vector<int>, std::greater<>> by_code;
+  for (std::size_t i = 0; i < facts.workers.size(); ++i) {
+    const ReportedWorker& worker = facts.workers[i];
+    if (i != cause && worker.worker.stopped_by_us)
+      by_code[worker.worker.exit.exit_code].push_back(worker.rank);
+  }
+  std::string text;
+  for (auto& [code, ranks] : by_code) {
+    std::sort(ranks.begin(), ranks.end());
+    text +=
+        fmt::format("{}{} {} (exitcode {})", text.empty() ? "Stopped by ddprun after that: " : ", ",
+                    ranks.size() == 1 ? "rank" : "ranks", number_ranges(ranks, ", "), code);
+  }
+  if (!text.empty()) lines.push_back({text});
+}
+
+void add_other_failures(Lines& lines, const ReportFacts& facts, std::size_t cause) {
+  std::size_t others = 0;
+  lines.push_back({"Failures:", 2});
+  const std::size_t heading = lines.size() - 1;
+  for (std::size_t i = 0; i < facts.workers.size(); ++i) {
+    const ReportedWorker& worker = facts.workers[i];
+    if (i == cause || worker.worker.stopped_by_us) continue;
+    if (++others > kListedFailures) continue;
+    lines.push_back(
+        {fmt::format("  [{}]: rank {} (local_rank: {}) exitcode: {}", others, worker.rank,
+                     worker.worker.exit.local_rank, exit_text(worker.worker.exit))});
+  }
+  if (others > kListedFailures)
+    lines.push_back({fmt::format("  … and {} more", others - kListedFailures)});
+  if (others == 0) {
+    lines.push_back({"  <NO_OTHER_FAILURES>", 2});
+  } else {
+    lines[heading].spare = 0;
+  }
+}
+
+// With a restart window there can be more attempts than the budget of one window allows.
+std::string attempt_text(const ReportFacts& facts) {
+  return facts.attempt > facts.max_restarts
+             ? fmt::format("{}", facts.attempt + 1)
+             : fmt::format("{} of {}", facts.attempt + 1, facts.max_restarts + 1);
+}
+
+void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& worker) {
+  const WorkerExit& exit = worker.worker.exit;
+  const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;
+  lines.push_back({"Root Cause (first observed failure):"});
+  lines.push_back({"[0]:", 3});
+  lines.push_back({fmt::format("  time      : {}", local_time(failed_at(worker)))});
+  lines.push_back({fmt::format("  host      : {}", facts.hostname)});
+  lines.push_back({fmt::format("  rank      : {} (local_rank: {})", worker.rank, exit.local_rank)});
+  lines.push_back({fmt::format("  exitcode  : {}", exit_text(exit))});
+  lines.push_back(
+      {fmt::format("  error_file: {}", worker.error_file.empty() ? "<N/A>" : worker.error_file),
+       worker.error_file.empty() ? 1 : 0});
+  lines.push_back({fmt::format("  run time  : {:.3f} s in attempt {}, node rank {}, role {}",
+                               ran.count(), attempt_text(facts), facts.node_rank, facts.role)});
+  std::string_view label = "  traceback : ";
+  for (const std::string& line : shortened(split_lines(reason_of(worker)), kQuotedTraceLines)) {
+    lines.push_back({fmt::format("{}{}", label, excerpt(line))});
+    label = "  ";
+  }
+}
+
+// The end of its stderr, without the traceback that its record has told already: Python prints it
+// as well.
+std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
+  std::vector<std::string> lines = worker.stderr_end;
+  if (!worker.record || worker.record->trace.empty()) return lines;
+  const auto head = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
+    return line.starts_with("Traceback (most recent call last):");
+  });
+  if (head != lines.rend()) lines.erase(std::prev(head.base()), lines.end());
+  return lines;
+}
+
+void add_stderr(Lines& lines, const std::vector<std::string>& text, std::size_t room) {
+  const std::size_t quoted = std::min({text.size(), kQuotedStderrLines, room});
+  for (auto line = text.end() - static_cast<std::ptrdiff_t>(quoted); line != text.end(); ++line)
+    lines.push_back({fmt::format("  stderr    | {}", excerpt(*line))});
+}
+
+// Leaves out what can be spared, the most sparable kind first.
+void fit(Lines& lines, std::size_t most) {
+  for (int spare = 4; spare > 0 && lines.size() > most; --spare)
+    std::erase_if(lines, [spare](const Line& line) { return line.spare == spare; });
+}
+
+}  // namespace
+
+std::optional<std::size_t> root_cause(const ReportFacts& facts) {
+  const auto& workers = facts.workers;
+  const auto by_itself = [](const ReportedWorker& worker) { return !worker.worker.stopped_by_us; };
+  const auto first = std::find_if(workers.begin(), workers.end(), by_itself);
+  if (first == workers.end()) return std::nullopt;
+  auto cause = first;
+  SystemTime earliest =
+      first->recorded_at ? std::min(first->when, *first->recorded_at) : first->when;
+  for (auto worker = workers.begin(); worker != workers.end(); ++worker) {
+    if (!worker->record || !worker->recorded_at) continue;
+    if (*worker->recorded_at + kClearlyBefore > earliest) continue;
+    earliest = *worker->recorded_at;
+    cause = worker;
+  }
+  return static_cast<std::size_t>(cause - workers.begin());
+}
+
+std::string reason_of(const ReportedWorker& worker) {
+  const WorkerExit& exit = worker.worker.exit;
+  if (worker.record && !worker.record->trace.empty()) return worker.record->trace;
+  if (worker.record && !worker.record->message.empty()) return worker.record->message;
+  if (!exit.start_error.empty()) return "the worker could not be started: " + exit.start_error;
+  if (exit.exec_errno != 0) {
+    // The kernel says the same of a script whose interpreter is missing, which is there to be seen.
+    const char* hint = exit.exec_errno == ENOENT ? " (itself, its #! interpreter or loader)" : "";
+    return fmt::format("the program could not be started: {}{}", ::strerrordesc_np(exit.exec_errno),
+                       hint);
+  }
+  if (exit.exit_code < 0) {
+    return fmt::format("Signal {} ({}) received by PID {}{}{}", -exit.exit_code,
+                       signal_name(-exit.exit_code), exit.pid, worker.evidence.empty() ? "" : ": ",
+                       worker.evidence);
+  }
+  return "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+}
+
+std::string failure_report(const ReportFacts& facts) {
+  const auto index = root_cause(facts);
+  if (!index) return {};
+  const ReportedWorker& cause = facts.workers[*index];
+  const std::string thick(kRuleWidth, '=');
+  const std::string thin(kRuleWidth, '-');
+  Lines lines = {{thick, 1}, {facts.entry + " FAILED"}, {thin, 4}};
+  add_other_failures(lines, facts, *index);
+  lines.push_back({thin, 4});
+  add_cause(lines, facts, cause);
+  Lines end;
+  add_stopped(end, facts, *index);
+  end.push_back({thick, 1});
+  const std::vector<std::string> stderr_end = untold_stderr(cause);
+  const std::size_t quoted = std::min(stderr_end.size(), kQuotedStderrLines);
+  const std::size_t wanted = lines.size() + end.size() + quoted;
+  if (wanted > kReportLines) {
+    const std::size_t room = kReportLines - std::min(quoted, kReportLines);
+    end.back().spare = 3;  // one rule at the top is enough
+    fit(end, 1);
+    fit(lines, room - std::min(end.size(), room));
+  }
+  add_stderr(lines, stderr_end, kReportLines - std::min(lines.size() + end.size(), kReportLines));
+  lines.insert(lines.end(), end.begin(), end.end());
+  std::string text;
+  for (const Line& line : lines) text += printable(line.text) + "\n";
+  return text;
+}
+
+std::string ending_line(const Ending& ending) {
+  if (ending.signal != 0)
+    return fmt::format("ddprun: received {}; the workers were stopped\n",
+                       signal_name(ending.signal));
+  if (ending.link_error) return fmt::format("ddprun: {}\n", ending.link_error->message());
+  if (ending.cause) return fmt::format("ddprun: the job failed: {}\n", ending.cause->message);
+  return {};
+}
+
+}  // namespace ddprun::agent

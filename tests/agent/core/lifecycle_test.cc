@@ -1,0 +1,308 @@
+#include "agent/core/lifecycle.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using rendezvous::Failure;
+using rendezvous::JobEnded;
+using rendezvous::LinkLost;
+using rendezvous::RoundBroken;
+using rendezvous::RoundPublished;
+
+constexpr auto kGrace = 30s;
+constexpr auto kKillLimit = 10s;
+constexpr auto kPatience = 1s;
+
+// What an action is, for comparing whole answers.
+std::string name_of(const Action& action) {
+  struct Name {
+    std::string operator()(const JoinRound&) const { return "join"; }
+    std::string operator()(const StartWorkers&) const { return "start"; }
+    std::string operator()(const SignalWorkers& it) const { return signal_name(it.signo); }
+    std::string operator()(const SignalShells& it) const {
+      return "shells:" + signal_name(it.signo);
+    }
+    std::string operator()(const KillWorkers&) const { return "kill"; }
+    std::string operator()(const ReportFailure& it) const {
+      return "failure:" + std::to_string(it.failure.rank);
+    }
+    std::string operator()(const ReportSuccess&) const { return "success"; }
+    std::string operator()(const LeaveJob&) const { return "leave"; }
+    std::string operator()(const Finish& it) const {
+      return "finish:" + std::to_string(it.exit_code);
+    }
+  };
+  return std::visit(Name{}, action);
+}
+
+std::vector<std::string> names(const Actions& actions) {
+  std::vector<std::string> out;
+  for (const Action& action : actions) out.push_back(name_of(action));
+  return out;
+}
+
+using Names = std::vector<std::string>;
+
+class LifecycleTest : public testing::Test {
+ protected:
+  // Seat 1 of two nodes, `workers` workers each: global ranks start at `workers`.
+  RoundPublished round(std::int64_t number, int restart_count = 0, int workers = 2) const {
+    rendezvous::Round round{
+        .number = number, .restart_count = restart_count, .world_size = 2 * workers};
+    round.seats = {{.node_id = "a", .local_world_size = workers, .first_rank = 0},
+                   {.node_id = "b", .local_world_size = workers, .first_rank = workers}};
+    return {round, 1};
+  }
+
+  void run_round(std::int64_t number) {
+    if (cycle.phase() == Phase::kIdle) cycle.start();
+    ASSERT_EQ(names(cycle.round_published(round(number), now)), Names{"start"});
+  }
+
+  static WorkerExit exit(int local_rank, int code) {
+    return {.local_rank = local_rank, .pid = 100, .exit_code = code};
+  }
+
+  Time now{};
+  Lifecycle cycle{{.grace = kGrace,
+                   .shell_patience = kPatience,
+                   .kill_limit = kKillLimit,
+                   .worker_count = 2,
+                   .hostname = "h"}};
+};
+
+TEST_F(LifecycleTest, JoinsFirst) {
+  EXPECT_EQ(names(cycle.start()), Names{"join"});
+  EXPECT_EQ(cycle.phase(), Phase::kJoining);
+}
+
+TEST_F(LifecycleTest, ReportsSuccessOnceAllWorkersExitedZeroAndFinishesWhenTheJobDid) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, 0), now)), Names{});
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, 0), now)), Names{"success"});
+  EXPECT_EQ(cycle.phase(), Phase::kFinished);
+  EXPECT_EQ(names(cycle.job_ended(JobEnded{true, {}}, now)), Names{"finish:0"});
+  EXPECT_TRUE(cycle.ending().succeeded);
+}
+
+TEST_F(LifecycleTest, AFailureIsReportedWithItsGlobalRankAndStopsTheOthers) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, 7), now)), (Names{"failure:3", "SIGTERM"}));
+  EXPECT_EQ(cycle.phase(), Phase::kDraining);
+  EXPECT_EQ(cycle.look_again_at(), now + kPatience);
+}
+
+TEST_F(LifecycleTest, ShellsAreAskedOnceMoreWithTheSameSignal) {
+  run_round(1);
+  cycle.stop_requested(SIGINT, now);
+  EXPECT_EQ(names(cycle.time_passed(now + kPatience)), Names{"shells:SIGINT"});
+  EXPECT_EQ(cycle.look_again_at(), now + kGrace);
+}
+
+TEST_F(LifecycleTest, AGraceShorterThanThePatienceKillsAtItsEnd) {
+  Lifecycle hasty({.grace = 0s, .shell_patience = kPatience, .worker_count = 2, .hostname = "h"});
+  hasty.start();
+  hasty.round_published(round(1), now);
+  hasty.stop_requested(SIGTERM, now);
+  EXPECT_EQ(hasty.look_again_at(), now);
+  EXPECT_EQ(names(hasty.time_passed(now)), Names{"kill"});
+}
+
+TEST_F(LifecycleTest, JoinsAgainWhenTheLastWorkerIsGoneAndARestartWasGranted) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  EXPECT_EQ(names(cycle.round_broken(RoundBroken{1, {}}, now)), Names{});
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now)), Names{"join"});
+  EXPECT_EQ(cycle.look_again_at(), Time::max());
+}
+
+TEST_F(LifecycleTest, WaitsForTheVerdictWhenTheWorkersAreGoneFirst) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now)), Names{});
+  EXPECT_EQ(names(cycle.round_broken(RoundBroken{1, {}}, now)), Names{"join"});
+}
+
+TEST_F(LifecycleTest, FinishesWithOneWhenNoRestartIsLeft) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.worker_exited(exit(0, -SIGTERM), now);
+  EXPECT_EQ(names(cycle.job_ended(JobEnded{false, {.message = "why"}}, now)), Names{"finish:1"});
+  EXPECT_EQ(cycle.ending().cause->message, "why");
+}
+
+TEST_F(LifecycleTest, WorkersStoppedByUsAreMarkedAndNotReportedAsFailures) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now)), Names{});
+  ASSERT_EQ(cycle.ended().size(), 2U);
+  EXPECT_FALSE(cycle.ended()[0].stopped_by_us);
+  EXPECT_TRUE(cycle.ended()[1].stopped_by_us);
+}
+
+TEST_F(LifecycleTest, WorkersThatDiedTogetherWereNotStoppedByUs) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.workers_exited({exit(1, 3), exit(0, -SIGSEGV)}, now)),
+            (Names{"failure:3"}));
+  EXPECT_FALSE(cycle.ended()[0].stopped_by_us);
+  EXPECT_FALSE(cycle.ended()[1].stopped_by_us);
+}
+
+TEST_F(LifecycleTest, ACrashAfterTheRequestToEndIsNoAnswerToIt) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.worker_exited(exit(0, -SIGSEGV), now);
+  EXPECT_FALSE(cycle.ended()[1].stopped_by_us);
+}
+
+TEST_F(LifecycleTest, ASigkillIsOursOnlyAfterTheGrace) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.worker_exited(exit(0, -SIGKILL), now);
+  EXPECT_FALSE(cycle.ended()[1].stopped_by_us);
+  cycle.round_broken(RoundBroken{1, {}}, now);
+  run_round(2);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.time_passed(now + kPatience);
+  cycle.time_passed(now + kGrace);
+  cycle.worker_exited(exit(0, -SIGKILL), now + kGrace);
+  EXPECT_TRUE(cycle.ended()[1].stopped_by_us);
+}
+
+TEST_F(LifecycleTest, APeersFailureStopsOurWorkersAndCostsNothingElse) {
+  run_round(4);
+  EXPECT_EQ(names(cycle.round_broken(RoundBroken{4, {}}, now)), Names{"SIGTERM"});
+  cycle.worker_exited(exit(0, -SIGTERM), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, 0), now)), Names{"join"});
+}
+
+TEST_F(LifecycleTest, APeersFailureAfterOurSuccessMakesUsJoinAgain) {
+  run_round(1);
+  cycle.worker_exited(exit(0, 0), now);
+  cycle.worker_exited(exit(1, 0), now);
+  EXPECT_EQ(names(cycle.round_broken(RoundBroken{1, {}}, now)), Names{"join"});
+}
+
+TEST_F(LifecycleTest, NewsOfAnOlderRoundChangesNothing) {
+  run_round(5);
+  EXPECT_EQ(names(cycle.round_broken(RoundBroken{4, {}}, now)), Names{});
+  EXPECT_EQ(cycle.phase(), Phase::kRunning);
+}
+
+TEST_F(LifecycleTest, KillsAtTheDeadlineAndNotBefore) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.time_passed(now + kPatience);
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace - 1ns)), Names{});
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace)), Names{"kill"});
+  EXPECT_EQ(cycle.look_again_at(), now + kGrace + kKillLimit);
+}
+
+TEST_F(LifecycleTest, LeavesAWorkerThatNotEvenSigkillEndsAndDoesNotRestartBesideIt) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.round_broken(RoundBroken{1, {}}, now);
+  cycle.time_passed(now + kGrace);
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace + kKillLimit)), (Names{"leave", "finish:1"}));
+  EXPECT_EQ(cycle.ending().cause->message, "1 of 2 workers on h did not end after SIGKILL");
+}
+
+TEST_F(LifecycleTest, ASecondFailureWhileDrainingDoesNotMoveTheDeadline) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.time_passed(now + kPatience);
+  cycle.job_ended(JobEnded{false, {}}, now + 10s);
+  EXPECT_EQ(cycle.look_again_at(), now + kGrace);
+}
+
+TEST_F(LifecycleTest, ASignalIsPassedOnAndEndsTheJob) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.stop_requested(SIGINT, now)), (Names{"SIGINT", "leave"}));
+  cycle.worker_exited(exit(0, 0), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, 0), now)), Names{"finish:1"});
+  EXPECT_EQ(cycle.ending().signal, SIGINT);
+}
+
+TEST_F(LifecycleTest, ASecondSignalKillsAtOnceAndAThirdChangesNothing) {
+  run_round(1);
+  cycle.stop_requested(SIGTERM, now);
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), Names{"kill"});
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), Names{"kill"});
+  cycle.worker_exited(exit(0, -SIGKILL), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGKILL), now)), Names{"finish:1"});
+}
+
+TEST_F(LifecycleTest, ASignalWhileJoiningEndsAtOnce) {
+  cycle.start();
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"leave", "finish:143"}));
+  EXPECT_EQ(names(cycle.round_published(round(1), now)), Names{});
+}
+
+TEST_F(LifecycleTest, ASignalWhileWaitingForPeersEndsAtOnce) {
+  run_round(1);
+  cycle.worker_exited(exit(0, 0), now);
+  cycle.worker_exited(exit(1, 0), now);
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"leave", "finish:1"}));
+}
+
+TEST_F(LifecycleTest, ASignalBeatsARestartUnderWay) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.round_broken(RoundBroken{1, {}}, now);
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), Names{"leave"});
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now)), Names{"finish:1"});
+}
+
+TEST_F(LifecycleTest, ALostLinkStopsTheWorkersAndIsNamed) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.link_lost(LinkLost{Error(ErrorCode::kUnavailable, "gone")}, now)),
+            Names{"SIGTERM"});
+  cycle.worker_exited(exit(0, -SIGTERM), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGTERM), now)), Names{"finish:1"});
+  EXPECT_EQ(cycle.ending().link_error->message(), "gone");
+}
+
+TEST_F(LifecycleTest, GivingUpBeforeTheFirstRoundFinishes) {
+  EXPECT_EQ(names(cycle.give_up({.message = "no folder"}, now)), (Names{"leave", "finish:1"}));
+  EXPECT_EQ(cycle.ending().cause->message, "no folder");
+}
+
+TEST_F(LifecycleTest, ANewRoundStartsWithACleanSlate) {
+  run_round(1);
+  cycle.worker_exited(exit(1, 7), now);
+  cycle.round_broken(RoundBroken{1, {}}, now);
+  cycle.worker_exited(exit(0, -SIGTERM), now);
+  cycle.round_published(round(2, 1), now + 1s);
+  EXPECT_TRUE(cycle.ended().empty());
+  EXPECT_EQ(cycle.live_workers(), 2);
+  EXPECT_EQ(cycle.look_again_at(), Time::max());
+}
+
+TEST_F(LifecycleTest, FailuresSayHowTheWorkerEnded) {
+  const auto message_of = [&](WorkerExit how) {
+    Lifecycle fresh({.grace = kGrace, .worker_count = 2, .hostname = "h"});
+    fresh.start();
+    fresh.round_published(round(1), now);
+    const Actions actions = fresh.worker_exited(how, now);
+    return std::get<ReportFailure>(actions.at(0)).failure.message;
+  };
+  EXPECT_EQ(message_of(exit(0, 3)), "rank 2 (local rank 0, pid 100) on h exited with code 3");
+  EXPECT_EQ(message_of(exit(1, -9)), "rank 3 (local rank 1, pid 100) on h was killed by SIGKILL");
+  EXPECT_EQ(message_of({.local_rank = 0, .pid = 100, .exit_code = 127, .exec_errno = EACCES}),
+            "rank 2 (local rank 0, pid 100) on h could not be started: Permission denied");
+}
+
+TEST(SignalName, KnowsNamesAndNumbers) {
+  EXPECT_EQ(signal_name(SIGSEGV), "SIGSEGV");
+  EXPECT_EQ(signal_name(SIGRTMIN + 1), "signal 35");
+}
+
+}  // namespace
+}  // namespace ddprun::agent

@@ -1,0 +1,88 @@
+// The watchdog's FIFO and its timer: a real FIFO, and a process of our own to be killed.
+#include "agent/monitors/watchdog.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <string>
+
+#include "proto/file_handle.h"
+#include "proto/log.h"
+#include "tests/agent/temporary_folder.h"
+
+namespace ddprun::agent {
+namespace {
+
+class WatchdogTest : public FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    auto made = Watchdog::make(loop, folder / "fifo", [](int) { return true; });
+    ASSERT_TRUE(made.has_value()) << made.error().message();
+    watchdog = std::move(*made);
+    writer = FileHandle(::open((folder / "fifo").c_str(), O_WRONLY | O_CLOEXEC));
+  }
+  void ask(int pid, const std::string& expiration_time) {
+    const std::string line =
+        fmt::format(R"({{"version":1,"pid":{},"scope_id":"s","expiration_time":{},"signal":9}})",
+                    pid, expiration_time);
+    ASSERT_EQ(::write(writer.get(), (line + "\n").c_str(), line.size() + 1),
+              static_cast<ssize_t>(line.size() + 1));
+  }
+
+  asio::io_context loop{1};
+  std::unique_ptr<Watchdog> watchdog;
+  FileHandle writer;
+};
+
+TEST_F(WatchdogTest, ADeadlineBeyondAllTimeNeitherFiresNorKeepsTheLoopBusy) {
+  for (const char* far : {"1e10", "1e18", "1e300"}) {
+    ask(999'999'999, far);
+    std::size_t handled = 0;
+    for (int turn = 0; turn < 100; ++turn) handled += loop.poll_one();
+    EXPECT_LE(handled, 3U) << far;  // the request, and the timer that it sets anew
+  }
+}
+
+// The word on it may wait for a console.
+TEST_F(WatchdogTest, KillsTheProcessThatMissedItsDeadlineAndThenSaysSo) {
+  const pid_t late = ::fork();
+  if (late == 0) {
+    while (true) ::pause();
+  }
+  siginfo_t dead{};
+  log::set_writer([&](std::string_view) {
+    pollfd ended{static_cast<int>(::syscall(SYS_pidfd_open, late, 0)), POLLIN, 0};
+    ::poll(&ended, 1, 10'000);
+    ::close(ended.fd);
+    ::waitid(P_PID, static_cast<id_t>(late), &dead, WEXITED | WNOHANG | WNOWAIT);
+  });
+  ask(late, "1");
+  loop.run_one();
+  log::set_writer(nullptr);
+  EXPECT_EQ(dead.si_pid, late) << "dead before the word";
+  int status = 0;
+  EXPECT_EQ(::waitpid(late, &status, 0), late);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+TEST(TimerTable, RefusesNumbersThatAreNoPidOrSignal) {
+  TimerTable table;
+  for (const char* rest :
+       {R"("pid":7,"signal":-9)", R"("pid":7,"signal":0)", R"("pid":7,"signal":1e300)",
+        R"("pid":7,"signal":"KILL")", R"("pid":7.5)", R"("pid":1e300)", R"("pid":4294967303)",
+        R"("pid":-7)", R"("pid":18446744073709551615)", R"("pid":"7")"})
+    EXPECT_FALSE(table.apply(fmt::format(R"({{"version":1,"expiration_time":1,{}}})", rest)))
+        << rest;
+  EXPECT_EQ(table.next(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

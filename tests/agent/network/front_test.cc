@@ -1,0 +1,184 @@
+#include "agent/network/front.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/store/descriptor_limit.h"
+
+namespace ddprun::agent {
+namespace {
+
+using asio::ip::tcp;
+
+class FrontTest : public testing::Test {
+ protected:
+  FrontTest() { start({}); }
+  ~FrontTest() override {
+    front.reset();
+    loop.restart();
+    loop.poll();
+    if (rendezvous_fd >= 0) ::close(rendezvous_fd);
+  }
+
+  void start(FrontLimits limits) {
+    tcp::acceptor acceptor(loop, tcp::endpoint(asio::ip::address_v4::loopback(), 0), true);
+    address = acceptor.local_endpoint();
+    front.emplace(loop, std::move(acceptor),
+                  Front::Handlers{
+                      .store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
+                      .rendezvous = [this](int fd) { rendezvous_fd = fd; }},
+                  limits);
+  }
+
+  tcp::socket connect() {
+    tcp::socket socket(loop);
+    socket.connect(address);
+    return socket;
+  }
+
+  // Runs the loop until `done`; fails after the deadline.
+  template <typename Done>
+  void run_until(Done done) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!done() && std::chrono::steady_clock::now() < deadline) {
+      loop.restart();
+      loop.run_one_for(std::chrono::milliseconds(100));
+    }
+    ASSERT_TRUE(done());
+  }
+
+  // Whether the front's end of `client` is closed, with nothing sent.
+  void expect_closed(tcp::socket& client) {
+    bool closed = false;
+    char byte = 0;
+    asio::async_read(
+        client, asio::buffer(&byte, 1),
+        [&](boost::system::error_code error, std::size_t) { closed = static_cast<bool>(error); });
+    run_until([&] { return closed; });
+  }
+
+  asio::io_context loop{1};
+  tcp::endpoint address;
+  std::optional<Front> front;
+  std::optional<tcp::socket> store_got;
+  int rendezvous_fd = -1;
+};
+
+TEST_F(FrontTest, HandsAStoreClientOnWithNothingConsumed) {
+  tcp::socket client = connect();
+  const std::string hello("\0\xce\xf7\x85\x3c", 5);
+  asio::write(client, asio::buffer(hello));
+  run_until([&] { return store_got.has_value(); });
+  std::string got(hello.size(), 'x');
+  asio::read(*store_got, asio::buffer(got));
+  EXPECT_EQ(got, hello);
+}
+
+TEST_F(FrontTest, HandsAnHttp2ClientOnWithNothingConsumed) {
+  tcp::socket client = connect();
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  asio::write(client, asio::buffer(preface));
+  run_until([&] { return rendezvous_fd >= 0; });
+  std::string got(preface.size(), 'x');
+  ASSERT_EQ(::read(rendezvous_fd, got.data(), got.size()), static_cast<ssize_t>(got.size()));
+  EXPECT_EQ(got, preface);
+}
+
+TEST_F(FrontTest, ClosesAStranger) {
+  tcp::socket client = connect();
+  asio::write(client, asio::buffer("GET / HTTP/1.1\r\n", 16));
+  expect_closed(client);
+  EXPECT_FALSE(store_got.has_value());
+  EXPECT_EQ(rendezvous_fd, -1);
+}
+
+TEST_F(FrontTest, ASilentConnectionDoesNotHoldUpTheNextOne) {
+  const tcp::socket silent = connect();
+  tcp::socket client = connect();
+  asio::write(client, asio::buffer("\0", 1));
+  run_until([&] { return store_got.has_value(); });
+}
+
+TEST_F(FrontTest, ClosesAConnectionThatSaysNothingForTooLong) {
+  constexpr std::chrono::milliseconds limit{50};
+  start({.first_byte = limit});
+  const auto before = std::chrono::steady_clock::now();
+  tcp::socket silent = connect();
+  expect_closed(silent);
+  EXPECT_GE(std::chrono::steady_clock::now() - before, limit);
+  EXPECT_EQ(front->undecided(), 0U);
+}
+
+TEST_F(FrontTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
+  start({.undecided = 3});
+  std::vector<tcp::socket> silent;
+  for (std::size_t i = 0; i < 3; ++i) {
+    silent.push_back(connect());
+    run_until([&] { return front->undecided() == i + 1; });
+  }
+  tcp::socket newcomer = connect();
+  expect_closed(silent[0]);
+  EXPECT_EQ(front->undecided(), 3U);
+  asio::write(newcomer, asio::buffer("\0", 1));
+  run_until([&] { return store_got.has_value(); });
+  asio::write(silent[1], asio::buffer("P", 1));  // still let in
+  run_until([&] { return rendezvous_fd >= 0; });
+}
+
+TEST_F(FrontTest, AtTheReserveOfDescriptorsTheOldestSilentConnectionMakesRoom) {
+  std::optional<DescriptorLimit> lowered(std::in_place,
+                                         static_cast<rlim_t>(lowest_free_descriptor() + 40));
+  start({});
+  lowered.reset();  // the front keeps to what it read; this test's own ends need not
+  std::vector<tcp::socket> silent;
+  while (silent.size() < 40) silent.push_back(connect());
+  expect_closed(silent[0]);
+  EXPECT_LT(front->undecided(), silent.size());
+  asio::write(silent.back(), asio::buffer("\0", 1));
+  run_until([&] { return store_got.has_value(); });
+}
+
+// A worker of the old attempt that connected and died, or that the agent could not kill in time.
+TEST_F(FrontTest, AResetClosesWhatItHoldsAndWhatWaitsInTheKernel) {
+  tcp::socket held = connect();
+  run_until([&] { return front->undecided() == 1; });
+  tcp::socket spoke = connect();
+  run_until([&] { return front->undecided() == 2; });
+  asio::write(spoke, asio::buffer("\0", 1));  // the loop has not looked yet
+  tcp::socket queued = connect();             // nor accepted this one
+  asio::write(queued, asio::buffer("\0", 1));
+  front->reset();
+  EXPECT_EQ(front->undecided(), 0U);
+  expect_closed(held);
+  expect_closed(spoke);
+  expect_closed(queued);
+  EXPECT_FALSE(store_got.has_value());
+  tcp::socket next = connect();
+  asio::write(next, asio::buffer("\0", 1));
+  run_until([&] { return store_got.has_value(); });
+}
+
+TEST_F(FrontTest, AResetKeepsTheConnectionsOfNodes) {
+  tcp::socket held = connect();
+  run_until([&] { return front->undecided() == 1; });
+  asio::write(held, asio::buffer("P", 1));
+  front->reset();
+  run_until([&] { return rendezvous_fd >= 0; });
+  ::close(std::exchange(rendezvous_fd, -1));
+  tcp::socket queued = connect();
+  asio::write(queued, asio::buffer("P", 1));
+  front->reset();
+  EXPECT_GE(rendezvous_fd, 0);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

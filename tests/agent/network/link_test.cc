@@ -1,0 +1,121 @@
+// The host of a static job of several nodes: one port for rendezvous and store, kept over all
+// rounds.
+#include "agent/network/link.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <chrono>
+#include <string>
+#include <variant>
+
+#include "rendezvous/client.h"
+
+namespace ddprun::agent {
+namespace {
+
+using asio::ip::tcp;
+using rendezvous::News;
+using rendezvous::NodeSpec;
+using rendezvous::RoundBroken;
+using rendezvous::RoundPublished;
+
+// VALIDATE and a PING of store/wire.h, and the PING's answer.
+const std::string kHello("\x00\xce\xf7\x85\x3c\x0dping", 10);
+const std::string kEcho = "ping";
+
+// How often a node heard of rounds.
+struct Heard {
+  int published = 0;
+  int broken = 0;
+
+  void operator()(const News& news) {
+    if (std::holds_alternative<RoundPublished>(news)) ++published;
+    if (std::holds_alternative<RoundBroken>(news)) ++broken;
+  }
+};
+
+class LinkTest : public testing::Test {
+ protected:
+  LinkTest() {
+    spawn(loop, "open", [](LinkTest* self) -> asio::awaitable<void> {
+      const auto done = co_await self->link.open([self](const News& news) { self->here(news); });
+      self->opened = done.has_value();
+    }(this));
+    run_until([this] { return opened; });
+    store = link.prepare_store().value();
+  }
+
+  static RendezvousPlan plan() {
+    return {.kind = RendezvousPlan::Kind::kStatic, .node_count = 2, .token = "secret"};
+  }
+  static NodeSpec node(int rank) {
+    return {.node_id = std::to_string(rank), .node_rank = rank, .max_restarts = 1};
+  }
+
+  // Runs the loop until `done`; fails after the deadline.
+  template <typename Done>
+  void run_until(Done done) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!done() && std::chrono::steady_clock::now() < deadline) {
+      loop.restart();
+      loop.run_one_for(std::chrono::milliseconds(100));
+    }
+    ASSERT_TRUE(done());
+  }
+
+  tcp::socket connect() {
+    tcp::socket socket(loop);
+    socket.connect({asio::ip::make_address(store.host), store.port});
+    return socket;
+  }
+
+  // What the store answers to kHello; nothing where it closed the connection.
+  std::string greet(tcp::socket& socket) {
+    boost::system::error_code closed;
+    asio::write(socket, asio::buffer(kHello), closed);
+    std::string answer(kEcho.size(), '\0');
+    bool over = false;
+    asio::async_read(socket, asio::buffer(answer),
+                     [&](boost::system::error_code error, std::size_t) {
+                       if (error) answer.clear();
+                       over = true;
+                     });
+    run_until([&] { return over; });
+    return answer;
+  }
+
+  asio::io_context loop{1};
+  Link link{loop, plan()};
+  bool opened = false;
+  Heard here;
+  StoreAddress store;
+};
+
+TEST_F(LinkTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
+  Heard heard_there;
+  const auto there =
+      rendezvous::attend_remotely(loop, {.host = store.host, .port = store.port, .token = "secret"},
+                                  [&](const News& news) { heard_there(news); });
+  link.attendance().join(node(0));
+  there->join(node(1));
+  run_until([&] { return here.published == 1 && heard_there.published == 1; });
+  tcp::socket served = connect();
+  EXPECT_EQ(greet(served), kEcho);
+  tcp::socket silent = connect();  // connected, and has not said what it is
+  tcp::socket behind = connect();
+  EXPECT_EQ(greet(behind), kEcho);  // so the silent one was accepted
+  there->report_failure(1, {.hostname = "there", .exit_code = 1});
+  run_until([&] { return here.broken == 1 && heard_there.broken == 1; });
+  link.attendance().join(node(0));
+  there->join(node(1));
+  run_until([&] { return here.published == 2 && heard_there.published == 2; });
+  EXPECT_EQ(greet(served), "");
+  EXPECT_EQ(greet(silent), "");
+  tcp::socket fresh = connect();
+  EXPECT_EQ(greet(fresh), kEcho);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

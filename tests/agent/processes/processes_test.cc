@@ -1,0 +1,358 @@
+// Real processes: spawning, signalling, reaping, and ending everything below us.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "agent/processes/children.h"
+#include "agent/processes/descendants.h"
+
+namespace ddprun::agent {
+namespace {
+
+// A pipe whose write end a worker gets as stdout; text() reads until every holder is gone.
+class Output {
+ public:
+  Output() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    reader_ = FileHandle(ends[0]);
+    writer_ = FileHandle(ends[1]);
+  }
+  FileHandle writer() { return std::move(writer_); }
+  std::string text() {
+    std::string all;
+    std::array<char, 4096> buffer;
+    for (ssize_t got = 0; (got = ::read(reader_.get(), buffer.data(), buffer.size())) > 0;)
+      all.append(buffer.data(), static_cast<std::size_t>(got));
+    return all;
+  }
+  // Blocks until one line has come: the worker is ready.
+  std::string line() {
+    std::string one;
+    for (char byte = 0; ::read(reader_.get(), &byte, 1) == 1 && byte != '\n';) one += byte;
+    return one;
+  }
+
+ private:
+  FileHandle reader_;
+  FileHandle writer_;
+};
+
+SpawnSpec shell(int local_rank, const std::string& script) {
+  return {.local_rank = local_rank,
+          .file = "/bin/sh",
+          .argv = {"sh", "-c", script},
+          .env = {"PATH=/usr/bin:/bin", "X=y"}};
+}
+
+// Waits for a child's death without reaping it.
+void wait_for_a_death() {
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
+}
+
+std::vector<WorkerExit> reap_all(Children& children) {
+  std::vector<WorkerExit> exits;
+  while (children.live() > 0) {
+    wait_for_a_death();
+    for (const WorkerExit& exit : children.reap()) exits.push_back(exit);
+  }
+  return exits;
+}
+
+TEST(Children, ReportsExitCodesAndSignals) {
+  Children children({});
+  ASSERT_TRUE(children.spawn(shell(0, "exit 7")).has_value());
+  ASSERT_TRUE(children.spawn(shell(1, "kill -9 $$")).has_value());
+  std::map<int, int> codes;
+  for (const WorkerExit& exit : reap_all(children)) codes[exit.local_rank] = exit.exit_code;
+  EXPECT_EQ(codes, (std::map<int, int>{{0, 7}, {1, -9}}));
+}
+
+TEST(Children, ReportsAProgramThatCannotBeExecuted) {
+  Children children({});
+  ASSERT_TRUE(
+      children.spawn({.local_rank = 3, .file = "/no/such/program", .argv = {"x"}, .env = {}})
+          .has_value());
+  const auto exits = reap_all(children);
+  ASSERT_EQ(exits.size(), 1U);
+  EXPECT_EQ(exits[0].local_rank, 3);
+  EXPECT_EQ(exits[0].exec_errno, ENOENT);
+}
+
+TEST(Children, AreSessionLeadersWithTheirOwnEnvironmentAndNoForeignDescriptors) {
+  Children children({});
+  Output output;
+  const int leaked = ::open("/dev/null", O_RDONLY);  // on purpose without O_CLOEXEC
+  ASSERT_GE(leaked, 3);
+  SpawnSpec spec = shell(0, "echo $X; ls /proc/$$/fd; cut -d' ' -f1,5,6 /proc/$$/stat");
+  spec.out = output.writer();
+  const pid_t pid = *children.spawn(spec);
+  spec.out.close();
+  const std::string text = output.text();
+  reap_all(children);
+  ::close(leaked);
+  const std::string id = std::to_string(pid);
+  EXPECT_EQ(text, "y\n0\n1\n2\n" + id + " " + id + " " + id + "\n");
+}
+
+TEST(Children, StartWithDefaultSignalsButKeepThoseIgnoredFromTheStart) {
+  ::signal(SIGUSR2, SIG_IGN);  // by this process, later: must not reach the worker
+  Children children({SIGHUP});
+  Output output;
+  SpawnSpec spec = shell(0, "grep -E 'SigIgn|SigBlk' /proc/$$/status | cut -f2");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.text(), "0000000000000000\n0000000000000001\n");  // SIGHUP is bit 0
+  reap_all(children);
+  ::signal(SIGUSR2, SIG_DFL);
+}
+
+TEST(Children, AreGivenTheirOwnDescriptorLimit) {
+  rlimit ours{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &ours), 0);
+  const rlimit theirs{.rlim_cur = 123, .rlim_max = ours.rlim_max};
+  ASSERT_NE(ours.rlim_cur, theirs.rlim_cur);
+  Children children({});
+  children.give_workers(theirs);
+  Output output;
+  SpawnSpec spec = shell(0, "ulimit -Sn; ulimit -Hn");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  const std::string hard =
+      theirs.rlim_max == RLIM_INFINITY ? "unlimited" : std::to_string(theirs.rlim_max);
+  EXPECT_EQ(output.text(), "123\n" + hard + "\n");
+  reap_all(children);
+  rlimit still{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &still), 0);
+  EXPECT_EQ(still.rlim_cur, ours.rlim_cur);
+}
+
+TEST(Children, ASignalReachesTheWholeGroupAndAStoppedWorkerToo) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(0, "sleep 300 & echo ready; kill -STOP $$; wait");
+  spec.out = output.writer();
+  const pid_t pid = *children.spawn(spec);
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED), 0);
+  children.signal_groups(SIGTERM);
+  EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGTERM);
+  EXPECT_EQ(output.text(),
+            "");  // ends only when the sleeping grandchild, which holds the pipe too, is gone
+}
+
+TEST(Children, DeathsAreToldInTheirOrder) {
+  for (int turn = 0; turn < 20; ++turn) {
+    Children children({});
+    const pid_t first = *children.spawn(shell(0, "kill -STOP $$; exit 3"));
+    const pid_t second = *children.spawn(shell(1, "kill -STOP $$; exit 4"));
+    siginfo_t info{};
+    for (const pid_t pid : {first, second})
+      ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED), 0);
+    for (const pid_t pid : {second, first}) {
+      ::kill(pid, SIGCONT);
+      ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+    }
+    const std::vector<WorkerExit> exits = children.reap();
+    ASSERT_EQ(exits.size(), 2U);
+    EXPECT_EQ(exits[0].local_rank, 1);
+    EXPECT_EQ(exits[1].local_rank, 0);
+  }
+}
+
+// Python leads; its child is a data loader of sorts that would die of the signal.
+TEST(Children, AWorkerThatHandlesTheRequestToEndGetsItAlone) {
+  Children children({});
+  Output output;
+  SpawnSpec spec{.local_rank = 0,
+                 .file = "/usr/bin/python3",
+                 .argv = {"python3", "-c", R"(
+import os, signal, subprocess, sys
+loader = subprocess.Popen(["sleep", "300"])
+def save(*_):
+    try:
+        loader.wait(0.3)
+        os.write(1, b"loader died\n")
+    except subprocess.TimeoutExpired:
+        os.write(1, b"loader lives\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+os.write(1, b"ready\n")
+while True:
+    signal.pause()
+)"},
+                 .env = {"PATH=/usr/bin:/bin"}};
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  EXPECT_EQ(output.line(), "loader lives");
+  EXPECT_EQ(reap_all(children).at(0).exit_code, 0);
+  EXPECT_EQ(output.text(), "");  // the loader went with its leader
+}
+
+TEST(Children, ARequestToEndReachesWhatAPlainWrapperStarted) {
+  Children children({});
+  Output output;
+  SpawnSpec spec =
+      shell(0, "sh -c 'trap \"echo saved; exit 0\" TERM; echo ready; sleep 300 & wait'; exit 5");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  EXPECT_EQ(output.line(), "saved");
+  reap_all(children);
+}
+
+TEST(Children, AShellThatTrapsTheSignalButWaitsForACommandIsAskedAgainWithItsGroup) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(0, "trap 'exit 6' TERM; sh -c 'echo ready; exec sleep 300'; exit 7");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  children.ask_shells_again(SIGTERM);
+  EXPECT_EQ(reap_all(children).at(0).exit_code, 6);
+}
+
+TEST(Children, TheGroupOfAWorkerThatExitedDiesWithIt) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(0, "trap '' TERM; sleep 300 & exit 0");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(reap_all(children).at(0).exit_code, 0);
+  EXPECT_EQ(output.text(), "");
+}
+
+TEST(Children, DieWithTheAgent) {
+  Output output;
+  FileHandle writer = output.writer();
+  const pid_t agent = ::fork();
+  if (agent == 0) {
+    Children children({});
+    SpawnSpec spec = shell(0, "echo ready; exec sleep 300");
+    spec.out = FileHandle(writer.release());
+    if (!children.spawn(spec)) ::_exit(1);
+    spec.out.close();
+    ::pause();
+    ::_exit(0);
+  }
+  writer.close();
+  EXPECT_EQ(output.line(), "ready");
+  ::kill(agent, SIGKILL);
+  EXPECT_EQ(output.text(), "");  // end of file: the worker is gone
+  ::waitpid(agent, nullptr, 0);
+}
+
+class DescendantsTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0); }
+  void TearDown() override { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
+};
+
+TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
+  Children children({});
+  Output output;
+  const std::string gate = testing::TempDir() + "ddprun_gate_" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  SpawnSpec spec = shell(0,
+                         "python3 -c '\n"
+                         "import os, signal\n"
+                         "def save(*_):\n"
+                         "    open(\"" +
+                             gate +
+                             "\").readline()\n"
+                             "    os.write(1, b\"saved\\n\")\n"
+                             "    os._exit(0)\n"
+                             "signal.signal(signal.SIGTERM, save)\n"
+                             "os.write(1, b\"ready\\n\")\n"
+                             "while True:\n"
+                             "    signal.pause()\n"
+                             "'; exit 5");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  const FileHandle opened(::open(gate.c_str(), O_WRONLY | O_CLOEXEC));  // waits for its reader
+  wait_for_a_death();
+  EXPECT_TRUE(children.reap().empty());
+  EXPECT_EQ(children.live(), 1U);
+  EXPECT_EQ(::write(opened.get(), "go\n", 3), 3);
+  EXPECT_EQ(output.line(), "saved");
+  EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGTERM);
+  ::unlink(gate.c_str());
+}
+
+TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(
+      0, "(setsid sh -c \"trap '' TERM HUP; (sleep 300 &) ; echo ready; sleep 300\" &) ; exit 0");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  reap_all(children);
+  EXPECT_TRUE(end_descendants().empty());
+  EXPECT_EQ(output.text(), "");
+  EXPECT_TRUE(descendants(::getpid()).empty());
+}
+
+// A child of a live worker, in a session of its own, changes its parent while the sweep reads the
+// lists.
+TEST_F(DescendantsTest, EndsWhatMovesUpWhileItLooks) {
+  for (int turn = 0; turn < 50; ++turn) {
+    Children children({});
+    Output output;
+    SpawnSpec spec = shell(0, "setsid sleep 300 & echo ready; sleep 300");
+    spec.out = output.writer();
+    ASSERT_TRUE(children.spawn(spec).has_value());
+    spec.out.close();
+    EXPECT_EQ(output.line(), "ready");
+    children.signal_groups(SIGKILL);
+    ASSERT_TRUE(end_descendants().empty()) << "turn " << turn;
+    EXPECT_EQ(output.text(), "");
+  }
+}
+
+TEST_F(DescendantsTest, EndsStoppedOnes) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(0, "setsid sh -c 'echo ready; kill -STOP $$; sleep 300' & exit 0");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  reap_all(children);
+  EXPECT_TRUE(end_descendants().empty());
+  EXPECT_EQ(output.text(), "");
+}
+
+TEST_F(DescendantsTest, HasNothingToDoWithoutChildren) {
+  EXPECT_TRUE(end_descendants(std::chrono::milliseconds(0)).empty());
+}
+
+}  // namespace
+}  // namespace ddprun::agent
