@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/pipe_meeting.h"
-#include "worker/shm_collective.h"
+#include "worker/collective/shm_collective.h"
+#include "worker/startup/pipe_meeting.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Removes shared-memory segments that this job's workers left in /dev/shm. The engine unlinks its
 // segment as soon as every rank of the host has mapped it; only a worker killed before that leaves
-// one (worker/shm_segment.h names them).
+// one (worker/collective/shm_segment.h names them).
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@
 #include "examples/mnist/mnist_data.h"
 #include "examples/mnist/options.h"
 #include "examples/mnist/training.h"
-#include "worker/bootstrap.h"
+#include "worker/startup/bootstrap.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "worker/collective.h"
+#include "worker/collective/collective.h"
 
 namespace ddprun::examples {
 

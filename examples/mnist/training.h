@@ -12,9 +12,9 @@
 #include "examples/mnist/options.h"
 #include "examples/mnist/progress.h"
 #include "examples/mnist/ranks.h"
-#include "worker/bootstrap.h"
-#include "worker/data_parallel.h"
-#include "worker/distributed_sampler.h"
+#include "worker/data/distributed_sampler.h"
+#include "worker/reducer/data_parallel.h"
+#include "worker/startup/bootstrap.h"
 
 namespace ddprun::examples {
 

@@ -14,6 +14,7 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
+WORKER = {"worker/collective", "worker/reducer", "worker/startup", "worker/data"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
 MAY_INCLUDE = {
     "proto": set(),
@@ -28,14 +29,17 @@ MAY_INCLUDE = {
     "agent": {"proto", "store", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report",
               "agent/monitors", "agent/network"},
     "launcher": {"proto", "agent", "agent/core", "agent/processes"},
-    "worker": {"proto", "store"},
-    "examples": {"proto", "store", "worker"},
-    "bench": {"proto", "store", "rendezvous", "agent", "worker"},
+    "worker/collective": {"proto"},
+    "worker/reducer": {"proto", "worker/collective"},
+    "worker/startup": {"proto", "store", "worker/collective"},
+    "worker/data": {"proto"},
+    "examples": {"proto", "store", *WORKER},
+    "bench": {"proto", "store", "rendezvous", "agent", *WORKER},
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
 MAY_USE_GRPC = {"rendezvous"}  # its border; nobody else sees a grpc::Status
-MAY_USE_TORCH = {"worker", "examples", "bench"}
+MAY_USE_TORCH = {*WORKER, "examples", "bench"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 
 
@@ -76,14 +80,14 @@ class Includes(unittest.TestCase):
             self.assertTrue(any(includes(path) for path in room_files(room)), room)
 
     def test_the_scan_finds_what_is_forbidden(self):
-        for room, include in (("proto", "store/wire.h"), ("store", "rendezvous/host.h"), ("launcher", "worker/bootstrap.h"),
-                              ("agent", "worker/collective.h"), ("worker", "grpcpp/server.h"), ("launcher", "store/server.h"),
-                              ("worker", "proto/rendezvous.pb.h"), ("agent", "torch/torch.h"), ("agent", "ATen/Parallel.h"),
-                              ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker", "rendezvous/host.h"),
+        for room, include in (("proto", "store/wire.h"), ("store", "rendezvous/host.h"), ("launcher", "worker/startup/bootstrap.h"),
+                              ("agent", "worker/collective/collective.h"), ("worker/startup", "grpcpp/server.h"), ("launcher", "store/server.h"),
+                              ("worker/startup", "proto/rendezvous.pb.h"), ("agent", "torch/torch.h"), ("agent", "ATen/Parallel.h"),
+                              ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker/startup", "rendezvous/host.h"),
                               ("agent/core", "agent/output/console.h"), ("agent/core", "rendezvous/host.h"),
                               ("agent/output", "agent/agent.h"), ("launcher", "agent/output/console.h")):
             self.assertIsNotNone(forbidden(room, include), (room, include))
-        for room, include in (("store", "proto/result.h"), ("rendezvous", "grpcpp/server.h"), ("worker", "nccl.h"),
+        for room, include in (("store", "proto/result.h"), ("rendezvous", "grpcpp/server.h"), ("worker/startup", "nccl.h"),
                               ("agent", "string"), ("store", "store/wire.h"), ("proto", "boost/asio/post.hpp"),
                               ("agent/report", "agent/output/worker_files.h"), ("agent/core", "rendezvous/rendezvous.h")):
             self.assertIsNone(forbidden(room, include), (room, include))

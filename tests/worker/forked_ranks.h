@@ -15,8 +15,8 @@
 #include <memory>
 #include <vector>
 
-#include "worker/pipe_meeting.h"
-#include "worker/shm_collective.h"
+#include "worker/collective/shm_collective.h"
+#include "worker/startup/pipe_meeting.h"
 
 namespace ddprun::worker {
 

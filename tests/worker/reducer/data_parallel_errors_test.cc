@@ -1,0 +1,186 @@
+// What DataParallel refuses, and in which words, in forked ranks over shared memory.
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+
+#include <csignal>
+#include <stdexcept>
+#include <string>
+
+#include "tests/worker/torch_ranks.h"
+#include "worker/reducer/data_parallel.h"
+
+namespace ddprun::worker {
+namespace {
+
+TEST(DataParallelErrors, RaiseADifferentParameterCountOnAllRanks) {
+  run_torch_ranks(3, [](Collective& collective) {
+    torch::nn::Sequential net(torch::nn::Linear(2, 2));
+    if (collective.rank() == 2) net->push_back(torch::nn::Linear(2, 2));
+    EXPECT_EQ(message_of([&] { const DataParallel parallel(net.ptr(), collective); }),
+              "DDP expects same model across all ranks, but Rank 0 has 2 params, while rank 2 has "
+              "inconsistent 4 params.");
+  });
+}
+
+TEST(DataParallelErrors, RaiseADifferentShapeOnAllRanksNamingTheParameter) {
+  run_torch_ranks(3, [](Collective& collective) {
+    torch::nn::Sequential net(torch::nn::Linear(2, collective.rank() == 1 ? 3 : 4));
+    const auto message = message_of([&] { const DataParallel parallel(net.ptr(), collective); });
+    EXPECT_EQ(message.find("[1]: params[0] in this process with sizes [3, 2] appears not to match "
+                           "sizes of the same param in process 0."),
+              0U)
+        << message;
+    EXPECT_NE(message.find("'0.weight'"), std::string::npos) << message;
+    EXPECT_NE(message.find("[4, 2]"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, NameParametersThatGotNoGradient) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::ones({4}), /*with_rare=*/false).sum().backward();
+    EXPECT_THROW(parallel.check_reduced(), std::runtime_error);
+    const auto message = message_of([&] { parallel.forward(net, torch::ones({4})); });
+    EXPECT_EQ(message.find("Expected to have finished reduction in the prior iteration before "
+                           "starting a new one."),
+              0U)
+        << message;
+    EXPECT_NE(message.find("2 ('rare')"), std::string::npos) << message;
+    EXPECT_EQ(message.find("'first'"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, AllowAForwardWithoutBackward) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::ones({4}));
+    parallel.forward(net, torch::ones({4})).sum().backward();
+    EXPECT_EQ(first_of(net->first.grad()), 1.0F);
+  });
+}
+
+TEST(DataParallelErrors, RefuseASecondGradientInOnePass) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto out = parallel.forward(net, torch::ones({4}), /*with_rare=*/false).sum();
+    out.backward({}, /*retain_graph=*/true);
+    const auto message = message_of([&] { out.backward(); });
+    EXPECT_EQ(message.find("Expected to mark a variable ready only once."), 0U) << message;
+    EXPECT_NE(message.find("('second')"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, NoticeAReplacedGradient) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    // `second` is complete by the time that `first` gets its gradient.
+    net->first.register_hook([&net](const at::Tensor& gradient) {
+      net->second.mutable_grad() = net->second.grad().clone();
+      return gradient;
+    });
+    const auto message =
+        message_of([&] { parallel.forward(net, torch::ones({4})).sum().backward(); });
+    EXPECT_EQ(
+        message.find("Detected at least one parameter gradient is not the expected DDP bucket "
+                     "view with gradient_as_bucket_view=True."),
+        0U)
+        << message;
+    EXPECT_NE(message.find("'second'"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, RefuseASparseGradientInOneLine) {
+  for (const bool view : {true, false}) {
+    run_torch_ranks(2, [view](Collective& collective) {
+      torch::nn::Embedding net(torch::nn::EmbeddingOptions(5, 3).sparse(true));
+      const auto refusal = [&](DataParallel& parallel) {
+        return message_of([&] { parallel.forward(net, torch::tensor({1, 3})).sum().backward(); });
+      };
+      const std::string expected =
+          "the gradient of parameter 'weight' is sparse: sparse gradients are not supported; make "
+          "its layer with sparse=false";
+      {
+        DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
+        EXPECT_EQ(refusal(parallel), expected);
+      }
+      // Also one that is there before: taken over in view mode, found by the first pass else.
+      ASSERT_EQ(net->weight.grad().layout(), at::kSparse);
+      EXPECT_EQ(message_of([&] {
+                  DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
+                  throw std::runtime_error(refusal(parallel));
+                }),
+                expected);
+    });
+  }
+}
+
+TEST(DataParallelErrors, NoticeAGradientThatAHookMadeSparse) {
+  for (const bool view : {true, false}) {
+    run_torch_ranks(2, [view](Collective& collective) {
+      Chain net;
+      DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
+      net->first.register_hook([&net](const at::Tensor& gradient) {
+        net->second.mutable_grad() = net->second.grad().to_sparse();
+        return gradient;
+      });
+      const auto message =
+          message_of([&] { parallel.forward(net, torch::ones({4})).sum().backward(); });
+      EXPECT_NE(message.find(view ? "is not the expected DDP bucket view" : "is sparse"),
+                std::string::npos)
+          << message;
+      EXPECT_NE(message.find("'second'"), std::string::npos) << message;
+    });
+  }
+}
+
+TEST(DataParallelErrors, RefuseWhatIsNotBuiltByName) {
+  run_torch_ranks(1, [](Collective& collective) {
+    const Chain net;
+    const auto refusal = [&](const DataParallelOptions& options) {
+      return message_of([&] { const DataParallel parallel(net.ptr(), collective, options); });
+    };
+    EXPECT_NE(refusal({.find_unused_parameters = true}).find("find_unused_parameters"),
+              std::string::npos);
+    EXPECT_NE(refusal({.static_graph = true}).find("static_graph"), std::string::npos);
+  });
+}
+
+TEST(DataParallelErrors, RefuseAModelThatCannotBeTrained) {
+  run_torch_ranks(1, [](Collective& collective) {
+    const auto refusal = [&](const torch::nn::AnyModule& /*keeps alive*/,
+                             const std::shared_ptr<torch::nn::Module>& module) {
+      return message_of([&] { const DataParallel parallel(module, collective); });
+    };
+    torch::nn::Linear frozen(2, 2);
+    for (at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    EXPECT_EQ(refusal(torch::nn::AnyModule(frozen), frozen.ptr())
+                  .find("DistributedDataParallel is not needed when a module doesn't have any "
+                        "parameter that requires a gradient."),
+              0U);
+    torch::nn::Linear complex(2, 2);
+    complex->to(torch::kComplexFloat);
+    EXPECT_NE(refusal(torch::nn::AnyModule(complex), complex.ptr()).find("'weight' has type"),
+              std::string::npos);
+  });
+}
+
+TEST(DataParallelErrors, ReachBackwardWhenAPeerIsKilled) {
+  const auto statuses = run_ranks_to_end({.ranks = 2}, [](Collective& collective) {
+    at::set_num_threads(1);
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto out = parallel.forward(net, torch::ones({4})).sum();
+    if (collective.rank() == 1) ::raise(SIGKILL);
+    const auto message = message_of([&] { out.backward(); });
+    EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
+}  // namespace
+}  // namespace ddprun::worker

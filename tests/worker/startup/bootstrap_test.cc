@@ -1,0 +1,194 @@
+// From the environment to a collective: refusals, and ranks that meet over a real store.
+#include "worker/startup/bootstrap.h"
+
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "store/server.h"
+#include "tests/worker/forked_ranks.h"
+
+namespace ddprun::worker {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+// Exactly these of a worker's variables are set.
+void set_environment(const Variables& variables) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+                           "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                           "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK", "GROUP_WORLD_SIZE"}) {
+    ::unsetenv(name);
+  }
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+}
+
+Variables worker(int rank, int world, std::uint16_t port) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(world)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", std::to_string(world)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)},
+          {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+}
+
+std::string refusal(const Variables& variables, const BootstrapOptions& options = {}) {
+  set_environment(variables);
+  const auto process = bootstrap(options);
+  return process ? "" : process.error().message();
+}
+
+TEST(Bootstrap, MakesAWorldOfOneWithoutALauncher) {
+  set_environment({});
+  const auto process = bootstrap();
+  ASSERT_TRUE(process) << process.error().message();
+  EXPECT_FALSE(process->launched);
+  EXPECT_EQ(process->world.world_size, 1);
+  EXPECT_EQ(process->collective->name(), "alone");
+}
+
+TEST(Bootstrap, NeedsNoStoreForALaunchedWorldOfOne) {
+  set_environment(worker(0, 1, 1));
+  const auto process = bootstrap();
+  ASSERT_TRUE(process) << process.error().message();
+  EXPECT_TRUE(process->launched);
+  EXPECT_EQ(process->collective->name(), "alone");
+}
+
+TEST(Bootstrap, RefusesABrokenEnvironment) {
+  auto variables = worker(0, 2, 1);
+  variables["RANK"] = "zero";
+  EXPECT_NE(refusal(variables).find("RANK=zero"), std::string::npos);
+}
+
+TEST(Bootstrap, RefusesCpuRanksOnSeveralHosts) {
+  auto variables = worker(0, 4, 1);
+  variables["LOCAL_WORLD_SIZE"] = "2";
+  const auto message = refusal(variables);
+  EXPECT_NE(message.find("CPU over several hosts"), std::string::npos) << message;
+  EXPECT_NE(message.find("2 of 4"), std::string::npos) << message;
+}
+
+TEST(Bootstrap, RefusesAJobWithoutALaunchersStore) {
+  auto variables = worker(0, 2, 1);
+  variables.erase("TORCHELASTIC_USE_AGENT_STORE");
+  const auto message = refusal(variables);
+  EXPECT_NE(message.find("ddprun or torchrun"), std::string::npos) << message;
+}
+
+TEST(Bootstrap, SaysWhereThereIsNoStore) {
+  // Port 1 of the loopback: nothing listens there.
+  const auto message = refusal(worker(0, 2, 1), {.timeout = std::chrono::seconds(1)});
+  EXPECT_NE(message.find("127.0.0.1:1"), std::string::npos) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+}
+
+// A store in a process of its own, as the agent is; ends with the object.
+class ServedStore {
+ public:
+  ServedStore() {
+    int ports[2];
+    EXPECT_EQ(::pipe(ports), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) serve(ports[1]);
+    EXPECT_EQ(::read(ports[0], &port_, sizeof port_), static_cast<ssize_t>(sizeof port_));
+  }
+  ServedStore(const ServedStore&) = delete;
+  ServedStore& operator=(const ServedStore&) = delete;
+  ServedStore(ServedStore&&) = delete;
+  ServedStore& operator=(ServedStore&&) = delete;
+  ~ServedStore() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  [[noreturn]] static void serve(int ports) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    using boost::asio::ip::tcp;
+    boost::asio::io_context loop(1);
+    tcp::acceptor acceptor(loop, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));
+    const std::uint16_t port = acceptor.local_endpoint().port();
+    store::Server server(loop);
+    server.serve(std::move(acceptor));
+    if (::write(ports, &port, sizeof port) != sizeof port) ::_exit(1);
+    loop.run();
+    ::_exit(0);
+  }
+
+  pid_t pid_ = -1;
+  std::uint16_t port_ = 0;
+};
+
+// Runs `body` as each of `ranks` in `world`, in processes; it answers a failure or nothing.
+void run_workers(const ServedStore& store, const std::vector<int>& ranks, int world,
+                 const std::function<void(int rank)>& body) {
+  std::vector<pid_t> children;
+  std::fflush(nullptr);
+  for (const int rank : ranks) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(kRankLifeSeconds);
+      set_environment(worker(rank, world, store.port()));
+      body(rank);
+      std::fflush(nullptr);
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(Bootstrap, BringsTheRanksOfAHostTogetherOverTheStore) {
+  const ServedStore store;
+  run_workers(store, {0, 1, 2}, 3, [](int rank) {
+    const auto process = bootstrap();
+    ASSERT_TRUE(process) << process.error().message();
+    EXPECT_EQ(process->collective->name(), "shm");
+    EXPECT_EQ(process->collective->rank(), rank);
+    double metrics[] = {static_cast<double>(rank)};
+    process->collective->sum(metrics);
+    EXPECT_EQ(metrics[0], 3.0);
+  });
+}
+
+// A store that outlives an attempt still holds its keys.
+TEST(Bootstrap, MeetsAgainInTheNextAttemptOfTheSameStore) {
+  const ServedStore store;
+  for (const char* attempt : {"0", "1", "2"}) {
+    run_workers(store, {0, 1}, 2, [attempt](int /*rank*/) {
+      ::setenv("TORCHELASTIC_RESTART_COUNT", attempt, 1);
+      const auto process = bootstrap();
+      ASSERT_TRUE(process) << process.error().message();
+      process->collective->barrier();
+    });
+  }
+}
+
+TEST(Bootstrap, NamesTheRankThatDoesNotCome) {
+  const ServedStore store;
+  run_workers(store, {0, 2}, 3, [](int /*rank*/) {
+    const auto process = bootstrap({.timeout = std::chrono::seconds(1)});
+    ASSERT_FALSE(process);
+    EXPECT_EQ(process.error().code(), ErrorCode::kTimedOut);
+    EXPECT_NE(process.error().message().find("rank 1 of 3 did not come"), std::string::npos)
+        << process.error().message();
+  });
+}
+
+}  // namespace
+}  // namespace ddprun::worker

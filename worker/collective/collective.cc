@@ -1,0 +1,114 @@
+#include "worker/collective/collective.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "proto/assert.h"
+
+namespace ddprun::worker {
+namespace {
+
+constexpr std::size_t kAlignBytes = 64;
+
+// World of one: nothing travels.
+class AloneCollective final : public Collective {
+ public:
+  explicit AloneCollective(Ticket last_ticket) : launched_(last_ticket) {}
+
+  int rank() const override { return 0; }
+  int world_size() const override { return 1; }
+  Device device() const override { return Device::kCpu; }
+  std::string_view name() const override { return "alone"; }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignBytes - 1) / kAlignBytes;
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, rounded * kAlignBytes));
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory, 0, rounded * kAlignBytes);
+    return {memory, [](std::byte* allocated) { std::free(allocated); }};
+  }
+
+  Ticket launch_sum(Flat flat) override {
+    DDPRUN_ASSERT(flat.dtype != Dtype::kByte);
+    return ++launched_;
+  }
+  void progress() override {}
+  void wait(Ticket ticket) override { DDPRUN_ASSERT(reached(launched_, ticket)); }
+  void broadcast(Flat /*flat*/, int root) override { DDPRUN_ASSERT(root == 0); }
+
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+    check_gather_size(mine.size());
+    return {std::vector<std::byte>(mine.begin(), mine.end())};
+  }
+  void barrier() override {}
+
+ private:
+  Ticket launched_;
+};
+
+}  // namespace
+
+std::size_t size_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+    case Dtype::kInt32:
+      return 4;
+    case Dtype::kFloat64:
+    case Dtype::kInt64:
+      return 8;
+    case Dtype::kFloat16:
+    case Dtype::kBFloat16:
+      return 2;
+    case Dtype::kByte:
+      break;
+  }
+  return 1;
+}
+
+void Collective::check_gather_size(std::size_t bytes) {
+  if (bytes <= kGatherBytesMax) return;
+  throw CollectiveError("all-gather of " + std::to_string(bytes) + " bytes: at most " +
+                        std::to_string(kGatherBytesMax) + " travel at once");
+}
+
+void Collective::sum(std::span<double> values) {
+  const auto blobs = all_gather(std::as_bytes(values));
+  std::ranges::fill(values, 0.0);
+  for (const auto& blob : blobs) {
+    if (blob.size() != values.size_bytes()) {
+      throw CollectiveError("sum of " + std::to_string(values.size()) +
+                            " numbers: another rank brought " +
+                            std::to_string(blob.size() / sizeof(double)));
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, blob.data() + i * sizeof value, sizeof value);
+      values[i] += value;
+    }
+  }
+}
+
+std::vector<std::byte> Collective::from_root(std::span<const std::byte> mine, int root) {
+  const bool is_root = rank() == root;
+  std::uint64_t length = is_root ? mine.size() : 0;
+  const auto lengths = all_gather(std::as_bytes(std::span(&length, 1)));
+  const auto& announced = lengths[static_cast<std::size_t>(root)];
+  if (announced.size() != sizeof length) throw CollectiveError("ranks disagree on what they do");
+  std::memcpy(&length, announced.data(), sizeof length);
+  std::vector<std::byte> all;
+  while (all.size() < length) {
+    const std::size_t piece = std::min<std::size_t>(length - all.size(), kGatherBytesMax);
+    const auto blobs = all_gather(is_root ? mine.subspan(all.size(), piece) : mine.first(0));
+    const auto& blob = blobs[static_cast<std::size_t>(root)];
+    if (blob.size() != piece) throw CollectiveError("ranks disagree on what they do");
+    all.insert(all.end(), blob.begin(), blob.end());
+  }
+  return all;
+}
+
+std::unique_ptr<Collective> make_alone_collective(Ticket last_ticket) {
+  return std::make_unique<AloneCollective>(last_ticket);
+}
+
+}  // namespace ddprun::worker

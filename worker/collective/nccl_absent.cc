@@ -1,0 +1,12 @@
+// In place of nccl_collective.cc where the torch wheel came without NCCL.
+#include "worker/collective/nccl_collective.h"
+
+namespace ddprun::worker {
+
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Meeting& /*meeting*/) {
+  return Error(ErrorCode::kInvalidArgument, why_no_gpu());
+}
+
+std::string why_no_gpu() { return "this build has no NCCL: its torch came without CUDA"; }
+
+}  // namespace ddprun::worker

@@ -1,0 +1,387 @@
+#include "worker/collective/nccl_collective.h"
+
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "proto/assert.h"
+
+namespace ddprun::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Looking again: soon at first, as most sums take microseconds; then without burning the core.
+constexpr std::chrono::microseconds kFirstPause{20};
+constexpr std::chrono::microseconds kLongestPause{1000};
+
+// A communicator that is taken down politely may wait for a peer that is gone.
+constexpr std::chrono::seconds kFarewell{10};
+
+ncclDataType_t nccl_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return ncclFloat32;
+    case Dtype::kFloat64:
+      return ncclFloat64;
+    case Dtype::kFloat16:
+      return ncclFloat16;
+    case Dtype::kBFloat16:
+      return ncclBfloat16;
+    case Dtype::kInt32:
+      return ncclInt32;
+    case Dtype::kInt64:
+      return ncclInt64;
+    case Dtype::kByte:
+      break;
+  }
+  return ncclUint8;
+}
+
+void check_cuda(cudaError_t status, const char* doing) {
+  if (status == cudaSuccess) return;
+  throw CollectiveError(fmt::format("{}: CUDA: {}", doing, cudaGetErrorString(status)));
+}
+
+// Marks a place in a stream. No timing: cheap to record and to query.
+class Event {
+ public:
+  Event() {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "make an event");
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&&) = delete;
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+
+  void record(cudaStream_t stream) {
+    check_cuda(cudaEventRecord(event_, stream), "record an event");
+  }
+  void hold(cudaStream_t stream) const {
+    check_cuda(cudaStreamWaitEvent(stream, event_, 0), "order streams");
+  }
+  bool passed() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status != cudaErrorNotReady) check_cuda(status, "wait for a collective");
+    return status == cudaSuccess;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+std::shared_ptr<std::byte> device_memory(std::size_t bytes) {
+  void* memory = nullptr;
+  check_cuda(cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)), "allocate GPU memory");
+  std::shared_ptr<std::byte> owner(static_cast<std::byte*>(memory),
+                                   [](std::byte* allocated) { cudaFree(allocated); });
+  check_cuda(cudaMemset(memory, 0, bytes), "clear GPU memory");
+  // The clearing runs on the legacy stream, which our stream does not wait for.
+  check_cuda(cudaDeviceSynchronize(), "clear GPU memory");
+  return owner;
+}
+
+class NcclCollective final : public Collective {
+ public:
+  explicit NcclCollective(const NcclJob& job)
+      : job_(job),
+        launched_(job.last_ticket),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true,
+                                             static_cast<c10::DeviceIndex>(job.local_rank))) {}
+  NcclCollective(const NcclCollective&) = delete;
+  NcclCollective& operator=(const NcclCollective&) = delete;
+  NcclCollective(NcclCollective&&) = delete;
+  NcclCollective& operator=(NcclCollective&&) = delete;
+  ~NcclCollective() override { leave(); }
+
+  // Forms the communicator and warms it up: connections are made in the first collective, within
+  // the same deadline.
+  void form(const ncclUniqueId& id);
+
+  int rank() const override { return job_.rank; }
+  int world_size() const override { return job_.ranks; }
+  Device device() const override { return Device::kCuda; }
+  std::string_view name() const override { return "nccl"; }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  Ticket launch_sum(Flat flat) override;
+  void progress() override { check_health("sum of gradients"); }
+  void wait(Ticket ticket) override;
+  void broadcast(Flat flat, int root) override;
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  void barrier() override { all_gather({}); }
+
+ private:
+  struct Allocation {
+    std::weak_ptr<std::byte> memory;
+    std::size_t bytes;
+  };
+  struct Pending {
+    Ticket ticket;
+    std::shared_ptr<std::byte> memory;  // the caller may have let go of it
+    Event done;
+  };
+
+  ncclResult_t state() const;
+  void check_health(const char* doing);
+  void settle(ncclResult_t result, const char* doing);
+  [[noreturn]] void fail(const std::string& why);
+  template <typename Done>
+  void poll(const char* doing, Done done);
+  std::shared_ptr<std::byte> owner_of(const Flat& flat) const;
+  void follow_current_stream();
+  void complete(const char* doing);
+  std::vector<std::byte> gather_equal(std::span<const std::byte> mine);
+  void leave() noexcept;
+
+  NcclJob job_;
+  Ticket launched_;
+  c10::cuda::CUDAStream stream_;  // from a shared pool; kept for life
+  ncclComm_t comm_ = nullptr;
+  bool failed_ = false;
+  std::vector<Allocation> allocations_;
+  std::deque<Pending> pending_;  // in ticket order
+};
+
+void NcclCollective::form(const ncclUniqueId& id) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  settle(ncclCommInitRankConfig(&comm_, job_.ranks, id, job_.rank, &config), "NCCL bring-up");
+  barrier();
+}
+
+ncclResult_t NcclCollective::state() const {
+  ncclResult_t async = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &async);
+  return asked == ncclSuccess ? async : asked;
+}
+
+void NcclCollective::check_health(const char* doing) {
+  const ncclResult_t now = state();
+  if (now == ncclSuccess || now == ncclInProgress) return;
+  fail(fmt::format("rank {}: {}: NCCL: {}: {}", job_.rank, doing, ncclGetErrorString(now),
+                   ncclGetLastError(comm_)));
+}
+
+// Looks until `done`, for errors in between, and at the clock.
+template <typename Done>
+void NcclCollective::poll(const char* doing, Done done) {
+  const auto deadline = Clock::now() + job_.timeout;
+  auto pause = kFirstPause;
+  while (!done()) {
+    check_health(doing);
+    if (Clock::now() > deadline) {
+      fail(
+          fmt::format("rank {}: {}: not complete after {} s: another rank has not come, or the "
+                      "transport hangs (NCCL_DEBUG=INFO says more)",
+                      job_.rank, doing, std::chrono::duration<double>(job_.timeout).count()));
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPause);
+  }
+}
+
+// In non-blocking mode no other call may follow until this one has settled.
+void NcclCollective::settle(ncclResult_t result, const char* doing) {
+  if (result != ncclSuccess && result != ncclInProgress) {
+    fail(fmt::format("rank {}: {}: NCCL: {}", job_.rank, doing, ncclGetErrorString(result)));
+  }
+  if (comm_ != nullptr) {
+    poll(doing, [this] { return state() == ncclSuccess; });
+  }
+}
+
+void NcclCollective::fail(const std::string& why) {
+  // What still runs on the stream would wait for ever; abort ends it.
+  if (comm_ != nullptr && !std::exchange(failed_, true)) ncclCommAbort(comm_);
+  comm_ = nullptr;
+  throw CollectiveError(why);
+}
+
+void NcclCollective::follow_current_stream() {
+  if (failed_) throw CollectiveError("the collective has failed before");
+  Event ready;
+  ready.record(c10::cuda::getCurrentCUDAStream(stream_.device_index()).stream());
+  ready.hold(stream_.stream());
+}
+
+void NcclCollective::complete(const char* doing) {
+  Event done;
+  done.record(stream_.stream());
+  poll(doing, [&done] { return done.passed(); });
+}
+
+std::shared_ptr<std::byte> NcclCollective::allocate(std::size_t bytes) {
+  std::erase_if(allocations_, [](const Allocation& made) { return made.memory.expired(); });
+  auto memory = device_memory(bytes);
+  allocations_.push_back({memory, bytes});
+  return memory;
+}
+
+std::shared_ptr<std::byte> NcclCollective::owner_of(const Flat& flat) const {
+  const auto* data = static_cast<const std::byte*>(flat.data);
+  for (const Allocation& made : allocations_) {
+    auto memory = made.memory.lock();
+    if (memory == nullptr || data < memory.get()) continue;
+    if (data + flat.bytes() <= memory.get() + made.bytes) return memory;
+  }
+  throw CollectiveError("sum of memory that did not come from allocate()");
+}
+
+Ticket NcclCollective::launch_sum(Flat flat) {
+  DDPRUN_ASSERT(flat.dtype != Dtype::kByte);
+  auto memory = owner_of(flat);
+  follow_current_stream();
+  settle(ncclAllReduce(flat.data, flat.data, flat.count, nccl_type(flat.dtype), ncclSum, comm_,
+                       stream_.stream()),
+         "launch of a sum");
+  Pending& launched = pending_.emplace_back(Pending{++launched_, std::move(memory), Event()});
+  launched.done.record(stream_.stream());
+  return launched_;
+}
+
+void NcclCollective::wait(Ticket ticket) {
+  while (!pending_.empty() && reached(ticket, pending_.front().ticket)) {
+    poll("sum of gradients", [this] { return pending_.front().done.passed(); });
+    pending_.pop_front();
+  }
+}
+
+void NcclCollective::broadcast(Flat flat, int root) {
+  follow_current_stream();
+  settle(
+      ncclBroadcast(flat.data, flat.data, flat.bytes(), ncclUint8, root, comm_, stream_.stream()),
+      "broadcast");
+  complete("broadcast");
+}
+
+// `mine` is equally long on all ranks; theirs in a row, by rank.
+std::vector<std::byte> NcclCollective::gather_equal(std::span<const std::byte> mine) {
+  const auto ranks = static_cast<std::size_t>(job_.ranks);
+  const auto all = device_memory(mine.size() * ranks);
+  std::byte* own = all.get() + mine.size() * static_cast<std::size_t>(job_.rank);
+  check_cuda(
+      cudaMemcpyAsync(own, mine.data(), mine.size(), cudaMemcpyHostToDevice, stream_.stream()),
+      "copy to the GPU");
+  settle(ncclAllGather(own, all.get(), mine.size(), ncclUint8, comm_, stream_.stream()),
+         "all-gather");
+  complete("all-gather");
+  std::vector<std::byte> host(mine.size() * ranks);
+  check_cuda(cudaMemcpy(host.data(), all.get(), host.size(), cudaMemcpyDeviceToHost),
+             "copy from the GPU");
+  return host;
+}
+
+std::vector<std::vector<std::byte>> NcclCollective::all_gather(std::span<const std::byte> mine) {
+  check_gather_size(mine.size());
+  if (failed_) throw CollectiveError("the collective has failed before");
+  const std::uint64_t length = mine.size();
+  const auto lengths_blob = gather_equal(std::as_bytes(std::span(&length, 1)));
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(job_.ranks));
+  std::memcpy(lengths.data(), lengths_blob.data(), lengths_blob.size());
+  const std::size_t longest = *std::ranges::max_element(lengths);
+  std::vector<std::vector<std::byte>> blobs(lengths.size());
+  if (longest == 0) return blobs;
+  std::vector<std::byte> padded(mine.begin(), mine.end());
+  padded.resize(longest);
+  const auto all = gather_equal(padded);
+  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
+    const std::byte* blob = all.data() + peer * longest;
+    blobs[peer].assign(blob, blob + lengths[peer]);
+  }
+  return blobs;
+}
+
+void NcclCollective::leave() noexcept {
+  if (comm_ == nullptr) return;
+  ncclResult_t farewell = ncclCommFinalize(comm_);
+  const auto deadline = Clock::now() + kFarewell;
+  while (farewell == ncclInProgress && Clock::now() < deadline) {
+    std::this_thread::sleep_for(kLongestPause);
+    farewell = state();
+  }
+  if (farewell == ncclSuccess)
+    ncclCommDestroy(comm_);
+  else
+    ncclCommAbort(comm_);
+}
+
+constexpr char kFailureMark = '!';
+
+std::string to_hex(const ncclUniqueId& id) {
+  std::string text;
+  for (const char byte : id.internal)
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+Result<ncclUniqueId> from_hex(const std::string& text) {
+  ncclUniqueId id{};
+  if (text.starts_with(kFailureMark)) return Error(ErrorCode::kSystem, text.substr(1));
+  if (text.size() != 2 * sizeof id.internal) {
+    return Error(ErrorCode::kProtocol, "rank 0 announced something that is no NCCL id");
+  }
+  for (std::size_t i = 0; i < sizeof id.internal; ++i) {
+    id.internal[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  }
+  return id;
+}
+
+Result<ncclUniqueId> agree_on_id(const NcclJob& job, Meeting& meeting) {
+  if (const auto all_here = meeting.arrive(); !all_here) return all_here.error();
+  if (job.rank != 0) {
+    const auto text = meeting.hear();
+    if (!text) return text.error();
+    return from_hex(*text);
+  }
+  ncclUniqueId id{};
+  const ncclResult_t made = ncclGetUniqueId(&id);
+  const std::string text =
+      made == ncclSuccess ? to_hex(id)
+                          : fmt::format("{}NCCL id: {}", kFailureMark, ncclGetErrorString(made));
+  const auto told = meeting.announce(text);
+  if (!told) return told.error();
+  return from_hex(text);
+}
+
+}  // namespace
+
+std::string why_no_gpu() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return fmt::format("no GPU: CUDA: {}", cudaGetErrorString(status));
+  return count == 0 ? "no GPU: CUDA finds none" : "";
+}
+
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Meeting& meeting) {
+  if (std::string why = why_no_gpu(); !why.empty()) {
+    return Error(ErrorCode::kInvalidArgument, std::move(why));
+  }
+  if (const cudaError_t set = cudaSetDevice(job.local_rank); set != cudaSuccess) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("GPU {} for local rank {}: {}", job.local_rank, job.local_rank,
+                             cudaGetErrorString(set)));
+  }
+  const auto id = agree_on_id(job, meeting);
+  if (!id) return id.error();
+  try {
+    auto collective = std::make_unique<NcclCollective>(job);
+    collective->form(*id);
+    return std::unique_ptr<Collective>(std::move(collective));
+  } catch (const CollectiveError& error) {
+    return Error(ErrorCode::kUnavailable, error.what());
+  }
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,324 @@
+#include "worker/collective/shm_collective.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "proto/assert.h"
+#include "proto/log.h"
+#include "worker/collective/ring_order.h"
+#include "worker/collective/shm_layout.h"
+#include "worker/collective/shm_peers.h"
+#include "worker/collective/shm_segment.h"
+#include "worker/collective/sum_kernels.h"
+
+namespace ddprun::worker {
+namespace {
+
+// Slices start at multiples of the huge page, where they are large enough for it to matter.
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+constexpr std::size_t kPageBytes = 4096;
+
+// Announced and gathered in place of a segment's name when it could not be made.
+constexpr char kFailureMark = '!';
+
+std::size_t slice_bytes_for(std::size_t bytes) {
+  const std::size_t wanted = std::max<std::size_t>(bytes, 1);
+  return round_up(wanted, wanted < kHugePageBytes ? kPageBytes : kHugePageBytes);
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string text_of(const std::vector<std::byte>& blob) {
+  return {reinterpret_cast<const char*>(blob.data()), blob.size()};
+}
+
+// Said here, before the other ranks hear of it: they may end at once and take this process along.
+std::string logged(const Error& error) {
+  log::error(error.message());
+  return error.message();
+}
+
+// What rank 0 tells the others of a segment that it wanted to make.
+std::string name_or_failure(const Result<ShmSegment>& segment) {
+  return segment ? segment->name() : kFailureMark + logged(segment.error());
+}
+
+// Memory for sums: one slice a rank. The mapping is also held by whoever holds a slice's pointer.
+struct Region {
+  std::weak_ptr<ShmSegment> segment;
+  std::byte* base = nullptr;
+  std::size_t slice_bytes = 0;
+};
+
+class ShmCollective final : public Collective {
+ public:
+  ShmCollective(ShmSegment control, const ShmPeers::Options& options, std::string cookie)
+      : peers_(std::move(control), options), cookie_(std::move(cookie)) {}
+
+  int rank() const override { return static_cast<int>(peers_.rank()); }
+  int world_size() const override { return static_cast<int>(peers_.ranks()); }
+  Device device() const override { return Device::kCpu; }
+  std::string_view name() const override { return "shm"; }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  Ticket launch_sum(Flat flat) override;
+  void progress() override;
+  void wait(Ticket ticket) override;
+  void broadcast(Flat flat, int root) override;
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  void barrier() override { all_gather({}); }
+
+  // All ranks have mapped the control segment: its name can go.
+  void complete_meeting() {
+    barrier();
+    peers_.control().unlink();
+  }
+
+ private:
+  std::shared_ptr<ShmSegment> make_region(std::size_t bytes);
+  SumSlot describe(Flat flat) const;
+  void add_chunk(Ticket ticket);
+  void check_same_sum(Ticket ticket, const SumSlot& mine);
+  std::uint32_t post(PostKind kind, std::span<const std::byte> piece, std::size_t total_bytes);
+  const PostSlot& look_at(std::size_t peer, std::uint32_t number, PostKind kind);
+
+  ShmPeers peers_;
+  const std::string cookie_;
+  std::vector<Region> regions_;
+  // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have let
+  // go of it.
+  std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
+  Ticket launched_ = 0;
+  Ticket added_ = 0;             // sums whose chunk this rank has added
+  std::uint32_t operation_ = 0;  // gathers, barriers, pieces of broadcasts
+};
+
+std::shared_ptr<std::byte> ShmCollective::allocate(std::size_t bytes) {
+  const std::size_t slice = slice_bytes_for(bytes);
+  for (const auto& blob : all_gather(std::as_bytes(std::span(&slice, 1)))) {
+    std::size_t theirs = 0;
+    if (blob.size() == sizeof theirs) std::memcpy(&theirs, blob.data(), sizeof theirs);
+    if (theirs != slice) {
+      peers_.abort(
+          fmt::format("ranks allocate buckets of different sizes: {} and {} bytes", slice, theirs));
+    }
+  }
+  auto segment = make_region(slice * peers_.ranks());
+  std::byte* base = segment->data();
+  regions_.push_back({segment, base, slice});
+  return {std::move(segment), base + slice * peers_.rank()};
+}
+
+std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t bytes) {
+  Result<ShmSegment> segment = Error();
+  std::string name;
+  if (rank() == 0) {
+    segment = ShmSegment::create(bytes, "the gradient buckets", cookie_);
+    name = name_or_failure(segment);
+  }
+  name = text_of(from_root(bytes_of(name), 0));
+  if (name.starts_with(kFailureMark)) throw LoggedError(name.substr(1));
+  if (rank() != 0) segment = ShmSegment::open(name, bytes);
+  const std::string failure = segment ? "" : logged(segment.error());
+  const auto failures =
+      all_gather(bytes_of(failure).first(std::min(failure.size(), kStagingBytes)));
+  if (rank() == 0) segment->unlink();  // everybody has mapped it, or will never
+  for (const auto& theirs : failures) {
+    if (!theirs.empty()) throw LoggedError(text_of(theirs));
+  }
+  return std::make_shared<ShmSegment>(std::move(*segment));
+}
+
+SumSlot ShmCollective::describe(Flat flat) const {
+  const auto* data = static_cast<const std::byte*>(flat.data);
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    const Region& region = regions_[i];
+    const std::byte* slice = region.base + region.slice_bytes * peers_.rank();
+    if (region.segment.expired() || data < slice ||
+        data + flat.bytes() > slice + region.slice_bytes) {
+      continue;
+    }
+    return {.offset_bytes = static_cast<std::uint64_t>(data - slice),
+            .count = flat.count,
+            .region = static_cast<std::uint32_t>(i),
+            .dtype = flat.dtype};
+  }
+  throw CollectiveError("sum of memory that did not come from allocate()");
+}
+
+Ticket ShmCollective::launch_sum(Flat flat) {
+  DDPRUN_ASSERT(flat.dtype != Dtype::kByte);
+  const SumSlot sum = describe(flat);
+  if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
+  // The slot about to be overwritten has been read by all once they have added that sum.
+  peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, "sum of gradients");
+  peers_.mine().sums[++launched_ % kSumSlots] = sum;
+  held_[launched_ % kSumSlots] = regions_[sum.region].segment.lock();
+  advance(peers_.mine().launched, launched_);
+  return launched_;
+}
+
+void ShmCollective::progress() {
+  while (added_ != launched_ && peers_.all_reached(&RankArea::launched, added_ + 1)) {
+    add_chunk(added_ + 1);
+  }
+}
+
+void ShmCollective::wait(Ticket ticket) {
+  DDPRUN_ASSERT(reached(launched_, ticket));
+  while (!reached(added_, ticket)) {
+    peers_.wait_for_all(&RankArea::launched, added_ + 1, "sum of gradients");
+    add_chunk(added_ + 1);
+  }
+  peers_.wait_for_all(&RankArea::summed, ticket, "sum of gradients");
+}
+
+void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const SumSlot& theirs = peers_.area(peer).sums[ticket % kSumSlots];
+    if (theirs == mine) continue;
+    peers_.abort(fmt::format(
+        "sum number {}: rank {} adds {} elements of type {} at byte {}, rank {} adds {} of type {} "
+        "at "
+        "byte {}: the ranks do not run the same model",
+        ticket, peers_.rank(), mine.count, static_cast<int>(mine.dtype), mine.offset_bytes, peer,
+        theirs.count, static_cast<int>(theirs.dtype), theirs.offset_bytes));
+  }
+}
+
+// Adds this rank's chunk of a sum that all ranks have launched and stores it to all of them.
+void ShmCollective::add_chunk(Ticket ticket) {
+  const SumSlot sum = peers_.mine().sums[ticket % kSumSlots];
+  check_same_sum(ticket, sum);
+  const std::size_t element = size_of(sum.dtype);
+  const Chunk chunk = ring_chunk(sum.count * element, element, peers_.ranks(), peers_.rank());
+  const Region& region = regions_[sum.region];
+  std::vector<std::byte*> buffers(peers_.ranks());
+  for (std::size_t k = 0; k < buffers.size(); ++k) {
+    const std::size_t owner = (peers_.rank() + k) % buffers.size();
+    buffers[k] = region.base + owner * region.slice_bytes + sum.offset_bytes + chunk.begin;
+  }
+  sum_to_all(buffers, (chunk.end - chunk.begin) / element, sum.dtype);
+  held_[ticket % kSumSlots].reset();
+  added_ = ticket;
+  advance(peers_.mine().summed, ticket);
+}
+
+// Puts a piece into this rank's next staging slot, for the others to see; returns the operation's
+// number.
+std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piece,
+                                  std::size_t total_bytes) {
+  const std::uint32_t number = ++operation_;
+  const std::uint32_t slot = number % kStagingSlots;
+  // The slot was last used two operations ago; everybody must have read it.
+  peers_.wait_for_all(&RankArea::taken, number - kStagingSlots, "wait for the others");
+  peers_.mine().posts[slot] = {
+      .number = number, .kind = kind, .bytes = piece.size(), .total_bytes = total_bytes};
+  if (!piece.empty()) {
+    std::memcpy(peers_.staging(peers_.rank(), slot), piece.data(), piece.size());
+  }
+  advance(peers_.mine().posted, number);
+  return number;
+}
+
+const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, PostKind kind) {
+  peers_.wait_for(peer, &RankArea::posted, number,
+                  kind == PostKind::kGather ? "gather or barrier" : "broadcast");
+  const PostSlot& post = peers_.area(peer).posts[number % kStagingSlots];
+  if (post.number != number || post.kind != kind) {
+    peers_.abort(fmt::format("operation number {}: ranks {} and {} do different things", number,
+                             peers_.rank(), peer));
+  }
+  return post;
+}
+
+void ShmCollective::broadcast(Flat flat, int root) {
+  auto* data = static_cast<std::byte*>(flat.data);
+  const std::size_t total = flat.bytes();
+  const auto source = static_cast<std::size_t>(root);
+  for (std::size_t done = 0; done < total; done += kStagingBytes) {
+    const std::size_t length = std::min(total - done, kStagingBytes);
+    const std::span<const std::byte> piece(data + done, rank() == root ? length : 0);
+    const std::uint32_t number = post(PostKind::kBroadcast, piece, total);
+    if (rank() != root) {
+      const PostSlot& theirs = look_at(source, number, PostKind::kBroadcast);
+      if (theirs.bytes != length || theirs.total_bytes != total) {
+        peers_.abort(fmt::format("broadcast: rank {} sends {} bytes, rank {} expects {}", root,
+                                 theirs.total_bytes, rank(), total));
+      }
+      std::memcpy(data + done, peers_.staging(source, number % kStagingSlots), length);
+    }
+    advance(peers_.mine().taken, number);
+  }
+}
+
+std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const std::byte> mine) {
+  check_gather_size(mine.size());
+  const std::uint32_t number = post(PostKind::kGather, mine, mine.size());
+  std::vector<std::vector<std::byte>> blobs(peers_.ranks());
+  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
+    const PostSlot& theirs = look_at(peer, number, PostKind::kGather);
+    const std::byte* piece = peers_.staging(peer, number % kStagingSlots);
+    blobs[peer].assign(piece, piece + theirs.bytes);
+  }
+  advance(peers_.mine().taken, number);
+  return blobs;
+}
+
+Result<ShmSegment> create_control(const ShmJob& job, Meeting& meeting) {
+  auto control = ShmSegment::create(control_bytes(static_cast<std::size_t>(job.ranks)),
+                                    "the ranks' control area", job.cookie);
+  if (control) {
+    Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();
+    header.magic = kControlMagic;
+    header.version = kControlVersion;
+    header.ranks = static_cast<std::uint32_t>(job.ranks);
+  }
+  // Also the failure is announced: the others should not wait for a segment that never comes.
+  const auto told = meeting.announce(name_or_failure(control));
+  if (!control) throw LoggedError(control.error().message());
+  if (!told) return told.error();
+  return control;
+}
+
+Result<ShmSegment> open_control(const ShmJob& job, Meeting& meeting) {
+  auto name = meeting.hear();
+  if (!name) return name.error();
+  if (name->starts_with(kFailureMark)) throw LoggedError(name->substr(1));
+  auto control = ShmSegment::open(*name, control_bytes(static_cast<std::size_t>(job.ranks)));
+  if (!control) return control;
+  const Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();
+  if (header.magic != kControlMagic || header.version != kControlVersion) {
+    return Error(ErrorCode::kProtocol,
+                 "shared memory " + *name +
+                     " is not this version's control area: all ranks must run "
+                     "the same build");
+  }
+  return control;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Meeting& meeting) {
+  DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
+  if (const auto all_here = meeting.arrive(); !all_here) return all_here.error();
+  auto control = job.rank == 0 ? create_control(job, meeting) : open_control(job, meeting);
+  if (!control) return control.error();
+  const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
+  auto collective = std::make_unique<ShmCollective>(std::move(*control), options, job.cookie);
+  try {
+    collective->complete_meeting();
+  } catch (const CollectiveError& error) {
+    return Error(ErrorCode::kUnavailable, error.what());
+  }
+  return std::unique_ptr<Collective>(std::move(collective));
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,68 @@
+#include "worker/data/distributed_sampler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ddprun::worker {
+namespace {
+
+void require(bool holds, const std::string& otherwise) {
+  if (!holds) throw std::invalid_argument("distributed sampler: " + otherwise);
+}
+
+// torch.randperm(n) of a CPU generator seeded with `seed`: std::mt19937 is the same generator with
+// the same seeding, and the swaps run forward with a plain modulo. The last element draws no
+// number.
+void shuffle_as_torch(std::vector<std::size_t>& order, std::uint64_t seed) {
+  std::mt19937 generator(static_cast<std::uint32_t>(seed));
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+    std::swap(order[i], order[i + generator() % (order.size() - i)]);
+  }
+}
+
+}  // namespace
+
+DistributedSampler::DistributedSampler(std::size_t sample_count, int replicas, int rank,
+                                       SamplerOptions options)
+    : sample_count_(sample_count),
+      replicas_(static_cast<std::size_t>(replicas)),
+      rank_(static_cast<std::size_t>(rank)),
+      options_(options) {
+  require(replicas >= 1, std::to_string(replicas) + " replicas; at least 1 is needed");
+  require(rank >= 0 && rank < replicas,
+          "rank " + std::to_string(rank) + " is not in 0 … " + std::to_string(replicas - 1));
+  require(!options.shuffle || sample_count < kMaxShuffledSamples,
+          std::to_string(sample_count) +
+              " samples cannot be shuffled in PyTorch's order; fewer than " +
+              std::to_string(kMaxShuffledSamples) + " can");
+  size_ = sample_count / replicas_;
+  if (!options.drop_last && sample_count % replicas_ != 0) ++size_;
+}
+
+std::vector<std::size_t> DistributedSampler::order() const {
+  std::vector<std::size_t> order(sample_count_);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (options_.shuffle) shuffle_as_torch(order, options_.seed + epoch_);
+  return order;
+}
+
+std::vector<std::size_t> DistributedSampler::indices() const {
+  const std::vector<std::size_t> all = order();
+  std::vector<std::size_t> mine(size_);
+  for (std::size_t i = 0; i < size_; ++i) {
+    // Past the end the order starts again, as often as a world larger than the data needs it.
+    mine[i] = all[(rank_ + i * replicas_) % sample_count_];
+  }
+  return mine;
+}
+
+std::size_t DistributedSampler::unpadded_size() const {
+  if (rank_ >= sample_count_) return 0;
+  return std::min(size_, (sample_count_ - rank_ + replicas_ - 1) / replicas_);
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,128 @@
+#include "worker/reducer/bucket_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "proto/assert.h"
+
+namespace ddprun::worker {
+namespace {
+
+// The bucket that is being filled for one kind of parameter.
+struct OpenBucket {
+  int kind = 0;
+  std::vector<std::size_t> indices;
+  std::size_t bytes = 0;
+  std::size_t closed = 0;  // buckets of this kind that are full
+};
+
+OpenBucket& open_bucket(std::vector<OpenBucket>& open, int kind) {
+  const auto found = std::ranges::find(open, kind, &OpenBucket::kind);
+  if (found != open.end()) return *found;
+  return open.emplace_back(OpenBucket{.kind = kind, .indices = {}});
+}
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+bool is_permutation_of_indices(const BucketPlan& plan, std::size_t parameter_count) {
+  std::vector<bool> seen(parameter_count, false);
+  std::size_t count = 0;
+  for (const auto& bucket : plan) {
+    for (const std::size_t index : bucket) {
+      if (index >= parameter_count || seen[index]) return false;
+      seen[index] = true;
+      ++count;
+    }
+  }
+  return count == parameter_count;
+}
+
+}  // namespace
+
+BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters) {
+  std::vector<std::size_t> registration_order(parameters.size());
+  std::iota(registration_order.begin(), registration_order.end(), std::size_t{0});
+  const std::array no_limit{std::numeric_limits<std::size_t>::max()};
+  BucketPlan plan = plan_ready_buckets(parameters, registration_order, no_limit);
+  // Unlimited buckets appear by their smallest index already; only the list is reversed, not what
+  // is inside.
+  std::ranges::reverse(plan);
+  return plan;
+}
+
+BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
+                              std::span<const std::size_t> ready_order,
+                              std::span<const std::size_t> limits) {
+  DDPRUN_ASSERT(!limits.empty());
+  DDPRUN_ASSERT(ready_order.size() == parameters.size());
+  BucketPlan plan;
+  std::vector<OpenBucket> open;
+  for (const std::size_t index : ready_order) {
+    OpenBucket& bucket = open_bucket(open, parameters[index].kind);
+    bucket.indices.push_back(index);
+    bucket.bytes += parameters[index].bytes;
+    if (bucket.bytes < limits[std::min(bucket.closed, limits.size() - 1)]) continue;
+    plan.push_back(std::exchange(bucket.indices, {}));
+    bucket.bytes = 0;
+    ++bucket.closed;
+  }
+  for (OpenBucket& bucket : open) {
+    if (!bucket.indices.empty()) plan.push_back(std::move(bucket.indices));
+  }
+  return plan;
+}
+
+BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan) {
+  BucketLayout layout;
+  layout.offsets.reserve(plan.size());
+  for (const auto& bucket : plan) {
+    layout.offsets.push_back(layout.total_bytes);
+    std::size_t bytes = 0;
+    for (const std::size_t index : bucket) bytes += parameters[index].bytes;
+    layout.total_bytes += round_up(bytes, kBucketAlignBytes);
+  }
+  return layout;
+}
+
+std::size_t layout_bytes_max(std::span<const ParameterSize> parameters) {
+  std::size_t bytes = 0;
+  for (const ParameterSize& parameter : parameters) {
+    bytes += round_up(parameter.bytes, kBucketAlignBytes);
+  }
+  return bytes;
+}
+
+std::vector<std::int32_t> to_numbers(const BucketPlan& plan) {
+  std::vector<std::int32_t> numbers{static_cast<std::int32_t>(plan.size())};
+  for (const auto& bucket : plan) {
+    numbers.push_back(static_cast<std::int32_t>(bucket.size()));
+    for (const std::size_t index : bucket) numbers.push_back(static_cast<std::int32_t>(index));
+  }
+  return numbers;
+}
+
+BucketPlan from_numbers(std::span<const std::int32_t> numbers, std::size_t parameter_count) {
+  BucketPlan plan;
+  if (numbers.empty()) return plan;
+  auto rest = numbers.subspan(1);
+  while (!rest.empty()) {
+    const std::int32_t size = rest.front();
+    rest = rest.subspan(1);
+    if (size < 1 || static_cast<std::size_t>(size) > rest.size()) return {};
+    // A negative index turns into one far above parameter_count and is refused below.
+    auto& bucket = plan.emplace_back();
+    for (const std::int32_t index : rest.first(static_cast<std::size_t>(size))) {
+      bucket.push_back(static_cast<std::size_t>(index));
+    }
+    rest = rest.subspan(static_cast<std::size_t>(size));
+  }
+  const bool whole = static_cast<std::size_t>(numbers.front()) == plan.size();
+  return whole && is_permutation_of_indices(plan, parameter_count) ? plan : BucketPlan{};
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,111 @@
+#include "worker/reducer/data_parallel.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "worker/reducer/gradient_reducer.h"
+#include "worker/reducer/module_state.h"
+
+namespace ddprun::worker {
+namespace {
+
+void refuse_unbuilt(const DataParallelOptions& options) {
+  if (options.find_unused_parameters) {
+    throw std::invalid_argument("find_unused_parameters is not supported yet");
+  }
+  if (options.static_graph) throw std::invalid_argument("static_graph is not supported yet");
+}
+
+bool on_device(const at::Tensor& tensor, Device device) {
+  return device == Device::kCuda ? tensor.is_cuda() : tensor.is_cpu();
+}
+
+// Throws where a parameter is of a kind the collective cannot carry.
+void check_parameters(const std::vector<NamedTensor>& parameters, const Collective& collective) {
+  for (const auto& [name, tensor] : parameters) {
+    if (!on_device(tensor, collective.device()) ||
+        tensor.device() != parameters.front().tensor.device()) {
+      throw std::invalid_argument(
+          fmt::format("parameter '{}' is on {}, the others on {}, and the collective '{}' works on "
+                      "{}: the whole "
+                      "model must be on one device of that kind",
+                      name, tensor.device().str(), parameters.front().tensor.device().str(),
+                      collective.name(), collective.device() == Device::kCuda ? "cuda" : "cpu"));
+    }
+    if (!summable(tensor.scalar_type()) || tensor.layout() != at::kStrided) {
+      throw std::invalid_argument(fmt::format(
+          "parameter '{}' has type {}: only dense parameters of float, double, half and "
+          "bfloat16 can be trained",
+          name, c10::toString(tensor.scalar_type())));
+    }
+  }
+}
+
+std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
+  std::vector<NamedTensor> kept;
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.requires_grad()) kept.push_back(parameter);
+  }
+  if (kept.empty()) {
+    throw std::invalid_argument(
+        "DistributedDataParallel is not needed when a module doesn't have any parameter that "
+        "requires "
+        "a gradient.");
+  }
+  return kept;
+}
+
+GradientReducer::Options reducer_options(const DataParallelOptions& options) {
+  const std::size_t cap = options.bucket_cap_bytes.value_or(kBucketCapBytes);
+  const std::size_t first = options.bucket_cap_bytes.value_or(kFirstBucketBytes);
+  return {.bucket_limits_bytes = {options.first_bucket_bytes.value_or(first), cap},
+          .mode = options.gradient_as_bucket_view ? GradientMode::kView : GradientMode::kCopy};
+}
+
+}  // namespace
+
+DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
+                           const DataParallelOptions& options)
+    : module_(std::move(module)), collective_(collective), options_(options) {
+  refuse_unbuilt(options_);
+  std::vector<NamedTensor> state = parameters_of(*module_);
+  std::vector<NamedTensor> parameters = trainable(state);
+  check_parameters(parameters, collective_);
+  if (options_.init_sync) {
+    verify_same_model(parameters, collective_);
+    if (options_.broadcast_buffers) {
+      for (NamedTensor& buffer : buffers_of(*module_)) state.push_back(std::move(buffer));
+    }
+    broadcast_values(state, collective_);
+  }
+  reducer_ = std::make_unique<GradientReducer>(std::move(parameters), collective_,
+                                               reducer_options(options_));
+}
+
+DataParallel::~DataParallel() = default;
+
+void DataParallel::before_forward() {
+  if (at::GradMode::is_enabled()) reducer_->begin_pass();
+  // Buffers are looked up each time: models may replace them.
+  if (options_.broadcast_buffers && buffers_due_) {
+    broadcast_values(buffers_of(*module_), collective_);
+  }
+}
+
+void DataParallel::after_forward() {
+  const bool synchronising = at::GradMode::is_enabled() && no_sync_depth_ == 0;
+  if (synchronising) reducer_->arm();
+  buffers_due_ = synchronising;
+}
+
+void DataParallel::check_reduced() const { reducer_->check_finished(); }
+
+const std::vector<std::vector<std::size_t>>& DataParallel::buckets() const {
+  return reducer_->plan();
+}
+
+bool DataParallel::buckets_rebuilt() const { return reducer_->rebuilt(); }
+
+}  // namespace ddprun::worker

@@ -1,0 +1,159 @@
+#include "worker/reducer/gradient_buckets.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "proto/assert.h"
+#include "proto/log.h"
+
+namespace ddprun::worker {
+namespace {
+
+std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<ParameterSize> sizes;
+  sizes.reserve(parameters.size());
+  // All lie on one device (checked by the caller), so the dtype alone tells kinds apart.
+  for (const auto& [name, tensor] : parameters) {
+    sizes.push_back({.bytes = tensor.nbytes(), .kind = static_cast<int>(tensor.scalar_type())});
+  }
+  return sizes;
+}
+
+void require_dense(const std::string& name, const at::Tensor& gradient) {
+  if (gradient.layout() == at::kStrided) return;
+  throw std::runtime_error(
+      fmt::format("the gradient of parameter '{}' is sparse: sparse gradients are not supported; "
+                  "make its layer with sparse=false",
+                  name));
+}
+
+// A number that takes part in an operation without changing its dtype, as a Python float would.
+at::Tensor wrapped_number(double value) {
+  at::Tensor number = at::scalar_tensor(value, at::kDouble);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, Collective& collective,
+                                 GradientMode mode)
+    : parameters_(std::move(parameters)),
+      sizes_(sizes_of(parameters_)),
+      mode_(mode),
+      memory_(collective.allocate(layout_bytes_max(sizes_))) {
+  carve(plan_first_buckets(sizes_));
+}
+
+void GradientBuckets::carve(BucketPlan plan) {
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    // Its place will belong to another parameter.
+    if (gradient.defined() && lies_in_bucket(i, gradient)) gradient = gradient.clone();
+  }
+  plan_ = std::move(plan);
+  const BucketLayout layout = lay_out(sizes_, plan_);
+  flats_.clear();
+  views_.resize(parameters_.size());
+  for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
+    std::byte* const start = memory_.get() + layout.offsets[bucket];
+    std::byte* next = start;
+    for (const std::size_t index : plan_[bucket]) {
+      views_[index] = make_view(parameters_[index].tensor, next);
+      next += sizes_[index].bytes;
+    }
+    const Dtype dtype = *summable(parameters_[plan_[bucket].front()].tensor.scalar_type());
+    flats_.push_back({start, static_cast<std::size_t>(next - start) / size_of(dtype), dtype});
+  }
+  if (mode_ == GradientMode::kView) adopt_gradients();
+}
+
+// Moves the gradients that are there into their buckets. As PyTorch does it: from then on they are
+// divided, not multiplied, which shows in the last bit.
+void GradientBuckets::adopt_gradients() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    require_dense(parameters_[i].name, gradient);
+    views_[i].copy_(gradient);
+    gradient = views_[i];
+  }
+}
+
+at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* memory) const {
+  const auto keep_alive = [held = memory_](void* /*view*/) {};
+  const at::TensorOptions options = parameter.options().requires_grad(false);
+  if (parameter.is_non_overlapping_and_dense()) {
+    return at::from_blob(memory, parameter.sizes(), parameter.strides(), keep_alive, options);
+  }
+  return at::from_blob(memory, parameter.sizes(), keep_alive, options);
+}
+
+// A sparse tensor has no storage that could be compared: its layout is asked first.
+bool GradientBuckets::lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const {
+  return gradient.layout() == at::kStrided && gradient.is_alias_of(views_[parameter]);
+}
+
+void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& gradient) {
+  const at::Tensor& view = views_[parameter];
+  const std::string& name = parameters_[parameter].name;
+  require_dense(name, gradient);
+  if (gradient.scalar_type() != view.scalar_type() || gradient.numel() != view.numel()) {
+    throw std::runtime_error(
+        fmt::format("the gradient of parameter '{}' has another dtype or size than it", name));
+  }
+  if (gradient.strides() != view.strides() && !std::exchange(warned_of_strides_, true)) {
+    log::warning(fmt::format(
+        "Grad strides do not match bucket view strides. First seen at parameter '{}'; this costs "
+        "speed, not correctness.",
+        name));
+  }
+}
+
+void GradientBuckets::fill(std::size_t parameter, int ranks) {
+  at::Tensor& gradient = parameters_.at(parameter).tensor.mutable_grad();
+  at::Tensor& view = views_[parameter];
+  if (!gradient.defined()) {
+    view.zero_();
+    return;
+  }
+  if (lies_in_bucket(parameter, gradient)) {
+    view.div_(ranks);
+    return;
+  }
+  check_layout(parameter, gradient);
+  at::mul_out(view, gradient.detach(), wrapped_number(1.0 / ranks));
+  if (mode_ == GradientMode::kView) gradient = view;
+}
+
+void GradientBuckets::give_back(std::size_t bucket) {
+  for (const std::size_t index : plan_.at(bucket)) {
+    at::Tensor& gradient = parameters_[index].tensor.mutable_grad();
+    const at::Tensor& view = views_[index];
+    if (mode_ == GradientMode::kCopy) {
+      if (!gradient.defined()) {
+        gradient = view.clone();
+        continue;
+      }
+      require_dense(parameters_[index].name, gradient);
+      gradient.copy_(view);
+    } else if (!gradient.defined()) {
+      gradient = view;
+    } else if (!lies_in_bucket(index, gradient)) {
+      throw std::runtime_error(fmt::format(
+          "Detected at least one parameter gradient is not the expected DDP bucket view with "
+          "gradient_as_bucket_view=True. It is '{}': its .grad was replaced while backward() ran, "
+          "perhaps by a hook. Set gradient_as_bucket_view to false, or leave .grad alone.",
+          parameters_[index].name));
+    }
+  }
+}
+
+}  // namespace ddprun::worker

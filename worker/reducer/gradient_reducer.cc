@@ -1,0 +1,146 @@
+#include "worker/reducer/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+
+namespace ddprun::worker {
+namespace {
+
+namespace autograd = torch::autograd;
+
+// A message names so many parameters, then says how many more there are.
+constexpr std::size_t kNamedInMessageMax = 10;
+
+}  // namespace
+
+GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective& collective,
+                                 Options options)
+    : collective_(collective),
+      buckets_(std::move(parameters), collective, options.mode),
+      queue_(buckets_.plan()),
+      bucket_limits_bytes_(std::move(options.bucket_limits_bytes)) {
+  for (std::size_t i = 0; i < buckets_.parameters().size(); ++i) {
+    std::shared_ptr<autograd::Node> node =
+        autograd::impl::grad_accumulator(buckets_.parameters()[i].tensor);
+    auto hook = std::make_unique<autograd::utils::LambdaPostHook>(
+        [this, i](const autograd::variable_list& outputs,
+                  const autograd::variable_list& /*inputs*/) {
+          on_gradient(i);
+          return outputs;
+        });
+    const std::uintptr_t key = node->add_post_hook(std::move(hook));
+    hooks_.push_back({std::move(node), key});
+  }
+}
+
+GradientReducer::~GradientReducer() {
+  for (const Hook& hook : hooks_) hook.node->del_post_hook(hook.key);
+}
+
+void GradientReducer::begin_pass() {
+  check_finished();
+  if (!rebuilt_ && !ready_order_.empty()) rebuild();
+}
+
+void GradientReducer::arm() {
+  queue_.rearm();
+  tickets_.clear();
+  if (!rebuilt_) ready_order_.clear();
+  armed_ = true;
+  ++pass_;
+}
+
+void GradientReducer::on_gradient(std::size_t parameter) {
+  if (!armed_) return;
+  const at::NoGradGuard no_grad;
+  unfinished_ = true;
+  if (queue_.gradient_ready(parameter) == BucketQueue::Mark::kAgain) {
+    throw std::runtime_error(fmt::format(
+        "Expected to mark a variable ready only once. Parameter {} got a second gradient in pass "
+        "{} on "
+        "rank {}. Causes: 1) it is used outside of forward(); 2) it is used in several reentrant "
+        "backward passes, as with activation checkpointing; 3) forward() ran twice before "
+        "backward() "
+        "over the same graph.",
+        describe({parameter}), pass_, collective_.rank()));
+  }
+  if (!rebuilt_) ready_order_.push_back(parameter);
+  buckets_.fill(parameter, collective_.world_size());
+  launch_ready_buckets();
+}
+
+void GradientReducer::launch_ready_buckets() {
+  bool launched = false;
+  for (auto bucket = queue_.next_to_launch(); bucket != BucketQueue::kNone;
+       bucket = queue_.next_to_launch()) {
+    tickets_.push_back(collective_.launch_sum(buckets_.flat(bucket)));
+    launched = true;
+  }
+  if (!launched) return;
+  // Opportunistic overlap: what the peers have ready by now is added here, the rest when backward()
+  // ends.
+  collective_.progress();
+  if (queue_.all_launched()) {
+    autograd::Engine::get_default_engine().queue_callback([this] { finish(); });
+  }
+}
+
+void GradientReducer::finish() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) {
+    collective_.wait(tickets_[bucket]);
+    buckets_.give_back(bucket);
+  }
+  armed_ = false;
+  unfinished_ = false;
+}
+
+void GradientReducer::rebuild() {
+  const BucketPlan mine = plan_ready_buckets(buckets_.sizes(), ready_order_, bucket_limits_bytes_);
+  const std::vector<std::int32_t> numbers = to_numbers(mine);
+  // Rank 0's order for all: gradients may become ready in another order elsewhere.
+  const auto blob = collective_.from_root(std::as_bytes(std::span(numbers)), 0);
+  std::vector<std::int32_t> root_numbers(blob.size() / sizeof(std::int32_t));
+  std::memcpy(root_numbers.data(), blob.data(), root_numbers.size() * sizeof(std::int32_t));
+  BucketPlan plan = from_numbers(root_numbers, buckets_.sizes().size());
+  if (plan.empty()) throw CollectiveError("rank 0 sent buckets that do not fit this rank's model");
+  const at::NoGradGuard no_grad;
+  buckets_.carve(std::move(plan));
+  queue_ = BucketQueue(buckets_.plan());
+  ready_order_.clear();
+  rebuilt_ = true;
+}
+
+void GradientReducer::check_finished() const {
+  if (!unfinished_) return;
+  const std::vector<std::size_t> missing = queue_.missing();
+  throw std::runtime_error(fmt::format(
+      "Expected to have finished reduction in the prior iteration before starting a new one. On "
+      "rank "
+      "{}, backward() of pass {} gave no gradient to {} of {} parameters: {}. Every parameter that "
+      "needs a gradient must take part in the loss: use all outputs of forward(), or freeze what "
+      "is "
+      "not trained with requires_grad_(false).",
+      collective_.rank(), pass_, missing.size(), buckets_.sizes().size(), describe(missing)));
+}
+
+std::string GradientReducer::describe(const std::vector<std::size_t>& parameters) const {
+  std::string text;
+  const std::size_t named = std::min(parameters.size(), kNamedInMessageMax);
+  for (std::size_t i = 0; i < named; ++i) {
+    text += fmt::format("{}{} ('{}')", i == 0 ? "" : ", ", parameters[i],
+                        buckets_.parameters()[parameters[i]].name);
+  }
+  if (named < parameters.size()) text += fmt::format(" and {} more", parameters.size() - named);
+  return text;
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,185 @@
+#include "worker/reducer/module_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <unordered_set>
+#include <utility>
+
+namespace ddprun::worker {
+namespace {
+
+// Every tensor starts at a multiple of this in its packed transfer, so that a view of any dtype is
+// aligned.
+constexpr std::int64_t kPackAlignBytes = 16;
+
+std::vector<NamedTensor> first_occurrences(const torch::OrderedDict<std::string, at::Tensor>& all) {
+  std::vector<NamedTensor> kept;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& item : all) {
+    if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second)
+      continue;
+    kept.push_back({item.key(), item.value()});
+  }
+  return kept;
+}
+
+// Dimension count, sizes and strides, one parameter after another.
+std::vector<std::int64_t> shapes_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& [name, tensor] : parameters) {
+    numbers.push_back(tensor.dim());
+    numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
+    numbers.insert(numbers.end(), tensor.strides().begin(), tensor.strides().end());
+  }
+  return numbers;
+}
+
+// Takes `count` numbers off the front; fewer where the list is short.
+std::span<const std::int64_t> take(std::span<const std::int64_t>& list, std::size_t count) {
+  const auto head = list.first(std::min(count, list.size()));
+  list = list.subspan(head.size());
+  return head;
+}
+
+bool same(std::span<const std::int64_t> theirs, at::IntArrayRef ours) {
+  return std::ranges::equal(theirs, ours);
+}
+
+std::string difference(const char* what, at::IntArrayRef mine, std::span<const std::int64_t> root) {
+  return fmt::format(
+      "{} [{}] appears not to match {} of the same param in process 0. There they are [{}].", what,
+      fmt::join(mine, ", "), what, fmt::join(root, ", "));
+}
+
+// Empty where this rank's parameters look like rank 0's.
+std::string shape_difference(const std::vector<NamedTensor>& parameters,
+                             std::span<const std::int64_t> root, int rank) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, tensor] = parameters[i];
+    const auto dims = take(root, 1);
+    const auto count = dims.empty() ? std::size_t{0} : static_cast<std::size_t>(dims.front());
+    const auto sizes = take(root, count);
+    const auto strides = take(root, count);
+    std::string found;
+    if (!same(sizes, tensor.sizes())) {
+      found = difference("sizes", tensor.sizes(), sizes);
+    } else if (!same(strides, tensor.strides())) {
+      found = difference("strides", tensor.strides(), strides);
+    }
+    if (found.empty()) continue;
+    return fmt::format(
+        "[{}]: params[{}] in this process with {} It is '{}' on rank {}: all ranks "
+        "must build the same model.",
+        rank, i, found, name, rank);
+  }
+  return {};
+}
+
+void verify_same_count(std::size_t count, Collective& collective) {
+  const auto counts = collective.all_gather(std::as_bytes(std::span(&count, 1)));
+  std::size_t root_count = 0;
+  std::memcpy(&root_count, counts[0].data(), sizeof root_count);
+  for (std::size_t rank = 1; rank < counts.size(); ++rank) {
+    std::size_t theirs = 0;
+    std::memcpy(&theirs, counts[rank].data(), sizeof theirs);
+    if (theirs == root_count) continue;
+    throw std::runtime_error(fmt::format(
+        "DDP expects same model across all ranks, but Rank 0 has {} params, while rank {} has "
+        "inconsistent {} params.",
+        root_count, rank, theirs));
+  }
+}
+
+void throw_first(const std::string& mine, Collective& collective) {
+  const auto all = collective.all_gather(
+      std::as_bytes(std::span(mine)).first(std::min(mine.size(), Collective::kGatherBytesMax)));
+  for (const auto& blob : all) {
+    if (blob.empty()) continue;
+    throw std::runtime_error(std::string(reinterpret_cast<const char*>(blob.data()), blob.size()));
+  }
+}
+
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+}
+
+std::int64_t packed_bytes(const at::Tensor& tensor) {
+  return (bytes_of(tensor) + kPackAlignBytes - 1) / kPackAlignBytes * kPackAlignBytes;
+}
+
+// The part of `packed` that holds `tensor`'s values, with its dtype and sizes, contiguous.
+at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int64_t offset) {
+  return packed.narrow(0, offset, bytes_of(tensor)).view(tensor.scalar_type()).view(tensor.sizes());
+}
+
+void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective) {
+  std::int64_t total = 0;
+  for (const auto& [name, tensor] : tensors) total += packed_bytes(tensor);
+  if (total == 0) return;
+  const at::Tensor packed = at::empty({total}, tensors[0].tensor.options().dtype(at::kByte));
+  std::int64_t offset = 0;
+  const bool root = collective.rank() == 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (root) slot_for(tensor, packed, offset).copy_(tensor);
+    offset += packed_bytes(tensor);
+  }
+  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kByte}, 0);
+  offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (!root) at::Tensor(tensor).copy_(slot_for(tensor, packed, offset));
+    offset += packed_bytes(tensor);
+  }
+}
+
+}  // namespace
+
+std::vector<NamedTensor> parameters_of(const torch::nn::Module& module) {
+  return first_occurrences(module.named_parameters());
+}
+
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& module) {
+  return first_occurrences(module.named_buffers());
+}
+
+void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& collective) {
+  verify_same_count(parameters.size(), collective);
+  const std::vector<std::int64_t> mine = shapes_of(parameters);
+  const std::vector<std::byte> blob = collective.from_root(std::as_bytes(std::span(mine)), 0);
+  std::vector<std::int64_t> root(blob.size() / sizeof(std::int64_t));
+  std::memcpy(root.data(), blob.data(), root.size() * sizeof(std::int64_t));
+  // The verdict goes round, so that no rank trains on while another has stopped.
+  throw_first(shape_difference(parameters, root, collective.rank()), collective);
+}
+
+void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective) {
+  if (collective.world_size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (std::size_t begin = 0; begin < tensors.size();) {
+    std::size_t end = begin;
+    std::size_t bytes = 0;
+    while (end < tensors.size()) {
+      bytes += static_cast<std::size_t>(packed_bytes(tensors[end].tensor));
+      if (end > begin && bytes > kCoalescedBytes) break;
+      ++end;
+    }
+    broadcast_packed(std::span(tensors).subspan(begin, end - begin), collective);
+    begin = end;
+  }
+}
+
+std::optional<Dtype> summable(at::ScalarType type) {
+  if (type == at::kFloat) return Dtype::kFloat32;
+  if (type == at::kDouble) return Dtype::kFloat64;
+  if (type == at::kHalf) return Dtype::kFloat16;
+  if (type == at::kBFloat16) return Dtype::kBFloat16;
+  return std::nullopt;
+}
+
+}  // namespace ddprun::worker

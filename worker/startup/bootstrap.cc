@@ -1,0 +1,96 @@
+#include "worker/startup/bootstrap.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "store/client.h"
+#include "worker/collective/nccl_collective.h"
+#include "worker/collective/shm_collective.h"
+#include "worker/startup/pipe_meeting.h"
+#include "worker/startup/store_meeting.h"
+
+namespace ddprun::worker {
+namespace {
+
+// The launcher's store listens before any worker starts.
+constexpr std::chrono::seconds kConnectTimeout{60};
+
+std::optional<std::string> environment(std::string_view name) {
+  // Read before the program starts threads that could change it.
+  const char* value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe)
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// What this engine cannot do with the world it finds, in one line.
+std::optional<Error> refuse(const WorkerEnv& world, Device device) {
+  if (world.world_size == 1) return std::nullopt;
+  if (device == Device::kCpu && world.local_world_size != world.world_size) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("training on CPU over several hosts is not built yet: {} of {} ranks are "
+                    "on this host (LOCAL_WORLD_SIZE, WORLD_SIZE)",
+                    world.local_world_size, world.world_size));
+  }
+  if (!world.use_agent_store) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "no launcher serves a store for this job (TORCHELASTIC_USE_AGENT_STORE is not True): "
+        "start the program with ddprun or torchrun");
+  }
+  return std::nullopt;
+}
+
+Result<std::unique_ptr<Meeting>> meet(const WorkerEnv& world, const BootstrapOptions& options) {
+  if (world.world_size == 1) return std::unique_ptr<Meeting>(std::make_unique<PipeMeeting>(1));
+  const auto patience = std::min<std::chrono::milliseconds>(kConnectTimeout, options.timeout);
+  auto client = store::Client::connect(world.master_addr, world.master_port, patience);
+  if (!client) return client.error();
+  StoreMeeting::Options meeting{
+      .rank = world.rank,
+      .ranks = world.world_size,
+      .key = fmt::format("{}/{}", options.device == Device::kCuda ? "nccl" : "shm",
+                         world.restart_count),
+      .timeout = options.timeout};
+  return std::unique_ptr<Meeting>(
+      std::make_unique<StoreMeeting>(std::move(*client), std::move(meeting)));
+}
+
+Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const BootstrapOptions& options) {
+  if (auto error = refuse(world, options.device)) return *error;
+  if (world.world_size == 1 && options.device == Device::kCpu) return make_alone_collective();
+  auto meeting = meet(world, options);
+  if (!meeting) return meeting.error();
+  if (options.device == Device::kCuda) {
+    const NcclJob job{.rank = world.rank,
+                      .ranks = world.world_size,
+                      .local_rank = world.local_rank,
+                      .timeout = options.timeout};
+    return join_nccl(job, **meeting);
+  }
+  const ShmJob job{.rank = world.rank,
+                   .ranks = world.world_size,
+                   .timeout = options.timeout,
+                   .cookie = world.job_cookie};
+  return join_shm(job, **meeting);
+}
+
+}  // namespace
+
+Result<Process> bootstrap(const BootstrapOptions& options) {
+  auto decoded = decode_worker_env(environment);
+  if (!decoded) return decoded.error();
+  Process process;
+  process.launched = decoded->has_value();
+  if (process.launched) process.world = **decoded;
+  auto collective = join(process.world, options);
+  if (!collective) return collective.error();
+  process.collective = std::move(*collective);
+  return process;
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,93 @@
+#include "worker/startup/pipe_meeting.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <new>
+#include <system_error>
+
+#include "proto/assert.h"
+
+namespace ddprun::worker {
+namespace {
+
+constexpr int kPatienceMs = 60'000;
+
+// A pipe holds 64 KiB: that many announced texts must fit without a reader.
+constexpr int kRanksMax = 100;
+
+void make_pipe(std::array<int, 2>& ends) {
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw std::system_error(errno, std::generic_category(), "make a pipe");
+  }
+}
+
+Result<void> write_all(int fd, std::string_view bytes) {
+  const auto written = ::write(fd, bytes.data(), bytes.size());
+  if (written == static_cast<ssize_t>(bytes.size())) return boost::system::in_place_value;
+  return Error(ErrorCode::kSystem, "write to the ranks' pipe failed");
+}
+
+Result<std::string> read_some(int fd, std::size_t length) {
+  pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+  if (::poll(&ready, 1, kPatienceMs) != 1) {
+    return Error(ErrorCode::kTimedOut, "the other ranks did not come within a minute");
+  }
+  std::string bytes(length, '\0');
+  if (::read(fd, bytes.data(), length) == static_cast<ssize_t>(length)) return bytes;
+  return Error(ErrorCode::kSystem, "read from the ranks' pipe failed");
+}
+
+}  // namespace
+
+struct PipeMeeting::Shared {
+  std::atomic<int> arrived{0};
+};
+
+PipeMeeting::PipeMeeting(int ranks) : ranks_(ranks) {
+  DDPRUN_ASSERT(ranks >= 1 && ranks <= kRanksMax);
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "map memory");
+  shared_ = new (memory) Shared;
+  make_pipe(gate_);
+  make_pipe(texts_);
+}
+
+PipeMeeting::~PipeMeeting() {
+  for (const int fd : {gate_[0], gate_[1], texts_[0], texts_[1]}) ::close(fd);
+  ::munmap(shared_, sizeof(Shared));
+}
+
+Result<void> PipeMeeting::arrive() {
+  if (shared_->arrived.fetch_add(1) + 1 == ranks_) {
+    auto opened = write_all(gate_[1], std::string(static_cast<std::size_t>(ranks_), 'g'));
+    if (!opened) return opened;
+  }
+  const auto passed = read_some(gate_[0], 1);
+  if (!passed) return passed.error();
+  return boost::system::in_place_value;
+}
+
+Result<void> PipeMeeting::announce(std::string_view text) {
+  DDPRUN_ASSERT(text.size() <= kTextBytesMax && text.find('\0') == std::string_view::npos);
+  std::string padded(text);
+  padded.resize(kTextBytesMax, '\0');
+  std::string all;
+  for (int listener = 1; listener < ranks_; ++listener) all += padded;
+  return write_all(texts_[1], all);
+}
+
+Result<std::string> PipeMeeting::hear() {
+  auto text = read_some(texts_[0], kTextBytesMax);
+  if (text) text->resize(std::min(text->find('\0'), text->size()));
+  return text;
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,51 @@
+#include "worker/startup/store_meeting.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <vector>
+
+namespace ddprun::worker {
+
+std::string StoreMeeting::key(std::string_view name) const {
+  // PyTorch's clients put a slash in front of their keys; so do we, to share one space with them
+  // knowingly.
+  return fmt::format("/ddprun/{}/{}", options_.key, name);
+}
+
+Result<void> StoreMeeting::arrive() {
+  auto signed_in = client_.set(key(fmt::format("rank/{}", options_.rank)), "1");
+  if (!signed_in) return signed_in;
+  const auto arrived = client_.add(key("arrived"), 1);
+  if (!arrived) return arrived.error();
+  if (*arrived == options_.ranks) return client_.set(key("all"), "1");
+  auto all = client_.wait(key("all"), options_.timeout);
+  if (!all && all.error().code() == ErrorCode::kTimedOut) return absent_ranks();
+  return all;
+}
+
+Error StoreMeeting::absent_ranks() {
+  std::vector<int> absent;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const std::array signed_in{key(fmt::format("rank/{}", rank))};
+    const auto there = client_.check(signed_in);
+    if (!there || !*there) absent.push_back(rank);
+  }
+  return {ErrorCode::kTimedOut,
+          fmt::format("rank {} waited {} s for the others: rank {} of {} did not come",
+                      options_.rank, std::chrono::duration<double>(options_.timeout).count(),
+                      fmt::join(absent, ", "), options_.ranks)};
+}
+
+Result<void> StoreMeeting::announce(std::string_view text) {
+  return client_.set(key("text"), text);
+}
+
+Result<std::string> StoreMeeting::hear() {
+  const auto announced = client_.wait(key("text"), options_.timeout);
+  if (!announced) return announced.error();
+  return client_.get(key("text"));
+}
+
+}  // namespace ddprun::worker
