@@ -117,8 +117,8 @@ int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLin
   GuardianLink link{.ignored_signals = ignored_signals()};
   const sigset_t watched = watched_signals(job.signals);
   ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
-  ::signal(SIGCHLD, SIG_DFL);  // ignored by who started us, it would have the kernel reap the agent
-                               // without a word
+  // Ignored by who started us, it would have the kernel reap the agent without a word.
+  ::signal(SIGCHLD, SIG_DFL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   int alive[2];
   const pid_t guardian = ::getpid();

@@ -40,9 +40,9 @@ struct CommandFacts {
   std::function<FileFacts(const std::string& path)> inspect;
   // The path execvp would take for a name without slash, or nothing.
   std::function<std::optional<std::string>(const std::string& name)> find_on_path;
-  std::optional<std::string> python_exec{};       // $PYTHON_EXEC
-  std::optional<std::string> python_beside_us{};  // python3 in ddprun's own folder, where that is a
-                                                  // virtual environment's bin
+  std::optional<std::string> python_exec{};  // $PYTHON_EXEC
+  // python3 in ddprun's own folder, where that is a virtual environment's bin.
+  std::optional<std::string> python_beside_us{};
 };
 
 // One node's worker command.

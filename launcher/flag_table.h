@@ -62,8 +62,8 @@ enum class FlagOwner { kTorchrun, kDdprun };
 
 struct Flag {
   FlagId id;
-  std::string_view
-      name;         // with dashes, without the leading two; the underscore form is made from it
+  // With dashes, without the leading two; the underscore form is made from it.
+  std::string_view name;
   char letter = 0;  // the short form, or 0
   FlagKind kind = FlagKind::kValue;
   FlagOwner owner = FlagOwner::kTorchrun;

@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kHeadBytes =
-    256;  // longer than any `#!` line the kernel reads (BINPRM_BUF_SIZE)
+// Longer than any `#!` line the kernel reads (BINPRM_BUF_SIZE).
+constexpr std::size_t kHeadBytes = 256;
 
 bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -141,8 +141,8 @@ int visible_gpu_count(int device_count, const std::optional<std::string>& visibl
     const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
     const auto index = all_digits(entry) ? parse_int(entry) : std::nullopt;
     if (!by_id && (!index || *index >= device_count)) break;
-    if (!seen.insert(entry).second)
-      return 0;  // CUDA takes a list with a repeated device for an empty one
+    // CUDA takes a list with a repeated device for an empty one.
+    if (!seen.insert(entry).second) return 0;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return static_cast<int>(seen.size());

@@ -23,10 +23,10 @@ namespace ddprun::launcher {
 
 // How nodes find each other.
 enum class Rendezvous {
-  kLocal,   // one node, in this process; nothing listens for it and the store takes any free port
-  kStatic,  // node ranks and the master's address are given; `endpoint` is the master, its port is
-            // set
-  kC10d,    // dynamic, at `endpoint`, its port is set
+  kLocal,  // one node, in this process; nothing listens for it and the store takes any free port
+  // Node ranks and the master's address are given; `endpoint` is the master, its port is set.
+  kStatic,
+  kC10d,  // dynamic, at `endpoint`, its port is set
 };
 
 // What SCRIPT is.
@@ -86,8 +86,9 @@ struct Answer {
 
 // The command line is wrong: print `message` (one line, starts with `ddprun: `) on stderr and exit.
 struct UsageError {
-  int exit_code = 2;  // 2: argparse would have refused it, or it is not built yet; 1: a bad value
-                      // that torchrun finds later
+  // 2: argparse would have refused it, or it is not built yet; 1: a bad value that torchrun finds
+  // later.
+  int exit_code = 2;
   std::string message;
 };
 

@@ -35,8 +35,7 @@ void read_local_rank_argument(Reading& reading) {
   if (!asked || reading.given.is_on(FlagId::kUseEnv)) return;
   if (reading.given.is_on(FlagId::kNoPython))
     reading.fail(FlagId::kNoPython, 1,
-                 "expected --use-env beside it: programs are given no "
-                 "--local-rank");
+                 "expected --use-env beside it: programs are given no --local-rank");
   reading.options.local_rank_argument = true;
 }
 

@@ -102,8 +102,8 @@ Result<std::optional<WorkerEnv>> decode_worker_env(const EnvLookup& lookup) {
     } else if (row.required) {
       return Error(ErrorCode::kNotFound,
                    std::string(row.name) +
-                       " is not set, though RANK or WORLD_SIZE is: start this program with "
-                       "ddprun, or unset them to run it alone");
+                       " is not set, though RANK or WORLD_SIZE is: start this program with ddprun, "
+                       "or unset them to run it alone");
     }
   }
   if (auto error = check_ranks(env)) return *error;

@@ -33,8 +33,8 @@ struct WorkerEnv {
   int max_restarts = 0;
   bool use_agent_store = false;  // a store already listens at master_addr:master_port
   std::string error_file;        // empty: none
-  std::string job_cookie;  // DDPRUN_JOB: names this job on this host; empty when another launcher
-                           // started us
+  // DDPRUN_JOB: names this job on this host; empty when another launcher started us.
+  std::string job_cookie;
 
   bool operator==(const WorkerEnv&) const = default;
 };

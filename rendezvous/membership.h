@@ -159,8 +159,8 @@ class Membership {
 
   const Policy policy_;
   Phase phase_ = Phase::kGathering;
-  std::map<LinkId, Member>
-      members_;  // erased by link_lost(); those `gone` when their round is over
+  // Erased by link_lost(); those `gone` when their round is over.
+  std::map<LinkId, Member> members_;
   std::uint64_t arrivals_ = 0;
   std::int64_t round_number_ = 0;
   RestartBudget budget_;

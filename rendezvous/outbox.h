@@ -90,8 +90,8 @@ class Outbox {
   }
 
   mutable std::mutex mutex_;
-  std::deque<Message>
-      queue_;  // front() is under way while writing_; a deque moves no element it keeps
+  // front() is under way while writing_; a deque moves no element it keeps.
+  std::deque<Message> queue_;
   bool writing_ = false;
   bool closed_ = false;
   bool ended_ = false;

@@ -25,8 +25,8 @@ struct NodeSpec {
   int local_world_size = 1;  // workers this node will start
   std::string role = "default";
   int node_rank = -1;  // the rank it insists on (--node-rank of the static backend); -1: any
-  std::string
-      store_address;  // numeric address of its store; empty: the address the rendezvous sees it at
+  // Numeric address of its store; empty: the address the rendezvous sees it at.
+  std::string store_address;
   std::uint16_t store_port = 0;  // where it will serve this round's store should it get node rank 0
   int max_restarts = 0;
   // rendezvous/restart_budget.h; 0: none.

@@ -14,8 +14,8 @@
 
 namespace ddprun::rendezvous {
 
-using Time =
-    std::chrono::steady_clock::time_point;  // only passed in, never read from the clock here
+// Only passed in, never read from the clock here.
+using Time = std::chrono::steady_clock::time_point;
 
 // Restarts in a row, each after less than kShortAttempt, that a job without a backoff of its own
 // may make at once. Beyond, it waits from kDefaultBackoff to kDefaultBackoffMax: a large

@@ -143,8 +143,8 @@ int Listener::accept_one() {
 void Listener::tell_exhausted() {
   if (!exhausted_told_)
     log::warning(
-        "cannot accept connections: out of file descriptors or memory; going on when there "
-        "are some");
+        "cannot accept connections: out of file descriptors or memory; going on when there are "
+        "some");
   exhausted_told_ = true;
 }
 

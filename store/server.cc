@@ -49,13 +49,13 @@ struct Connection {
   ConnectionId id;
   tcp::socket socket;
   Decoder decoder;
-  std::string
-      unsent;  // answers that the kernel did not take yet; while there are any, nothing is read
+  // Answers that the kernel did not take yet; while there are any, nothing is read.
+  std::string unsent;
   std::size_t sent = 0;     // of unsent
   std::size_t counted = 0;  // bytes of this connection within Core::buffered_bytes_
   bool open = true;         // false: dropped; the coroutine ends when it next resumes
-  bool requests_left =
-      false;  // the decoder may hold whole requests, put off until answers were sent
+  // The decoder may hold whole requests, put off until answers were sent.
+  bool requests_left = false;
   std::array<char, kFirstReadBytes> first_read;
 };
 
@@ -105,8 +105,8 @@ class Server::Core {
 
   asio::io_context& loop_;
   const Limits limits_;
-  std::optional<Table>
-      table_;  // always there; optional so that reset() can make a new one in place
+  // Always there; optional so that reset() can make a new one in place.
+  std::optional<Table> table_;
   std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<Listener>> listeners_;  // two owners: this and each one's coroutine
   Outbox outbox_;                                     // scratch of one readable event
@@ -236,8 +236,8 @@ asio::awaitable<void> Server::Core::converse(std::shared_ptr<Core> self,
 // `failure` and `bytes` are what the read into `first_read` ended with.
 void Server::Core::received(Connection& connection, const error_code& failure, std::size_t bytes) {
   if (!connection.open) return;
-  if (failure == asio::error::operation_aborted)
-    return;  // send() interrupted us: there are answers to finish first
+  // send() interrupted us: there are answers to finish first.
+  if (failure == asio::error::operation_aborted) return;
   if (failure) return drop(connection);
   connection.decoder.feed(take_chunk(connection, bytes));
   answer(connection);

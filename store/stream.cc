@@ -179,8 +179,8 @@ bool Stream::wait_for(short events, Deadline deadline) const {
     const int left = milliseconds_left(deadline);
     const int ready = ::poll(&watched, 1, left);
     if (ready > 0) return true;
-    if (ready == 0 && left == 0)
-      return false;  // otherwise look at the clock again: `left` may have been cut
+    // Otherwise look at the clock again: `left` may have been cut.
+    if (ready == 0 && left == 0) return false;
     if (ready < 0 && errno != EINTR) return true;  // the operation itself will say what is wrong
   }
 }

@@ -55,8 +55,8 @@ class Stream {
   Result<std::size_t> receive_some(std::span<char> into, Deadline deadline) const;
 
   int descriptor_ = -1;
-  std::string
-      early_;  // bytes received beyond what was asked for; those before early_begin_ are used up
+  // Bytes received beyond what was asked for; those before early_begin_ are used up.
+  std::string early_;
   std::size_t early_begin_ = 0;
 };
 

@@ -22,8 +22,8 @@ namespace ddprun::store {
 // hot path allocates nothing.
 struct Outbox {
   std::string reply;  // to the connection that asked, in the order of its requests
-  std::vector<ConnectionId>
-      woken;  // each gets one Status::kReady byte; a connection may occur twice
+  // Each gets one Status::kReady byte; a connection may occur twice.
+  std::vector<ConnectionId> woken;
 };
 
 class Table {

@@ -58,8 +58,8 @@ class Waits {
  private:
   struct Wait {
     ConnectionId connection = 0;
-    std::uint32_t generation =
-        0;  // counts the users of this slot, so that entries of former ones are seen as stale
+    // Counts the users of this slot, so that entries of former ones are seen as stale.
+    std::uint32_t generation = 0;
     std::uint32_t missing = 0;
   };
   struct Entry {
@@ -77,8 +77,8 @@ class Waits {
 
   const Limits& limits_;
   StringMap<std::vector<Entry>> by_key_;  // in order of arrival
-  std::unordered_map<ConnectionId, std::vector<std::uint32_t>>
-      by_connection_;  // slots of its pending waits
+  // Slots of its pending waits.
+  std::unordered_map<ConnectionId, std::vector<std::uint32_t>> by_connection_;
   std::vector<Wait> waits_;
   std::vector<std::uint32_t> free_slots_;
   std::size_t live_ = 0;

@@ -2,11 +2,20 @@
 // actions come out. No I/O, no clock, no process: agent.cc feeds it and performs what it says, in
 // the order given. One thread; owned by Agent.
 //
-//   idle -> joining -> running -> finished -> done        all workers exited 0, then every other
-//   node said so too
-//                         |  \________ draining -> joining    a worker or a peer failed and the job
-//                         has a restart left |               \-> done            none left, a
-//                         signal, or the rendezvous is gone
+//   idle --> joining --> running --> finished --> done
+//               ^           |            |
+//               |           v            |
+//               +------- draining <------+
+//                           |
+//                           v
+//                          done
+//
+//   running  -> finished   all workers of this node exited 0; the other nodes may still run
+//   finished -> done       every node said so
+//   running, finished -> draining   a worker or another node failed, a signal came, or the
+//                          rendezvous is gone: the workers are asked to end, then killed
+//   draining -> joining    the last worker is gone and a restart was granted
+//   draining -> done       the last worker is gone and nothing comes next
 //
 // Whether a failure is answered by a restart is the rendezvous' decision (one budget for the whole
 // job); what happens to this node's processes meanwhile is decided here.
@@ -37,25 +46,35 @@ struct WorkerExit {
 };
 
 // ---- what the shell must do ----
-struct JoinRound {};     // sweep what the old workers left behind, then join()
-struct StartWorkers {};  // spawn the workers of round()
+
+// End what the old workers left behind, then join().
+struct JoinRound {};
+// Spawn the workers of round().
+struct StartWorkers {};
+// The request to end, to every live worker (children.h, ask_to_end).
 struct SignalWorkers {
   int signo = 0;
-};  // the request to end, to every live worker (children.h, ask_to_end)
+};
+// The request again, to the groups of live workers that are shells.
 struct SignalShells {
   int signo = 0;
-};                      // the request again, to the groups of live workers that are shells
-struct KillWorkers {};  // SIGKILL to the group of every live worker
+};
+// SIGKILL to the group of every live worker.
+struct KillWorkers {};
+// Tell the rendezvous that a worker of this node failed.
 struct ReportFailure {
   rendezvous::Failure failure;
-};                        // to the rendezvous
-struct ReportSuccess {};  // to the rendezvous
+};
+// Tell the rendezvous that all workers of this node exited 0.
+struct ReportSuccess {};
+// Tell the rendezvous that this node goes. The job ends with it.
 struct LeaveJob {
   rendezvous::Failure reason;
-};  // to the rendezvous; it takes the job with it
+};
+// Everything is over: end what is left, report, end the loop.
 struct Finish {
   int exit_code = 0;
-};  // everything is over: sweep, report, end the loop
+};
 using Action = std::variant<JoinRound, StartWorkers, SignalWorkers, SignalShells, KillWorkers,
                             ReportFailure, ReportSuccess, LeaveJob, Finish>;
 using Actions = std::vector<Action>;

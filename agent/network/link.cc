@@ -27,8 +27,8 @@ Attendance::NewsHandler telling_who_has_the_port(Attendance::NewsHandler news,
     if (nobody_answered) {
       lost->error =
           Error(lost->error.code(),
-                fmt::format("{}; this host could not serve the endpoint itself: {} (is it "
-                            "another program's port?)",
+                fmt::format("{}; this host could not serve the endpoint itself: {} (is it another "
+                            "program's port?)",
                             lost->error.message(), refusal));
     }
     news(std::move(item));

@@ -68,8 +68,8 @@ class Link {
   RendezvousPlan plan_;
   std::string store_host_ = "127.0.0.1";  // where this node's store listens and is reached
   std::string interface_;
-  bool own_name_ =
-      false;  // the endpoint is this host's own name, which its hosts file maps to loopback
+  // The endpoint is this host's own name, which its hosts file maps to loopback.
+  bool own_name_ = false;
   std::optional<StoreAddress> fixed_store_;  // static: this node's store has the endpoint's port
   std::optional<asio::ip::tcp::acceptor> prepared_;
   std::unique_ptr<store::Server> store_;

@@ -85,8 +85,8 @@ class Console {
   void grow_pipe(std::size_t most_bytes) const;
   void give_up();
 
-  asio::posix::stream_descriptor
-      waiter_;      // knows when `own_` takes bytes again; not the owner of its descriptor
+  // Knows when `own_` takes bytes again; not the owner of its descriptor.
+  asio::posix::stream_descriptor waiter_;
   FileHandle own_;  // the console opened anew; none where that is not possible
   int fd_;          // where bytes go: `own_`, else the fd given, which may block
   bool is_terminal_;

@@ -41,8 +41,8 @@ struct ReportFacts {
   int node_rank = 0;
   int attempt = 0;
   int max_restarts = 0;
-  std::vector<ReportedWorker>
-      workers{};  // that ended with a failure, in the order in which that was noticed
+  // That ended with a failure, in the order in which that was noticed.
+  std::vector<ReportedWorker> workers{};
 };
 
 // The worker that the failure began with, as an index of facts.workers: the one that died first,

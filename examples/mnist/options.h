@@ -14,8 +14,8 @@ namespace ddprun::examples {
 enum class ProgressMode : std::uint8_t { kAuto, kAlways, kNever };
 
 struct Options {
-  std::filesystem::path
-      data;  // folder of the four IDX files; empty: the digits that come with the project
+  // Folder of the four IDX files; empty: the digits that come with the project.
+  std::filesystem::path data;
   int epochs = 5;
   int batch_size = 32;  // samples a worker and step
   double lr = 0.05;

@@ -252,8 +252,7 @@ TEST(Listener, ForeignAddressesAndNamesAreRefused) {
   const auto foreign = bind_listener(loop, "192.0.2.1", 29500);
   ASSERT_TRUE(foreign.has_error());
   EXPECT_EQ(foreign.error().message(),
-            "port 29500 on 192.0.2.1: no interface of this host "
-            "has that address");
+            "port 29500 on 192.0.2.1: no interface of this host has that address");
   for (const char* name : {"localhost", "", "127.0.0.1:80"}) {
     const auto named = bind_listener(loop, name, 0);
     ASSERT_TRUE(named.has_error());

@@ -27,8 +27,8 @@ class Meeting {
   virtual Result<void> announce(std::string_view text) = 0;
   virtual Result<std::string> hear() = 0;
 
-  static constexpr std::size_t kTextBytesMax =
-      512;  // an NCCL id in hex is 256, a line of error a little more
+  // An NCCL id in hex is 256, a line of error a little more.
+  static constexpr std::size_t kTextBytesMax = 512;
 };
 
 }  // namespace ddprun::worker

@@ -186,8 +186,7 @@ void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
     if (theirs == mine) continue;
     peers_.abort(fmt::format(
         "sum number {}: rank {} adds {} elements of type {} at byte {}, rank {} adds {} of type {} "
-        "at "
-        "byte {}: the ranks do not run the same model",
+        "at byte {}: the ranks do not run the same model",
         ticket, peers_.rank(), mine.count, static_cast<int>(mine.dtype), mine.offset_bytes, peer,
         theirs.count, static_cast<int>(theirs.dtype), theirs.offset_bytes));
   }
@@ -298,8 +297,7 @@ Result<ShmSegment> open_control(const ShmJob& job, Meeting& meeting) {
   if (header.magic != kControlMagic || header.version != kControlVersion) {
     return Error(ErrorCode::kProtocol,
                  "shared memory " + *name +
-                     " is not this version's control area: all ranks must run "
-                     "the same build");
+                     " is not this version's control area: all ranks must run the same build");
   }
   return control;
 }

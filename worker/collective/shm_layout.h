@@ -19,8 +19,8 @@ inline constexpr std::size_t kLineBytes = 128;
 // memory is a valid Word.
 struct alignas(kLineBytes) Word {
   std::atomic<std::uint32_t> value;
-  std::atomic<std::uint32_t>
-      sleepers;  // processes inside futex_wait: the mover calls the kernel only for them
+  // Processes inside futex_wait: the mover calls the kernel only for them.
+  std::atomic<std::uint32_t> sleepers;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "words are shared between processes");

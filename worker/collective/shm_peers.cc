@@ -152,8 +152,8 @@ void ShmPeers::sleep(Word& word, std::uint32_t target, std::chrono::nanoseconds 
 
 bool ShmPeers::died(std::size_t peer) {
   const pid_t pid = area(peer).pid.load(std::memory_order_acquire);
-  if (pid == 0 || peer == rank_)
-    return false;  // it has not signed in yet: only the deadline can tell
+  // It has not signed in yet: only the deadline can tell.
+  if (pid == 0 || peer == rank_) return false;
   int& pidfd = pidfds_[peer];
   if (pidfd < 0) {
     // By number: the header of glibc 2.36 declares pidfd_open without C linkage.

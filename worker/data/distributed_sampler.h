@@ -18,8 +18,8 @@ constexpr std::size_t kMaxShuffledSamples = 0xFFFFFFFFU / 20;
 struct SamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks; the generator sees the low 32 bits of seed + epoch
-  bool drop_last = false;  // true: leave out the tail that does not fill every rank; false: repeat
-                           // samples from the start
+  // True: leave out the tail that does not fill every rank; false: repeat samples from the start.
+  bool drop_last = false;
 };
 
 class DistributedSampler {

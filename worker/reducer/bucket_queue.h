@@ -17,10 +17,8 @@ class BucketQueue {
   // Forgets the pass: every gradient is awaited again.
   void rearm();
 
-  enum class Mark {
-    kFirst,
-    kAgain
-  };  // kAgain: this gradient was ready before in this pass; nothing changed
+  // Whether a gradient became ready for the first time in this pass. kAgain changed nothing.
+  enum class Mark { kFirst, kAgain };
 
   // Marks a parameter's gradient as ready.
   Mark gradient_ready(std::size_t parameter);

@@ -29,15 +29,14 @@ void check_parameters(const std::vector<NamedTensor>& parameters, const Collecti
         tensor.device() != parameters.front().tensor.device()) {
       throw std::invalid_argument(
           fmt::format("parameter '{}' is on {}, the others on {}, and the collective '{}' works on "
-                      "{}: the whole "
-                      "model must be on one device of that kind",
+                      "{}: the whole model must be on one device of that kind",
                       name, tensor.device().str(), parameters.front().tensor.device().str(),
                       collective.name(), collective.device() == Device::kCuda ? "cuda" : "cpu"));
     }
     if (!summable(tensor.scalar_type()) || tensor.layout() != at::kStrided) {
       throw std::invalid_argument(fmt::format(
-          "parameter '{}' has type {}: only dense parameters of float, double, half and "
-          "bfloat16 can be trained",
+          "parameter '{}' has type {}: only dense parameters of float, double, half and bfloat16 "
+          "can be trained",
           name, c10::toString(tensor.scalar_type())));
     }
   }
@@ -51,8 +50,7 @@ std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
   if (kept.empty()) {
     throw std::invalid_argument(
         "DistributedDataParallel is not needed when a module doesn't have any parameter that "
-        "requires "
-        "a gradient.");
+        "requires a gradient.");
   }
   return kept;
 }

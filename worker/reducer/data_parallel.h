@@ -1,16 +1,15 @@
-// Data-parallel training of one module: every rank holds a copy, computes gradients on its own
-// samples, and finds in
-// `.grad` after backward() their average over all ranks. The semantics, the buckets and the bits of
-// PyTorch 2.11's DistributedDataParallel (with Gloo, on CPU), by default with
-// gradient_as_bucket_view.
+// Data-parallel training of one module. Every rank holds a copy of the module and computes
+// gradients on its own samples. After backward() each rank finds in `.grad` the average over all
+// ranks. The semantics, the buckets and the bits are those of PyTorch 2.11's
+// DistributedDataParallel (with Gloo, on CPU), by default with gradient_as_bucket_view.
 //
 //   Net net;
-//   DataParallel parallel(net.ptr(), *process.collective);  // verifies the model, takes rank 0's
-//   weights torch::optim::SGD optimizer(net->parameters(), 0.01);
+//   DataParallel parallel(net.ptr(), *process.collective);  // checks the model, takes rank 0's weights
+//   torch::optim::SGD optimizer(net->parameters(), 0.01);
 //   ...
 //   optimizer.zero_grad();
 //   auto loss = torch::nll_loss(parallel.forward(net, images), labels);
-//   loss.backward();   // sums travel while it runs; complete when it returns
+//   loss.backward();   // the sums travel while it runs; they are complete when it returns
 //   optimizer.step();
 //
 // Does not wrap the module, own the optimizer or split the data (see DistributedSampler). One
@@ -44,11 +43,11 @@ struct DataParallelOptions {
   std::optional<std::size_t> bucket_cap_bytes;
   // Of the first rebuilt bucket. Unset: bucket_cap_bytes where that is set, else kFirstBucketBytes.
   std::optional<std::size_t> first_bucket_bytes;
-  bool gradient_as_bucket_view =
-      true;  // `.grad` lies in the bucket: no copy back, no second buffer
-  bool broadcast_buffers =
-      true;               // rank 0's buffers (running statistics) before each synchronising forward
-  bool init_sync = true;  // verify the model and take rank 0's state at construction
+  // `.grad` lies in the bucket: no copy back, no second buffer.
+  bool gradient_as_bucket_view = true;
+  // Rank 0's buffers (running statistics) before each synchronising forward.
+  bool broadcast_buffers = true;
+  bool init_sync = true;                // verify the model and take rank 0's state at construction
   bool find_unused_parameters = false;  // refused when true: not built yet
   bool static_graph = false;            // refused when true: not built yet
 };

@@ -65,11 +65,9 @@ void GradientReducer::on_gradient(std::size_t parameter) {
   if (queue_.gradient_ready(parameter) == BucketQueue::Mark::kAgain) {
     throw std::runtime_error(fmt::format(
         "Expected to mark a variable ready only once. Parameter {} got a second gradient in pass "
-        "{} on "
-        "rank {}. Causes: 1) it is used outside of forward(); 2) it is used in several reentrant "
-        "backward passes, as with activation checkpointing; 3) forward() ran twice before "
-        "backward() "
-        "over the same graph.",
+        "{} on rank {}. Causes: 1) it is used outside of forward(); 2) it is used in several "
+        "reentrant backward passes, as with activation checkpointing; 3) forward() ran twice "
+        "before backward() over the same graph.",
         describe({parameter}), pass_, collective_.rank()));
   }
   if (!rebuilt_) ready_order_.push_back(parameter);
@@ -124,11 +122,9 @@ void GradientReducer::check_finished() const {
   const std::vector<std::size_t> missing = queue_.missing();
   throw std::runtime_error(fmt::format(
       "Expected to have finished reduction in the prior iteration before starting a new one. On "
-      "rank "
-      "{}, backward() of pass {} gave no gradient to {} of {} parameters: {}. Every parameter that "
-      "needs a gradient must take part in the loss: use all outputs of forward(), or freeze what "
-      "is "
-      "not trained with requires_grad_(false).",
+      "rank {}, backward() of pass {} gave no gradient to {} of {} parameters: {}. Every parameter "
+      "that needs a gradient must take part in the loss: use all outputs of forward(), or freeze "
+      "what is not trained with requires_grad_(false).",
       collective_.rank(), pass_, missing.size(), buckets_.sizes().size(), describe(missing)));
 }
 

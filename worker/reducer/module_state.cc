@@ -75,8 +75,8 @@ std::string shape_difference(const std::vector<NamedTensor>& parameters,
     }
     if (found.empty()) continue;
     return fmt::format(
-        "[{}]: params[{}] in this process with {} It is '{}' on rank {}: all ranks "
-        "must build the same model.",
+        "[{}]: params[{}] in this process with {} It is '{}' on rank {}: all ranks must build the "
+        "same model.",
         rank, i, found, name, rank);
   }
   return {};

@@ -32,15 +32,15 @@ std::optional<Error> refuse(const WorkerEnv& world, Device device) {
   if (device == Device::kCpu && world.local_world_size != world.world_size) {
     return Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("training on CPU over several hosts is not built yet: {} of {} ranks are "
-                    "on this host (LOCAL_WORLD_SIZE, WORLD_SIZE)",
+        fmt::format("training on CPU over several hosts is not built yet: {} of {} ranks are on "
+                    "this host (LOCAL_WORLD_SIZE, WORLD_SIZE)",
                     world.local_world_size, world.world_size));
   }
   if (!world.use_agent_store) {
     return Error(
         ErrorCode::kInvalidArgument,
-        "no launcher serves a store for this job (TORCHELASTIC_USE_AGENT_STORE is not True): "
-        "start the program with ddprun or torchrun");
+        "no launcher serves a store for this job (TORCHELASTIC_USE_AGENT_STORE is not True): start "
+        "the program with ddprun or torchrun");
   }
   return std::nullopt;
 }

@@ -22,14 +22,14 @@ inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
-  std::chrono::seconds timeout =
-      kCollectiveTimeout;  // of meeting the others, and of each collective afterwards
+  // Of meeting the others, and of each collective afterwards.
+  std::chrono::seconds timeout = kCollectiveTimeout;
 };
 
 // What bootstrap hands to the training program, which owns it.
 struct Process {
-  WorkerEnv
-      world;  // rank, local_rank, world_size, restart_count, run_id, …; a world of one by default
+  // Rank, local_rank, world_size, restart_count, run_id, …; a world of one by default.
+  WorkerEnv world;
   bool launched = false;  // false: started by hand, without a launcher's environment
   std::unique_ptr<Collective> collective;
 };

@@ -68,8 +68,8 @@ TEST(Report, SaysWhatCanBeMissingWhenAProgramCannotBeStarted) {
   ReportFacts one = facts({worker(0, 127)});
   one.workers[0].worker.exit.exec_errno = ENOENT;
   EXPECT_TRUE(has(failure_report(one),
-                  "could not be started: No such file or directory (itself, "
-                  "its #! interpreter or loader)\n"));
+                  "could not be started: No such file or directory (itself, its #! interpreter or "
+                  "loader)\n"));
   one.workers[0].worker.exit.exec_errno = EACCES;
   EXPECT_TRUE(has(failure_report(one), "could not be started: Permission denied\n"));
 }

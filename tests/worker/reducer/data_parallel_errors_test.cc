@@ -85,8 +85,8 @@ TEST(DataParallelErrors, NoticeAReplacedGradient) {
     const auto message =
         message_of([&] { parallel.forward(net, torch::ones({4})).sum().backward(); });
     EXPECT_EQ(
-        message.find("Detected at least one parameter gradient is not the expected DDP bucket "
-                     "view with gradient_as_bucket_view=True."),
+        message.find("Detected at least one parameter gradient is not the expected DDP bucket view "
+                     "with gradient_as_bucket_view=True."),
         0U)
         << message;
     EXPECT_NE(message.find("'second'"), std::string::npos) << message;
