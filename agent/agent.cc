@@ -103,7 +103,7 @@ asio::awaitable<void> Agent::start() {
     // A host that is not known is the rendezvous' failure; a port that cannot be had is ours.
     const Error& why = opened.error();
     perform(why.code() == ErrorCode::kNotFound
-                ? lifecycle_.link_lost({why}, now())
+                ? lifecycle_.session_lost({why}, now())
                 : lifecycle_.give_up({.hostname = hostname_, .message = why.message()}, now()));
     co_return;
   }
@@ -208,19 +208,19 @@ void Agent::perform(const JoinRound& /*action*/) {
   tell(EventState::kRendezvous);
   joining_since_ = now();
   show_waiting();
-  link_->attendance().join({.node_id = node_id_,
-                            .hostname = hostname_,
-                            .local_world_size = config_.worker_count,
-                            .role = config_.role,
-                            .node_rank = config_.rendezvous.kind == RendezvousPlan::Kind::kStatic
-                                             ? config_.rendezvous.node_rank
-                                             : -1,
-                            .store_address = store->host,
-                            .store_port = store->port,
-                            .max_restarts = config_.restarts.max_restarts,
-                            .restart_window = config_.restarts.window,
-                            .backoff = config_.restarts.backoff,
-                            .backoff_max = config_.restarts.backoff_max});
+  link_->session().join({.node_id = node_id_,
+                         .hostname = hostname_,
+                         .local_world_size = config_.worker_count,
+                         .role = config_.role,
+                         .node_rank = config_.rendezvous.kind == RendezvousPlan::Kind::kStatic
+                                          ? config_.rendezvous.node_rank
+                                          : -1,
+                         .store_address = store->host,
+                         .store_port = store->port,
+                         .max_restarts = config_.restarts.max_restarts,
+                         .restart_window = config_.restarts.window,
+                         .backoff = config_.restarts.backoff,
+                         .backoff_max = config_.restarts.backoff_max});
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {
@@ -277,15 +277,15 @@ void Agent::perform(const KillWorkers& /*action*/) {
 }
 
 void Agent::perform(const ReportFailure& action) {
-  link_->attendance().report_failure(lifecycle_.round().number, action.failure);
+  link_->session().report_failure(lifecycle_.round().number, action.failure);
 }
 
 void Agent::perform(const ReportSuccess& /*action*/) {
-  link_->attendance().report_success(lifecycle_.round().number);
+  link_->session().report_success(lifecycle_.round().number);
 }
 
 void Agent::perform(const LeaveJob& action) {
-  if (link_ != nullptr && link_->is_open()) link_->attendance().leave(action.reason);
+  if (link_ != nullptr && link_->is_open()) link_->session().leave(action.reason);
 }
 
 void Agent::perform(const Finish& action) {

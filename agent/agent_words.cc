@@ -39,7 +39,7 @@ void Agent::tell_ending(int exit_code) {
   consoles_.err().begin_line();  // a worker may have died behind a prompt or a progress bar
   say(report);
   // The report tells of this node's workers; a cause that is none of them gets its line.
-  const bool told = !report.empty() && ending.signal == 0 && !ending.link_error &&
+  const bool told = !report.empty() && ending.signal == 0 && !ending.session_error &&
                     (!ending.cause || lifecycle_.is_own_rank(ending.cause->rank));
   if (!told) say(ending_line(ending));
 }

@@ -73,16 +73,16 @@ std::shared_ptr<grpc::Channel> make_channel(const RemoteOptions& options) {
 }
 
 bool is_last(const News& news) {
-  return std::holds_alternative<JobEnded>(news) || std::holds_alternative<LinkLost>(news);
+  return std::holds_alternative<JobEnded>(news) || std::holds_alternative<SessionLost>(news);
 }
 
-// The node's link. Loop's thread only.
-class RemoteLink final : public Attendance {
+// The node's session. Loop's thread only.
+class RemoteSession final : public Session {
  public:
-  RemoteLink(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news);
-  RemoteLink(const RemoteLink&) = delete;
-  RemoteLink& operator=(const RemoteLink&) = delete;
-  ~RemoteLink() override;
+  RemoteSession(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news);
+  RemoteSession(const RemoteSession&) = delete;
+  RemoteSession& operator=(const RemoteSession&) = delete;
+  ~RemoteSession() override;
 
   void join(const NodeSpec& node) override { say(node); }
   void report_failure(std::int64_t round, const Failure& failure) override {
@@ -93,7 +93,7 @@ class RemoteLink final : public Attendance {
 
  private:
   class Call;
-  using SharedBorder = std::shared_ptr<Border<RemoteLink>>;
+  using SharedBorder = std::shared_ptr<Border<RemoteSession>>;
   enum class State { kConnecting, kConnected, kOver };
 
   void say(const Word& word);
@@ -103,7 +103,7 @@ class RemoteLink final : public Attendance {
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
   void tick();
   void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
-                 void (RemoteLink::*act)());
+                 void (RemoteSession::*act)());
   void give_up_connecting();
   void end(ErrorCode code, const std::string& what);
   void deliver(const News& news);
@@ -123,10 +123,10 @@ class RemoteLink final : public Attendance {
   std::shared_ptr<Call> call_;
 };
 
-// One attempt at the stream. Lives until gRPC is done with it (self_) and the link has dropped it
+// One attempt at the stream. Lives until gRPC is done with it (self_) and the session has dropped it
 // (call_).
-class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::ToNode>,
-                               public std::enable_shared_from_this<Call> {
+class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::ToNode>,
+                                  public std::enable_shared_from_this<Call> {
  public:
   explicit Call(SharedBorder border) : border_(std::move(border)) {}
 
@@ -135,7 +135,7 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
     self_ = shared_from_this();
     if (!options.token.empty()) context_.AddMetadata(kTokenMetadata, options.token);
     context_.AddMetadata(kJobMetadata, options.rdzv_id);
-    stub.async()->Attend(&context_, this);
+    stub.async()->OpenSession(&context_, this);
     AddHold();  // until the outbox ended, so that the loop may start reads and writes
     StartRead(&in_);
     StartCall();
@@ -156,14 +156,16 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
   // ---- gRPC's threads ----
   void OnReadDone(bool ok) override {
     if (!ok) return perform(outbox_.abandon());
-    border_->post([self = self_, word = decode(in_)](RemoteLink& link) { link.heard(self, word); });
+    border_->post(
+        [self = self_, word = decode(in_)](RemoteSession& session) { session.heard(self, word); });
     StartRead(&in_);  // at once: gRPC tells the end of a stream only when nothing is left to read
   }
   void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
   void OnDone(const grpc::Status& status) override {
     const auto done = done_;  // held here: the waiter may destroy us before set_value() returns
-    border_->post(
-        [self = std::move(self_), status](RemoteLink& link) { link.finished(self, status); });
+    border_->post([self = std::move(self_), status](RemoteSession& session) {
+      session.finished(self, status);
+    });
     done->set_value();
   }
 
@@ -184,25 +186,25 @@ class RemoteLink::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::
   std::shared_ptr<Call> self_;
 };
 
-RemoteLink::RemoteLink(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news)
+RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news)
     : options_(std::move(options)),
       news_(std::move(news)),
-      border_(std::make_shared<Border<RemoteLink>>(loop, *this)),
+      border_(std::make_shared<Border<RemoteSession>>(loop, *this)),
       deadline_(loop),
       pace_(loop) {
   if (const auto error = check(options_)) {
-    border_->post([error](RemoteLink& link) {
-      link.state_ = State::kOver;
-      link.deliver(LinkLost{*error});
+    border_->post([error](RemoteSession& session) {
+      session.state_ = State::kOver;
+      session.deliver(SessionLost{*error});
     });
     return;
   }
   stub_ = v1::Rendezvous::NewStub(make_channel(options_));
-  set_timer(deadline_, options_.read_timeout, &RemoteLink::give_up_connecting);
+  set_timer(deadline_, options_.read_timeout, &RemoteSession::give_up_connecting);
   attempt();
 }
 
-RemoteLink::~RemoteLink() {
+RemoteSession::~RemoteSession() {
   border_->close();
   if (!call_) return;
   if (!left_) call_->cut();  // else a host that is slow to read would not find our last word
@@ -210,14 +212,14 @@ RemoteLink::~RemoteLink() {
   keep_for_ever(std::move(call_));
 }
 
-void RemoteLink::keep_for_ever(std::shared_ptr<Call> call) {
+void RemoteSession::keep_for_ever(std::shared_ptr<Call> call) {
   static auto* const kept = new std::vector<std::shared_ptr<Call>>;
   kept->push_back(std::move(call));
 }
 
 // Until the host hears it, a Leave may be overtaken by the end of this process or by a cancelled
 // stream. The end of the stream is the host's receipt.
-void RemoteLink::leave(const Failure& reason) {
+void RemoteSession::leave(const Failure& reason) {
   const State before = std::exchange(state_, State::kOver);
   deadline_.cancel();
   pace_.cancel();
@@ -228,24 +230,25 @@ void RemoteLink::leave(const Failure& reason) {
   call_->wait_done(options_.leave_limit);
 }
 
-void RemoteLink::say(const Word& word) {
+void RemoteSession::say(const Word& word) {
   if (state_ == State::kConnecting) unsent_.push_back(encode(word));
   if (state_ == State::kConnected) call_->send(encode(word));
 }
 
-void RemoteLink::attempt() {
+void RemoteSession::attempt() {
   call_ = std::make_shared<Call>(border_);
   call_->start(*stub_, options_);
 }
 
-void RemoteLink::connected() {
+void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
   for (v1::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
-  set_timer(pace_, options_.beat_every, &RemoteLink::tick);
+  set_timer(pace_, options_.beat_every, &RemoteSession::tick);
 }
 
-void RemoteLink::heard(const std::shared_ptr<Call>& call, const Result<std::optional<News>>& word) {
+void RemoteSession::heard(const std::shared_ptr<Call>& call,
+                          const Result<std::optional<News>>& word) {
   if (call != call_ || state_ == State::kOver) return;
   quiet_ticks_ = 0;
   if (!word) return end(ErrorCode::kProtocol, word.error().message());
@@ -253,7 +256,7 @@ void RemoteLink::heard(const std::shared_ptr<Call>& call, const Result<std::opti
   if (*word) deliver(**word);
 }
 
-void RemoteLink::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
+void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
   if (call != call_ || state_ == State::kOver) return;
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
   if (state_ == State::kConnected)
@@ -262,7 +265,7 @@ void RemoteLink::finished(const std::shared_ptr<Call>& call, const grpc::Status&
         "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()));
   if (unreachable) {
     last_problem_ = status.error_message();
-    return set_timer(pace_, kRetryEvery, &RemoteLink::attempt);
+    return set_timer(pace_, kRetryEvery, &RemoteSession::attempt);
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
     return end(ErrorCode::kProtocol, "the peer speaks another version of the protocol");
@@ -274,16 +277,16 @@ void RemoteLink::finished(const std::shared_ptr<Call>& call, const grpc::Status&
                   status.error_message()));
 }
 
-void RemoteLink::tick() {
+void RemoteSession::tick() {
   if (++quiet_ticks_ > options_.silence_ticks)
     return end(ErrorCode::kUnavailable,
                fmt::format("the host was silent for {} s",
                            seconds(options_.beat_every * options_.silence_ticks)));
   if (call_->idle()) call_->send(encode(Beat{}));
-  set_timer(pace_, options_.beat_every, &RemoteLink::tick);
+  set_timer(pace_, options_.beat_every, &RemoteSession::tick);
 }
 
-void RemoteLink::give_up_connecting() {
+void RemoteSession::give_up_connecting() {
   if (state_ != State::kConnecting) return;
   std::string what =
       fmt::format("nobody answered within read_timeout={} s", seconds(options_.read_timeout));
@@ -291,22 +294,22 @@ void RemoteLink::give_up_connecting() {
   end(ErrorCode::kTimedOut, what);
 }
 
-void RemoteLink::set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
-                           void (RemoteLink::*act)()) {
+void RemoteSession::set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
+                              void (RemoteSession::*act)()) {
   timer.expires_after(after);
   timer.async_wait([border = border_, act](const boost::system::error_code& error) {
-    RemoteLink* const link = border->owner();
-    if (!error && link != nullptr && link->state_ != State::kOver) (link->*act)();
+    RemoteSession* const session = border->owner();
+    if (!error && session != nullptr && session->state_ != State::kOver) (session->*act)();
   });
 }
 
-void RemoteLink::end(ErrorCode code, const std::string& what) {
+void RemoteSession::end(ErrorCode code, const std::string& what) {
   if (call_) call_->cut();
-  deliver(LinkLost{{code, "rendezvous at " + endpoint(options_) + ": " + what}});
+  deliver(SessionLost{{code, "rendezvous at " + endpoint(options_) + ": " + what}});
 }
 
-// The handler may destroy the link: nothing is touched after it.
-void RemoteLink::deliver(const News& news) {
+// The handler may destroy the session: nothing is touched after it.
+void RemoteSession::deliver(const News& news) {
   if (is_last(news)) {
     state_ = State::kOver;
     deadline_.cancel();
@@ -318,9 +321,9 @@ void RemoteLink::deliver(const News& news) {
 
 }  // namespace
 
-std::unique_ptr<Attendance> attend_remotely(boost::asio::io_context& loop, RemoteOptions options,
-                                            Attendance::NewsHandler news) {
-  return std::make_unique<RemoteLink>(loop, std::move(options), std::move(news));
+std::unique_ptr<Session> open_remote_session(boost::asio::io_context& loop, RemoteOptions options,
+                                             Session::NewsHandler news) {
+  return std::make_unique<RemoteSession>(loop, std::move(options), std::move(news));
 }
 
 }  // namespace ddprun::rendezvous

@@ -1,5 +1,5 @@
-// A node's link to a rendezvous in another process: the Attendance over gRPC. Connects, and tries
-// again while the host is not up yet; once connected a broken or silent link is final (LinkLost).
+// A node's session to a rendezvous in another process: the Session over gRPC. Connects, and tries
+// again while the host is not up yet; once connected a broken or silent session is final (SessionLost).
 // Used on the loop's thread; gRPC's threads enter it by post and nothing else.
 #pragma once
 
@@ -28,11 +28,11 @@ struct RemoteOptions {
   std::chrono::milliseconds leave_limit = kLeaveLimit;
 };
 
-// Starts to connect at once; join() and the rest may be called before it is connected. LinkLost
+// Starts to connect at once; join() and the rest may be called before it is connected. SessionLost
 // says what was tried: kTimedOut (nobody answered within read_timeout), kUnavailable (connection
-// broke, host silent), kRejected (token, job id, rank), kProtocol. Destroying the link in any state
-// takes no time; the host then counts this node as lost, unless it left. `loop` outlives the link.
-std::unique_ptr<Attendance> attend_remotely(boost::asio::io_context& loop, RemoteOptions options,
-                                            Attendance::NewsHandler news);
+// broke, host silent), kRejected (token, job id, rank), kProtocol. Destroying the session in any state
+// takes no time; the host then counts this node as lost, unless it left. `loop` outlives the session.
+std::unique_ptr<Session> open_remote_session(boost::asio::io_context& loop, RemoteOptions options,
+                                             Session::NewsHandler news);
 
 }  // namespace ddprun::rendezvous

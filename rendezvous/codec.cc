@@ -194,7 +194,7 @@ v1::ToNode encode(const News& news) {
         message.mutable_ended()->set_succeeded(ended.succeeded);
         *message.mutable_ended()->mutable_cause() = encode_failure(ended.cause);
       },
-      [&](const LinkLost& lost) {
+      [&](const SessionLost& lost) {
         message.mutable_refused()->set_code(static_cast<std::int32_t>(lost.error.code()));
         message.mutable_refused()->set_message(cut(lost.error.message(), kMaxTextBytes));
       }};
@@ -248,7 +248,7 @@ Result<std::optional<News>> decode(const v1::ToNode& message) {
     }
     case v1::ToNode::kRefused:
       return std::optional<News>(
-          LinkLost{{decode_code(message.refused().code()), message.refused().message()}});
+          SessionLost{{decode_code(message.refused().code()), message.refused().message()}});
     case v1::ToNode::kBeat:
       return std::optional<News>();
     case v1::ToNode::KIND_NOT_SET:

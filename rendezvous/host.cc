@@ -16,13 +16,13 @@ Time now() { return std::chrono::steady_clock::now(); }
 
 // One node's side of the table. Its handler lives in the host's map, so that closing it silences
 // deliveries under way.
-class Host::Link final : public Attendance {
+class Host::LocalSession final : public Session {
  public:
-  Link(Host& host, LinkId id, Observed observed)
+  LocalSession(Host& host, SessionId id, Observed observed)
       : host_(host), id_(id), observed_(std::move(observed)) {}
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
-  ~Link() override { host_.close(id_); }
+  LocalSession(const LocalSession&) = delete;
+  LocalSession& operator=(const LocalSession&) = delete;
+  ~LocalSession() override { host_.close(id_); }
 
   void join(const NodeSpec& node) override {
     host_.perform(host_.membership_.joined(id_, node, observed_, now()));
@@ -39,7 +39,7 @@ class Host::Link final : public Attendance {
 
  private:
   Host& host_;
-  const LinkId id_;
+  const SessionId id_;
   const Observed observed_;
 };
 
@@ -48,20 +48,19 @@ Host::Host(boost::asio::io_context& loop, const Policy& policy)
 
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 
-std::unique_ptr<Attendance> Host::attend(Attendance::NewsHandler news, Observed observed) {
-  return open({std::make_shared<Attendance::NewsHandler>(std::move(news)), false},
+std::unique_ptr<Session> Host::open_session(Session::NewsHandler news, Observed observed) {
+  return open({std::make_shared<Session::NewsHandler>(std::move(news)), false},
               std::move(observed));
 }
 
-std::unique_ptr<Attendance> Host::attend_at_once(Attendance::NewsHandler news, Observed observed) {
-  return open({std::make_shared<Attendance::NewsHandler>(std::move(news)), true},
-              std::move(observed));
+std::unique_ptr<Session> Host::open_direct_session(Session::NewsHandler news, Observed observed) {
+  return open({std::make_shared<Session::NewsHandler>(std::move(news)), true}, std::move(observed));
 }
 
-std::unique_ptr<Attendance> Host::open(Reader reader, Observed observed) {
-  const LinkId id = ++last_id_;
+std::unique_ptr<Session> Host::open(Reader reader, Observed observed) {
+  const SessionId id = ++last_id_;
   readers_.emplace(id, std::move(reader));
-  return std::make_unique<Link>(*this, id, std::move(observed));
+  return std::make_unique<LocalSession>(*this, id, std::move(observed));
 }
 
 void Host::perform(const Outcome& outcome) {
@@ -73,16 +72,16 @@ void Host::perform(const Outcome& outcome) {
 
 void Host::publish(const Publication& published) {
   if (before_publish) before_publish(published.round);
-  for (int seat = 0; const LinkId link : published.links)
-    deliver(link, RoundPublished{published.round, seat++});
+  for (int seat = 0; const SessionId session : published.sessions)
+    deliver(session, RoundPublished{published.round, seat++});
 }
 
-void Host::deliver(LinkId to, News news) {
+void Host::deliver(SessionId to, News news) {
   const auto found = readers_.find(to);
   if (found == readers_.end()) return;
   if (found->second.at_once) return (*found->second.news)(std::move(news));
   boost::asio::post(loop_, [to = std::weak_ptr(found->second.news), news = std::move(news)] {
-    // Held for the call: the handler may destroy its own link.
+    // Held for the call: the handler may destroy its own session.
     if (const auto handler = to.lock()) (*handler)(news);
   });
 }
@@ -103,9 +102,9 @@ void Host::set_timer() {
   });
 }
 
-void Host::close(LinkId id) {
+void Host::close(SessionId id) {
   readers_.erase(id);
-  perform(membership_.link_lost(id, now()));
+  perform(membership_.session_lost(id, now()));
 }
 
 }  // namespace ddprun::rendezvous

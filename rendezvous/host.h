@@ -1,5 +1,5 @@
 // The job's rendezvous in this process: Membership with a clock, one timer and real nodes.
-// In-process nodes attend() here; service.h lets remote ones in through the same call. No socket,
+// In-process nodes open_session() here; service.h lets remote ones in through the same call. No socket,
 // no gRPC: a standalone job pays for neither. On the loop's thread only; made by the agent (or a
 // daemon) that hosts the job.
 #pragma once
@@ -18,7 +18,7 @@ namespace ddprun::rendezvous {
 
 class Host {
  public:
-  // `loop` outlives the host; the host outlives every Attendance it gave out.
+  // `loop` outlives the host; the host outlives every Session it gave out.
   Host(boost::asio::io_context& loop, const Policy& policy);
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
@@ -29,40 +29,40 @@ class Host {
   // back into the host.
   std::function<void(const Round&)> before_publish;
 
-  // A node's link. Destroying it without leave() means that the node is gone (as a broken
-  // connection does). `news` may destroy the link. The default is the node in the host's own
+  // A node's session. Destroying it without leave() means that the node is gone (as a broken
+  // connection does). `news` may destroy the session. The default is the node in the host's own
   // process.
-  std::unique_ptr<Attendance> attend(Attendance::NewsHandler news,
-                                     Observed observed = {"127.0.0.1"});
+  std::unique_ptr<Session> open_session(Session::NewsHandler news,
+                                        Observed observed = {"127.0.0.1"});
 
-  // As attend(), but `news` is called from inside the call that caused it, so that what one node
+  // As open_session(), but `news` is called from inside the call that caused it, so that what one node
   // says is on its way to the others when the call returns, even if this process ends right after.
-  // `news` must neither call the host nor destroy a link. For service.h.
-  std::unique_ptr<Attendance> attend_at_once(Attendance::NewsHandler news, Observed observed);
+  // `news` must neither call the host nor destroy a session. For service.h.
+  std::unique_ptr<Session> open_direct_session(Session::NewsHandler news, Observed observed);
 
  private:
-  class Link;
+  class LocalSession;
   struct Reader {
-    // Shared with nobody but deliveries under way, which hold it weakly: a closed link hears
+    // Shared with nobody but deliveries under way, which hold it weakly: a closed session hears
     // nothing more.
-    std::shared_ptr<Attendance::NewsHandler> news;
+    std::shared_ptr<Session::NewsHandler> news;
     bool at_once = false;
   };
 
-  std::unique_ptr<Attendance> open(Reader reader, Observed observed);
+  std::unique_ptr<Session> open(Reader reader, Observed observed);
   void perform(const Outcome& outcome);
   void publish(const Publication& published);
-  void deliver(LinkId to, News news);
+  void deliver(SessionId to, News news);
   void set_timer();
-  void close(LinkId id);
+  void close(SessionId id);
 
   boost::asio::io_context& loop_;
   Membership membership_;
   boost::asio::steady_timer timer_;
   Time timer_at_ = Time::max();
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // watched by the timer
-  LinkId last_id_ = 0;
-  std::map<LinkId, Reader> readers_;
+  SessionId last_id_ = 0;
+  std::map<SessionId, Reader> readers_;
 };
 
 }  // namespace ddprun::rendezvous

@@ -66,9 +66,10 @@ Membership::Membership(Policy policy) : policy_(policy), budget_(policy.jitter_s
 
 // ---- events ----
 
-Outcome Membership::joined(LinkId link, const NodeSpec& spec, const Observed& observed, Time now) {
+Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observed& observed,
+                           Time now) {
   Outcome outcome;
-  const auto [found, is_new] = members_.try_emplace(link);
+  const auto [found, is_new] = members_.try_emplace(session);
   Member& member = found->second;
   if (is_new) {
     member.arrival = ++arrivals_;
@@ -81,13 +82,13 @@ Outcome Membership::joined(LinkId link, const NodeSpec& spec, const Observed& ob
   if (out_of_turn) {
     error = Error(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
   } else {
-    error = objection(link, spec);
+    error = objection(session, spec);
   }
   if (error) {
     member.standing = Standing::kDismissed;
-    outcome.letters.push_back({link, LinkLost{*error}});
+    outcome.letters.push_back({session, SessionLost{*error}});
   } else {
-    member.entrant = {link, spec, observed};
+    member.entrant = {session, spec, observed};
     member.standing = is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting;
   }
   if (breaks_round) break_round(lost_node(member.entrant.spec, member.seat), now, outcome);
@@ -95,17 +96,18 @@ Outcome Membership::joined(LinkId link, const NodeSpec& spec, const Observed& ob
   return outcome;
 }
 
-Outcome Membership::failed(LinkId link, std::int64_t round, const Failure& failure, Time now) {
+Outcome Membership::failed(SessionId session, std::int64_t round, const Failure& failure,
+                           Time now) {
   Outcome outcome;
-  if (!speaks_of_this_round(find(link), round)) return outcome;
+  if (!speaks_of_this_round(find(session), round)) return outcome;
   break_round(failure, now, outcome);
   settle(outcome, now);
   return outcome;
 }
 
-Outcome Membership::succeeded(LinkId link, std::int64_t round, Time now) {
+Outcome Membership::succeeded(SessionId session, std::int64_t round, Time now) {
   Outcome outcome;
-  Member* member = find(link);
+  Member* member = find(session);
   if (!speaks_of_this_round(member, round)) return outcome;
   member->standing = Standing::kSucceeded;
   if (count(Standing::kRunning) == 0) end_job({.succeeded = true, .cause = {}}, outcome);
@@ -113,9 +115,9 @@ Outcome Membership::succeeded(LinkId link, std::int64_t round, Time now) {
   return outcome;
 }
 
-Outcome Membership::left(LinkId link, const Failure& reason, Time now) {
+Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   Outcome outcome;
-  Member* member = find(link);
+  Member* member = find(session);
   if (member == nullptr || member->standing == Standing::kDismissed) return outcome;
   const bool alone = member->standing == Standing::kSpare;
   member->standing = Standing::kDismissed;
@@ -124,9 +126,9 @@ Outcome Membership::left(LinkId link, const Failure& reason, Time now) {
   return outcome;
 }
 
-Outcome Membership::link_lost(LinkId link, Time now) {
+Outcome Membership::session_lost(SessionId session, Time now) {
   Outcome outcome;
-  const auto found = members_.find(link);
+  const auto found = members_.find(session);
   if (found == members_.end()) return outcome;
   Member& member = found->second;
   if (member.standing == Standing::kSucceeded) {
@@ -150,8 +152,8 @@ Outcome Membership::tick(Time now) {
 
 // ---- who is here ----
 
-Membership::Member* Membership::find(LinkId link) {
-  const auto found = members_.find(link);
+Membership::Member* Membership::find(SessionId session) {
+  const auto found = members_.find(session);
   return found == members_.end() ? nullptr : &found->second;
 }
 
@@ -165,16 +167,16 @@ int Membership::count(Standing standing) const {
       members_, [&](const auto& entry) { return entry.second.standing == standing; }));
 }
 
-std::vector<LinkId> Membership::by_arrival(Standing standing) const {
-  std::vector<LinkId> links;
-  for (const auto& [link, member] : members_)
-    if (member.standing == standing) links.push_back(link);
-  std::ranges::sort(links, {}, [&](LinkId link) { return members_.at(link).arrival; });
-  return links;
+std::vector<SessionId> Membership::by_arrival(Standing standing) const {
+  std::vector<SessionId> sessions;
+  for (const auto& [session, member] : members_)
+    if (member.standing == standing) sessions.push_back(session);
+  std::ranges::sort(sessions, {}, [&](SessionId session) { return members_.at(session).arrival; });
+  return sessions;
 }
 
 // Why `spec` cannot be in this job at all.
-std::optional<Error> Membership::objection(LinkId link, const NodeSpec& spec) const {
+std::optional<Error> Membership::objection(SessionId session, const NodeSpec& spec) const {
   if (phase_ == Phase::kEnded)
     return Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_);
   if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
@@ -189,7 +191,7 @@ std::optional<Error> Membership::objection(LinkId link, const NodeSpec& spec) co
   if (std::ssize(members_) > kMaxNodes)
     return Error(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxNodes));
   for (const auto& [other, member] : members_) {
-    if (other == link || !member.listens()) continue;
+    if (other == session || !member.listens()) continue;
     if (auto error = clash(member.entrant.spec, spec)) return error;
   }
   return std::nullopt;
@@ -226,9 +228,9 @@ void Membership::settle(Outcome& outcome, Time now) {
 void Membership::promote_spares() {
   int free_seats = policy_.max_nodes - count(Standing::kWaiting) - count(Standing::kStopping);
   if (free_seats <= 0) return;
-  for (const LinkId link : by_arrival(Standing::kSpare)) {
+  for (const SessionId session : by_arrival(Standing::kSpare)) {
     if (free_seats-- == 0) return;
-    members_.at(link).standing = Standing::kWaiting;
+    members_.at(session).standing = Standing::kWaiting;
   }
 }
 
@@ -242,15 +244,15 @@ void Membership::update_times(Time now) {
 
 void Membership::publish(Time now, Outcome& outcome) {
   std::vector<Entrant> arrivals;
-  for (const LinkId link : by_arrival(Standing::kWaiting))
-    arrivals.push_back(members_.at(link).entrant);
+  for (const SessionId session : by_arrival(Standing::kWaiting))
+    arrivals.push_back(members_.at(session).entrant);
   const std::vector<Entrant> entrants = order_of_seats(std::move(arrivals));
   Publication publication{make_round(++round_number_, budget_.restarts(), entrants), {}};
   for (int seat = 0; const Entrant& entrant : entrants) {
-    Member& member = members_.at(entrant.link);
+    Member& member = members_.at(entrant.session);
     member.standing = Standing::kRunning;
     member.seat = seat++;
-    publication.links.push_back(entrant.link);
+    publication.sessions.push_back(entrant.session);
   }
   set_budget(entrants, now, outcome);
   outcome.published = std::move(publication);
@@ -282,10 +284,10 @@ void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
   if (!budget_.take(now)) return end_job({.succeeded = false, .cause = cause}, outcome);
   phase_ = Phase::kGathering;
   std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
-  for (auto& [link, member] : members_) {
+  for (auto& [session, member] : members_) {
     if (!member.in_round()) continue;
     member.standing = Standing::kStopping;
-    outcome.letters.push_back({link, RoundBroken{round_number_, cause}});
+    outcome.letters.push_back({session, RoundBroken{round_number_, cause}});
   }
 }
 
@@ -295,10 +297,10 @@ void Membership::give_up(Outcome& outcome) {
                   policy_.min_nodes, seconds(policy_.join_timeout));
   const Error error(ErrorCode::kTimedOut, "rendezvous: " + end_text_);
   phase_ = Phase::kEnded;
-  for (auto& [link, member] : members_) {
+  for (auto& [session, member] : members_) {
     if (!member.listens()) continue;
     member.standing = Standing::kDismissed;
-    outcome.letters.push_back({link, LinkLost{error}});
+    outcome.letters.push_back({session, SessionLost{error}});
   }
 }
 
@@ -306,10 +308,10 @@ void Membership::end_job(const JobEnded& end, Outcome& outcome) {
   phase_ = Phase::kEnded;
   end_text_ = end_text(end);
   std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
-  for (auto& [link, member] : members_) {
+  for (auto& [session, member] : members_) {
     if (!member.listens()) continue;
     member.standing = Standing::kDismissed;
-    outcome.letters.push_back({link, end});
+    outcome.letters.push_back({session, end});
   }
 }
 

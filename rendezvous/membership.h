@@ -1,6 +1,6 @@
 // The one state machine of a job: who is in, when a round starts, what breaks it, how the job ends.
 // Pure: no I/O, no clock; an event and `now` go in, letters to the nodes come out. It does not know
-// how a node is connected: a node is a LinkId that the shell (host.h) made up and never uses twice.
+// how a node is connected: a node is a SessionId that the shell (host.h) made up and never uses twice.
 //
 //   gathering --(enough nodes)--> running --(all succeeded)--> ended
 //       ^                            |
@@ -68,20 +68,20 @@ Decision decide(const Roster& roster, const Policy& policy, Time now);
 
 // One piece of news for one node.
 struct Letter {
-  LinkId to;
+  SessionId to;
   News news;
 };
 
-// A round to start: links[i] is told RoundPublished{round, i}. One copy, since its size grows with
+// A round to start: sessions[i] is told RoundPublished{round, i}. One copy, since its size grows with
 // the nodes.
 struct Publication {
   Round round;
-  std::vector<LinkId> links;
+  std::vector<SessionId> sessions;
 };
 
 // What the shell must now do: first let the round's host prepare for what is published (before any
 // node starts workers for it), then tell its nodes, then send the letters, in order. A node that
-// got JobEnded or LinkLost gets nothing after it.
+// got JobEnded or SessionLost gets nothing after it.
 struct Outcome {
   std::optional<Publication> published;
   std::vector<Letter> letters;     // no RoundPublished among them
@@ -93,21 +93,21 @@ class Membership {
   // REQUIRES 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes.
   explicit Membership(Policy policy);
 
-  // `link` asks for a seat in the next round: a new node, or one of the broken round whose workers
+  // `session` asks for a seat in the next round: a new node, or one of the broken round whose workers
   // are gone. A node too many waits as a spare until a seat is free. A node that cannot be (its
-  // rank is taken, the job is over) gets LinkLost.
-  Outcome joined(LinkId link, const NodeSpec& spec, const Observed& observed, Time now);
+  // rank is taken, the job is over) gets SessionLost.
+  Outcome joined(SessionId session, const NodeSpec& spec, const Observed& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; the rest
   // change nothing.
-  Outcome failed(LinkId link, std::int64_t round, const Failure& failure, Time now);
+  Outcome failed(SessionId session, std::int64_t round, const Failure& failure, Time now);
   // All workers of that node's `round` exited 0.
-  Outcome succeeded(LinkId link, std::int64_t round, Time now);
+  Outcome succeeded(SessionId session, std::int64_t round, Time now);
   // The node goes and takes the job with it; a spare goes alone.
-  Outcome left(LinkId link, const Failure& reason, Time now);
-  // The node is unreachable, for good: the last event of a link, and the one that makes us forget
+  Outcome left(SessionId session, const Failure& reason, Time now);
+  // The node is unreachable, for good: the last event of a session, and the one that makes us forget
   // it. A node whose workers had all succeeded keeps that success; the loss of any other node of a
   // running round is a failure of it.
-  Outcome link_lost(LinkId link, Time now);
+  Outcome session_lost(SessionId session, Time now);
   // Time passed; call at look_again_at().
   Outcome tick(Time now);
 
@@ -134,7 +134,7 @@ class Membership {
     Standing standing = Standing::kSpare;
     std::uint64_t arrival = 0;  // order of first joins, kept over restarts
     int seat = -1;              // in the last round it was in
-    bool gone = false;          // its link was lost after its success
+    bool gone = false;          // its session was lost after its success
 
     bool in_round() const {
       return standing == Standing::kRunning || standing == Standing::kSucceeded;
@@ -142,11 +142,11 @@ class Membership {
     bool listens() const { return standing != Standing::kDismissed && !gone; }
   };
 
-  Member* find(LinkId link);
+  Member* find(SessionId session);
   bool speaks_of_this_round(const Member* member, std::int64_t round) const;
   int count(Standing standing) const;
-  std::vector<LinkId> by_arrival(Standing standing) const;
-  std::optional<Error> objection(LinkId link, const NodeSpec& spec) const;
+  std::vector<SessionId> by_arrival(Standing standing) const;
+  std::optional<Error> objection(SessionId session, const NodeSpec& spec) const;
 
   void settle(Outcome& outcome, Time now);
   void promote_spares();
@@ -159,8 +159,8 @@ class Membership {
 
   const Policy policy_;
   Phase phase_ = Phase::kGathering;
-  // Erased by link_lost(); those `gone` when their round is over.
-  std::map<LinkId, Member> members_;
+  // Erased by session_lost(); those `gone` when their round is over.
+  std::map<SessionId, Member> members_;
   std::uint64_t arrivals_ = 0;
   std::int64_t round_number_ = 0;
   RestartBudget budget_;

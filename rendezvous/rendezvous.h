@@ -1,5 +1,5 @@
-// The words of the rendezvous and a node's link to it. Plain types and one interface; no I/O here.
-// The agent programs against Attendance and does not know whether the rendezvous is in its own
+// The words of the rendezvous and a node's session to it. Plain types and one interface; no I/O here.
+// The agent programs against Session and does not know whether the rendezvous is in its own
 // process or across the network.
 #pragma once
 
@@ -95,26 +95,26 @@ struct JobEnded {
   bool succeeded = false;
   Failure cause;  // when not succeeded
 };
-// The link is gone for good: host unreachable, join timed out, refused. Nothing follows.
-struct LinkLost {
+// The session is gone for good: host unreachable, join timed out, refused. Nothing follows.
+struct SessionLost {
   Error error;
 };
-using News = std::variant<RoundPublished, RoundBroken, JobEnded, LinkLost>;
+using News = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost>;
 
-// One node's link to the rendezvous. Used on the loop's thread; news arrive there too, never from
+// One node's session to the rendezvous. Used on the loop's thread; news arrive there too, never from
 // inside a call of this interface (they are posted), so a caller may change its state after any of
 // these calls.
-class Attendance {
+class Session {
  public:
   using NewsHandler = std::function<void(News)>;
 
-  Attendance() = default;
-  Attendance(const Attendance&) = delete;
-  Attendance& operator=(const Attendance&) = delete;
-  virtual ~Attendance() = default;
+  Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  virtual ~Session() = default;
 
   // Asks to be in the next round. All workers of the node's previous round must be gone. Answered
-  // by RoundPublished, JobEnded or LinkLost.
+  // by RoundPublished, JobEnded or SessionLost.
   virtual void join(const NodeSpec& node) = 0;
   // A worker of `round` failed. Answered by RoundBroken (a restart was granted and is the same for
   // all nodes) or by JobEnded. May be called while the other workers are still being stopped.

@@ -23,11 +23,11 @@ struct Observed {
 };
 
 // Names a node's connection; made up by the shell, never used twice.
-using LinkId = std::uint64_t;
+using SessionId = std::uint64_t;
 
 // A node that will be in the round.
 struct Entrant {
-  LinkId link = 0;
+  SessionId session = 0;
   NodeSpec spec;
   Observed observed;
 };

@@ -82,7 +82,7 @@ class Refusal final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode> {
 
 }  // namespace
 
-// What the loop knows of the streams: each is an Attendance of the host. Loop's thread only.
+// What the loop knows of the streams: each is an Session of the host. Loop's thread only.
 class Service::Streams {
  public:
   Streams(boost::asio::io_context& loop, Host& host, ServiceOptions options);
@@ -98,7 +98,7 @@ class Service::Streams {
   using SharedBorder = std::shared_ptr<Border<Streams>>;
   struct Node {
     std::shared_ptr<Stream> stream;
-    std::unique_ptr<Attendance> attendance;
+    std::unique_ptr<Session> session;
     int quiet_ticks = 0;
   };
 
@@ -200,7 +200,7 @@ class Service::Streams::Acceptor final : public v1::Rendezvous::CallbackService 
   Acceptor(SharedBorder border, ServiceOptions options)
       : border_(std::move(border)), options_(std::move(options)) {}
 
-  grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>* Attend(
+  grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>* OpenSession(
       grpc::CallbackServerContext* context) override {
     if (const grpc::Status status = check(*context, options_); !status.ok()) {
       border_->post([peer = context->peer(), reason = reason_to_log(status)](Streams& streams) {
@@ -266,12 +266,12 @@ void Service::Streams::opened(const std::shared_ptr<Stream>& stream, const std::
   Stream* const key = stream.get();
   connections_.let_in(peer);
   if (nodes_.size() >= kMaxStreams) {
-    stream->send(encode(LinkLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
+    stream->send(encode(SessionLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
     return stream->close();
   }
-  auto attendance = host_.attend_at_once([this, key](const News& news) { deliver(key, news); },
-                                         connections_.observed(peer));
-  nodes_.emplace(key, Node{stream, std::move(attendance)});
+  auto session = host_.open_direct_session([this, key](const News& news) { deliver(key, news); },
+                                           connections_.observed(peer));
+  nodes_.emplace(key, Node{stream, std::move(session)});
   schedule_tick();
 }
 
@@ -280,11 +280,11 @@ void Service::Streams::heard(const std::shared_ptr<Stream>& stream, const Result
   if (found == nodes_.end()) return;
   if (!word) {
     log::warning("rendezvous: a node's message makes no sense: " + word.error().message());
-    return deliver(stream.get(), LinkLost{word.error()});
+    return deliver(stream.get(), SessionLost{word.error()});
   }
   found->second.quiet_ticks = 0;
   if (const auto* leave = std::get_if<Leave>(&*word)) {
-    found->second.attendance->leave(leave->reason);
+    found->second.session->leave(leave->reason);
     nodes_.erase(found);
     return stream->close();  // which is the receipt that the node waits for
   }
@@ -293,11 +293,11 @@ void Service::Streams::heard(const std::shared_ptr<Stream>& stream, const Result
 }
 
 void Service::Streams::obey(Node& node, const Word& word) {
-  Attendance& attendance = *node.attendance;
-  if (const auto* spec = std::get_if<NodeSpec>(&word)) attendance.join(*spec);
+  Session& session = *node.session;
+  if (const auto* spec = std::get_if<NodeSpec>(&word)) session.join(*spec);
   if (const auto* failed = std::get_if<WorkerFailed>(&word))
-    attendance.report_failure(failed->round, failed->failure);
-  if (const auto* done = std::get_if<NodeSucceeded>(&word)) attendance.report_success(done->round);
+    session.report_failure(failed->round, failed->failure);
+  if (const auto* done = std::get_if<NodeSucceeded>(&word)) session.report_success(done->round);
 }
 
 // Called from inside host calls, so it only sends; a node that heard its last is forgotten
@@ -305,7 +305,7 @@ void Service::Streams::obey(Node& node, const Word& word) {
 void Service::Streams::deliver(Stream* stream, const News& news) {
   stream->send(encode(news));
   const bool last =
-      std::holds_alternative<JobEnded>(news) || std::holds_alternative<LinkLost>(news);
+      std::holds_alternative<JobEnded>(news) || std::holds_alternative<SessionLost>(news);
   if (!last) return;
   stream->close();
   stream->forget();

@@ -1,7 +1,7 @@
 // The host's border to remote nodes: gRPC, one stream a node (proto/rendezvous.proto). Takes
 // connections that were accepted elsewhere, so that one port can serve the TCPStore protocol and
 // this (an HTTP/2 client's first byte is 'P', a store client's 0x00). Decides nothing: each stream
-// is an Attendance of the Host. A broken stream is a lost node at once, a silent one after
+// is an Session of the Host. A broken stream is a lost node at once, a silent one after
 // ServiceOptions::silence_ticks beats.
 //
 // Used on the loop's thread. gRPC's threads enter the loop by post and nothing else. gRPC is set up
@@ -18,7 +18,7 @@
 
 namespace ddprun::rendezvous {
 
-// Beats go both ways at this pace over an idle link, so that a cut network or a stopped machine is
+// Beats go both ways at this pace over an idle session, so that a cut network or a stopped machine is
 // noticed.
 inline constexpr std::chrono::milliseconds kBeatEvery{1000};
 // So many beats in a row without a word and the peer is lost: 3 to 4 s. Counted in beats of our own

@@ -5,7 +5,7 @@ namespace {
 
 int detailed_code(const Ending& ending, const ExitFacts& facts) {
   if (ending.signal != 0) return kExitPreempted;
-  if (ending.link_error) return kExitRendezvousFailed;
+  if (ending.session_error) return kExitRendezvousFailed;
   if (ending.launcher_failed) return kExitLauncherFailed;
   if (!ending.cause || ending.cause->rank < 0) return 1;  // a node was lost, or another one left
   if (facts.max_restarts > 0) return kExitBudgetSpent;

@@ -42,7 +42,9 @@ Actions Lifecycle::told(const rendezvous::News& news, Time now) {
       return self.round_broken(it, now);
     }
     Actions operator()(const rendezvous::JobEnded& it) const { return self.job_ended(it, now); }
-    Actions operator()(const rendezvous::LinkLost& it) const { return self.link_lost(it, now); }
+    Actions operator()(const rendezvous::SessionLost& it) const {
+      return self.session_lost(it, now);
+    }
   };
   return std::visit(Tell{*this, now}, news);
 }
@@ -86,9 +88,9 @@ Actions Lifecycle::job_ended(const rendezvous::JobEnded& news, Time now) {
   return drain(Verdict::kEnd, SIGTERM, now);
 }
 
-Actions Lifecycle::link_lost(const rendezvous::LinkLost& news, Time now) {
+Actions Lifecycle::session_lost(const rendezvous::SessionLost& news, Time now) {
   if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
-  ending_.link_error = news.error;
+  ending_.session_error = news.error;
   return drain(Verdict::kEnd, SIGTERM, now);
 }
 

@@ -94,7 +94,7 @@ struct Ending {
   bool succeeded = false;
   int signal = 0;                            // not 0: this launcher was told to stop
   bool launcher_failed = false;              // give_up(): something outside the workers
-  std::optional<Error> link_error;           // the rendezvous failed
+  std::optional<Error> session_error;        // the rendezvous failed
   std::optional<rendezvous::Failure> cause;  // a worker or node failed
 };
 
@@ -121,7 +121,7 @@ class Lifecycle {
   Actions round_published(const rendezvous::RoundPublished& news, Time now);
   Actions round_broken(const rendezvous::RoundBroken& news, Time now);
   Actions job_ended(const rendezvous::JobEnded& news, Time now);
-  Actions link_lost(const rendezvous::LinkLost& news, Time now);
+  Actions session_lost(const rendezvous::SessionLost& news, Time now);
   // Every spawned worker ends in exactly one of these, also one whose execve failed. `at_once`:
   // workers that were dead already when the first of them was told; none of them was stopped by us.
   Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }

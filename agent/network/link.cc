@@ -12,16 +12,15 @@
 namespace ddprun::agent {
 
 using asio::ip::tcp;
-using rendezvous::Attendance;
+using rendezvous::Session;
 
 namespace {
 
 // Where the endpoint's port on this very host is a stranger's, nobody ever answers there as a
 // rendezvous would: the user must hear that first of all.
-Attendance::NewsHandler telling_who_has_the_port(Attendance::NewsHandler news,
-                                                 std::string refusal) {
+Session::NewsHandler telling_who_has_the_port(Session::NewsHandler news, std::string refusal) {
   return [news = std::move(news), refusal = std::move(refusal)](rendezvous::News item) {
-    auto* lost = std::get_if<rendezvous::LinkLost>(&item);
+    auto* lost = std::get_if<rendezvous::SessionLost>(&item);
     const bool nobody_answered = lost != nullptr && (lost->error.code() == ErrorCode::kTimedOut ||
                                                      lost->error.code() == ErrorCode::kUnavailable);
     if (nobody_answered) {
@@ -41,11 +40,11 @@ Link::Link(asio::io_context& loop, RendezvousPlan plan)
     : loop_(loop), plan_(std::move(plan)), store_(std::make_unique<store::Server>(loop)) {}
 
 Link::~Link() {
-  attendance_.reset();  // before the host that gave it out
+  session_.reset();  // before the host that gave it out
   front_.reset();
 }
 
-asio::awaitable<Result<void>> Link::open(Attendance::NewsHandler news) {
+asio::awaitable<Result<void>> Link::open(Session::NewsHandler news) {
   if (!plan_.local_addr.empty()) store_host_ = plan_.local_addr;
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
@@ -93,12 +92,12 @@ void Link::face(const asio::ip::address& endpoint) {
 
 // Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
 // the static backend.
-asio::awaitable<Result<void>> Link::open_static(Attendance::NewsHandler news) {
+asio::awaitable<Result<void>> Link::open_static(Session::NewsHandler news) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
   if (plan_.node_rank != 0) {
-    attend_remotely(std::move(news));
+    open_remote_session(std::move(news));
     co_return Result<void>();
   }
   auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
@@ -113,7 +112,7 @@ asio::awaitable<Result<void>> Link::open_static(Attendance::NewsHandler news) {
   co_return Result<void>();
 }
 
-asio::awaitable<Result<void>> Link::open_c10d(Attendance::NewsHandler news) {
+asio::awaitable<Result<void>> Link::open_c10d(Session::NewsHandler news) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
@@ -133,11 +132,11 @@ asio::awaitable<Result<void>> Link::open_c10d(Attendance::NewsHandler news) {
                           acceptor.error().message()));
     news = telling_who_has_the_port(std::move(news), acceptor.error().message());
   }
-  attend_remotely(std::move(news));
+  open_remote_session(std::move(news));
   co_return Result<void>();
 }
 
-void Link::host_here(Attendance::NewsHandler news, const std::string& seen_at) {
+void Link::host_here(Session::NewsHandler news, const std::string& seen_at) {
   host_ = std::make_unique<rendezvous::Host>(
       loop_, rendezvous::Policy{.min_nodes = plan_.node_count,
                                 .max_nodes = plan_.node_count,
@@ -150,7 +149,7 @@ void Link::host_here(Attendance::NewsHandler news, const std::string& seen_at) {
     if (front_) front_->reset();
     store_->reset();
   };
-  attendance_ = host_->attend(std::move(news), {seen_at, ""});
+  session_ = host_->open_session(std::move(news), {seen_at, ""});
 }
 
 void Link::open_front(tcp::acceptor acceptor, bool with_store) {
@@ -165,14 +164,14 @@ void Link::open_front(tcp::acceptor acceptor, bool with_store) {
                       .rendezvous = [this](int fd) { service_->adopt(fd); }});
 }
 
-void Link::attend_remotely(Attendance::NewsHandler news) {
-  attendance_ = rendezvous::attend_remotely(loop_,
-                                            {.host = plan_.host,
-                                             .port = plan_.port,
-                                             .token = plan_.token,
-                                             .rdzv_id = plan_.run_id,
-                                             .read_timeout = plan_.connect_timeout},
-                                            std::move(news));
+void Link::open_remote_session(Session::NewsHandler news) {
+  session_ = rendezvous::open_remote_session(loop_,
+                                             {.host = plan_.host,
+                                              .port = plan_.port,
+                                              .token = plan_.token,
+                                              .rdzv_id = plan_.run_id,
+                                              .read_timeout = plan_.connect_timeout},
+                                             std::move(news));
 }
 
 Result<StoreAddress> Link::prepare_store() {

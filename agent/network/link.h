@@ -1,5 +1,5 @@
 // This node's place in the rendezvous, and the store it serves: decides from the plan who hosts,
-// binds the ports, and hands out one Attendance. Three shapes:
+// binds the ports, and hands out one Session. Three shapes:
 //   alone    Host in this process; the store on a port of its own, nothing else listens
 //   host     Host, Service and Front here; other agents come in through the endpoint's port
 //   remote   a gRPC client of the host
@@ -36,11 +36,11 @@ class Link {
 
   // Binds, and connects or hosts. News may arrive from then on. Errors (a port taken, a name
   // unknown) name flag and value.
-  asio::awaitable<Result<void>> open(rendezvous::Attendance::NewsHandler news);
+  asio::awaitable<Result<void>> open(rendezvous::Session::NewsHandler news);
 
-  bool is_open() const { return attendance_ != nullptr; }
+  bool is_open() const { return session_ != nullptr; }
   // The rendezvous. REQUIRES is_open().
-  rendezvous::Attendance& attendance() { return *attendance_; }
+  rendezvous::Session& session() { return *session_; }
 
   // The network interface that faces the rendezvous; empty where all nodes may be this host.
   // Workers' own traffic belongs there too: left alone, Gloo takes the address that the host name
@@ -57,12 +57,12 @@ class Link {
  private:
   asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host);
   void face(const asio::ip::address& endpoint);
-  asio::awaitable<Result<void>> open_c10d(rendezvous::Attendance::NewsHandler news);
-  asio::awaitable<Result<void>> open_static(rendezvous::Attendance::NewsHandler news);
-  void host_here(rendezvous::Attendance::NewsHandler news, const std::string& seen_at);
+  asio::awaitable<Result<void>> open_c10d(rendezvous::Session::NewsHandler news);
+  asio::awaitable<Result<void>> open_static(rendezvous::Session::NewsHandler news);
+  void host_here(rendezvous::Session::NewsHandler news, const std::string& seen_at);
   std::string address_to_bind(const asio::ip::address& endpoint) const;
   void open_front(asio::ip::tcp::acceptor acceptor, bool with_store);
-  void attend_remotely(rendezvous::Attendance::NewsHandler news);
+  void open_remote_session(rendezvous::Session::NewsHandler news);
 
   asio::io_context& loop_;
   RendezvousPlan plan_;
@@ -76,7 +76,7 @@ class Link {
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::Service> service_;
   std::unique_ptr<Front> front_;
-  std::unique_ptr<rendezvous::Attendance> attendance_;
+  std::unique_ptr<rendezvous::Session> session_;
 };
 
 }  // namespace ddprun::agent

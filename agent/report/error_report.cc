@@ -60,7 +60,7 @@ Json foreign_cause(const rendezvous::Failure& cause) {
 std::string_view ended_by(const Ending& ending) {
   if (ending.succeeded) return "success";
   if (ending.signal != 0) return "signal";
-  if (ending.link_error) return "rendezvous";
+  if (ending.session_error) return "rendezvous";
   if (ending.launcher_failed) return "launcher";
   return ending.cause && ending.cause->rank >= 0 ? "worker" : "node";
 }
@@ -79,7 +79,7 @@ std::string error_report_json(const ReportFacts& facts, const Ending& ending, in
                {"attempt", facts.attempt + 1},
                {"max_restarts", facts.max_restarts}};
   if (ending.signal != 0) json["signal"] = signal_name(ending.signal);
-  if (ending.link_error) json["message"] = ending.link_error->message();
+  if (ending.session_error) json["message"] = ending.session_error->message();
   const auto cause = root_cause(facts);
   if (cause) {
     json["root_cause"] = worker_json(facts, facts.workers[*cause]);

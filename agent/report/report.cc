@@ -269,7 +269,7 @@ std::string ending_line(const Ending& ending) {
   if (ending.signal != 0)
     return fmt::format("ddprun: received {}; the workers were stopped\n",
                        signal_name(ending.signal));
-  if (ending.link_error) return fmt::format("ddprun: {}\n", ending.link_error->message());
+  if (ending.session_error) return fmt::format("ddprun: {}\n", ending.session_error->message());
   if (ending.cause) return fmt::format("ddprun: the job failed: {}\n", ending.cause->message);
   return {};
 }

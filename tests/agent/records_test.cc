@@ -85,7 +85,7 @@ TEST(ExitCode, IsTorchrunsUnlessDetailsAreAskedFor) {
   EXPECT_EQ(exit_code_of({.signal = SIGTERM}, plain), 1);
   EXPECT_EQ(exit_code_of({.signal = SIGTERM}, {}), 143);
   EXPECT_EQ(exit_code_of({.signal = SIGTERM, .cause = failed}, detailed), kExitPreempted);
-  EXPECT_EQ(exit_code_of({.link_error = Error(ErrorCode::kTimedOut, "x")}, detailed),
+  EXPECT_EQ(exit_code_of({.session_error = Error(ErrorCode::kTimedOut, "x")}, detailed),
             kExitRendezvousFailed);
   EXPECT_EQ(exit_code_of({.launcher_failed = true, .cause = rendezvous::Failure{}}, detailed),
             kExitLauncherFailed);

@@ -74,7 +74,7 @@ TEST(Codec, CarriesEveryNews) {
   EXPECT_EQ(ended.cause, failure());
   EXPECT_TRUE(std::get<JobEnded>(**travel(News(JobEnded{true, {}}))).succeeded);
   const Error error(ErrorCode::kRejected, "no");
-  EXPECT_EQ(std::get<LinkLost>(**travel(News(LinkLost{error}))).error, error);
+  EXPECT_EQ(std::get<SessionLost>(**travel(News(SessionLost{error}))).error, error);
   EXPECT_FALSE(decode(encode_beat())->has_value());
 }
 
@@ -122,7 +122,7 @@ TEST(Codec, ReadsAnUnknownRefusalAsRejected) {
   v1::ToNode message;
   message.mutable_refused()->set_code(99);
   message.mutable_refused()->set_message("new");
-  EXPECT_EQ(std::get<LinkLost>(**decode(message)).error, Error(ErrorCode::kRejected, "new"));
+  EXPECT_EQ(std::get<SessionLost>(**decode(message)).error, Error(ErrorCode::kRejected, "new"));
 }
 
 TEST(Codec, FitsTheLargestMessagesIntoItsLimits) {

@@ -24,11 +24,11 @@ TEST_F(HostTest, RunsAJobOfOneNodeWithoutAnyThread) {
   const auto threads_before = thread_count();
   Host host(loop, {});
   TestNode node;
-  node.link = host.attend(node.handler());
-  node.link->join(make_node("a"));
+  node.session = host.open_session(node.handler());
+  node.session->join(make_node("a"));
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<RoundPublished>(); }));
   EXPECT_EQ(node.last<RoundPublished>().round.master_addr, "127.0.0.1");
-  node.link->report_success(1);
+  node.session->report_success(1);
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<JobEnded>(); }));
   EXPECT_TRUE(node.last<JobEnded>().succeeded);
   EXPECT_EQ(thread_count(), threads_before);
@@ -37,16 +37,16 @@ TEST_F(HostTest, RunsAJobOfOneNodeWithoutAnyThread) {
 TEST_F(HostTest, NeverDeliversFromInsideACall) {
   Host host(loop, {});
   TestNode node;
-  node.link = host.attend(node.handler());
-  node.link->join(make_node("a"));
+  node.session = host.open_session(node.handler());
+  node.session->join(make_node("a"));
   EXPECT_TRUE(node.news.empty());
 }
 
 TEST_F(HostTest, DeliversAtOnceToABorder) {
   Host host(loop, {});
   TestNode node;
-  node.link = host.attend_at_once(node.handler(), {"10.0.0.1"});
-  node.link->join(make_node("a"));
+  node.session = host.open_direct_session(node.handler(), {"10.0.0.1"});
+  node.session->join(make_node("a"));
   ASSERT_TRUE(node.last_is<RoundPublished>());
   EXPECT_EQ(node.last<RoundPublished>().round.master_addr, "10.0.0.1");
 }
@@ -60,11 +60,11 @@ TEST_F(HostTest, LetsTheStoreBePreparedBeforeAnyNodeHears) {
     prepared.push_back(round.number);
     EXPECT_TRUE(a.news.empty() && b.news.empty());
   };
-  a.link = host.attend_at_once(a.handler(), {});
-  b.link = host.attend_at_once(b.handler(), {});
-  a.link->join(make_node("a"));
+  a.session = host.open_direct_session(a.handler(), {});
+  b.session = host.open_direct_session(b.handler(), {});
+  a.session->join(make_node("a"));
   EXPECT_TRUE(prepared.empty());
-  b.link->join(make_node("b"));
+  b.session->join(make_node("b"));
   EXPECT_EQ(prepared, std::vector<std::int64_t>{1});
   EXPECT_TRUE(a.last_is<RoundPublished>() && b.last_is<RoundPublished>());
 }
@@ -73,11 +73,11 @@ TEST_F(HostTest, CountsADestroyedLinkAsALostNode) {
   Host host(loop, {.min_nodes = 2, .max_nodes = 2});
   TestNode a;
   TestNode b;
-  a.link = host.attend(a.handler());
-  b.link = host.attend(b.handler());
-  a.link->join(make_node("a"));
-  b.link->join(make_node("b"));
-  b.link.reset();
+  a.session = host.open_session(a.handler());
+  b.session = host.open_session(b.handler());
+  a.session->join(make_node("a"));
+  b.session->join(make_node("b"));
+  b.session.reset();
   ASSERT_TRUE(run_until(loop, [&] { return a.last_is<JobEnded>(); }));
   EXPECT_FALSE(a.last<JobEnded>().succeeded);
   EXPECT_EQ(a.last<JobEnded>().cause.hostname, "host-b");
@@ -88,12 +88,12 @@ TEST_F(HostTest, TakesTheReasonOfANodeThatLeaves) {
   Host host(loop, {.min_nodes = 2, .max_nodes = 2});
   TestNode a;
   TestNode b;
-  a.link = host.attend(a.handler());
-  b.link = host.attend(b.handler());
-  a.link->join(make_node("a"));
-  b.link->join(make_node("b"));
-  b.link->leave(make_failure("SIGTERM"));
-  b.link.reset();
+  a.session = host.open_session(a.handler());
+  b.session = host.open_session(b.handler());
+  a.session->join(make_node("a"));
+  b.session->join(make_node("b"));
+  b.session->leave(make_failure("SIGTERM"));
+  b.session.reset();
   ASSERT_TRUE(run_until(loop, [&] { return a.last_is<JobEnded>(); }));
   EXPECT_EQ(a.last<JobEnded>().cause, make_failure("SIGTERM"));
 }
@@ -101,10 +101,10 @@ TEST_F(HostTest, TakesTheReasonOfANodeThatLeaves) {
 TEST_F(HostTest, EndsAJoinThatTookTooLong) {
   Host host(loop, {.min_nodes = 2, .max_nodes = 2, .join_timeout = milliseconds(50)});
   TestNode node;
-  node.link = host.attend(node.handler());
+  node.session = host.open_session(node.handler());
   const auto start = std::chrono::steady_clock::now();
-  node.link->join(make_node("a"));
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  node.session->join(make_node("a"));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(50));
   EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut));
   EXPECT_EQ(node.error(), "rendezvous: 1 of 2 nodes joined within join_timeout=0.05 s");
@@ -112,23 +112,23 @@ TEST_F(HostTest, EndsAJoinThatTookTooLong) {
 
 TEST_F(HostTest, LetsAHandlerDestroyItsLink) {
   Host host(loop, {});
-  std::unique_ptr<Attendance> link;
+  std::unique_ptr<Session> session;
   bool called = false;
-  link = host.attend([&](const News&) {
-    link.reset();
+  session = host.open_session([&](const News&) {
+    session.reset();
     called = true;
   });
-  link->join(make_node("a"));
+  session->join(make_node("a"));
   EXPECT_TRUE(run_until(loop, [&] { return called; }));
-  EXPECT_FALSE(link);
+  EXPECT_FALSE(session);
 }
 
 TEST_F(HostTest, MayEndWithNewsAndATimerUnderWay) {
   bool heard = false;
   {
     Host host(loop, {.min_nodes = 2, .max_nodes = 2, .join_timeout = milliseconds(0)});
-    const auto link = host.attend([&](const News&) { heard = true; });
-    link->join(make_node("a"));
+    const auto session = host.open_session([&](const News&) { heard = true; });
+    session->join(make_node("a"));
   }
   loop.run();
   EXPECT_FALSE(heard);

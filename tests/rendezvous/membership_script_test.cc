@@ -59,27 +59,27 @@ class Script {
   }
 
  private:
-  // A name is a link; after `lose` the same name is a new one.
+  // A name is a session; after `lose` the same name is a new one.
   Outcome tell(const std::string& verb, const std::string& name, const Command& command) {
-    auto [found, is_new] = links_.try_emplace(name, last_link_ + 1);
+    auto [found, is_new] = links_.try_emplace(name, last_session_ + 1);
     if (is_new) names_[found->second] = name;
-    const LinkId link = found->second;
-    last_link_ = std::max(last_link_, link);
+    const SessionId session = found->second;
+    last_session_ = std::max(last_session_, session);
     const Failure failure{.hostname = "host-" + name,
                           .rank = command.number("rank", -1),
                           .exit_code = command.number("exit", 1),
                           .message = command.value("why", "it")};
     const std::int64_t round = command.number("round", 1);
     if (verb == "join")
-      return membership_->joined(link, make_spec(name, command),
+      return membership_->joined(session, make_spec(name, command),
                                  {command.value("from", "127.0.0.1"), command.value("via", "")},
                                  now_);
-    if (verb == "fail") return membership_->failed(link, round, failure, now_);
-    if (verb == "done") return membership_->succeeded(link, round, now_);
-    if (verb == "leave") return membership_->left(link, failure, now_);
+    if (verb == "fail") return membership_->failed(session, round, failure, now_);
+    if (verb == "done") return membership_->succeeded(session, round, now_);
+    if (verb == "leave") return membership_->left(session, failure, now_);
     if (verb != "lose") ADD_FAILURE() << "no such command: " << verb;
     links_.erase(found);
-    return membership_->link_lost(link, now_);
+    return membership_->session_lost(session, now_);
   }
 
   std::string print(const Outcome& outcome) {
@@ -108,8 +108,8 @@ class Script {
   }
   std::string print_links(const Publication& published) {
     std::string text;
-    for (int seat = 0; const LinkId link : published.links)
-      text += fmt::format("{}: published round={} seat={}\n", names_.at(link),
+    for (int seat = 0; const SessionId session : published.sessions)
+      text += fmt::format("{}: published round={} seat={}\n", names_.at(session),
                           published.round.number, seat++);
     return text;
   }
@@ -124,13 +124,13 @@ class Script {
   static std::string print_news(const JobEnded& news) {
     return news.succeeded ? "ended well" : "ended by " + print_cause(news.cause);
   }
-  static std::string print_news(const LinkLost& news) { return "lost: " + news.error.message(); }
+  static std::string print_news(const SessionLost& news) { return "lost: " + news.error.message(); }
 
   std::optional<Membership> membership_;
   Time now_ = kStart;
-  LinkId last_link_ = 0;
-  std::map<std::string, LinkId> links_;
-  std::map<LinkId, std::string> names_;
+  SessionId last_session_ = 0;
+  std::map<std::string, SessionId> links_;
+  std::map<SessionId, std::string> names_;
 };
 
 class MembershipScript : public testing::TestWithParam<std::string> {};

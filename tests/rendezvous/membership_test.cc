@@ -86,15 +86,15 @@ TEST(Membership, TellsErrorsApart) {
   ranked.node_rank = 1;
   membership.joined(1, ranked, {}, kStart);
   ranked.node_id = "s";
-  EXPECT_EQ(only_letter<LinkLost>(membership.joined(2, ranked, {}, kStart)).error.code(),
+  EXPECT_EQ(only_letter<SessionLost>(membership.joined(2, ranked, {}, kStart)).error.code(),
             ErrorCode::kRejected);
   ranked.node_rank = 2;
-  EXPECT_EQ(only_letter<LinkLost>(membership.joined(3, ranked, {}, kStart)).error.code(),
+  EXPECT_EQ(only_letter<SessionLost>(membership.joined(3, ranked, {}, kStart)).error.code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(only_letter<LinkLost>(membership.joined(1, ranked, {}, kStart)).error.code(),
+  EXPECT_EQ(only_letter<SessionLost>(membership.joined(1, ranked, {}, kStart)).error.code(),
             ErrorCode::kProtocol);
   membership.joined(4, node("t"), {}, kStart);
-  EXPECT_EQ(only_letter<LinkLost>(membership.tick(kStart + seconds(4))).error.code(),
+  EXPECT_EQ(only_letter<SessionLost>(membership.tick(kStart + seconds(4))).error.code(),
             ErrorCode::kTimedOut);
 }
 
@@ -105,7 +105,7 @@ TEST(Membership, PublishesToAllInSeatOrder) {
   first.node_rank = 0;
   const Outcome outcome = membership.joined(9, first, {"10.0.0.2"}, kStart);
   ASSERT_TRUE(outcome.published);
-  EXPECT_EQ(outcome.published->links, (std::vector<LinkId>{9, 7}));
+  EXPECT_EQ(outcome.published->sessions, (std::vector<SessionId>{9, 7}));
   EXPECT_EQ(outcome.published->round.seats.at(0).node_id, "b");
   EXPECT_EQ(outcome.published->round.master_addr, "10.0.0.2");
 }
@@ -113,13 +113,13 @@ TEST(Membership, PublishesToAllInSeatOrder) {
 TEST(Membership, RefusesOneNodeMoreThanItsLimit) {
   Membership membership({.min_nodes = kMaxNodes, .max_nodes = kMaxNodes});
   for (int i = 1; i < kMaxNodes; ++i)
-    membership.joined(static_cast<LinkId>(i), node(std::to_string(i)), {}, kStart);
-  const auto last = static_cast<LinkId>(kMaxNodes);
+    membership.joined(static_cast<SessionId>(i), node(std::to_string(i)), {}, kStart);
+  const auto last = static_cast<SessionId>(kMaxNodes);
   EXPECT_TRUE(membership.joined(last, node("last"), {}, kStart).published);
   const Outcome refused = membership.joined(last + 1, node("more"), {}, kStart);
-  EXPECT_EQ(only_letter<LinkLost>(refused).error.code(), ErrorCode::kLimit);
-  // It counts no more once its link is gone, and a lost node makes room.
-  membership.link_lost(last + 1, kStart);
+  EXPECT_EQ(only_letter<SessionLost>(refused).error.code(), ErrorCode::kLimit);
+  // It counts no more once its session is gone, and a lost node makes room.
+  membership.session_lost(last + 1, kStart);
   membership.succeeded(1, 1, kStart);
   EXPECT_EQ(membership.joined(last + 2, node("still more"), {}, kStart).letters.size(), 1U);
 }
@@ -128,7 +128,7 @@ TEST(Membership, AcceptsWorkersUpToItsLimit) {
   Membership membership({});
   NodeSpec spec = node("a");
   spec.local_world_size = kMaxLocalWorldSize + 1;
-  EXPECT_EQ(only_letter<LinkLost>(membership.joined(1, spec, {}, kStart)).error.code(),
+  EXPECT_EQ(only_letter<SessionLost>(membership.joined(1, spec, {}, kStart)).error.code(),
             ErrorCode::kInvalidArgument);
   spec.local_world_size = kMaxLocalWorldSize;
   const Outcome outcome = membership.joined(2, spec, {}, kStart);
@@ -139,16 +139,17 @@ TEST(Membership, AcceptsWorkersUpToItsLimit) {
 TEST(Membership, CountsOneRestartPerRoundHoweverManyFail) {
   Membership membership({.min_nodes = 3, .max_nodes = 3});
   const auto join_all = [&] {
-    for (LinkId link = 1; link <= 3; ++link) {
-      NodeSpec spec = node(std::to_string(link));
+    for (SessionId session = 1; session <= 3; ++session) {
+      NodeSpec spec = node(std::to_string(session));
       spec.max_restarts = 5;
-      membership.joined(link, spec, {}, kStart);
+      membership.joined(session, spec, {}, kStart);
     }
   };
   for (int round = 1; round <= 5; ++round) {
     join_all();
     EXPECT_EQ(membership.round_number(), round);
-    for (LinkId link = 1; link <= 3; ++link) membership.failed(link, round, {}, kStart);
+    for (SessionId session = 1; session <= 3; ++session)
+      membership.failed(session, round, {}, kStart);
     EXPECT_EQ(membership.restart_count(), round);
     EXPECT_FALSE(membership.ended());
   }

@@ -39,7 +39,7 @@ TEST_F(RemoteTest, GivesUpOnAHostThatRefusesConnections) {
   TestNode node;
   const auto start = steady_clock::now();
   join(node, options, make_node("a"));
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_GE(steady_clock::now() - start, milliseconds(400));
   EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut));
   const std::string expected = "rendezvous at 127.0.0.1:" + std::to_string(options.port) +
@@ -55,7 +55,7 @@ TEST_F(RemoteTest, GivesUpOnAPeerThatNeverAnswers) {
   options.read_timeout = milliseconds(400);
   TestNode node;
   join(node, options, make_node("a"));
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut)) << node.error();
   EXPECT_FALSE(mute.empty());
 }
@@ -65,8 +65,8 @@ TEST_F(RemoteTest, GivesUpOnANameThatNobodyKnows) {
   options.host = "no-such-host.invalid";
   options.read_timeout = milliseconds(300);
   TestNode node;
-  attend(node, options);
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  open_session(node, options);
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut));
   EXPECT_NE(node.error().find("no-such-host.invalid:1"), std::string::npos) << node.error();
 }
@@ -77,7 +77,7 @@ TEST_F(RemoteTest, IsDestroyedQuicklyInEveryState) {
   Listener silent(loop, [&](tcp::socket socket) { mute.push_back(std::move(socket)); });
   const auto destroy = [](TestNode& node) {
     const auto start = steady_clock::now();
-    node.link.reset();
+    node.session.reset();
     EXPECT_LT(steady_clock::now() - start, kAtOnce);
   };
   TestNode just_made;
@@ -88,8 +88,8 @@ TEST_F(RemoteTest, IsDestroyedQuicklyInEveryState) {
   ASSERT_TRUE(run_until(loop, [&] { return !mute.empty(); }));
   destroy(connecting);
   TestNode here;
-  here.link = side.host->attend(here.handler());
-  here.link->join(make_node("d"));
+  here.session = side.host->open_session(here.handler());
+  here.session->join(make_node("d"));
   TestNode connected;
   join(connected, to(side.port()), make_node("c"));
   ASSERT_TRUE(all_hear<RoundPublished>({&connected, &here}));
@@ -99,15 +99,15 @@ TEST_F(RemoteTest, IsDestroyedQuicklyInEveryState) {
 
 TEST_F(RemoteTest, LetsAHandlerDestroyItsLink) {
   HostSide side(loop, 1);
-  std::unique_ptr<Attendance> link;
+  std::unique_ptr<Session> session;
   bool called = false;
-  link = attend_remotely(loop, to(side.port()), [&](const News&) {
-    link.reset();
+  session = open_remote_session(loop, to(side.port()), [&](const News&) {
+    session.reset();
     called = true;
   });
-  link->join(make_node("a"));
+  session->join(make_node("a"));
   EXPECT_TRUE(run_until(loop, [&] { return called; }));
-  EXPECT_FALSE(link);
+  EXPECT_FALSE(session);
 }
 
 TEST_F(RemoteTest, LeavesAtOnceWhileItStillConnects) {
@@ -116,8 +116,8 @@ TEST_F(RemoteTest, LeavesAtOnceWhileItStillConnects) {
   TestNode node;
   join(node, options, make_node("a"));
   const auto start = steady_clock::now();
-  node.link->leave(make_failure("SIGINT"));
-  node.link.reset();
+  node.session->leave(make_failure("SIGINT"));
+  node.session.reset();
   EXPECT_LT(steady_clock::now() - start, kAtOnce);
 }
 

@@ -50,7 +50,7 @@ TEST_F(RemoteTest, RefusesAWrongOrMissingToken) {
     options.token = token;
     TestNode node;
     join(node, options, make_node("a"));
-    ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); })) << token;
+    ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); })) << token;
     EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
     EXPECT_EQ(node.error(), "rendezvous at 127.0.0.1:" + std::to_string(side.port()) +
                                 ": refused: the job's token is missing or wrong");
@@ -63,7 +63,7 @@ TEST_F(RemoteTest, RefusesANodeOfAnotherJob) {
   options.rdzv_id = "job \xE9 two";
   TestNode node;
   join(node, options, make_node("a"));
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
   EXPECT_NE(node.error().find("rdzv_id=job one, not job \xE9 two"), std::string::npos)
       << node.error();
@@ -80,7 +80,7 @@ TEST_F(RemoteTest, TellsANodeOfAnotherJobWhatIsWrongThoughItsIdIsItsToken) {
   options.token = options.rdzv_id = "theirs";
   TestNode node;
   join(node, options, make_node("a"));
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
   // Not the id it serves: that is the token.
   EXPECT_EQ(node.error(), "rendezvous at 127.0.0.1:" + std::to_string(side.port()) +
@@ -104,7 +104,7 @@ TEST_F(RemoteTest, TakesAnyBytesAsIdAndToken) {
     options.token = token.substr(1);
     TestNode wrong;
     join(wrong, options, make_node("b"));
-    ASSERT_TRUE(run_until(loop, [&] { return wrong.last_is<LinkLost>(); }));
+    ASSERT_TRUE(run_until(loop, [&] { return wrong.last_is<SessionLost>(); }));
     EXPECT_TRUE(wrong.lost_for(ErrorCode::kRejected)) << wrong.error();
   }
 }
@@ -113,13 +113,13 @@ TEST_F(RemoteTest, RefusesOptionsThatNoHostCouldRead) {
   RemoteOptions options = to(1);
   options.token = std::string(4097, 'x');
   TestNode node;
-  attend(node, options);
+  open_session(node, options);
   EXPECT_TRUE(node.news.empty());  // posted, as all news
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kInvalidArgument));
   options = to(1);
   options.rdzv_id = std::string(256, 'x');
-  attend(node, options);
+  open_session(node, options);
   EXPECT_TRUE(run_until(loop, [&] { return node.news.size() == 2; }));
   EXPECT_NE(node.error().find("rdzv_id has 256 bytes"), std::string::npos) << node.error();
 }
@@ -147,7 +147,7 @@ TEST_F(RemoteTest, WarnsOnceOfManyRefusals) {
   for (int i = 0; i < 5; ++i) {
     TestNode node;
     join(node, options, make_node("a"));
-    EXPECT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+    EXPECT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   }
   const std::string log = testing::internal::GetCapturedStderr();
   const std::string warning = "rendezvous: refused a connection from 127.0.0.1: the job's token";
@@ -170,7 +170,7 @@ TEST_F(RemoteTest, CutsTheOldestOfTooManyConnectionsButNoNode) {
   Stranger one_more(loop, side.port());
   ASSERT_TRUE(run_until(loop, [&] { return strangers[0]->closed && one_more.greeted; }));
   EXPECT_FALSE(strangers[1]->closed || strangers[2]->closed || one_more.closed);
-  node.link->report_success(1);
+  node.session->report_success(1);
   EXPECT_TRUE(all_hear<JobEnded>({&node})) << node.error();
 }
 

@@ -55,12 +55,12 @@ struct RemoteTest : testing::Test {
     options.beat_every = kNoBeat;
     return options;
   }
-  void attend(TestNode& node, const RemoteOptions& options) {
-    node.link = attend_remotely(loop, options, node.handler());
+  void open_session(TestNode& node, const RemoteOptions& options) {
+    node.session = open_remote_session(loop, options, node.handler());
   }
   void join(TestNode& node, const RemoteOptions& options, const NodeSpec& spec) {
-    attend(node, options);
-    node.link->join(spec);
+    open_session(node, options);
+    node.session->join(spec);
   }
   template <typename Kind>
   bool all_hear(std::initializer_list<const TestNode*> nodes, milliseconds limit = kTestLimit) {

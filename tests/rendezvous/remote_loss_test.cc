@@ -1,4 +1,4 @@
-// Ends of a link that nobody announced: a process that died, a network that went silent.
+// Ends of a session that nobody announced: a process that died, a network that went silent.
 #include <gtest/gtest.h>
 
 #include "tests/rendezvous/remote_fixture.h"
@@ -12,8 +12,8 @@ TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
   TestNode here;
   TestNode there;
   TestNode dying;
-  here.link = side.host->attend(here.handler());
-  here.link->join(make_node("a", 1));
+  here.session = side.host->open_session(here.handler());
+  here.session->join(make_node("a", 1));
   join(there, without_beats(side.port()), make_node("b", 1));
   join(dying, without_beats(relay.port()), make_node("c", 1));
   ASSERT_TRUE(all_hear<RoundPublished>({&here, &there, &dying}));
@@ -21,11 +21,11 @@ TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
   ASSERT_TRUE(all_hear<RoundBroken>({&here, &there}));
   EXPECT_EQ(there.last<RoundBroken>().cause.hostname, "host-c");
   // The one cut off hears of it as well, and a replacement fills the round.
-  ASSERT_TRUE(all_hear<LinkLost>({&dying}));
+  ASSERT_TRUE(all_hear<SessionLost>({&dying}));
   EXPECT_TRUE(dying.lost_for(ErrorCode::kUnavailable)) << dying.error();
   TestNode replacement;
-  here.link->join(make_node("a", 1));
-  there.link->join(make_node("b", 1));
+  here.session->join(make_node("a", 1));
+  there.session->join(make_node("b", 1));
   join(replacement, without_beats(side.port()), make_node("d", 1));
   ASSERT_TRUE(all_hear<RoundPublished>({&here, &there, &replacement}));
   EXPECT_EQ(here.last<RoundPublished>().round.number, 2);
@@ -46,7 +46,7 @@ TEST_F(RemoteTest, NoticesASilentNodeAndASilentHost) {
   relay.freeze();
   ASSERT_TRUE(all_hear<JobEnded>({&there}));
   EXPECT_GE(steady_clock::now() - start, milliseconds(400));  // not before the beats are missing
-  ASSERT_TRUE(all_hear<LinkLost>({&frozen}));
+  ASSERT_TRUE(all_hear<SessionLost>({&frozen}));
   EXPECT_NE(frozen.error().find("the host was silent for 0.6 s"), std::string::npos)
       << frozen.error();
 }
@@ -60,7 +60,7 @@ TEST_F(RemoteTest, KeepsAnIdleLinkAliveByBeats) {
   ASSERT_TRUE(all_hear<RoundPublished>({&node}));
   EXPECT_FALSE(run_until(
       loop, [&] { return node.news.size() > 1; }, milliseconds(2000)));
-  node.link->report_success(1);
+  node.session->report_success(1);
   EXPECT_TRUE(all_hear<JobEnded>({&node}));
 }
 
@@ -68,12 +68,12 @@ TEST_F(RemoteTest, TellsANodeAtOnceThatTheHostDied) {
   HostSide side(loop, 2, {.token = "secret", .beat_every = kNoBeat});
   TestNode here;
   TestNode node;
-  here.link = side.host->attend(here.handler());
-  here.link->join(make_node("a"));
+  here.session = side.host->open_session(here.handler());
+  here.session->join(make_node("a"));
   join(node, without_beats(side.port()), make_node("b"));
   ASSERT_TRUE(all_hear<RoundPublished>({&here, &node}));
   side.end();
-  ASSERT_TRUE(all_hear<LinkLost>({&node}));
+  ASSERT_TRUE(all_hear<SessionLost>({&node}));
   EXPECT_TRUE(node.lost_for(ErrorCode::kUnavailable));
   EXPECT_NE(node.error().find("the connection broke"), std::string::npos) << node.error();
 }

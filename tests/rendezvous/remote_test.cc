@@ -15,8 +15,8 @@ TEST_F(RemoteTest, FormsARoundThatIsEqualOnAllNodes) {
   TestNode here;
   TestNode b;
   TestNode c;
-  here.link = side.host->attend(here.handler());
-  here.link->join(make_node("a"));
+  here.session = side.host->open_session(here.handler());
+  here.session->join(make_node("a"));
   join(b, to(side.port()), make_node("b"));
   join(c, to(side.port()), make_node("c"));
   ASSERT_TRUE(all_hear<RoundPublished>({&here, &b, &c})) << b.error();
@@ -27,9 +27,9 @@ TEST_F(RemoteTest, FormsARoundThatIsEqualOnAllNodes) {
   EXPECT_EQ(c.last<RoundPublished>().round, round);
   EXPECT_EQ(here.last<RoundPublished>().seat, 0);
   EXPECT_EQ(b.last<RoundPublished>().seat + c.last<RoundPublished>().seat, 3);
-  here.link->report_success(1);
-  b.link->report_success(1);
-  c.link->report_success(1);
+  here.session->report_success(1);
+  b.session->report_success(1);
+  c.session->report_success(1);
   ASSERT_TRUE(all_hear<JobEnded>({&here, &b, &c}));
   EXPECT_TRUE(b.last<JobEnded>().succeeded);
 }
@@ -41,14 +41,14 @@ TEST_F(RemoteTest, RestartsAllNodesAndThenEndsForAll) {
   join(a, to(side.port()), make_node("a", 1));
   join(b, to(side.port()), make_node("b", 1));
   ASSERT_TRUE(all_hear<RoundPublished>({&a, &b}));
-  b.link->report_failure(1, make_failure("boom"));
+  b.session->report_failure(1, make_failure("boom"));
   ASSERT_TRUE(all_hear<RoundBroken>({&a, &b}));
   EXPECT_EQ(a.last<RoundBroken>().cause, make_failure("boom"));
-  a.link->join(make_node("a", 1));
-  b.link->join(make_node("b", 1));
+  a.session->join(make_node("a", 1));
+  b.session->join(make_node("b", 1));
   ASSERT_TRUE(all_hear<RoundPublished>({&a, &b}));
   EXPECT_EQ(a.last<RoundPublished>().round.restart_count, 1);
-  a.link->report_failure(2, make_failure("again"));
+  a.session->report_failure(2, make_failure("again"));
   ASSERT_TRUE(all_hear<JobEnded>({&a, &b}));
   EXPECT_EQ(b.last<JobEnded>().cause, make_failure("again"));
 }
@@ -59,7 +59,7 @@ TEST_F(RemoteTest, CarriesTheMembershipsRefusal) {
   out_of_range.node_rank = 2;
   TestNode node;
   join(node, to(side.port()), out_of_range);
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kInvalidArgument));
   EXPECT_NE(node.error().find("node rank 2 is out of range"), std::string::npos) << node.error();
 }
@@ -68,7 +68,7 @@ TEST_F(RemoteTest, TellsANodeThatTooFewCame) {
   HostSide side(loop, 2, {.token = "secret"}, milliseconds(200));
   TestNode node;
   join(node, to(side.port()), make_node("a"));
-  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<LinkLost>(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut));
   EXPECT_EQ(node.error(), "rendezvous: 1 of 2 nodes joined within join_timeout=0.2 s");
 }
@@ -77,9 +77,9 @@ TEST_F(RemoteTest, SendsTheLastNewsEvenWhenTheHostEndsWithIt) {
   HostSide side(loop, 3);
   TestNode b;
   TestNode c;
-  std::unique_ptr<Attendance> here;
+  std::unique_ptr<Session> here;
   bool started = false;
-  here = side.host->attend([&](const News& news) {
+  here = side.host->open_session([&](const News& news) {
     started = true;
     if (!std::holds_alternative<JobEnded>(news)) return;
     here.reset();
@@ -89,8 +89,8 @@ TEST_F(RemoteTest, SendsTheLastNewsEvenWhenTheHostEndsWithIt) {
   join(b, to(side.port()), make_node("b"));
   join(c, to(side.port()), make_node("c"));
   ASSERT_TRUE(all_hear<RoundPublished>({&b, &c}));
-  b.link->report_success(1);
-  c.link->report_success(1);
+  b.session->report_success(1);
+  c.session->report_success(1);
   here->report_success(1);
   ASSERT_TRUE(all_hear<JobEnded>({&b, &c})) << b.error() << c.error();
   EXPECT_TRUE(b.last<JobEnded>().succeeded && c.last<JobEnded>().succeeded);
@@ -100,12 +100,12 @@ TEST_F(RemoteTest, TellsTheOthersWhenTheHostsOwnNodeLeavesAndEnds) {
   HostSide side(loop, 2);
   TestNode here;
   TestNode there;
-  here.link = side.host->attend(here.handler());
-  here.link->join(make_node("a"));
+  here.session = side.host->open_session(here.handler());
+  here.session->join(make_node("a"));
   join(there, to(side.port()), make_node("b"));
   ASSERT_TRUE(all_hear<RoundPublished>({&here, &there}));
-  here.link->leave(make_failure("SIGTERM"));
-  here.link.reset();
+  here.session->leave(make_failure("SIGTERM"));
+  here.session.reset();
   side.end();
   ASSERT_TRUE(all_hear<JobEnded>({&there})) << there.error();
   EXPECT_EQ(there.last<JobEnded>().cause, make_failure("SIGTERM"));
@@ -119,8 +119,8 @@ TEST_F(RemoteTest, LeaveReachesTheHostBeforeItReturns) {
     asio::io_context host_loop{1};
     HostSide side(host_loop, 2);
     TestNode here;
-    here.link = side.host->attend(here.handler());
-    here.link->join(make_node("a"));
+    here.session = side.host->open_session(here.handler());
+    here.session->join(make_node("a"));
     port.set_value(side.port());
     EXPECT_TRUE(run_until(host_loop, [&] { return here.last_is<JobEnded>(); }));
     told.set_value(here.last_is<JobEnded>() ? here.last<JobEnded>().cause : Failure{});
@@ -131,9 +131,9 @@ TEST_F(RemoteTest, LeaveReachesTheHostBeforeItReturns) {
   join(node, options, make_node("b"));
   EXPECT_TRUE(all_hear<RoundPublished>({&node}));
   const auto start = steady_clock::now();
-  node.link->leave(make_failure("SIGTERM"));
+  node.session->leave(make_failure("SIGTERM"));
   EXPECT_LT(steady_clock::now() - start, kTestLimit);  // by the receipt
-  node.link.reset();
+  node.session.reset();
   EXPECT_EQ(told.get_future().get(), make_failure("SIGTERM"));
   other.join();
 }

@@ -11,7 +11,7 @@ Entrant node(const std::string& id, int rank = -1, int slots = 1) {
   spec.node_rank = rank;
   spec.local_world_size = slots;
   spec.store_port = 1234;
-  return {.link = 0, .spec = spec, .observed = {"10.0.0.1"}};
+  return {.session = 0, .spec = spec, .observed = {"10.0.0.1"}};
 }
 
 std::string order(std::vector<Entrant> arrivals) {

@@ -29,7 +29,7 @@ struct SimNode {
   bool heard_last = false;
   std::int64_t round = 0;
   std::int64_t said = 0;  // words sent, so that a word under way is not overtaken
-  Time up_free_at;        // a link keeps the order of what is sent on it
+  Time up_free_at;        // a session keeps the order of what is sent on it
   Time down_free_at;
 };
 
@@ -89,32 +89,32 @@ class Simulation {
   // ---- the nodes ----
 
   void start_node() {
-    const LinkId link = ++last_link_;
-    SimNode& node = nodes_by_link_[link];
-    node.spec.node_id = std::to_string(link);
+    const SessionId session = ++last_session_;
+    SimNode& node = nodes_by_session_[session];
+    node.spec.node_id = std::to_string(session);
     node.spec.hostname = "h" + node.spec.node_id;
     node.spec.local_world_size = 1 + draw(4);
     node.spec.max_restarts = budget_;
-    node.spec.store_port = static_cast<std::uint16_t>(link);
-    ask(link);
-    if (draw(8) == 0) later(draw(30000), [this, link] { lose(link); });
-    if (draw(200) == 0) later(draw(60000), [this, link] { leave(link); });
+    node.spec.store_port = static_cast<std::uint16_t>(session);
+    ask(session);
+    if (draw(8) == 0) later(draw(30000), [this, session] { lose(session); });
+    if (draw(200) == 0) later(draw(60000), [this, session] { leave(session); });
   }
 
-  void ask(LinkId link) {
-    SimNode& node = nodes_by_link_.at(link);
+  void ask(SessionId session) {
+    SimNode& node = nodes_by_session_.at(session);
     node.doing = Doing::kJoining;
-    say(link, [this, link, spec = node.spec] {
-      return membership_.joined(link, spec, {"10.0.0.1", ""}, now_);
+    say(session, [this, session, spec = node.spec] {
+      return membership_.joined(session, spec, {"10.0.0.1", ""}, now_);
     });
   }
 
-  void start_workers(LinkId link, const RoundPublished& news) {
-    SimNode& node = nodes_by_link_.at(link);
+  void start_workers(SessionId session, const RoundPublished& news) {
+    SimNode& node = nodes_by_session_.at(session);
     EXPECT_EQ(node.doing, Doing::kJoining) << "a round for a node that did not ask";
     EXPECT_GT(news.round.number, node.round);
     EXPECT_EQ(news.round.seats.at(static_cast<std::size_t>(news.seat)).node_id, node.spec.node_id);
-    for (const auto& [other, running] : nodes_by_link_)
+    for (const auto& [other, running] : nodes_by_session_)
       if (running.linked && running.doing == Doing::kRunning) {
         EXPECT_EQ(running.round, news.round.number) << "two rounds run at once";
       }
@@ -122,31 +122,31 @@ class Simulation {
     node.round = news.round.number;
     const bool fails = faulty() && draw(4) == 0;
     later(100 + draw(20000),
-          [this, link, round = node.round, fails] { workers_exit(link, round, fails); });
+          [this, session, round = node.round, fails] { workers_exit(session, round, fails); });
   }
 
-  void workers_exit(LinkId link, std::int64_t round, bool failed) {
-    SimNode& node = nodes_by_link_.at(link);
+  void workers_exit(SessionId session, std::int64_t round, bool failed) {
+    SimNode& node = nodes_by_session_.at(session);
     if (node.doing != Doing::kRunning || node.round != round) return;
     node.doing = failed ? Doing::kStopping : Doing::kSucceeded;
-    say(link, [this, link, round, failed] {
-      return failed ? membership_.failed(link, round, {.hostname = "x", .message = ""}, now_)
-                    : membership_.succeeded(link, round, now_);
+    say(session, [this, session, round, failed] {
+      return failed ? membership_.failed(session, round, {.hostname = "x", .message = ""}, now_)
+                    : membership_.succeeded(session, round, now_);
     });
   }
 
-  void hear(LinkId link, const News& news) {
-    SimNode& node = nodes_by_link_.at(link);
+  void hear(SessionId session, const News& news) {
+    SimNode& node = nodes_by_session_.at(session);
     if (!node.linked) return;
     EXPECT_FALSE(node.heard_last) << "news after the last";
     if (node.doing == Doing::kOver) return;  // it left; this was under way
     if (const auto* published = std::get_if<RoundPublished>(&news))
-      return start_workers(link, *published);
+      return start_workers(session, *published);
     if (const auto* broken = std::get_if<RoundBroken>(&news)) {
       EXPECT_EQ(broken->round, node.round);
       node.doing = Doing::kStopping;
-      later(draw(3000), [this, link] {
-        if (nodes_by_link_.at(link).doing == Doing::kStopping) ask(link);
+      later(draw(3000), [this, session] {
+        if (nodes_by_session_.at(session).doing == Doing::kStopping) ask(session);
       });
       return;
     }
@@ -154,49 +154,49 @@ class Simulation {
     node.heard_last = true;
   }
 
-  void lose(LinkId link) {
-    SimNode& node = nodes_by_link_.at(link);
+  void lose(SessionId session) {
+    SimNode& node = nodes_by_session_.at(session);
     if (!faulty() || !node.linked || node.doing == Doing::kOver) return;
     node.linked = false;
-    at(std::max(node.up_free_at, now_ + milliseconds(draw(500))), [this, link] {
-      lost_.insert(link);
-      perform(membership_.link_lost(link, now_));
+    at(std::max(node.up_free_at, now_ + milliseconds(draw(500))), [this, session] {
+      lost_.insert(session);
+      perform(membership_.session_lost(session, now_));
     });
     later(draw(5000), [this] { start_node(); });
   }
 
-  void leave(LinkId link) {
-    SimNode& node = nodes_by_link_.at(link);
+  void leave(SessionId session) {
+    SimNode& node = nodes_by_session_.at(session);
     if (!faulty() || !node.linked || node.doing == Doing::kOver) return;
     node.doing = Doing::kOver;
-    say(link, [this, link] { return membership_.left(link, {}, now_); });
+    say(session, [this, session] { return membership_.left(session, {}, now_); });
   }
 
   // ---- the network ----
 
-  void say(LinkId link, std::function<Outcome()> word) {
-    SimNode& node = nodes_by_link_.at(link);
+  void say(SessionId session, std::function<Outcome()> word) {
+    SimNode& node = nodes_by_session_.at(session);
     node.up_free_at = std::max(node.up_free_at, now_ + milliseconds(draw(300)));
-    at(node.up_free_at, [this, link, word = std::move(word)] {
-      if (nodes_by_link_.at(link).linked) perform(word());
-      say_stale_words(link);
+    at(node.up_free_at, [this, session, word = std::move(word)] {
+      if (nodes_by_session_.at(session).linked) perform(word());
+      say_stale_words(session);
     });
   }
 
-  void tell(LinkId link, const News& news) {
-    SimNode& node = nodes_by_link_.at(link);
+  void tell(SessionId session, const News& news) {
+    SimNode& node = nodes_by_session_.at(session);
     node.down_free_at = std::max(node.down_free_at, now_ + milliseconds(draw(300)));
-    at(node.down_free_at, [this, link, news] { hear(link, news); });
+    at(node.down_free_at, [this, session, news] { hear(session, news); });
   }
 
   // Words of rounds that are over, and of rounds to come, change nothing.
-  void say_stale_words(LinkId link) {
+  void say_stale_words(SessionId session) {
     const int restarts = membership_.restart_count();
     const Time again = membership_.look_again_at();
     for (const std::int64_t round :
          {membership_.round_number() - 1, membership_.round_number() + 1}) {
-      EXPECT_TRUE(membership_.failed(link, round, {}, now_).letters.empty());
-      EXPECT_TRUE(membership_.succeeded(link, round, now_).letters.empty());
+      EXPECT_TRUE(membership_.failed(session, round, {}, now_).letters.empty());
+      EXPECT_TRUE(membership_.succeeded(session, round, now_).letters.empty());
     }
     EXPECT_EQ(membership_.restart_count(), restarts);
     EXPECT_EQ(membership_.look_again_at(), again);
@@ -219,7 +219,7 @@ class Simulation {
     EXPECT_EQ(round.number, last_round_ + 1);
     EXPECT_EQ(round.restart_count, round.number - 1) << "one restart per broken round";
     last_round_ = round.number;
-    check_seats_are_kept(published.links);
+    check_seats_are_kept(published.sessions);
     EXPECT_GE(std::ssize(round.seats), min_nodes_);
     EXPECT_LE(std::ssize(round.seats), nodes_);
     int next_rank = 0;
@@ -229,19 +229,20 @@ class Simulation {
     }
     EXPECT_EQ(round.world_size, next_rank);
     EXPECT_EQ(std::to_string(round.master_port), round.seats.front().node_id);
-    EXPECT_EQ(std::set<LinkId>(published.links.begin(), published.links.end()).size(),
+    EXPECT_EQ(std::set<SessionId>(published.sessions.begin(), published.sessions.end()).size(),
               round.seats.size());
-    for (int seat = 0; const LinkId link : published.links)
-      tell(link, RoundPublished{round, seat++});
+    for (int seat = 0; const SessionId session : published.sessions)
+      tell(session, RoundPublished{round, seat++});
   }
 
   // No spare gets the seat of a node that only takes long to come back.
-  void check_seats_are_kept(const std::vector<LinkId>& links) {
-    for (const LinkId link : seated_)
-      if (min_nodes_ == nodes_ && lost_.count(link) == 0) {
-        EXPECT_EQ(std::count(links.begin(), links.end(), link), 1) << "lost its seat: " << link;
+  void check_seats_are_kept(const std::vector<SessionId>& sessions) {
+    for (const SessionId session : seated_)
+      if (min_nodes_ == nodes_ && lost_.count(session) == 0) {
+        EXPECT_EQ(std::count(sessions.begin(), sessions.end(), session), 1)
+            << "lost its seat: " << session;
       }
-    seated_ = links;
+    seated_ = sessions;
   }
 
   void look_again() {
@@ -258,10 +259,10 @@ class Simulation {
   // No fault for long: all who are still there share one round or were told the end.
   void check_rest() {
     std::set<std::int64_t> running;
-    for (const auto& [link, node] : nodes_by_link_) {
+    for (const auto& [session, node] : nodes_by_session_) {
       if (!node.linked) continue;
       if (membership_.ended()) {
-        EXPECT_EQ(node.doing, Doing::kOver) << "node " << link;
+        EXPECT_EQ(node.doing, Doing::kOver) << "node " << session;
       }
       if (node.doing == Doing::kRunning) running.insert(node.round);
     }
@@ -276,11 +277,11 @@ class Simulation {
   int min_nodes_ = 0;
   int budget_ = 0;
   Membership membership_;
-  std::map<LinkId, SimNode> nodes_by_link_;
-  std::set<LinkId> told_last_;
-  std::set<LinkId> lost_;       // as far as the membership knows
-  std::vector<LinkId> seated_;  // in the last round
-  LinkId last_link_ = 0;
+  std::map<SessionId, SimNode> nodes_by_session_;
+  std::set<SessionId> told_last_;
+  std::set<SessionId> lost_;       // as far as the membership knows
+  std::vector<SessionId> seated_;  // in the last round
+  SessionId last_session_ = 0;
   std::int64_t last_round_ = 0;
   Time timer_at_{};
   std::uint64_t order_ = 0;

@@ -43,9 +43,9 @@ inline Failure make_failure(const std::string& message) {
   return {.hostname = "h", .rank = 0, .local_rank = 0, .exit_code = 1, .message = message};
 }
 
-// A node: REQUIRES that it stays where it is and outlives its link.
+// A node: REQUIRES that it stays where it is and outlives its session.
 struct TestNode {
-  std::unique_ptr<Attendance> link;
+  std::unique_ptr<Session> session;
   std::vector<News> news;
 
   TestNode() = default;
@@ -53,7 +53,7 @@ struct TestNode {
   TestNode& operator=(const TestNode&) = delete;
   ~TestNode() = default;
 
-  Attendance::NewsHandler handler() {
+  Session::NewsHandler handler() {
     return [this](News one) { news.push_back(std::move(one)); };
   }
   template <typename Kind>
@@ -65,10 +65,10 @@ struct TestNode {
     return std::get<Kind>(news.back());
   }
   bool lost_for(ErrorCode code) const {
-    return last_is<LinkLost>() && last<LinkLost>().error.code() == code;
+    return last_is<SessionLost>() && last<SessionLost>().error.code() == code;
   }
   std::string error() const {
-    return last_is<LinkLost>() ? last<LinkLost>().error.message() : "(no error)";
+    return last_is<SessionLost>() ? last<SessionLost>().error.message() : "(no error)";
   }
 };
 

@@ -12,9 +12,9 @@ namespace {
 using namespace std::chrono_literals;
 using rendezvous::Failure;
 using rendezvous::JobEnded;
-using rendezvous::LinkLost;
 using rendezvous::RoundBroken;
 using rendezvous::RoundPublished;
+using rendezvous::SessionLost;
 
 constexpr auto kGrace = 30s;
 constexpr auto kKillLimit = 10s;
@@ -262,11 +262,11 @@ TEST_F(LifecycleTest, ASignalBeatsARestartUnderWay) {
 
 TEST_F(LifecycleTest, ALostLinkStopsTheWorkersAndIsNamed) {
   run_round(1);
-  EXPECT_EQ(names(cycle.link_lost(LinkLost{Error(ErrorCode::kUnavailable, "gone")}, now)),
+  EXPECT_EQ(names(cycle.session_lost(SessionLost{Error(ErrorCode::kUnavailable, "gone")}, now)),
             Names{"SIGTERM"});
   cycle.worker_exited(exit(0, -SIGTERM), now);
   EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGTERM), now)), Names{"finish:1"});
-  EXPECT_EQ(cycle.ending().link_error->message(), "gone");
+  EXPECT_EQ(cycle.ending().session_error->message(), "gone");
 }
 
 TEST_F(LifecycleTest, GivingUpBeforeTheFirstRoundFinishes) {

@@ -95,10 +95,10 @@ class LinkTest : public testing::Test {
 
 TEST_F(LinkTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   Heard heard_there;
-  const auto there =
-      rendezvous::attend_remotely(loop, {.host = store.host, .port = store.port, .token = "secret"},
-                                  [&](const News& news) { heard_there(news); });
-  link.attendance().join(node(0));
+  const auto there = rendezvous::open_remote_session(
+      loop, {.host = store.host, .port = store.port, .token = "secret"},
+      [&](const News& news) { heard_there(news); });
+  link.session().join(node(0));
   there->join(node(1));
   run_until([&] { return here.published == 1 && heard_there.published == 1; });
   tcp::socket served = connect();
@@ -108,7 +108,7 @@ TEST_F(LinkTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   EXPECT_EQ(greet(behind), kEcho);  // so the silent one was accepted
   there->report_failure(1, {.hostname = "there", .exit_code = 1});
   run_until([&] { return here.broken == 1 && heard_there.broken == 1; });
-  link.attendance().join(node(0));
+  link.session().join(node(0));
   there->join(node(1));
   run_until([&] { return here.published == 2 && heard_there.published == 2; });
   EXPECT_EQ(greet(served), "");

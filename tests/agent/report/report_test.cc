@@ -209,7 +209,7 @@ TEST(ErrorReport, NamesACauseOnAnotherNode) {
 TEST(EndingLine, SaysWhyTheJobEnded) {
   EXPECT_EQ(ending_line({.signal = SIGTERM}),
             "ddprun: received SIGTERM; the workers were stopped\n");
-  EXPECT_EQ(ending_line({.link_error = Error(ErrorCode::kTimedOut, "nobody answered")}),
+  EXPECT_EQ(ending_line({.session_error = Error(ErrorCode::kTimedOut, "nobody answered")}),
             "ddprun: nobody answered\n");
   EXPECT_EQ(ending_line({.cause = rendezvous::Failure{.message = "rank 3 died"}}),
             "ddprun: the job failed: rank 3 died\n");
