@@ -69,7 +69,7 @@ TEST_F(HostTest, LetsTheStoreBePreparedBeforeAnyNodeHears) {
   EXPECT_TRUE(a.last_is<RoundPublished>() && b.last_is<RoundPublished>());
 }
 
-TEST_F(HostTest, CountsADestroyedLinkAsALostNode) {
+TEST_F(HostTest, CountsADestroyedSessionAsALostNode) {
   Host host(loop, {.min_nodes = 2, .max_nodes = 2});
   TestNode a;
   TestNode b;
@@ -110,7 +110,7 @@ TEST_F(HostTest, EndsAJoinThatTookTooLong) {
   EXPECT_EQ(node.error(), "rendezvous: 1 of 2 nodes joined within join_timeout=0.05 s");
 }
 
-TEST_F(HostTest, LetsAHandlerDestroyItsLink) {
+TEST_F(HostTest, LetsAHandlerDestroyItsSession) {
   Host host(loop, {});
   std::unique_ptr<Session> session;
   bool called = false;

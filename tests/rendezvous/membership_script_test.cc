@@ -61,7 +61,7 @@ class Script {
  private:
   // A name is a session; after `lose` the same name is a new one.
   Outcome tell(const std::string& verb, const std::string& name, const Command& command) {
-    auto [found, is_new] = links_.try_emplace(name, last_session_ + 1);
+    auto [found, is_new] = sessions_.try_emplace(name, last_session_ + 1);
     if (is_new) names_[found->second] = name;
     const SessionId session = found->second;
     last_session_ = std::max(last_session_, session);
@@ -78,7 +78,7 @@ class Script {
     if (verb == "done") return membership_->succeeded(session, round, now_);
     if (verb == "leave") return membership_->left(session, failure, now_);
     if (verb != "lose") ADD_FAILURE() << "no such command: " << verb;
-    links_.erase(found);
+    sessions_.erase(found);
     return membership_->session_lost(session, now_);
   }
 
@@ -86,7 +86,7 @@ class Script {
     std::string text;
     for (const std::string& note : outcome.notes) text += "note " + note + '\n';
     if (outcome.published)
-      text += print_round(outcome.published->round) + print_links(*outcome.published);
+      text += print_round(outcome.published->round) + print_sessions(*outcome.published);
     for (const Letter& letter : outcome.letters)
       text += names_.at(letter.to) + ": " +
               std::visit([](const auto& n) { return print_news(n); }, letter.news) + '\n';
@@ -106,7 +106,7 @@ class Script {
                       seat.role_first_rank + seat.local_world_size - 1, seat.role_world_size);
     return text;
   }
-  std::string print_links(const Publication& published) {
+  std::string print_sessions(const Publication& published) {
     std::string text;
     for (int seat = 0; const SessionId session : published.sessions)
       text += fmt::format("{}: published round={} seat={}\n", names_.at(session),
@@ -129,7 +129,7 @@ class Script {
   std::optional<Membership> membership_;
   Time now_ = kStart;
   SessionId last_session_ = 0;
-  std::map<std::string, SessionId> links_;
+  std::map<std::string, SessionId> sessions_;
   std::map<SessionId, std::string> names_;
 };
 

@@ -97,7 +97,7 @@ TEST_F(RemoteTest, IsDestroyedQuicklyInEveryState) {
   ASSERT_TRUE(all_hear<JobEnded>({&here}));  // and the host knows
 }
 
-TEST_F(RemoteTest, LetsAHandlerDestroyItsLink) {
+TEST_F(RemoteTest, LetsAHandlerDestroyItsSession) {
   HostSide side(loop, 1);
   std::unique_ptr<Session> session;
   bool called = false;

@@ -51,7 +51,7 @@ TEST_F(RemoteTest, NoticesASilentNodeAndASilentHost) {
       << frozen.error();
 }
 
-TEST_F(RemoteTest, KeepsAnIdleLinkAliveByBeats) {
+TEST_F(RemoteTest, KeepsAnIdleSessionAliveByBeats) {
   HostSide side(loop, 1, {.token = "secret", .beat_every = milliseconds(200)});
   RemoteOptions options = to(side.port());
   options.beat_every = milliseconds(200);

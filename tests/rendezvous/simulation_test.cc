@@ -25,7 +25,7 @@ enum class Doing { kJoining, kRunning, kStopping, kSucceeded, kOver };
 struct SimNode {
   NodeSpec spec;
   Doing doing = Doing::kJoining;
-  bool linked = true;
+  bool connected = true;
   bool heard_last = false;
   std::int64_t round = 0;
   std::int64_t said = 0;  // words sent, so that a word under way is not overtaken
@@ -115,7 +115,7 @@ class Simulation {
     EXPECT_GT(news.round.number, node.round);
     EXPECT_EQ(news.round.seats.at(static_cast<std::size_t>(news.seat)).node_id, node.spec.node_id);
     for (const auto& [other, running] : nodes_by_session_)
-      if (running.linked && running.doing == Doing::kRunning) {
+      if (running.connected && running.doing == Doing::kRunning) {
         EXPECT_EQ(running.round, news.round.number) << "two rounds run at once";
       }
     node.doing = Doing::kRunning;
@@ -137,7 +137,7 @@ class Simulation {
 
   void hear(SessionId session, const News& news) {
     SimNode& node = nodes_by_session_.at(session);
-    if (!node.linked) return;
+    if (!node.connected) return;
     EXPECT_FALSE(node.heard_last) << "news after the last";
     if (node.doing == Doing::kOver) return;  // it left; this was under way
     if (const auto* published = std::get_if<RoundPublished>(&news))
@@ -156,8 +156,8 @@ class Simulation {
 
   void lose(SessionId session) {
     SimNode& node = nodes_by_session_.at(session);
-    if (!faulty() || !node.linked || node.doing == Doing::kOver) return;
-    node.linked = false;
+    if (!faulty() || !node.connected || node.doing == Doing::kOver) return;
+    node.connected = false;
     at(std::max(node.up_free_at, now_ + milliseconds(draw(500))), [this, session] {
       lost_.insert(session);
       perform(membership_.session_lost(session, now_));
@@ -167,7 +167,7 @@ class Simulation {
 
   void leave(SessionId session) {
     SimNode& node = nodes_by_session_.at(session);
-    if (!faulty() || !node.linked || node.doing == Doing::kOver) return;
+    if (!faulty() || !node.connected || node.doing == Doing::kOver) return;
     node.doing = Doing::kOver;
     say(session, [this, session] { return membership_.left(session, {}, now_); });
   }
@@ -178,7 +178,7 @@ class Simulation {
     SimNode& node = nodes_by_session_.at(session);
     node.up_free_at = std::max(node.up_free_at, now_ + milliseconds(draw(300)));
     at(node.up_free_at, [this, session, word = std::move(word)] {
-      if (nodes_by_session_.at(session).linked) perform(word());
+      if (nodes_by_session_.at(session).connected) perform(word());
       say_stale_words(session);
     });
   }
@@ -260,7 +260,7 @@ class Simulation {
   void check_rest() {
     std::set<std::int64_t> running;
     for (const auto& [session, node] : nodes_by_session_) {
-      if (!node.linked) continue;
+      if (!node.connected) continue;
       if (membership_.ended()) {
         EXPECT_EQ(node.doing, Doing::kOver) << "node " << session;
       }
