@@ -96,8 +96,9 @@ asio::awaitable<void> Agent::start() {
         lifecycle_.give_up({.hostname = hostname_, .message = prepared.error().message()}, now()));
     co_return;
   }
-  link_ = std::make_unique<Link>(loop_, config_.rendezvous);
-  const auto opened = co_await link_->open([this](const rendezvous::News& news) { handle(news); });
+  services_ = std::make_unique<NodeServices>(loop_, config_.rendezvous);
+  const auto opened =
+      co_await services_->open([this](const rendezvous::News& news) { handle(news); });
   if (lifecycle_.phase() == Phase::kDone) co_return;  // a signal was faster
   if (!opened) {
     // A host that is not known is the rendezvous' failure; a port that cannot be had is ours.
@@ -200,7 +201,7 @@ void Agent::perform(const Actions& actions) {
 
 void Agent::perform(const JoinRound& /*action*/) {
   sweep(kSweepBetweenRounds);
-  const auto store = link_->prepare_store();
+  const auto store = services_->prepare_store();
   if (!store) {
     perform(lifecycle_.give_up({.hostname = hostname_, .message = store.error().message()}, now()));
     return;
@@ -208,26 +209,26 @@ void Agent::perform(const JoinRound& /*action*/) {
   tell(EventState::kRendezvous);
   joining_since_ = now();
   show_waiting();
-  link_->session().join({.node_id = node_id_,
-                         .hostname = hostname_,
-                         .local_world_size = config_.worker_count,
-                         .role = config_.role,
-                         .node_rank = config_.rendezvous.kind == RendezvousPlan::Kind::kStatic
-                                          ? config_.rendezvous.node_rank
-                                          : -1,
-                         .store_address = store->host,
-                         .store_port = store->port,
-                         .max_restarts = config_.restarts.max_restarts,
-                         .restart_window = config_.restarts.window,
-                         .backoff = config_.restarts.backoff,
-                         .backoff_max = config_.restarts.backoff_max});
+  services_->session().join({.node_id = node_id_,
+                             .hostname = hostname_,
+                             .local_world_size = config_.worker_count,
+                             .role = config_.role,
+                             .node_rank = config_.rendezvous.kind == RendezvousPlan::Kind::kStatic
+                                              ? config_.rendezvous.node_rank
+                                              : -1,
+                             .store_address = store->host,
+                             .store_port = store->port,
+                             .max_restarts = config_.restarts.max_restarts,
+                             .restart_window = config_.restarts.window,
+                             .backoff = config_.restarts.backoff,
+                             .backoff_max = config_.restarts.backoff_max});
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {
   waiting_timer_.cancel();
   say(notices_.waited() + notices_.started(lifecycle_.round(), logs_.job_folder()));
   tell(EventState::kAssignRanks);
-  if (lifecycle_.seat() == 0) link_->serve_store();
+  if (lifecycle_.seat() == 0) services_->serve_store();
   tell(EventState::kStart);
   autopsy_.attempt_started();
   children_.use_cgroup(containment_.begin_attempt());
@@ -260,7 +261,7 @@ Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
                  .env = worker_variables(config_, lifecycle_.round(), local_rank,
                                          {.seat = lifecycle_.seat(),
                                           .error_file = files->error_file,
-                                          .interface = link_->interface_towards_peers(),
+                                          .interface = services_->interface_towards_peers(),
                                           .timer_file = vigil_.timer_file()})};
   spec.out = std::move(files->out);
   spec.err = std::move(files->err);
@@ -277,15 +278,15 @@ void Agent::perform(const KillWorkers& /*action*/) {
 }
 
 void Agent::perform(const ReportFailure& action) {
-  link_->session().report_failure(lifecycle_.round().number, action.failure);
+  services_->session().report_failure(lifecycle_.round().number, action.failure);
 }
 
 void Agent::perform(const ReportSuccess& /*action*/) {
-  link_->session().report_success(lifecycle_.round().number);
+  services_->session().report_success(lifecycle_.round().number);
 }
 
 void Agent::perform(const LeaveJob& action) {
-  if (link_ != nullptr && link_->is_open()) link_->session().leave(action.reason);
+  if (services_ != nullptr && services_->is_open()) services_->session().leave(action.reason);
 }
 
 void Agent::perform(const Finish& action) {

@@ -16,7 +16,7 @@
 #include "agent/core/lifecycle.h"
 #include "agent/guardian.h"
 #include "agent/monitors/vigil.h"
-#include "agent/network/link.h"
+#include "agent/network/node_services.h"
 #include "agent/output/console.h"
 #include "agent/output/log_pipes.h"
 #include "agent/output/log_tree.h"
@@ -99,7 +99,7 @@ class Agent {
   Time joining_since_{};
   Time timer_at_ = Time::max();
   int exit_code_ = 1;
-  std::unique_ptr<Link> link_;  // last: its news handler refers to everything above
+  std::unique_ptr<NodeServices> services_;  // last: its news handler refers to everything above
 };
 
 // Runs the agent in the process that run_guarded() made for it; its exit code.

@@ -2,7 +2,7 @@
 // MASTER_ADDR:MASTER_PORT, where workers expect the store and nodes the rendezvous. The first byte
 // tells them apart: TCPStore clients open with 0x00 (VALIDATE, store/wire.h), gRPC with the 'P' of
 // HTTP/2's "PRI * HTTP/2.0" (RFC 9113 section 3.4). It is peeked, not consumed, and the connection
-// handed on. Loop's thread; owned by Link.
+// handed on. Loop's thread; owned by NodeServices.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

@@ -27,12 +27,12 @@ struct StoreAddress {
   std::uint16_t port = 0;
 };
 
-class Link {
+class NodeServices {
  public:
-  Link(asio::io_context& loop, RendezvousPlan plan);
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
-  ~Link();
+  NodeServices(asio::io_context& loop, RendezvousPlan plan);
+  NodeServices(const NodeServices&) = delete;
+  NodeServices& operator=(const NodeServices&) = delete;
+  ~NodeServices();
 
   // Binds, and connects or hosts. News may arrive from then on. Errors (a port taken, a name
   // unknown) name flag and value.

@@ -1,6 +1,6 @@
 // The host of a static job of several nodes: one port for rendezvous and store, kept over all
 // rounds.
-#include "agent/network/link.h"
+#include "agent/network/node_services.h"
 
 #include <gtest/gtest.h>
 
@@ -36,15 +36,16 @@ struct Heard {
   }
 };
 
-class LinkTest : public testing::Test {
+class NodeServicesTest : public testing::Test {
  protected:
-  LinkTest() {
-    spawn(loop, "open", [](LinkTest* self) -> asio::awaitable<void> {
-      const auto done = co_await self->link.open([self](const News& news) { self->here(news); });
+  NodeServicesTest() {
+    spawn(loop, "open", [](NodeServicesTest* self) -> asio::awaitable<void> {
+      const auto done =
+          co_await self->services.open([self](const News& news) { self->here(news); });
       self->opened = done.has_value();
     }(this));
     run_until([this] { return opened; });
-    store = link.prepare_store().value();
+    store = services.prepare_store().value();
   }
 
   static RendezvousPlan plan() {
@@ -87,18 +88,18 @@ class LinkTest : public testing::Test {
   }
 
   asio::io_context loop{1};
-  Link link{loop, plan()};
+  NodeServices services{loop, plan()};
   bool opened = false;
   Heard here;
   StoreAddress store;
 };
 
-TEST_F(LinkTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
+TEST_F(NodeServicesTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   Heard heard_there;
   const auto there = rendezvous::open_remote_session(
       loop, {.host = store.host, .port = store.port, .token = "secret"},
       [&](const News& news) { heard_there(news); });
-  link.session().join(node(0));
+  services.session().join(node(0));
   there->join(node(1));
   run_until([&] { return here.published == 1 && heard_there.published == 1; });
   tcp::socket served = connect();
@@ -108,7 +109,7 @@ TEST_F(LinkTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   EXPECT_EQ(greet(behind), kEcho);  // so the silent one was accepted
   there->report_failure(1, {.hostname = "there", .exit_code = 1});
   run_until([&] { return here.broken == 1 && heard_there.broken == 1; });
-  link.session().join(node(0));
+  services.session().join(node(0));
   there->join(node(1));
   run_until([&] { return here.published == 2 && heard_there.published == 2; });
   EXPECT_EQ(greet(served), "");

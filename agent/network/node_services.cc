@@ -1,4 +1,4 @@
-#include "agent/network/link.h"
+#include "agent/network/node_services.h"
 
 #include <fmt/format.h>
 
@@ -36,15 +36,15 @@ Session::NewsHandler telling_who_has_the_port(Session::NewsHandler news, std::st
 
 }  // namespace
 
-Link::Link(asio::io_context& loop, RendezvousPlan plan)
+NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan)
     : loop_(loop), plan_(std::move(plan)), store_(std::make_unique<store::Server>(loop)) {}
 
-Link::~Link() {
+NodeServices::~NodeServices() {
   session_.reset();  // before the host that gave it out
   front_.reset();
 }
 
-asio::awaitable<Result<void>> Link::open(Session::NewsHandler news) {
+asio::awaitable<Result<void>> NodeServices::open(Session::NewsHandler news) {
   if (!plan_.local_addr.empty()) store_host_ = plan_.local_addr;
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
@@ -58,7 +58,7 @@ asio::awaitable<Result<void>> Link::open(Session::NewsHandler news) {
   co_return Result<void>();
 }
 
-asio::awaitable<Result<asio::ip::address>> Link::resolve(const std::string& host) {
+asio::awaitable<Result<asio::ip::address>> NodeServices::resolve(const std::string& host) {
   boost::system::error_code not_numeric;
   const auto numeric = asio::ip::make_address(host, not_numeric);
   if (!not_numeric) co_return numeric;
@@ -79,12 +79,12 @@ asio::awaitable<Result<asio::ip::address>> Link::resolve(const std::string& host
 
 // The endpoint's own address, unless it is not ours to bind (a cluster's virtual address in front
 // of this host) or peers may know this host's name under another one.
-std::string Link::address_to_bind(const asio::ip::address& endpoint) const {
+std::string NodeServices::address_to_bind(const asio::ip::address& endpoint) const {
   return is_local_address(endpoint) && !own_name_ ? endpoint.to_string() : "::";
 }
 
 // Finds out from which of our addresses the others see us.
-void Link::face(const asio::ip::address& endpoint) {
+void NodeServices::face(const asio::ip::address& endpoint) {
   const asio::ip::address ours = address_towards(endpoint);
   if (!ours.is_loopback()) interface_ = interface_with(ours);
   if (plan_.local_addr.empty()) store_host_ = ours.to_string();
@@ -92,7 +92,7 @@ void Link::face(const asio::ip::address& endpoint) {
 
 // Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
 // the static backend.
-asio::awaitable<Result<void>> Link::open_static(Session::NewsHandler news) {
+asio::awaitable<Result<void>> NodeServices::open_static(Session::NewsHandler news) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
@@ -112,7 +112,7 @@ asio::awaitable<Result<void>> Link::open_static(Session::NewsHandler news) {
   co_return Result<void>();
 }
 
-asio::awaitable<Result<void>> Link::open_c10d(Session::NewsHandler news) {
+asio::awaitable<Result<void>> NodeServices::open_c10d(Session::NewsHandler news) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
@@ -136,7 +136,7 @@ asio::awaitable<Result<void>> Link::open_c10d(Session::NewsHandler news) {
   co_return Result<void>();
 }
 
-void Link::host_here(Session::NewsHandler news, const std::string& seen_at) {
+void NodeServices::host_here(Session::NewsHandler news, const std::string& seen_at) {
   host_ = std::make_unique<rendezvous::Host>(
       loop_, rendezvous::Policy{.min_nodes = plan_.node_count,
                                 .max_nodes = plan_.node_count,
@@ -152,7 +152,7 @@ void Link::host_here(Session::NewsHandler news, const std::string& seen_at) {
   session_ = host_->open_session(std::move(news), {seen_at, ""});
 }
 
-void Link::open_front(tcp::acceptor acceptor, bool with_store) {
+void NodeServices::open_front(tcp::acceptor acceptor, bool with_store) {
   service_ = std::make_unique<rendezvous::Service>(
       loop_, *host_, rendezvous::ServiceOptions{.token = plan_.token, .rdzv_id = plan_.run_id});
   front_ = std::make_unique<Front>(
@@ -164,7 +164,7 @@ void Link::open_front(tcp::acceptor acceptor, bool with_store) {
                       .rendezvous = [this](int fd) { service_->adopt(fd); }});
 }
 
-void Link::open_remote_session(Session::NewsHandler news) {
+void NodeServices::open_remote_session(Session::NewsHandler news) {
   session_ = rendezvous::open_remote_session(loop_,
                                              {.host = plan_.host,
                                               .port = plan_.port,
@@ -174,7 +174,7 @@ void Link::open_remote_session(Session::NewsHandler news) {
                                              std::move(news));
 }
 
-Result<StoreAddress> Link::prepare_store() {
+Result<StoreAddress> NodeServices::prepare_store() {
   if (fixed_store_) return *fixed_store_;
   if (plan_.kind == RendezvousPlan::Kind::kStatic) return StoreAddress{};  // never rank 0
   store_->close();
@@ -187,7 +187,7 @@ Result<StoreAddress> Link::prepare_store() {
   return address;
 }
 
-void Link::serve_store() {
+void NodeServices::serve_store() {
   if (!prepared_) return;  // a fixed port, already served
   store_->serve(std::move(*prepared_));
   prepared_.reset();
