@@ -27,7 +27,7 @@ static_assert(kSweepBetweenRounds < rendezvous::kBeatEvery * (rendezvous::kSilen
 
 }  // namespace
 
-Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& guardian)
+Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start)
     : loop_(loop),
       config_(std::move(config)),
       hostname_(host_name()),
@@ -37,7 +37,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& gua
                   .max_restarts = config_.restarts.max_restarts,
                   .detailed_exit_codes = config_.detailed_exit_codes,
                   .hostname = hostname_}),
-      children_(guardian.ignored_signals),
+      children_(start.ignored_signals),
       files_(config_, logs_, pipes_, consoles_, hostname_),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO),
       pipes_(loop),
@@ -45,15 +45,15 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& gua
       containment_(config_.job_cookie),
       child_signal_(loop, SIGCHLD),
       user_signals_(loop),
-      guardian_pipe_(loop, guardian.closed_when_guardian_dies),
-      temporary_folder_(guardian.temporary_folder),
+      guardian_pipe_(loop, start.closed_when_guardian_dies),
+      temporary_folder_(start.temporary_folder),
       timer_(loop),
       waiting_timer_(loop),
       notices_(config_.quiet, ::isatty(STDERR_FILENO) == 1),
       started_(now()) {
   consoles_.take_log();
   children_.give_workers(store::raise_descriptor_limit());
-  watch_signals(guardian.ignored_signals);
+  watch_signals(start.ignored_signals);
 }
 
 // What was ignored when ddprun was started (nohup) stays so.
@@ -332,7 +332,7 @@ void Agent::set_timer() {
   });
 }
 
-int run_agent(AgentConfig config, const GuardianLink& guardian) {
+int run_agent(AgentConfig config, const AgentStart& start) {
   ::signal(SIGPIPE,
            SIG_IGN);  // a console nobody reads must not end the job; workers get the default back
   ::signal(SIGXFSZ, SIG_IGN);  // nor must a log file that may not grow (ulimit -f)

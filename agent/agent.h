@@ -31,7 +31,7 @@ namespace ddprun::agent {
 
 class Agent {
  public:
-  Agent(asio::io_context& loop, AgentConfig config, const GuardianLink& guardian);
+  Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start);
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
   ~Agent() = default;
@@ -103,6 +103,6 @@ class Agent {
 };
 
 // Runs the agent in the process that run_guarded() made for it; its exit code.
-int run_agent(AgentConfig config, const GuardianLink& guardian);
+int run_agent(AgentConfig config, const AgentStart& start);
 
 }  // namespace ddprun::agent

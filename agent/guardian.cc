@@ -113,8 +113,8 @@ int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const char* tempor
 
 }  // namespace
 
-int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLink&)>& agent) {
-  GuardianLink link{.ignored_signals = ignored_signals()};
+int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&)>& agent) {
+  AgentStart start{.ignored_signals = ignored_signals()};
   const sigset_t watched = watched_signals(job.signals);
   ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
   // Ignored by who started us, it would have the kernel reap the agent without a word.
@@ -131,10 +131,10 @@ int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLin
     std::fprintf(stderr, "ddprun: make the agent process: %s\n", ::strerrordesc_np(errno));
     return 1;
   }
-  link.temporary_folder = static_cast<char*>(note);  // zeros: no folder
+  start.temporary_folder = static_cast<char*>(note);  // zeros: no folder
   if (child > 0) {
     ::close(alive[0]);
-    return guard(child, alive[1], job, link.temporary_folder, std::move(earlier));
+    return guard(child, alive[1], job, start.temporary_folder, std::move(earlier));
   }
   ::close(alive[1]);
   // A session of its own: a Ctrl-C of the terminal or a `kill -9 %1` of the shell hits the guardian
@@ -143,9 +143,9 @@ int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLin
   // Named apart from the guardian, so that `pkill -9 ddprun` leaves one of the two to clean up.
   ::prctl(PR_SET_NAME, "ddp-agent");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  link.closed_when_guardian_dies = alive[0];
+  start.closed_when_guardian_dies = alive[0];
   if (::getppid() != guardian) ::_exit(1);
-  const int exit_code = agent(link);
+  const int exit_code = agent(start);
   std::fflush(nullptr);
   ::_exit(exit_code);  // no destructors of statics: the guardian's copy of the program goes on
 }

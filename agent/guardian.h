@@ -14,7 +14,7 @@
 namespace ddprun::agent {
 
 // What the agent is given by the guardian.
-struct GuardianLink {
+struct AgentStart {
   int closed_when_guardian_dies = -1;  // read end of a pipe; end of file = the guardian is gone
   std::vector<int> ignored_signals;    // signals ignored when ddprun was started; they stay so
   // Shared with the guardian, kNoteBytes long: the path of the temporary log folder, which the
@@ -34,7 +34,7 @@ struct GuardedJob {
 // still blocked when `agent` starts: it installs its handlers, then calls unblock_signals().
 // Returns, in the guardian only, the exit code of the whole: the agent's, or 128 + signal if it was
 // killed. Must be called before any thread exists.
-int run_guarded(const GuardedJob& job, const std::function<int(const GuardianLink&)>& agent);
+int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&)>& agent);
 
 // Unblocks what run_guarded() blocked for `job`. For the agent, once its handlers are in place.
 void unblock_signals(const std::vector<int>& job_signals);
