@@ -72,14 +72,14 @@ std::shared_ptr<grpc::Channel> make_channel(const RemoteOptions& options) {
                                    grpc::InsecureChannelCredentials(), arguments);
 }
 
-bool is_last(const News& news) {
+bool is_last(const HostMessage& news) {
   return std::holds_alternative<JobEnded>(news) || std::holds_alternative<SessionLost>(news);
 }
 
 // The node's session. Loop's thread only.
 class RemoteSession final : public Session {
  public:
-  RemoteSession(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news);
+  RemoteSession(boost::asio::io_context& loop, RemoteOptions options, MessageHandler news);
   RemoteSession(const RemoteSession&) = delete;
   RemoteSession& operator=(const RemoteSession&) = delete;
   ~RemoteSession() override;
@@ -96,21 +96,21 @@ class RemoteSession final : public Session {
   using SharedBorder = std::shared_ptr<Border<RemoteSession>>;
   enum class State { kConnecting, kConnected, kOver };
 
-  void say(const Word& word);
+  void say(const NodeMessage& word);
   void attempt();
   void connected();
-  void heard(const std::shared_ptr<Call>& call, const Result<std::optional<News>>& word);
+  void heard(const std::shared_ptr<Call>& call, const Result<std::optional<HostMessage>>& word);
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
   void tick();
   void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                  void (RemoteSession::*act)());
   void give_up_connecting();
   void end(ErrorCode code, const std::string& what);
-  void deliver(const News& news);
+  void deliver(const HostMessage& news);
   static void keep_for_ever(std::shared_ptr<Call> call);
 
   const RemoteOptions options_;
-  const NewsHandler news_;
+  const MessageHandler news_;
   SharedBorder border_;
   boost::asio::steady_timer deadline_;
   boost::asio::steady_timer pace_;  // retries while connecting, beats once connected
@@ -186,7 +186,8 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
   std::shared_ptr<Call> self_;
 };
 
-RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions options, NewsHandler news)
+RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions options,
+                             MessageHandler news)
     : options_(std::move(options)),
       news_(std::move(news)),
       border_(std::make_shared<Border<RemoteSession>>(loop, *this)),
@@ -230,7 +231,7 @@ void RemoteSession::leave(const Failure& reason) {
   call_->wait_done(options_.leave_limit);
 }
 
-void RemoteSession::say(const Word& word) {
+void RemoteSession::say(const NodeMessage& word) {
   if (state_ == State::kConnecting) unsent_.push_back(encode(word));
   if (state_ == State::kConnected) call_->send(encode(word));
 }
@@ -248,7 +249,7 @@ void RemoteSession::connected() {
 }
 
 void RemoteSession::heard(const std::shared_ptr<Call>& call,
-                          const Result<std::optional<News>>& word) {
+                          const Result<std::optional<HostMessage>>& word) {
   if (call != call_ || state_ == State::kOver) return;
   quiet_ticks_ = 0;
   if (!word) return end(ErrorCode::kProtocol, word.error().message());
@@ -309,20 +310,20 @@ void RemoteSession::end(ErrorCode code, const std::string& what) {
 }
 
 // The handler may destroy the session: nothing is touched after it.
-void RemoteSession::deliver(const News& news) {
+void RemoteSession::deliver(const HostMessage& news) {
   if (is_last(news)) {
     state_ = State::kOver;
     deadline_.cancel();
     pace_.cancel();
   }
-  const NewsHandler handler = news_;
+  const MessageHandler handler = news_;
   handler(news);
 }
 
 }  // namespace
 
 std::unique_ptr<Session> open_remote_session(boost::asio::io_context& loop, RemoteOptions options,
-                                             Session::NewsHandler news) {
+                                             Session::MessageHandler news) {
   return std::make_unique<RemoteSession>(loop, std::move(options), std::move(news));
 }
 

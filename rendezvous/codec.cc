@@ -101,7 +101,7 @@ Result<Failure> decode_failure(const v1::Failure& message) {
                  .message = message.message()};
 }
 
-Result<Word> decode_spec(const v1::Join& message) {
+Result<NodeMessage> decode_spec(const v1::Join& message) {
   if (message.node_id().empty()) return Error(ErrorCode::kProtocol, "node_id is empty");
   using Name = std::pair<std::string_view, const std::string*>;
   const std::array names{Name{"node_id", &message.node_id()}, Name{"hostname", &message.hostname()},
@@ -123,7 +123,7 @@ Result<Word> decode_spec(const v1::Join& message) {
   spec.restart_window = decode_wait(message.restart_window_ms());
   spec.backoff = decode_wait(message.backoff_ms());
   spec.backoff_max = decode_wait(message.backoff_max_ms());
-  return Word(std::move(spec));
+  return NodeMessage(std::move(spec));
 }
 
 Result<Round> decode_round(const v1::Round& message) {
@@ -146,13 +146,13 @@ Result<Round> decode_round(const v1::Round& message) {
   return round;
 }
 
-Result<std::optional<News>> decode_published(const v1::Published& message) {
+Result<std::optional<HostMessage>> decode_published(const v1::Published& message) {
   auto round = decode_round(message.round());
   if (!round) return round.error();
   if (message.seat() < 0 || message.seat() >= std::ssize(round->seats))
     return Error(ErrorCode::kProtocol,
                  fmt::format("seat {} of {}", message.seat(), round->seats.size()));
-  return std::optional<News>(RoundPublished{*std::move(round), message.seat()});
+  return std::optional<HostMessage>(RoundPublished{*std::move(round), message.seat()});
 }
 
 ErrorCode decode_code(std::int32_t code) {
@@ -162,7 +162,7 @@ ErrorCode decode_code(std::int32_t code) {
 
 }  // namespace
 
-v1::FromNode encode(const Word& word) {
+v1::FromNode encode(const NodeMessage& word) {
   v1::FromNode message;
   const auto fill = Overloaded{
       [&](const NodeSpec& spec) { *message.mutable_join() = encode_spec(spec); },
@@ -179,7 +179,7 @@ v1::FromNode encode(const Word& word) {
   return message;
 }
 
-v1::ToNode encode(const News& news) {
+v1::ToNode encode(const HostMessage& news) {
   v1::ToNode message;
   const auto fill = Overloaded{
       [&](const RoundPublished& published) {
@@ -208,49 +208,49 @@ v1::ToNode encode_beat() {
   return message;
 }
 
-Result<Word> decode(const v1::FromNode& message) {
+Result<NodeMessage> decode(const v1::FromNode& message) {
   switch (message.kind_case()) {
     case v1::FromNode::kJoin:
       return decode_spec(message.join());
     case v1::FromNode::kFailed: {
       auto failure = decode_failure(message.failed().failure());
       if (!failure) return failure.error();
-      return Word(WorkerFailed{message.failed().round(), *std::move(failure)});
+      return NodeMessage(WorkerFailed{message.failed().round(), *std::move(failure)});
     }
     case v1::FromNode::kSucceeded:
-      return Word(NodeSucceeded{message.succeeded().round()});
+      return NodeMessage(NodeSucceeded{message.succeeded().round()});
     case v1::FromNode::kLeave: {
       auto reason = decode_failure(message.leave().reason());
       if (!reason) return reason.error();
-      return Word(Leave{*std::move(reason)});
+      return NodeMessage(Leave{*std::move(reason)});
     }
     case v1::FromNode::kBeat:
-      return Word(Beat{});
+      return NodeMessage(Beat{});
     case v1::FromNode::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");
 }
 
-Result<std::optional<News>> decode(const v1::ToNode& message) {
+Result<std::optional<HostMessage>> decode(const v1::ToNode& message) {
   switch (message.kind_case()) {
     case v1::ToNode::kPublished:
       return decode_published(message.published());
     case v1::ToNode::kBroken: {
       auto cause = decode_failure(message.broken().cause());
       if (!cause) return cause.error();
-      return std::optional<News>(RoundBroken{message.broken().round(), *std::move(cause)});
+      return std::optional<HostMessage>(RoundBroken{message.broken().round(), *std::move(cause)});
     }
     case v1::ToNode::kEnded: {
       auto cause = decode_failure(message.ended().cause());
       if (!cause) return cause.error();
-      return std::optional<News>(JobEnded{message.ended().succeeded(), *std::move(cause)});
+      return std::optional<HostMessage>(JobEnded{message.ended().succeeded(), *std::move(cause)});
     }
     case v1::ToNode::kRefused:
-      return std::optional<News>(
+      return std::optional<HostMessage>(
           SessionLost{{decode_code(message.refused().code()), message.refused().message()}});
     case v1::ToNode::kBeat:
-      return std::optional<News>();
+      return std::optional<HostMessage>();
     case v1::ToNode::KIND_NOT_SET:
       break;
   }

@@ -39,16 +39,16 @@ struct Leave {
   Failure reason;
 };
 struct Beat {};
-using Word = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Beat>;
+using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Beat>;
 
 // Texts that are too long are cut here, at a character's border; all other values travel unchanged.
-v1::FromNode encode(const Word& word);
-v1::ToNode encode(const News& news);
+v1::FromNode encode(const NodeMessage& word);
+v1::ToNode encode(const HostMessage& news);
 v1::ToNode encode_beat();
 
 // kProtocol or kLimit when the message is not one that encode() makes.
-Result<Word> decode(const v1::FromNode& message);
+Result<NodeMessage> decode(const v1::FromNode& message);
 // Nothing: a beat.
-Result<std::optional<News>> decode(const v1::ToNode& message);
+Result<std::optional<HostMessage>> decode(const v1::ToNode& message);
 
 }  // namespace ddprun::rendezvous

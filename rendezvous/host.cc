@@ -48,13 +48,15 @@ Host::Host(boost::asio::io_context& loop, const Policy& policy)
 
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 
-std::unique_ptr<Session> Host::open_session(Session::NewsHandler news, Observed observed) {
-  return open({std::make_shared<Session::NewsHandler>(std::move(news)), false},
+std::unique_ptr<Session> Host::open_session(Session::MessageHandler news, Observed observed) {
+  return open({std::make_shared<Session::MessageHandler>(std::move(news)), false},
               std::move(observed));
 }
 
-std::unique_ptr<Session> Host::open_direct_session(Session::NewsHandler news, Observed observed) {
-  return open({std::make_shared<Session::NewsHandler>(std::move(news)), true}, std::move(observed));
+std::unique_ptr<Session> Host::open_direct_session(Session::MessageHandler news,
+                                                   Observed observed) {
+  return open({std::make_shared<Session::MessageHandler>(std::move(news)), true},
+              std::move(observed));
 }
 
 std::unique_ptr<Session> Host::open(Reader reader, Observed observed) {
@@ -66,7 +68,7 @@ std::unique_ptr<Session> Host::open(Reader reader, Observed observed) {
 void Host::perform(const Outcome& outcome) {
   for (const std::string& note : outcome.notes) log::warning(note);
   if (outcome.published) publish(*outcome.published);
-  for (const Letter& letter : outcome.letters) deliver(letter.to, letter.news);
+  for (const Delivery& delivery : outcome.deliveries) deliver(delivery.to, delivery.news);
   set_timer();
 }
 
@@ -76,7 +78,7 @@ void Host::publish(const Publication& published) {
     deliver(session, RoundPublished{published.round, seat++});
 }
 
-void Host::deliver(SessionId to, News news) {
+void Host::deliver(SessionId to, HostMessage news) {
   const auto found = readers_.find(to);
   if (found == readers_.end()) return;
   if (found->second.at_once) return (*found->second.news)(std::move(news));

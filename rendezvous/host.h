@@ -32,27 +32,27 @@ class Host {
   // A node's session. Destroying it without leave() means that the node is gone (as a broken
   // connection does). `news` may destroy the session. The default is the node in the host's own
   // process.
-  std::unique_ptr<Session> open_session(Session::NewsHandler news,
+  std::unique_ptr<Session> open_session(Session::MessageHandler news,
                                         Observed observed = {"127.0.0.1"});
 
   // As open_session(), but `news` is called from inside the call that caused it, so that what one node
   // says is on its way to the others when the call returns, even if this process ends right after.
   // `news` must neither call the host nor destroy a session. For service.h.
-  std::unique_ptr<Session> open_direct_session(Session::NewsHandler news, Observed observed);
+  std::unique_ptr<Session> open_direct_session(Session::MessageHandler news, Observed observed);
 
  private:
   class LocalSession;
   struct Reader {
     // Shared with nobody but deliveries under way, which hold it weakly: a closed session hears
     // nothing more.
-    std::shared_ptr<Session::NewsHandler> news;
+    std::shared_ptr<Session::MessageHandler> news;
     bool at_once = false;
   };
 
   std::unique_ptr<Session> open(Reader reader, Observed observed);
   void perform(const Outcome& outcome);
   void publish(const Publication& published);
-  void deliver(SessionId to, News news);
+  void deliver(SessionId to, HostMessage news);
   void set_timer();
   void close(SessionId id);
 

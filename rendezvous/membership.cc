@@ -86,7 +86,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   }
   if (error) {
     member.standing = Standing::kDismissed;
-    outcome.letters.push_back({session, SessionLost{*error}});
+    outcome.deliveries.push_back({session, SessionLost{*error}});
   } else {
     member.entrant = {session, spec, observed};
     member.standing = is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting;
@@ -287,7 +287,7 @@ void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
   for (auto& [session, member] : members_) {
     if (!member.in_round()) continue;
     member.standing = Standing::kStopping;
-    outcome.letters.push_back({session, RoundBroken{round_number_, cause}});
+    outcome.deliveries.push_back({session, RoundBroken{round_number_, cause}});
   }
 }
 
@@ -300,7 +300,7 @@ void Membership::give_up(Outcome& outcome) {
   for (auto& [session, member] : members_) {
     if (!member.listens()) continue;
     member.standing = Standing::kDismissed;
-    outcome.letters.push_back({session, SessionLost{error}});
+    outcome.deliveries.push_back({session, SessionLost{error}});
   }
 }
 
@@ -311,7 +311,7 @@ void Membership::end_job(const JobEnded& end, Outcome& outcome) {
   for (auto& [session, member] : members_) {
     if (!member.listens()) continue;
     member.standing = Standing::kDismissed;
-    outcome.letters.push_back({session, end});
+    outcome.deliveries.push_back({session, end});
   }
 }
 

@@ -1,5 +1,5 @@
 // The one state machine of a job: who is in, when a round starts, what breaks it, how the job ends.
-// Pure: no I/O, no clock; an event and `now` go in, letters to the nodes come out. It does not know
+// Pure: no I/O, no clock; an event and `now` go in, deliveries to the nodes come out. It does not know
 // how a node is connected: a node is a SessionId that the shell (host.h) made up and never uses twice.
 //
 //   gathering --(enough nodes)--> running --(all succeeded)--> ended
@@ -67,9 +67,9 @@ struct Decision {
 Decision decide(const Roster& roster, const Policy& policy, Time now);
 
 // One piece of news for one node.
-struct Letter {
+struct Delivery {
   SessionId to;
-  News news;
+  HostMessage news;
 };
 
 // A round to start: sessions[i] is told RoundPublished{round, i}. One copy, since its size grows with
@@ -80,12 +80,12 @@ struct Publication {
 };
 
 // What the shell must now do: first let the round's host prepare for what is published (before any
-// node starts workers for it), then tell its nodes, then send the letters, in order. A node that
+// node starts workers for it), then tell its nodes, then send the deliveries, in order. A node that
 // got JobEnded or SessionLost gets nothing after it.
 struct Outcome {
   std::optional<Publication> published;
-  std::vector<Letter> letters;     // no RoundPublished among them
-  std::vector<std::string> notes;  // lines worth a warning in the log
+  std::vector<Delivery> deliveries;  // no RoundPublished among them
+  std::vector<std::string> notes;    // lines worth a warning in the log
 };
 
 class Membership {

@@ -13,7 +13,7 @@
 
 namespace ddprun::rendezvous {
 
-// Messages queued for a peer that does not read. News are a handful a round and beats are only
+// Messages queued for a peer that does not read. HostMessage are a handful a round and beats are only
 // added to an empty queue, so a full one means a peer that is stuck: it is cut off.
 inline constexpr std::size_t kMaxQueued = 64;
 

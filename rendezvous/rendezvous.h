@@ -99,14 +99,14 @@ struct JobEnded {
 struct SessionLost {
   Error error;
 };
-using News = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost>;
+using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost>;
 
 // One node's session to the rendezvous. Used on the loop's thread; news arrive there too, never from
 // inside a call of this interface (they are posted), so a caller may change its state after any of
 // these calls.
 class Session {
  public:
-  using NewsHandler = std::function<void(News)>;
+  using MessageHandler = std::function<void(HostMessage)>;
 
   Session() = default;
   Session(const Session&) = delete;

@@ -35,13 +35,13 @@ constexpr int kIdleConnectionMs = 10'000;
 // A node has one; a second only for the moment in which the first ends.
 constexpr int kStreamsPerConnection = 4;
 
-// Takes the same time wherever the texts differ, so that a token cannot be guessed letter by
-// letter.
+// Takes the same time wherever the texts differ, so that a token cannot be guessed delivery by
+// delivery.
 bool equal_in_constant_time(std::string_view given, std::string_view expected) {
   unsigned difference = given.size() == expected.size() ? 0U : 1U;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const char letter = i < given.size() ? given[i] : '\0';
-    difference |= static_cast<unsigned char>(letter) ^ static_cast<unsigned char>(expected[i]);
+    const char delivery = i < given.size() ? given[i] : '\0';
+    difference |= static_cast<unsigned char>(delivery) ^ static_cast<unsigned char>(expected[i]);
   }
   return difference == 0;
 }
@@ -104,9 +104,9 @@ class Service::Streams {
 
   bool start_server();
   void opened(const std::shared_ptr<Stream>& stream, const std::string& peer);
-  void heard(const std::shared_ptr<Stream>& stream, const Result<Word>& word);
-  void obey(Node& node, const Word& word);
-  void deliver(Stream* stream, const News& news);
+  void heard(const std::shared_ptr<Stream>& stream, const Result<NodeMessage>& word);
+  void obey(Node& node, const NodeMessage& word);
+  void deliver(Stream* stream, const HostMessage& news);
   void refused(const std::string& peer, const std::string& reason);
   void tick();
   void schedule_tick();
@@ -269,13 +269,14 @@ void Service::Streams::opened(const std::shared_ptr<Stream>& stream, const std::
     stream->send(encode(SessionLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
     return stream->close();
   }
-  auto session = host_.open_direct_session([this, key](const News& news) { deliver(key, news); },
-                                           connections_.observed(peer));
+  auto session = host_.open_direct_session(
+      [this, key](const HostMessage& news) { deliver(key, news); }, connections_.observed(peer));
   nodes_.emplace(key, Node{stream, std::move(session)});
   schedule_tick();
 }
 
-void Service::Streams::heard(const std::shared_ptr<Stream>& stream, const Result<Word>& word) {
+void Service::Streams::heard(const std::shared_ptr<Stream>& stream,
+                             const Result<NodeMessage>& word) {
   const auto found = nodes_.find(stream.get());
   if (found == nodes_.end()) return;
   if (!word) {
@@ -292,7 +293,7 @@ void Service::Streams::heard(const std::shared_ptr<Stream>& stream, const Result
   stream->read_next();
 }
 
-void Service::Streams::obey(Node& node, const Word& word) {
+void Service::Streams::obey(Node& node, const NodeMessage& word) {
   Session& session = *node.session;
   if (const auto* spec = std::get_if<NodeSpec>(&word)) session.join(*spec);
   if (const auto* failed = std::get_if<WorkerFailed>(&word))
@@ -302,7 +303,7 @@ void Service::Streams::obey(Node& node, const Word& word) {
 
 // Called from inside host calls, so it only sends; a node that heard its last is forgotten
 // afterwards. Its Node holds the stream: the host does not call for a node that was forgotten.
-void Service::Streams::deliver(Stream* stream, const News& news) {
+void Service::Streams::deliver(Stream* stream, const HostMessage& news) {
   stream->send(encode(news));
   const bool last =
       std::holds_alternative<JobEnded>(news) || std::holds_alternative<SessionLost>(news);

@@ -31,7 +31,7 @@ Actions Lifecycle::start() {
   return {JoinRound{}};
 }
 
-Actions Lifecycle::told(const rendezvous::News& news, Time now) {
+Actions Lifecycle::told(const rendezvous::HostMessage& news, Time now) {
   struct Tell {
     Lifecycle& self;
     Time now;

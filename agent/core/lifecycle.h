@@ -117,7 +117,7 @@ class Lifecycle {
 
   Actions start();
   // What the rendezvous says; one of the four below.
-  Actions told(const rendezvous::News& news, Time now);
+  Actions told(const rendezvous::HostMessage& news, Time now);
   Actions round_published(const rendezvous::RoundPublished& news, Time now);
   Actions round_broken(const rendezvous::RoundBroken& news, Time now);
   Actions job_ended(const rendezvous::JobEnded& news, Time now);

@@ -18,8 +18,9 @@ namespace {
 
 // Where the endpoint's port on this very host is a stranger's, nobody ever answers there as a
 // rendezvous would: the user must hear that first of all.
-Session::NewsHandler telling_who_has_the_port(Session::NewsHandler news, std::string refusal) {
-  return [news = std::move(news), refusal = std::move(refusal)](rendezvous::News item) {
+Session::MessageHandler telling_who_has_the_port(Session::MessageHandler news,
+                                                 std::string refusal) {
+  return [news = std::move(news), refusal = std::move(refusal)](rendezvous::HostMessage item) {
     auto* lost = std::get_if<rendezvous::SessionLost>(&item);
     const bool nobody_answered = lost != nullptr && (lost->error.code() == ErrorCode::kTimedOut ||
                                                      lost->error.code() == ErrorCode::kUnavailable);
@@ -44,7 +45,7 @@ NodeServices::~NodeServices() {
   front_.reset();
 }
 
-asio::awaitable<Result<void>> NodeServices::open(Session::NewsHandler news) {
+asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler news) {
   if (!plan_.local_addr.empty()) store_host_ = plan_.local_addr;
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
@@ -92,7 +93,7 @@ void NodeServices::face(const asio::ip::address& endpoint) {
 
 // Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
 // the static backend.
-asio::awaitable<Result<void>> NodeServices::open_static(Session::NewsHandler news) {
+asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler news) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
@@ -112,7 +113,7 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::NewsHandler new
   co_return Result<void>();
 }
 
-asio::awaitable<Result<void>> NodeServices::open_c10d(Session::NewsHandler news) {
+asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler news) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
@@ -136,7 +137,7 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::NewsHandler news)
   co_return Result<void>();
 }
 
-void NodeServices::host_here(Session::NewsHandler news, const std::string& seen_at) {
+void NodeServices::host_here(Session::MessageHandler news, const std::string& seen_at) {
   host_ = std::make_unique<rendezvous::Host>(
       loop_, rendezvous::Policy{.min_nodes = plan_.node_count,
                                 .max_nodes = plan_.node_count,
@@ -164,7 +165,7 @@ void NodeServices::open_front(tcp::acceptor acceptor, bool with_store) {
                       .rendezvous = [this](int fd) { service_->adopt(fd); }});
 }
 
-void NodeServices::open_remote_session(Session::NewsHandler news) {
+void NodeServices::open_remote_session(Session::MessageHandler news) {
   session_ = rendezvous::open_remote_session(loop_,
                                              {.host = plan_.host,
                                               .port = plan_.port,

@@ -34,9 +34,9 @@ class NodeServices {
   NodeServices& operator=(const NodeServices&) = delete;
   ~NodeServices();
 
-  // Binds, and connects or hosts. News may arrive from then on. Errors (a port taken, a name
+  // Binds, and connects or hosts. HostMessage may arrive from then on. Errors (a port taken, a name
   // unknown) name flag and value.
-  asio::awaitable<Result<void>> open(rendezvous::Session::NewsHandler news);
+  asio::awaitable<Result<void>> open(rendezvous::Session::MessageHandler news);
 
   bool is_open() const { return session_ != nullptr; }
   // The rendezvous. REQUIRES is_open().
@@ -57,12 +57,12 @@ class NodeServices {
  private:
   asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host);
   void face(const asio::ip::address& endpoint);
-  asio::awaitable<Result<void>> open_c10d(rendezvous::Session::NewsHandler news);
-  asio::awaitable<Result<void>> open_static(rendezvous::Session::NewsHandler news);
-  void host_here(rendezvous::Session::NewsHandler news, const std::string& seen_at);
+  asio::awaitable<Result<void>> open_c10d(rendezvous::Session::MessageHandler news);
+  asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler news);
+  void host_here(rendezvous::Session::MessageHandler news, const std::string& seen_at);
   std::string address_to_bind(const asio::ip::address& endpoint) const;
   void open_front(asio::ip::tcp::acceptor acceptor, bool with_store);
-  void open_remote_session(rendezvous::Session::NewsHandler news);
+  void open_remote_session(rendezvous::Session::MessageHandler news);
 
   asio::io_context& loop_;
   RendezvousPlan plan_;

@@ -34,69 +34,69 @@ Round large_round(int nodes) {
 }
 
 // Through the bytes, as on the wire.
-Result<Word> travel(const Word& word) {
+Result<NodeMessage> travel(const NodeMessage& word) {
   v1::FromNode message;
   EXPECT_TRUE(message.ParseFromString(encode(word).SerializeAsString()));
   return decode(message);
 }
-Result<std::optional<News>> travel(const News& news) {
+Result<std::optional<HostMessage>> travel(const HostMessage& news) {
   v1::ToNode message;
   EXPECT_TRUE(message.ParseFromString(encode(news).SerializeAsString()));
   return decode(message);
 }
 
 TEST(Codec, CarriesEveryWordOfANode) {
-  EXPECT_EQ(std::get<NodeSpec>(*travel(Word(spec()))), spec());
-  const auto failed = std::get<WorkerFailed>(*travel(Word(WorkerFailed{7, failure()})));
+  EXPECT_EQ(std::get<NodeSpec>(*travel(NodeMessage(spec()))), spec());
+  const auto failed = std::get<WorkerFailed>(*travel(NodeMessage(WorkerFailed{7, failure()})));
   EXPECT_EQ(failed.round, 7);
   EXPECT_EQ(failed.failure, failure());
-  EXPECT_EQ(std::get<NodeSucceeded>(*travel(Word(NodeSucceeded{8}))).round, 8);
-  EXPECT_EQ(std::get<Leave>(*travel(Word(Leave{failure()}))).reason, failure());
-  EXPECT_TRUE(std::holds_alternative<Beat>(*travel(Word(Beat{}))));
+  EXPECT_EQ(std::get<NodeSucceeded>(*travel(NodeMessage(NodeSucceeded{8}))).round, 8);
+  EXPECT_EQ(std::get<Leave>(*travel(NodeMessage(Leave{failure()}))).reason, failure());
+  EXPECT_TRUE(std::holds_alternative<Beat>(*travel(NodeMessage(Beat{}))));
 }
 
 TEST(Codec, CarriesDefaultsAndMinusOne) {
   NodeSpec plain;
   plain.node_id = "x";
-  EXPECT_EQ(std::get<NodeSpec>(*travel(Word(plain))), plain);
+  EXPECT_EQ(std::get<NodeSpec>(*travel(NodeMessage(plain))), plain);
 }
 
 TEST(Codec, CarriesEveryNews) {
   const Round round = large_round(3);
-  const auto published = std::get<RoundPublished>(**travel(News(RoundPublished{round, 2})));
+  const auto published = std::get<RoundPublished>(**travel(HostMessage(RoundPublished{round, 2})));
   EXPECT_EQ(published.round, round);
   EXPECT_EQ(published.seat, 2);
-  const auto broken = std::get<RoundBroken>(**travel(News(RoundBroken{4, failure()})));
+  const auto broken = std::get<RoundBroken>(**travel(HostMessage(RoundBroken{4, failure()})));
   EXPECT_EQ(broken.round, 4);
   EXPECT_EQ(broken.cause, failure());
-  const auto ended = std::get<JobEnded>(**travel(News(JobEnded{false, failure()})));
+  const auto ended = std::get<JobEnded>(**travel(HostMessage(JobEnded{false, failure()})));
   EXPECT_FALSE(ended.succeeded);
   EXPECT_EQ(ended.cause, failure());
-  EXPECT_TRUE(std::get<JobEnded>(**travel(News(JobEnded{true, {}}))).succeeded);
+  EXPECT_TRUE(std::get<JobEnded>(**travel(HostMessage(JobEnded{true, {}}))).succeeded);
   const Error error(ErrorCode::kRejected, "no");
-  EXPECT_EQ(std::get<SessionLost>(**travel(News(SessionLost{error}))).error, error);
+  EXPECT_EQ(std::get<SessionLost>(**travel(HostMessage(SessionLost{error}))).error, error);
   EXPECT_FALSE(decode(encode_beat())->has_value());
 }
 
 TEST(Codec, CarriesTextThatIsNoUtf8) {
   Failure odd = failure();
   odd.message = "latin-1 \xE9 and \xFF";
-  EXPECT_EQ(std::get<Leave>(*travel(Word(Leave{odd}))).reason, odd);
+  EXPECT_EQ(std::get<Leave>(*travel(NodeMessage(Leave{odd}))).reason, odd);
 }
 
 TEST(Codec, CutsLongTextsBetweenCharacters) {
   Failure wordy = failure();
   wordy.message = std::string(kMaxTextBytes - 1, 'a') + "\u00e9\u00e9";
-  const auto leave = std::get<Leave>(*travel(Word(Leave{wordy})));
+  const auto leave = std::get<Leave>(*travel(NodeMessage(Leave{wordy})));
   EXPECT_EQ(leave.reason.message, std::string(kMaxTextBytes - 1, 'a'));
 }
 
 TEST(Codec, RefusesWhatIsTooLong) {
   NodeSpec long_role = spec();
   long_role.role = std::string(kMaxNameBytes, 'r');
-  EXPECT_TRUE(travel(Word(long_role)));
+  EXPECT_TRUE(travel(NodeMessage(long_role)));
   long_role.role += 'r';
-  EXPECT_EQ(travel(Word(long_role)).error().code(), ErrorCode::kLimit);
+  EXPECT_EQ(travel(NodeMessage(long_role)).error().code(), ErrorCode::kLimit);
   v1::FromNode leave;
   leave.mutable_leave()->mutable_reason()->set_message(std::string(kMaxTextBytes + 1, 'x'));
   EXPECT_EQ(decode(leave).error().code(), ErrorCode::kLimit);
@@ -105,13 +105,13 @@ TEST(Codec, RefusesWhatIsTooLong) {
 TEST(Codec, RefusesWhatMakesNoSense) {
   EXPECT_EQ(decode(v1::FromNode()).error().code(), ErrorCode::kProtocol);
   EXPECT_EQ(decode(v1::ToNode()).error().code(), ErrorCode::kProtocol);
-  v1::FromNode nameless = encode(Word(spec()));
+  v1::FromNode nameless = encode(NodeMessage(spec()));
   nameless.mutable_join()->clear_node_id();
   EXPECT_EQ(decode(nameless).error().code(), ErrorCode::kProtocol);
-  v1::FromNode port = encode(Word(spec()));
+  v1::FromNode port = encode(NodeMessage(spec()));
   port.mutable_join()->set_store_port(65536);
   EXPECT_EQ(decode(port).error().code(), ErrorCode::kProtocol);
-  v1::ToNode seat = encode(News(RoundPublished{large_round(2), 1}));
+  v1::ToNode seat = encode(HostMessage(RoundPublished{large_round(2), 1}));
   seat.mutable_published()->set_seat(2);
   EXPECT_EQ(decode(seat).error().code(), ErrorCode::kProtocol);
   seat.mutable_published()->set_seat(-1);
@@ -126,15 +126,16 @@ TEST(Codec, ReadsAnUnknownRefusalAsRejected) {
 }
 
 TEST(Codec, FitsTheLargestMessagesIntoItsLimits) {
-  const News largest = RoundPublished{large_round(kMaxNodes), 0};
+  const HostMessage largest = RoundPublished{large_round(kMaxNodes), 0};
   EXPECT_LE(encode(largest).ByteSizeLong(), static_cast<std::size_t>(kMaxDownBytes));
   const std::string name(kMaxNameBytes, 'n');
   NodeSpec join = spec();
   join.node_id = join.hostname = join.role = join.store_address = name;
-  EXPECT_LE(encode(Word(join)).ByteSizeLong(), static_cast<std::size_t>(kMaxUpBytes));
+  EXPECT_LE(encode(NodeMessage(join)).ByteSizeLong(), static_cast<std::size_t>(kMaxUpBytes));
   Failure wordy = failure();
   wordy.message = std::string(kMaxTextBytes, 'x');
-  EXPECT_LE(encode(Word(Leave{wordy})).ByteSizeLong(), static_cast<std::size_t>(kMaxUpBytes));
+  EXPECT_LE(encode(NodeMessage(Leave{wordy})).ByteSizeLong(),
+            static_cast<std::size_t>(kMaxUpBytes));
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ TEST_F(HostTest, LetsAHandlerDestroyItsSession) {
   Host host(loop, {});
   std::unique_ptr<Session> session;
   bool called = false;
-  session = host.open_session([&](const News&) {
+  session = host.open_session([&](const HostMessage&) {
     session.reset();
     called = true;
   });
@@ -127,7 +127,7 @@ TEST_F(HostTest, MayEndWithNewsAndATimerUnderWay) {
   bool heard = false;
   {
     Host host(loop, {.min_nodes = 2, .max_nodes = 2, .join_timeout = milliseconds(0)});
-    const auto session = host.open_session([&](const News&) { heard = true; });
+    const auto session = host.open_session([&](const HostMessage&) { heard = true; });
     session->join(make_node("a"));
   }
   loop.run();

@@ -87,9 +87,9 @@ class Script {
     for (const std::string& note : outcome.notes) text += "note " + note + '\n';
     if (outcome.published)
       text += print_round(outcome.published->round) + print_sessions(*outcome.published);
-    for (const Letter& letter : outcome.letters)
-      text += names_.at(letter.to) + ": " +
-              std::visit([](const auto& n) { return print_news(n); }, letter.news) + '\n';
+    for (const Delivery& delivery : outcome.deliveries)
+      text += names_.at(delivery.to) + ": " +
+              std::visit([](const auto& n) { return print_news(n); }, delivery.news) + '\n';
     const Time next = membership_->look_again_at();
     if (next != Time::max()) text += "look again at " + in_seconds(next) + '\n';
     return text;
@@ -113,7 +113,7 @@ class Script {
                           published.round.number, seat++);
     return text;
   }
-  static std::string print_news(const RoundPublished& /*news*/) { return "not by letter"; }
+  static std::string print_news(const RoundPublished& /*news*/) { return "not by delivery"; }
   static std::string print_cause(const Failure& cause) {
     return fmt::format("{} rank={} exit={}: {}", cause.hostname, cause.rank, cause.exit_code,
                        cause.message);

@@ -30,8 +30,8 @@ NodeSpec node(const std::string& id) {
 
 template <typename Kind>
 const Kind& only_letter(const Outcome& outcome) {
-  EXPECT_EQ(outcome.letters.size(), 1U);
-  return std::get<Kind>(outcome.letters.at(0).news);
+  EXPECT_EQ(outcome.deliveries.size(), 1U);
+  return std::get<Kind>(outcome.deliveries.at(0).news);
 }
 
 TEST(Decide, NeverLooksAgainWhileNobodyWaits) {
@@ -121,7 +121,7 @@ TEST(Membership, RefusesOneNodeMoreThanItsLimit) {
   // It counts no more once its session is gone, and a lost node makes room.
   membership.session_lost(last + 1, kStart);
   membership.succeeded(1, 1, kStart);
-  EXPECT_EQ(membership.joined(last + 2, node("still more"), {}, kStart).letters.size(), 1U);
+  EXPECT_EQ(membership.joined(last + 2, node("still more"), {}, kStart).deliveries.size(), 1U);
 }
 
 TEST(Membership, AcceptsWorkersUpToItsLimit) {

@@ -101,7 +101,7 @@ TEST_F(RemoteTest, LetsAHandlerDestroyItsSession) {
   HostSide side(loop, 1);
   std::unique_ptr<Session> session;
   bool called = false;
-  session = open_remote_session(loop, to(side.port()), [&](const News&) {
+  session = open_remote_session(loop, to(side.port()), [&](const HostMessage&) {
     session.reset();
     called = true;
   });

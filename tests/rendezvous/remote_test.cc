@@ -79,7 +79,7 @@ TEST_F(RemoteTest, SendsTheLastNewsEvenWhenTheHostEndsWithIt) {
   TestNode c;
   std::unique_ptr<Session> here;
   bool started = false;
-  here = side.host->open_session([&](const News& news) {
+  here = side.host->open_session([&](const HostMessage& news) {
     started = true;
     if (!std::holds_alternative<JobEnded>(news)) return;
     here.reset();

@@ -135,7 +135,7 @@ class Simulation {
     });
   }
 
-  void hear(SessionId session, const News& news) {
+  void hear(SessionId session, const HostMessage& news) {
     SimNode& node = nodes_by_session_.at(session);
     if (!node.connected) return;
     EXPECT_FALSE(node.heard_last) << "news after the last";
@@ -183,7 +183,7 @@ class Simulation {
     });
   }
 
-  void tell(SessionId session, const News& news) {
+  void tell(SessionId session, const HostMessage& news) {
     SimNode& node = nodes_by_session_.at(session);
     node.down_free_at = std::max(node.down_free_at, now_ + milliseconds(draw(300)));
     at(node.down_free_at, [this, session, news] { hear(session, news); });
@@ -195,8 +195,8 @@ class Simulation {
     const Time again = membership_.look_again_at();
     for (const std::int64_t round :
          {membership_.round_number() - 1, membership_.round_number() + 1}) {
-      EXPECT_TRUE(membership_.failed(session, round, {}, now_).letters.empty());
-      EXPECT_TRUE(membership_.succeeded(session, round, now_).letters.empty());
+      EXPECT_TRUE(membership_.failed(session, round, {}, now_).deliveries.empty());
+      EXPECT_TRUE(membership_.succeeded(session, round, now_).deliveries.empty());
     }
     EXPECT_EQ(membership_.restart_count(), restarts);
     EXPECT_EQ(membership_.look_again_at(), again);
@@ -206,10 +206,10 @@ class Simulation {
 
   void perform(const Outcome& outcome) {
     if (outcome.published) publish(*outcome.published);
-    for (const Letter& letter : outcome.letters) {
-      EXPECT_TRUE(told_last_.count(letter.to) == 0) << "a letter after the last";
-      if (!std::holds_alternative<RoundBroken>(letter.news)) told_last_.insert(letter.to);
-      tell(letter.to, letter.news);
+    for (const Delivery& delivery : outcome.deliveries) {
+      EXPECT_TRUE(told_last_.count(delivery.to) == 0) << "a delivery after the last";
+      if (!std::holds_alternative<RoundBroken>(delivery.news)) told_last_.insert(delivery.to);
+      tell(delivery.to, delivery.news);
     }
     EXPECT_LE(membership_.restart_count(), budget_);
   }

@@ -46,15 +46,15 @@ inline Failure make_failure(const std::string& message) {
 // A node: REQUIRES that it stays where it is and outlives its session.
 struct TestNode {
   std::unique_ptr<Session> session;
-  std::vector<News> news;
+  std::vector<HostMessage> news;
 
   TestNode() = default;
   TestNode(const TestNode&) = delete;
   TestNode& operator=(const TestNode&) = delete;
   ~TestNode() = default;
 
-  Session::NewsHandler handler() {
-    return [this](News one) { news.push_back(std::move(one)); };
+  Session::MessageHandler handler() {
+    return [this](HostMessage one) { news.push_back(std::move(one)); };
   }
   template <typename Kind>
   bool last_is() const {

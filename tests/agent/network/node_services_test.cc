@@ -16,7 +16,7 @@ namespace ddprun::agent {
 namespace {
 
 using asio::ip::tcp;
-using rendezvous::News;
+using rendezvous::HostMessage;
 using rendezvous::NodeSpec;
 using rendezvous::RoundBroken;
 using rendezvous::RoundPublished;
@@ -30,7 +30,7 @@ struct Heard {
   int published = 0;
   int broken = 0;
 
-  void operator()(const News& news) {
+  void operator()(const HostMessage& news) {
     if (std::holds_alternative<RoundPublished>(news)) ++published;
     if (std::holds_alternative<RoundBroken>(news)) ++broken;
   }
@@ -41,7 +41,7 @@ class NodeServicesTest : public testing::Test {
   NodeServicesTest() {
     spawn(loop, "open", [](NodeServicesTest* self) -> asio::awaitable<void> {
       const auto done =
-          co_await self->services.open([self](const News& news) { self->here(news); });
+          co_await self->services.open([self](const HostMessage& news) { self->here(news); });
       self->opened = done.has_value();
     }(this));
     run_until([this] { return opened; });
@@ -98,7 +98,7 @@ TEST_F(NodeServicesTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   Heard heard_there;
   const auto there = rendezvous::open_remote_session(
       loop, {.host = store.host, .port = store.port, .token = "secret"},
-      [&](const News& news) { heard_there(news); });
+      [&](const HostMessage& news) { heard_there(news); });
   services.session().join(node(0));
   there->join(node(1));
   run_until([&] { return here.published == 1 && heard_there.published == 1; });
