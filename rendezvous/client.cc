@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "proto/rendezvous.grpc.pb.h"
-#include "rendezvous/border.h"
 #include "rendezvous/codec.h"
+#include "rendezvous/loop_gate.h"
 #include "rendezvous/outbox.h"
 
 namespace ddprun::rendezvous {
@@ -93,7 +93,7 @@ class RemoteSession final : public Session {
 
  private:
   class Call;
-  using SharedBorder = std::shared_ptr<Border<RemoteSession>>;
+  using SharedGate = std::shared_ptr<LoopGate<RemoteSession>>;
   enum class State { kConnecting, kConnected, kOver };
 
   void say(const NodeMessage& word);
@@ -111,7 +111,7 @@ class RemoteSession final : public Session {
 
   const RemoteOptions options_;
   const MessageHandler news_;
-  SharedBorder border_;
+  SharedGate gate_;
   boost::asio::steady_timer deadline_;
   boost::asio::steady_timer pace_;  // retries while connecting, beats once connected
   State state_ = State::kConnecting;
@@ -128,7 +128,7 @@ class RemoteSession final : public Session {
 class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::ToNode>,
                                   public std::enable_shared_from_this<Call> {
  public:
-  explicit Call(SharedBorder border) : border_(std::move(border)) {}
+  explicit Call(SharedGate gate) : gate_(std::move(gate)) {}
 
   // ---- loop's thread ----
   void start(v1::Rendezvous::Stub& stub, const RemoteOptions& options) {
@@ -156,14 +156,14 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
   // ---- gRPC's threads ----
   void OnReadDone(bool ok) override {
     if (!ok) return perform(outbox_.abandon());
-    border_->post(
+    gate_->post(
         [self = self_, word = decode(in_)](RemoteSession& session) { session.heard(self, word); });
     StartRead(&in_);  // at once: gRPC tells the end of a stream only when nothing is left to read
   }
   void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
   void OnDone(const grpc::Status& status) override {
     const auto done = done_;  // held here: the waiter may destroy us before set_value() returns
-    border_->post([self = std::move(self_), status](RemoteSession& session) {
+    gate_->post([self = std::move(self_), status](RemoteSession& session) {
       session.finished(self, status);
     });
     done->set_value();
@@ -177,7 +177,7 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
       context_.TryCancel();  // the write under way then fails, and with it the rest
   }
 
-  const SharedBorder border_;
+  const SharedGate gate_;
   grpc::ClientContext context_;
   v1::ToNode in_;
   Outbox<v1::FromNode> outbox_;
@@ -190,11 +190,11 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
                              MessageHandler news)
     : options_(std::move(options)),
       news_(std::move(news)),
-      border_(std::make_shared<Border<RemoteSession>>(loop, *this)),
+      gate_(std::make_shared<LoopGate<RemoteSession>>(loop, *this)),
       deadline_(loop),
       pace_(loop) {
   if (const auto error = check(options_)) {
-    border_->post([error](RemoteSession& session) {
+    gate_->post([error](RemoteSession& session) {
       session.state_ = State::kOver;
       session.deliver(SessionLost{*error});
     });
@@ -206,7 +206,7 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
 }
 
 RemoteSession::~RemoteSession() {
-  border_->close();
+  gate_->close();
   if (!call_) return;
   if (!left_) call_->cut();  // else a host that is slow to read would not find our last word
   if (call_->wait_done(kCancelLimit)) return;
@@ -237,7 +237,7 @@ void RemoteSession::say(const NodeMessage& word) {
 }
 
 void RemoteSession::attempt() {
-  call_ = std::make_shared<Call>(border_);
+  call_ = std::make_shared<Call>(gate_);
   call_->start(*stub_, options_);
 }
 
@@ -298,8 +298,8 @@ void RemoteSession::give_up_connecting() {
 void RemoteSession::set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                               void (RemoteSession::*act)()) {
   timer.expires_after(after);
-  timer.async_wait([border = border_, act](const boost::system::error_code& error) {
-    RemoteSession* const session = border->owner();
+  timer.async_wait([gate = gate_, act](const boost::system::error_code& error) {
+    RemoteSession* const session = gate->owner();
     if (!error && session != nullptr && session->state_ != State::kOver) (session->*act)();
   });
 }

@@ -1,6 +1,6 @@
 // The sending side of one gRPC stream: messages in order, one write under way at a time, and an end
 // that comes exactly once, after everything queued before it was written. Any thread: the loop
-// sends, gRPC's threads report that a write is done. With border.h it is where the launcher holds a
+// sends, gRPC's threads report that a write is done. With loop_gate.h it is where the launcher holds a
 // mutex, because gRPC's callbacks are where other threads come from.
 //
 // It calls no gRPC itself: each function answers what its caller must now start.

@@ -20,9 +20,9 @@
 
 #include "proto/log.h"
 #include "proto/rendezvous.grpc.pb.h"
-#include "rendezvous/border.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/connections.h"
+#include "rendezvous/loop_gate.h"
 #include "rendezvous/outbox.h"
 #include "rendezvous/pace.h"
 
@@ -95,7 +95,7 @@ class Service::Streams {
  private:
   class Stream;
   class Acceptor;
-  using SharedBorder = std::shared_ptr<Border<Streams>>;
+  using SharedGate = std::shared_ptr<LoopGate<Streams>>;
   struct Node {
     std::shared_ptr<Stream> stream;
     std::unique_ptr<Session> session;
@@ -113,7 +113,7 @@ class Service::Streams {
 
   Host& host_;
   const ServiceOptions options_;
-  SharedBorder border_;
+  SharedGate gate_;
   boost::asio::steady_timer timer_;
   bool ticking_ = false;
   std::map<Stream*, Node> nodes_;
@@ -127,20 +127,20 @@ class Service::Streams {
 class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>,
                                        public std::enable_shared_from_this<Stream> {
  public:
-  Stream(SharedBorder border, grpc::CallbackServerContext* context)
-      : border_(std::move(border)), context_(context) {}
+  Stream(SharedGate gate, grpc::CallbackServerContext* context)
+      : gate_(std::move(gate)), context_(context) {}
 
   // ---- gRPC's threads ----
   void begin() {
     self_ = shared_from_this();
-    border_->post(
+    gate_->post(
         [self = self_, peer = context_->peer()](Streams& streams) { streams.opened(self, peer); });
     send(encode_beat());
     StartRead(&in_);
   }
   void OnReadDone(bool ok) override {
     if (!ok) return broken();
-    border_->post(
+    gate_->post(
         [self = self_, word = decode(in_)](Streams& streams) { streams.heard(self, word); });
   }
   void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
@@ -164,7 +164,7 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
   }
   // Has the loop forget it: the host then counts the node as lost, unless it had heard its last.
   void forget() {
-    border_->post(
+    gate_->post(
         [self = shared_from_this()](Streams& streams) { streams.nodes_.erase(self.get()); });
   }
   void read_next() {
@@ -187,7 +187,7 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
     if (step.overflow) cancel();  // the write under way then fails, and with it the rest
   }
 
-  const SharedBorder border_;
+  const SharedGate gate_;
   grpc::CallbackServerContext* const context_;  // valid until OnDone
   v1::FromNode in_;
   Outbox<v1::ToNode> outbox_;
@@ -197,42 +197,42 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
 // Lets streams in, on gRPC's threads.
 class Service::Streams::Acceptor final : public v1::Rendezvous::CallbackService {
  public:
-  Acceptor(SharedBorder border, ServiceOptions options)
-      : border_(std::move(border)), options_(std::move(options)) {}
+  Acceptor(SharedGate gate, ServiceOptions options)
+      : gate_(std::move(gate)), options_(std::move(options)) {}
 
   grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>* OpenSession(
       grpc::CallbackServerContext* context) override {
     if (const grpc::Status status = check(*context, options_); !status.ok()) {
-      border_->post([peer = context->peer(), reason = reason_to_log(status)](Streams& streams) {
+      gate_->post([peer = context->peer(), reason = reason_to_log(status)](Streams& streams) {
         streams.refused(peer, reason);
       });
       return new Refusal(status);  // deletes itself
     }
-    const auto stream = std::make_shared<Stream>(border_, context);
+    const auto stream = std::make_shared<Stream>(gate_, context);
     stream->begin();
     return stream.get();
   }
 
  private:
-  const SharedBorder border_;
+  const SharedGate gate_;
   const ServiceOptions options_;
 };
 
 Service::Streams::Streams(boost::asio::io_context& loop, Host& host, ServiceOptions options)
     : host_(host),
       options_(std::move(options)),
-      border_(std::make_shared<Border<Streams>>(loop, *this)),
+      gate_(std::make_shared<LoopGate<Streams>>(loop, *this)),
       timer_(loop),
       connections_(options_.max_strangers) {}
 
 Service::Streams::~Streams() {
-  border_->close();
+  gate_->close();
   for (auto& [stream, node] : nodes_) stream->close();
   if (server_) server_->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
 }
 
 bool Service::Streams::start_server() {
-  acceptor_ = std::make_unique<Acceptor>(border_, options_);
+  acceptor_ = std::make_unique<Acceptor>(gate_, options_);
   grpc::ServerBuilder builder;
   builder.RegisterService(acceptor_.get());
   builder.SetMaxReceiveMessageSize(kMaxUpBytes);
@@ -324,8 +324,8 @@ void Service::Streams::schedule_tick() {
   if (ticking_ || nodes_.empty()) return;
   ticking_ = true;
   timer_.expires_after(options_.beat_every);
-  timer_.async_wait([border = border_](const boost::system::error_code& error) {
-    if (!error && border->owner() != nullptr) border->owner()->tick();
+  timer_.async_wait([gate = gate_](const boost::system::error_code& error) {
+    if (!error && gate->owner() != nullptr) gate->owner()->tick();
   });
 }
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/border.h"
+#include "rendezvous/loop_gate.h"
 #include "rendezvous/outbox.h"
 #include "tests/rendezvous/support.h"
 
@@ -30,11 +30,11 @@ void run_threads(Body body) {
 TEST(Threads, PostInOrderToAnOwnerOnTheLoop) {
   boost::asio::io_context loop{1};
   std::vector<std::vector<int>> heard(kThreads);
-  const auto border = std::make_shared<Border<std::vector<std::vector<int>>>>(loop, heard);
+  const auto gate = std::make_shared<LoopGate<std::vector<std::vector<int>>>>(loop, heard);
   std::thread others([&] {
     run_threads([&](int thread) {
       for (int i = 0; i < kEach; ++i)
-        border->post([=](auto& owner) { owner[static_cast<std::size_t>(thread)].push_back(i); });
+        gate->post([=](auto& owner) { owner[static_cast<std::size_t>(thread)].push_back(i); });
     });
   });
   const auto all = [&] {
@@ -48,20 +48,20 @@ TEST(Threads, PostInOrderToAnOwnerOnTheLoop) {
 TEST(Threads, PostNowhereOnceTheOwnerAndItsLoopAreGone) {
   std::optional<boost::asio::io_context> loop(1);
   auto owner = std::make_unique<int>(0);
-  const auto border = std::make_shared<Border<int>>(*loop, *owner);
+  const auto gate = std::make_shared<LoopGate<int>>(*loop, *owner);
   std::atomic<bool> stop = false;
   std::thread others([&] {
     run_threads([&](int) {
-      while (!stop) border->post([](int& counted) { ++counted; });
+      while (!stop) gate->post([](int& counted) { ++counted; });
     });
   });
   EXPECT_TRUE(run_until(*loop, [&] { return *owner > 100; }));
-  border->close();
+  gate->close();
   owner.reset();
   loop.reset();  // what was posted and not run goes with it
   stop = true;
   others.join();
-  EXPECT_EQ(border->owner(), nullptr);
+  EXPECT_EQ(gate->owner(), nullptr);
 }
 
 // Sends from several threads; each writes for as long as it holds the write, as gRPC's callbacks

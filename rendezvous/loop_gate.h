@@ -12,11 +12,11 @@
 namespace ddprun::rendezvous {
 
 template <typename Owner>
-class Border : public std::enable_shared_from_this<Border<Owner>> {
+class LoopGate : public std::enable_shared_from_this<LoopGate<Owner>> {
  public:
-  Border(boost::asio::io_context& loop, Owner& owner) : loop_(&loop), owner_(&owner) {}
+  LoopGate(boost::asio::io_context& loop, Owner& owner) : loop_(&loop), owner_(&owner) {}
 
-  // Any thread. `handle(Owner&)` runs on the loop, in the order posted, unless the border is closed
+  // Any thread. `handle(Owner&)` runs on the loop, in the order posted, unless the gate is closed
   // by then.
   template <typename Handler>
   void post(Handler handle) {
