@@ -24,7 +24,7 @@
 #include "rendezvous/connections.h"
 #include "rendezvous/loop_gate.h"
 #include "rendezvous/outbox.h"
-#include "rendezvous/pace.h"
+#include "rendezvous/rate_limiter.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -118,7 +118,7 @@ class Service::Streams {
   bool ticking_ = false;
   std::map<Stream*, Node> nodes_;
   Connections connections_;
-  Pace refusal_warnings_{kRefusalWarningEvery};
+  RateLimiter refusal_warnings_{kRefusalWarningEvery};
   std::unique_ptr<Acceptor> acceptor_;  // outlives server_
   std::unique_ptr<grpc::Server> server_;
 };

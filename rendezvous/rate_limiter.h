@@ -9,11 +9,11 @@
 
 namespace ddprun::rendezvous {
 
-class Pace {
+class RateLimiter {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  explicit Pace(std::chrono::milliseconds at_most_every) : at_most_every_(at_most_every) {}
+  explicit RateLimiter(std::chrono::milliseconds at_most_every) : at_most_every_(at_most_every) {}
 
   // It happened again. Nothing: do not say it. Else how often it happened unsaid since it was last
   // said.
