@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "proto/rendezvous.grpc.pb.h"
+#include "rendezvous/call_writer.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/loop_gate.h"
-#include "rendezvous/outbox.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -136,17 +136,17 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
     if (!options.token.empty()) context_.AddMetadata(kTokenMetadata, options.token);
     context_.AddMetadata(kJobMetadata, options.rdzv_id);
     stub.async()->OpenSession(&context_, this);
-    AddHold();  // until the outbox ended, so that the loop may start reads and writes
+    AddHold();  // until the writer ended, so that the loop may start reads and writes
     StartRead(&in_);
     StartCall();
   }
-  void send(v1::FromNode message) { perform(outbox_.send(std::move(message))); }
-  bool idle() const { return outbox_.idle(); }
+  void send(v1::FromNode message) { perform(writer_.send(std::move(message))); }
+  bool idle() const { return writer_.idle(); }
   // No word after those sent. The host ends the stream when it has read a Leave.
-  void close() { perform(outbox_.close()); }
+  void close() { perform(writer_.close()); }
   void cut() {
     context_.TryCancel();
-    perform(outbox_.abandon());
+    perform(writer_.abandon());
   }
   // Whether gRPC was done with the stream within `limit`: it then touches it no more.
   bool wait_done(std::chrono::milliseconds limit) {
@@ -155,12 +155,12 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
 
   // ---- gRPC's threads ----
   void OnReadDone(bool ok) override {
-    if (!ok) return perform(outbox_.abandon());
+    if (!ok) return perform(writer_.abandon());
     gate_->post(
         [self = self_, word = decode(in_)](RemoteSession& session) { session.heard(self, word); });
     StartRead(&in_);  // at once: gRPC tells the end of a stream only when nothing is left to read
   }
-  void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
+  void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
   void OnDone(const grpc::Status& status) override {
     const auto done = done_;  // held here: the waiter may destroy us before set_value() returns
     gate_->post([self = std::move(self_), status](RemoteSession& session) {
@@ -170,7 +170,7 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
   }
 
  private:
-  void perform(Outbox<v1::FromNode>::Step step) {
+  void perform(CallWriter<v1::FromNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) RemoveHold();
     if (step.overflow)
@@ -180,7 +180,7 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
   const SharedGate gate_;
   grpc::ClientContext context_;
   v1::ToNode in_;
-  Outbox<v1::FromNode> outbox_;
+  CallWriter<v1::FromNode> writer_;
   const std::shared_ptr<std::promise<void>> done_ = std::make_shared<std::promise<void>>();
   const std::future<void> done_future_ = done_->get_future();
   std::shared_ptr<Call> self_;

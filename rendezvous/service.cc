@@ -20,20 +20,20 @@
 
 #include "proto/log.h"
 #include "proto/rendezvous.grpc.pb.h"
+#include "rendezvous/call_writer.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/connections.h"
 #include "rendezvous/loop_gate.h"
-#include "rendezvous/outbox.h"
 #include "rendezvous/rate_limiter.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
-// A connection that carries no stream for so long is closed: who connects and says nothing holds a
+// A connection that carries no call for so long is closed: who connects and says nothing holds a
 // descriptor.
 constexpr int kIdleConnectionMs = 10'000;
 // A node has one; a second only for the moment in which the first ends.
-constexpr int kStreamsPerConnection = 4;
+constexpr int kCallsPerConnection = 4;
 
 // Takes the same time wherever the texts differ, so that a token cannot be guessed delivery by
 // delivery.
@@ -82,31 +82,31 @@ class Refusal final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode> {
 
 }  // namespace
 
-// What the loop knows of the streams: each is an Session of the host. Loop's thread only.
-class Service::Streams {
+// What the loop knows of the calls: each is an Session of the host. Loop's thread only.
+class Service::Calls {
  public:
-  Streams(boost::asio::io_context& loop, Host& host, ServiceOptions options);
-  Streams(const Streams&) = delete;
-  Streams& operator=(const Streams&) = delete;
-  ~Streams();
+  Calls(boost::asio::io_context& loop, Host& host, ServiceOptions options);
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+  ~Calls();
 
   void adopt(int fd);
 
  private:
-  class Stream;
+  class Call;
   class Acceptor;
-  using SharedGate = std::shared_ptr<LoopGate<Streams>>;
+  using SharedGate = std::shared_ptr<LoopGate<Calls>>;
   struct Node {
-    std::shared_ptr<Stream> stream;
+    std::shared_ptr<Call> call;
     std::unique_ptr<Session> session;
     int quiet_ticks = 0;
   };
 
   bool start_server();
-  void opened(const std::shared_ptr<Stream>& stream, const std::string& peer);
-  void heard(const std::shared_ptr<Stream>& stream, const Result<NodeMessage>& word);
+  void opened(const std::shared_ptr<Call>& call, const std::string& peer);
+  void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& word);
   void obey(Node& node, const NodeMessage& word);
-  void deliver(Stream* stream, const HostMessage& news);
+  void deliver(Call* call, const HostMessage& news);
   void refused(const std::string& peer, const std::string& reason);
   void tick();
   void schedule_tick();
@@ -116,72 +116,70 @@ class Service::Streams {
   SharedGate gate_;
   boost::asio::steady_timer timer_;
   bool ticking_ = false;
-  std::map<Stream*, Node> nodes_;
+  std::map<Call*, Node> nodes_;
   Connections connections_;
   RateLimiter refusal_warnings_{kRefusalWarningEvery};
   std::unique_ptr<Acceptor> acceptor_;  // outlives server_
   std::unique_ptr<grpc::Server> server_;
 };
 
-// One node's stream. Lives until gRPC is done with it (self_) and the loop has forgotten it (Node).
-class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>,
-                                       public std::enable_shared_from_this<Stream> {
+// One node's call. Lives until gRPC is done with it (self_) and the loop has forgotten it (Node).
+class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>,
+                                   public std::enable_shared_from_this<Call> {
  public:
-  Stream(SharedGate gate, grpc::CallbackServerContext* context)
+  Call(SharedGate gate, grpc::CallbackServerContext* context)
       : gate_(std::move(gate)), context_(context) {}
 
   // ---- gRPC's threads ----
   void begin() {
     self_ = shared_from_this();
     gate_->post(
-        [self = self_, peer = context_->peer()](Streams& streams) { streams.opened(self, peer); });
+        [self = self_, peer = context_->peer()](Calls& calls) { calls.opened(self, peer); });
     send(encode_beat());
     StartRead(&in_);
   }
   void OnReadDone(bool ok) override {
     if (!ok) return broken();
-    gate_->post(
-        [self = self_, word = decode(in_)](Streams& streams) { streams.heard(self, word); });
+    gate_->post([self = self_, word = decode(in_)](Calls& calls) { calls.heard(self, word); });
   }
-  void OnWriteDone(bool ok) override { perform(outbox_.written(ok)); }
-  // Also when the server is shut down before the loop has heard of this stream: gRPC waits for
-  // every stream's end.
-  void OnCancel() override { perform(outbox_.abandon()); }
+  void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
+  // Also when the server is shut down before the loop has heard of this call: gRPC waits for
+  // every call's end.
+  void OnCancel() override { perform(writer_.abandon()); }
   void OnDone() override {
     forget();
     self_.reset();
   }
 
   // ---- any thread ----
-  void send(v1::ToNode message) { perform(outbox_.send(std::move(message))); }
-  bool idle() const { return outbox_.idle(); }
-  // Ends the stream once what was sent is on its way.
-  void close() { perform(outbox_.close()); }
-  // Breaks the stream off.
+  void send(v1::ToNode message) { perform(writer_.send(std::move(message))); }
+  bool idle() const { return writer_.idle(); }
+  // Ends the call once what was sent is on its way.
+  void close() { perform(writer_.close()); }
+  // Breaks the call off.
   void cut() {
     cancel();
-    perform(outbox_.abandon());
+    perform(writer_.abandon());
   }
   // Has the loop forget it: the host then counts the node as lost, unless it had heard its last.
   void forget() {
-    gate_->post(
-        [self = shared_from_this()](Streams& streams) { streams.nodes_.erase(self.get()); });
+    gate_->post([self = shared_from_this()](Calls& calls) { calls.nodes_.erase(self.get()); });
   }
   void read_next() {
-    outbox_.while_alive([this] { StartRead(&in_); });
+    writer_.while_alive([this] { StartRead(&in_); });
   }
 
  private:
   void cancel() {
-    outbox_.while_alive([this] { context_->TryCancel(); });
+    writer_.while_alive([this] { context_->TryCancel(); });
   }
   void broken() {
     forget();
-    perform(outbox_.abandon());
+    perform(writer_.abandon());
   }
-  // The stream's own status says nothing: the last message does, and a stream that ends without one
+  // The call's own status says nothing: the last message does, and a call that ends without one
   // was broken off.
-  void perform(Outbox<v1::ToNode>::Step step) {
+  void perform(CallWriter<v1::ToNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) Finish(grpc::Status::OK);
     if (step.overflow) cancel();  // the write under way then fails, and with it the rest
@@ -190,12 +188,12 @@ class Service::Streams::Stream final : public grpc::ServerBidiReactor<v1::FromNo
   const SharedGate gate_;
   grpc::CallbackServerContext* const context_;  // valid until OnDone
   v1::FromNode in_;
-  Outbox<v1::ToNode> outbox_;
-  std::shared_ptr<Stream> self_;
+  CallWriter<v1::ToNode> writer_;
+  std::shared_ptr<Call> self_;
 };
 
-// Lets streams in, on gRPC's threads.
-class Service::Streams::Acceptor final : public v1::Rendezvous::CallbackService {
+// Lets calls in, on gRPC's threads.
+class Service::Calls::Acceptor final : public v1::Rendezvous::CallbackService {
  public:
   Acceptor(SharedGate gate, ServiceOptions options)
       : gate_(std::move(gate)), options_(std::move(options)) {}
@@ -203,14 +201,14 @@ class Service::Streams::Acceptor final : public v1::Rendezvous::CallbackService 
   grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>* OpenSession(
       grpc::CallbackServerContext* context) override {
     if (const grpc::Status status = check(*context, options_); !status.ok()) {
-      gate_->post([peer = context->peer(), reason = reason_to_log(status)](Streams& streams) {
-        streams.refused(peer, reason);
+      gate_->post([peer = context->peer(), reason = reason_to_log(status)](Calls& calls) {
+        calls.refused(peer, reason);
       });
       return new Refusal(status);  // deletes itself
     }
-    const auto stream = std::make_shared<Stream>(gate_, context);
-    stream->begin();
-    return stream.get();
+    const auto call = std::make_shared<Call>(gate_, context);
+    call->begin();
+    return call.get();
   }
 
  private:
@@ -218,32 +216,32 @@ class Service::Streams::Acceptor final : public v1::Rendezvous::CallbackService 
   const ServiceOptions options_;
 };
 
-Service::Streams::Streams(boost::asio::io_context& loop, Host& host, ServiceOptions options)
+Service::Calls::Calls(boost::asio::io_context& loop, Host& host, ServiceOptions options)
     : host_(host),
       options_(std::move(options)),
-      gate_(std::make_shared<LoopGate<Streams>>(loop, *this)),
+      gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
       timer_(loop),
       connections_(options_.max_strangers) {}
 
-Service::Streams::~Streams() {
+Service::Calls::~Calls() {
   gate_->close();
-  for (auto& [stream, node] : nodes_) stream->close();
+  for (auto& [call, node] : nodes_) call->close();
   if (server_) server_->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
 }
 
-bool Service::Streams::start_server() {
+bool Service::Calls::start_server() {
   acceptor_ = std::make_unique<Acceptor>(gate_, options_);
   grpc::ServerBuilder builder;
   builder.RegisterService(acceptor_.get());
   builder.SetMaxReceiveMessageSize(kMaxUpBytes);
   builder.SetMaxSendMessageSize(kMaxDownBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
   server_ = builder.BuildAndStart();
   return server_ != nullptr;
 }
 
-void Service::Streams::adopt(int fd) {
+void Service::Calls::adopt(int fd) {
   if (!server_ && !start_server()) {
     log::error("rendezvous: gRPC could not be started; remote nodes cannot join");
     ::close(fd);
@@ -262,38 +260,37 @@ void Service::Streams::adopt(int fd) {
   grpc::AddInsecureChannelFromFd(server_.get(), fd);
 }
 
-void Service::Streams::opened(const std::shared_ptr<Stream>& stream, const std::string& peer) {
-  Stream* const key = stream.get();
+void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& peer) {
+  Call* const key = call.get();
   connections_.let_in(peer);
-  if (nodes_.size() >= kMaxStreams) {
-    stream->send(encode(SessionLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
-    return stream->close();
+  if (nodes_.size() >= kMaxCalls) {
+    call->send(encode(SessionLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
+    return call->close();
   }
   auto session = host_.open_direct_session(
       [this, key](const HostMessage& news) { deliver(key, news); }, connections_.observed(peer));
-  nodes_.emplace(key, Node{stream, std::move(session)});
+  nodes_.emplace(key, Node{call, std::move(session)});
   schedule_tick();
 }
 
-void Service::Streams::heard(const std::shared_ptr<Stream>& stream,
-                             const Result<NodeMessage>& word) {
-  const auto found = nodes_.find(stream.get());
+void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& word) {
+  const auto found = nodes_.find(call.get());
   if (found == nodes_.end()) return;
   if (!word) {
     log::warning("rendezvous: a node's message makes no sense: " + word.error().message());
-    return deliver(stream.get(), SessionLost{word.error()});
+    return deliver(call.get(), SessionLost{word.error()});
   }
   found->second.quiet_ticks = 0;
   if (const auto* leave = std::get_if<Leave>(&*word)) {
     found->second.session->leave(leave->reason);
     nodes_.erase(found);
-    return stream->close();  // which is the receipt that the node waits for
+    return call->close();  // which is the receipt that the node waits for
   }
   obey(found->second, *word);
-  stream->read_next();
+  call->read_next();
 }
 
-void Service::Streams::obey(Node& node, const NodeMessage& word) {
+void Service::Calls::obey(Node& node, const NodeMessage& word) {
   Session& session = *node.session;
   if (const auto* spec = std::get_if<NodeSpec>(&word)) session.join(*spec);
   if (const auto* failed = std::get_if<WorkerFailed>(&word))
@@ -302,17 +299,17 @@ void Service::Streams::obey(Node& node, const NodeMessage& word) {
 }
 
 // Called from inside host calls, so it only sends; a node that heard its last is forgotten
-// afterwards. Its Node holds the stream: the host does not call for a node that was forgotten.
-void Service::Streams::deliver(Stream* stream, const HostMessage& news) {
-  stream->send(encode(news));
+// afterwards. Its Node holds the call: the host does not call for a node that was forgotten.
+void Service::Calls::deliver(Call* call, const HostMessage& news) {
+  call->send(encode(news));
   const bool last =
       std::holds_alternative<JobEnded>(news) || std::holds_alternative<SessionLost>(news);
   if (!last) return;
-  stream->close();
-  stream->forget();
+  call->close();
+  call->forget();
 }
 
-void Service::Streams::refused(const std::string& peer, const std::string& reason) {
+void Service::Calls::refused(const std::string& peer, const std::string& reason) {
   const auto unsaid = refusal_warnings_.happened(std::chrono::steady_clock::now());
   if (!unsaid) return;
   const std::string more = *unsaid == 0 ? "" : " (" + std::to_string(*unsaid) + " more before it)";
@@ -320,7 +317,7 @@ void Service::Streams::refused(const std::string& peer, const std::string& reaso
                ": " + reason + more);
 }
 
-void Service::Streams::schedule_tick() {
+void Service::Calls::schedule_tick() {
   if (ticking_ || nodes_.empty()) return;
   ticking_ = true;
   timer_.expires_after(options_.beat_every);
@@ -329,26 +326,26 @@ void Service::Streams::schedule_tick() {
   });
 }
 
-void Service::Streams::tick() {
+void Service::Calls::tick() {
   ticking_ = false;
   for (auto next = nodes_.begin(); next != nodes_.end();) {
-    auto& [stream, node] = *next;
+    auto& [call, node] = *next;
     if (++node.quiet_ticks > options_.silence_ticks) {
-      stream->cut();
+      call->cut();
       next = nodes_.erase(next);
       continue;
     }
-    if (stream->idle()) stream->send(encode_beat());
+    if (call->idle()) call->send(encode_beat());
     ++next;
   }
   schedule_tick();
 }
 
 Service::Service(boost::asio::io_context& loop, Host& host, ServiceOptions options)
-    : streams_(std::make_unique<Streams>(loop, host, std::move(options))) {}
+    : calls_(std::make_unique<Calls>(loop, host, std::move(options))) {}
 
 Service::~Service() = default;
 
-void Service::adopt(int fd) { streams_->adopt(fd); }
+void Service::adopt(int fd) { calls_->adopt(fd); }
 
 }  // namespace ddprun::rendezvous

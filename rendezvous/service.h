@@ -1,7 +1,7 @@
-// The host's border to remote nodes: gRPC, one stream a node (proto/rendezvous.proto). Takes
+// The host's border to remote nodes: gRPC, one call a node (proto/rendezvous.proto). Takes
 // connections that were accepted elsewhere, so that one port can serve the TCPStore protocol and
-// this (an HTTP/2 client's first byte is 'P', a store client's 0x00). Decides nothing: each stream
-// is an Session of the Host. A broken stream is a lost node at once, a silent one after
+// this (an HTTP/2 client's first byte is 'P', a store client's 0x00). Decides nothing: each call
+// is an Session of the Host. A broken call is a lost node at once, a silent one after
 // ServiceOptions::silence_ticks beats.
 //
 // Used on the loop's thread. gRPC's threads enter the loop by post and nothing else. gRPC is set up
@@ -28,8 +28,8 @@ inline constexpr int kSilenceTicks = 3;
 // How long the destruction of a Service waits for the last news (JobEnded) to be sent to nodes that
 // read slowly.
 inline constexpr std::chrono::milliseconds kFlushLimit{2000};
-// Streams at once, authenticated ones: every node has one.
-inline constexpr int kMaxStreams = kMaxNodes;
+// Calls at once, authenticated ones: every node has one.
+inline constexpr int kMaxCalls = kMaxNodes;
 // Connections over which no node has been let in: all nodes of the largest job may come at once.
 // For one more the oldest is cut.
 inline constexpr std::size_t kMaxStrangers = kMaxNodes;
@@ -50,7 +50,7 @@ class Service {
   Service(boost::asio::io_context& loop, Host& host, ServiceOptions options);
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
-  // Sends what is still queued, ends every stream and stops gRPC's threads; takes up to about
+  // Sends what is still queued, ends every call and stops gRPC's threads; takes up to about
   // kFlushLimit. The remaining nodes count as lost to the host.
   ~Service();
 
@@ -59,8 +59,8 @@ class Service {
   void adopt(int fd);
 
  private:
-  class Streams;
-  std::unique_ptr<Streams> streams_;
+  class Calls;
+  std::unique_ptr<Calls> calls_;
 };
 
 }  // namespace ddprun::rendezvous

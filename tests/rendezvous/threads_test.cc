@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "rendezvous/call_writer.h"
 #include "rendezvous/loop_gate.h"
-#include "rendezvous/outbox.h"
 #include "tests/rendezvous/support.h"
 
 namespace ddprun::rendezvous {
@@ -67,24 +67,24 @@ TEST(Threads, PostNowhereOnceTheOwnerAndItsLoopAreGone) {
 // Sends from several threads; each writes for as long as it holds the write, as gRPC's callbacks
 // do.
 struct Writers {
-  void perform(Outbox<std::string>::Step step) {
+  void perform(CallWriter<std::string>::Step step) {
     while (step.write != nullptr) {
       EXPECT_EQ(++writing, 1);
       EXPECT_EQ(*step.write, message);
       ++written;
       --writing;
-      step = outbox.written(true);
+      step = writer.written(true);
     }
     if (step.end) ++ends;
   }
   void send() {
-    const auto step = outbox.send(message);
+    const auto step = writer.send(message);
     if (!step.overflow) ++taken;
     perform(step);
   }
 
   const std::string message = "a message that is too long for the string itself";
-  Outbox<std::string> outbox;
+  CallWriter<std::string> writer;
   std::atomic<int> writing = 0;
   std::atomic<int> written = 0;
   std::atomic<int> taken = 0;
@@ -97,7 +97,7 @@ TEST(Threads, WriteOneAtATimeAndLoseNothing) {
     for (int i = 0; i < kEach; ++i) writers.send();
   });
   EXPECT_EQ(writers.written, writers.taken);
-  EXPECT_TRUE(writers.outbox.idle());
+  EXPECT_TRUE(writers.writer.idle());
 }
 
 TEST(Threads, EndOnceWhileOthersSend) {
@@ -105,11 +105,11 @@ TEST(Threads, EndOnceWhileOthersSend) {
   run_threads([&](int thread) {
     for (int i = 0; i < kEach; ++i) {
       writers.send();
-      if (thread < 2 && i == kEach / 2) writers.perform(writers.outbox.close());
+      if (thread < 2 && i == kEach / 2) writers.perform(writers.writer.close());
     }
   });
   EXPECT_EQ(writers.ends, 1);
-  EXPECT_TRUE(writers.outbox.idle());
+  EXPECT_TRUE(writers.writer.idle());
 }
 
 }  // namespace

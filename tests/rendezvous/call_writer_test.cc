@@ -1,4 +1,4 @@
-#include "rendezvous/outbox.h"
+#include "rendezvous/call_writer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,13 +7,13 @@
 namespace ddprun::rendezvous {
 namespace {
 
-using Box = Outbox<std::string>;
+using Box = CallWriter<std::string>;
 
 std::string text(const Box::Step& step) {
   return (step.write != nullptr ? *step.write : "-") + (step.end ? " end" : "");
 }
 
-TEST(Outbox, WritesOneAtATimeInOrder) {
+TEST(CallWriter, WritesOneAtATimeInOrder) {
   Box box;
   EXPECT_EQ(text(box.send("a")), "a");
   EXPECT_EQ(text(box.send("b")), "-");
@@ -26,7 +26,7 @@ TEST(Outbox, WritesOneAtATimeInOrder) {
   EXPECT_EQ(text(box.send("d")), "d");
 }
 
-TEST(Outbox, EndsOnceAfterWhatWasQueued) {
+TEST(CallWriter, EndsOnceAfterWhatWasQueued) {
   Box box;
   box.send("a");
   box.send("b");
@@ -38,12 +38,12 @@ TEST(Outbox, EndsOnceAfterWhatWasQueued) {
   EXPECT_EQ(text(box.abandon()), "-");
 }
 
-TEST(Outbox, EndsAtOnceWhenIdle) {
+TEST(CallWriter, EndsAtOnceWhenIdle) {
   Box box;
   EXPECT_EQ(text(box.close()), "- end");
 }
 
-TEST(Outbox, DropsTheRestWhenAWriteFails) {
+TEST(CallWriter, DropsTheRestWhenAWriteFails) {
   Box box;
   box.send("a");
   box.send("b");
@@ -51,7 +51,7 @@ TEST(Outbox, DropsTheRestWhenAWriteFails) {
   EXPECT_EQ(text(box.send("c")), "-");
 }
 
-TEST(Outbox, KeepsTheMessageUnderWayWhenAbandoned) {
+TEST(CallWriter, KeepsTheMessageUnderWayWhenAbandoned) {
   Box box;
   const Box::Step first = box.send("a long enough text to live on the heap, not in the string");
   box.send("b");
@@ -60,20 +60,20 @@ TEST(Outbox, KeepsTheMessageUnderWayWhenAbandoned) {
   EXPECT_EQ(text(box.written(false)), "- end");
 }
 
-TEST(Outbox, KeepsItsMessageInPlaceWhileOthersQueueUp) {
+TEST(CallWriter, KeepsItsMessageInPlaceWhileOthersQueueUp) {
   Box box;
   const Box::Step first = box.send("a");
   for (std::size_t i = 1; i < kMaxQueued; ++i) EXPECT_FALSE(box.send("x").overflow);
   EXPECT_EQ(*first.write, "a");
 }
 
-TEST(Outbox, TellsWhenAPeerIsStuck) {
+TEST(CallWriter, TellsWhenAPeerIsStuck) {
   Box box;
   for (std::size_t i = 0; i < kMaxQueued; ++i) EXPECT_FALSE(box.send("x").overflow);
   EXPECT_TRUE(box.send("one too many").overflow);
 }
 
-TEST(Outbox, StartsNothingOnceEnded) {
+TEST(CallWriter, StartsNothingOnceEnded) {
   Box box;
   int started = 0;
   box.while_alive([&] { ++started; });

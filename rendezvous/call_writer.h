@@ -18,7 +18,7 @@ namespace ddprun::rendezvous {
 inline constexpr std::size_t kMaxQueued = 64;
 
 template <typename Message>
-class Outbox {
+class CallWriter {
  public:
   // What the caller must do after a call, outside of any lock.
   struct Step {
