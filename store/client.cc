@@ -67,14 +67,14 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
   Pauses pauses;
   for (;;) {
     Error failure;
-    auto stream = Stream::connect(host, port, until);
-    if (stream.has_value()) {
-      Client client(server, std::move(*stream), limit);
+    auto socket = BlockingSocket::connect(host, port, until);
+    if (socket.has_value()) {
+      Client client(server, std::move(*socket), limit);
       const auto greeted = client.shake_hands(until);
       if (greeted.has_value()) return client;
       failure = greeted.error();
     } else {
-      failure = stream.error();
+      failure = socket.error();
       if (failure.code() == ErrorCode::kNotFound)
         return Error(failure.code(),
                      fmt::format("connect to store {}: {}", server, failure.message()));
@@ -95,9 +95,9 @@ Result<void> Client::shake_hands(Deadline until) {
   encode({Op::kValidate, kMagic, {}}, request_);
   const auto nonce = static_cast<std::uint32_t>(::getpid());
   encode({Op::kPing, nonce, {}}, request_);
-  if (auto sent = stream_->send(request_, until); sent.has_error()) return sent;
+  if (auto sent = socket_->send(request_, until); sent.has_error()) return sent;
   std::array<char, sizeof(nonce)> answer{};
-  if (auto received = stream_->receive(answer, until); received.has_error()) return received;
+  if (auto received = socket_->receive(answer, until); received.has_error()) return received;
   if (get_u32({answer.data(), answer.size()}) != nonce)
     return Error(ErrorCode::kProtocol, "what answers there is not a TCPStore");
   return {};
@@ -163,7 +163,7 @@ Result<void> Client::wait_views(Fields keys, Duration limit) {
   const Deadline until = steady_clock::now() + limit;
   if (auto sent = send(Op::kWait, 0, keys, std::max(until, deadline())); sent.has_error())
     return sent;
-  if (!stream_->wait_readable(until)) return cancel_wait(keys, limit);
+  if (!socket_->wait_readable(until)) return cancel_wait(keys, limit);
   const auto status = read_status(std::max(until, deadline()));
   if (status.has_error()) return status.error();
   if (*status == static_cast<char>(Status::kReady)) return {};
@@ -255,13 +255,13 @@ Result<std::optional<std::string>> Client::queue_pop(std::string_view queue) {
 Result<void> Client::send(Op op, std::int64_t number, Fields fields, Deadline until) {
   doing_ = fmt::format("{}{}{}", verb(op), fields.empty() ? "" : " ",
                        describe(fields.first(std::min<std::size_t>(fields.size(), 1))));
-  if (!stream_)
+  if (!socket_)
     return Error(ErrorCode::kUnavailable,
                  fmt::format("{} at store {}: the connection was closed after an earlier error",
                              doing_, server_));
   request_.clear();
   encode({op, number, fields}, request_);
-  if (auto sent = stream_->send(request_, until); sent.has_error()) return broken(sent.error());
+  if (auto sent = socket_->send(request_, until); sent.has_error()) return broken(sent.error());
   return {};
 }
 
@@ -301,15 +301,15 @@ Result<std::vector<std::string>> Client::read_list(std::size_t count, Deadline u
 }
 
 Result<void> Client::receive(std::span<char> into, Deadline until) {
-  DDPRUN_ASSERT(stream_.has_value());
-  if (auto received = stream_->receive(into, until); received.has_error())
+  DDPRUN_ASSERT(socket_.has_value());
+  if (auto received = socket_->receive(into, until); received.has_error())
     return broken(received.error());
   return {};
 }
 
 // Closes the connection and says what was attempted, where, and what happened.
 Error Client::broken(const Error& cause) {
-  stream_.reset();
+  socket_.reset();
   return {cause.code(), fmt::format("{} at store {}: {}", doing_, server_, cause.message())};
 }
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "proto/result.h"
-#include "store/stream.h"
+#include "store/blocking_socket.h"
 #include "store/wire.h"
 
 namespace ddprun::store {
@@ -77,8 +77,8 @@ class Client {
  private:
   using Fields = std::span<const std::string_view>;
 
-  Client(std::string server, Stream stream, Duration limit)
-      : server_(std::move(server)), stream_(std::move(stream)), limit_(limit) {}
+  Client(std::string server, BlockingSocket socket, Duration limit)
+      : server_(std::move(server)), socket_(std::move(socket)), limit_(limit) {}
 
   Result<void> shake_hands(Deadline deadline);
   Deadline deadline() const { return std::chrono::steady_clock::now() + limit_; }
@@ -93,8 +93,8 @@ class Client {
   Result<void> receive(std::span<char> into, Deadline until);
   Error broken(const Error& cause);
 
-  std::string server_;            // "address:port", for messages
-  std::optional<Stream> stream_;  // nothing: closed after an error
+  std::string server_;                    // "address:port", for messages
+  std::optional<BlockingSocket> socket_;  // nothing: closed after an error
   Duration limit_;
   std::string request_;  // scratch
   std::string doing_;    // what the current call attempts, for messages

@@ -109,7 +109,7 @@ class Server::Core {
   std::optional<Table> table_;
   std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<Listener>> listeners_;  // two owners: this and each one's coroutine
-  Outbox outbox_;                                     // scratch of one readable event
+  Replies outbox_;                                    // scratch of one readable event
   std::vector<char> shared_read_ =
       std::vector<char>(kSharedReadBytes);  // used between two suspensions only
   std::size_t buffered_bytes_ = 0;

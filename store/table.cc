@@ -39,7 +39,7 @@ std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-Result<void> Table::apply(ConnectionId from, const Request& request, Outbox& out) {
+Result<void> Table::apply(ConnectionId from, const Request& request, Replies& out) {
   const std::size_t woken_before = out.woken.size();
   const std::size_t reply_before = out.reply.size();
   auto applied = dispatch(from, request, out);
@@ -53,7 +53,7 @@ Result<void> Table::apply(ConnectionId from, const Request& request, Outbox& out
   return applied;
 }
 
-Result<void> Table::dispatch(ConnectionId from, const Request& request, Outbox& out) {
+Result<void> Table::dispatch(ConnectionId from, const Request& request, Replies& out) {
   const Keys fields = request.fields;
   switch (request.op) {
     case Op::kSet:
@@ -106,20 +106,20 @@ Result<void> Table::dispatch(ConnectionId from, const Request& request, Outbox& 
   DDPRUN_ASSERT(!"a decoded request has an opcode of the table");
 }
 
-Result<void> Table::set(std::string_view key, std::string_view value, Outbox& out) {
+Result<void> Table::set(std::string_view key, std::string_view value, Replies& out) {
   auto stored = store(key, value);
   if (stored.has_value()) waits_.wake_all(key, out.woken);
   return stored;
 }
 
-Result<void> Table::multi_set(Keys fields, Outbox& out) {
+Result<void> Table::multi_set(Keys fields, Replies& out) {
   for (std::size_t i = 0; i < fields.size(); i += 2) {
     if (auto done = set(fields[i], fields[i + 1], out); done.has_error()) return done;
   }
   return {};
 }
 
-Result<void> Table::append(std::string_view key, std::string_view tail, Outbox& out) {
+Result<void> Table::append(std::string_view key, std::string_view tail, Replies& out) {
   const auto found = values_.find(key);
   if (found == values_.end()) return set(key, tail, out);
   if (auto room = reserve(0, tail.size()); room.has_error()) return room;
@@ -129,7 +129,7 @@ Result<void> Table::append(std::string_view key, std::string_view tail, Outbox& 
   return {};
 }
 
-Result<void> Table::add(std::string_view key, std::int64_t delta, Outbox& out) {
+Result<void> Table::add(std::string_view key, std::int64_t delta, Replies& out) {
   const auto sum = increment(key, delta);
   if (sum.has_error()) return sum.error();
   put_number(*sum, out.reply);
@@ -140,7 +140,7 @@ Result<void> Table::add(std::string_view key, std::int64_t delta, Outbox& out) {
 // `fields`: key, expected, desired. The answer is the value now held, or `expected` where there is
 // none and none was made. PyTorch's libuv server wakes waiters even then, its older one never; we
 // wake exactly where the key exists afterwards.
-Result<void> Table::compare_set(Keys fields, Outbox& out) {
+Result<void> Table::compare_set(Keys fields, Replies& out) {
   const auto found = values_.find(fields[0]);
   const bool missing = found == values_.end();
   if (missing && !fields[1].empty()) {
@@ -160,7 +160,7 @@ Result<void> Table::compare_set(Keys fields, Outbox& out) {
 
 // A missing key answers an empty value, as PyTorch's libuv server does; its client waits before it
 // gets.
-Result<void> Table::get(std::string_view key, Outbox& out) const {
+Result<void> Table::get(std::string_view key, Replies& out) const {
   const auto found = values_.find(key);
   const std::string_view value = found == values_.end() ? std::string_view{} : found->second;
   if (auto fits = check_reply(value.size()); fits.has_error()) return fits;
@@ -168,7 +168,7 @@ Result<void> Table::get(std::string_view key, Outbox& out) const {
   return {};
 }
 
-Result<void> Table::multi_get(Keys keys, Outbox& out) const {
+Result<void> Table::multi_get(Keys keys, Replies& out) const {
   std::size_t bytes = 0;
   for (const std::string_view key : keys) {
     const auto found = values_.find(key);
@@ -180,7 +180,7 @@ Result<void> Table::multi_get(Keys keys, Outbox& out) const {
   return {};
 }
 
-Result<void> Table::list_keys(Outbox& out) const {
+Result<void> Table::list_keys(Replies& out) const {
   put_number(static_cast<std::int64_t>(values_.size()), out.reply);
   std::size_t bytes = 0;
   for (const auto& [key, value] : values_) {
@@ -191,7 +191,7 @@ Result<void> Table::list_keys(Outbox& out) const {
   return {};
 }
 
-void Table::remove(std::string_view key, Outbox& out) {
+void Table::remove(std::string_view key, Replies& out) {
   const auto found = values_.find(key);
   put_number(found == values_.end() ? 0 : 1, out.reply);
   if (found == values_.end()) return;
@@ -199,13 +199,13 @@ void Table::remove(std::string_view key, Outbox& out) {
   values_.erase(found);
 }
 
-void Table::check(Keys keys, Outbox& out) const {
+void Table::check(Keys keys, Replies& out) const {
   const bool all =
       std::all_of(keys.begin(), keys.end(), [this](std::string_view key) { return has(key); });
   put_status(all ? Status::kReady : Status::kNotReady, out.reply);
 }
 
-Result<void> Table::wait(ConnectionId from, Keys keys, Outbox& out) {
+Result<void> Table::wait(ConnectionId from, Keys keys, Replies& out) {
   missing_.clear();
   for (const std::string_view key : keys) {
     if (!has(key)) missing_.push_back(key);
@@ -217,7 +217,7 @@ Result<void> Table::wait(ConnectionId from, Keys keys, Outbox& out) {
 
 // Counts arrivals at the key and never starts again: a late or repeated arrival passes at once.
 // Only the arrival that completes it wakes waiters of the key, plain WAITs included.
-Result<void> Table::barrier(ConnectionId from, const Request& request, Outbox& out) {
+Result<void> Table::barrier(ConnectionId from, const Request& request, Replies& out) {
   const Keys key = request.fields;
   const auto arrived = increment(key[0], 1);
   if (arrived.has_error()) return arrived.error();
@@ -227,7 +227,7 @@ Result<void> Table::barrier(ConnectionId from, const Request& request, Outbox& o
   return {};
 }
 
-Result<void> Table::queue_push(std::string_view name, std::string_view value, Outbox& out) {
+Result<void> Table::queue_push(std::string_view name, std::string_view value, Replies& out) {
   auto found = queues_.find(name);
   const bool added = found == queues_.end();
   const std::size_t bytes =
@@ -240,7 +240,7 @@ Result<void> Table::queue_push(std::string_view name, std::string_view value, Ou
   return {};
 }
 
-void Table::queue_pop(std::string_view name, Outbox& out) {
+void Table::queue_pop(std::string_view name, Replies& out) {
   put_number(queue_length(name), out.reply);
   const auto found = queues_.find(name);
   if (found == queues_.end()) return;

@@ -20,7 +20,7 @@ namespace ddprun::store {
 
 // What requests make the server send. The caller clears it; its memory is used again, so that the
 // hot path allocates nothing.
-struct Outbox {
+struct Replies {
   std::string reply;  // to the connection that asked, in the order of its requests
   // Each gets one Status::kReady byte; a connection may occur twice.
   std::vector<ConnectionId> woken;
@@ -35,7 +35,7 @@ class Table {
   // wait of `from` itself that ends by this request is in `out.reply`, behind the request's own
   // answer. Error (ADD to a value that is no number, a limit): the table is as before, except that
   // a MULTI_SET may be half done; close the connection.
-  Result<void> apply(ConnectionId from, const Request& request, Outbox& out);
+  Result<void> apply(ConnectionId from, const Request& request, Replies& out);
 
   // The connection is gone: its waits are forgotten. Keys have no owner and stay.
   void disconnect(ConnectionId connection) { waits_.cancel(connection); }
@@ -47,21 +47,21 @@ class Table {
  private:
   using Keys = std::span<const std::string_view>;
 
-  Result<void> dispatch(ConnectionId from, const Request& request, Outbox& out);
-  Result<void> set(std::string_view key, std::string_view value, Outbox& out);
-  Result<void> multi_set(Keys fields, Outbox& out);
-  Result<void> append(std::string_view key, std::string_view tail, Outbox& out);
-  Result<void> add(std::string_view key, std::int64_t delta, Outbox& out);
-  Result<void> compare_set(Keys fields, Outbox& out);
-  Result<void> get(std::string_view key, Outbox& out) const;
-  Result<void> multi_get(Keys keys, Outbox& out) const;
-  Result<void> list_keys(Outbox& out) const;
-  void remove(std::string_view key, Outbox& out);
-  void check(Keys keys, Outbox& out) const;
-  Result<void> wait(ConnectionId from, Keys keys, Outbox& out);
-  Result<void> barrier(ConnectionId from, const Request& request, Outbox& out);
-  Result<void> queue_push(std::string_view name, std::string_view value, Outbox& out);
-  void queue_pop(std::string_view name, Outbox& out);
+  Result<void> dispatch(ConnectionId from, const Request& request, Replies& out);
+  Result<void> set(std::string_view key, std::string_view value, Replies& out);
+  Result<void> multi_set(Keys fields, Replies& out);
+  Result<void> append(std::string_view key, std::string_view tail, Replies& out);
+  Result<void> add(std::string_view key, std::int64_t delta, Replies& out);
+  Result<void> compare_set(Keys fields, Replies& out);
+  Result<void> get(std::string_view key, Replies& out) const;
+  Result<void> multi_get(Keys keys, Replies& out) const;
+  Result<void> list_keys(Replies& out) const;
+  void remove(std::string_view key, Replies& out);
+  void check(Keys keys, Replies& out) const;
+  Result<void> wait(ConnectionId from, Keys keys, Replies& out);
+  Result<void> barrier(ConnectionId from, const Request& request, Replies& out);
+  Result<void> queue_push(std::string_view name, std::string_view value, Replies& out);
+  void queue_pop(std::string_view name, Replies& out);
   std::int64_t queue_length(std::string_view name) const;
 
   bool has(std::string_view key) const { return values_.contains(key) || queues_.contains(key); }

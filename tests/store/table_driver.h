@@ -20,7 +20,7 @@ class TableDriver {
   // answers "error".
   std::string ask(Op op, std::vector<std::string_view> fields, std::int64_t number = 0,
                   ConnectionId from = kAsker) {
-    Outbox out;
+    Replies out;
     const auto applied = table.apply(from, {op, number, fields}, out);
     woken = out.woken;
     if (applied.has_error()) {

@@ -275,7 +275,7 @@ TEST(Table, OneAnswerHasALimit) {
 TEST(Table, AFailedRequestLeavesNoHalfAnswer) {
   TableDriver store(Limits{.reply_bytes = 100});
   store.set("a", std::string(40, 'v'));
-  Outbox out;
+  Replies out;
   const std::vector<std::string_view> one = {"a"};
   const std::vector<std::string_view> three = {"a", "a", "a"};
   ASSERT_TRUE(store.table.apply(1, {Op::kGet, 0, one}, out).has_value());

@@ -1,4 +1,4 @@
-#include "store/stream.h"
+#include "store/blocking_socket.h"
 
 #include <fmt/format.h>
 #include <netdb.h>
@@ -64,45 +64,46 @@ Error lost(int error) { return {ErrorCode::kUnavailable, error_text(error)}; }
 
 }  // namespace
 
-Stream::Stream(Stream&& other) noexcept
+BlockingSocket::BlockingSocket(BlockingSocket&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)),
       early_(std::move(other.early_)),
       early_begin_(std::exchange(other.early_begin_, 0)) {}
 
-Stream& Stream::operator=(Stream&& other) noexcept {
+BlockingSocket& BlockingSocket::operator=(BlockingSocket&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(early_, other.early_);
   std::swap(early_begin_, other.early_begin_);
   return *this;
 }
 
-Stream::~Stream() {
+BlockingSocket::~BlockingSocket() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Result<Stream> Stream::connect(const std::string& host, std::uint16_t port, Deadline deadline) {
+Result<BlockingSocket> BlockingSocket::connect(const std::string& host, std::uint16_t port,
+                                               Deadline deadline) {
   const auto addresses = look_up(host, port);
   if (addresses.has_error()) return addresses.error();
   Error last(ErrorCode::kUnavailable, "no address");
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
-    Stream stream(open_socket(*address));
-    if (stream.descriptor_ < 0) {
+    BlockingSocket socket(open_socket(*address));
+    if (socket.descriptor_ < 0) {
       last = lost(errno);
       continue;
     }
-    if (::connect(stream.descriptor_, address->ai_addr, address->ai_addrlen) == 0) return stream;
+    if (::connect(socket.descriptor_, address->ai_addr, address->ai_addrlen) == 0) return socket;
     if (errno != EINPROGRESS) {
       last = lost(errno);
       continue;
     }
-    auto connected = stream.finish_connect(deadline);
-    if (connected.has_value()) return stream;
+    auto connected = socket.finish_connect(deadline);
+    if (connected.has_value()) return socket;
     last = connected.error();
   }
   return last;
 }
 
-Result<void> Stream::finish_connect(Deadline deadline) const {
+Result<void> BlockingSocket::finish_connect(Deadline deadline) const {
   if (auto ready = pause(kWritable, deadline); ready.has_error()) return ready;
   int error = 0;
   socklen_t size = sizeof(error);
@@ -111,7 +112,7 @@ Result<void> Stream::finish_connect(Deadline deadline) const {
   return {};
 }
 
-Result<void> Stream::send(std::string_view bytes, Deadline deadline) {
+Result<void> BlockingSocket::send(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
@@ -126,7 +127,7 @@ Result<void> Stream::send(std::string_view bytes, Deadline deadline) {
 }
 
 // Small reads go through a buffer: an answer of 4,096 values must not cost 8,192 system calls.
-Result<void> Stream::receive(std::span<char> into, Deadline deadline) {
+Result<void> BlockingSocket::receive(std::span<char> into, Deadline deadline) {
   into = into.subspan(take_early(into));
   while (!into.empty()) {
     std::array<char, kEarlyBytes> buffer;
@@ -143,7 +144,7 @@ Result<void> Stream::receive(std::span<char> into, Deadline deadline) {
   return {};
 }
 
-std::size_t Stream::take_early(std::span<char> into) {
+std::size_t BlockingSocket::take_early(std::span<char> into) {
   const std::size_t taken = early_.copy(into.data(), into.size(), early_begin_);
   early_begin_ += taken;
   if (early_begin_ == early_.size()) {
@@ -154,7 +155,7 @@ std::size_t Stream::take_early(std::span<char> into) {
 }
 
 // At least one byte.
-Result<std::size_t> Stream::receive_some(std::span<char> into, Deadline deadline) const {
+Result<std::size_t> BlockingSocket::receive_some(std::span<char> into, Deadline deadline) const {
   for (;;) {
     const ssize_t received = ::recv(descriptor_, into.data(), into.size(), 0);
     if (received > 0) return static_cast<std::size_t>(received);
@@ -167,12 +168,12 @@ Result<std::size_t> Stream::receive_some(std::span<char> into, Deadline deadline
   }
 }
 
-Result<void> Stream::pause(short events, Deadline deadline) const {
+Result<void> BlockingSocket::pause(short events, Deadline deadline) const {
   if (wait_for(events, deadline)) return {};
   return Error(ErrorCode::kTimedOut, "the deadline passed");
 }
 
-bool Stream::wait_for(short events, Deadline deadline) const {
+bool BlockingSocket::wait_for(short events, Deadline deadline) const {
   static_assert(kReadable == POLLIN && kWritable == POLLOUT);
   for (;;) {
     pollfd watched{descriptor_, events, 0};

@@ -1,6 +1,6 @@
 // A blocking TCP connection whose every call ends by a deadline. Plain sockets, no loop: for
 // programs that have none. Knows nothing of the protocol. One thread at a time. After an error the
-// stream is useless: bytes of a frame may be missing.
+// socket is useless: bytes of a frame may be missing.
 #pragma once
 
 #include <chrono>
@@ -17,18 +17,19 @@ namespace ddprun::store {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-class Stream {
+class BlockingSocket {
  public:
   // One attempt to connect to each address of `host` in turn. A numeric address is used as it is; a
   // name is looked up, and that look-up alone is bounded by the resolver's configuration, not by
   // `deadline`. Errors: kNotFound (no such host), kUnavailable, kTimedOut.
-  static Result<Stream> connect(const std::string& host, std::uint16_t port, Deadline deadline);
+  static Result<BlockingSocket> connect(const std::string& host, std::uint16_t port,
+                                        Deadline deadline);
 
-  Stream(Stream&& other) noexcept;
-  Stream& operator=(Stream&& other) noexcept;
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream();
+  BlockingSocket(BlockingSocket&& other) noexcept;
+  BlockingSocket& operator=(BlockingSocket&& other) noexcept;
+  BlockingSocket(const BlockingSocket&) = delete;
+  BlockingSocket& operator=(const BlockingSocket&) = delete;
+  ~BlockingSocket();
 
   // Hands all of `bytes` to the kernel. Errors: kUnavailable (connection lost), kTimedOut.
   Result<void> send(std::string_view bytes, Deadline deadline);
@@ -36,7 +37,7 @@ class Stream {
   // Fills `into`. Errors: as send().
   Result<void> receive(std::span<char> into, Deadline deadline);
 
-  // True once bytes (or the end of the stream) can be read; false where `deadline` passed first.
+  // True once bytes (or the end of the socket) can be read; false where `deadline` passed first.
   bool wait_readable(Deadline deadline) const {
     return !early_.empty() || wait_for(kReadable, deadline);
   }
@@ -45,7 +46,7 @@ class Stream {
   static constexpr short kReadable = 0x001;  // POLLIN
   static constexpr short kWritable = 0x004;  // POLLOUT
 
-  explicit Stream(int descriptor) : descriptor_(descriptor) {}
+  explicit BlockingSocket(int descriptor) : descriptor_(descriptor) {}
 
   bool wait_for(short events, Deadline deadline) const;
   Result<void> finish_connect(Deadline deadline) const;
