@@ -42,7 +42,7 @@ NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan)
 
 NodeServices::~NodeServices() {
   session_.reset();  // before the host that gave it out
-  front_.reset();
+  demultiplexer_.reset();
 }
 
 asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler news) {
@@ -108,7 +108,7 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
   if (plan_.node_count == 1) {
     store_->serve(std::move(*acceptor));
   } else {
-    open_front(std::move(*acceptor), true);
+    open_demultiplexer(std::move(*acceptor), true);
   }
   co_return Result<void>();
 }
@@ -125,7 +125,7 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ne
     auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
     if (acceptor) {
       host_here(std::move(news), store_host_);
-      open_front(std::move(*acceptor), false);
+      open_demultiplexer(std::move(*acceptor), false);
       co_return Result<void>();
     }
     if (plan_.is_host) co_return acceptor.error();
@@ -147,22 +147,22 @@ void NodeServices::host_here(Session::MessageHandler news, const std::string& se
   // store with a fixed port.
   host_->before_publish = [this](const rendezvous::Round&) {
     if (!fixed_store_) return;
-    if (front_) front_->reset();
+    if (demultiplexer_) demultiplexer_->reset();
     store_->reset();
   };
   session_ = host_->open_session(std::move(news), {seen_at, ""});
 }
 
-void NodeServices::open_front(tcp::acceptor acceptor, bool with_store) {
+void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store) {
   service_ = std::make_unique<rendezvous::Service>(
       loop_, *host_, rendezvous::ServiceOptions{.token = plan_.token, .rdzv_id = plan_.run_id});
-  front_ = std::make_unique<Front>(
+  demultiplexer_ = std::make_unique<PortDemultiplexer>(
       loop_, std::move(acceptor),
-      Front::Handlers{.store =
-                          [this, with_store](tcp::socket socket) {
-                            if (with_store) store_->adopt(std::move(socket));
-                          },
-                      .rendezvous = [this](int fd) { service_->adopt(fd); }});
+      PortDemultiplexer::Handlers{.store =
+                                      [this, with_store](tcp::socket socket) {
+                                        if (with_store) store_->adopt(std::move(socket));
+                                      },
+                                  .rendezvous = [this](int fd) { service_->adopt(fd); }});
 }
 
 void NodeServices::open_remote_session(Session::MessageHandler news) {

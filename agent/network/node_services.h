@@ -1,7 +1,7 @@
 // This node's place in the rendezvous, and the store it serves: decides from the plan who hosts,
 // binds the ports, and hands out one Session. Three shapes:
 //   alone    Host in this process; the store on a port of its own, nothing else listens
-//   host     Host, Service and Front here; other agents come in through the endpoint's port
+//   host     Host, Service and PortDemultiplexer here; other agents come in through the endpoint's port
 //   remote   a gRPC client of the host
 // Shell of the loop's thread; owned by Agent, which it must not outlive.
 #pragma once
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "agent/core/config.h"
-#include "agent/network/front.h"
+#include "agent/network/port_demultiplexer.h"
 #include "proto/loop.h"
 #include "rendezvous/host.h"
 #include "rendezvous/rendezvous.h"
@@ -61,7 +61,7 @@ class NodeServices {
   asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler news);
   void host_here(rendezvous::Session::MessageHandler news, const std::string& seen_at);
   std::string address_to_bind(const asio::ip::address& endpoint) const;
-  void open_front(asio::ip::tcp::acceptor acceptor, bool with_store);
+  void open_demultiplexer(asio::ip::tcp::acceptor acceptor, bool with_store);
   void open_remote_session(rendezvous::Session::MessageHandler news);
 
   asio::io_context& loop_;
@@ -75,7 +75,7 @@ class NodeServices {
   std::unique_ptr<store::Server> store_;
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::Service> service_;
-  std::unique_ptr<Front> front_;
+  std::unique_ptr<PortDemultiplexer> demultiplexer_;
   std::unique_ptr<rendezvous::Session> session_;
 };
 

@@ -1,4 +1,4 @@
-#include "agent/network/front.h"
+#include "agent/network/port_demultiplexer.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -34,14 +34,14 @@ char first_byte(tcp::socket& socket) {
 
 }  // namespace
 
-// Shared by the Front and its coroutines: whichever ends last frees it.
-struct Front::State {
+// Shared by the PortDemultiplexer and its coroutines: whichever ends last frees it.
+struct PortDemultiplexer::State {
   // Numbered in the order of their coming, so that the first is the oldest.
   using Number = std::uint64_t;
   // Two owners: the map until it is decided, and its coroutine, which may wait on it still.
   using Connection = std::shared_ptr<tcp::socket>;
 
-  State(asio::io_context& its_loop, Handlers its_handlers, FrontLimits its_limits)
+  State(asio::io_context& its_loop, Handlers its_handlers, DemultiplexerLimits its_limits)
       : loop(its_loop), handlers(std::move(its_handlers)), limits(its_limits) {}
 
   static void take(const std::shared_ptr<State>& self, tcp::socket socket);
@@ -54,14 +54,14 @@ struct Front::State {
 
   asio::io_context& loop;
   const Handlers handlers;
-  const FrontLimits limits;
+  const DemultiplexerLimits limits;
   const int first_reserved = store::first_reserved_descriptor();
   std::shared_ptr<store::Listener> listener;  // two owners: this and its coroutine
   std::map<Number, Connection> undecided;
   Number next_number = 0;
 };
 
-void Front::State::take(const std::shared_ptr<State>& self, tcp::socket socket) {
+void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::socket socket) {
   auto& undecided = self->undecided;
   const bool full =
       undecided.size() >= self->limits.undecided || socket.native_handle() >= self->first_reserved;
@@ -72,8 +72,8 @@ void Front::State::take(const std::shared_ptr<State>& self, tcp::socket socket) 
   spawn(self->loop, "front connection", sort_out(self, number, connection));
 }
 
-asio::awaitable<void> Front::State::sort_out(std::shared_ptr<State> self, Number number,
-                                             Connection connection) {
+asio::awaitable<void> PortDemultiplexer::State::sort_out(std::shared_ptr<State> self, Number number,
+                                                         Connection connection) {
   asio::steady_timer timer(self->loop);
   co_await (connection->async_wait(tcp::socket::wait_read, kAsTuple) ||
             expires(timer, self->limits.first_byte));
@@ -81,7 +81,7 @@ asio::awaitable<void> Front::State::sort_out(std::shared_ptr<State> self, Number
   self->hand_on(std::move(*connection));
 }
 
-void Front::State::hand_on(tcp::socket socket) {
+void PortDemultiplexer::State::hand_on(tcp::socket socket) {
   const char first = first_byte(socket);
   if (first == kStoreFirstByte) {
     handlers.store(std::move(socket));
@@ -92,18 +92,19 @@ void Front::State::hand_on(tcp::socket socket) {
   }
 }
 
-void Front::State::close(std::map<Number, Connection>::iterator one) {
+void PortDemultiplexer::State::close(std::map<Number, Connection>::iterator one) {
   boost::system::error_code ignored;
   one->second->close(ignored);
   undecided.erase(one);
   listener->resume();
 }
 
-void Front::State::close_all() {
+void PortDemultiplexer::State::close_all() {
   while (!undecided.empty()) close(undecided.begin());
 }
 
-Front::Front(asio::io_context& loop, tcp::acceptor acceptor, Handlers handlers, FrontLimits limits)
+PortDemultiplexer::PortDemultiplexer(asio::io_context& loop, tcp::acceptor acceptor,
+                                     Handlers handlers, DemultiplexerLimits limits)
     : state_(std::make_shared<State>(loop, std::move(handlers), limits)) {
   state_->listener = std::make_shared<store::Listener>(std::move(acceptor));
   if (const auto listening = state_->listener->listen(); listening.has_error())
@@ -114,12 +115,12 @@ Front::Front(asio::io_context& loop, tcp::acceptor acceptor, Handlers handlers, 
         }));
 }
 
-Front::~Front() {
+PortDemultiplexer::~PortDemultiplexer() {
   state_->listener->close();
   state_->close_all();
 }
 
-void Front::reset() {
+void PortDemultiplexer::reset() {
   state_->listener->take_queue([this](tcp::socket socket) {
     if (first_byte(socket) == kHttp2FirstByte) state_->hand_on(std::move(socket));
   });
@@ -129,6 +130,6 @@ void Front::reset() {
   }
 }
 
-std::size_t Front::undecided() const { return state_->undecided.size(); }
+std::size_t PortDemultiplexer::undecided() const { return state_->undecided.size(); }
 
 }  // namespace ddprun::agent

@@ -1,4 +1,4 @@
-#include "agent/network/front.h"
+#include "agent/network/port_demultiplexer.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,21 +19,21 @@ namespace {
 
 using asio::ip::tcp;
 
-class FrontTest : public testing::Test {
+class PortDemultiplexerTest : public testing::Test {
  protected:
-  FrontTest() { start({}); }
-  ~FrontTest() override {
+  PortDemultiplexerTest() { start({}); }
+  ~PortDemultiplexerTest() override {
     front.reset();
     loop.restart();
     loop.poll();
     if (rendezvous_fd >= 0) ::close(rendezvous_fd);
   }
 
-  void start(FrontLimits limits) {
+  void start(DemultiplexerLimits limits) {
     tcp::acceptor acceptor(loop, tcp::endpoint(asio::ip::address_v4::loopback(), 0), true);
     address = acceptor.local_endpoint();
     front.emplace(loop, std::move(acceptor),
-                  Front::Handlers{
+                  PortDemultiplexer::Handlers{
                       .store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
                       .rendezvous = [this](int fd) { rendezvous_fd = fd; }},
                   limits);
@@ -68,12 +68,12 @@ class FrontTest : public testing::Test {
 
   asio::io_context loop{1};
   tcp::endpoint address;
-  std::optional<Front> front;
+  std::optional<PortDemultiplexer> front;
   std::optional<tcp::socket> store_got;
   int rendezvous_fd = -1;
 };
 
-TEST_F(FrontTest, HandsAStoreClientOnWithNothingConsumed) {
+TEST_F(PortDemultiplexerTest, HandsAStoreClientOnWithNothingConsumed) {
   tcp::socket client = connect();
   const std::string hello("\0\xce\xf7\x85\x3c", 5);
   asio::write(client, asio::buffer(hello));
@@ -83,7 +83,7 @@ TEST_F(FrontTest, HandsAStoreClientOnWithNothingConsumed) {
   EXPECT_EQ(got, hello);
 }
 
-TEST_F(FrontTest, HandsAnHttp2ClientOnWithNothingConsumed) {
+TEST_F(PortDemultiplexerTest, HandsAnHttp2ClientOnWithNothingConsumed) {
   tcp::socket client = connect();
   const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   asio::write(client, asio::buffer(preface));
@@ -93,7 +93,7 @@ TEST_F(FrontTest, HandsAnHttp2ClientOnWithNothingConsumed) {
   EXPECT_EQ(got, preface);
 }
 
-TEST_F(FrontTest, ClosesAStranger) {
+TEST_F(PortDemultiplexerTest, ClosesAStranger) {
   tcp::socket client = connect();
   asio::write(client, asio::buffer("GET / HTTP/1.1\r\n", 16));
   expect_closed(client);
@@ -101,14 +101,14 @@ TEST_F(FrontTest, ClosesAStranger) {
   EXPECT_EQ(rendezvous_fd, -1);
 }
 
-TEST_F(FrontTest, ASilentConnectionDoesNotHoldUpTheNextOne) {
+TEST_F(PortDemultiplexerTest, ASilentConnectionDoesNotHoldUpTheNextOne) {
   const tcp::socket silent = connect();
   tcp::socket client = connect();
   asio::write(client, asio::buffer("\0", 1));
   run_until([&] { return store_got.has_value(); });
 }
 
-TEST_F(FrontTest, ClosesAConnectionThatSaysNothingForTooLong) {
+TEST_F(PortDemultiplexerTest, ClosesAConnectionThatSaysNothingForTooLong) {
   constexpr std::chrono::milliseconds limit{50};
   start({.first_byte = limit});
   const auto before = std::chrono::steady_clock::now();
@@ -118,7 +118,7 @@ TEST_F(FrontTest, ClosesAConnectionThatSaysNothingForTooLong) {
   EXPECT_EQ(front->undecided(), 0U);
 }
 
-TEST_F(FrontTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
+TEST_F(PortDemultiplexerTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
   start({.undecided = 3});
   std::vector<tcp::socket> silent;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -134,7 +134,7 @@ TEST_F(FrontTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
   run_until([&] { return rendezvous_fd >= 0; });
 }
 
-TEST_F(FrontTest, AtTheReserveOfDescriptorsTheOldestSilentConnectionMakesRoom) {
+TEST_F(PortDemultiplexerTest, AtTheReserveOfDescriptorsTheOldestSilentConnectionMakesRoom) {
   std::optional<DescriptorLimit> lowered(std::in_place,
                                          static_cast<rlim_t>(lowest_free_descriptor() + 40));
   start({});
@@ -148,7 +148,7 @@ TEST_F(FrontTest, AtTheReserveOfDescriptorsTheOldestSilentConnectionMakesRoom) {
 }
 
 // A worker of the old attempt that connected and died, or that the agent could not kill in time.
-TEST_F(FrontTest, AResetClosesWhatItHoldsAndWhatWaitsInTheKernel) {
+TEST_F(PortDemultiplexerTest, AResetClosesWhatItHoldsAndWhatWaitsInTheKernel) {
   tcp::socket held = connect();
   run_until([&] { return front->undecided() == 1; });
   tcp::socket spoke = connect();
@@ -167,7 +167,7 @@ TEST_F(FrontTest, AResetClosesWhatItHoldsAndWhatWaitsInTheKernel) {
   run_until([&] { return store_got.has_value(); });
 }
 
-TEST_F(FrontTest, AResetKeepsTheConnectionsOfNodes) {
+TEST_F(PortDemultiplexerTest, AResetKeepsTheConnectionsOfNodes) {
   tcp::socket held = connect();
   run_until([&] { return front->undecided() == 1; });
   asio::write(held, asio::buffer("P", 1));

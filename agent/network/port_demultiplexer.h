@@ -21,12 +21,12 @@ inline constexpr std::chrono::milliseconds kFirstByteLimit{10'000};
 // nodes and workers speak first and at once, so only strangers grow old here.
 inline constexpr std::size_t kUndecidedLimit = 1024;
 
-struct FrontLimits {
+struct DemultiplexerLimits {
   std::chrono::milliseconds first_byte = kFirstByteLimit;
   std::size_t undecided = kUndecidedLimit;
 };
 
-class Front {
+class PortDemultiplexer {
  public:
   struct Handlers {
     std::function<void(asio::ip::tcp::socket)> store;
@@ -34,11 +34,11 @@ class Front {
   };
 
   // Starts to listen and accept on `acceptor`, which is bound. Failure to listen is logged.
-  Front(asio::io_context& loop, asio::ip::tcp::acceptor acceptor, Handlers handlers,
-        FrontLimits limits = {});
-  Front(const Front&) = delete;
-  Front& operator=(const Front&) = delete;
-  ~Front();
+  PortDemultiplexer(asio::io_context& loop, asio::ip::tcp::acceptor acceptor, Handlers handlers,
+                    DemultiplexerLimits limits = {});
+  PortDemultiplexer(const PortDemultiplexer&) = delete;
+  PortDemultiplexer& operator=(const PortDemultiplexer&) = delete;
+  ~PortDemultiplexer();
 
   // Closes every connection that may be an old worker's: those that wait in the kernel and those
   // that were not handed on yet. A node's, which has said its first byte, stays. Call it when the
@@ -50,7 +50,7 @@ class Front {
   std::size_t undecided() const;
 
  private:
-  struct State;  // outlives the Front while its coroutines unwind
+  struct State;  // outlives the PortDemultiplexer while its coroutines unwind
 
   std::shared_ptr<State> state_;
 };
