@@ -84,10 +84,10 @@ Result<void> Agent::prepare() {
   const std::string& temporary = logs_.temporary_root();
   if (temporary_folder_ != nullptr && temporary.size() < kNoteBytes)
     std::memcpy(temporary_folder_, temporary.c_str(), temporary.size() + 1);
-  return vigil_.begin(loop_, config_.watch,
-                      {.workers = [this] { return children_.pids(); },
-                       .stuck = [this](pid_t pid) { give_up_on(pid); },
-                       .state = [this] { return health_line(lifecycle_); }});
+  return monitors_.begin(loop_, config_.watch,
+                         {.workers = [this] { return children_.pids(); },
+                          .stuck = [this](pid_t pid) { give_up_on(pid); },
+                          .state = [this] { return health_line(lifecycle_); }});
 }
 
 asio::awaitable<void> Agent::start() {
@@ -163,7 +163,7 @@ void Agent::reap() {
       log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                             exit.exit_code, exit.local_rank, exit.pid, config_.entry));
     }
-    vigil_.forget(exit.pid);
+    monitors_.forget(exit.pid);
     tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
   }
   if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
@@ -184,7 +184,7 @@ void Agent::give_up_on(pid_t pid) {
 void Agent::die_without_guardian() {
   children_.signal_groups(SIGKILL);
   containment_.end_attempt(kSweepLimit);
-  vigil_.end();
+  monitors_.end();
   logs_.clean_up(true);
   exit_code_ = kExitSignalBase + SIGKILL;
   loop_.stop();
@@ -262,7 +262,7 @@ Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
                                          {.seat = lifecycle_.seat(),
                                           .error_file = files->error_file,
                                           .interface = services_->interface_towards_peers(),
-                                          .timer_file = vigil_.timer_file()})};
+                                          .timer_file = monitors_.timer_file()})};
   spec.out = std::move(files->out);
   spec.err = std::move(files->err);
   return spec;
@@ -306,7 +306,7 @@ asio::awaitable<void> Agent::end() {
   const bool asked_for_files = std::any_of(config_.streams.begin(), config_.streams.end(),
                                            std::mem_fn(&StreamPlan::has_files));
   logs_.clean_up(asked_for_files || exit_code_ != 0);
-  vigil_.end();
+  monitors_.end();
   loop_.stop();
 }
 

@@ -15,7 +15,7 @@
 #include "agent/core/config.h"
 #include "agent/core/lifecycle.h"
 #include "agent/guardian.h"
-#include "agent/monitors/vigil.h"
+#include "agent/monitors/monitors.h"
 #include "agent/network/node_services.h"
 #include "agent/output/console.h"
 #include "agent/output/log_pipes.h"
@@ -93,7 +93,7 @@ class Agent {
   char* temporary_folder_;  // the guardian's note (guardian.h)
   asio::steady_timer timer_;
   asio::steady_timer waiting_timer_;  // ticks only while a terminal shows that nodes are awaited
-  Vigil vigil_;
+  Monitors monitors_;
   Notices notices_;
   const Time started_;
   Time joining_since_{};

@@ -1,7 +1,7 @@
 // TORCHELASTIC_HEALTH_CHECK_PORT: what a cluster asks whether this node's agent is alive (a
 // liveness probe). torchrun warns that it has no such server; here it is one. Any GET or HEAD is
 // answered 200 by the loop that does all the agent's work, so an agent that is stuck does not
-// answer; everything else is 405. Loop's thread; owned by Vigil.
+// answer; everything else is 405. Loop's thread; owned by Monitors.
 #pragma once
 
 #include <cstdint>

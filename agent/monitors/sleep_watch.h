@@ -1,7 +1,7 @@
 // TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT, of torchrun 2.15 (pytorch pull request 185414): a
 // worker that stays in uninterruptible sleep so long (a driver, a dead network disk) will not come
 // back, and no signal ends it. Off, nothing wakes for it. SleepTable is the pure core; SleepWatch
-// the shell, of the loop's thread, owned by Vigil.
+// the shell, of the loop's thread, owned by Monitors.
 #pragma once
 
 #include <sys/types.h>

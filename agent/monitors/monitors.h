@@ -15,7 +15,7 @@
 
 namespace ddprun::agent {
 
-class Vigil {
+class Monitors {
  public:
   struct Hooks {
     std::function<std::vector<pid_t>()> workers;  // the live ones

@@ -1,4 +1,4 @@
-#include "agent/monitors/vigil.h"
+#include "agent/monitors/monitors.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ bool is_ours(int pid) {
 
 }  // namespace
 
-Result<void> Vigil::begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks) {
+Result<void> Monitors::begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks) {
   if (plan.timer_file) {
     auto watchdog = Watchdog::make(loop, *plan.timer_file, is_ours);
     if (!watchdog) return watchdog.error();
@@ -40,11 +40,11 @@ Result<void> Vigil::begin(asio::io_context& loop, const WatchPlan& plan, Hooks h
   return {};
 }
 
-void Vigil::forget(pid_t pid) {
+void Monitors::forget(pid_t pid) {
   if (watchdog_) watchdog_->forget(pid);
 }
 
-void Vigil::end() {
+void Monitors::end() {
   watchdog_.reset();
   sleep_watch_.reset();
   health_port_.reset();
