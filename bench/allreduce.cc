@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "worker/collective/shm_collective.h"
-#include "worker/startup/pipe_meeting.h"
+#include "worker/startup/pipe_exchange.h"
 
 namespace {
 
@@ -71,9 +71,9 @@ void print(const Size& size, std::vector<double> times) {
 }
 
 int run_rank(int rank, int ranks, const std::vector<Size>& sizes,
-             ddprun::worker::Meeting& meeting) {
+             ddprun::worker::Exchange& exchange) {
   try {
-    auto collective = ddprun::worker::join_shm({rank, ranks, kTimeout}, meeting);
+    auto collective = ddprun::worker::join_shm({rank, ranks, kTimeout}, exchange);
     if (!collective) {
       throw ddprun::worker::CollectiveError(collective.error().message());
     }
@@ -91,7 +91,7 @@ int run_rank(int rank, int ranks, const std::vector<Size>& sizes,
 }
 
 int run_ranks(int ranks, const std::vector<Size>& sizes) {
-  ddprun::worker::PipeMeeting meeting(ranks);
+  ddprun::worker::PipeExchange exchange(ranks);
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
@@ -99,7 +99,7 @@ int run_ranks(int ranks, const std::vector<Size>& sizes) {
     if (child != 0) continue;
     ::alarm(kLifeSeconds);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // of the parent, which may be killed at a deadline itself
-    const int status = run_rank(rank, ranks, sizes, meeting);
+    const int status = run_rank(rank, ranks, sizes, exchange);
     std::fflush(stdout);
     ::_exit(status);
   }

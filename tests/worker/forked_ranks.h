@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "worker/collective/shm_collective.h"
-#include "worker/startup/pipe_meeting.h"
+#include "worker/startup/pipe_exchange.h"
 
 namespace ddprun::worker {
 
@@ -30,12 +30,12 @@ struct RanksOptions {
   std::chrono::milliseconds timeout{20'000};  // of each wait of the collective
 };
 
-inline int rank_main(int rank, const RanksOptions& options, Meeting& meeting,
+inline int rank_main(int rank, const RanksOptions& options, Exchange& exchange,
                      const RankBody& body) {
   ::alarm(kRankLifeSeconds);
   try {
     const ShmJob job{.rank = rank, .ranks = options.ranks, .timeout = options.timeout};
-    auto collective = join_shm(job, meeting);
+    auto collective = join_shm(job, exchange);
     if (!collective) throw CollectiveError(collective.error().message());
     body(**collective);
   } catch (const std::exception& error) {
@@ -46,13 +46,13 @@ inline int rank_main(int rank, const RanksOptions& options, Meeting& meeting,
 
 // The wait status of each rank's process.
 inline std::vector<int> run_ranks_to_end(const RanksOptions& options, const RankBody& body) {
-  PipeMeeting meeting(options.ranks);
+  PipeExchange exchange(options.ranks);
   std::fflush(nullptr);  // or the children print it again
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank) {
     const pid_t child = ::fork();
     if (child == 0) {
-      const int status = rank_main(rank, options, meeting, body);
+      const int status = rank_main(rank, options, exchange, body);
       std::fflush(nullptr);
       ::_exit(status);
     }

@@ -3,7 +3,7 @@
 
 namespace ddprun::worker {
 
-Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Meeting& /*meeting*/) {
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Exchange& /*exchange*/) {
   return Error(ErrorCode::kInvalidArgument, why_no_gpu());
 }
 

@@ -338,10 +338,10 @@ Result<ncclUniqueId> from_hex(const std::string& text) {
   return id;
 }
 
-Result<ncclUniqueId> agree_on_id(const NcclJob& job, Meeting& meeting) {
-  if (const auto all_here = meeting.arrive(); !all_here) return all_here.error();
+Result<ncclUniqueId> agree_on_id(const NcclJob& job, Exchange& exchange) {
+  if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
   if (job.rank != 0) {
-    const auto text = meeting.hear();
+    const auto text = exchange.hear();
     if (!text) return text.error();
     return from_hex(*text);
   }
@@ -350,7 +350,7 @@ Result<ncclUniqueId> agree_on_id(const NcclJob& job, Meeting& meeting) {
   const std::string text =
       made == ncclSuccess ? to_hex(id)
                           : fmt::format("{}NCCL id: {}", kFailureMark, ncclGetErrorString(made));
-  const auto told = meeting.announce(text);
+  const auto told = exchange.announce(text);
   if (!told) return told.error();
   return from_hex(text);
 }
@@ -364,7 +364,7 @@ std::string why_no_gpu() {
   return count == 0 ? "no GPU: CUDA finds none" : "";
 }
 
-Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Meeting& meeting) {
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange) {
   if (std::string why = why_no_gpu(); !why.empty()) {
     return Error(ErrorCode::kInvalidArgument, std::move(why));
   }
@@ -373,7 +373,7 @@ Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Meeting& meeti
                  fmt::format("GPU {} for local rank {}: {}", job.local_rank, job.local_rank,
                              cudaGetErrorString(set)));
   }
-  const auto id = agree_on_id(job, meeting);
+  const auto id = agree_on_id(job, exchange);
   if (!id) return id.error();
   try {
     auto collective = std::make_unique<NcclCollective>(job);

@@ -10,7 +10,7 @@
 
 #include "proto/result.h"
 #include "worker/collective/collective.h"
-#include "worker/collective/meeting.h"
+#include "worker/collective/exchange.h"
 
 namespace ddprun::worker {
 
@@ -22,10 +22,10 @@ struct NcclJob {
   Ticket last_ticket = 0;  // tickets count on from here, so that the wrap can be tested
 };
 
-// Collective over the meeting. Makes GPU local_rank this thread's current device. Errors: no NCCL
+// Collective over the exchange. Makes GPU local_rank this thread's current device. Errors: no NCCL
 // in this build, no such GPU, NCCL's own, a rank that does not come in time. 16-bit sums round as
 // NCCL does, not once.
-Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Meeting& meeting);
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange);
 
 // Why join_nccl cannot work here, or empty: for tests that need a GPU, and for choosing a device.
 std::string why_no_gpu();

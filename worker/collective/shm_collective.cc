@@ -271,7 +271,7 @@ std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const st
   return blobs;
 }
 
-Result<ShmSegment> create_control(const ShmJob& job, Meeting& meeting) {
+Result<ShmSegment> create_control(const ShmJob& job, Exchange& exchange) {
   auto control = ShmSegment::create(control_bytes(static_cast<std::size_t>(job.ranks)),
                                     "the ranks' control area", job.cookie);
   if (control) {
@@ -281,14 +281,14 @@ Result<ShmSegment> create_control(const ShmJob& job, Meeting& meeting) {
     header.ranks = static_cast<std::uint32_t>(job.ranks);
   }
   // Also the failure is announced: the others should not wait for a segment that never comes.
-  const auto told = meeting.announce(name_or_failure(control));
+  const auto told = exchange.announce(name_or_failure(control));
   if (!control) throw LoggedError(control.error().message());
   if (!told) return told.error();
   return control;
 }
 
-Result<ShmSegment> open_control(const ShmJob& job, Meeting& meeting) {
-  auto name = meeting.hear();
+Result<ShmSegment> open_control(const ShmJob& job, Exchange& exchange) {
+  auto name = exchange.hear();
   if (!name) return name.error();
   if (name->starts_with(kFailureMark)) throw LoggedError(name->substr(1));
   auto control = ShmSegment::open(*name, control_bytes(static_cast<std::size_t>(job.ranks)));
@@ -304,10 +304,10 @@ Result<ShmSegment> open_control(const ShmJob& job, Meeting& meeting) {
 
 }  // namespace
 
-Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Meeting& meeting) {
+Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchange) {
   DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
-  if (const auto all_here = meeting.arrive(); !all_here) return all_here.error();
-  auto control = job.rank == 0 ? create_control(job, meeting) : open_control(job, meeting);
+  if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
+  auto control = job.rank == 0 ? create_control(job, exchange) : open_control(job, exchange);
   if (!control) return control.error();
   const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
   auto collective = std::make_unique<ShmCollective>(std::move(*control), options, job.cookie);

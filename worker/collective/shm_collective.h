@@ -9,7 +9,7 @@
 
 #include "proto/result.h"
 #include "worker/collective/collective.h"
-#include "worker/collective/meeting.h"
+#include "worker/collective/exchange.h"
 
 namespace ddprun::worker {
 
@@ -20,8 +20,8 @@ struct ShmJob {
   std::string cookie{};  // of the job; the agent removes segments whose names carry it
 };
 
-// Collective over the meeting. Errors: the meeting's. Throws LoggedError, on all ranks, where rank
+// Collective over the exchange. Errors: the exchange's. Throws LoggedError, on all ranks, where rank
 // 0 cannot have the shared memory.
-Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Meeting& meeting);
+Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchange);
 
 }  // namespace ddprun::worker

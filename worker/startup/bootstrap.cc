@@ -11,8 +11,8 @@
 #include "store/client.h"
 #include "worker/collective/nccl_collective.h"
 #include "worker/collective/shm_collective.h"
-#include "worker/startup/pipe_meeting.h"
-#include "worker/startup/store_meeting.h"
+#include "worker/startup/pipe_exchange.h"
+#include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {
 namespace {
@@ -45,38 +45,38 @@ std::optional<Error> refuse(const WorkerEnv& world, Device device) {
   return std::nullopt;
 }
 
-Result<std::unique_ptr<Meeting>> meet(const WorkerEnv& world, const BootstrapOptions& options) {
-  if (world.world_size == 1) return std::unique_ptr<Meeting>(std::make_unique<PipeMeeting>(1));
+Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOptions& options) {
+  if (world.world_size == 1) return std::unique_ptr<Exchange>(std::make_unique<PipeExchange>(1));
   const auto patience = std::min<std::chrono::milliseconds>(kConnectTimeout, options.timeout);
   auto client = store::Client::connect(world.master_addr, world.master_port, patience);
   if (!client) return client.error();
-  StoreMeeting::Options meeting{
+  StoreExchange::Options exchange{
       .rank = world.rank,
       .ranks = world.world_size,
       .key = fmt::format("{}/{}", options.device == Device::kCuda ? "nccl" : "shm",
                          world.restart_count),
       .timeout = options.timeout};
-  return std::unique_ptr<Meeting>(
-      std::make_unique<StoreMeeting>(std::move(*client), std::move(meeting)));
+  return std::unique_ptr<Exchange>(
+      std::make_unique<StoreExchange>(std::move(*client), std::move(exchange)));
 }
 
 Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const BootstrapOptions& options) {
   if (auto error = refuse(world, options.device)) return *error;
   if (world.world_size == 1 && options.device == Device::kCpu) return make_alone_collective();
-  auto meeting = meet(world, options);
-  if (!meeting) return meeting.error();
+  auto exchange = meet(world, options);
+  if (!exchange) return exchange.error();
   if (options.device == Device::kCuda) {
     const NcclJob job{.rank = world.rank,
                       .ranks = world.world_size,
                       .local_rank = world.local_rank,
                       .timeout = options.timeout};
-    return join_nccl(job, **meeting);
+    return join_nccl(job, **exchange);
   }
   const ShmJob job{.rank = world.rank,
                    .ranks = world.world_size,
                    .timeout = options.timeout,
                    .cookie = world.job_cookie};
-  return join_shm(job, **meeting);
+  return join_shm(job, **exchange);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
-  // Of meeting the others, and of each collective afterwards.
+  // Of exchange the others, and of each collective afterwards.
   std::chrono::seconds timeout = kCollectiveTimeout;
 };
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "worker/reducer/data_parallel.h"
-#include "worker/startup/pipe_meeting.h"
+#include "worker/startup/pipe_exchange.h"
 
 namespace ddprun::worker {
 namespace {
@@ -28,8 +28,8 @@ class Nccl : public ::testing::Test {
   }
 
   void join(const NcclJob& job) {
-    PipeMeeting meeting(1);
-    auto joined = join_nccl(job, meeting);
+    PipeExchange exchange(1);
+    auto joined = join_nccl(job, exchange);
     ASSERT_TRUE(joined) << joined.error().message();
     collective_ = std::move(*joined);
   }
@@ -133,8 +133,8 @@ TEST_F(Nccl, TrainsAsWithoutIt) {
 // The one case for machines without a GPU: asking for one is an error, not a crash.
 TEST(NcclWithoutGpu, IsRefusedInOneLine) {
   if (why_no_gpu().empty()) GTEST_SKIP() << "this machine has a GPU";
-  PipeMeeting meeting(1);
-  const auto joined = join_nccl({.timeout = std::chrono::seconds(1)}, meeting);
+  PipeExchange exchange(1);
+  const auto joined = join_nccl({.timeout = std::chrono::seconds(1)}, exchange);
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().message(), why_no_gpu());
   EXPECT_EQ(joined.error().message().find('\n'), std::string::npos);

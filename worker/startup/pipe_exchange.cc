@@ -1,4 +1,4 @@
-#include "worker/startup/pipe_meeting.h"
+#include "worker/startup/pipe_exchange.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -46,11 +46,11 @@ Result<std::string> read_some(int fd, std::size_t length) {
 
 }  // namespace
 
-struct PipeMeeting::Shared {
+struct PipeExchange::Shared {
   std::atomic<int> arrived{0};
 };
 
-PipeMeeting::PipeMeeting(int ranks) : ranks_(ranks) {
+PipeExchange::PipeExchange(int ranks) : ranks_(ranks) {
   DDPRUN_ASSERT(ranks >= 1 && ranks <= kRanksMax);
   void* memory =
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -60,12 +60,12 @@ PipeMeeting::PipeMeeting(int ranks) : ranks_(ranks) {
   make_pipe(texts_);
 }
 
-PipeMeeting::~PipeMeeting() {
+PipeExchange::~PipeExchange() {
   for (const int fd : {gate_[0], gate_[1], texts_[0], texts_[1]}) ::close(fd);
   ::munmap(shared_, sizeof(Shared));
 }
 
-Result<void> PipeMeeting::arrive() {
+Result<void> PipeExchange::arrive() {
   if (shared_->arrived.fetch_add(1) + 1 == ranks_) {
     auto opened = write_all(gate_[1], std::string(static_cast<std::size_t>(ranks_), 'g'));
     if (!opened) return opened;
@@ -75,7 +75,7 @@ Result<void> PipeMeeting::arrive() {
   return boost::system::in_place_value;
 }
 
-Result<void> PipeMeeting::announce(std::string_view text) {
+Result<void> PipeExchange::announce(std::string_view text) {
   DDPRUN_ASSERT(text.size() <= kTextBytesMax && text.find('\0') == std::string_view::npos);
   std::string padded(text);
   padded.resize(kTextBytesMax, '\0');
@@ -84,7 +84,7 @@ Result<void> PipeMeeting::announce(std::string_view text) {
   return write_all(texts_[1], all);
 }
 
-Result<std::string> PipeMeeting::hear() {
+Result<std::string> PipeExchange::hear() {
   auto text = read_some(texts_[0], kTextBytesMax);
   if (text) text->resize(std::min(text->find('\0'), text->size()));
   return text;

@@ -1,6 +1,6 @@
-// A meeting of up to 100 processes forked from one parent, over pipes: no store, no network. For
+// A exchange of up to 100 processes forked from one parent, over pipes: no store, no network. For
 // programs that fork their own ranks (bench/allreduce, tests). Made before the fork; each process
-// then uses its copy. One meeting serves one collective; a rank that does not come within a minute
+// then uses its copy. One exchange serves one collective; a rank that does not come within a minute
 // is an error.
 #pragma once
 
@@ -8,18 +8,18 @@
 #include <string>
 #include <string_view>
 
-#include "worker/collective/meeting.h"
+#include "worker/collective/exchange.h"
 
 namespace ddprun::worker {
 
-class PipeMeeting final : public Meeting {
+class PipeExchange final : public Exchange {
  public:
-  explicit PipeMeeting(int ranks);  // throws std::system_error where no pipe can be had
-  PipeMeeting(const PipeMeeting&) = delete;
-  PipeMeeting& operator=(const PipeMeeting&) = delete;
-  PipeMeeting(PipeMeeting&&) = delete;
-  PipeMeeting& operator=(PipeMeeting&&) = delete;
-  ~PipeMeeting() override;
+  explicit PipeExchange(int ranks);  // throws std::system_error where no pipe can be had
+  PipeExchange(const PipeExchange&) = delete;
+  PipeExchange& operator=(const PipeExchange&) = delete;
+  PipeExchange(PipeExchange&&) = delete;
+  PipeExchange& operator=(PipeExchange&&) = delete;
+  ~PipeExchange() override;
 
   Result<void> arrive() override;
   Result<void> announce(std::string_view text) override;

@@ -1,4 +1,4 @@
-// A meeting over the job's store: the ranks sign in under keys of their own attempt, so that
+// A exchange over the job's store: the ranks sign in under keys of their own attempt, so that
 // nothing an earlier attempt left in a store that outlived it is taken for this one's.
 #pragma once
 
@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "store/client.h"
-#include "worker/collective/meeting.h"
+#include "worker/collective/exchange.h"
 
 namespace ddprun::worker {
 
-class StoreMeeting final : public Meeting {
+class StoreExchange final : public Exchange {
  public:
   struct Options {
     int rank = 0;
@@ -21,7 +21,7 @@ class StoreMeeting final : public Meeting {
     std::chrono::milliseconds timeout{};  // of arrive() and hear(), each
   };
 
-  StoreMeeting(store::Client client, Options options)
+  StoreExchange(store::Client client, Options options)
       : client_(std::move(client)), options_(std::move(options)) {}
 
   // Error kTimedOut names the ranks that did not come.

@@ -10,14 +10,14 @@
 
 namespace ddprun::worker {
 
-class Meeting {
+class Exchange {
  public:
-  Meeting() = default;
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
-  Meeting(Meeting&&) = delete;
-  Meeting& operator=(Meeting&&) = delete;
-  virtual ~Meeting() = default;
+  Exchange() = default;
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  Exchange(Exchange&&) = delete;
+  Exchange& operator=(Exchange&&) = delete;
+  virtual ~Exchange() = default;
 
   // Returns once every rank has called it, so that what is made afterwards is made when all are
   // there to take it.

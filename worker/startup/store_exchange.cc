@@ -1,4 +1,4 @@
-#include "worker/startup/store_meeting.h"
+#include "worker/startup/store_exchange.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,13 +8,13 @@
 
 namespace ddprun::worker {
 
-std::string StoreMeeting::key(std::string_view name) const {
+std::string StoreExchange::key(std::string_view name) const {
   // PyTorch's clients put a slash in front of their keys; so do we, to share one space with them
   // knowingly.
   return fmt::format("/ddprun/{}/{}", options_.key, name);
 }
 
-Result<void> StoreMeeting::arrive() {
+Result<void> StoreExchange::arrive() {
   auto signed_in = client_.set(key(fmt::format("rank/{}", options_.rank)), "1");
   if (!signed_in) return signed_in;
   const auto arrived = client_.add(key("arrived"), 1);
@@ -25,7 +25,7 @@ Result<void> StoreMeeting::arrive() {
   return all;
 }
 
-Error StoreMeeting::absent_ranks() {
+Error StoreExchange::absent_ranks() {
   std::vector<int> absent;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const std::array signed_in{key(fmt::format("rank/{}", rank))};
@@ -38,11 +38,11 @@ Error StoreMeeting::absent_ranks() {
                       fmt::join(absent, ", "), options_.ranks)};
 }
 
-Result<void> StoreMeeting::announce(std::string_view text) {
+Result<void> StoreExchange::announce(std::string_view text) {
   return client_.set(key("text"), text);
 }
 
-Result<std::string> StoreMeeting::hear() {
+Result<std::string> StoreExchange::hear() {
   const auto announced = client_.wait(key("text"), options_.timeout);
   if (!announced) return announced.error();
   return client_.get(key("text"));
