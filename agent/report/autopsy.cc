@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "agent/report/whole_file.h"
+#include "agent/report/record_file.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {

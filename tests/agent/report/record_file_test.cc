@@ -1,5 +1,5 @@
 // Records for others: files that appear whole, and what is no file and must stay so.
-#include "agent/report/whole_file.h"
+#include "agent/report/record_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class WholeFileTest : public FolderTest {
+class RecordFileTest : public FolderTest {
  protected:
   std::string path(const char* name) const { return folder / name; }
   std::ptrdiff_t entries() const {
@@ -28,7 +28,7 @@ class WholeFileTest : public FolderTest {
   }
 };
 
-TEST_F(WholeFileTest, ReplacesAFileByOneOfItsOwn) {
+TEST_F(RecordFileTest, ReplacesAFileByOneOfItsOwn) {
   { std::ofstream(folder / "file") << "something longer"; }
   const FileHandle reader(::open(path("file").c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_TRUE(write_record(path("file"), "text").has_value());
@@ -38,7 +38,7 @@ TEST_F(WholeFileTest, ReplacesAFileByOneOfItsOwn) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(WholeFileTest, WritesThroughAFifoAndLeavesIt) {
+TEST_F(RecordFileTest, WritesThroughAFifoAndLeavesIt) {
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   EXPECT_FALSE(write_record(path("fifo"), "text").has_value()) << "nobody reads";
   const FileHandle reader(::open(path("fifo").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -50,7 +50,7 @@ TEST_F(WholeFileTest, WritesThroughAFifoAndLeavesIt) {
 }
 
 // A device of our own: should this fail as root, the machine keeps its /dev/null.
-TEST_F(WholeFileTest, WritesThroughADeviceAndLeavesIt) {
+TEST_F(RecordFileTest, WritesThroughADeviceAndLeavesIt) {
   if (::mknod(path("null").c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0)
     GTEST_SKIP() << "only root may make a device";
   EXPECT_TRUE(can_write_record(path("null")).has_value());
@@ -59,7 +59,7 @@ TEST_F(WholeFileTest, WritesThroughADeviceAndLeavesIt) {
   EXPECT_EQ(entries(), 1);
 }
 
-TEST_F(WholeFileTest, FollowsLinks) {
+TEST_F(RecordFileTest, FollowsLinks) {
   fs::create_symlink("target", folder / "link");
   EXPECT_TRUE(can_write_record(path("link")).has_value());
   for (const char* text : {"a long text", "short"}) {
@@ -69,7 +69,7 @@ TEST_F(WholeFileTest, FollowsLinks) {
   }
 }
 
-TEST_F(WholeFileTest, DoesNotTruncateWhatOurOwnOutputIsOn) {
+TEST_F(RecordFileTest, DoesNotTruncateWhatOurOwnOutputIsOn) {
   fs::create_symlink("/proc/self/fd/1", folder / "stdout");
   const FileHandle log(::open(path("job.log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const FileHandle before(::dup(STDOUT_FILENO));
@@ -82,7 +82,7 @@ TEST_F(WholeFileTest, DoesNotTruncateWhatOurOwnOutputIsOn) {
   EXPECT_EQ(content(folder / "job.log"), "output\nrecord\nmore\n");
 }
 
-TEST_F(WholeFileTest, SaysWhatCannotBeWrittenBeforehand) {
+TEST_F(RecordFileTest, SaysWhatCannotBeWrittenBeforehand) {
   EXPECT_EQ(can_write_record(folder).error().message(), "it is a folder");
   EXPECT_EQ(can_write_record(folder / "absent" / "file").error().message(),
             "No such file or directory");

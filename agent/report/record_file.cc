@@ -1,4 +1,4 @@
-#include "agent/report/whole_file.h"
+#include "agent/report/record_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
