@@ -30,32 +30,32 @@ void CopyFile::warn(int why) {
                            ::strerrordesc_np(why)));
 }
 
-void Screen::push() {
+void TeeConsole::push() {
   console_.write(lines_.take_text());
   filtered_.write(lines_.take_filtered());
 }
 
 void TeeSink::take(std::string_view bytes, Time now) {
   file_.write(bytes);
-  while (const auto piece = splitter_.next(bytes, now)) screen_.lines().show(source_, *piece, now);
-  screen_.push();
+  while (const auto piece = splitter_.next(bytes, now)) console_.lines().show(source_, *piece, now);
+  console_.push();
 }
 
 void TeeSink::finish(Time now) {
-  if (const auto piece = splitter_.finish()) screen_.lines().show(source_, *piece, now);
-  screen_.push();
+  if (const auto piece = splitter_.finish()) console_.lines().show(source_, *piece, now);
+  console_.push();
   file_.close();
 }
 
 void TeeSink::interrupt() {
   splitter_.interrupt();
-  screen_.lines().interrupt();
-  screen_.push();
+  console_.lines().interrupt();
+  console_.push();
 }
 
 void TeeSink::time_passed(Time now) {
-  screen_.lines().time_passed(now);
-  screen_.push();
+  console_.lines().time_passed(now);
+  console_.push();
 }
 
 }  // namespace ddprun::agent

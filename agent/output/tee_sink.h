@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "agent/output/line_screen.h"
+#include "agent/output/line_formatter.h"
 #include "agent/output/line_splitter.h"
 #include "agent/output/stream_sink.h"
 #include "proto/file_handle.h"
@@ -30,44 +30,44 @@ class CopyFile {
 };
 
 // The console as the tee'd streams of one kind see it, all ranks together, in one attempt.
-class Screen {
+class TeeConsole {
  public:
   // `filtered` may be none. `console` outlives this.
-  Screen(Console& console, ScreenPlan plan, FileHandle filtered)
+  TeeConsole(Console& console, LineFormat plan, FileHandle filtered)
       : console_(console), lines_(std::move(plan)), filtered_(std::move(filtered)) {}
 
   Console& console() const { return console_; }
-  LineScreen& lines() { return lines_; }
+  LineFormatter& lines() { return lines_; }
   // Writes what came of the lines.
   void push();
 
  private:
   Console& console_;
-  LineScreen lines_;
+  LineFormatter lines_;
   CopyFile filtered_;
 };
 
 class TeeSink final : public StreamSink {
  public:
   // `screen` outlives this.
-  TeeSink(FileHandle file, LineSource source, Screen& screen)
+  TeeSink(FileHandle file, LineSource source, TeeConsole& screen)
       : StreamSink(screen.console()),
         file_(std::move(file)),
         source_(std::move(source)),
-        screen_(screen) {}
+        console_(screen) {}
 
   void take(std::string_view bytes, Time now) override;
   void finish(Time now) override;
   bool in_long_line() const override { return splitter_.in_long_line(); }
   void interrupt() override;
   void time_passed(Time now) override;
-  Time look_again_at() const override { return screen_.lines().look_again_at(); }
+  Time look_again_at() const override { return console_.lines().look_again_at(); }
 
  private:
   CopyFile file_;
   LineSource source_;
   LineSplitter splitter_;
-  Screen& screen_;
+  TeeConsole& console_;
 };
 
 }  // namespace ddprun::agent

@@ -49,16 +49,16 @@ Result<void> WorkerFiles::begin_attempt(int attempt) {
   if (attempt == attempt_) return {};
   tails_.clear();
   for (const Kind kind : {Kind::kOut, Kind::kErr}) {
-    if (const auto made = make_screen(kind, attempt); !made) return made.error();
+    if (const auto made = make_tee_console(kind, attempt); !made) return made.error();
   }
   attempt_ = attempt;
   return {};
 }
 
 // The filtered file is there whenever filters are, even when nothing will match.
-Result<void> WorkerFiles::make_screen(Kind kind, int attempt) {
+Result<void> WorkerFiles::make_tee_console(Kind kind, int attempt) {
   const OutputPlan& output = config_.output;
-  ScreenPlan plan{.filters = kind == Kind::kOut ? output.stdout_filters : output.stderr_filters,
+  LineFormat plan{.filters = kind == Kind::kOut ? output.stdout_filters : output.stderr_filters,
                   .fold = output.fold,
                   .streams = static_cast<std::size_t>(std::count_if(
                       config_.streams.begin(), config_.streams.end(), [&](const StreamPlan& one) {
@@ -72,7 +72,7 @@ Result<void> WorkerFiles::make_screen(Kind kind, int attempt) {
     if (!file) return file.error();
     filtered = std::move(*file);
   }
-  screens_.at(static_cast<std::size_t>(kind)) = std::make_unique<Screen>(
+  tee_consoles_.at(static_cast<std::size_t>(kind)) = std::make_unique<TeeConsole>(
       kind == Kind::kOut ? consoles_.out() : consoles_.err(), std::move(plan), std::move(filtered));
   return {};
 }
@@ -123,7 +123,7 @@ Result<FileHandle> WorkerFiles::open_tee(Kind kind, const WorkerStart& worker) {
                                                                .hostname = hostname_,
                                                                .restart = worker.attempt})};
   return pipes_.open(std::make_unique<TeeSink>(std::move(*file), std::move(source),
-                                               *screens_.at(static_cast<std::size_t>(kind))));
+                                               *tee_consoles_.at(static_cast<std::size_t>(kind))));
 }
 
 Result<FileHandle> WorkerFiles::open_through(const WorkerStart& worker) {

@@ -70,7 +70,7 @@ class WorkerFiles {
   enum class Route { kInherit, kThrough, kFile, kTee, kNowhere };
 
   Result<void> begin_attempt(int attempt);
-  Result<void> make_screen(Kind kind, int attempt);
+  Result<void> make_tee_console(Kind kind, int attempt);
   Route route(Kind kind, int local_rank) const;
   bool are_one_pipe(int local_rank) const;
   Result<FileHandle> open_stream(Kind kind, const WorkerStart& worker);
@@ -85,8 +85,8 @@ class WorkerFiles {
   std::string hostname_;
   // Of the current attempt:
   int attempt_ = -1;
-  std::array<std::unique_ptr<Screen>, 2> screens_;    // by Kind
-  std::map<int, std::shared_ptr<StderrTail>> tails_;  // by local rank; shared with its sink
+  std::array<std::unique_ptr<TeeConsole>, 2> tee_consoles_;  // by Kind
+  std::map<int, std::shared_ptr<StderrTail>> tails_;         // by local rank; shared with its sink
 };
 
 }  // namespace ddprun::agent

@@ -65,7 +65,7 @@ class ConsoleTest : public FolderTest {
     loop.restart();
     loop.poll();
   }
-  // Runs the loop until the screen ends like this.
+  // Runs the loop until the lines ends like this.
   void await_shown(std::string_view end) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (!terminal.read().ends_with(end) && std::chrono::steady_clock::now() < deadline) {

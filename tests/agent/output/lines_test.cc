@@ -7,7 +7,7 @@
 
 #include "agent/output/console_turn.h"
 #include "agent/output/line_folder.h"
-#include "agent/output/line_screen.h"
+#include "agent/output/line_formatter.h"
 #include "agent/output/line_splitter.h"
 #include "agent/output/raw_lines.h"
 #include "proto/number_ranges.h"
@@ -157,123 +157,123 @@ const LineSource kZero{.rank = 0, .prefix = "[0]:"};
 const LineSource kOne{.rank = 1, .prefix = "[1]:"};
 const LineSource kTwo{.rank = 2, .prefix = "[2]:"};
 
-void say(LineScreen& screen, const LineSource& source, std::string_view line, Time now = kStart) {
-  screen.show(source, {.text = line}, now);
+void say(LineFormatter& lines, const LineSource& source, std::string_view line, Time now = kStart) {
+  lines.show(source, {.text = line}, now);
 }
 
-TEST(LineScreen, PutsThePrefixBeforeEachLine) {
-  LineScreen screen({});
-  say(screen, kZero, "a");
-  say(screen, kOne, "");
-  say(screen, kOne, "\xFF");
-  EXPECT_EQ(screen.take_text(), "[0]:a\n[1]:\n[1]:\uFFFD\n");
-  EXPECT_EQ(screen.take_text(), "");
-  EXPECT_EQ(screen.take_filtered(), "");
+TEST(LineFormatter, PutsThePrefixBeforeEachLine) {
+  LineFormatter lines({});
+  say(lines, kZero, "a");
+  say(lines, kOne, "");
+  say(lines, kOne, "\xFF");
+  EXPECT_EQ(lines.take_text(), "[0]:a\n[1]:\n[1]:\uFFFD\n");
+  EXPECT_EQ(lines.take_text(), "");
+  EXPECT_EQ(lines.take_filtered(), "");
 }
 
-TEST(LineScreen, DuplicatesTheLinesThatContainOneOfTheFilters) {
-  LineScreen screen({.filters{{"apple", "pear"}}});
-  for (const char* line : {"an apple", "a plum", "pears\xFF"}) say(screen, kOne, line);
-  EXPECT_EQ(screen.take_filtered(), "[1]:an apple\n[1]:pears\xFF\n");
-  LineScreen all({.filters{{""}}});
+TEST(LineFormatter, DuplicatesTheLinesThatContainOneOfTheFilters) {
+  LineFormatter lines({.filters{{"apple", "pear"}}});
+  for (const char* line : {"an apple", "a plum", "pears\xFF"}) say(lines, kOne, line);
+  EXPECT_EQ(lines.take_filtered(), "[1]:an apple\n[1]:pears\xFF\n");
+  LineFormatter all({.filters{{""}}});
   say(all, kZero, "x");
   say(all, kZero, "");
   EXPECT_EQ(all.take_filtered(), "[0]:x\n[0]:\n");
-  LineScreen none({.filters{std::vector<std::string>()}});
+  LineFormatter none({.filters{std::vector<std::string>()}});
   say(none, kZero, "x");
   EXPECT_EQ(none.take_filtered(), "");
 }
 
-TEST(LineScreen, JoinsThePartsOfALongLine) {
-  LineScreen screen({.filters{{"apple"}}});
-  screen.show(kZero, {.text = "apple \xE2", .ends = false}, kStart);
-  EXPECT_EQ(screen.take_text(), "[0]:apple ");
-  screen.show(kZero, {.text = "\x82", .begins = false, .ends = false}, kStart);
-  screen.show(kZero, {.text = "\xAC!", .begins = false, .ends = true}, kStart);
-  EXPECT_EQ(screen.take_text(), "\u20AC!\n");
-  EXPECT_EQ(screen.take_filtered(), "[0]:apple \u20AC!\n");
-  screen.show(kZero, {.text = "long\xE2", .ends = false}, kStart);
-  screen.interrupt();
-  EXPECT_EQ(screen.take_text(), "[0]:long\uFFFD\n");
-  EXPECT_EQ(screen.take_filtered(), "");
+TEST(LineFormatter, JoinsThePartsOfALongLine) {
+  LineFormatter lines({.filters{{"apple"}}});
+  lines.show(kZero, {.text = "apple \xE2", .ends = false}, kStart);
+  EXPECT_EQ(lines.take_text(), "[0]:apple ");
+  lines.show(kZero, {.text = "\x82", .begins = false, .ends = false}, kStart);
+  lines.show(kZero, {.text = "\xAC!", .begins = false, .ends = true}, kStart);
+  EXPECT_EQ(lines.take_text(), "\u20AC!\n");
+  EXPECT_EQ(lines.take_filtered(), "[0]:apple \u20AC!\n");
+  lines.show(kZero, {.text = "long\xE2", .ends = false}, kStart);
+  lines.interrupt();
+  EXPECT_EQ(lines.take_text(), "[0]:long\uFFFD\n");
+  EXPECT_EQ(lines.take_filtered(), "");
 }
 
-LineScreen folding(std::size_t streams = 3) {
-  return LineScreen({.fold = true, .streams = streams});
+LineFormatter folding(std::size_t streams = 3) {
+  return LineFormatter({.fold = true, .streams = streams});
 }
 
 TEST(Fold, ShowsWhatAllRanksSayOnceAndAtOnce) {
-  LineScreen screen = folding();
-  say(screen, kTwo, "epoch 1");
-  say(screen, kZero, "epoch 1", kStart + 5ms);
-  EXPECT_EQ(screen.take_text(), "");
-  say(screen, kOne, "epoch 1", kStart + 9ms);
-  EXPECT_EQ(screen.take_text(), "[ranks 0-2] epoch 1\n");
-  EXPECT_EQ(screen.look_again_at(), Time::max());
+  LineFormatter lines = folding();
+  say(lines, kTwo, "epoch 1");
+  say(lines, kZero, "epoch 1", kStart + 5ms);
+  EXPECT_EQ(lines.take_text(), "");
+  say(lines, kOne, "epoch 1", kStart + 9ms);
+  EXPECT_EQ(lines.take_text(), "[ranks 0-2] epoch 1\n");
+  EXPECT_EQ(lines.look_again_at(), Time::max());
 }
 
 TEST(Fold, ShowsALineOfOneRankWithItsPrefixAfterTheWindow) {
-  LineScreen screen = folding();
-  say(screen, kOne, "alone");
-  EXPECT_EQ(screen.look_again_at(), kStart + kFoldWindow);
-  screen.time_passed(kStart + kFoldWindow - 1ms);
-  EXPECT_EQ(screen.take_text(), "");
-  screen.time_passed(kStart + kFoldWindow);
-  EXPECT_EQ(screen.take_text(), "[1]:alone\n");
+  LineFormatter lines = folding();
+  say(lines, kOne, "alone");
+  EXPECT_EQ(lines.look_again_at(), kStart + kFoldWindow);
+  lines.time_passed(kStart + kFoldWindow - 1ms);
+  EXPECT_EQ(lines.take_text(), "");
+  lines.time_passed(kStart + kFoldWindow);
+  EXPECT_EQ(lines.take_text(), "[1]:alone\n");
 }
 
 TEST(Fold, KeepsTheOrderOfEachRanksLines) {
-  LineScreen screen = folding();
-  say(screen, kZero, "a");
-  say(screen, kZero, "b");
-  say(screen, kOne, "b");
-  say(screen, kOne, "a");  // after its b: not the a of rank 0
-  say(screen, kTwo, "b");
-  screen.time_passed(Time::max());
-  EXPECT_EQ(screen.take_text(), "[0]:a\n[ranks 0-2] b\n[1]:a\n");
+  LineFormatter lines = folding();
+  say(lines, kZero, "a");
+  say(lines, kZero, "b");
+  say(lines, kOne, "b");
+  say(lines, kOne, "a");  // after its b: not the a of rank 0
+  say(lines, kTwo, "b");
+  lines.time_passed(Time::max());
+  EXPECT_EQ(lines.take_text(), "[0]:a\n[ranks 0-2] b\n[1]:a\n");
 }
 
 TEST(Fold, FoldsRepeatedLinesOneByOne) {
-  LineScreen screen = folding(2);
-  for (int turn = 0; turn < 3; ++turn) say(screen, kZero, "again");
-  for (int turn = 0; turn < 2; ++turn) say(screen, kOne, "again");
-  screen.time_passed(Time::max());
-  EXPECT_EQ(screen.take_text(), "[ranks 0-1] again\n[ranks 0-1] again\n[0]:again\n");
+  LineFormatter lines = folding(2);
+  for (int turn = 0; turn < 3; ++turn) say(lines, kZero, "again");
+  for (int turn = 0; turn < 2; ++turn) say(lines, kOne, "again");
+  lines.time_passed(Time::max());
+  EXPECT_EQ(lines.take_text(), "[ranks 0-1] again\n[ranks 0-1] again\n[0]:again\n");
 }
 
 TEST(Fold, FiltersSeeEachRanksLine) {
-  LineScreen screen({.filters{{"x"}}, .fold = true, .streams = 2});
-  say(screen, kZero, "x");
-  say(screen, kOne, "x");
-  EXPECT_EQ(screen.take_text(), "[ranks 0-1] x\n");
-  EXPECT_EQ(screen.take_filtered(), "[0]:x\n[1]:x\n");
+  LineFormatter lines({.filters{{"x"}}, .fold = true, .streams = 2});
+  say(lines, kZero, "x");
+  say(lines, kOne, "x");
+  EXPECT_EQ(lines.take_text(), "[ranks 0-1] x\n");
+  EXPECT_EQ(lines.take_filtered(), "[0]:x\n[1]:x\n");
 }
 
 TEST(Fold, ShowsEarlierLinesBeforeALongOne) {
-  LineScreen screen = folding();
-  say(screen, kZero, "first");
-  screen.show(kZero, {.text = "long", .ends = false}, kStart);
-  EXPECT_EQ(screen.take_text(), "[0]:first\n[0]:long");
+  LineFormatter lines = folding();
+  say(lines, kZero, "first");
+  lines.show(kZero, {.text = "long", .ends = false}, kStart);
+  EXPECT_EQ(lines.take_text(), "[0]:first\n[0]:long");
 }
 
 TEST(Fold, HoldsBackABoundedAmountOfText) {
-  LineScreen screen = folding();
+  LineFormatter lines = folding();
   const std::string line(1000, 'x');
   std::size_t shown = 0;
   for (std::size_t count = 0; count < 2 * kFoldBytes / line.size(); ++count) {
-    say(screen, kZero, line + std::to_string(count));
-    shown += screen.take_text().size();
+    say(lines, kZero, line + std::to_string(count));
+    shown += lines.take_text().size();
   }
   EXPECT_GE(shown, kFoldBytes / 2);
 }
 
 TEST(Fold, HoldsBackABoundedNumberOfEmptyLines) {
-  LineScreen screen = folding();
+  LineFormatter lines = folding();
   constexpr std::size_t kMost = kFoldBytes / kFoldLineBytes;
   std::size_t shown = 0;
   for (std::size_t count = 0; count < 2 * kMost; ++count) {
-    say(screen, kZero, "");
-    shown += screen.take_text().size();
+    say(lines, kZero, "");
+    shown += lines.take_text().size();
   }
   EXPECT_EQ(shown, kMost * std::string("[0]:\n").size());
 }

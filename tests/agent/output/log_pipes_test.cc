@@ -26,7 +26,7 @@ class LogPipesTest : public ConsoleTest {
   FileHandle open_tee(LineSource source) {
     const std::string name = "stdout" + std::to_string(source.rank) + ".log";
     return unblocked(
-        pipes.open(std::make_unique<TeeSink>(new_file(name), std::move(source), *screen)));
+        pipes.open(std::make_unique<TeeSink>(new_file(name), std::move(source), *lines)));
   }
   FileHandle open_through(std::shared_ptr<StderrTail> tail) {
     return unblocked(pipes.open(std::make_unique<ThroughSink>(console, std::move(tail))));
@@ -37,7 +37,7 @@ class LogPipesTest : public ConsoleTest {
     return std::move(*writer);
   }
 
-  // Writes all of `text`, running the loop and reading the screen where nothing else can move.
+  // Writes all of `text`, running the loop and reading the lines where nothing else can move.
   void say(const FileHandle& writer, std::string_view text) {
     const auto deadline = std::chrono::steady_clock::now() + 30s;
     while (!text.empty() && std::chrono::steady_clock::now() < deadline) {
@@ -48,7 +48,8 @@ class LogPipesTest : public ConsoleTest {
     }
     ASSERT_TRUE(text.empty());
   }
-  std::unique_ptr<Screen> screen = std::make_unique<Screen>(console, ScreenPlan(), FileHandle());
+  std::unique_ptr<TeeConsole> lines =
+      std::make_unique<TeeConsole>(console, LineFormat(), FileHandle());
   LogPipes pipes{loop};
 };
 
@@ -68,7 +69,7 @@ TEST_F(LogPipesTest, AFullDiskIsWarnedOfOnceAndTheConsoleHasTheText) {
   std::string warnings;
   log::set_writer([&](std::string_view line) { warnings += line; });
   const FileHandle writer = unblocked(pipes.open(std::make_unique<TeeSink>(
-      FileHandle(::open("/dev/full", O_WRONLY | O_CLOEXEC)), LineSource{}, *screen)));
+      FileHandle(::open("/dev/full", O_WRONLY | O_CLOEXEC)), LineSource{}, *lines)));
   say(writer, "one\n");
   say(writer, "two\n");
   log::set_writer(nullptr);
@@ -77,7 +78,7 @@ TEST_F(LogPipesTest, AFullDiskIsWarnedOfOnceAndTheConsoleHasTheText) {
   EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
 }
 
-// A worker that writes more than all buffers hold, and a screen that is read only when nothing else
+// A worker that writes more than all buffers hold, and a lines that is read only when nothing else
 // can move.
 TEST_F(LogPipesTest, NothingIsLostWhenTheConsoleIsSlow) {
   constexpr int kLines = 400'000;  // some 2.7 MB: pipes and backlog together hold half of it
@@ -162,7 +163,8 @@ TEST_F(LogPipesTest, DrainDoesNotWaitForAProcessThatHoldsThePipe) {
 }
 
 TEST_F(LogPipesTest, FoldedLinesAreShownWhenTheWindowHasPassedWithoutAnyFurtherOutput) {
-  screen = std::make_unique<Screen>(console, ScreenPlan{.fold = true, .streams = 3}, FileHandle());
+  lines =
+      std::make_unique<TeeConsole>(console, LineFormat{.fold = true, .streams = 3}, FileHandle());
   const FileHandle zero = open_tee({.rank = 0, .prefix = "[0]:"});
   const FileHandle one = open_tee({.rank = 1, .prefix = "[1]:"});
   const FileHandle two = open_tee({.rank = 2, .prefix = "[2]:"});
@@ -177,7 +179,8 @@ TEST_F(LogPipesTest, FoldedLinesAreShownWhenTheWindowHasPassedWithoutAnyFurtherO
 }
 
 TEST_F(LogPipesTest, DrainShowsWhatFoldingHeldBack) {
-  screen = std::make_unique<Screen>(console, ScreenPlan{.fold = true, .streams = 2}, FileHandle());
+  lines =
+      std::make_unique<TeeConsole>(console, LineFormat{.fold = true, .streams = 2}, FileHandle());
   FileHandle zero = open_tee({.rank = 0, .prefix = "[0]:"});
   say(zero, "line\n");
   zero.close();
@@ -187,7 +190,8 @@ TEST_F(LogPipesTest, DrainShowsWhatFoldingHeldBack) {
 }
 
 TEST_F(LogPipesTest, FilteredLinesOfAllRanksAreInOneFile) {
-  screen = std::make_unique<Screen>(console, ScreenPlan{.filters{{"apple"}}}, new_file("filtered"));
+  lines =
+      std::make_unique<TeeConsole>(console, LineFormat{.filters{{"apple"}}}, new_file("filtered"));
   const FileHandle zero = open_tee({.rank = 0, .prefix = "[0]:"});
   const FileHandle one = open_tee({.rank = 1, .prefix = "[1]:"});
   say(zero, "an apple\na plum\n");

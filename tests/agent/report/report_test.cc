@@ -1,4 +1,4 @@
-// The failure report: who is to blame, what is told, and that it stays on one screen.
+// The failure report: who is to blame, what is told, and that it stays on one lines.
 #include "agent/report/report.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 
 namespace ddprun::agent {
 
-struct ScreenPlan {
+struct LineFormat {
   // Unset: nothing is filtered. A line with one of the texts in it is duplicated; the empty text is
   // in every line.
   std::optional<std::vector<std::string>> filters{};
@@ -21,9 +21,9 @@ struct ScreenPlan {
   std::size_t streams = 1;  // that are shown at once; folding waits for no more than that
 };
 
-class LineScreen {
+class LineFormatter {
  public:
-  explicit LineScreen(ScreenPlan plan);
+  explicit LineFormatter(LineFormat plan);
 
   // Between the first and the last part of a long line all pieces must be of its source.
   void show(const LineSource& source, const LinePiece& piece, Time now);
@@ -43,7 +43,7 @@ class LineScreen {
   void show_part(const LineSource& source, const LinePiece& piece);
   bool matches(std::string_view line) const;
 
-  ScreenPlan plan_;
+  LineFormat plan_;
   std::optional<LineFolder> folder_;
   std::string text_;
   std::string filtered_;

@@ -1,4 +1,4 @@
-#include "agent/output/line_screen.h"
+#include "agent/output/line_formatter.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,11 +7,11 @@
 
 namespace ddprun::agent {
 
-LineScreen::LineScreen(ScreenPlan plan) : plan_(std::move(plan)) {
+LineFormatter::LineFormatter(LineFormat plan) : plan_(std::move(plan)) {
   if (plan_.fold) folder_.emplace(plan_.streams);
 }
 
-void LineScreen::show(const LineSource& source, const LinePiece& piece, Time now) {
+void LineFormatter::show(const LineSource& source, const LinePiece& piece, Time now) {
   if (piece.begins && piece.ends) {
     show_whole(source, piece.text, now);
   } else {
@@ -19,7 +19,7 @@ void LineScreen::show(const LineSource& source, const LinePiece& piece, Time now
   }
 }
 
-void LineScreen::show_whole(const LineSource& source, std::string_view line, Time now) {
+void LineFormatter::show_whole(const LineSource& source, std::string_view line, Time now) {
   if (matches(line)) (((filtered_ += source.prefix) += line) += '\n');
   if (folder_) {
     folder_->take(source, line, now);
@@ -31,7 +31,7 @@ void LineScreen::show_whole(const LineSource& source, std::string_view line, Tim
   text_ += '\n';
 }
 
-void LineScreen::show_part(const LineSource& source, const LinePiece& piece) {
+void LineFormatter::show_part(const LineSource& source, const LinePiece& piece) {
   if (piece.begins) {
     if (folder_) folder_->append_due(text_, Time::max());  // the source's lines before this one
     text_ += source.prefix;
@@ -46,20 +46,20 @@ void LineScreen::show_part(const LineSource& source, const LinePiece& piece) {
   if (piece.ends) interrupt();
 }
 
-void LineScreen::interrupt() {
+void LineFormatter::interrupt() {
   append_whole_utf8(text_, std::exchange(cut_off_, {}));
   text_ += '\n';
   if (std::exchange(long_is_filtered_, false)) filtered_ += '\n';
 }
 
-void LineScreen::time_passed(Time now) {
+void LineFormatter::time_passed(Time now) {
   if (folder_) folder_->append_due(text_, now);
 }
 
-std::string LineScreen::take_text() { return std::exchange(text_, {}); }
-std::string LineScreen::take_filtered() { return std::exchange(filtered_, {}); }
+std::string LineFormatter::take_text() { return std::exchange(text_, {}); }
+std::string LineFormatter::take_filtered() { return std::exchange(filtered_, {}); }
 
-bool LineScreen::matches(std::string_view line) const {
+bool LineFormatter::matches(std::string_view line) const {
   return plan_.filters &&
          std::any_of(plan_.filters->begin(), plan_.filters->end(), [&](const std::string& text) {
            return line.find(text) != std::string_view::npos;
