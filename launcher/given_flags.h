@@ -44,7 +44,7 @@ struct GivenFlags {
 
 // Reads both sources. Unknown or ambiguous options and missing or surplus values are errors with
 // exit code 2; a switch's variable that is no truth value has 1. --help, --version and
-// --print-completion end the reading where they stand.
+// --print-completion end the context where they stand.
 std::variant<GivenFlags, UsageError> read_flags(const std::vector<std::string>& args,
                                                 const EnvLookup& env);
 

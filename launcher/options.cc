@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "launcher/help.h"
-#include "launcher/reading.h"
+#include "launcher/parse_context.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -18,32 +18,32 @@ std::string alternatives(std::vector<std::string> words) {
 }
 
 // What was asked for instead of a job, if anything.
-std::optional<Parsed> answer(Reading& reading) {
-  if (reading.given.has(FlagId::kHelp)) return Answer{help_text()};
-  if (reading.given.has(FlagId::kVersion)) return Answer{"ddprun " DDPRUN_VERSION "\n"};
-  if (!reading.given.has(FlagId::kPrintCompletion)) return std::nullopt;
-  const std::string shell = reading.choice(FlagId::kPrintCompletion, 2);
-  if (reading.error) return *reading.error;
+std::optional<Parsed> answer(ParseContext& context) {
+  if (context.given.has(FlagId::kHelp)) return Answer{help_text()};
+  if (context.given.has(FlagId::kVersion)) return Answer{"ddprun " DDPRUN_VERSION "\n"};
+  if (!context.given.has(FlagId::kPrintCompletion)) return std::nullopt;
+  const std::string shell = context.choice(FlagId::kPrintCompletion, 2);
+  if (context.error) return *context.error;
   return Answer{completion_script(shell)};
 }
 
 }  // namespace
 
-void Reading::fail(int exit_code, std::string_view what, std::string_view why) {
+void ParseContext::fail(int exit_code, std::string_view what, std::string_view why) {
   if (error && error->exit_code >= exit_code) return;
   error = UsageError{exit_code, fmt::format("ddprun: {}: {}", what, why)};
 }
 
-void Reading::fail(FlagId id, int exit_code, std::string_view why) {
+void ParseContext::fail(FlagId id, int exit_code, std::string_view why) {
   fail(exit_code, given.shown(id), why);
 }
 
-void Reading::warn_without_effect(FlagId id, std::string_view why) {
+void ParseContext::warn_without_effect(FlagId id, std::string_view why) {
   if (given.has(id) && given.differs(id))
     warn(fmt::format("{} has no effect {}", given.shown(id), why));
 }
 
-int Reading::integer(FlagId id, const IntRule& rule) {
+int ParseContext::integer(FlagId id, const IntRule& rule) {
   const auto value = parse_int(given.text(id));
   if (!value) {
     fail(id, 2, fmt::format("expected {}", rule.expected));
@@ -54,7 +54,7 @@ int Reading::integer(FlagId id, const IntRule& rule) {
   return *value;
 }
 
-std::string Reading::choice(FlagId id, int exit_code) {
+std::string ParseContext::choice(FlagId id, int exit_code) {
   std::string text = given.text(id);
   const auto words = value_words(flag_of(id));
   if (std::find(words.begin(), words.end(), text) == words.end())
@@ -65,15 +65,15 @@ std::string Reading::choice(FlagId id, int exit_code) {
 Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const HostFacts& host) {
   const auto flags = read_flags(args, env);
   if (const auto* wrong = std::get_if<UsageError>(&flags)) return *wrong;
-  Reading reading(std::get<GivenFlags>(flags), env, host);
-  if (auto words = answer(reading)) return *std::move(words);
-  read_program(reading);
-  read_endings(reading);
-  read_rendezvous(reading);
-  read_output(reading);
-  read_environment(reading);
-  if (reading.error) return *reading.error;
-  return reading.options;
+  ParseContext context(std::get<GivenFlags>(flags), env, host);
+  if (auto words = answer(context)) return *std::move(words);
+  read_program(context);
+  read_lifecycle(context);
+  read_rendezvous(context);
+  read_output(context);
+  read_environment(context);
+  if (context.error) return *context.error;
+  return context.options;
 }
 
 }  // namespace ddprun::launcher

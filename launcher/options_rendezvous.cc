@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "launcher/reading.h"
+#include "launcher/parse_context.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -13,88 +13,88 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "127.0.0.1" || host == "::1";
 }
 
-bool one_node(const Reading& reading) { return reading.options.nodes.max == 1; }
+bool one_node(const ParseContext& context) { return context.options.nodes.max == 1; }
 
 // Port 0, any free port, can be told to nobody else: fine on one node, which then needs no
 // rendezvous at all.
-void settle(Reading& reading, Rendezvous wanted, FlagId port_flag) {
-  Options& options = reading.options;
+void settle(ParseContext& context, Rendezvous wanted, FlagId port_flag) {
+  Options& options = context.options;
   options.rendezvous = wanted;
   if (options.endpoint.port.value_or(1) != 0) return;
-  if (!one_node(reading)) reading.fail(port_flag, 1, "expected a port above 0 for several nodes");
+  if (!one_node(context)) context.fail(port_flag, 1, "expected a port above 0 for several nodes");
   options.rendezvous = Rendezvous::kLocal;
   options.endpoint = {};
 }
 
 // As in torchrun backend, endpoint and id are replaced. A second node could never find this one,
 // so it is refused.
-void read_standalone(Reading& reading) {
-  reading.options.standalone = true;
-  reading.options.run_id = reading.host.make_run_id();
-  if (!one_node(reading)) reading.fail(FlagId::kNnodes, 1, "expected 1 node with --standalone");
-  reading.warn_without_effect(FlagId::kMasterPort, "with --standalone");
-  reading.warn_without_effect(FlagId::kNodeRank, "with --standalone");
+void read_standalone(ParseContext& context) {
+  context.options.standalone = true;
+  context.options.run_id = context.host.make_run_id();
+  if (!one_node(context)) context.fail(FlagId::kNnodes, 1, "expected 1 node with --standalone");
+  context.warn_without_effect(FlagId::kMasterPort, "with --standalone");
+  context.warn_without_effect(FlagId::kNodeRank, "with --standalone");
 }
 
 // Not given on one node: 0, any free port. A fixed one would collide with the next job of this
 // host.
-std::uint16_t master_port(Reading& reading) {
-  const GivenFlags& given = reading.given;
+std::uint16_t master_port(ParseContext& context) {
+  const GivenFlags& given = context.given;
   if (!given.has(FlagId::kMasterPort)) {
-    if (!one_node(reading)) return kDefaultMasterPort;
+    if (!one_node(context)) return kDefaultMasterPort;
     if (!is_loopback(given.text(FlagId::kMasterAddr)))
-      reading.warn_without_effect(FlagId::kMasterAddr, "on one node without --master-port");
+      context.warn_without_effect(FlagId::kMasterAddr, "on one node without --master-port");
     return 0;
   }
   return static_cast<std::uint16_t>(
-      reading.integer(FlagId::kMasterPort, {0, kMaxPort, "a port from 0 to 65535"}));
+      context.integer(FlagId::kMasterPort, {0, kMaxPort, "a port from 0 to 65535"}));
 }
 
-void read_static(Reading& reading) {
-  Options& options = reading.options;
+void read_static(ParseContext& context) {
+  Options& options = context.options;
   if (options.node_rank >= options.nodes.max) {
-    reading.fail(FlagId::kNodeRank, 1,
+    context.fail(FlagId::kNodeRank, 1,
                  fmt::format("expected a rank below the number of nodes, {}", options.nodes.max));
   }
-  const bool by_endpoint = !reading.given.text(FlagId::kRdzvEndpoint).empty();
+  const bool by_endpoint = !context.given.text(FlagId::kRdzvEndpoint).empty();
   if (by_endpoint) {
-    options.endpoint = reading.value_of(FlagId::kRdzvEndpoint, parse_endpoint);
+    options.endpoint = context.value_of(FlagId::kRdzvEndpoint, parse_endpoint);
     if (!options.endpoint.port)
-      reading.fail(FlagId::kRdzvEndpoint, 1, "expected HOST:PORT with --rdzv-backend=static");
+      context.fail(FlagId::kRdzvEndpoint, 1, "expected HOST:PORT with --rdzv-backend=static");
   } else {
-    options.endpoint = {reading.given.text(FlagId::kMasterAddr), master_port(reading)};
+    options.endpoint = {context.given.text(FlagId::kMasterAddr), master_port(context)};
   }
-  settle(reading, Rendezvous::kStatic, by_endpoint ? FlagId::kRdzvEndpoint : FlagId::kMasterPort);
+  settle(context, Rendezvous::kStatic, by_endpoint ? FlagId::kRdzvEndpoint : FlagId::kMasterPort);
 }
 
-void read_c10d(Reading& reading) {
-  Endpoint& endpoint = reading.options.endpoint;
-  if (reading.given.text(FlagId::kRdzvEndpoint).empty()) {
+void read_c10d(ParseContext& context) {
+  Endpoint& endpoint = context.options.endpoint;
+  if (context.given.text(FlagId::kRdzvEndpoint).empty()) {
     endpoint = {"localhost", kDefaultRendezvousPort};
-    reading.warn("--rdzv-backend=c10d without --rdzv-endpoint: taking localhost:29400");
+    context.warn("--rdzv-backend=c10d without --rdzv-endpoint: taking localhost:29400");
   } else {
-    endpoint = reading.value_of(FlagId::kRdzvEndpoint, parse_endpoint);
+    endpoint = context.value_of(FlagId::kRdzvEndpoint, parse_endpoint);
     if (!endpoint.port) endpoint.port = kDefaultRendezvousPort;
   }
   for (const FlagId id : {FlagId::kNodeRank, FlagId::kMasterAddr, FlagId::kMasterPort})
-    reading.warn_without_effect(id, "with --rdzv-backend=c10d");
-  settle(reading, Rendezvous::kC10d, FlagId::kRdzvEndpoint);
+    context.warn_without_effect(id, "with --rdzv-backend=c10d");
+  settle(context, Rendezvous::kC10d, FlagId::kRdzvEndpoint);
 }
 
 // The three ways to meet. torchrun 2.15's rule for one node is kept, with its static backend's
 // ports for several.
-void read_backend(Reading& reading) {
-  const std::string backend = reading.given.text(FlagId::kRdzvBackend);
-  if (reading.given.is_on(FlagId::kStandalone)) {
-    read_standalone(reading);
+void read_backend(ParseContext& context) {
+  const std::string backend = context.given.text(FlagId::kRdzvBackend);
+  if (context.given.is_on(FlagId::kStandalone)) {
+    read_standalone(context);
   } else if (backend == "static") {
-    read_static(reading);
+    read_static(context);
   } else if (backend == "c10d") {
-    read_c10d(reading);
+    read_c10d(context);
   } else if (backend == "etcd" || backend == "etcd-v2") {
-    reading.fail(FlagId::kRdzvBackend, 2, "not built yet; expected static or c10d");
+    context.fail(FlagId::kRdzvBackend, 2, "not built yet; expected static or c10d");
   } else {
-    reading.fail(FlagId::kRdzvBackend, 1, "expected static or c10d");
+    context.fail(FlagId::kRdzvBackend, 1, "expected static or c10d");
   }
 }
 
@@ -108,49 +108,49 @@ bool acts(const std::string& key, bool is_static) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-void read_conf(Reading& reading) {
-  const bool is_static = !reading.given.is_on(FlagId::kStandalone) &&
-                         reading.given.text(FlagId::kRdzvBackend) == "static";
-  RendezvousConf& conf = reading.options.rendezvous_conf;
-  conf = reading.value_of(FlagId::kRdzvConf, parse_rendezvous_conf);
+void read_conf(ParseContext& context) {
+  const bool is_static = !context.given.is_on(FlagId::kStandalone) &&
+                         context.given.text(FlagId::kRdzvBackend) == "static";
+  RendezvousConf& conf = context.options.rendezvous_conf;
+  conf = context.value_of(FlagId::kRdzvConf, parse_rendezvous_conf);
   std::vector<std::string> idle = conf.known_keys;
   std::erase_if(idle, [is_static](const std::string& key) { return acts(key, is_static); });
   if (!idle.empty()) {
-    reading.warn(fmt::format("--rdzv-conf: without effect with the {} backend: {}",
+    context.warn(fmt::format("--rdzv-conf: without effect with the {} backend: {}",
                              is_static ? "static" : "c10d", fmt::join(idle, ", ")));
   }
   for (const std::string& key : conf.unknown_keys) {
-    reading.warn(fmt::format("{}: the key {} is not known and has no effect",
-                             reading.given.shown(FlagId::kRdzvConf), key));
+    context.warn(fmt::format("{}: the key {} is not known and has no effect",
+                             context.given.shown(FlagId::kRdzvConf), key));
   }
 }
 
-void read_run_id(Reading& reading) {
-  std::string& run_id = reading.options.run_id;
-  if (run_id.empty() && one_node(reading)) {
-    run_id = reading.host.make_run_id();
+void read_run_id(ParseContext& context) {
+  std::string& run_id = context.options.run_id;
+  if (run_id.empty() && one_node(context)) {
+    run_id = context.host.make_run_id();
   } else if (run_id.empty()) {
-    reading.fail(FlagId::kRdzvId, 1, "expected an id, the same on all nodes");
+    context.fail(FlagId::kRdzvId, 1, "expected an id, the same on all nodes");
   }
-  const bool has_log_folder = reading.given.text(FlagId::kLogDir) != "/dev/null";
+  const bool has_log_folder = context.given.text(FlagId::kLogDir) != "/dev/null";
   if (has_log_folder && run_id.find('/') != std::string::npos)
-    reading.fail(FlagId::kRdzvId, 1, "expected no slash, as the log folder bears this name");
+    context.fail(FlagId::kRdzvId, 1, "expected no slash, as the log folder bears this name");
 }
 
 }  // namespace
 
-void read_rendezvous(Reading& reading) {
-  Options& options = reading.options;
-  options.nodes = reading.value_of(FlagId::kNnodes, parse_node_count);
+void read_rendezvous(ParseContext& context) {
+  Options& options = context.options;
+  options.nodes = context.value_of(FlagId::kNnodes, parse_node_count);
   if (options.nodes.min != options.nodes.max)
-    reading.fail(FlagId::kNnodes, 2, "elastic node counts are not built yet");
-  options.node_rank = reading.integer(FlagId::kNodeRank, {.expected = "a whole number from 0"});
-  options.run_id = reading.given.text(FlagId::kRdzvId);
-  const std::string local_addr = reading.given.text(FlagId::kLocalAddr);
+    context.fail(FlagId::kNnodes, 2, "elastic node counts are not built yet");
+  options.node_rank = context.integer(FlagId::kNodeRank, {.expected = "a whole number from 0"});
+  options.run_id = context.given.text(FlagId::kRdzvId);
+  const std::string local_addr = context.given.text(FlagId::kLocalAddr);
   if (!local_addr.empty()) options.local_addr = local_addr;
-  read_conf(reading);
-  read_backend(reading);
-  read_run_id(reading);
+  read_conf(context);
+  read_backend(context);
+  read_run_id(context);
 }
 
 }  // namespace ddprun::launcher

@@ -86,7 +86,7 @@ TEST(OptionsOutput, TurnsTheWatchdogOnBy1Only) {
       "/x");
 }
 
-TEST(OptionsEndings, HandleTorchrunsSignalsByDefault) {
+TEST(OptionsLifecycle, HandleTorchrunsSignalsByDefault) {
   const agent::SignalPlan plan = good({"E"}).signals;
   EXPECT_EQ(plan.stop, (std::vector<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT}));
   EXPECT_EQ(plan.stop_names, "SIGTERM,SIGINT,SIGHUP,SIGQUIT");
@@ -94,14 +94,14 @@ TEST(OptionsEndings, HandleTorchrunsSignalsByDefault) {
 }
 
 // Acceptance case 35 of the torchrun contract, the flag's half.
-TEST(OptionsEndings, Case35HandleTheSignalsNamed) {
+TEST(OptionsLifecycle, Case35HandleTheSignalsNamed) {
   const Options options = good({"--signals-to-handle=SIGTERM, SIGUSR1", "E"});
   EXPECT_EQ(options.signals.stop, (std::vector<int>{SIGTERM, SIGUSR1}));
   EXPECT_EQ(options.signals.stop_names, "SIGTERM, SIGUSR1");
   EXPECT_TRUE(options.warnings.empty());
 }
 
-TEST(OptionsEndings, OnlyWarnOfNamesThatAreNoSignals) {
+TEST(OptionsLifecycle, OnlyWarnOfNamesThatAreNoSignals) {
   const Options options = good({"--signals-to-handle=SIGTERM,SIGNOPE,SIGKILL", "E"});
   EXPECT_EQ(options.signals.stop, (std::vector<int>{SIGTERM}));
   const std::string what = "--signals-to-handle=SIGTERM,SIGNOPE,SIGKILL: ";
@@ -109,7 +109,7 @@ TEST(OptionsEndings, OnlyWarnOfNamesThatAreNoSignals) {
                                      what + "SIGKILL is no signal that can be handled"}));
 }
 
-TEST(OptionsEndings, MapSignals) {
+TEST(OptionsLifecycle, MapSignals) {
   EXPECT_EQ(good({"--signal-map=USR1=TERM,SIGUSR2=SIGINT", "E"}).signals.map,
             (std::map<int, int>{{SIGUSR1, SIGTERM}, {SIGUSR2, SIGINT}}));
   EXPECT_EQ(good({"E"}, {{"PET_SIGNAL_MAP", "HUP=TERM"}}).signals.map.at(SIGHUP), SIGTERM);
@@ -120,14 +120,14 @@ TEST(OptionsEndings, MapSignals) {
             "which SIGKILL cannot");
 }
 
-TEST(OptionsEndings, ChooseExitCodes) {
+TEST(OptionsLifecycle, ChooseExitCodes) {
   EXPECT_FALSE(good({"--exit-codes=torchrun", "E"}).detailed_exit_codes);
   EXPECT_TRUE(good({"--exit-codes=detailed", "E"}).detailed_exit_codes);
   EXPECT_EQ(bad({"--exit-codes=mine", "E"}),
             "2 ddprun: --exit-codes=mine: expected torchrun or detailed");
 }
 
-TEST(OptionsEndings, RestartsHaveNoWindowByDefault) {
+TEST(OptionsLifecycle, RestartsHaveNoWindowByDefault) {
   const agent::RestartPlan plan = good({"--max-restarts=3", "E"}).restarts;
   EXPECT_EQ(plan.max_restarts, 3);
   EXPECT_EQ(plan.window, milliseconds(0));
@@ -135,7 +135,7 @@ TEST(OptionsEndings, RestartsHaveNoWindowByDefault) {
   EXPECT_EQ(plan.backoff_max, milliseconds(0));
 }
 
-TEST(OptionsEndings, AWindowBringsABackoff) {
+TEST(OptionsLifecycle, AWindowBringsABackoff) {
   const agent::RestartPlan plan = good({"--max-restarts=3", "--restart-window=0.5", "E"}).restarts;
   EXPECT_EQ(plan.window, milliseconds(500));
   EXPECT_EQ(plan.backoff, seconds(1));
@@ -145,7 +145,7 @@ TEST(OptionsEndings, AWindowBringsABackoff) {
   EXPECT_EQ(good(line).restarts.backoff_max, seconds(2));
 }
 
-TEST(OptionsEndings, CheckWindowAndBackoff) {
+TEST(OptionsLifecycle, CheckWindowAndBackoff) {
   EXPECT_EQ(bad({"--restart-window=x", "E"}),
             "1 ddprun: --restart-window=x: expected seconds from 0, such as 0.5");
   EXPECT_EQ(bad({"--restart-backoff=2:1", "E"}).substr(0, 33), "1 ddprun: --restart-backoff=2:1: ");

@@ -19,9 +19,10 @@ struct IntRule {
   std::string_view expected{};  // "a port from 0 to 65535"
 };
 
-class Reading {
+class ParseContext {
  public:
-  Reading(const GivenFlags& all_given, const EnvLookup& environment, const HostFacts& this_host)
+  ParseContext(const GivenFlags& all_given, const EnvLookup& environment,
+               const HostFacts& this_host)
       : given(all_given), env(environment), host(this_host) {}
 
   // The first error stays, but one that argparse would have found (exit code 2) goes before those
@@ -54,10 +55,10 @@ class Reading {
   std::optional<UsageError> error{};
 };
 
-void read_program(Reading& reading);      // SCRIPT, its mode, workers and their devices
-void read_endings(Reading& reading);      // restarts, signals, grace, exit codes
-void read_rendezvous(Reading& reading);   // how nodes meet
-void read_output(Reading& reading);       // files, console, reports
-void read_environment(Reading& reading);  // torchrun's variables that no flag stands for
+void read_program(ParseContext& context);      // SCRIPT, its mode, workers and their devices
+void read_lifecycle(ParseContext& context);    // restarts, signals, grace, exit codes
+void read_rendezvous(ParseContext& context);   // how nodes meet
+void read_output(ParseContext& context);       // files, console, reports
+void read_environment(ParseContext& context);  // torchrun's variables that no flag stands for
 
 }  // namespace ddprun::launcher

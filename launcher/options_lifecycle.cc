@@ -1,0 +1,69 @@
+// How a job ends and begins anew: restarts, signals, grace, exit codes.
+#include <fmt/format.h>
+
+#include "launcher/parse_context.h"
+#include "launcher/signal_values.h"
+
+namespace ddprun::launcher {
+namespace {
+
+// With --restart-window a crash loop must not spin, so there is a pause without asking for one.
+constexpr Backoff kWindowBackoff{std::chrono::seconds(1), std::chrono::minutes(1)};
+
+void read_restarts(ParseContext& context) {
+  agent::RestartPlan& plan = context.options.restarts;
+  plan.max_restarts = context.integer(FlagId::kMaxRestarts, {.expected = "a whole number from 0"});
+  plan.window = context.value_of(FlagId::kRestartWindow, parse_seconds);
+  Backoff backoff = plan.window.count() > 0 ? kWindowBackoff : Backoff{};
+  if (!context.given.text(FlagId::kRestartBackoff).empty())
+    backoff = context.value_of(FlagId::kRestartBackoff, parse_backoff);
+  plan.backoff = backoff.base;
+  plan.backoff_max = backoff.max;
+  if (plan.max_restarts > 0) return;
+  for (const FlagId id : {FlagId::kRestartWindow, FlagId::kRestartBackoff})
+    context.warn_without_effect(id, "without --max-restarts");
+}
+
+void read_signals(ParseContext& context) {
+  agent::SignalPlan& plan = context.options.signals;
+  plan.stop_names = context.given.text(FlagId::kSignalsToHandle);
+  SignalList list = parse_signal_list(plan.stop_names);
+  plan.stop = std::move(list.signals);
+  for (const std::string& name : list.refused) {
+    context.warn(fmt::format("{}: {} is no signal that can be handled",
+                             context.given.shown(FlagId::kSignalsToHandle), name));
+  }
+  plan.map = context.value_of(FlagId::kSignalMap, parse_signal_map);
+}
+
+// --shutdown-timeout, else the variable that torchrun 2.15 reads, else 30 s.
+std::chrono::seconds shutdown_timeout(ParseContext& context) {
+  constexpr std::string_view variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  const auto text = context.env(variable);
+  if (!text || context.given.has(FlagId::kShutdownTimeout)) {
+    return std::chrono::seconds(
+        context.integer(FlagId::kShutdownTimeout, {.expected = "whole seconds from 0"}));
+  }
+  const auto seconds = parse_int(*text);
+  if (!seconds || *seconds < 0)
+    context.fail(1, fmt::format("{}={}", variable, *text), "expected whole seconds from 0");
+  return std::chrono::seconds(seconds.value_or(0));
+}
+
+}  // namespace
+
+void read_lifecycle(ParseContext& context) {
+  read_restarts(context);
+  read_signals(context);
+  context.options.shutdown_timeout = shutdown_timeout(context);
+  context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
+  const auto interval = parse_number(context.given.text(FlagId::kMonitorInterval));
+  if (!interval || *interval <= 0 || *interval > kMaxSeconds) {
+    context.fail(FlagId::kMonitorInterval, interval ? 1 : 2, "expected seconds above 0");
+    return;
+  }
+  context.options.monitor_interval =
+      std::chrono::milliseconds(static_cast<std::int64_t>(*interval * 1e3));
+}
+
+}  // namespace ddprun::launcher
