@@ -86,7 +86,7 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
       worker.recorded_at = written_at(worker.error_file);
     }
     if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
-      worker.evidence = kills_.of(ended.exit.pid);
+      worker.evidence = kills_.explain(ended.exit.pid);
     facts.workers.push_back(std::move(worker));
   }
   if (const auto cause = root_cause(facts)) {

@@ -9,7 +9,7 @@
 
 #include "agent/core/config.h"
 #include "agent/output/worker_files.h"
-#include "agent/report/evidence.h"
+#include "agent/report/out_of_memory.h"
 #include "agent/report/report.h"
 
 namespace ddprun::agent {
@@ -37,7 +37,7 @@ class Autopsy {
  private:
   const AgentConfig& config_;
   const WorkerFiles& files_;
-  KillEvidence kills_;
+  KillExplainer kills_;
 };
 
 }  // namespace ddprun::agent

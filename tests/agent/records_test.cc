@@ -14,8 +14,8 @@
 #include "agent/processes/leftovers.h"
 #include "agent/report/error_record.h"
 #include "agent/report/events.h"
-#include "agent/report/evidence.h"
 #include "agent/report/notices.h"
+#include "agent/report/out_of_memory.h"
 
 namespace ddprun::agent {
 namespace {

@@ -52,17 +52,17 @@ void complete(OutOfMemory& record);
 
 // The word on a silent kill: the kernel's log where it may be read and names the victim (in a
 // container it is closed, and its pids are the host's), else the cgroup's count.
-class KillEvidence {
+class KillExplainer {
  public:
   using Count = std::function<std::optional<std::uint64_t>()>;
 
   // What was logged and counted before is not of this job.
-  explicit KillEvidence(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills);
+  explicit KillExplainer(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills);
 
   // Kills that were counted until now say nothing of this attempt's workers.
   void attempt_started() { kills_before_ = oom_kills_(); }
   // One line on the SIGKILL of `pid`, a worker of this attempt.
-  std::string of(int pid);
+  std::string explain(int pid);
 
  private:
   KernelLog log_;

@@ -1,4 +1,4 @@
-#include "agent/report/evidence.h"
+#include "agent/report/out_of_memory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -167,10 +167,10 @@ void complete(OutOfMemory& record) {
   if (peak) record.peak_bytes = peak;
 }
 
-KillEvidence::KillEvidence(KernelLog log, Count oom_kills)
+KillExplainer::KillExplainer(KernelLog log, Count oom_kills)
     : log_(std::move(log)), oom_kills_(std::move(oom_kills)), kills_before_(oom_kills_()) {}
 
-std::string KillEvidence::of(int pid) {
+std::string KillExplainer::of(int pid) {
   for (std::string& line : log_.read_new()) lines_.push_back(std::move(line));
   if (auto record = find_out_of_memory(lines_, pid)) {
     complete(*record);
