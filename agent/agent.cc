@@ -254,10 +254,10 @@ Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
                             .local_rank = local_rank,
                             .rank = lifecycle_.own_seat().first_rank + local_rank});
   if (!files) return files.error();
-  const Command command = config_.command(local_rank);
+  const WorkerProgram program = config_.command(local_rank);
   SpawnSpec spec{.local_rank = local_rank,
-                 .file = command.file,
-                 .argv = command.argv,
+                 .file = program.file,
+                 .argv = program.argv,
                  .env = worker_variables(config_, lifecycle_.round(), local_rank,
                                          {.seat = lifecycle_.seat(),
                                           .error_file = files->error_file,

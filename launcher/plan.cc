@@ -109,7 +109,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.error_file = options.error_file;
   agent.watch = options.watch;
   agent.command = [command](int local_rank) {
-    return agent::Command{command.program(), command.argv(local_rank)};
+    return agent::WorkerProgram{command.program(), command.argv(local_rank)};
   };
   agent.job_cookie = std::move(inherited.job_cookie);
   agent.entry = command.entry;

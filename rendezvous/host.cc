@@ -43,7 +43,7 @@ class Host::LocalSession final : public Session {
   const Observed observed_;
 };
 
-Host::Host(boost::asio::io_context& loop, const Policy& policy)
+Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy)
     : loop_(loop), membership_(policy), timer_(loop) {}
 
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }

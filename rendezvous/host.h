@@ -19,7 +19,7 @@ namespace ddprun::rendezvous {
 class Host {
  public:
   // `loop` outlives the host; the host outlives every Session it gave out.
-  Host(boost::asio::io_context& loop, const Policy& policy);
+  Host(boost::asio::io_context& loop, const RoundPolicy& policy);
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
   ~Host();

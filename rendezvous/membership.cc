@@ -41,24 +41,24 @@ std::string end_text(const JobEnded& end) {
 
 }  // namespace
 
-Decision decide(const Roster& roster, const Policy& policy, Time now) {
-  if (roster.waiting == 0) return {Verdict::kWait, Reason::kNobody, Time::max()};
-  if (now < roster.not_before) return {Verdict::kWait, Reason::kBackoff, roster.not_before};
-  if (roster.waiting == policy.max_nodes) return {Verdict::kClose, Reason::kFull, now};
+Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
+  if (roster.waiting == 0) return {Choice::kWait, Reason::kNobody, Time::max()};
+  if (now < roster.not_before) return {Choice::kWait, Reason::kBackoff, roster.not_before};
+  if (roster.waiting == policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;
   const Time given_up_at = roster.gathering_since + policy.join_timeout;
   if (now >= given_up_at) {
     // Whoever still stops its workers will find itself a spare, or in the round after this one.
-    return {enough ? Verdict::kClose : Verdict::kGiveUp, Reason::kJoinTimeout, now};
+    return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
   }
-  if (!enough) return {Verdict::kWait, Reason::kTooFew, given_up_at};
-  if (roster.returning > 0) return {Verdict::kWait, Reason::kReturning, given_up_at};
+  if (!enough) return {Choice::kWait, Reason::kTooFew, given_up_at};
+  if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, given_up_at};
   const Time last_call_ends = roster.min_reached_at + policy.last_call;
-  if (now >= last_call_ends) return {Verdict::kClose, Reason::kLastCallOver, now};
-  return {Verdict::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
+  if (now >= last_call_ends) return {Choice::kClose, Reason::kLastCallOver, now};
+  return {Choice::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
 }
 
-Membership::Membership(Policy policy) : policy_(policy), budget_(policy.jitter_seed) {
+Membership::Membership(RoundPolicy policy) : policy_(policy), budget_(policy.jitter_seed) {
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
@@ -212,13 +212,13 @@ void Membership::settle(Outcome& outcome, Time now) {
                       .min_reached_at = min_reached_at_.value_or(now),
                       .not_before = budget_.not_before()};
   const Decision decision = decide(roster, policy_, now);
-  switch (decision.verdict) {
-    case Verdict::kWait:
+  switch (decision.choice) {
+    case Choice::kWait:
       look_again_at_ = decision.look_again_at;
       return;
-    case Verdict::kClose:
+    case Choice::kClose:
       return publish(now, outcome);
-    case Verdict::kGiveUp:
+    case Choice::kGiveUp:
       return give_up(outcome);
   }
 }

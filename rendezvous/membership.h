@@ -26,7 +26,7 @@ namespace ddprun::rendezvous {
 // overflows an int.
 inline constexpr int kMaxLocalWorldSize = 4096;
 
-struct Policy {
+struct RoundPolicy {
   int min_nodes = 1;
   int max_nodes = 1;
   // From the first node that waits for a round until the nodes that wait give up.
@@ -46,7 +46,7 @@ struct Roster {
   Time not_before = Time::min();  // the wait before a restart ends
 };
 
-enum class Verdict { kWait, kClose, kGiveUp };
+enum class Choice { kWait, kClose, kGiveUp };
 enum class Reason {
   kNobody,
   kTooFew,
@@ -58,13 +58,13 @@ enum class Reason {
   kBackoff
 };
 struct Decision {
-  Verdict verdict;
+  Choice choice;
   Reason reason;
   Time look_again_at;  // Time::max(): only an event can change the answer
 };
 
 // Whether the round may start now.
-Decision decide(const Roster& roster, const Policy& policy, Time now);
+Decision decide(const Roster& roster, const RoundPolicy& policy, Time now);
 
 // One piece of news for one node.
 struct Delivery {
@@ -91,7 +91,7 @@ struct Outcome {
 class Membership {
  public:
   // REQUIRES 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes.
-  explicit Membership(Policy policy);
+  explicit Membership(RoundPolicy policy);
 
   // `session` asks for a seat in the next round: a new node, or one of the broken round whose workers
   // are gone. A node too many waits as a spare until a seat is free. A node that cannot be (its
@@ -157,7 +157,7 @@ class Membership {
   void give_up(Outcome& outcome);
   void end_job(const JobEnded& end, Outcome& outcome);
 
-  const Policy policy_;
+  const RoundPolicy policy_;
   Phase phase_ = Phase::kGathering;
   // Erased by session_lost(); those `gone` when their round is over.
   std::map<SessionId, Member> members_;

@@ -85,7 +85,7 @@ struct WatchPlan {
 };
 
 // The program of one worker: an executable found (file) and its arguments, argv[0] first.
-struct Command {
+struct WorkerProgram {
   std::string file;
   std::vector<std::string> argv;
 };
@@ -129,7 +129,7 @@ struct AgentConfig {
   std::string error_report;          // --error-report: the failure report as JSON; empty: none
   std::string error_file;            // TORCHELASTIC_ERROR_FILE of the launcher; empty: none
   WatchPlan watch;
-  std::function<Command(int local_rank)> command;
+  std::function<WorkerProgram(int local_rank)> command;
   std::vector<std::string> base_env;  // NAME=value; what workers inherit before their own variables
   std::string job_cookie;  // unique on this host; in every worker's environment as DDPRUN_JOB
   std::string entry;       // the script or program as the user gave it, for the report

@@ -53,12 +53,12 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time 
   if (phase_ != Phase::kJoining) return {};  // a round that we no longer want: we are leaving
   round_ = news.round;
   seat_ = news.seat;
-  live_ = policy_.worker_count;
+  live_ = settings_.worker_count;
   started_ = now;
   ended_.clear();
   workers_started_ = true;
   killed_ = false;
-  verdict_ = Verdict::kOpen;
+  after_drain_ = AfterDrain::kUndecided;
   phase_ = Phase::kRunning;
   return {StartWorkers{}};
 }
@@ -68,10 +68,10 @@ Actions Lifecycle::round_broken(const rendezvous::RoundBroken& news, Time now) {
   switch (phase_) {
     case Phase::kRunning:
     case Phase::kFinished:
-      return drain(Verdict::kRestart, SIGTERM, now);
+      return drain(AfterDrain::kRejoin, SIGTERM, now);
     case Phase::kDraining:
-      if (verdict_ != Verdict::kOpen) return {};
-      verdict_ = Verdict::kRestart;
+      if (after_drain_ != AfterDrain::kUndecided) return {};
+      after_drain_ = AfterDrain::kRejoin;
       return live_ == 0 ? drained() : Actions{};
     case Phase::kIdle:
     case Phase::kJoining:
@@ -82,16 +82,16 @@ Actions Lifecycle::round_broken(const rendezvous::RoundBroken& news, Time now) {
 }
 
 Actions Lifecycle::job_ended(const rendezvous::JobEnded& news, Time now) {
-  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
   ending_.succeeded = news.succeeded;
   if (!news.succeeded) ending_.cause = news.cause;
-  return drain(Verdict::kEnd, SIGTERM, now);
+  return drain(AfterDrain::kEnd, SIGTERM, now);
 }
 
 Actions Lifecycle::session_lost(const rendezvous::SessionLost& news, Time now) {
-  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
   ending_.session_error = news.error;
-  return drain(Verdict::kEnd, SIGTERM, now);
+  return drain(AfterDrain::kEnd, SIGTERM, now);
 }
 
 Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time now) {
@@ -107,7 +107,7 @@ Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time n
   if (draining) return live_ == 0 ? drained() : Actions{};
   if (first_failure != nullptr) {
     Actions actions = {ReportFailure{describe(*first_failure)}};
-    append(actions, drain(Verdict::kOpen, SIGTERM, now));
+    append(actions, drain(AfterDrain::kUndecided, SIGTERM, now));
     return actions;
   }
   if (live_ > 0) return {};
@@ -130,26 +130,26 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
     return live_ > 0 ? kill(now) : Actions{};
   }
   ending_.signal = signo;
-  if (verdict_ ==
-      Verdict::kEnd) {  // already ending for another reason: pass it on, the grace goes on
+  if (after_drain_ ==
+      AfterDrain::kEnd) {  // already ending for another reason: pass it on, the grace goes on
     closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
   // The workers first: telling a rendezvous that does not answer takes its time.
-  Actions actions = drain(Verdict::kEnd, signo, now);
-  const LeaveJob leave{{.hostname = policy_.hostname,
-                        .message = fmt::format("the launcher on {} received {}", policy_.hostname,
+  Actions actions = drain(AfterDrain::kEnd, signo, now);
+  const LeaveJob leave{{.hostname = settings_.hostname,
+                        .message = fmt::format("the launcher on {} received {}", settings_.hostname,
                                                signal_name(signo))}};
   actions.insert(phase_ == Phase::kDone ? actions.begin() : actions.end(), leave);
   return actions;
 }
 
 Actions Lifecycle::give_up(const rendezvous::Failure& reason, Time now) {
-  if (phase_ == Phase::kDone || verdict_ == Verdict::kEnd) return {};
+  if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
   ending_.cause = reason;
   ending_.launcher_failed = true;
   Actions actions = {LeaveJob{reason}};
-  append(actions, drain(Verdict::kEnd, SIGTERM, now));
+  append(actions, drain(AfterDrain::kEnd, SIGTERM, now));
   return actions;
 }
 
@@ -164,9 +164,9 @@ Actions Lifecycle::time_passed(Time now) {
   if (!killed_) return kill(now);
   // Not even SIGKILL ended them: no new attempt beside a worker that may hold a GPU.
   const rendezvous::Failure stuck = {
-      .hostname = policy_.hostname,
+      .hostname = settings_.hostname,
       .message = fmt::format("{} of {} workers on {} did not end after SIGKILL", live_,
-                             policy_.worker_count, policy_.hostname)};
+                             settings_.worker_count, settings_.hostname)};
   if (!ending_.cause) ending_.cause = stuck;
   ending_.succeeded = false;
   phase_ = Phase::kDone;
@@ -175,36 +175,36 @@ Actions Lifecycle::time_passed(Time now) {
 
 Actions Lifecycle::kill(Time now) {
   killed_ = true;
-  look_at_ = now + policy_.kill_limit;
+  look_at_ = now + settings_.kill_limit;
   return {KillWorkers{}};
 }
 
 // Stops whatever still runs. Safe to call in any phase but kDone; a drain under way keeps its
 // deadline.
-Actions Lifecycle::drain(Verdict verdict, int signo, Time now) {
+Actions Lifecycle::drain(AfterDrain after_drain, int signo, Time now) {
   const bool already = phase_ == Phase::kDraining;
   phase_ = Phase::kDraining;
-  verdict_ = verdict;
-  if (live_ == 0) return verdict == Verdict::kOpen ? Actions{} : drained();
+  after_drain_ = after_drain;
+  if (live_ == 0) return after_drain == AfterDrain::kUndecided ? Actions{} : drained();
   if (already) return {};
-  kill_at_ = now + policy_.grace;
-  look_at_ = std::min(kill_at_, now + policy_.shell_patience);
+  kill_at_ = now + settings_.grace;
+  look_at_ = std::min(kill_at_, now + settings_.shell_patience);
   closing_signal_ = signo;
   return {SignalWorkers{signo}};
 }
 
-// The last worker is gone: act on the verdict, or wait for it.
+// The last worker is gone: act on the after_drain, or wait for it.
 Actions Lifecycle::drained() {
   look_at_ = Time::max();
-  switch (verdict_) {
-    case Verdict::kOpen:
+  switch (after_drain_) {
+    case AfterDrain::kUndecided:
       return {};
-    case Verdict::kRestart:
+    case AfterDrain::kRejoin:
       phase_ = Phase::kJoining;
-      verdict_ = Verdict::kOpen;
+      after_drain_ = AfterDrain::kUndecided;
       ended_.clear();  // what comes next has other causes
       return {JoinRound{}};
-    case Verdict::kEnd:
+    case AfterDrain::kEnd:
       phase_ = Phase::kDone;
       return {finish()};
   }
@@ -212,9 +212,9 @@ Actions Lifecycle::drained() {
 }
 
 Finish Lifecycle::finish() const {
-  return {exit_code_of(ending_, {.detailed = policy_.detailed_exit_codes,
+  return {exit_code_of(ending_, {.detailed = settings_.detailed_exit_codes,
                                  .workers_started = workers_started_,
-                                 .max_restarts = policy_.max_restarts})};
+                                 .max_restarts = settings_.max_restarts})};
 }
 
 rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
@@ -229,12 +229,12 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
   } else {
     how = fmt::format("exited with code {}", exit.exit_code);
   }
-  return {.hostname = policy_.hostname,
+  return {.hostname = settings_.hostname,
           .rank = rank,
           .local_rank = exit.local_rank,
           .exit_code = exit.exit_code,
           .message = fmt::format("rank {} (local rank {}, pid {}) on {} {}", rank, exit.local_rank,
-                                 exit.pid, policy_.hostname, how)};
+                                 exit.pid, settings_.hostname, how)};
 }
 
 bool Lifecycle::is_own_rank(int rank) const {

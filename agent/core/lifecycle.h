@@ -100,7 +100,7 @@ struct Ending {
 
 class Lifecycle {
  public:
-  struct Policy {
+  struct Settings {
     std::chrono::nanoseconds grace{};  // between the first signal and SIGKILL
     // How long a shell that traps the signal has before the command it may wait for gets it too.
     std::chrono::nanoseconds shell_patience = std::chrono::milliseconds(500);
@@ -113,7 +113,7 @@ class Lifecycle {
     std::string hostname;
   };
 
-  explicit Lifecycle(Policy policy) : policy_(std::move(policy)) {}
+  explicit Lifecycle(Settings settings) : settings_(std::move(settings)) {}
 
   Actions start();
   // What the rendezvous says; one of the four below.
@@ -153,27 +153,28 @@ class Lifecycle {
   const std::vector<EndedWorker>& ended() const { return ended_; }
 
  private:
-  enum class Verdict { kOpen, kRestart, kEnd };
+  enum class AfterDrain { kUndecided, kRejoin, kEnd };
 
-  Actions drain(Verdict verdict, int signo, Time now);
+  Actions drain(AfterDrain after_drain, int signo, Time now);
   bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
   Actions kill(Time now);
   rendezvous::Failure describe(const WorkerExit& exit) const;
   Finish finish() const;
 
-  Policy policy_;
+  Settings settings_;
   Phase phase_ = Phase::kIdle;
   rendezvous::Round round_;
   int seat_ = 0;
   int live_ = 0;
   Time started_{};
   Time look_at_ = Time::max();
-  Time kill_at_ = Time::max();        // end of the grace of the drain under way
-  int closing_signal_ = 0;            // of the drain under way or the last one
-  bool workers_started_ = false;      // in this round or an earlier one
-  bool killed_ = false;               // SIGKILL was sent to the workers of this round
-  Verdict verdict_ = Verdict::kOpen;  // while draining: what comes after the last worker
+  Time kill_at_ = Time::max();    // end of the grace of the drain under way
+  int closing_signal_ = 0;        // of the drain under way or the last one
+  bool workers_started_ = false;  // in this round or an earlier one
+  bool killed_ = false;           // SIGKILL was sent to the workers of this round
+  AfterDrain after_drain_ =
+      AfterDrain::kUndecided;  // while draining: what comes after the last worker
   Ending ending_;
   std::vector<EndedWorker> ended_;
 };

@@ -139,10 +139,10 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ne
 
 void NodeServices::host_here(Session::MessageHandler news, const std::string& seen_at) {
   host_ = std::make_unique<rendezvous::Host>(
-      loop_, rendezvous::Policy{.min_nodes = plan_.node_count,
-                                .max_nodes = plan_.node_count,
-                                .join_timeout = plan_.join_timeout,
-                                .jitter_seed = std::random_device{}()});
+      loop_, rendezvous::RoundPolicy{.min_nodes = plan_.node_count,
+                                     .max_nodes = plan_.node_count,
+                                     .join_timeout = plan_.join_timeout,
+                                     .jitter_seed = std::random_device{}()});
   // All workers of the last round are gone, none of the next has started: the one moment to empty a
   // store with a fixed port.
   host_->before_publish = [this](const rendezvous::Round&) {

@@ -22,7 +22,7 @@ std::string in_seconds(Time time) {
 }
 
 // "4" or "1:3"; times are in seconds.
-Policy make_policy(const Command& command) {
+RoundPolicy make_policy(const Command& command) {
   const std::string nodes = command.value("nodes", "1");
   const auto colon = nodes.find(':');
   const int min = std::stoi(nodes);

@@ -11,7 +11,7 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 const Time kStart = Time{} + std::chrono::hours(1);
-constexpr Policy kElastic{
+constexpr RoundPolicy kElastic{
     .min_nodes = 2, .max_nodes = 4, .join_timeout = seconds(600), .last_call = seconds(30)};
 
 Roster roster(int waiting, int returning = 0) {
@@ -36,7 +36,7 @@ const Kind& only_letter(const Outcome& outcome) {
 
 TEST(Decide, NeverLooksAgainWhileNobodyWaits) {
   const Decision decision = decide(roster(0, 3), kElastic, kStart + seconds(10000));
-  EXPECT_EQ(decision.verdict, Verdict::kWait);
+  EXPECT_EQ(decision.choice, Choice::kWait);
   EXPECT_EQ(decision.reason, Reason::kNobody);
   EXPECT_EQ(decision.look_again_at, Time::max());
 }
@@ -48,10 +48,10 @@ TEST(Decide, ClosesAtOnceWhenFull) {
 TEST(Decide, GivesUpExactlyAtTheJoinTimeout) {
   const Time deadline = kStart + seconds(600);
   const Decision before = decide(roster(1), kElastic, deadline - nanoseconds(1));
-  EXPECT_EQ(before.verdict, Verdict::kWait);
+  EXPECT_EQ(before.choice, Choice::kWait);
   EXPECT_EQ(before.reason, Reason::kTooFew);
   EXPECT_EQ(before.look_again_at, deadline);
-  EXPECT_EQ(decide(roster(1), kElastic, deadline).verdict, Verdict::kGiveUp);
+  EXPECT_EQ(decide(roster(1), kElastic, deadline).choice, Choice::kGiveUp);
 }
 
 TEST(Decide, GivesOneLastCallFromTheMinimumOn) {
@@ -70,12 +70,12 @@ TEST(Decide, WaitsForNodesThatStillStopTheirWorkers) {
 
 TEST(Decide, ClosesWithEnoughAtTheJoinTimeoutWhoeverStillStops) {
   const Decision decision = decide(roster(2, 1), kElastic, kStart + seconds(600));
-  EXPECT_EQ(decision.verdict, Verdict::kClose);
+  EXPECT_EQ(decision.choice, Choice::kClose);
   EXPECT_EQ(decision.reason, Reason::kJoinTimeout);
 }
 
 TEST(Decide, EndsTheLastCallNoLaterThanTheJoinTimeout) {
-  Policy policy = kElastic;
+  RoundPolicy policy = kElastic;
   policy.join_timeout = seconds(20);
   EXPECT_EQ(decide(roster(2), policy, kStart + seconds(15)).look_again_at, kStart + seconds(20));
 }

@@ -29,7 +29,7 @@ struct HostSide {
   HostSide(asio::io_context& loop, int nodes, ServiceOptions options = {.token = "secret"},
            milliseconds join_timeout = std::chrono::seconds(60)) {
     host.emplace(loop,
-                 Policy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});
+                 RoundPolicy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});
     service.emplace(loop, *host, std::move(options));
     listener.emplace(loop, [this](tcp::socket socket) { service->adopt(socket.release()); });
   }

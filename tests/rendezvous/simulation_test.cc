@@ -66,7 +66,7 @@ class Simulation {
     }
   };
 
-  Policy make_policy() {
+  RoundPolicy make_policy() {
     nodes_ = 1 + draw(6);
     budget_ = draw(8);
     const int min = draw(2) == 0 ? nodes_ : 1 + draw(nodes_);
