@@ -98,7 +98,7 @@ asio::awaitable<void> Agent::start() {
   }
   services_ = std::make_unique<NodeServices>(loop_, config_.rendezvous);
   const auto opened =
-      co_await services_->open([this](const rendezvous::HostMessage& news) { handle(news); });
+      co_await services_->open([this](const rendezvous::HostMessage& message) { handle(message); });
   if (lifecycle_.phase() == Phase::kDone) co_return;  // a signal was faster
   if (!opened) {
     // A host that is not known is the rendezvous' failure; a port that cannot be had is ours.
@@ -148,11 +148,11 @@ void Agent::handle_signal(int received) {
   }
 }
 
-void Agent::handle(const rendezvous::HostMessage& news) {
+void Agent::handle(const rendezvous::HostMessage& message) {
   if (lifecycle_.phase() == Phase::kDone) return;
-  const auto* broken = std::get_if<rendezvous::RoundBroken>(&news);
+  const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
   if (broken != nullptr && broken->round == lifecycle_.round().number) tell_restart(broken->cause);
-  perform(lifecycle_.told(news, now()));
+  perform(lifecycle_.told(message, now()));
 }
 
 void Agent::reap() {

@@ -47,7 +47,7 @@ class Agent {
   void wait_for_signal();
   void wait_for_guardian();
   void handle_signal(int received);
-  void handle(const rendezvous::HostMessage& news);
+  void handle(const rendezvous::HostMessage& message);
   void reap();
 
   void perform(const Actions& actions);

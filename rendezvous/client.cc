@@ -72,14 +72,14 @@ std::shared_ptr<grpc::Channel> make_channel(const RemoteOptions& options) {
                                    grpc::InsecureChannelCredentials(), arguments);
 }
 
-bool is_last(const HostMessage& news) {
-  return std::holds_alternative<JobEnded>(news) || std::holds_alternative<SessionLost>(news);
+bool is_last(const HostMessage& message) {
+  return std::holds_alternative<JobEnded>(message) || std::holds_alternative<SessionLost>(message);
 }
 
 // The node's session. Loop's thread only.
 class RemoteSession final : public Session {
  public:
-  RemoteSession(boost::asio::io_context& loop, RemoteOptions options, MessageHandler news);
+  RemoteSession(boost::asio::io_context& loop, RemoteOptions options, MessageHandler handler);
   RemoteSession(const RemoteSession&) = delete;
   RemoteSession& operator=(const RemoteSession&) = delete;
   ~RemoteSession() override;
@@ -96,21 +96,21 @@ class RemoteSession final : public Session {
   using SharedGate = std::shared_ptr<LoopGate<RemoteSession>>;
   enum class State { kConnecting, kConnected, kOver };
 
-  void say(const NodeMessage& word);
+  void say(const NodeMessage& message);
   void attempt();
   void connected();
-  void heard(const std::shared_ptr<Call>& call, const Result<std::optional<HostMessage>>& word);
+  void heard(const std::shared_ptr<Call>& call, const Result<std::optional<HostMessage>>& message);
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
   void tick();
   void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                  void (RemoteSession::*act)());
   void give_up_connecting();
   void end(ErrorCode code, const std::string& what);
-  void deliver(const HostMessage& news);
+  void deliver(const HostMessage& message);
   static void keep_for_ever(std::shared_ptr<Call> call);
 
   const RemoteOptions options_;
-  const MessageHandler news_;
+  const MessageHandler handler_;
   SharedGate gate_;
   boost::asio::steady_timer deadline_;
   boost::asio::steady_timer pace_;  // retries while connecting, beats once connected
@@ -156,8 +156,9 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
   // ---- gRPC's threads ----
   void OnReadDone(bool ok) override {
     if (!ok) return perform(writer_.abandon());
-    gate_->post(
-        [self = self_, word = decode(in_)](RemoteSession& session) { session.heard(self, word); });
+    gate_->post([self = self_, message = decode(in_)](RemoteSession& session) {
+      session.heard(self, message);
+    });
     StartRead(&in_);  // at once: gRPC tells the end of a stream only when nothing is left to read
   }
   void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
@@ -187,9 +188,9 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
 };
 
 RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions options,
-                             MessageHandler news)
+                             MessageHandler handler)
     : options_(std::move(options)),
-      news_(std::move(news)),
+      handler_(std::move(handler)),
       gate_(std::make_shared<LoopGate<RemoteSession>>(loop, *this)),
       deadline_(loop),
       pace_(loop) {
@@ -231,9 +232,9 @@ void RemoteSession::leave(const Failure& reason) {
   call_->wait_done(options_.leave_limit);
 }
 
-void RemoteSession::say(const NodeMessage& word) {
-  if (state_ == State::kConnecting) unsent_.push_back(encode(word));
-  if (state_ == State::kConnected) call_->send(encode(word));
+void RemoteSession::say(const NodeMessage& message) {
+  if (state_ == State::kConnecting) unsent_.push_back(encode(message));
+  if (state_ == State::kConnected) call_->send(encode(message));
 }
 
 void RemoteSession::attempt() {
@@ -249,12 +250,12 @@ void RemoteSession::connected() {
 }
 
 void RemoteSession::heard(const std::shared_ptr<Call>& call,
-                          const Result<std::optional<HostMessage>>& word) {
+                          const Result<std::optional<HostMessage>>& message) {
   if (call != call_ || state_ == State::kOver) return;
   quiet_ticks_ = 0;
-  if (!word) return end(ErrorCode::kProtocol, word.error().message());
+  if (!message) return end(ErrorCode::kProtocol, message.error().message());
   if (state_ == State::kConnecting) connected();
-  if (*word) deliver(**word);
+  if (*message) deliver(**message);
 }
 
 void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
@@ -310,21 +311,21 @@ void RemoteSession::end(ErrorCode code, const std::string& what) {
 }
 
 // The handler may destroy the session: nothing is touched after it.
-void RemoteSession::deliver(const HostMessage& news) {
-  if (is_last(news)) {
+void RemoteSession::deliver(const HostMessage& message) {
+  if (is_last(message)) {
     state_ = State::kOver;
     deadline_.cancel();
     pace_.cancel();
   }
-  const MessageHandler handler = news_;
-  handler(news);
+  const MessageHandler handler = handler_;
+  handler(message);
 }
 
 }  // namespace
 
 std::unique_ptr<Session> open_remote_session(boost::asio::io_context& loop, RemoteOptions options,
-                                             Session::MessageHandler news) {
-  return std::make_unique<RemoteSession>(loop, std::move(options), std::move(news));
+                                             Session::MessageHandler handler) {
+  return std::make_unique<RemoteSession>(loop, std::move(options), std::move(handler));
 }
 
 }  // namespace ddprun::rendezvous

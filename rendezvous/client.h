@@ -33,6 +33,6 @@ struct RemoteOptions {
 // broke, host silent), kRejected (token, job id, rank), kProtocol. Destroying the session in any state
 // takes no time; the host then counts this node as lost, unless it left. `loop` outlives the session.
 std::unique_ptr<Session> open_remote_session(boost::asio::io_context& loop, RemoteOptions options,
-                                             Session::MessageHandler news);
+                                             Session::MessageHandler handler);
 
 }  // namespace ddprun::rendezvous

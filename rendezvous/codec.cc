@@ -162,7 +162,7 @@ ErrorCode decode_code(std::int32_t code) {
 
 }  // namespace
 
-v1::FromNode encode(const NodeMessage& word) {
+v1::FromNode encode(const NodeMessage& said) {
   v1::FromNode message;
   const auto fill = Overloaded{
       [&](const NodeSpec& spec) { *message.mutable_join() = encode_spec(spec); },
@@ -175,11 +175,11 @@ v1::FromNode encode(const NodeMessage& word) {
         *message.mutable_leave()->mutable_reason() = encode_failure(leave.reason);
       },
       [&](const Beat&) { message.mutable_beat(); }};
-  std::visit(fill, word);
+  std::visit(fill, said);
   return message;
 }
 
-v1::ToNode encode(const HostMessage& news) {
+v1::ToNode encode(const HostMessage& said) {
   v1::ToNode message;
   const auto fill = Overloaded{
       [&](const RoundPublished& published) {
@@ -198,7 +198,7 @@ v1::ToNode encode(const HostMessage& news) {
         message.mutable_refused()->set_code(static_cast<std::int32_t>(lost.error.code()));
         message.mutable_refused()->set_message(cut(lost.error.message(), kMaxTextBytes));
       }};
-  std::visit(fill, news);
+  std::visit(fill, said);
   return message;
 }
 

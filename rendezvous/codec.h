@@ -42,8 +42,8 @@ struct Beat {};
 using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Beat>;
 
 // Texts that are too long are cut here, at a character's border; all other values travel unchanged.
-v1::FromNode encode(const NodeMessage& word);
-v1::ToNode encode(const HostMessage& news);
+v1::FromNode encode(const NodeMessage& said);
+v1::ToNode encode(const HostMessage& said);
 v1::ToNode encode_beat();
 
 // kProtocol or kLimit when the message is not one that encode() makes.

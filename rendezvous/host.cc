@@ -48,14 +48,14 @@ Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy)
 
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 
-std::unique_ptr<Session> Host::open_session(Session::MessageHandler news, Observed observed) {
-  return open({std::make_shared<Session::MessageHandler>(std::move(news)), false},
+std::unique_ptr<Session> Host::open_session(Session::MessageHandler handler, Observed observed) {
+  return open({std::make_shared<Session::MessageHandler>(std::move(handler)), false},
               std::move(observed));
 }
 
-std::unique_ptr<Session> Host::open_direct_session(Session::MessageHandler news,
+std::unique_ptr<Session> Host::open_direct_session(Session::MessageHandler handler,
                                                    Observed observed) {
-  return open({std::make_shared<Session::MessageHandler>(std::move(news)), true},
+  return open({std::make_shared<Session::MessageHandler>(std::move(handler)), true},
               std::move(observed));
 }
 
@@ -68,7 +68,7 @@ std::unique_ptr<Session> Host::open(Reader reader, Observed observed) {
 void Host::perform(const Outcome& outcome) {
   for (const std::string& note : outcome.notes) log::warning(note);
   if (outcome.published) publish(*outcome.published);
-  for (const Delivery& delivery : outcome.deliveries) deliver(delivery.to, delivery.news);
+  for (const Delivery& delivery : outcome.deliveries) deliver(delivery.to, delivery.message);
   set_timer();
 }
 
@@ -78,14 +78,15 @@ void Host::publish(const Publication& published) {
     deliver(session, RoundPublished{published.round, seat++});
 }
 
-void Host::deliver(SessionId to, HostMessage news) {
+void Host::deliver(SessionId to, HostMessage message) {
   const auto found = readers_.find(to);
   if (found == readers_.end()) return;
-  if (found->second.at_once) return (*found->second.news)(std::move(news));
-  boost::asio::post(loop_, [to = std::weak_ptr(found->second.news), news = std::move(news)] {
-    // Held for the call: the handler may destroy its own session.
-    if (const auto handler = to.lock()) (*handler)(news);
-  });
+  if (found->second.at_once) return (*found->second.handler)(std::move(message));
+  boost::asio::post(loop_,
+                    [to = std::weak_ptr(found->second.handler), message = std::move(message)] {
+                      // Held for the call: the handler may destroy its own session.
+                      if (const auto handler = to.lock()) (*handler)(message);
+                    });
 }
 
 // One timer, set to the moment at which the membership may change by itself; none while only an

@@ -30,29 +30,29 @@ class Host {
   std::function<void(const Round&)> before_publish;
 
   // A node's session. Destroying it without leave() means that the node is gone (as a broken
-  // connection does). `news` may destroy the session. The default is the node in the host's own
+  // connection does). `handler` may destroy the session. The default is the node in the host's own
   // process.
-  std::unique_ptr<Session> open_session(Session::MessageHandler news,
+  std::unique_ptr<Session> open_session(Session::MessageHandler handler,
                                         Observed observed = {"127.0.0.1"});
 
-  // As open_session(), but `news` is called from inside the call that caused it, so that what one node
+  // As open_session(), but `handler` is called from inside the call that caused it, so that what one node
   // says is on its way to the others when the call returns, even if this process ends right after.
-  // `news` must neither call the host nor destroy a session. For service.h.
-  std::unique_ptr<Session> open_direct_session(Session::MessageHandler news, Observed observed);
+  // `handler` must neither call the host nor destroy a session. For service.h.
+  std::unique_ptr<Session> open_direct_session(Session::MessageHandler handler, Observed observed);
 
  private:
   class LocalSession;
   struct Reader {
     // Shared with nobody but deliveries under way, which hold it weakly: a closed session hears
     // nothing more.
-    std::shared_ptr<Session::MessageHandler> news;
+    std::shared_ptr<Session::MessageHandler> handler;
     bool at_once = false;
   };
 
   std::unique_ptr<Session> open(Reader reader, Observed observed);
   void perform(const Outcome& outcome);
   void publish(const Publication& published);
-  void deliver(SessionId to, HostMessage news);
+  void deliver(SessionId to, HostMessage message);
   void set_timer();
   void close(SessionId id);
 

@@ -69,7 +69,7 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now);
 // One piece of news for one node.
 struct Delivery {
   SessionId to;
-  HostMessage news;
+  HostMessage message;
 };
 
 // A round to start: sessions[i] is told RoundPublished{round, i}. One copy, since its size grows with

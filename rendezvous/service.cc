@@ -35,13 +35,13 @@ constexpr int kIdleConnectionMs = 10'000;
 // A node has one; a second only for the moment in which the first ends.
 constexpr int kCallsPerConnection = 4;
 
-// Takes the same time wherever the texts differ, so that a token cannot be guessed delivery by
-// delivery.
+// Takes the same time wherever the texts differ, so that a token cannot be guessed letter by
+// letter.
 bool equal_in_constant_time(std::string_view given, std::string_view expected) {
   unsigned difference = given.size() == expected.size() ? 0U : 1U;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const char delivery = i < given.size() ? given[i] : '\0';
-    difference |= static_cast<unsigned char>(delivery) ^ static_cast<unsigned char>(expected[i]);
+    const char letter = i < given.size() ? given[i] : '\0';
+    difference |= static_cast<unsigned char>(letter) ^ static_cast<unsigned char>(expected[i]);
   }
   return difference == 0;
 }
@@ -82,7 +82,7 @@ class Refusal final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode> {
 
 }  // namespace
 
-// What the loop knows of the calls: each is an Session of the host. Loop's thread only.
+// What the loop knows of the calls: each is a Session of the host. Loop's thread only.
 class Service::Calls {
  public:
   Calls(boost::asio::io_context& loop, Host& host, ServiceOptions options);
@@ -104,9 +104,9 @@ class Service::Calls {
 
   bool start_server();
   void opened(const std::shared_ptr<Call>& call, const std::string& peer);
-  void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& word);
-  void obey(Node& node, const NodeMessage& word);
-  void deliver(Call* call, const HostMessage& news);
+  void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
+  void obey(Node& node, const NodeMessage& message);
+  void deliver(Call* call, const HostMessage& message);
   void refused(const std::string& peer, const std::string& reason);
   void tick();
   void schedule_tick();
@@ -140,7 +140,8 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
   }
   void OnReadDone(bool ok) override {
     if (!ok) return broken();
-    gate_->post([self = self_, word = decode(in_)](Calls& calls) { calls.heard(self, word); });
+    gate_->post(
+        [self = self_, message = decode(in_)](Calls& calls) { calls.heard(self, message); });
   }
   void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
   // Also when the server is shut down before the loop has heard of this call: gRPC waits for
@@ -267,43 +268,44 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
     call->send(encode(SessionLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
     return call->close();
   }
-  auto session = host_.open_direct_session(
-      [this, key](const HostMessage& news) { deliver(key, news); }, connections_.observed(peer));
+  auto session =
+      host_.open_direct_session([this, key](const HostMessage& message) { deliver(key, message); },
+                                connections_.observed(peer));
   nodes_.emplace(key, Node{call, std::move(session)});
   schedule_tick();
 }
 
-void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& word) {
+void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message) {
   const auto found = nodes_.find(call.get());
   if (found == nodes_.end()) return;
-  if (!word) {
-    log::warning("rendezvous: a node's message makes no sense: " + word.error().message());
-    return deliver(call.get(), SessionLost{word.error()});
+  if (!message) {
+    log::warning("rendezvous: a node's message makes no sense: " + message.error().message());
+    return deliver(call.get(), SessionLost{message.error()});
   }
   found->second.quiet_ticks = 0;
-  if (const auto* leave = std::get_if<Leave>(&*word)) {
+  if (const auto* leave = std::get_if<Leave>(&*message)) {
     found->second.session->leave(leave->reason);
     nodes_.erase(found);
     return call->close();  // which is the receipt that the node waits for
   }
-  obey(found->second, *word);
+  obey(found->second, *message);
   call->read_next();
 }
 
-void Service::Calls::obey(Node& node, const NodeMessage& word) {
+void Service::Calls::obey(Node& node, const NodeMessage& message) {
   Session& session = *node.session;
-  if (const auto* spec = std::get_if<NodeSpec>(&word)) session.join(*spec);
-  if (const auto* failed = std::get_if<WorkerFailed>(&word))
+  if (const auto* spec = std::get_if<NodeSpec>(&message)) session.join(*spec);
+  if (const auto* failed = std::get_if<WorkerFailed>(&message))
     session.report_failure(failed->round, failed->failure);
-  if (const auto* done = std::get_if<NodeSucceeded>(&word)) session.report_success(done->round);
+  if (const auto* done = std::get_if<NodeSucceeded>(&message)) session.report_success(done->round);
 }
 
 // Called from inside host calls, so it only sends; a node that heard its last is forgotten
 // afterwards. Its Node holds the call: the host does not call for a node that was forgotten.
-void Service::Calls::deliver(Call* call, const HostMessage& news) {
-  call->send(encode(news));
+void Service::Calls::deliver(Call* call, const HostMessage& message) {
+  call->send(encode(message));
   const bool last =
-      std::holds_alternative<JobEnded>(news) || std::holds_alternative<SessionLost>(news);
+      std::holds_alternative<JobEnded>(message) || std::holds_alternative<SessionLost>(message);
   if (!last) return;
   call->close();
   call->forget();

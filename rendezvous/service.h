@@ -1,7 +1,7 @@
 // The host's border to remote nodes: gRPC, one call a node (proto/rendezvous.proto). Takes
 // connections that were accepted elsewhere, so that one port can serve the TCPStore protocol and
 // this (an HTTP/2 client's first byte is 'P', a store client's 0x00). Decides nothing: each call
-// is an Session of the Host. A broken call is a lost node at once, a silent one after
+// is a Session of the Host. A broken call is a lost node at once, a silent one after
 // ServiceOptions::silence_ticks beats.
 //
 // Used on the loop's thread. gRPC's threads enter the loop by post and nothing else. gRPC is set up

@@ -31,7 +31,7 @@ Actions Lifecycle::start() {
   return {JoinRound{}};
 }
 
-Actions Lifecycle::told(const rendezvous::HostMessage& news, Time now) {
+Actions Lifecycle::told(const rendezvous::HostMessage& message, Time now) {
   struct Tell {
     Lifecycle& self;
     Time now;
@@ -46,13 +46,13 @@ Actions Lifecycle::told(const rendezvous::HostMessage& news, Time now) {
       return self.session_lost(it, now);
     }
   };
-  return std::visit(Tell{*this, now}, news);
+  return std::visit(Tell{*this, now}, message);
 }
 
-Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time now) {
+Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Time now) {
   if (phase_ != Phase::kJoining) return {};  // a round that we no longer want: we are leaving
-  round_ = news.round;
-  seat_ = news.seat;
+  round_ = message.round;
+  seat_ = message.seat;
   live_ = settings_.worker_count;
   started_ = now;
   ended_.clear();
@@ -63,8 +63,8 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& news, Time 
   return {StartWorkers{}};
 }
 
-Actions Lifecycle::round_broken(const rendezvous::RoundBroken& news, Time now) {
-  if (news.round != round_.number) return {};
+Actions Lifecycle::round_broken(const rendezvous::RoundBroken& message, Time now) {
+  if (message.round != round_.number) return {};
   switch (phase_) {
     case Phase::kRunning:
     case Phase::kFinished:
@@ -81,16 +81,16 @@ Actions Lifecycle::round_broken(const rendezvous::RoundBroken& news, Time now) {
   return {};
 }
 
-Actions Lifecycle::job_ended(const rendezvous::JobEnded& news, Time now) {
+Actions Lifecycle::job_ended(const rendezvous::JobEnded& message, Time now) {
   if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
-  ending_.succeeded = news.succeeded;
-  if (!news.succeeded) ending_.cause = news.cause;
+  ending_.succeeded = message.succeeded;
+  if (!message.succeeded) ending_.cause = message.cause;
   return drain(AfterDrain::kEnd, SIGTERM, now);
 }
 
-Actions Lifecycle::session_lost(const rendezvous::SessionLost& news, Time now) {
+Actions Lifecycle::session_lost(const rendezvous::SessionLost& message, Time now) {
   if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
-  ending_.session_error = news.error;
+  ending_.session_error = message.error;
   return drain(AfterDrain::kEnd, SIGTERM, now);
 }
 

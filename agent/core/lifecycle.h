@@ -117,11 +117,11 @@ class Lifecycle {
 
   Actions start();
   // What the rendezvous says; one of the four below.
-  Actions told(const rendezvous::HostMessage& news, Time now);
-  Actions round_published(const rendezvous::RoundPublished& news, Time now);
-  Actions round_broken(const rendezvous::RoundBroken& news, Time now);
-  Actions job_ended(const rendezvous::JobEnded& news, Time now);
-  Actions session_lost(const rendezvous::SessionLost& news, Time now);
+  Actions told(const rendezvous::HostMessage& message, Time now);
+  Actions round_published(const rendezvous::RoundPublished& message, Time now);
+  Actions round_broken(const rendezvous::RoundBroken& message, Time now);
+  Actions job_ended(const rendezvous::JobEnded& message, Time now);
+  Actions session_lost(const rendezvous::SessionLost& message, Time now);
   // Every spawned worker ends in exactly one of these, also one whose execve failed. `at_once`:
   // workers that were dead already when the first of them was told; none of them was stopped by us.
   Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }

@@ -18,9 +18,10 @@ namespace {
 
 // Where the endpoint's port on this very host is a stranger's, nobody ever answers there as a
 // rendezvous would: the user must hear that first of all.
-Session::MessageHandler telling_who_has_the_port(Session::MessageHandler news,
+Session::MessageHandler telling_who_has_the_port(Session::MessageHandler handler,
                                                  std::string refusal) {
-  return [news = std::move(news), refusal = std::move(refusal)](rendezvous::HostMessage item) {
+  return [handler = std::move(handler),
+          refusal = std::move(refusal)](rendezvous::HostMessage item) {
     auto* lost = std::get_if<rendezvous::SessionLost>(&item);
     const bool nobody_answered = lost != nullptr && (lost->error.code() == ErrorCode::kTimedOut ||
                                                      lost->error.code() == ErrorCode::kUnavailable);
@@ -31,7 +32,7 @@ Session::MessageHandler telling_who_has_the_port(Session::MessageHandler news,
                             "program's port?)",
                             lost->error.message(), refusal));
     }
-    news(std::move(item));
+    handler(std::move(item));
   };
 }
 
@@ -45,16 +46,16 @@ NodeServices::~NodeServices() {
   demultiplexer_.reset();
 }
 
-asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler news) {
+asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler) {
   if (!plan_.local_addr.empty()) store_host_ = plan_.local_addr;
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
-      host_here(std::move(news), store_host_);
+      host_here(std::move(handler), store_host_);
       co_return Result<void>();
     case RendezvousPlan::Kind::kStatic:
-      co_return co_await open_static(std::move(news));
+      co_return co_await open_static(std::move(handler));
     case RendezvousPlan::Kind::kC10d:
-      co_return co_await open_c10d(std::move(news));
+      co_return co_await open_c10d(std::move(handler));
   }
   co_return Result<void>();
 }
@@ -93,18 +94,18 @@ void NodeServices::face(const asio::ip::address& endpoint) {
 
 // Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
 // the static backend.
-asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler news) {
+asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler handler) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
   if (plan_.node_rank != 0) {
-    open_remote_session(std::move(news));
+    open_remote_session(std::move(handler));
     co_return Result<void>();
   }
   auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
   if (!acceptor) co_return acceptor.error();
   fixed_store_ = StoreAddress{plan_.host, acceptor->local_endpoint().port()};
-  host_here(std::move(news), address->to_string());
+  host_here(std::move(handler), address->to_string());
   if (plan_.node_count == 1) {
     store_->serve(std::move(*acceptor));
   } else {
@@ -113,31 +114,31 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
   co_return Result<void>();
 }
 
-asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler news) {
+asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler handler) {
   auto address = co_await resolve(plan_.host);
   if (!address) co_return address.error();
   face(*address);
   if (plan_.is_host.value_or(is_local_address(*address))) {
     if (plan_.node_count == 1) {  // nobody else can join: nothing needs to listen
-      host_here(std::move(news), store_host_);
+      host_here(std::move(handler), store_host_);
       co_return Result<void>();
     }
     auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
     if (acceptor) {
-      host_here(std::move(news), store_host_);
+      host_here(std::move(handler), store_host_);
       open_demultiplexer(std::move(*acceptor), false);
       co_return Result<void>();
     }
     if (plan_.is_host) co_return acceptor.error();
     log::info(fmt::format("{}; another agent of this host has it, joining that one",
                           acceptor.error().message()));
-    news = telling_who_has_the_port(std::move(news), acceptor.error().message());
+    handler = telling_who_has_the_port(std::move(handler), acceptor.error().message());
   }
-  open_remote_session(std::move(news));
+  open_remote_session(std::move(handler));
   co_return Result<void>();
 }
 
-void NodeServices::host_here(Session::MessageHandler news, const std::string& seen_at) {
+void NodeServices::host_here(Session::MessageHandler handler, const std::string& seen_at) {
   host_ = std::make_unique<rendezvous::Host>(
       loop_, rendezvous::RoundPolicy{.min_nodes = plan_.node_count,
                                      .max_nodes = plan_.node_count,
@@ -150,7 +151,7 @@ void NodeServices::host_here(Session::MessageHandler news, const std::string& se
     if (demultiplexer_) demultiplexer_->reset();
     store_->reset();
   };
-  session_ = host_->open_session(std::move(news), {seen_at, ""});
+  session_ = host_->open_session(std::move(handler), {seen_at, ""});
 }
 
 void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store) {
@@ -165,14 +166,14 @@ void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store) {
                                   .rendezvous = [this](int fd) { service_->adopt(fd); }});
 }
 
-void NodeServices::open_remote_session(Session::MessageHandler news) {
+void NodeServices::open_remote_session(Session::MessageHandler handler) {
   session_ = rendezvous::open_remote_session(loop_,
                                              {.host = plan_.host,
                                               .port = plan_.port,
                                               .token = plan_.token,
                                               .rdzv_id = plan_.run_id,
                                               .read_timeout = plan_.connect_timeout},
-                                             std::move(news));
+                                             std::move(handler));
 }
 
 Result<StoreAddress> NodeServices::prepare_store() {

@@ -36,7 +36,7 @@ class NodeServices {
 
   // Binds, and connects or hosts. HostMessage may arrive from then on. Errors (a port taken, a name
   // unknown) name flag and value.
-  asio::awaitable<Result<void>> open(rendezvous::Session::MessageHandler news);
+  asio::awaitable<Result<void>> open(rendezvous::Session::MessageHandler handler);
 
   bool is_open() const { return session_ != nullptr; }
   // The rendezvous. REQUIRES is_open().
@@ -57,12 +57,12 @@ class NodeServices {
  private:
   asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host);
   void face(const asio::ip::address& endpoint);
-  asio::awaitable<Result<void>> open_c10d(rendezvous::Session::MessageHandler news);
-  asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler news);
-  void host_here(rendezvous::Session::MessageHandler news, const std::string& seen_at);
+  asio::awaitable<Result<void>> open_c10d(rendezvous::Session::MessageHandler handler);
+  asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler handler);
+  void host_here(rendezvous::Session::MessageHandler handler, const std::string& seen_at);
   std::string address_to_bind(const asio::ip::address& endpoint) const;
   void open_demultiplexer(asio::ip::tcp::acceptor acceptor, bool with_store);
-  void open_remote_session(rendezvous::Session::MessageHandler news);
+  void open_remote_session(rendezvous::Session::MessageHandler handler);
 
   asio::io_context& loop_;
   RendezvousPlan plan_;

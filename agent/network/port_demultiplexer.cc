@@ -69,7 +69,7 @@ void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::soc
   const Number number = self->next_number++;
   const auto connection = std::make_shared<tcp::socket>(std::move(socket));
   undecided.emplace(number, connection);
-  spawn(self->loop, "front connection", sort_out(self, number, connection));
+  spawn(self->loop, "port demultiplexer connection", sort_out(self, number, connection));
 }
 
 asio::awaitable<void> PortDemultiplexer::State::sort_out(std::shared_ptr<State> self, Number number,
@@ -109,7 +109,7 @@ PortDemultiplexer::PortDemultiplexer(asio::io_context& loop, tcp::acceptor accep
   state_->listener = std::make_shared<store::Listener>(std::move(acceptor));
   if (const auto listening = state_->listener->listen(); listening.has_error())
     log::error(fmt::format("rendezvous: {}", listening.error().message()));
-  spawn(loop, "front",
+  spawn(loop, "port demultiplexer",
         store::Listener::run(state_->listener, [state = std::weak_ptr(state_)](tcp::socket socket) {
           if (const auto alive = state.lock()) State::take(alive, std::move(socket));
         }));

@@ -49,12 +49,12 @@ class TeeConsole {
 
 class TeeSink final : public StreamSink {
  public:
-  // `screen` outlives this.
-  TeeSink(FileHandle file, LineSource source, TeeConsole& screen)
-      : StreamSink(screen.console()),
+  // `console` outlives this.
+  TeeSink(FileHandle file, LineSource source, TeeConsole& console)
+      : StreamSink(console.console()),
         file_(std::move(file)),
         source_(std::move(source)),
-        console_(screen) {}
+        console_(console) {}
 
   void take(std::string_view bytes, Time now) override;
   void finish(Time now) override;

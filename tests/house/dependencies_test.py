@@ -38,7 +38,7 @@ MAY_INCLUDE = {
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
-MAY_USE_GRPC = {"rendezvous"}  # its border; nobody else sees a grpc::Status
+MAY_USE_GRPC = {"rendezvous"}  # the edge of its network; nobody else sees a grpc::Status
 MAY_USE_TORCH = {*WORKER, "examples", "bench"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 

@@ -34,14 +34,14 @@ Round large_round(int nodes) {
 }
 
 // Through the bytes, as on the wire.
-Result<NodeMessage> travel(const NodeMessage& word) {
+Result<NodeMessage> travel(const NodeMessage& said) {
   v1::FromNode message;
-  EXPECT_TRUE(message.ParseFromString(encode(word).SerializeAsString()));
+  EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
   return decode(message);
 }
-Result<std::optional<HostMessage>> travel(const HostMessage& news) {
+Result<std::optional<HostMessage>> travel(const HostMessage& said) {
   v1::ToNode message;
-  EXPECT_TRUE(message.ParseFromString(encode(news).SerializeAsString()));
+  EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
   return decode(message);
 }
 

@@ -39,7 +39,7 @@ TEST_F(HostTest, NeverDeliversFromInsideACall) {
   TestNode node;
   node.session = host.open_session(node.handler());
   node.session->join(make_node("a"));
-  EXPECT_TRUE(node.news.empty());
+  EXPECT_TRUE(node.messages.empty());
 }
 
 TEST_F(HostTest, DeliversAtOnceToABorder) {
@@ -58,7 +58,7 @@ TEST_F(HostTest, LetsTheStoreBePreparedBeforeAnyNodeHears) {
   std::vector<std::int64_t> prepared;
   host.before_publish = [&](const Round& round) {
     prepared.push_back(round.number);
-    EXPECT_TRUE(a.news.empty() && b.news.empty());
+    EXPECT_TRUE(a.messages.empty() && b.messages.empty());
   };
   a.session = host.open_direct_session(a.handler(), {});
   b.session = host.open_direct_session(b.handler(), {});
@@ -81,7 +81,7 @@ TEST_F(HostTest, CountsADestroyedSessionAsALostNode) {
   ASSERT_TRUE(run_until(loop, [&] { return a.last_is<JobEnded>(); }));
   EXPECT_FALSE(a.last<JobEnded>().succeeded);
   EXPECT_EQ(a.last<JobEnded>().cause.hostname, "host-b");
-  EXPECT_TRUE(b.news.empty());  // what was under way to it when it closed is not delivered
+  EXPECT_TRUE(b.messages.empty());  // what was under way to it when it closed is not delivered
 }
 
 TEST_F(HostTest, TakesTheReasonOfANodeThatLeaves) {

@@ -89,7 +89,7 @@ class Script {
       text += print_round(outcome.published->round) + print_sessions(*outcome.published);
     for (const Delivery& delivery : outcome.deliveries)
       text += names_.at(delivery.to) + ": " +
-              std::visit([](const auto& n) { return print_news(n); }, delivery.news) + '\n';
+              std::visit([](const auto& n) { return print_message(n); }, delivery.message) + '\n';
     const Time next = membership_->look_again_at();
     if (next != Time::max()) text += "look again at " + in_seconds(next) + '\n';
     return text;
@@ -113,18 +113,20 @@ class Script {
                           published.round.number, seat++);
     return text;
   }
-  static std::string print_news(const RoundPublished& /*news*/) { return "not by delivery"; }
+  static std::string print_message(const RoundPublished& /*message*/) { return "not by delivery"; }
   static std::string print_cause(const Failure& cause) {
     return fmt::format("{} rank={} exit={}: {}", cause.hostname, cause.rank, cause.exit_code,
                        cause.message);
   }
-  static std::string print_news(const RoundBroken& news) {
-    return fmt::format("broken round={} by {}", news.round, print_cause(news.cause));
+  static std::string print_message(const RoundBroken& message) {
+    return fmt::format("broken round={} by {}", message.round, print_cause(message.cause));
   }
-  static std::string print_news(const JobEnded& news) {
-    return news.succeeded ? "ended well" : "ended by " + print_cause(news.cause);
+  static std::string print_message(const JobEnded& message) {
+    return message.succeeded ? "ended well" : "ended by " + print_cause(message.cause);
   }
-  static std::string print_news(const SessionLost& news) { return "lost: " + news.error.message(); }
+  static std::string print_message(const SessionLost& message) {
+    return "lost: " + message.error.message();
+  }
 
   std::optional<Membership> membership_;
   Time now_ = kStart;

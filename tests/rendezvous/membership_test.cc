@@ -31,7 +31,7 @@ NodeSpec node(const std::string& id) {
 template <typename Kind>
 const Kind& only_letter(const Outcome& outcome) {
   EXPECT_EQ(outcome.deliveries.size(), 1U);
-  return std::get<Kind>(outcome.deliveries.at(0).news);
+  return std::get<Kind>(outcome.deliveries.at(0).message);
 }
 
 TEST(Decide, NeverLooksAgainWhileNobodyWaits) {

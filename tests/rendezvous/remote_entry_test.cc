@@ -114,13 +114,13 @@ TEST_F(RemoteTest, RefusesOptionsThatNoHostCouldRead) {
   options.token = std::string(4097, 'x');
   TestNode node;
   open_session(node, options);
-  EXPECT_TRUE(node.news.empty());  // posted, as all news
+  EXPECT_TRUE(node.messages.empty());  // posted, as all news
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kInvalidArgument));
   options = to(1);
   options.rdzv_id = std::string(256, 'x');
   open_session(node, options);
-  EXPECT_TRUE(run_until(loop, [&] { return node.news.size() == 2; }));
+  EXPECT_TRUE(run_until(loop, [&] { return node.messages.size() == 2; }));
   EXPECT_NE(node.error().find("rdzv_id has 256 bytes"), std::string::npos) << node.error();
 }
 

@@ -59,7 +59,7 @@ TEST_F(RemoteTest, KeepsAnIdleSessionAliveByBeats) {
   join(node, options, make_node("a"));
   ASSERT_TRUE(all_hear<RoundPublished>({&node}));
   EXPECT_FALSE(run_until(
-      loop, [&] { return node.news.size() > 1; }, milliseconds(2000)));
+      loop, [&] { return node.messages.size() > 1; }, milliseconds(2000)));
   node.session->report_success(1);
   EXPECT_TRUE(all_hear<JobEnded>({&node}));
 }

@@ -79,9 +79,9 @@ TEST_F(RemoteTest, SendsTheLastNewsEvenWhenTheHostEndsWithIt) {
   TestNode c;
   std::unique_ptr<Session> here;
   bool started = false;
-  here = side.host->open_session([&](const HostMessage& news) {
+  here = side.host->open_session([&](const HostMessage& message) {
     started = true;
-    if (!std::holds_alternative<JobEnded>(news)) return;
+    if (!std::holds_alternative<JobEnded>(message)) return;
     here.reset();
     side.end();
   });

@@ -109,17 +109,18 @@ class Simulation {
     });
   }
 
-  void start_workers(SessionId session, const RoundPublished& news) {
+  void start_workers(SessionId session, const RoundPublished& published) {
     SimNode& node = nodes_by_session_.at(session);
     EXPECT_EQ(node.doing, Doing::kJoining) << "a round for a node that did not ask";
-    EXPECT_GT(news.round.number, node.round);
-    EXPECT_EQ(news.round.seats.at(static_cast<std::size_t>(news.seat)).node_id, node.spec.node_id);
+    EXPECT_GT(published.round.number, node.round);
+    EXPECT_EQ(published.round.seats.at(static_cast<std::size_t>(published.seat)).node_id,
+              node.spec.node_id);
     for (const auto& [other, running] : nodes_by_session_)
       if (running.connected && running.doing == Doing::kRunning) {
-        EXPECT_EQ(running.round, news.round.number) << "two rounds run at once";
+        EXPECT_EQ(running.round, published.round.number) << "two rounds run at once";
       }
     node.doing = Doing::kRunning;
-    node.round = news.round.number;
+    node.round = published.round.number;
     const bool fails = faulty() && draw(4) == 0;
     later(100 + draw(20000),
           [this, session, round = node.round, fails] { workers_exit(session, round, fails); });
@@ -135,14 +136,14 @@ class Simulation {
     });
   }
 
-  void hear(SessionId session, const HostMessage& news) {
+  void hear(SessionId session, const HostMessage& message) {
     SimNode& node = nodes_by_session_.at(session);
     if (!node.connected) return;
-    EXPECT_FALSE(node.heard_last) << "news after the last";
+    EXPECT_FALSE(node.heard_last) << "a message after the last";
     if (node.doing == Doing::kOver) return;  // it left; this was under way
-    if (const auto* published = std::get_if<RoundPublished>(&news))
+    if (const auto* published = std::get_if<RoundPublished>(&message))
       return start_workers(session, *published);
-    if (const auto* broken = std::get_if<RoundBroken>(&news)) {
+    if (const auto* broken = std::get_if<RoundBroken>(&message)) {
       EXPECT_EQ(broken->round, node.round);
       node.doing = Doing::kStopping;
       later(draw(3000), [this, session] {
@@ -183,10 +184,10 @@ class Simulation {
     });
   }
 
-  void tell(SessionId session, const HostMessage& news) {
+  void tell(SessionId session, const HostMessage& message) {
     SimNode& node = nodes_by_session_.at(session);
     node.down_free_at = std::max(node.down_free_at, now_ + milliseconds(draw(300)));
-    at(node.down_free_at, [this, session, news] { hear(session, news); });
+    at(node.down_free_at, [this, session, message] { hear(session, message); });
   }
 
   // Words of rounds that are over, and of rounds to come, change nothing.
@@ -208,8 +209,8 @@ class Simulation {
     if (outcome.published) publish(*outcome.published);
     for (const Delivery& delivery : outcome.deliveries) {
       EXPECT_TRUE(told_last_.count(delivery.to) == 0) << "a delivery after the last";
-      if (!std::holds_alternative<RoundBroken>(delivery.news)) told_last_.insert(delivery.to);
-      tell(delivery.to, delivery.news);
+      if (!std::holds_alternative<RoundBroken>(delivery.message)) told_last_.insert(delivery.to);
+      tell(delivery.to, delivery.message);
     }
     EXPECT_LE(membership_.restart_count(), budget_);
   }

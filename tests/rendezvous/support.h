@@ -46,7 +46,7 @@ inline Failure make_failure(const std::string& message) {
 // A node: REQUIRES that it stays where it is and outlives its session.
 struct TestNode {
   std::unique_ptr<Session> session;
-  std::vector<HostMessage> news;
+  std::vector<HostMessage> messages;
 
   TestNode() = default;
   TestNode(const TestNode&) = delete;
@@ -54,15 +54,15 @@ struct TestNode {
   ~TestNode() = default;
 
   Session::MessageHandler handler() {
-    return [this](HostMessage one) { news.push_back(std::move(one)); };
+    return [this](HostMessage one) { messages.push_back(std::move(one)); };
   }
   template <typename Kind>
   bool last_is() const {
-    return !news.empty() && std::holds_alternative<Kind>(news.back());
+    return !messages.empty() && std::holds_alternative<Kind>(messages.back());
   }
   template <typename Kind>
   const Kind& last() const {
-    return std::get<Kind>(news.back());
+    return std::get<Kind>(messages.back());
   }
   bool lost_for(ErrorCode code) const {
     return last_is<SessionLost>() && last<SessionLost>().error.code() == code;

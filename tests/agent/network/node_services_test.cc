@@ -30,9 +30,9 @@ struct Heard {
   int published = 0;
   int broken = 0;
 
-  void operator()(const HostMessage& news) {
-    if (std::holds_alternative<RoundPublished>(news)) ++published;
-    if (std::holds_alternative<RoundBroken>(news)) ++broken;
+  void operator()(const HostMessage& message) {
+    if (std::holds_alternative<RoundPublished>(message)) ++published;
+    if (std::holds_alternative<RoundBroken>(message)) ++broken;
   }
 };
 
@@ -41,7 +41,7 @@ class NodeServicesTest : public testing::Test {
   NodeServicesTest() {
     spawn(loop, "open", [](NodeServicesTest* self) -> asio::awaitable<void> {
       const auto done =
-          co_await self->services.open([self](const HostMessage& news) { self->here(news); });
+          co_await self->services.open([self](const HostMessage& message) { self->here(message); });
       self->opened = done.has_value();
     }(this));
     run_until([this] { return opened; });
@@ -98,7 +98,7 @@ TEST_F(NodeServicesTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   Heard heard_there;
   const auto there = rendezvous::open_remote_session(
       loop, {.host = store.host, .port = store.port, .token = "secret"},
-      [&](const HostMessage& news) { heard_there(news); });
+      [&](const HostMessage& message) { heard_there(message); });
   services.session().join(node(0));
   there->join(node(1));
   run_until([&] { return here.published == 1 && heard_there.published == 1; });

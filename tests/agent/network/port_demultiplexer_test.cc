@@ -23,7 +23,7 @@ class PortDemultiplexerTest : public testing::Test {
  protected:
   PortDemultiplexerTest() { start({}); }
   ~PortDemultiplexerTest() override {
-    front.reset();
+    demultiplexer.reset();
     loop.restart();
     loop.poll();
     if (rendezvous_fd >= 0) ::close(rendezvous_fd);
@@ -32,11 +32,12 @@ class PortDemultiplexerTest : public testing::Test {
   void start(DemultiplexerLimits limits) {
     tcp::acceptor acceptor(loop, tcp::endpoint(asio::ip::address_v4::loopback(), 0), true);
     address = acceptor.local_endpoint();
-    front.emplace(loop, std::move(acceptor),
-                  PortDemultiplexer::Handlers{
-                      .store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
-                      .rendezvous = [this](int fd) { rendezvous_fd = fd; }},
-                  limits);
+    demultiplexer.emplace(
+        loop, std::move(acceptor),
+        PortDemultiplexer::Handlers{
+            .store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
+            .rendezvous = [this](int fd) { rendezvous_fd = fd; }},
+        limits);
   }
 
   tcp::socket connect() {
@@ -56,7 +57,7 @@ class PortDemultiplexerTest : public testing::Test {
     ASSERT_TRUE(done());
   }
 
-  // Whether the front's end of `client` is closed, with nothing sent.
+  // Whether the demultiplexer's end of `client` is closed, with nothing sent.
   void expect_closed(tcp::socket& client) {
     bool closed = false;
     char byte = 0;
@@ -68,7 +69,7 @@ class PortDemultiplexerTest : public testing::Test {
 
   asio::io_context loop{1};
   tcp::endpoint address;
-  std::optional<PortDemultiplexer> front;
+  std::optional<PortDemultiplexer> demultiplexer;
   std::optional<tcp::socket> store_got;
   int rendezvous_fd = -1;
 };
@@ -115,7 +116,7 @@ TEST_F(PortDemultiplexerTest, ClosesAConnectionThatSaysNothingForTooLong) {
   tcp::socket silent = connect();
   expect_closed(silent);
   EXPECT_GE(std::chrono::steady_clock::now() - before, limit);
-  EXPECT_EQ(front->undecided(), 0U);
+  EXPECT_EQ(demultiplexer->undecided(), 0U);
 }
 
 TEST_F(PortDemultiplexerTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
@@ -123,11 +124,11 @@ TEST_F(PortDemultiplexerTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
   std::vector<tcp::socket> silent;
   for (std::size_t i = 0; i < 3; ++i) {
     silent.push_back(connect());
-    run_until([&] { return front->undecided() == i + 1; });
+    run_until([&] { return demultiplexer->undecided() == i + 1; });
   }
   tcp::socket newcomer = connect();
   expect_closed(silent[0]);
-  EXPECT_EQ(front->undecided(), 3U);
+  EXPECT_EQ(demultiplexer->undecided(), 3U);
   asio::write(newcomer, asio::buffer("\0", 1));
   run_until([&] { return store_got.has_value(); });
   asio::write(silent[1], asio::buffer("P", 1));  // still let in
@@ -138,11 +139,11 @@ TEST_F(PortDemultiplexerTest, AtTheReserveOfDescriptorsTheOldestSilentConnection
   std::optional<DescriptorLimit> lowered(std::in_place,
                                          static_cast<rlim_t>(lowest_free_descriptor() + 40));
   start({});
-  lowered.reset();  // the front keeps to what it read; this test's own ends need not
+  lowered.reset();  // the demultiplexer keeps to what it read; this test's own ends need not
   std::vector<tcp::socket> silent;
   while (silent.size() < 40) silent.push_back(connect());
   expect_closed(silent[0]);
-  EXPECT_LT(front->undecided(), silent.size());
+  EXPECT_LT(demultiplexer->undecided(), silent.size());
   asio::write(silent.back(), asio::buffer("\0", 1));
   run_until([&] { return store_got.has_value(); });
 }
@@ -150,14 +151,14 @@ TEST_F(PortDemultiplexerTest, AtTheReserveOfDescriptorsTheOldestSilentConnection
 // A worker of the old attempt that connected and died, or that the agent could not kill in time.
 TEST_F(PortDemultiplexerTest, AResetClosesWhatItHoldsAndWhatWaitsInTheKernel) {
   tcp::socket held = connect();
-  run_until([&] { return front->undecided() == 1; });
+  run_until([&] { return demultiplexer->undecided() == 1; });
   tcp::socket spoke = connect();
-  run_until([&] { return front->undecided() == 2; });
+  run_until([&] { return demultiplexer->undecided() == 2; });
   asio::write(spoke, asio::buffer("\0", 1));  // the loop has not looked yet
   tcp::socket queued = connect();             // nor accepted this one
   asio::write(queued, asio::buffer("\0", 1));
-  front->reset();
-  EXPECT_EQ(front->undecided(), 0U);
+  demultiplexer->reset();
+  EXPECT_EQ(demultiplexer->undecided(), 0U);
   expect_closed(held);
   expect_closed(spoke);
   expect_closed(queued);
@@ -169,14 +170,14 @@ TEST_F(PortDemultiplexerTest, AResetClosesWhatItHoldsAndWhatWaitsInTheKernel) {
 
 TEST_F(PortDemultiplexerTest, AResetKeepsTheConnectionsOfNodes) {
   tcp::socket held = connect();
-  run_until([&] { return front->undecided() == 1; });
+  run_until([&] { return demultiplexer->undecided() == 1; });
   asio::write(held, asio::buffer("P", 1));
-  front->reset();
+  demultiplexer->reset();
   run_until([&] { return rendezvous_fd >= 0; });
   ::close(std::exchange(rendezvous_fd, -1));
   tcp::socket queued = connect();
   asio::write(queued, asio::buffer("P", 1));
-  front->reset();
+  demultiplexer->reset();
   EXPECT_GE(rendezvous_fd, 0);
 }
 

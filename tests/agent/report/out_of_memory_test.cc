@@ -18,21 +18,21 @@ constexpr const char* kByAnother = "sent by another process; no record of the ou
 
 class KillExplainerTest : public FolderTest {
  protected:
-  KillExplainer evidence(const char* log) {
+  KillExplainer explainer(const char* log) {
     return KillExplainer(KernelLog(log), [this] { return kills; });
   }
   std::optional<std::uint64_t> kills = 5;
 };
 
 TEST_F(KillExplainerTest, ACountThatGrewInThisAttemptIsTheKiller) {
-  KillExplainer found = evidence(kNoLog);
+  KillExplainer found = explainer(kNoLog);
   EXPECT_EQ(found.explain(kPid), kByAnother);
   kills = 6;
   EXPECT_EQ(found.explain(kPid).find("out of memory"), 0U);
 }
 
 TEST_F(KillExplainerTest, ACountThatGrewInAnEarlierAttemptIsNot) {
-  KillExplainer found = evidence(kNoLog);
+  KillExplainer found = explainer(kNoLog);
   kills = 6;
   found.attempt_started();
   EXPECT_EQ(found.explain(kPid), kByAnother);
@@ -40,17 +40,17 @@ TEST_F(KillExplainerTest, ACountThatGrewInAnEarlierAttemptIsNot) {
 
 TEST_F(KillExplainerTest, WhereNothingCanBeReadNobodyIsCleared) {
   kills.reset();
-  EXPECT_EQ(evidence(kNoLog).explain(kPid),
+  EXPECT_EQ(explainer(kNoLog).explain(kPid),
             "sent by another process, or by the out-of-memory killer: neither the kernel's log nor "
             "a cgroup counter can be read here");
   { std::ofstream(folder / "kmsg") << ""; }
-  EXPECT_EQ(evidence((folder / "kmsg").c_str()).explain(kPid), kByAnother)
+  EXPECT_EQ(explainer((folder / "kmsg").c_str()).explain(kPid), kByAnother)
       << "the log has no record";
 }
 
 TEST_F(KillExplainerTest, TheKernelsLogNamesTheVictim) {
   { std::ofstream(folder / "kmsg") << "6,1,1,-;before the job\n"; }
-  KillExplainer found = evidence((folder / "kmsg").c_str());
+  KillExplainer found = explainer((folder / "kmsg").c_str());
   std::ofstream(folder / "kmsg", std::ios::app)
       << "6,2,2,-;oom-kill:constraint=CONSTRAINT_NONE,global_oom,task=x,pid=77,uid=0";
   EXPECT_EQ(found.explain(kPid), "out of memory: the kernel killed it, the host had none left");

@@ -1,6 +1,6 @@
 // A worker that meets the others of its job in the store, for the campaigns, and ends well: it must
 // find them there and nobody else. Prints the port of its store; leaves a segment of shared memory
-// behind, as a worker that dies does. meeting_worker [FIFO GATE]: says in FIFO that they have met
+// behind, as a worker that dies does. greeting_worker [FIFO GATE]: says in FIFO that they have met
 // and waits until nobody holds a lock on the file GATE. Every wait has a limit.
 #include <fcntl.h>
 #include <sys/file.h>
