@@ -339,7 +339,7 @@ int run_agent(AgentConfig config, const AgentStart& start) {
   // Never destroyed: that would wait for a name look-up still under way, and this process ends with
   // the agent anyway.
   auto* loop = new asio::io_context(1);
-  Agent agent(*loop, std::move(config), guardian);
+  Agent agent(*loop, std::move(config), start);
   return agent.run();
 }
 

@@ -17,11 +17,11 @@
 #include "agent/core/exit_code.h"
 #include "agent/output/log_tree.h"
 #include "agent/processes/children.h"
+#include "agent/processes/containment.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/job_cgroup.h"
 #include "agent/processes/leftovers.h"
 #include "agent/processes/process.h"
-#include "agent/processes/shared_memory.h"
 
 namespace ddprun::agent {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "agent/output/line_prefix.h"
-#include "agent/output/through_sink.h"
+#include "agent/output/passthrough_sink.h"
 
 namespace ddprun::agent {
 namespace {
@@ -129,7 +129,7 @@ Result<FileHandle> WorkerFiles::open_tee(Kind kind, const WorkerStart& worker) {
 Result<FileHandle> WorkerFiles::open_through(const WorkerStart& worker) {
   auto tail = std::make_shared<StderrTail>();
   tails_[worker.local_rank] = tail;
-  return pipes_.open(std::make_unique<ThroughSink>(consoles_.err(), std::move(tail)));
+  return pipes_.open(std::make_unique<PassthroughSink>(consoles_.err(), std::move(tail)));
 }
 
 const char* WorkerFiles::file_name(Kind kind) {

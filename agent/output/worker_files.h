@@ -13,7 +13,7 @@
 #include "agent/output/console.h"
 #include "agent/output/log_pipes.h"
 #include "agent/output/log_tree.h"
-#include "agent/output/stderr_tail.h"
+#include "agent/output/passthrough_sink.h"
 #include "agent/output/tee_sink.h"
 
 namespace ddprun::agent {

@@ -1,10 +1,14 @@
 #include "agent/processes/containment.h"
 
+#include <filesystem>
+
 #include "agent/processes/descendants.h"
-#include "agent/processes/shared_memory.h"
+#include "proto/assert.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
+
+namespace fs = std::filesystem;
 
 int Containment::begin_attempt() {
   cgroup_ = JobCgroup::make(job_cookie_);
@@ -16,6 +20,16 @@ void Containment::end_attempt(std::chrono::milliseconds limit) {
   for (const Stuck& left : end_descendants(limit)) log::warning(describe(left));
   cgroup_.remove();
   remove_shared_memory(job_cookie_);
+}
+
+void remove_shared_memory(const std::string& job_cookie) {
+  DDPRUN_ASSERT(!job_cookie.empty());
+  const std::string prefix = "ddprun-" + job_cookie;
+  std::error_code why;  // never a throw: also done when a job ended well
+  for (fs::directory_iterator at("/dev/shm", why), end; at != end; at.increment(why)) {
+    std::error_code gone;
+    if (at->path().filename().string().starts_with(prefix)) fs::remove(at->path(), gone);
+  }
 }
 
 }  // namespace ddprun::agent

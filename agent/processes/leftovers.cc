@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <string_view>
 
+#include "agent/processes/containment.h"
 #include "agent/processes/job_cgroup.h"
 #include "agent/processes/job_cookie.h"
 #include "agent/processes/process.h"
-#include "agent/processes/shared_memory.h"
 
 namespace ddprun::agent {
 namespace {

@@ -170,7 +170,7 @@ void complete(OutOfMemory& record) {
 KillExplainer::KillExplainer(KernelLog log, Count oom_kills)
     : log_(std::move(log)), oom_kills_(std::move(oom_kills)), kills_before_(oom_kills_()) {}
 
-std::string KillExplainer::of(int pid) {
+std::string KillExplainer::explain(int pid) {
   for (std::string& line : log_.read_new()) lines_.push_back(std::move(line));
   if (auto record = find_out_of_memory(lines_, pid)) {
     complete(*record);

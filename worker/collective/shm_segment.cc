@@ -26,7 +26,7 @@ Error failed(std::string_view doing, const std::string& name, int error) {
 }
 
 // Starts with the job's cookie, by which the agent finds what a killed rank left
-// (agent/processes/shared_memory.h).
+// (agent/processes/containment.h).
 std::string fresh_name(std::string_view cookie) {
   std::uint64_t number = 0;
   // Only its being fresh matters; O_EXCL catches a repetition.

@@ -1,46 +1,15 @@
-// What of a worker's bytes is shown: prefixes, UTF-8, progress bars, the end of a stderr.
+// What of a worker's bytes is shown: UTF-8, progress bars, the last lines.
 #include "agent/output/console_text.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
-
-#include "agent/output/line_prefix.h"
-#include "agent/output/stderr_tail.h"
+#include <string_view>
 
 namespace ddprun::agent {
 namespace {
 
 using namespace std::string_literals;
-
-std::string prefix(std::string_view text) {
-  return expand_prefix(text, {.role_name = "trainer",
-                              .local_rank = 1,
-                              .rank = 9,
-                              .hostname = "node3.cluster.example",
-                              .restart = 2});
-}
-
-TEST(LinePrefix, FillsInEachMacroWithAndWithoutBraces) {
-  EXPECT_EQ(prefix("[${role_name}${local_rank}]:"), "[trainer1]:");
-  EXPECT_EQ(prefix("<$rank|${hostname}> "), "<9|node3> ");
-  EXPECT_EQ(prefix("$restart/$local_rank:"), "2/1:");
-}
-
-// Each expectation is what Python's string.Template(...).safe_substitute() gives.
-TEST(LinePrefix, LeavesWhatIsNoMacroAsSafeSubstituteDoes) {
-  EXPECT_EQ(prefix("${unknown} $unknown"), "${unknown} $unknown");
-  EXPECT_EQ(prefix("$ranks ${rank"), "$ranks ${rank");
-  EXPECT_EQ(prefix("${ rank} ${} $"), "${ rank} ${} $");
-  EXPECT_EQ(prefix("$$rank $$$rank $1"), "$rank $9 $1");
-  EXPECT_EQ(prefix("${Rank} $RANK"), "${Rank} $RANK");
-  EXPECT_EQ(prefix("$rank-$rank.x"), "9-9.x");
-  EXPECT_EQ(prefix(""), "");
-}
-
-TEST(LinePrefix, DoesNotLookForMacrosInValues) {
-  EXPECT_EQ(expand_prefix("${role_name}", {.role_name = "$rank"}), "$rank");
-}
 
 std::string shown(std::string_view text) {
   std::string out;
@@ -87,24 +56,6 @@ TEST(LastLines, GivesTheNewestLinesOldestFirst) {
   EXPECT_EQ(last_lines("a\n\nc", 3), (std::vector<std::string>{"a", "", "c"}));
   EXPECT_EQ(last_lines("bar 1%\rbar 2%\n\xFF", 5), (std::vector<std::string>{"bar 2%", "\uFFFD"}));
   EXPECT_TRUE(last_lines("", 3).empty());
-}
-
-TEST(StderrTail, KeepsTheLastLinesOfWhateverComes) {
-  StderrTail tail;
-  for (int line = 0; line < 100'000; ++line) tail.take(std::to_string(line) + "\n");
-  const auto lines = tail.lines();
-  ASSERT_EQ(lines.size(), kTailLines);
-  EXPECT_EQ(lines.front(), "99980");
-  EXPECT_EQ(lines.back(), "99999");
-}
-
-TEST(StderrTail, IsBoundedForOneEndlessLine) {
-  StderrTail tail;
-  for (int piece = 0; piece < 100; ++piece) tail.take(std::string(kTailBytes - 1, 'x'));
-  tail.take(std::string(3 * kTailBytes, 'x') + "end");
-  ASSERT_EQ(tail.lines().size(), 1U);
-  EXPECT_EQ(tail.lines()[0].size(), kTailBytes);
-  EXPECT_TRUE(tail.lines()[0].ends_with("xend"));
 }
 
 }  // namespace

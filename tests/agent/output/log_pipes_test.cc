@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "agent/output/passthrough_sink.h"
 #include "agent/output/tee_sink.h"
-#include "agent/output/through_sink.h"
 #include "proto/log.h"
 #include "tests/agent/output/console_fixture.h"
 
@@ -29,7 +29,7 @@ class LogPipesTest : public ConsoleTest {
         pipes.open(std::make_unique<TeeSink>(new_file(name), std::move(source), *lines)));
   }
   FileHandle open_through(std::shared_ptr<StderrTail> tail) {
-    return unblocked(pipes.open(std::make_unique<ThroughSink>(console, std::move(tail))));
+    return unblocked(pipes.open(std::make_unique<PassthroughSink>(console, std::move(tail))));
   }
   static FileHandle unblocked(Result<FileHandle> writer) {
     EXPECT_TRUE(writer.has_value());

@@ -1,4 +1,4 @@
-// The word on a silent kill, by which sources can be read.
+// Why a worker got a SIGKILL, by which sources can be read.
 #include "agent/report/out_of_memory.h"
 
 #include <gtest/gtest.h>
@@ -6,11 +6,31 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/agent/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {
+
+TEST(OutOfMemory, IsFoundByItsPidWithLimitAndUsage) {
+  const std::vector<std::string> lines = {
+      "memory: usage 1kB, limit 2kB, failcnt 1",
+      "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/b,task=sh,pid=77,uid=0",
+      "memory: usage 65536kB, limit 131072kB, failcnt 116",
+      "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/t1,"
+      "task_memcg=/t1,task=python3,pid=30249,uid=0"};
+  EXPECT_EQ(find_out_of_memory(lines, 30249), (OutOfMemory{"/t1", 128U << 20U, 64U << 20U}));
+  EXPECT_EQ(describe(*find_out_of_memory(lines, 30249)),
+            "out of memory in cgroup /t1: limit 128.0 MiB, peak 64.0 MiB");
+  EXPECT_EQ(find_out_of_memory(lines, 3024), std::nullopt);
+}
+
+TEST(OutOfMemory, OfTheWholeHostHasNoLimit) {
+  const auto found = find_out_of_memory(
+      {"oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task=x,pid=5,uid=0"}, 5);
+  EXPECT_EQ(found, OutOfMemory{});
+}
 
 constexpr int kPid = 77;
 constexpr const char* kNoLog = "/nonexistent/kmsg";

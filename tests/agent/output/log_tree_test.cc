@@ -1,4 +1,6 @@
 // Log folders: real files, no processes.
+#include "agent/output/log_tree.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "agent/output/log_tree.h"
 #include "tests/agent/temporary_folder.h"
 
 namespace ddprun::agent {

@@ -1,4 +1,6 @@
-// Real processes: spawning, signalling, reaping, and ending everything below us.
+// Workers: spawning, signalling, reaping.
+#include "agent/processes/children.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
@@ -7,68 +9,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <csignal>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "agent/processes/children.h"
-#include "agent/processes/descendants.h"
+#include "tests/agent/processes/shell_workers.h"
 
 namespace ddprun::agent {
 namespace {
-
-// A pipe whose write end a worker gets as stdout; text() reads until every holder is gone.
-class Output {
- public:
-  Output() {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    reader_ = FileHandle(ends[0]);
-    writer_ = FileHandle(ends[1]);
-  }
-  FileHandle writer() { return std::move(writer_); }
-  std::string text() {
-    std::string all;
-    std::array<char, 4096> buffer;
-    for (ssize_t got = 0; (got = ::read(reader_.get(), buffer.data(), buffer.size())) > 0;)
-      all.append(buffer.data(), static_cast<std::size_t>(got));
-    return all;
-  }
-  // Blocks until one line has come: the worker is ready.
-  std::string line() {
-    std::string one;
-    for (char byte = 0; ::read(reader_.get(), &byte, 1) == 1 && byte != '\n';) one += byte;
-    return one;
-  }
-
- private:
-  FileHandle reader_;
-  FileHandle writer_;
-};
-
-SpawnSpec shell(int local_rank, const std::string& script) {
-  return {.local_rank = local_rank,
-          .file = "/bin/sh",
-          .argv = {"sh", "-c", script},
-          .env = {"PATH=/usr/bin:/bin", "X=y"}};
-}
-
-// Waits for a child's death without reaping it.
-void wait_for_a_death() {
-  siginfo_t info{};
-  ASSERT_EQ(::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
-}
-
-std::vector<WorkerExit> reap_all(Children& children) {
-  std::vector<WorkerExit> exits;
-  while (children.live() > 0) {
-    wait_for_a_death();
-    for (const WorkerExit& exit : children.reap()) exits.push_back(exit);
-  }
-  return exits;
-}
 
 TEST(Children, ReportsExitCodesAndSignals) {
   Children children({});
@@ -263,95 +213,6 @@ TEST(Children, DieWithTheAgent) {
   ::kill(agent, SIGKILL);
   EXPECT_EQ(output.text(), "");  // end of file: the worker is gone
   ::waitpid(agent, nullptr, 0);
-}
-
-class DescendantsTest : public testing::Test {
- protected:
-  void SetUp() override { ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0); }
-  void TearDown() override { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
-};
-
-TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
-  Children children({});
-  Output output;
-  const std::string gate = testing::TempDir() + "ddprun_gate_" + std::to_string(::getpid());
-  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
-  SpawnSpec spec = shell(0,
-                         "python3 -c '\n"
-                         "import os, signal\n"
-                         "def save(*_):\n"
-                         "    open(\"" +
-                             gate +
-                             "\").readline()\n"
-                             "    os.write(1, b\"saved\\n\")\n"
-                             "    os._exit(0)\n"
-                             "signal.signal(signal.SIGTERM, save)\n"
-                             "os.write(1, b\"ready\\n\")\n"
-                             "while True:\n"
-                             "    signal.pause()\n"
-                             "'; exit 5");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
-  EXPECT_EQ(output.line(), "ready");
-  children.ask_to_end(SIGTERM);
-  const FileHandle opened(::open(gate.c_str(), O_WRONLY | O_CLOEXEC));  // waits for its reader
-  wait_for_a_death();
-  EXPECT_TRUE(children.reap().empty());
-  EXPECT_EQ(children.live(), 1U);
-  EXPECT_EQ(::write(opened.get(), "go\n", 3), 3);
-  EXPECT_EQ(output.line(), "saved");
-  EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGTERM);
-  ::unlink(gate.c_str());
-}
-
-TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {
-  Children children({});
-  Output output;
-  SpawnSpec spec = shell(
-      0, "(setsid sh -c \"trap '' TERM HUP; (sleep 300 &) ; echo ready; sleep 300\" &) ; exit 0");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
-  EXPECT_EQ(output.line(), "ready");
-  reap_all(children);
-  EXPECT_TRUE(end_descendants().empty());
-  EXPECT_EQ(output.text(), "");
-  EXPECT_TRUE(descendants(::getpid()).empty());
-}
-
-// A child of a live worker, in a session of its own, changes its parent while the sweep reads the
-// lists.
-TEST_F(DescendantsTest, EndsWhatMovesUpWhileItLooks) {
-  for (int turn = 0; turn < 50; ++turn) {
-    Children children({});
-    Output output;
-    SpawnSpec spec = shell(0, "setsid sleep 300 & echo ready; sleep 300");
-    spec.out = output.writer();
-    ASSERT_TRUE(children.spawn(spec).has_value());
-    spec.out.close();
-    EXPECT_EQ(output.line(), "ready");
-    children.signal_groups(SIGKILL);
-    ASSERT_TRUE(end_descendants().empty()) << "turn " << turn;
-    EXPECT_EQ(output.text(), "");
-  }
-}
-
-TEST_F(DescendantsTest, EndsStoppedOnes) {
-  Children children({});
-  Output output;
-  SpawnSpec spec = shell(0, "setsid sh -c 'echo ready; kill -STOP $$; sleep 300' & exit 0");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
-  EXPECT_EQ(output.line(), "ready");
-  reap_all(children);
-  EXPECT_TRUE(end_descendants().empty());
-  EXPECT_EQ(output.text(), "");
-}
-
-TEST_F(DescendantsTest, HasNothingToDoWithoutChildren) {
-  EXPECT_TRUE(end_descendants(std::chrono::milliseconds(0)).empty());
 }
 
 }  // namespace

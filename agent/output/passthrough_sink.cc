@@ -1,12 +1,21 @@
-#include "agent/output/raw_lines.h"
+#include "agent/output/passthrough_sink.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "agent/output/console_text.h"
 #include "agent/output/line_splitter.h"
 
 namespace ddprun::agent {
+namespace {
 
-std::string RawLines::take(std::string_view bytes, Time now) {
+std::string_view end_of(std::string_view text) {
+  return text.substr(text.size() - std::min(text.size(), kTailBytes));
+}
+
+}  // namespace
+
+std::string LineJoiner::take(std::string_view bytes, Time now) {
   std::string out;
   const std::size_t whole = bytes.rfind('\n') + 1;  // 0: no line ends here
   if (whole > 0) {
@@ -22,17 +31,24 @@ std::string RawLines::take(std::string_view bytes, Time now) {
   return out;
 }
 
-std::string RawLines::time_passed(Time now) {
+std::string LineJoiner::time_passed(Time now) {
   return now < look_again_at() ? "" : std::exchange(held_, {});
 }
 
-std::string RawLines::finish() {
+std::string LineJoiner::finish() {
   in_long_line_ = false;
   return std::exchange(held_, {});
 }
 
-Time RawLines::look_again_at() const {
+Time LineJoiner::look_again_at() const {
   return held_.empty() ? Time::max() : held_since_ + kPartialLineWait;
 }
+
+void StderrTail::take(std::string_view bytes) {
+  kept_ += end_of(bytes);
+  if (kept_.size() >= 2 * kTailBytes) kept_.erase(0, kept_.size() - kTailBytes);
+}
+
+std::vector<std::string> StderrTail::lines() const { return last_lines(end_of(kept_), kTailLines); }
 
 }  // namespace ddprun::agent

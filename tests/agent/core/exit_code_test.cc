@@ -1,0 +1,34 @@
+// Which exit code an ending gets.
+#include "agent/core/exit_code.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun::agent {
+namespace {
+
+TEST(ExitCode, IsTorchrunsUnlessDetailsAreAskedFor) {
+  const rendezvous::Failure failed{.rank = 1, .exit_code = 7};
+  const rendezvous::Failure killed{.rank = 1, .exit_code = -9};
+  const ExitFacts plain{.workers_started = true};
+  const ExitFacts detailed{.detailed = true, .workers_started = true};
+  EXPECT_EQ(exit_code_of({.succeeded = true}, detailed), 0);
+  EXPECT_EQ(exit_code_of({.cause = failed}, plain), 1);
+  EXPECT_EQ(exit_code_of({.cause = failed}, detailed), 7);
+  EXPECT_EQ(exit_code_of({.cause = killed}, detailed), 137);
+  EXPECT_EQ(exit_code_of({.cause = failed},
+                         {.detailed = true, .workers_started = true, .max_restarts = 2}),
+            kExitBudgetSpent);
+  EXPECT_EQ(exit_code_of({.signal = SIGTERM}, plain), 1);
+  EXPECT_EQ(exit_code_of({.signal = SIGTERM}, {}), 143);
+  EXPECT_EQ(exit_code_of({.signal = SIGTERM, .cause = failed}, detailed), kExitPreempted);
+  EXPECT_EQ(exit_code_of({.session_error = Error(ErrorCode::kTimedOut, "x")}, detailed),
+            kExitRendezvousFailed);
+  EXPECT_EQ(exit_code_of({.launcher_failed = true, .cause = rendezvous::Failure{}}, detailed),
+            kExitLauncherFailed);
+  EXPECT_EQ(exit_code_of({.cause = rendezvous::Failure{}}, detailed), 1);
+}
+
+}  // namespace
+}  // namespace ddprun::agent
