@@ -30,16 +30,17 @@ void read_log_level(ParseContext& context) {
   const auto text = context.env("LOGLEVEL");
   if (!text) return;
   using log::Level;
-  struct Word {
+  struct LevelName {
     std::string_view name;
     Level level;
   };
-  constexpr std::array words = {Word{"NOTSET", Level::kDebug}, Word{"DEBUG", Level::kDebug},
-                                Word{"INFO", Level::kInfo},    Word{"WARNING", Level::kWarning},
-                                Word{"WARN", Level::kWarning}, Word{"ERROR", Level::kError},
-                                Word{"FATAL", Level::kError},  Word{"CRITICAL", Level::kError}};
+  constexpr std::array words = {
+      LevelName{"NOTSET", Level::kDebug}, LevelName{"DEBUG", Level::kDebug},
+      LevelName{"INFO", Level::kInfo},    LevelName{"WARNING", Level::kWarning},
+      LevelName{"WARN", Level::kWarning}, LevelName{"ERROR", Level::kError},
+      LevelName{"FATAL", Level::kError},  LevelName{"CRITICAL", Level::kError}};
   const auto* word = std::find_if(words.begin(), words.end(),
-                                  [&text](const Word& known) { return known.name == *text; });
+                                  [&text](const LevelName& known) { return known.name == *text; });
   if (word == words.end()) {
     context.fail(1, fmt::format("LOGLEVEL={}", *text),
                  "expected DEBUG, INFO, WARNING, ERROR or CRITICAL");

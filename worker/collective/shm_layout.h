@@ -16,8 +16,8 @@ namespace ddprun::worker {
 inline constexpr std::size_t kLineBytes = 128;
 
 // A counter that one rank moves forward and others wait for, on lines of its own. Zero-filled
-// memory is a valid Word.
-struct alignas(kLineBytes) Word {
+// memory is a valid Counter.
+struct alignas(kLineBytes) Counter {
   std::atomic<std::uint32_t> value;
   // Processes inside futex_wait: the mover calls the kernel only for them.
   std::atomic<std::uint32_t> sleepers;
@@ -56,10 +56,10 @@ inline constexpr std::size_t kStagingBytes = Collective::kGatherBytesMax;
 inline constexpr std::uint32_t kStagingSlots = 2;
 
 struct RankArea {
-  Word launched;  // sums started by this rank
-  Word summed;    // sums whose chunk this rank has added and stored
-  Word posted;    // gathers, barriers and pieces of broadcasts this rank has put into staging
-  Word taken;     // … this rank has read from everybody it needs
+  Counter launched;  // sums started by this rank
+  Counter summed;    // sums whose chunk this rank has added and stored
+  Counter posted;    // gathers, barriers and pieces of broadcasts this rank has put into staging
+  Counter taken;     // … this rank has read from everybody it needs
   std::atomic<std::int32_t> pid;
   std::array<SumSlot, kSumSlots> sums;
   std::array<PostSlot, kStagingSlots> posts;

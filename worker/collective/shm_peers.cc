@@ -26,22 +26,22 @@ constexpr std::uint32_t kAbortPublished = 2;
 // Between two looks at the clock, which costs about as much as that.
 constexpr int kPausesPerLook = 8;
 
-std::uint32_t* address(std::atomic<std::uint32_t>& word) {
-  return reinterpret_cast<std::uint32_t*>(&word);
+std::uint32_t* address(std::atomic<std::uint32_t>& counter) {
+  return reinterpret_cast<std::uint32_t*>(&counter);
 }
 
 // Ends after `limit`, by a wake, by a signal, or for no reason: the caller looks for itself. Shared
 // between processes: no FUTEX_PRIVATE_FLAG.
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
+void futex_wait(std::atomic<std::uint32_t>& counter, std::uint32_t seen,
                 std::chrono::nanoseconds limit) {
   const auto nanoseconds = std::max<std::int64_t>(limit.count(), 0);
   const timespec timeout{.tv_sec = nanoseconds / 1'000'000'000,
                          .tv_nsec = nanoseconds % 1'000'000'000};
-  ::syscall(SYS_futex, address(word), FUTEX_WAIT, seen, &timeout, nullptr, 0);
+  ::syscall(SYS_futex, address(counter), FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 
-void futex_wake(std::atomic<std::uint32_t>& word) {
-  ::syscall(SYS_futex, address(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void futex_wake(std::atomic<std::uint32_t>& counter) {
+  ::syscall(SYS_futex, address(counter), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 int usable_cores() {
@@ -51,11 +51,11 @@ int usable_cores() {
 
 }  // namespace
 
-void advance(Word& word, std::uint32_t value) {
+void advance(Counter& counter, std::uint32_t value) {
   // Sequentially consistent against the sleeper, who counts itself first and looks at the value
   // second: one of the two sees the other.
-  word.value.store(value, std::memory_order_seq_cst);
-  if (word.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(word.value);
+  counter.value.store(value, std::memory_order_seq_cst);
+  if (counter.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(counter.value);
 }
 
 ShmPeers::ShmPeers(ShmSegment control, const Options& options)
@@ -75,20 +75,20 @@ ShmPeers::~ShmPeers() {
   }
 }
 
-bool ShmPeers::all_reached(Word RankArea::*word, std::uint32_t target) const {
+bool ShmPeers::all_reached(Counter RankArea::*counter, std::uint32_t target) const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
-    if (!reached((area(peer).*word).value.load(std::memory_order_acquire), target)) return false;
+    if (!reached((area(peer).*counter).value.load(std::memory_order_acquire), target)) return false;
   }
   return true;
 }
 
-void ShmPeers::wait_for_all(Word RankArea::*word, std::uint32_t target, const char* doing) {
-  for (std::size_t peer = 0; peer < ranks(); ++peer) wait_for(peer, word, target, doing);
+void ShmPeers::wait_for_all(Counter RankArea::*counter, std::uint32_t target, const char* doing) {
+  for (std::size_t peer = 0; peer < ranks(); ++peer) wait_for(peer, counter, target, doing);
 }
 
-void ShmPeers::wait_for(std::size_t peer, Word RankArea::*word, std::uint32_t target,
+void ShmPeers::wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target,
                         const char* doing) {
-  Word& awaited = area(peer).*word;
+  Counter& awaited = area(peer).*counter;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
   if (worth_spinning() && spin(awaited, target)) return;
   auto now = Clock::now();
@@ -106,9 +106,9 @@ void ShmPeers::wait_for(std::size_t peer, Word RankArea::*word, std::uint32_t ta
 }
 
 // A slice has passed without the value: is there still hope?
-void ShmPeers::check_peer(std::size_t peer, const Word& awaited, std::uint32_t target,
+void ShmPeers::check_peer(std::size_t peer, const Counter& awaited, std::uint32_t target,
                           const Wait& wait) {
-  // Death first, the word second: what a peer did before it died counts.
+  // Death first, the counter second: what a peer did before it died counts.
   const bool dead = died(peer);
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
   if (dead) {
@@ -127,11 +127,11 @@ bool ShmPeers::worth_spinning() {
   return ++unspun_ % kSpinProbe == 0;
 }
 
-bool ShmPeers::spin(const Word& word, std::uint32_t target) {
+bool ShmPeers::spin(const Counter& counter, std::uint32_t target) {
   const auto end = Clock::now() + kSpin;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
-      if (reached(word.value.load(std::memory_order_acquire), target)) {
+      if (reached(counter.value.load(std::memory_order_acquire), target)) {
         vain_spins_ = 0;
         return true;
       }
@@ -142,12 +142,12 @@ bool ShmPeers::spin(const Word& word, std::uint32_t target) {
   return false;
 }
 
-void ShmPeers::sleep(Word& word, std::uint32_t target, std::chrono::nanoseconds limit) const {
-  word.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const std::uint32_t seen = word.value.load(std::memory_order_seq_cst);
+void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const {
+  counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t seen = counter.value.load(std::memory_order_seq_cst);
   const bool aborted = view_.header().aborted.load(std::memory_order_seq_cst) != 0;
-  if (!reached(seen, target) && !aborted) futex_wait(word.value, seen, limit);
-  word.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  if (!reached(seen, target) && !aborted) futex_wait(counter.value, seen, limit);
+  counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 bool ShmPeers::died(std::size_t peer) {
@@ -187,8 +187,8 @@ void ShmPeers::abort(const std::string& why) {
 void ShmPeers::wake_everybody() const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     RankArea& woken = area(peer);
-    for (Word* word : {&woken.launched, &woken.summed, &woken.posted, &woken.taken}) {
-      futex_wake(word->value);
+    for (Counter* counter : {&woken.launched, &woken.summed, &woken.posted, &woken.taken}) {
+      futex_wake(counter->value);
     }
   }
 }

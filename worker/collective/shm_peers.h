@@ -29,9 +29,9 @@ inline constexpr std::chrono::nanoseconds kSpin{20'000};
 inline constexpr unsigned kVainSpinsMax = 2;
 inline constexpr unsigned kSpinProbe = 64;
 
-// Sets `word` to `value` and wakes who sleeps on it. Everything written before is visible to who
+// Sets `counter` to `value` and wakes who sleeps on it. Everything written before is visible to who
 // sees the value.
-void advance(Word& word, std::uint32_t value);
+void advance(Counter& counter, std::uint32_t value);
 
 class ShmPeers {
  public:
@@ -58,13 +58,14 @@ class ShmPeers {
   }
   ShmSegment& control() { return control_; }
 
-  // Whether `word` of every rank has reached `target`; does not wait.
-  bool all_reached(Word RankArea::*word, std::uint32_t target) const;
+  // Whether `counter` of every rank has reached `target`; does not wait.
+  bool all_reached(Counter RankArea::*counter, std::uint32_t target) const;
 
   // Waits for one rank or for all. `doing` completes "rank 0: <doing>: rank 1 …". Throws
   // CollectiveError.
-  void wait_for(std::size_t peer, Word RankArea::*word, std::uint32_t target, const char* doing);
-  void wait_for_all(Word RankArea::*word, std::uint32_t target, const char* doing);
+  void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target,
+                const char* doing);
+  void wait_for_all(Counter RankArea::*counter, std::uint32_t target, const char* doing);
 
   // Ends the collective for all ranks: whoever waits or will wait throws with this reason. Throws
   // CollectiveError here.
@@ -72,13 +73,13 @@ class ShmPeers {
 
  private:
   bool worth_spinning();
-  bool spin(const Word& word, std::uint32_t target);
-  void sleep(Word& word, std::uint32_t target, std::chrono::nanoseconds limit) const;
+  bool spin(const Counter& counter, std::uint32_t target);
+  void sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const;
   struct Wait {
     const char* doing;
     std::chrono::steady_clock::time_point deadline;
   };
-  void check_peer(std::size_t peer, const Word& awaited, std::uint32_t target, const Wait& wait);
+  void check_peer(std::size_t peer, const Counter& awaited, std::uint32_t target, const Wait& wait);
   bool died(std::size_t peer);
   void throw_if_aborted() const;
   void wake_everybody() const;

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Names that the vocabulary of docs/architecture.md has given up are nowhere any more."""
+
+import re
+import subprocess
+import unittest
+
+from sources import ROOT, run_tests
+
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+def vocabulary():
+    """The table's rows: [word, meaning, names given up]."""
+    section = PAGE.read_text().partition("\n## Words\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    return [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
+
+
+def retired():
+    return [name for row in vocabulary() for name in re.findall(r"`(\w+)`", row[2])]
+
+
+def tracked_texts():
+    """Path -> text of every file of the project, the table itself left out."""
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    texts = {}
+    for name in names:
+        try:
+            texts[name] = (ROOT / name).read_text()
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+    texts["docs/architecture.md"] = PAGE.read_text().replace(PAGE.read_text().partition("\n## Words\n")[2].partition("\n## ")[0], "")
+    return texts
+
+
+class Vocabulary(unittest.TestCase):
+    def test_every_row_has_a_word_and_its_meaning(self):
+        rows = vocabulary()
+        self.assertGreater(len(rows), 20)
+        for row in rows:
+            self.assertEqual(len(row), 3, row)
+            self.assertTrue(row[0] and row[1], row)
+        words = [row[0] for row in rows]
+        self.assertEqual(len(words), len(set(words)), "one row a word")
+
+    def test_no_name_that_was_given_up_is_left(self):
+        names = retired()
+        self.assertGreater(len(names), 20)
+        pattern = re.compile(r"(?<!\w)(" + "|".join(names) + r")(?!\w)")
+        found = [f"{path}: {match}" for path, text in tracked_texts().items() for match in pattern.findall(text)]
+        self.assertEqual(found, [])
+
+
+if __name__ == "__main__":
+    run_tests()
