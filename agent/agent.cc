@@ -7,185 +7,187 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "agent/core/exit_code.h"
-#include "agent/core/worker_variables.h"
+#include "agent/core/lifecycle.h"
+#include "agent/monitors/monitors.h"
 #include "agent/network/addresses.h"
+#include "agent/network/node_services.h"
+#include "agent/outside_events.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
+#include "agent/report/events.h"
+#include "agent/report/reporter.h"
+#include "agent/worker_group.h"
+#include "proto/alarm.h"
 #include "proto/log.h"
-#include "store/descriptors.h"
 
 namespace ddprun::agent {
 namespace {
 
-// Blocks the loop, so it must end well before the rendezvous takes our silence for death
-// (rendezvous/service.h).
+// Blocks the loop, so it must end well before the rendezvous takes our silence for death.
 constexpr std::chrono::milliseconds kSweepBetweenRounds{1000};
 static_assert(kSweepBetweenRounds < rendezvous::kBeatEvery * (rendezvous::kSilenceTicks - 1));
 
-}  // namespace
+class Agent {
+ public:
+  Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start);
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  ~Agent() = default;
+
+  // `temporary_folder` is the guardian's note (guardian.h).
+  int run(char* temporary_folder);
+
+ private:
+  asio::awaitable<void> begin(char* temporary_folder);
+  Result<void> prepare(char* temporary_folder);
+  asio::awaitable<void> end();
+
+  void children_died();
+  void stop_requested(int signo);
+  void told(const rendezvous::HostMessage& message);
+  void worker_is_stuck(pid_t pid);
+  void guardian_died();
+
+  void perform(const Actions& actions);
+  void perform(const JoinRound& action);
+  void perform(const StartWorkers& action);
+  void perform(const SignalWorkers& action);
+  void perform(const SignalShells& action);
+  void perform(const KillWorkers& action);
+  void perform(const ReportFailure& action);
+  void perform(const ReportSuccess& action);
+  void perform(const LeaveJob& action);
+  void perform(const Finish& action);
+
+  void start_worker(int local_rank);
+  void give_up(const std::string& why);
+  rendezvous::NodeSpec node_spec(const StoreAddress& store) const;
+
+  asio::io_context& loop_;
+  const AgentConfig config_;
+  const std::string hostname_;
+  Lifecycle lifecycle_;
+  Consoles consoles_;
+  WorkerGroup workers_;
+  Reporter reporter_;
+  OutsideEvents events_;
+  Alarm alarm_;
+  Monitors monitors_;
+  int exit_code_ = 1;
+  std::unique_ptr<NodeServices> services_;  // last: it calls told(), which needs all of the above
+};
 
 Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start)
     : loop_(loop),
       config_(std::move(config)),
       hostname_(host_name()),
-      node_id_(fmt::format("{}-{}-{}", hostname_, ::getpid(), config_.job_cookie)),
       lifecycle_({.grace = config_.grace,
                   .worker_count = config_.worker_count,
                   .max_restarts = config_.restarts.max_restarts,
                   .detailed_exit_codes = config_.detailed_exit_codes,
                   .hostname = hostname_}),
-      children_(start.ignored_signals),
-      files_(config_, logs_, pipes_, consoles_, hostname_),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO),
-      pipes_(loop),
-      autopsy_(config_, files_),
-      containment_(config_.job_cookie),
-      child_signal_(loop, SIGCHLD),
-      user_signals_(loop),
-      guardian_pipe_(loop, start.closed_when_guardian_dies),
-      temporary_folder_(start.temporary_folder),
-      timer_(loop),
-      waiting_timer_(loop),
-      notices_(config_.quiet, ::isatty(STDERR_FILENO) == 1),
-      started_(now()) {
+      workers_(loop, config_, consoles_, hostname_, start.ignored_signals),
+      reporter_(loop, {config_, lifecycle_, workers_.files(), consoles_}, hostname_),
+      events_(loop, config_.signals, start),
+      alarm_(loop, [this] { perform(lifecycle_.time_passed(now())); }) {
   consoles_.take_log();
-  children_.give_workers(store::raise_descriptor_limit());
-  watch_signals(start.ignored_signals);
 }
 
-// What was ignored when ddprun was started (nohup) stays so.
-void Agent::watch_signals(const std::vector<int>& ignored) {
-  for (const int signo : handled_signals(config_.signals)) {
-    boost::system::error_code not_ours;  // SIGKILL and SIGSTOP are nobody's to handle
-    const bool stays_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end();
-    if (!stays_ignored) user_signals_.add(signo, not_ours);
-  }
-}
-
-int Agent::run() {
-  wait_for_child();
-  wait_for_signal();
-  wait_for_guardian();
-  unblock_signals(handled_signals(config_.signals));
-  spawn(loop_, "agent start", start());
+int Agent::run(char* temporary_folder) {
+  events_.listen({.child_died = [this] { children_died(); },
+                  .stop_requested = [this](int signo) { stop_requested(signo); },
+                  .message = [this](int signo) { workers_.children().signal_leaders(signo); },
+                  .guardian_died = [this] { guardian_died(); }});
+  unblock_signals(config_.signals);
+  spawn(loop_, "agent begin", begin(temporary_folder));
   loop_.run();
+  // From here on nobody listens: a signal that comes now must not kill us with another exit code.
+  block_signals(config_.signals);
   return exit_code_;
 }
 
 // Everything that can be refused before the rendezvous is asked.
-Result<void> Agent::prepare() {
-  if (auto checked = autopsy_.check(); !checked) return checked.error();
-  auto logs = LogTree::make(config_.log_dir, config_.rendezvous.run_id);
-  if (!logs) return logs.error();
-  logs_ = std::move(*logs);
-  const std::string& temporary = logs_.temporary_root();
-  if (temporary_folder_ != nullptr && temporary.size() < kNoteBytes)
-    std::memcpy(temporary_folder_, temporary.c_str(), temporary.size() + 1);
+Result<void> Agent::prepare(char* temporary_folder) {
+  if (auto checked = reporter_.check(); !checked) return checked.error();
+  if (auto opened = workers_.open_logs(); !opened) return opened.error();
+  const std::string& temporary = workers_.logs().temporary_root();
+  if (temporary_folder != nullptr && temporary.size() < kNoteBytes)
+    std::memcpy(temporary_folder, temporary.c_str(), temporary.size() + 1);
   return monitors_.begin(loop_, config_.watch,
-                         {.workers = [this] { return children_.pids(); },
-                          .stuck = [this](pid_t pid) { give_up_on(pid); },
+                         {.workers = [this] { return workers_.children().pids(); },
+                          .stuck = [this](pid_t pid) { worker_is_stuck(pid); },
                           .state = [this] { return health_line(lifecycle_); }});
 }
 
-asio::awaitable<void> Agent::start() {
-  if (const auto prepared = prepare(); !prepared) {
-    perform(
-        lifecycle_.give_up({.hostname = hostname_, .message = prepared.error().message()}, now()));
+asio::awaitable<void> Agent::begin(char* temporary_folder) {
+  if (const auto prepared = prepare(temporary_folder); !prepared) {
+    give_up(prepared.error().message());
     co_return;
   }
   services_ = std::make_unique<NodeServices>(loop_, config_.rendezvous);
   const auto opened =
-      co_await services_->open([this](const rendezvous::HostMessage& message) { handle(message); });
+      co_await services_->open([this](const rendezvous::HostMessage& message) { told(message); });
   if (lifecycle_.phase() == Phase::kDone) co_return;  // a signal was faster
-  if (!opened) {
+  if (opened) {
+    perform(lifecycle_.start());
+  } else if (opened.error().code() == ErrorCode::kNotFound) {
     // A host that is not known is the rendezvous' failure; a port that cannot be had is ours.
-    const Error& why = opened.error();
-    perform(why.code() == ErrorCode::kNotFound
-                ? lifecycle_.session_lost({why}, now())
-                : lifecycle_.give_up({.hostname = hostname_, .message = why.message()}, now()));
-    co_return;
+    perform(lifecycle_.session_lost({opened.error()}, now()));
+  } else {
+    give_up(opened.error().message());
   }
-  perform(lifecycle_.start());
 }
 
 // ---- what happens ----
 
-void Agent::wait_for_child() {
-  child_signal_.async_wait([this](boost::system::error_code cancelled, int) {
-    if (cancelled) return;
-    wait_for_child();  // first: a child that dies while we reap raises the next one
-    reap();
-  });
-}
-
-void Agent::wait_for_signal() {
-  user_signals_.async_wait([this](boost::system::error_code cancelled, int signo) {
-    if (cancelled) return;
-    wait_for_signal();
-    handle_signal(signo);
-  });
-}
-
-// Nobody ever writes to this pipe: readable means that its other end is closed.
-void Agent::wait_for_guardian() {
-  guardian_pipe_.async_wait(asio::posix::stream_descriptor::wait_read,
-                            [this](boost::system::error_code cancelled) {
-                              if (!cancelled) die_without_guardian();
-                            });
-}
-
-void Agent::handle_signal(int received) {
-  const SignalMeaning meaning = meaning_of(config_.signals, received);
-  if (meaning.is_message) {
-    children_.signal_leaders(meaning.signo);
-  } else if (lifecycle_.phase() == Phase::kDone) {
-    consoles_.stop_waiting();
-  } else {
-    perform(lifecycle_.stop_requested(meaning.signo, now()));
-  }
-}
-
-void Agent::handle(const rendezvous::HostMessage& message) {
-  if (lifecycle_.phase() == Phase::kDone) return;
-  const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
-  if (broken != nullptr && broken->round == lifecycle_.round().number) tell_restart(broken->cause);
-  perform(lifecycle_.told(message, now()));
-}
-
-void Agent::reap() {
+void Agent::children_died() {
   if (lifecycle_.phase() == Phase::kDone) return;  // who is left now is the sweep's
-  const std::vector<WorkerExit> exits = children_.reap();
+  const std::vector<WorkerExit> exits = workers_.children().reap();
   for (const WorkerExit& exit : exits) {
-    if (exit.failed()) {
-      log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
-                            exit.exit_code, exit.local_rank, exit.pid, config_.entry));
-    }
     monitors_.forget(exit.pid);
-    tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
+    reporter_.worker_ended(exit);
   }
   if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
 }
 
+void Agent::stop_requested(int signo) {
+  if (lifecycle_.phase() == Phase::kDone) {
+    consoles_.stop_waiting();
+  } else {
+    perform(lifecycle_.stop_requested(signo, now()));
+  }
+}
+
+void Agent::told(const rendezvous::HostMessage& message) {
+  if (lifecycle_.phase() == Phase::kDone) return;
+  const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
+  if (broken != nullptr && broken->round == lifecycle_.round().number)
+    reporter_.restarting(broken->cause);
+  perform(lifecycle_.told(message, now()));
+}
+
 // A worker that no signal ends.
-void Agent::give_up_on(pid_t pid) {
-  const int local_rank = children_.local_rank(pid);
-  const std::string why = fmt::format(
+void Agent::worker_is_stuck(pid_t pid) {
+  const int local_rank = workers_.children().local_rank(pid);
+  give_up(fmt::format(
       "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in the "
       "kernel's {}; it may hold a device, so the job is not restarted",
       lifecycle_.own_seat().first_rank + local_rank, local_rank, pid, hostname_,
-      std::chrono::duration<double>(config_.watch.most_sleep).count(), wait_channel(pid));
-  perform(lifecycle_.give_up({.hostname = hostname_, .message = why}, now()));
+      std::chrono::duration<double>(config_.watch.most_sleep).count(), wait_channel(pid)));
 }
 
-// The guardian was killed: nothing may survive us, and nobody waits for a report.
-void Agent::die_without_guardian() {
-  children_.signal_groups(SIGKILL);
-  containment_.end_attempt(kSweepLimit);
+// It was killed: nothing may survive us, and nobody waits for a report.
+void Agent::guardian_died() {
+  workers_.children().signal_groups(SIGKILL);
+  workers_.end_attempt(kSweepLimit);
   monitors_.end();
-  logs_.clean_up(true);
+  workers_.remove_logs(true);
   exit_code_ = kExitSignalBase + SIGKILL;
   loop_.stop();
 }
@@ -196,42 +198,38 @@ void Agent::perform(const Actions& actions) {
   for (const Action& action : actions) {
     std::visit([this](const auto& one) { perform(one); }, action);
   }
-  set_timer();
+  alarm_.set(lifecycle_.look_again_at());
 }
 
 void Agent::perform(const JoinRound& /*action*/) {
-  sweep(kSweepBetweenRounds);
+  // Nothing of the attempt that ended may reach the next one.
+  workers_.end_attempt(kSweepBetweenRounds);
   const auto store = services_->prepare_store();
-  if (!store) {
-    perform(lifecycle_.give_up({.hostname = hostname_, .message = store.error().message()}, now()));
-    return;
-  }
-  tell(EventState::kRendezvous);
-  joining_since_ = now();
-  show_waiting();
-  services_->session().join({.node_id = node_id_,
-                             .hostname = hostname_,
-                             .local_world_size = config_.worker_count,
-                             .role = config_.role,
-                             .node_rank = config_.rendezvous.kind == RendezvousPlan::Kind::kStatic
-                                              ? config_.rendezvous.node_rank
-                                              : -1,
-                             .store_address = store->host,
-                             .store_port = store->port,
-                             .max_restarts = config_.restarts.max_restarts,
-                             .restart_window = config_.restarts.window,
-                             .backoff = config_.restarts.backoff,
-                             .backoff_max = config_.restarts.backoff_max});
+  if (!store) return give_up(store.error().message());
+  reporter_.joining();
+  services_->session().join(node_spec(*store));
+}
+
+rendezvous::NodeSpec Agent::node_spec(const StoreAddress& store) const {
+  const RendezvousPlan& plan = config_.rendezvous;
+  const RestartPlan& restarts = config_.restarts;
+  return {.node_id = fmt::format("{}-{}-{}", hostname_, ::getpid(), config_.job_cookie),
+          .hostname = hostname_,
+          .local_world_size = config_.worker_count,
+          .role = config_.role,
+          .node_rank = plan.kind == RendezvousPlan::Kind::kStatic ? plan.node_rank : -1,
+          .store_address = store.host,
+          .store_port = store.port,
+          .max_restarts = restarts.max_restarts,
+          .restart_window = restarts.window,
+          .backoff = restarts.backoff,
+          .backoff_max = restarts.backoff_max};
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {
-  waiting_timer_.cancel();
-  say(notices_.waited() + notices_.started(lifecycle_.round(), logs_.job_folder()));
-  tell(EventState::kAssignRanks);
+  reporter_.attempt_begins(workers_.logs().job_folder());
   if (lifecycle_.seat() == 0) services_->serve_store();
-  tell(EventState::kStart);
-  autopsy_.attempt_started();
-  children_.use_cgroup(containment_.begin_attempt());
+  workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
 }
@@ -239,8 +237,10 @@ void Agent::perform(const StartWorkers& /*action*/) {
 // A worker that cannot even be forked counts as one that ended: the lifecycle stops its siblings
 // and asks for a restart.
 void Agent::start_worker(int local_rank) {
-  const auto spec = spawn_spec(local_rank);
-  const auto pid = spec ? children_.spawn(*spec) : Result<pid_t>(spec.error());
+  const auto pid = workers_.start(lifecycle_.round(), local_rank,
+                                  {.seat = lifecycle_.seat(),
+                                   .interface = services_->interface_towards_peers(),
+                                   .timer_file = monitors_.timer_file()});
   if (pid) return;
   log::error(pid.error().message());
   asio::post(loop_, [this, local_rank, why = pid.error().message()] {
@@ -249,32 +249,16 @@ void Agent::start_worker(int local_rank) {
   });
 }
 
-Result<SpawnSpec> Agent::spawn_spec(int local_rank) {
-  auto files = files_.open({.attempt = lifecycle_.round().restart_count,
-                            .local_rank = local_rank,
-                            .rank = lifecycle_.own_seat().first_rank + local_rank});
-  if (!files) return files.error();
-  const WorkerProgram program = config_.command(local_rank);
-  SpawnSpec spec{.local_rank = local_rank,
-                 .file = program.file,
-                 .argv = program.argv,
-                 .env = worker_variables(config_, lifecycle_.round(), local_rank,
-                                         {.seat = lifecycle_.seat(),
-                                          .error_file = files->error_file,
-                                          .interface = services_->interface_towards_peers(),
-                                          .timer_file = monitors_.timer_file()})};
-  spec.out = std::move(files->out);
-  spec.err = std::move(files->err);
-  return spec;
+void Agent::perform(const SignalWorkers& action) { workers_.children().ask_to_end(action.signo); }
+
+void Agent::perform(const SignalShells& action) {
+  workers_.children().ask_shells_again(action.signo);
 }
 
-void Agent::perform(const SignalWorkers& action) { children_.ask_to_end(action.signo); }
-
-void Agent::perform(const SignalShells& action) { children_.ask_shells_again(action.signo); }
-
 void Agent::perform(const KillWorkers& /*action*/) {
-  children_.signal_groups(SIGKILL);
-  asio::post(loop_, [this] { reap(); });  // workers that were dead already, kept for their groups
+  workers_.children().signal_groups(SIGKILL);
+  // Workers that were dead already, and were kept for what lived in their groups.
+  asio::post(loop_, [this] { children_died(); });
 }
 
 void Agent::perform(const ReportFailure& action) {
@@ -290,12 +274,9 @@ void Agent::perform(const LeaveJob& action) {
 }
 
 void Agent::perform(const Finish& action) {
-  waiting_timer_.cancel();
-  say(notices_.waited());
-  sweep(kSweepLimit);
+  workers_.end_attempt(kSweepLimit);
   exit_code_ = action.exit_code;
-  tell(lifecycle_.ending().succeeded ? EventState::kSucceeded : EventState::kFailed);
-  tell_ending(action.exit_code);
+  reporter_.job_ended(action.exit_code);
   spawn(loop_, "agent end", end());
 }
 
@@ -305,42 +286,28 @@ asio::awaitable<void> Agent::end() {
   co_await consoles_.flush();
   const bool asked_for_files = std::any_of(config_.streams.begin(), config_.streams.end(),
                                            std::mem_fn(&StreamPlan::has_files));
-  logs_.clean_up(asked_for_files || exit_code_ != 0);
+  workers_.remove_logs(asked_for_files || exit_code_ != 0);
   monitors_.end();
   loop_.stop();
 }
 
-// Nothing of the attempt that ended may reach the next one, or stay when there is none.
-void Agent::sweep(std::chrono::milliseconds limit) {
-  containment_.end_attempt(limit);
-  pipes_.drain();
+// Something outside the workers makes going on impossible.
+void Agent::give_up(const std::string& why) {
+  perform(lifecycle_.give_up({.hostname = hostname_, .message = why}, now()));
 }
 
-void Agent::set_timer() {
-  const Time wanted = lifecycle_.look_again_at();
-  if (wanted == timer_at_) return;
-  timer_at_ = wanted;
-  if (wanted == Time::max()) {
-    timer_.cancel();
-    return;
-  }
-  timer_.expires_at(wanted);
-  timer_.async_wait([this](boost::system::error_code cancelled) {
-    if (cancelled) return;
-    timer_at_ = Time::max();
-    perform(lifecycle_.time_passed(now()));
-  });
-}
+}  // namespace
 
 int run_agent(AgentConfig config, const AgentStart& start) {
-  ::signal(SIGPIPE,
-           SIG_IGN);  // a console nobody reads must not end the job; workers get the default back
-  ::signal(SIGXFSZ, SIG_IGN);  // nor must a log file that may not grow (ulimit -f)
+  // A console that nobody reads must not end the job; workers get the default back.
+  ::signal(SIGPIPE, SIG_IGN);
+  // Nor must a log file that may not grow (ulimit -f).
+  ::signal(SIGXFSZ, SIG_IGN);
   // Never destroyed: that would wait for a name look-up still under way, and this process ends with
   // the agent anyway.
   auto* loop = new asio::io_context(1);
   Agent agent(*loop, std::move(config), start);
-  return agent.run();
+  return agent.run(start.temporary_folder);
 }
 
 }  // namespace ddprun::agent

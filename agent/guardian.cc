@@ -7,10 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <set>
 #include <utility>
 
@@ -26,42 +29,93 @@
 namespace ddprun::agent {
 namespace {
 
-// What the guardian passes on to the agent. SIGTSTP, SIGTTIN and SIGTTOU keep their meaning: a
-// stopped guardian does not stop the job, as a stopped torchrun does not.
-constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+using Clock = std::chrono::steady_clock;
 
 constexpr int kSweeperPatienceMs = 200;
+static_assert(kAgentLimit > kKillLimit + kSweepLimit, "an agent that works must not be killed");
 
-sigset_t watched_signals(const std::vector<int>& job_signals) {
+// SIGTSTP, SIGTTIN and SIGTTOU keep their meaning: a stopped guardian does not stop the job, as a
+// stopped torchrun does not.
+sigset_t watched_signals(const SignalPlan& plan) {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int signo : kForwarded) ::sigaddset(&set, signo);
-  for (const int signo : job_signals) ::sigaddset(&set, signo);
+  for (const int signo : handled_signals(plan)) ::sigaddset(&set, signo);
   ::sigaddset(&set, SIGCHLD);
   return set;
 }
 
-// Reaps; true once the agent is among the dead, its status in `status`.
-bool agent_is_dead(pid_t agent, int& status) {
-  int child_status = 0;
-  for (pid_t dead = 0; (dead = ::waitpid(-1, &child_status, WNOHANG)) > 0;) {
-    if (dead == agent) {
-      status = child_status;
-      return true;
-    }
+// The agent as the guardian sees it: signals go to it, and one that does not end is ended.
+class WatchedAgent {
+ public:
+  // `pipe`: the write end of what the agent reads. It must not block: a stopped agent reads nothing.
+  WatchedAgent(pid_t pid, int pipe, const SignalPlan& plan) : pid_(pid), pipe_(pipe), plan_(plan) {}
+
+  // Passes signals on until the agent is dead, or until it has outlived its limit. Its wait status.
+  int wait_for_end(const std::vector<int>& ignored);
+
+ private:
+  bool reap();
+  void pass_on(int signo);
+  int next_signal(const sigset_t& watched) const;
+
+  const pid_t pid_;
+  const int pipe_;
+  const SignalPlan& plan_;
+  int requests_ = 0;
+  Clock::time_point kill_at_ = Clock::time_point::max();
+  int status_ = 0;
+};
+
+// True once the agent is among the dead.
+bool WatchedAgent::reap() {
+  int status = 0;
+  for (pid_t dead = 0; (dead = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    if (dead != pid_) continue;
+    status_ = status;
+    return true;
   }
   return false;
 }
 
-// Waits for the agent's end and passes signals on; its wait status.
-int watch(pid_t agent, const sigset_t& watched) {
-  int status = 0;
-  while (!agent_is_dead(agent, status)) {
-    siginfo_t info{};
-    const int signo = ::sigwaitinfo(&watched, &info);
-    if (signo > 0 && signo != SIGCHLD) ::kill(agent, signo);
+// Not by kill(): the agent could not tell whether the signal is the guardian's or was sent to every
+// process of the job (agent/core/stop_requests.h). A stopped agent is continued so that it can act.
+void WatchedAgent::pass_on(int signo) {
+  const auto byte = static_cast<unsigned char>(signo);
+  [[maybe_unused]] const auto written = ::write(pipe_, &byte, sizeof(byte));
+  if (meaning_of(plan_, signo).is_message) return;
+  ::kill(pid_, SIGCONT);
+  if (++requests_ == 2) kill_at_ = Clock::now() + kAgentLimit;
+}
+
+// -1: none came before kill_at_.
+int WatchedAgent::next_signal(const sigset_t& watched) const {
+  siginfo_t info{};
+  if (kill_at_ == Clock::time_point::max()) return ::sigwaitinfo(&watched, &info);
+  const auto left = std::max(kill_at_ - Clock::now(), Clock::duration::zero());
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+  const timespec limit{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
+  return ::sigtimedwait(&watched, &info, &limit);
+}
+
+int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
+  const sigset_t watched = watched_signals(plan_);
+  while (!reap()) {
+    const int signo = next_signal(watched);
+    const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end();
+    if (signo > 0 && signo != SIGCHLD && !is_ignored) pass_on(signo);
+    if (Clock::now() < kill_at_) continue;
+    std::fprintf(stderr,
+                 "ddprun: the agent (pid %d) does not end %d s after a second signal; it waits in "
+                 "the kernel in %s; it is killed\n",
+                 pid_, static_cast<int>(kAgentLimit.count()), wait_channel(pid_).c_str());
+    ::kill(pid_, SIGKILL);
+    // It may wait for a disk that never answers: its end is awaited for as long as any leftover's.
+    const FileHandle process = open_pidfd(pid_);
+    pollfd ended{process.get(), POLLIN, 0};
+    ::poll(&ended, 1, static_cast<int>(kSweepLimit.count()));
+    return reap() ? status_ : SIGKILL;
   }
-  return status;
+  return status_;
 }
 
 // Looks for leftovers in a process of its own: it may take long, and for ever where a process hangs
@@ -95,17 +149,19 @@ void clean_up(const GuardedJob& job, const char* temporary_folder, const std::se
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
 }
 
-int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const char* temporary_folder,
+// `start` as the agent has it; `agent_pipe` is the write end of its pipe.
+int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const AgentStart& start,
           std::set<pid_t> spared) {
   const pid_t sweeper = start_sweeper(agent_pipe);
-  const int status = watch(agent, watched_signals(job.signals));
+  const int status =
+      WatchedAgent(agent, agent_pipe, job.signals).wait_for_end(start.ignored_signals);
   end_sweeper(sweeper);
   spared.insert(sweeper);  // one that hangs in the kernel is not waited for
   if (WIFEXITED(status)) {
     end_descendants(kSweepLimit, spared);
     return WEXITSTATUS(status);
   }
-  clean_up(job, temporary_folder, spared);
+  clean_up(job, start.temporary_folder, spared);
   std::fprintf(stderr, "ddprun: the agent was killed by %s; all its processes were ended\n",
                signal_name(WTERMSIG(status)).c_str());
   return kExitSignalBase + WTERMSIG(status);
@@ -134,7 +190,10 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   start.temporary_folder = static_cast<char*>(note);  // zeros: no folder
   if (child > 0) {
     ::close(alive[0]);
-    return guard(child, alive[1], job, start.temporary_folder, std::move(earlier));
+    // A stopped agent reads nothing, a dead one never again: neither may stop or end the guardian.
+    ::fcntl(alive[1], F_SETFL, O_NONBLOCK);
+    ::signal(SIGPIPE, SIG_IGN);
+    return guard(child, alive[1], job, start, std::move(earlier));
   }
   ::close(alive[1]);
   // A session of its own: a Ctrl-C of the terminal or a `kill -9 %1` of the shell hits the guardian
@@ -143,16 +202,21 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   // Named apart from the guardian, so that `pkill -9 ddprun` leaves one of the two to clean up.
   ::prctl(PR_SET_NAME, "ddp-agent");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  start.closed_when_guardian_dies = alive[0];
+  start.guardian_pipe = alive[0];
   if (::getppid() != guardian) ::_exit(1);
   const int exit_code = agent(start);
   std::fflush(nullptr);
   ::_exit(exit_code);  // no destructors of statics: the guardian's copy of the program goes on
 }
 
-void unblock_signals(const std::vector<int>& job_signals) {
-  const sigset_t watched = watched_signals(job_signals);
+void unblock_signals(const SignalPlan& plan) {
+  const sigset_t watched = watched_signals(plan);
   ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
+}
+
+void block_signals(const SignalPlan& plan) {
+  const sigset_t watched = watched_signals(plan);
+  ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
 }
 
 }  // namespace ddprun::agent

@@ -70,7 +70,7 @@ int run(const Options& options, const EnvLookup& env) {
   const Plan plan = make_plan(options, *command, std::move(inherited));
   for (const std::string& notice : plan.notices)
     std::fputs(("ddprun: " + notice + "\n").c_str(), stderr);
-  const agent::GuardedJob job{plan.agent.job_cookie, handled_signals(plan.agent.signals)};
+  const agent::GuardedJob job{plan.agent.job_cookie, plan.agent.signals};
   return agent::run_guarded(job, [&plan](const agent::AgentStart& guardian) {
     return agent::run_agent(plan.agent, guardian);
   });

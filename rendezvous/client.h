@@ -23,8 +23,8 @@ struct RemoteOptions {
   std::string rdzv_id = "none";  // must be the job that the host serves
   // How long to try to reach the host, and how long it may take to let us in once reached.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);
-  std::chrono::milliseconds beat_every{1000};  // as ServiceOptions
-  int silence_ticks = 3;
+  std::chrono::milliseconds beat_every = kBeatEvery;
+  int silence_ticks = kSilenceTicks;
   std::chrono::milliseconds leave_limit = kLeaveLimit;
 };
 

@@ -44,7 +44,9 @@ class Host::LocalSession final : public Session {
 };
 
 Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy)
-    : loop_(loop), membership_(policy), timer_(loop) {}
+    : loop_(loop),
+      membership_(policy),
+      alarm_(loop, [this] { perform(membership_.tick(now())); }) {}
 
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 
@@ -69,7 +71,7 @@ void Host::perform(const Outcome& outcome) {
   for (const std::string& note : outcome.notes) log::warning(note);
   if (outcome.published) publish(*outcome.published);
   for (const Delivery& delivery : outcome.deliveries) deliver(delivery.to, delivery.message);
-  set_timer();
+  alarm_.set(membership_.look_again_at());
 }
 
 void Host::publish(const Publication& published) {
@@ -87,22 +89,6 @@ void Host::deliver(SessionId to, HostMessage message) {
                       // Held for the call: the handler may destroy its own session.
                       if (const auto handler = to.lock()) (*handler)(message);
                     });
-}
-
-// One timer, set to the moment at which the membership may change by itself; none while only an
-// event can change it.
-void Host::set_timer() {
-  if (membership_.look_again_at() == timer_at_) return;
-  timer_at_ = membership_.look_again_at();
-  timer_.cancel();
-  if (timer_at_ == Time::max()) return;
-  timer_.expires_at(timer_at_);
-  // A wait that is over is not cancelled any more, and may be delivered after our end.
-  timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error) {
-    if (error || alive.expired()) return;
-    timer_at_ = Time::max();
-    perform(membership_.tick(now()));
-  });
 }
 
 void Host::close(SessionId id) {

@@ -5,12 +5,12 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "proto/alarm.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/rendezvous.h"
 
@@ -53,14 +53,11 @@ class Host {
   void perform(const Outcome& outcome);
   void publish(const Publication& published);
   void deliver(SessionId to, HostMessage message);
-  void set_timer();
   void close(SessionId id);
 
   boost::asio::io_context& loop_;
   Membership membership_;
-  boost::asio::steady_timer timer_;
-  Time timer_at_ = Time::max();
-  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // watched by the timer
+  Alarm alarm_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
 };

@@ -18,6 +18,13 @@ namespace ddprun::rendezvous {
 // its messages grow with the square: 1,024 nodes are some 200 MB to send.
 inline constexpr int kMaxNodes = 1024;
 
+// Beats go both ways at this pace over an idle session, so that a cut network or a stopped machine is
+// noticed.
+inline constexpr std::chrono::milliseconds kBeatEvery{1000};
+// So many beats in a row without a word and the peer is lost: 3 to 4 s. Counted in beats of our own
+// timer, not on the clock, so that a stall of our own loop (a suspended machine) does not make
+// every peer look silent.
+inline constexpr int kSilenceTicks = 3;
 // What a node brings to a round.
 struct NodeSpec {
   std::string node_id;       // unique per agent process, the same in each of its joins

@@ -18,13 +18,6 @@
 
 namespace ddprun::rendezvous {
 
-// Beats go both ways at this pace over an idle session, so that a cut network or a stopped machine is
-// noticed.
-inline constexpr std::chrono::milliseconds kBeatEvery{1000};
-// So many beats in a row without a word and the peer is lost: 3 to 4 s. Counted in beats of our own
-// timer, not on the clock, so that a stall of our own loop (a suspended machine) does not make
-// every peer look silent.
-inline constexpr int kSilenceTicks = 3;
 // How long the destruction of a Service waits for the last news (JobEnded) to be sent to nodes that
 // read slowly.
 inline constexpr std::chrono::milliseconds kFlushLimit{2000};

@@ -98,15 +98,17 @@ struct Ending {
   std::optional<rendezvous::Failure> cause;  // a worker or node failed
 };
 
+// How long after SIGKILL a worker may take to go. One in uninterruptible sleep takes longer; it is
+// left and the job ends.
+inline constexpr std::chrono::seconds kKillLimit{10};
+
 class Lifecycle {
  public:
   struct Settings {
     std::chrono::nanoseconds grace{};  // between the first signal and SIGKILL
     // How long a shell that traps the signal has before the command it may wait for gets it too.
     std::chrono::nanoseconds shell_patience = std::chrono::milliseconds(500);
-    // How long after SIGKILL a worker may take to go. One in uninterruptible sleep takes longer; it
-    // is left and the job ends.
-    std::chrono::nanoseconds kill_limit = std::chrono::seconds(10);
+    std::chrono::nanoseconds kill_limit = kKillLimit;
     int worker_count = 1;
     int max_restarts = 0;
     bool detailed_exit_codes = false;

@@ -51,7 +51,8 @@ void LogPipes::readable(const std::shared_ptr<Pipe>& pipe) {
     return;
   }
   const ReadResult result = read_some(*pipe);
-  wake_at(std::min(pipe->sink->look_again_at(), pipe->sink->console().turn().stalled_at()));
+  alarm_.set_no_later_than(
+      std::min(pipe->sink->look_again_at(), pipe->sink->console().turn().stalled_at()));
   if (result == ReadResult::kEnded) {
     pipe->reader.close();
   } else {
@@ -96,25 +97,14 @@ void LogPipes::drain() {
   for (const auto& pipe : pipes_) read_rest(*pipe);
   for (const auto& pipe : pipes_) pipe->sink->time_passed(Time::max());
   pipes_.clear();
-  timer_.cancel();
-  timer_at_ = Time::max();
-}
-
-void LogPipes::wake_at(Time when) {
-  if (when >= timer_at_) return;
-  timer_at_ = when;
-  timer_.expires_at(when);
-  timer_.async_wait([this](boost::system::error_code cancelled) {
-    if (!cancelled) time_passed();
-  });
+  alarm_.set(Time::max());
 }
 
 void LogPipes::time_passed() {
-  timer_at_ = Time::max();
   const Time at = now();
   Time next = Time::max();
   for (const auto& pipe : pipes_) next = std::min(next, look(*pipe, at));
-  wake_at(next);
+  alarm_.set_no_later_than(next);
 }
 
 // Does for one stream what is due; when to look again.

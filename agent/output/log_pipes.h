@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/output/stream_sink.h"
+#include "proto/alarm.h"
 #include "proto/file_handle.h"
 #include "proto/loop.h"
 #include "proto/result.h"
@@ -24,7 +25,8 @@ inline constexpr int kPipeBytes = 256 << 10;
 
 class LogPipes {
  public:
-  explicit LogPipes(asio::io_context& loop) : loop_(loop), timer_(loop) {}
+  explicit LogPipes(asio::io_context& loop)
+      : loop_(loop), alarm_(loop, [this] { time_passed(); }) {}
 
   // Opens a pipe whose output goes to `sink`. Returns the write end for the worker; the caller
   // closes its copy after the spawn.
@@ -47,13 +49,11 @@ class LogPipes {
   void park(const std::shared_ptr<Pipe>& pipe);
   ReadResult read_some(Pipe& pipe);
   void read_rest(Pipe& pipe);
-  void wake_at(Time when);
   Time look(Pipe& pipe, Time now);
   void time_passed();
 
   asio::io_context& loop_;
-  asio::steady_timer timer_;
-  Time timer_at_ = Time::max();
+  Alarm alarm_;
   std::unique_ptr<std::array<char, kReadBytes>> buffer_;  // once there is a pipe
   // Owned here and by the handler that waits for it: one may already be queued when drain() lets
   // go.

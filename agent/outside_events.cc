@@ -1,0 +1,81 @@
+#include "agent/outside_events.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+namespace ddprun::agent {
+
+OutsideEvents::OutsideEvents(asio::io_context& loop, const SignalPlan& plan,
+                             const AgentStart& start)
+    : plan_(plan),
+      child_signal_(loop, SIGCHLD),
+      direct_signals_(loop),
+      guardian_(loop, start.guardian_pipe) {
+  const auto& ignored = start.ignored_signals;
+  for (const int signo : handled_signals(plan)) {
+    // What was ignored when ddprun was started (nohup) stays ignored.
+    if (std::find(ignored.begin(), ignored.end(), signo) != ignored.end()) continue;
+    boost::system::error_code not_ours;  // SIGKILL and SIGSTOP are nobody's to handle
+    direct_signals_.add(signo, not_ours);
+  }
+}
+
+void OutsideEvents::listen(Handlers handlers) {
+  handlers_ = std::move(handlers);
+  wait_for_child();
+  wait_for_signal();
+  wait_for_guardian();
+}
+
+void OutsideEvents::wait_for_child() {
+  child_signal_.async_wait([this](boost::system::error_code cancelled, int) {
+    if (cancelled) return;
+    wait_for_child();  // first: a child that dies while we reap raises the next one
+    handlers_.child_died();
+  });
+}
+
+// A message that reaches the agent itself is dropped: whoever signals every process of the job has
+// reached the workers as well.
+void OutsideEvents::wait_for_signal() {
+  direct_signals_.async_wait([this](boost::system::error_code cancelled, int received) {
+    if (cancelled) return;
+    wait_for_signal();
+    const SignalMeaning meaning = meaning_of(plan_, received);
+    if (!meaning.is_message && requests_.direct()) handlers_.stop_requested(meaning.signo);
+  });
+}
+
+void OutsideEvents::wait_for_guardian() {
+  guardian_.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [this](boost::system::error_code cancelled) {
+                         if (cancelled) return;
+                         if (!read_guardian()) return handlers_.guardian_died();
+                         wait_for_guardian();
+                       });
+}
+
+// The guardian writes one byte for each signal. False: its end of the pipe is closed, it is dead.
+bool OutsideEvents::read_guardian() {
+  std::array<unsigned char, 64> signals{};
+  const ssize_t got = ::read(guardian_.native_handle(), signals.data(), signals.size());
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  for (ssize_t i = 0; i < got; ++i) passed_on(signals.at(static_cast<std::size_t>(i)));
+  return got > 0;
+}
+
+void OutsideEvents::passed_on(int received) {
+  const SignalMeaning meaning = meaning_of(plan_, received);
+  if (meaning.is_message) {
+    handlers_.message(meaning.signo);
+  } else if (requests_.passed_on()) {
+    handlers_.stop_requested(meaning.signo);
+  }
+}
+
+}  // namespace ddprun::agent

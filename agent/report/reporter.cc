@@ -1,0 +1,113 @@
+#include "agent/report/reporter.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "agent/report/report.h"
+#include "proto/log.h"
+
+namespace ddprun::agent {
+namespace {
+
+// How often the line of waiting is written anew.
+constexpr std::chrono::seconds kWaitingTick{1};
+
+}  // namespace
+
+Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string hostname)
+    : sources_(sources),
+      hostname_(std::move(hostname)),
+      autopsy_(sources.config, sources.files),
+      notices_(sources.config.quiet, ::isatty(STDERR_FILENO) == 1),
+      waiting_timer_(loop) {}
+
+void Reporter::joining() {
+  tell(EventState::kRendezvous);
+  joining_since_ = now();
+  show_waiting();
+}
+
+// Only a terminal is told, and only where there is somebody to wait for.
+void Reporter::show_waiting() {
+  const RendezvousPlan& plan = sources_.config.rendezvous;
+  if (!notices_.shows_waiting() || plan.node_count == 1) return;
+  waiting_timer_.expires_after(kWaitingTick);
+  waiting_timer_.async_wait([this, &plan](boost::system::error_code cancelled) {
+    if (cancelled || sources_.lifecycle.phase() != Phase::kJoining) return;
+    using std::chrono::duration_cast;
+    using std::chrono::seconds;
+    say(notices_.waiting(fmt::format("{}:{}", plan.host, plan.port),
+                         duration_cast<seconds>(now() - joining_since_),
+                         duration_cast<seconds>(plan.join_timeout)));
+    show_waiting();
+  });
+}
+
+void Reporter::end_waiting() {
+  waiting_timer_.cancel();
+  say(notices_.waited());
+}
+
+void Reporter::attempt_begins(const std::string& log_folder) {
+  end_waiting();
+  say(notices_.started(sources_.lifecycle.round(), log_folder));
+  tell(EventState::kAssignRanks);
+  tell(EventState::kStart);
+  autopsy_.attempt_started();
+}
+
+void Reporter::worker_ended(const WorkerExit& exit) {
+  if (exit.failed()) {
+    log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
+                          exit.exit_code, exit.local_rank, exit.pid, sources_.config.entry));
+  }
+  tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
+}
+
+void Reporter::restarting(const rendezvous::Failure& cause) {
+  const int restarts = sources_.lifecycle.round().restart_count + 1;
+  const std::string line = notices_.restarting(cause, restarts, sources_.config.restarts);
+  if (line.empty()) log::info(fmt::format("restart {}: {}", restarts, cause.message));
+  say(line);
+}
+
+void Reporter::job_ended(int exit_code) {
+  end_waiting();
+  const Ending& ending = sources_.lifecycle.ending();
+  tell(ending.succeeded ? EventState::kSucceeded : EventState::kFailed);
+  const ReportFacts facts = autopsy_.examine(sources_.lifecycle, hostname_);
+  autopsy_.file(facts, ending, exit_code);
+  if (ending.succeeded) return;
+  const std::string report = failure_report(facts);
+  Console& err = sources_.consoles.err();
+  err.begin_last_words();
+  err.begin_line();  // a worker may have died behind a prompt or a progress bar
+  say(report);
+  // The report tells of this node's workers. A cause that is none of them gets its own line.
+  const bool told = !report.empty() && ending.signal == 0 && !ending.session_error &&
+                    (!ending.cause || sources_.lifecycle.is_own_rank(ending.cause->rank));
+  if (!told) say(ending_line(ending));
+}
+
+void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {
+  const AgentConfig& config = sources_.config;
+  const Lifecycle& lifecycle = sources_.lifecycle;
+  if (!config.console_events) return;
+  const bool seated = worker && !lifecycle.round().seats.empty();
+  using std::chrono::milliseconds;
+  say(event_line({.state = state,
+                  .hostname = hostname_,
+                  .since_start = std::chrono::duration_cast<milliseconds>(now() - started_),
+                  .worker = worker,
+                  .rank = seated ? lifecycle.own_seat().first_rank + worker->local_rank : 0},
+                 config, lifecycle.round().restart_count));
+}
+
+void Reporter::say(const std::string& text) {
+  if (!text.empty()) sources_.consoles.err().write(text);
+}
+
+}  // namespace ddprun::agent

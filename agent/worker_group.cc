@@ -1,0 +1,53 @@
+#include "agent/worker_group.h"
+
+#include <utility>
+
+#include "store/descriptors.h"
+
+namespace ddprun::agent {
+
+WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
+                         std::string hostname, const std::vector<int>& ignored_signals)
+    : config_(config),
+      children_(ignored_signals),
+      containment_(config.job_cookie),
+      pipes_(loop),
+      files_(config, logs_, pipes_, consoles, std::move(hostname)) {
+  // The agent may need many descriptors. Its workers get the limit that the user has.
+  children_.give_workers(store::raise_descriptor_limit());
+}
+
+Result<void> WorkerGroup::open_logs() {
+  auto logs = LogTree::make(config_.log_dir, config_.rendezvous.run_id);
+  if (!logs) return logs.error();
+  logs_ = std::move(*logs);
+  return {};
+}
+
+void WorkerGroup::begin_attempt() { children_.use_cgroup(containment_.begin_attempt()); }
+
+Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
+                                 const LocalFacts& facts) {
+  const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
+  auto files = files_.open({.attempt = round.restart_count,
+                            .local_rank = local_rank,
+                            .rank = seat.first_rank + local_rank});
+  if (!files) return files.error();
+  const WorkerProgram program = config_.command(local_rank);
+  LocalFacts complete = facts;
+  complete.error_file = files->error_file;
+  SpawnSpec spec{.local_rank = local_rank,
+                 .file = program.file,
+                 .argv = program.argv,
+                 .env = worker_variables(config_, round, local_rank, complete)};
+  spec.out = std::move(files->out);
+  spec.err = std::move(files->err);
+  return children_.spawn(spec);
+}
+
+void WorkerGroup::end_attempt(std::chrono::milliseconds limit) {
+  containment_.end_attempt(limit);
+  pipes_.drain();
+}
+
+}  // namespace ddprun::agent
