@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,23 +14,6 @@
 
 namespace ddprun::agent {
 namespace {
-
-// A description of our own of the pipe or terminal behind `fd` (proc(5), /proc/pid/fd). None for
-// files, whose offset must stay shared and which do not block, for sockets, which cannot be opened,
-// and where we may not.
-int open_anew(int fd) {
-  struct stat facts {};
-  if (::fstat(fd, &facts) != 0 || !(S_ISFIFO(facts.st_mode) || S_ISCHR(facts.st_mode))) return -1;
-  return ::open(("/proc/self/fd/" + std::to_string(fd)).c_str(),
-                O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-}
-
-// A socket's reader may be slow; so may a pipe's or terminal's that we were not let open.
-bool may_block(int fd) {
-  struct stat facts {};
-  return ::fstat(fd, &facts) == 0 && (S_ISSOCK(facts.st_mode) || S_ISFIFO(facts.st_mode) ||
-                                      (S_ISCHR(facts.st_mode) && ::isatty(fd) != 0));
-}
 
 bool is_character_device(int fd) {
   struct stat facts {};
@@ -48,25 +30,7 @@ bool is_same(int one, int other) {
 }  // namespace
 
 Console::Console(asio::io_context& loop, int fd)
-    : waiter_(loop),
-      own_(open_anew(fd)),
-      fd_(fd),
-      is_terminal_(::isatty(fd) != 0),
-      never_blocks_(own_.get() >= 0 || !may_block(fd)),
-      patience_(loop) {
-  if (own_.get() < 0) return;
-  boost::system::error_code refused;
-  waiter_.assign(own_.get(), refused);
-  if (refused) {  // epoll knows no such device (/dev/null); it does not block either
-    own_.close();
-  } else {
-    fd_ = own_.get();
-  }
-}
-
-Console::~Console() {
-  if (waiter_.is_open()) waiter_.release();
-}
+    : writer_(loop, fd), is_terminal_(::isatty(fd) != 0), patience_(loop) {}
 
 void Console::write(std::string text) {
   if (text.empty()) return;
@@ -109,12 +73,10 @@ void Console::write_some() {
   while (!queue_.empty()) {
     if (write_chunk() == Progress::kWritten) continue;
     waiting_ = true;
-    waiter_.async_wait(asio::posix::stream_descriptor::wait_write,
-                       [this](boost::system::error_code cancelled) {
-                         if (cancelled) return;  // we are being destroyed
-                         waiting_ = false;
-                         write_some();
-                       });
+    writer_.when_writable([this] {
+      waiting_ = false;
+      write_some();
+    });
     break;
   }
   if (queued_bytes_ != before) patience_.cancel();
@@ -132,18 +94,20 @@ void Console::release_turn(const void* stream) {
 }
 
 Console::Progress Console::write_chunk() {
-  const std::string& front = queue_.front();
-  const ssize_t written =
-      ::write(fd_, front.data() + written_of_front_, front.size() - written_of_front_);
-  if (written < 0 && errno == EINTR) return Progress::kWritten;
-  if (written < 0 && errno == EAGAIN && own_.get() >= 0) return Progress::kWouldBlock;
-  if (written < 0) {  // nobody reads any more: drop, the files have it all
-    queue_.clear();
-    queued_bytes_ = written_of_front_ = 0;
-    return Progress::kWritten;
+  const std::string_view front = queue_.front();
+  const auto written = writer_.write(front.substr(written_of_front_));
+  switch (written.outcome) {
+    case NonblockingWriter::Outcome::kWouldBlock:
+      return Progress::kWouldBlock;
+    case NonblockingWriter::Outcome::kNobodyReads:  // drop: the files have it all
+      queue_.clear();
+      queued_bytes_ = written_of_front_ = 0;
+      return Progress::kWritten;
+    case NonblockingWriter::Outcome::kWritten:
+      break;
   }
-  written_of_front_ += static_cast<std::size_t>(written);
-  queued_bytes_ -= static_cast<std::size_t>(written);
+  written_of_front_ += written.bytes;
+  queued_bytes_ -= written.bytes;
   if (written_of_front_ == front.size()) {
     queue_.pop_front();
     written_of_front_ = 0;
@@ -161,10 +125,11 @@ bool Console::write_all_now() {
 
 // What a pipe holds its reader gets also when we are gone.
 void Console::grow_pipe(std::size_t most_bytes) const {
-  const int bytes = ::fcntl(fd_, F_GETPIPE_SZ);
+  const int fd = writer_.descriptor();
+  const int bytes = ::fcntl(fd, F_GETPIPE_SZ);
   if (bytes < 0 || static_cast<std::size_t>(bytes) >= most_bytes) return;
   const std::size_t wanted = std::min(static_cast<std::size_t>(bytes) + queued_bytes_, most_bytes);
-  ::fcntl(fd_, F_SETPIPE_SZ, static_cast<int>(wanted));  // refused: the reader has to make room
+  ::fcntl(fd, F_SETPIPE_SZ, static_cast<int>(wanted));  // refused: the reader has to make room
 }
 
 asio::awaitable<void> Console::flush(std::chrono::milliseconds limit) {

@@ -3,7 +3,6 @@
 // reader's slowness is passed on by takes(). Loop's thread.
 #pragma once
 
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -13,7 +12,7 @@
 #include <vector>
 
 #include "agent/output/console_turn.h"
-#include "proto/file_handle.h"
+#include "agent/output/nonblocking_writer.h"
 #include "proto/loop.h"
 
 namespace ddprun::agent {
@@ -34,15 +33,13 @@ inline constexpr std::size_t kLastWordsPipeBytes = std::size_t{1} << 20;
 
 class Console {
  public:
-  // Writes to what `fd` is open on. A pipe or terminal is opened anew, so that not to block is a
-  // property of this object alone: O_NONBLOCK on `fd` itself would reach the workers and the shell,
-  // which share it.
+  // Writes to what `fd` is open on; `fd` is not owned.
   Console(asio::io_context& loop, int fd);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
   Console(Console&&) = delete;
   Console& operator=(Console&&) = delete;
-  ~Console();
+  ~Console() = default;
 
   // Queues `text`; written in order. Drops it where kConsoleMostBytes wait; a line says so later.
   void write(std::string text);
@@ -53,8 +50,6 @@ class Console {
 
   // True while more than kConsoleBacklogBytes wait.
   bool full() const { return queued_bytes_ > kConsoleBacklogBytes; }
-  // False for what we could not open anew and whose reader may be slow: a socket, mostly.
-  bool never_blocks() const { return never_blocks_; }
   bool is_terminal() const { return is_terminal_; }
 
   // Whether `stream` may write now: there is room, and no other stream has the turn.
@@ -85,12 +80,8 @@ class Console {
   void grow_pipe(std::size_t most_bytes) const;
   void give_up();
 
-  // Knows when `own_` takes bytes again; not the owner of its descriptor.
-  asio::posix::stream_descriptor waiter_;
-  FileHandle own_;  // the console opened anew; none where that is not possible
-  int fd_;          // where bytes go: `own_`, else the fd given, which may block
+  NonblockingWriter writer_;
   bool is_terminal_;
-  bool never_blocks_;
   bool waiting_ = false;
   asio::steady_timer patience_;  // of flush(); cancelled when the reader took something
   bool is_patient_ = true;

@@ -84,8 +84,7 @@ WorkerFiles::Route WorkerFiles::route(Kind kind, int local_rank) const {
   if (!plan.shown) return logs_.enabled() ? Route::kFile : Route::kNowhere;
   if (logs_.enabled() && tee) return Route::kTee;
   if (logs_.enabled() && redirect) return Route::kFile;
-  const Console& err = consoles_.err();
-  const bool through = kind == Kind::kErr && !err.is_terminal() && err.never_blocks();
+  const bool through = kind == Kind::kErr && !consoles_.err().is_terminal();
   return through ? Route::kThrough : Route::kInherit;
 }
 
