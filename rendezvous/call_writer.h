@@ -1,9 +1,11 @@
-// The sending side of one gRPC stream: messages in order, one write under way at a time, and an end
-// that comes exactly once, after everything queued before it was written. Any thread: the loop
-// sends, gRPC's threads report that a write is done. With loop_gate.h it is where the launcher holds a
-// mutex, because gRPC's callbacks are where other threads come from.
+// The sending side of one gRPC call. It keeps the messages in order, lets one write be under way at
+// a time, and ends the call exactly once, after everything that was queued before the end was
+// written. It does not call gRPC: each function returns a Step, which is what its caller must do
+// next.
 //
-// It calls no gRPC itself: each function answers what its caller must now start.
+// Any thread: the loop sends, and gRPC's threads report that a write is done. So it has a mutex. In
+// the launcher only this, LoopGate and the log have one, because only gRPC brings other threads.
+// Owned by the reactor of the call.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +15,21 @@
 
 namespace ddprun::rendezvous {
 
-// Messages queued for a peer that does not read. HostMessage are a handful a round and beats are only
-// added to an empty queue, so a full one means a peer that is stuck: it is cut off.
+// The most messages that wait for a peer to read. A round has a handful of messages, and a beat is
+// sent only if the queue is empty. So a full queue means that the peer is stuck; it is cut off.
 inline constexpr std::size_t kMaxQueued = 64;
 
 template <typename Message>
 class CallWriter {
  public:
-  // What the caller must do after a call, outside of any lock.
+  // What the caller must do next, after the function returned and with no lock held.
   struct Step {
-    const Message* write = nullptr;  // start writing this; it stays where it is until written()
-    bool end = false;                // end the stream: nothing is under way, nothing follows
-    bool overflow = false;           // the message was dropped: the peer is stuck
+    const Message* write = nullptr;  // start to write this; it stays in place until written()
+    bool end = false;                // end the call: no write is under way and none follows
+    bool overflow = false;           // the peer is stuck, the message dropped: cancel the call
   };
 
+  // Queues a message. Drops it silently after close() or abandon().
   Step send(Message message) {
     const std::lock_guard lock(mutex_);
     if (closed_) return {};
@@ -36,8 +39,8 @@ class CallWriter {
     return start();
   }
 
-  // The write is done. On failure the stream is broken: what is queued is dropped and no message is
-  // taken any more.
+  // Call it when gRPC has done the write. If the write failed, the call is broken: the queue is
+  // dropped and no message is taken any more.
   Step written(bool ok) {
     const std::lock_guard lock(mutex_);
     writing_ = false;
@@ -47,27 +50,29 @@ class CallWriter {
     return end_once();
   }
 
-  // No message after those queued.
+  // No message follows those that are queued. The call ends when they are written.
   Step close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     return end_once();
   }
 
-  // The stream is broken: nothing more can be sent.
+  // The call is broken. Drops the queue; the call ends when the write under way is done.
   Step abandon() {
     const std::lock_guard lock(mutex_);
     drop();
     return end_once();
   }
 
+  // Nothing is queued and no write is under way.
   bool idle() const {
     const std::lock_guard lock(mutex_);
     return queue_.empty();
   }
 
-  // Calls `start` unless the stream was ended: until then gRPC's side of it is alive. For what the
-  // loop starts besides writes.
+  // Calls `start` unless the call was ended. gRPC may free its side of the call after the end, but
+  // not before, and the lock keeps the end away while `start` runs. For what the loop does with a
+  // call besides writes. `start` must not use this writer.
   template <typename Start>
   void while_alive(Start start) {
     const std::lock_guard lock(mutex_);
@@ -79,18 +84,20 @@ class CallWriter {
     writing_ = true;
     return {.write = &queue_.front()};
   }
+  // Ends the call if no message is left and it was not ended before: gRPC allows one end.
   Step end_once() {
     if (!closed_ || ended_ || !queue_.empty()) return {};
     ended_ = true;
     return {.end = true};
   }
+  // Keeps the message under way: gRPC reads it until it reports the write.
   void drop() {
     closed_ = true;
     queue_.erase(queue_.begin() + (writing_ ? 1 : 0), queue_.end());
   }
 
   mutable std::mutex mutex_;
-  // front() is under way while writing_; a deque moves no element it keeps.
+  // While writing_, front() is under way. A deque, because adding to it moves no other element.
   std::deque<Message> queue_;
   bool writing_ = false;
   bool closed_ = false;

@@ -22,16 +22,18 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// Between two attempts to reach a host that is not up yet.
+// The pause between two attempts to reach a host that is not up yet.
 constexpr std::chrono::milliseconds kRetryEvery{100};
-// gRPC's own pause between two connects of one channel grows from the first to the second.
+// gRPC's pause between two connects grows from the first value to the second. With its defaults, 1
+// s and 120 s (gRPC doc/connection-backoff.md), a node would find a late host much too late.
 constexpr int kFirstBackoffMs = 50;
 constexpr int kMaxBackoffMs = 500;
-// One connect gives up after so long: the first packets to a host that is just coming up are lost.
+// After this time a connect gives up and a new one starts: the first packets to a host that is just
+// coming up are lost, and gRPC's default of 20 s is a third of read_timeout.
 constexpr int kConnectLimitMs = 3000;
 
-// A cancelled stream is over within microseconds; should it not be, its memory is given up, not our
-// time.
+// How long we wait for the end of a cancelled call, which normally takes microseconds. If it takes
+// longer, the call's memory is given up (keep_for_ever()), so that the agent is not held up.
 constexpr std::chrono::milliseconds kCancelLimit{50};
 
 double seconds(std::chrono::milliseconds duration) {
@@ -44,7 +46,8 @@ std::string endpoint(const RemoteOptions& options) {
             : fmt::format("{}:{}", options.host, options.port);
 }
 
-// What would not fit into the metadata that gRPC takes.
+// Refuses what would not fit into the metadata of a call: gRPC allows 8 KiB for all of it by
+// default, and its own error would name no option.
 std::optional<Error> check(const RemoteOptions& options) {
   if (options.token.size() > kMaxTextBytes)
     return Error(ErrorCode::kInvalidArgument,
@@ -62,8 +65,11 @@ std::shared_ptr<grpc::Channel> make_channel(const RemoteOptions& options) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectLimitMs);
+  // Ask DNS for addresses only, and for no settings.
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  // A connection of our own: gRPC would share one between all sessions of a process.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // We try again ourselves, and a message must not reach the host twice.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web, not for peers
   arguments.SetMaxReceiveMessageSize(kMaxDownBytes);
@@ -123,8 +129,8 @@ class RemoteSession final : public Session {
   std::shared_ptr<Call> call_;
 };
 
-// One attempt at the stream. Lives until gRPC is done with it (self_) and the session has dropped it
-// (call_).
+// One gRPC call: an attempt to connect, which becomes the session if the host lets us in. Lives
+// until gRPC is done with it (self_) and the session has dropped it (call_).
 class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::ToNode>,
                                   public std::enable_shared_from_this<Call> {
  public:
@@ -136,19 +142,22 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
     if (!options.token.empty()) context_.AddMetadata(kTokenMetadata, options.token);
     context_.AddMetadata(kJobMetadata, options.rdzv_id);
     stub.async()->OpenSession(&context_, this);
-    AddHold();  // until the writer ended, so that the loop may start reads and writes
+    // Held until the writer has ended. The loop writes from outside gRPC's callbacks, and without a
+    // hold gRPC may free the call meanwhile (grpcpp/support/client_callback.h).
+    AddHold();
     StartRead(&in_);
     StartCall();
   }
   void send(v1::FromNode message) { perform(writer_.send(std::move(message))); }
   bool idle() const { return writer_.idle(); }
-  // No word after those sent. The host ends the stream when it has read a Leave.
+  // No message follows those that were sent. The host ends the call when it has read a Leave.
   void close() { perform(writer_.close()); }
+  // Breaks the call off; what is queued is dropped.
   void cut() {
     context_.TryCancel();
     perform(writer_.abandon());
   }
-  // Whether gRPC was done with the stream within `limit`: it then touches it no more.
+  // Blocks for at most `limit`. True: gRPC is done with the call and does not touch it any more.
   bool wait_done(std::chrono::milliseconds limit) {
     return done_future_.wait_for(limit) == std::future_status::ready;
   }
@@ -159,11 +168,13 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
     gate_->post([self = self_, message = decode(in_)](RemoteSession& session) {
       session.heard(self, message);
     });
-    StartRead(&in_);  // at once: gRPC tells the end of a stream only when nothing is left to read
+    // Not left to the loop: gRPC tells the end of a call only when nothing is left to read.
+    StartRead(&in_);
   }
   void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
   void OnDone(const grpc::Status& status) override {
-    const auto done = done_;  // held here: the waiter may destroy us before set_value() returns
+    // A copy, because the loop may destroy us before set_value() returns.
+    const auto done = done_;
     gate_->post([self = std::move(self_), status](RemoteSession& session) {
       session.finished(self, status);
     });
@@ -171,11 +182,12 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
   }
 
  private:
+  // Write-through: OnWriteDone() then means that the bytes are in the socket and in no buffer of
+  // gRPC, where they would be lost with this process.
   void perform(CallWriter<v1::FromNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) RemoveHold();
-    if (step.overflow)
-      context_.TryCancel();  // the write under way then fails, and with it the rest
+    if (step.overflow) context_.TryCancel();  // the write under way then fails, and the queue too
   }
 
   const SharedGate gate_;
@@ -209,18 +221,21 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
 RemoteSession::~RemoteSession() {
   gate_->close();
   if (!call_) return;
-  if (!left_) call_->cut();  // else a host that is slow to read would not find our last word
+  // After leave() a cut could destroy the Leave before a slow host has read it.
+  if (!left_) call_->cut();
   if (call_->wait_done(kCancelLimit)) return;
   keep_for_ever(std::move(call_));
 }
 
+// gRPC may still use the call. So it is never freed, not even when the process exits: hence `new`.
 void RemoteSession::keep_for_ever(std::shared_ptr<Call> call) {
   static auto* const kept = new std::vector<std::shared_ptr<Call>>;
   kept->push_back(std::move(call));
 }
 
-// Until the host hears it, a Leave may be overtaken by the end of this process or by a cancelled
-// stream. The end of the stream is the host's receipt.
+// Blocks until the host has read the Leave, at most for leave_limit. Otherwise the end of this
+// process, or of the call, could overtake the Leave. The host's receipt is that it ends the call. A
+// session that is not connected has nobody to tell.
 void RemoteSession::leave(const Failure& reason) {
   const State before = std::exchange(state_, State::kOver);
   deadline_.cancel();
@@ -237,11 +252,14 @@ void RemoteSession::say(const NodeMessage& message) {
   if (state_ == State::kConnected) call_->send(encode(message));
 }
 
+// A new call each time; gRPC cannot start one twice. What the old one still posts is ignored, since
+// it is not call_ any more.
 void RemoteSession::attempt() {
   call_ = std::make_shared<Call>(gate_);
   call_->start(*stub_, options_);
 }
 
+// What was said before is sent only now: an attempt that failed would have lost it.
 void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
@@ -260,6 +278,8 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call,
 
 void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
   if (call != call_ || state_ == State::kOver) return;
+  // gRPC's status for a peer that cannot be reached. Any other status is an answer of the peer, and
+  // another attempt would get the same one.
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
   if (state_ == State::kConnected)
     return end(
@@ -284,6 +304,7 @@ void RemoteSession::tick() {
     return end(ErrorCode::kUnavailable,
                fmt::format("the host was silent for {} s",
                            seconds(options_.beat_every * options_.silence_ticks)));
+  // If a message waits, it does what a beat does, and beats must not fill the queue.
   if (call_->idle()) call_->send(encode(Beat{}));
   set_timer(pace_, options_.beat_every, &RemoteSession::tick);
 }
@@ -299,6 +320,7 @@ void RemoteSession::give_up_connecting() {
 void RemoteSession::set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                               void (RemoteSession::*act)()) {
   timer.expires_after(after);
+  // Asks the gate and holds no `this`: the handler may run after our end.
   timer.async_wait([gate = gate_, act](const boost::system::error_code& error) {
     RemoteSession* const session = gate->owner();
     if (!error && session != nullptr && session->state_ != State::kOver) (session->*act)();
@@ -310,7 +332,7 @@ void RemoteSession::end(ErrorCode code, const std::string& what) {
   deliver(SessionLost{{code, "rendezvous at " + endpoint(options_) + ": " + what}});
 }
 
-// The handler may destroy the session: nothing is touched after it.
+// The handler may destroy the session. So it is called as a copy, and nothing is touched after it.
 void RemoteSession::deliver(const HostMessage& message) {
   if (is_last(message)) {
     state_ = State::kOver;

@@ -1,6 +1,8 @@
-// A node's session to a rendezvous in another process: the Session over gRPC. Connects, and tries
-// again while the host is not up yet; once connected a broken or silent session is final (SessionLost).
-// Used on the loop's thread; gRPC's threads enter it by post and nothing else.
+// A node's session with a rendezvous in another process: the Session over gRPC. It connects, and
+// tries again while the host is not up yet. Once it is connected it does not connect again: if the
+// call breaks or the host is silent, the session is lost, because the host counts this node as lost
+// too. Used on the loop's thread; gRPC's threads reach it through a LoopGate only. Owned by the
+// agent.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -13,7 +15,7 @@
 
 namespace ddprun::rendezvous {
 
-// leave() blocks no longer than this for the host's receipt (RemoteOptions::leave_limit).
+// leave() waits no longer than this for the host's receipt (default of RemoteOptions::leave_limit).
 inline constexpr std::chrono::milliseconds kLeaveLimit{1000};
 
 struct RemoteOptions {
@@ -21,17 +23,23 @@ struct RemoteOptions {
   std::uint16_t port = 29400;
   std::string token;             // empty: none is sent
   std::string rdzv_id = "none";  // must be the job that the host serves
-  // How long to try to reach the host, and how long it may take to let us in once reached.
+  // How long it may take in all until the host is reached and has let us in.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds beat_every = kBeatEvery;
   int silence_ticks = kSilenceTicks;
   std::chrono::milliseconds leave_limit = kLeaveLimit;
 };
 
-// Starts to connect at once; join() and the rest may be called before it is connected. SessionLost
-// says what was tried: kTimedOut (nobody answered within read_timeout), kUnavailable (connection
-// broke, host silent), kRejected (token, job id, rank), kProtocol. Destroying the session in any state
-// takes no time; the host then counts this node as lost, unless it left. `loop` outlives the session.
+// Starts to connect at once. join() and the rest may be called before it is connected; they are
+// sent then. `loop` must outlive the session. Destroying the session is quick in every state; the
+// host then counts this node as lost, unless it left. The error of SessionLost says what was tried.
+// Its codes:
+//   kTimedOut         nobody answered within read_timeout, or too few nodes joined in time
+//   kUnavailable      the connection broke, or the host was silent
+//   kRejected         the host said no: wrong token or job id, rank taken, job over
+//   kInvalidArgument  `options` or the NodeSpec has a value that cannot be
+//   kLimit            too many nodes, or a name in the NodeSpec is too long
+//   kProtocol         the peer broke the protocol, or join() was called out of turn
 std::unique_ptr<Session> open_remote_session(boost::asio::io_context& loop, RemoteOptions options,
                                              Session::MessageHandler handler);
 

@@ -11,6 +11,7 @@
 namespace ddprun::rendezvous {
 namespace {
 
+// One visitor made of several lambdas, for std::visit.
 template <typename... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
@@ -18,7 +19,8 @@ struct Overloaded : Visitors... {
 template <typename... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-// At most `max` bytes of the text, no UTF-8 character cut in two.
+// At most `max` bytes of the text. The cut goes back over the bytes that continue a UTF-8 character
+// (10xxxxxx), so that no character is cut in two.
 std::string cut(const std::string& text, std::size_t max) {
   if (text.size() <= max) return text;
   std::size_t end = max;
@@ -26,6 +28,7 @@ std::string cut(const std::string& text, std::size_t max) {
   return text.substr(0, end);
 }
 
+// Cuts, so that a long text never keeps a failure from being reported: the host would refuse it.
 v1::Failure encode_failure(const Failure& failure) {
   v1::Failure message;
   message.set_hostname(cut(failure.hostname, kMaxNameBytes));
@@ -36,6 +39,8 @@ v1::Failure encode_failure(const Failure& failure) {
   return message;
 }
 
+// Cuts the hostname only, which is just for people. A cut id, role or address would name something
+// else, so the host refuses one that is too long.
 v1::Join encode_spec(const NodeSpec& spec) {
   v1::Join message;
   message.set_node_id(spec.node_id);
@@ -72,7 +77,8 @@ v1::Round encode_round(const Round& round) {
   return message;
 }
 
-// Neither below zero nor above what a clock can add to: a year is for ever here.
+// A peer may send any number. A wait below zero makes no sense, and a very long one would overflow
+// when it is added to a time. A year is long enough for every job.
 std::chrono::milliseconds decode_wait(std::int64_t milliseconds) {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
   return std::clamp(std::chrono::milliseconds(milliseconds), std::chrono::milliseconds(0),
@@ -85,6 +91,7 @@ std::optional<Error> too_long(std::string_view field, const std::string& text, s
                fmt::format("{} has {} bytes, more than {}", field, text.size(), max));
 }
 
+// Protobuf has no 16-bit number, so a peer can send more than a port.
 Result<std::uint16_t> decode_port(std::uint32_t port) {
   if (port > std::numeric_limits<std::uint16_t>::max())
     return Error(ErrorCode::kProtocol, fmt::format("{} is no port", port));
@@ -101,6 +108,8 @@ Result<Failure> decode_failure(const v1::Failure& message) {
                  .message = message.message()};
 }
 
+// Does not check the number of workers and the rank: Membership does, and says what would be right.
+// An id that was not sent reads as empty: proto3 does not tell these apart.
 Result<NodeMessage> decode_spec(const v1::Join& message) {
   if (message.node_id().empty()) return Error(ErrorCode::kProtocol, "node_id is empty");
   using Name = std::pair<std::string_view, const std::string*>;
@@ -126,6 +135,7 @@ Result<NodeMessage> decode_spec(const v1::Join& message) {
   return NodeMessage(std::move(spec));
 }
 
+// Does not check names: they come from the host, and kMaxDownBytes is a limit for all of them.
 Result<Round> decode_round(const v1::Round& message) {
   const auto port = decode_port(message.master_port());
   if (!port) return port.error();
@@ -149,12 +159,14 @@ Result<Round> decode_round(const v1::Round& message) {
 Result<std::optional<HostMessage>> decode_published(const v1::Published& message) {
   auto round = decode_round(message.round());
   if (!round) return round.error();
+  // The agent uses it as an index.
   if (message.seat() < 0 || message.seat() >= std::ssize(round->seats))
     return Error(ErrorCode::kProtocol,
                  fmt::format("seat {} of {}", message.seat(), round->seats.size()));
   return std::optional<HostMessage>(RoundPublished{*std::move(round), message.seat()});
 }
 
+// A newer host may refuse with a code that we do not know. Then we only know that it said no.
 ErrorCode decode_code(std::int32_t code) {
   const bool known = code >= 0 && code <= static_cast<std::int32_t>(ErrorCode::kSystem);
   return known ? static_cast<ErrorCode>(code) : ErrorCode::kRejected;
@@ -226,6 +238,7 @@ Result<NodeMessage> decode(const v1::FromNode& message) {
     }
     case v1::FromNode::kBeat:
       return NodeMessage(Beat{});
+    // A kind that only a newer version has is an unknown field to protobuf, which skips it.
     case v1::FromNode::KIND_NOT_SET:
       break;
   }

@@ -1,5 +1,6 @@
-// The words of rendezvous.h to and from the messages of proto/rendezvous.proto, with the limits of
-// both. Used by service.cc and client.cc only, on any thread.
+// Turns the types of rendezvous.h into the messages of proto/rendezvous.proto and back, and checks
+// lengths. It does not check whether a value makes sense for the job; membership.h does. Pure; used
+// by service.cc and client.cc only, on any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +14,24 @@
 
 namespace ddprun::rendezvous {
 
-// Bytes of a name, an address or a role. A DNS name has at most 253.
+// The most bytes of a name, an address or a role. A DNS name has at most 253.
 inline constexpr std::size_t kMaxNameBytes = 255;
-// Bytes of a failure's text: one line for people. Longer ones are cut by the sender, refused by the
-// receiver.
+// The most bytes of a failure's text, which is one line for people. The sender cuts a longer one;
+// the receiver refuses it.
 inline constexpr std::size_t kMaxTextBytes = 4096;
-// A message of a node: the largest is a Join, six names and some numbers.
+// The most bytes of a node's message. The largest is a failure: one text and a hostname. A join has
+// four names and some numbers.
 inline constexpr int kMaxUpBytes = 16 * 1024;
-// A message to a node: the largest is a round, three names and some numbers per seat.
+// The most bytes of a host's message. The largest is a round: three names and some numbers per
+// seat.
 inline constexpr int kMaxDownBytes = kMaxNodes * 1024;
-// What a node shows to be let in, as metadata of its call. Binary (gRPC: the name's end), since a
-// job may be called anything, and its id stands in for a token where none is set.
+// The metadata that a node shows with its call to be let in. gRPC takes any bytes as a value if the
+// name ends in "-bin" (gRPC doc/PROTOCOL-HTTP2.md). We need that: a job's id may be any text, and
+// it is also the token of a job whose user set none (launcher/plan.h).
 inline constexpr const char* kTokenMetadata = "ddprun-token-bin";
 inline constexpr const char* kJobMetadata = "ddprun-rdzv-id-bin";
 
-// What a node says.
+// The messages of a node. A NodeSpec asks to join; a Beat only says that the node lives.
 struct WorkerFailed {
   std::int64_t round = 0;
   Failure failure;
@@ -41,14 +45,15 @@ struct Leave {
 struct Beat {};
 using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Beat>;
 
-// Texts that are too long are cut here, at a character's border; all other values travel unchanged.
+// A hostname or a text that is too long is cut here, between two characters. All other values
+// travel unchanged.
 v1::FromNode encode(const NodeMessage& said);
 v1::ToNode encode(const HostMessage& said);
 v1::ToNode encode_beat();
 
-// kProtocol or kLimit when the message is not one that encode() makes.
+// Errors: kProtocol if the message makes no sense, kLimit if a text of it is too long.
 Result<NodeMessage> decode(const v1::FromNode& message);
-// Nothing: a beat.
+// No value: it is a beat. Errors as above.
 Result<std::optional<HostMessage>> decode(const v1::ToNode& message);
 
 }  // namespace ddprun::rendezvous

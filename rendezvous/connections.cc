@@ -11,6 +11,8 @@
 namespace ddprun::rendezvous {
 namespace {
 
+// The address as text. A socket for IPv6 and IPv4 shows an IPv4 peer as ::ffff:10.0.0.1; it becomes
+// 10.0.0.1, because other nodes may have no IPv6 to connect with.
 std::string numeric(const sockaddr_storage& from, socklen_t length) {
   boost::asio::ip::tcp::endpoint endpoint;
   if (length > endpoint.capacity()) return {};
@@ -22,6 +24,8 @@ std::string numeric(const sockaddr_storage& from, socklen_t length) {
   return address.to_string();
 }
 
+// An address stays empty if the kernel has none any more: getpeername() fails with ENOTCONN when
+// the peer has reset the connection.
 Observed observe(int fd) {
   Observed observed;
   sockaddr_storage from{};
@@ -34,13 +38,14 @@ Observed observe(int fd) {
   return observed;
 }
 
-// 0: not open. Sockets have other numbers (sockfs counts from 1).
+// 0 if `fd` is not open. No socket has that inode: the kernel never gives out 0 (fs/inode.c,
+// get_next_ino).
 ino_t inode_of(int fd) {
   struct stat status {};
   return ::fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
-// -1: no descriptor's name.
+// The number in gRPC's name of a connection, "fd:7". -1 for other texts, which are no descriptor.
 int descriptor_of(std::string_view peer) {
   constexpr std::string_view kPrefix = "fd:";
   int fd = -1;
@@ -52,13 +57,18 @@ int descriptor_of(std::string_view peer) {
 }  // namespace
 
 void Connections::add(int fd) {
-  std::erase(strangers_, fd);  // who had the number before is gone
+  // The kernel gives out a number again only when it is free: its last connection is closed.
+  std::erase(strangers_, fd);
   connections_[fd] = {observe(fd), inode_of(fd)};
   strangers_.push_back(fd);
   if (strangers_.size() <= most_strangers_) return;
+  // Only now, because it costs a system call for each: forget those that gRPC has closed.
   std::erase_if(strangers_, [this](int one) { return !is_open(one); });
   if (strangers_.size() <= most_strangers_) return;
-  ::shutdown(strangers_.front(), SHUT_RDWR);  // gRPC sees its end and closes it
+  // Not close(): the descriptor is gRPC's. After a close() here the kernel could give its number to
+  // another connection while gRPC still uses it. gRPC reads the end that shutdown() makes, and
+  // closes the descriptor itself.
+  ::shutdown(strangers_.front(), SHUT_RDWR);
   strangers_.pop_front();
 }
 

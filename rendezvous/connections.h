@@ -1,11 +1,11 @@
-// The connections that were handed to gRPC, which closes them when it likes and tells nobody. What
-// is kept of each: the addresses its stream is asked for later, and whether a node has spoken over
-// it. One over which none has is a stranger's; beyond a limit the oldest of those is cut, so that
-// who only connects cannot use up the descriptors and keep the nodes out.
+// The TCP connections that were handed to gRPC. gRPC closes them when it likes and tells nobody.
+// This class keeps the addresses of each connection, for the call that is opened over it later, and
+// whether a node was let in over it. Without a node, a connection is a stranger's. Beyond a limit
+// the oldest stranger is cut. Otherwise somebody who only connects could use up all descriptors,
+// and no node could come in.
 //
-// Loop's thread, which must be the only one of the process that opens sockets: a descriptor's
-// number then names the same connection until this class hears of another one with it. Owned by
-// Service.
+// Loop's thread. No other thread of the process may open sockets: only then does a descriptor's
+// number name the same connection until add() gets the number again. Owned by Service.
 #pragma once
 
 #include <sys/types.h>
@@ -23,23 +23,24 @@ class Connections {
  public:
   explicit Connections(std::size_t most_strangers) : most_strangers_(most_strangers) {}
 
-  // `fd` is a connected socket and about to become gRPC's. May cut the oldest stranger.
+  // `fd` is a connected socket that gRPC gets next. May cut the oldest stranger.
   void add(int fd);
-  // A node was let in over the connection that gRPC calls `peer` ("fd:7"): no stranger any more.
+  // A node was let in over the connection `peer`, which is no stranger's any more. `peer` is gRPC's
+  // name for it: "fd:7" (gRPC's chttp2_server.cc, grpc_server_add_channel_from_fd).
   void let_in(const std::string& peer);
-  // The addresses of the connection that gRPC calls `peer`; empty ones where it is unknown.
+  // The addresses of the connection `peer`. Both are empty if there is no such connection.
   Observed observed(const std::string& peer) const;
 
  private:
   struct Connection {
     Observed observed;
-    ino_t inode = 0;  // of the socket: another one behind the same number says that this is closed
+    ino_t inode = 0;  // the socket's; if `fd` has another inode now, this connection is closed
   };
 
   bool is_open(int fd) const;
 
   const std::size_t most_strangers_;
-  // A descriptor's entry is replaced when its number is used again.
+  // By descriptor. An entry stays until its number is used again: nobody tells when it is closed.
   std::map<int, Connection> connections_;
   std::deque<int> strangers_;  // oldest first
 };

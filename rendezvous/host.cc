@@ -14,8 +14,8 @@ Time now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
 
-// One node's side of the table. Its handler lives in the host's map, so that closing it silences
-// deliveries under way.
+// One node's session in this process. Its handler is in the host's map and not here: close() erases
+// it, and messages that are posted but not yet delivered find no handler any more.
 class Host::LocalSession final : public Session {
  public:
   LocalSession(Host& host, SessionId id, Observed observed)
@@ -48,6 +48,7 @@ Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy)
       membership_(policy),
       alarm_(loop, [this] { perform(membership_.tick(now())); }) {}
 
+// A session that outlives the host would close itself in freed memory.
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 
 std::unique_ptr<Session> Host::open_session(Session::MessageHandler handler, Observed observed) {
@@ -92,6 +93,7 @@ void Host::deliver(SessionId to, HostMessage message) {
 }
 
 void Host::close(SessionId id) {
+  // The handler goes first: a node gets no message about its own loss.
   readers_.erase(id);
   perform(membership_.session_lost(id, now()));
 }

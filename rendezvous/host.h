@@ -1,7 +1,9 @@
-// The job's rendezvous in this process: Membership with a clock, one timer and real nodes.
-// In-process nodes open_session() here; service.h lets remote ones in through the same call. No socket,
-// no gRPC: a standalone job pays for neither. On the loop's thread only; made by the agent (or a
-// daemon) that hosts the job.
+// The job's rendezvous in this process: a Membership with a clock, one timer and real nodes. A node
+// of this process calls open_session(); service.h lets remote nodes in through
+// open_direct_session(). Host has no socket and no gRPC, so a job of one node pays for neither. It
+// decides nothing: Membership does.
+//
+// On the loop's thread only. Owned by the agent that hosts the job.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,35 +20,36 @@ namespace ddprun::rendezvous {
 
 class Host {
  public:
-  // `loop` outlives the host; the host outlives every Session it gave out.
+  // `loop` must outlive the host. The host must outlive every Session that it gave out.
   Host(boost::asio::io_context& loop, const RoundPolicy& policy);
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
   ~Host();
 
-  // Called synchronously when a round is agreed and before any node hears of it: all workers of the
-  // round before are gone. The agent whose store has a fixed port empties it here. Must not call
-  // back into the host.
+  // Called when a round is agreed, before any node hears of it. All workers of the round before are
+  // gone then. An agent whose store has a fixed port empties the store here: later, workers of the
+  // new round may have written to it. It must not call the host.
   std::function<void(const Round&)> before_publish;
 
-  // A node's session. Destroying it without leave() means that the node is gone (as a broken
-  // connection does). `handler` may destroy the session. The default is the node in the host's own
-  // process.
+  // Opens a node's session; the caller owns it. `handler` gets the messages and may destroy the
+  // session. Destroying the session without leave() means that the node is lost, as a broken
+  // connection does. The default of `observed` is for the node in the host's own process.
   std::unique_ptr<Session> open_session(Session::MessageHandler handler,
                                         Observed observed = {"127.0.0.1"});
 
-  // As open_session(), but `handler` is called from inside the call that caused it, so that what one node
-  // says is on its way to the others when the call returns, even if this process ends right after.
-  // `handler` must neither call the host nor destroy a session. For service.h.
+  // As open_session(), but messages are not posted: `handler` runs inside the function of a Session
+  // that caused the message. So when leave() of one node returns, the messages to the other nodes
+  // are on their way, even if this process ends right after. `handler` must not call the host and
+  // must not destroy a session. For service.h.
   std::unique_ptr<Session> open_direct_session(Session::MessageHandler handler, Observed observed);
 
  private:
   class LocalSession;
   struct Reader {
-    // Shared with nobody but deliveries under way, which hold it weakly: a closed session hears
-    // nothing more.
+    // Only this owns the handler. Messages that are posted but not yet delivered hold it weakly, so
+    // a closed session gets none of them.
     std::shared_ptr<Session::MessageHandler> handler;
-    bool at_once = false;
+    bool at_once = false;  // call the handler directly; do not post
   };
 
   std::unique_ptr<Session> open(Reader reader, Observed observed);

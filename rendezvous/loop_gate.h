@@ -1,6 +1,7 @@
-// Where gRPC's threads enter the loop: by post and nothing else. A reactor may outlive the object
-// on the loop that it works for (and the loop itself), so what it holds is this: it posts to the
-// owner while there is one and to nowhere after.
+// How gRPC's threads get into the loop: they post a handler here, and have no other way. A reactor
+// of gRPC may outlive the object that it works for (the owner), and even the loop. So a reactor
+// holds a LoopGate instead of its owner. The gate posts to the loop while the owner lives; after
+// close() it drops what it gets. Made and closed by the owner, shared with its reactors.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -16,29 +17,30 @@ class LoopGate : public std::enable_shared_from_this<LoopGate<Owner>> {
  public:
   LoopGate(boost::asio::io_context& loop, Owner& owner) : loop_(&loop), owner_(&owner) {}
 
-  // Any thread. `handle(Owner&)` runs on the loop, in the order posted, unless the gate is closed
-  // by then.
+  // Any thread. `handle(Owner&)` will run on the loop's thread, in the order of posting. It is
+  // dropped if the gate is closed by then.
   template <typename Handler>
   void post(Handler handle) {
     const std::lock_guard lock(mutex_);
     if (loop_ == nullptr) return;
+    // Looks at owner_ again when it runs: the gate may be closed between the post and the run.
     boost::asio::post(*loop_, [self = this->shared_from_this(), handle = std::move(handle)] {
       if (self->owner_ != nullptr) handle(*self->owner_);
     });
   }
 
-  // Loop's thread. No handler runs from here on.
+  // Loop's thread. No handler runs after it, and no thread uses the loop through this gate.
   void close() {
     const std::lock_guard lock(mutex_);
     loop_ = nullptr;
     owner_ = nullptr;
   }
 
-  // Loop's thread: nothing once closed.
+  // Loop's thread. Null once closed.
   Owner* owner() const { return owner_; }
 
  private:
-  std::mutex mutex_;  // guards loop_ against the owner's end
+  std::mutex mutex_;  // guards loop_: close() waits for a post() that is using it
   boost::asio::io_context* loop_;
   Owner* owner_;  // touched on the loop's thread only
 };

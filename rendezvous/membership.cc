@@ -14,6 +14,8 @@ double seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+// What the other nodes are told when a node is unreachable. No worker is to blame, so rank and exit
+// code keep their defaults.
 Failure lost_node(const NodeSpec& spec, int node_rank) {
   Failure cause;
   cause.hostname = spec.hostname;
@@ -22,7 +24,8 @@ Failure lost_node(const NodeSpec& spec, int node_rank) {
   return cause;
 }
 
-// Why two nodes cannot be in one job.
+// Why two nodes cannot be in one job; no value if they can. With equal ids their seats could not be
+// told apart; with equal ranks they would need the same seat.
 std::optional<Error> clash(const NodeSpec& present, const NodeSpec& newcomer) {
   if (present.node_id == newcomer.node_id)
     return Error(ErrorCode::kRejected, fmt::format("rendezvous: node id {} is here already ({})",
@@ -34,6 +37,7 @@ std::optional<Error> clash(const NodeSpec& present, const NodeSpec& newcomer) {
   return std::nullopt;
 }
 
+// For nodes that join after the end: they are told how the job went.
 std::string end_text(const JobEnded& end) {
   if (end.succeeded) return "it succeeded";
   return fmt::format("it failed on {}: {}", end.cause.hostname, end.cause.message);
@@ -43,15 +47,18 @@ std::string end_text(const JobEnded& end) {
 
 Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   if (roster.waiting == 0) return {Choice::kWait, Reason::kNobody, Time::max()};
+  // Before all other reasons to start: a full round has to wait for its restart, too.
   if (now < roster.not_before) return {Choice::kWait, Reason::kBackoff, roster.not_before};
+  // promote_spares() lets no more than max_nodes wait.
   if (roster.waiting == policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;
   const Time given_up_at = roster.gathering_since + policy.join_timeout;
   if (now >= given_up_at) {
-    // Whoever still stops its workers will find itself a spare, or in the round after this one.
+    // A node that still stops its workers is left out. It will be a spare, or in a later round.
     return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
   }
   if (!enough) return {Choice::kWait, Reason::kTooFew, given_up_at};
+  // Nodes that are still stopping hold their seats, so no last call runs against them.
   if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, given_up_at};
   const Time last_call_ends = roster.min_reached_at + policy.last_call;
   if (now >= last_call_ends) return {Choice::kClose, Reason::kLastCallOver, now};
@@ -69,6 +76,7 @@ Membership::Membership(RoundPolicy policy) : policy_(policy), budget_(policy.jit
 Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observed& observed,
                            Time now) {
   Outcome outcome;
+  // A refused node becomes a member, too: it counts in kMaxNodes until its session is lost.
   const auto [found, is_new] = members_.try_emplace(session);
   Member& member = found->second;
   if (is_new) {
@@ -78,6 +86,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   }
   std::optional<Error> error;
   const bool out_of_turn = !is_new && member.standing != Standing::kStopping;
+  // Asked before the standing changes. break_round() comes after the change, so that this node gets
+  // SessionLost only and no RoundBroken.
   const bool breaks_round = member.in_round();
   if (out_of_turn) {
     error = Error(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
@@ -89,6 +99,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
     outcome.deliveries.push_back({session, SessionLost{*error}});
   } else {
     member.entrant = {session, spec, observed};
+    // A node of the broken round has kept its seat. A new node gets one from settle() if one is
+    // free. The same holds for a node that was so slow to stop that the next round runs without it.
     member.standing = is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting;
   }
   if (breaks_round) break_round(lost_node(member.entrant.spec, member.seat), now, outcome);
@@ -119,7 +131,7 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   Outcome outcome;
   Member* member = find(session);
   if (member == nullptr || member->standing == Standing::kDismissed) return outcome;
-  const bool alone = member->standing == Standing::kSpare;
+  const bool alone = member->standing == Standing::kSpare;  // it holds no seat: nobody needs it
   member->standing = Standing::kDismissed;
   if (!alone) end_job({.succeeded = false, .cause = reason}, outcome);
   settle(outcome, now);
@@ -132,7 +144,8 @@ Outcome Membership::session_lost(SessionId session, Time now) {
   if (found == members_.end()) return outcome;
   Member& member = found->second;
   if (member.standing == Standing::kSucceeded) {
-    // Its work is done. Its seat is taken until the round is over.
+    // Its work is done, so the round goes on. It stays a member: its seat is taken until the round
+    // is over.
     member.gone = true;
     return outcome;
   }
@@ -157,7 +170,8 @@ Membership::Member* Membership::find(SessionId session) {
   return found == members_.end() ? nullptr : &found->second;
 }
 
-// A node that already said how its round ended, or speaks of an older one, is not heard.
+// Whether a report counts. It does not if the node reported the end of its round already, or if it
+// speaks of another round: such a message was under way when the round broke.
 bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) const {
   return member != nullptr && member->standing == Standing::kRunning && round == round_number_;
 }
@@ -167,6 +181,8 @@ int Membership::count(Standing standing) const {
       members_, [&](const auto& entry) { return entry.second.standing == standing; }));
 }
 
+// In the order of the first joins and not of the last ones: so a node keeps its node rank over a
+// restart if the same nodes come back.
 std::vector<SessionId> Membership::by_arrival(Standing standing) const {
   std::vector<SessionId> sessions;
   for (const auto& [session, member] : members_)
@@ -175,7 +191,7 @@ std::vector<SessionId> Membership::by_arrival(Standing standing) const {
   return sessions;
 }
 
-// Why `spec` cannot be in this job at all.
+// Why `spec` cannot be in this job at all; no value if it can. The codec has checked lengths only.
 std::optional<Error> Membership::objection(SessionId session, const NodeSpec& spec) const {
   if (phase_ == Phase::kEnded)
     return Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_);
@@ -188,9 +204,11 @@ std::optional<Error> Membership::objection(SessionId session, const NodeSpec& sp
                  fmt::format("rendezvous: node rank {} is out of range: the job has {} node(s), "
                              "their ranks are 0 to {}",
                              spec.node_rank, policy_.max_nodes, policy_.max_nodes - 1));
+  // The newcomer is one of members_ already.
   if (std::ssize(members_) > kMaxNodes)
     return Error(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxNodes));
   for (const auto& [other, member] : members_) {
+    // A refused node and one that is gone need no seat in a later round: id and rank are free.
     if (other == session || !member.listens()) continue;
     if (auto error = clash(member.entrant.spec, spec)) return error;
   }
@@ -199,8 +217,8 @@ std::optional<Error> Membership::objection(SessionId session, const NodeSpec& sp
 
 // ---- what follows ----
 
-// The end of every event: seats for spares, then whether the round may start, then when to look
-// again.
+// Every event ends with this: it gives free seats to spares, then starts the round if it may start,
+// or sets when to look again. While a round runs, only an event can change something.
 void Membership::settle(Outcome& outcome, Time now) {
   look_again_at_ = Time::max();
   if (phase_ != Phase::kGathering) return;
@@ -223,8 +241,8 @@ void Membership::settle(Outcome& outcome, Time now) {
   }
 }
 
-// A seat is held by who waits for the next round and by who will be back for it: a spare never
-// takes the place of a node that is only slow to stop its workers.
+// A node holds a seat if it waits for the next round or will be back for it. So a spare never takes
+// the seat of a node that is only slow to stop its workers.
 void Membership::promote_spares() {
   int free_seats = policy_.max_nodes - count(Standing::kWaiting) - count(Standing::kStopping);
   if (free_seats <= 0) return;
@@ -234,6 +252,8 @@ void Membership::promote_spares() {
   }
 }
 
+// Each time is set once and stays, until too few nodes wait for it to mean something. A node that
+// joins later does not move it.
 void Membership::update_times(Time now) {
   const int waiting = count(Standing::kWaiting);
   if (waiting == 0) gathering_since_.reset();
@@ -261,8 +281,8 @@ void Membership::publish(Time now, Outcome& outcome) {
   min_reached_at_.reset();
 }
 
-// One budget for the job. Nodes that were started with different ones get the smallest: no node is
-// restarted more often than its user allowed. Window and backoff are those of node rank 0.
+// The job has one budget. If the nodes were started with different ones, the smallest holds: no
+// node is restarted more often than its user allowed. Window and backoff are those of node rank 0.
 void Membership::set_budget(const std::vector<Entrant>& entrants, Time now, Outcome& outcome) {
   const auto [least, most] = std::ranges::minmax_element(
       entrants, {}, [](const Entrant& entrant) { return entrant.spec.max_restarts; });
@@ -283,6 +303,7 @@ void Membership::set_budget(const std::vector<Entrant>& entrants, Time now, Outc
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
   if (!budget_.take(now)) return end_job({.succeeded = false, .cause = cause}, outcome);
   phase_ = Phase::kGathering;
+  // Nodes that went after their success do not come back: their seats are free now.
   std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
   for (auto& [session, member] : members_) {
     if (!member.in_round()) continue;
@@ -291,6 +312,7 @@ void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
   }
 }
 
+// Too few nodes came in time. The job ends for all that are here, also for those still stopping.
 void Membership::give_up(Outcome& outcome) {
   end_text_ =
       fmt::format("{} of {} nodes joined within join_timeout={} s", count(Standing::kWaiting),

@@ -1,5 +1,6 @@
-// How often one thing may be said: strangers can make us refuse as often as they like, and the log
-// must not grow with it. Pure; the caller brings the time.
+// Limits how often one thing is logged. Strangers can make us refuse them as often as they like,
+// and the log must not grow as fast. Logs nothing itself. Pure: the caller passes the time. No
+// lock; used by its owner's thread only.
 #pragma once
 
 #include <chrono>
@@ -15,8 +16,8 @@ class RateLimiter {
 
   explicit RateLimiter(std::chrono::milliseconds at_most_every) : at_most_every_(at_most_every) {}
 
-  // It happened again. Nothing: do not say it. Else how often it happened unsaid since it was last
-  // said.
+  // The thing happened again. No value: do not log it. Otherwise log it; the value says how often
+  // it happened unlogged since it was logged last.
   std::optional<std::size_t> happened(Time now) {
     if (said_at_ && now - *said_at_ < at_most_every_) {
       ++unsaid_;

@@ -1,6 +1,9 @@
-// The words of the rendezvous and a node's session to it. Plain types and one interface; no I/O here.
-// The agent programs against Session and does not know whether the rendezvous is in its own
-// process or across the network.
+// The plain types of the rendezvous, and the interface through which a node speaks to it: Session.
+// The agent uses a Session and does not know whether the rendezvous is in its own process (host.h)
+// or across the network (client.h). No I/O here.
+//
+// The types may be used on any thread, a Session only on the loop's thread. The agent owns its
+// Session.
 #pragma once
 
 #include <chrono>
@@ -14,29 +17,30 @@
 
 namespace ddprun::rendezvous {
 
-// Nodes of one job, spares and refused ones included. A round names every node to every node, so
-// its messages grow with the square: 1,024 nodes are some 200 MB to send.
+// The most nodes of one job; spares and refused nodes count too. Each node of a round gets a
+// message that names every node. So what a round sends grows with the square of the nodes: about
+// 200 MB for 1,024 nodes.
 inline constexpr int kMaxNodes = 1024;
 
-// Beats go both ways at this pace over an idle session, so that a cut network or a stopped machine is
-// noticed.
+// Each side sends a beat this often over an idle session. Without beats nobody would notice a cut
+// network or a stopped machine.
 inline constexpr std::chrono::milliseconds kBeatEvery{1000};
-// So many beats in a row without a word and the peer is lost: 3 to 4 s. Counted in beats of our own
-// timer, not on the clock, so that a stall of our own loop (a suspended machine) does not make
-// every peer look silent.
+// A peer is lost if it sends nothing for more than this many beats: after 3 to 4 s. We count the
+// beats of our own timer and do not look at the clock. Otherwise every peer would look silent after
+// our own loop stood still (a suspended machine).
 inline constexpr int kSilenceTicks = 3;
 // What a node brings to a round.
 struct NodeSpec {
-  std::string node_id;       // unique per agent process, the same in each of its joins
+  std::string node_id;       // unique per agent process; the same in each of its joins
   std::string hostname;      // for reports only, never resolved
-  int local_world_size = 1;  // workers this node will start
+  int local_world_size = 1;  // workers that this node will start
   std::string role = "default";
-  int node_rank = -1;  // the rank it insists on (--node-rank of the static backend); -1: any
-  // Numeric address of its store; empty: the address the rendezvous sees it at.
+  int node_rank = -1;  // the node rank it wants (--node-rank of the static backend); -1: any
+  // Numeric address of its store. Empty: the address from which the rendezvous sees this node.
   std::string store_address;
-  std::uint16_t store_port = 0;  // where it will serve this round's store should it get node rank 0
+  std::uint16_t store_port = 0;  // it serves the round's store here if it gets node rank 0
   int max_restarts = 0;
-  // rendezvous/restart_budget.h; 0: none.
+  // What these three mean: rendezvous/restart_budget.h. 0: none.
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds backoff{0};
   std::chrono::milliseconds backoff_max{0};
@@ -57,11 +61,12 @@ struct Seat {
   bool operator==(const Seat&) const = default;
 };
 
-// One agreed membership. Equal on every node of the round. seats[i] has node rank i; global ranks
-// are 0 … world_size-1, contiguous per node in seat order.
+// One agreed membership, equal on every node of the round. seats[i] has node rank i. Global ranks
+// are 0 … world_size-1. The workers of one node have consecutive ranks; the nodes follow each other
+// in the order of the seats.
 struct Round {
   std::int64_t number = 0;  // only ever grows
-  int restart_count = 0;    // restarts of the whole job so far, one count for all nodes
+  int restart_count = 0;    // restarts of the job so far; one count for all nodes
   int world_size = 0;
   std::vector<Seat> seats;
   std::string master_addr;  // numeric; the store of node rank 0
@@ -70,47 +75,49 @@ struct Round {
   bool operator==(const Round&) const = default;
 };
 
-// The first failure of a round as its node tells it; carried to all nodes so that each can name the
-// job's cause.
+// Why a round broke or the job ended. The node that failed first reports it. The host sends it to
+// all nodes, so that each of them can name the cause.
 struct Failure {
   std::string hostname;
   int rank = -1;  // global rank of the failed worker; -1: the node itself failed
   int local_rank = -1;
-  int exit_code = 0;    // as a shell would see it negative for signals: -9 is SIGKILL
+  int exit_code = 0;    // exit status; minus the signal number if killed (-9 = SIGKILL)
   std::string message;  // one line for people
 
   bool operator==(const Failure&) const = default;
 };
 
-// ---- news from the rendezvous to a node ----
+// ---- messages of the host to a node ----
 
-// The round closed with this node in it: start workers. `seat` indexes round.seats (= this node's
-// rank).
+// The round starts and this node is in it: start workers. round.seats[seat] is this node's seat, so
+// `seat` is its node rank.
 struct RoundPublished {
   Round round;
   int seat = 0;
 };
-// A worker or node of `round` failed and a restart is left: stop this node's workers, then join()
-// again.
+// A worker or a node of `round` failed, and a restart is left. Stop this node's workers, then call
+// join() again.
 struct RoundBroken {
   std::int64_t round = 0;
   Failure cause;
 };
-// The job is over for every node. On success all nodes reported success; else stop the workers;
-// `why` says the reason.
+// The job is over for every node. If it succeeded, all nodes of the round reported success.
+// Otherwise stop this node's workers; `cause` says why.
 struct JobEnded {
   bool succeeded = false;
   Failure cause;  // when not succeeded
 };
-// The session is gone for good: host unreachable, join timed out, refused. Nothing follows.
+// The session is over; no message follows. Either the host is unreachable, or it refused this node,
+// or too few nodes joined in time.
 struct SessionLost {
   Error error;
 };
 using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost>;
 
-// One node's session to the rendezvous. Used on the loop's thread; news arrive there too, never from
-// inside a call of this interface (they are posted), so a caller may change its state after any of
-// these calls.
+// One node's session with the rendezvous. Call it on the loop's thread. The host's messages come on
+// that thread too. They are posted: none comes while a function of this interface runs, so the
+// caller may change its own state after such a function returned. The one exception is a session of
+// Host::open_direct_session().
 class Session {
  public:
   using MessageHandler = std::function<void(HostMessage)>;
@@ -120,17 +127,20 @@ class Session {
   Session& operator=(const Session&) = delete;
   virtual ~Session() = default;
 
-  // Asks to be in the next round. All workers of the node's previous round must be gone. Answered
-  // by RoundPublished, JobEnded or SessionLost.
+  // Asks for a seat in the next round. Call it only when all workers of the node's previous round
+  // are gone. The answer is RoundPublished, JobEnded or SessionLost. It comes when the round starts
+  // or the host gives up; a spare may wait for it as long as the job lives.
   virtual void join(const NodeSpec& node) = 0;
-  // A worker of `round` failed. Answered by RoundBroken (a restart was granted and is the same for
-  // all nodes) or by JobEnded. May be called while the other workers are still being stopped.
+  // A worker of `round` failed. The answer is RoundBroken if a restart is left, otherwise JobEnded.
+  // A restart is one for all nodes. May be called while this node still stops its other workers.
+  // A report about an older round changes nothing and gets no answer.
   virtual void report_failure(std::int64_t round, const Failure& failure) = 0;
-  // All workers of this node exited 0. Answered by JobEnded once every node of the round said so,
-  // or by RoundBroken.
+  // All workers of this node exited 0. The answer is JobEnded once every node of the round reported
+  // success. If another node fails first, it is RoundBroken or JobEnded.
   virtual void report_success(std::int64_t round) = 0;
-  // This node goes for good and takes the job with it (a signal, a local error). Not answered; the
-  // other nodes get JobEnded. Returns once the message is on its way.
+  // This node goes for good and ends the job (it got a signal, or has an error of its own). A spare
+  // goes alone. No answer; the other nodes get JobEnded. Returns when the message is on its way.
+  // Over the network it waits until the host has read it, at most RemoteOptions::leave_limit.
   virtual void leave(const Failure& reason) = 0;
 };
 

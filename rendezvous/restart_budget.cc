@@ -13,9 +13,9 @@ std::uint64_t next_random(std::uint64_t& state) {
   return z ^ (z >> 31U);
 }
 
-// From 0.5 to 1.
+// A random factor from 0.5 to 1. Half of the wait is certain, so a restart never comes at once.
 double jitter(std::uint64_t& state) {
-  constexpr double kRange = 9007199254740992.0;  // 2^53: as many steps as a double has
+  constexpr double kRange = 9007199254740992.0;  // 2^53: a double holds 53 bits exactly
   return 0.5 + static_cast<double>(next_random(state) >> 11U) / kRange / 2;
 }
 
@@ -41,13 +41,16 @@ bool RestartBudget::take(Time now) {
   return true;
 }
 
+// Nobody tells us about progress, so a long attempt stands for it. With a backoff it must outlast
+// the window and the longest wait. Otherwise a job that mostly waits would seem to make progress,
+// and would be restarted at once again.
 bool RestartBudget::was_progress(Time now) const {
   const auto ran = now - started_;
   if (rules_.backoff.count() == 0) return ran >= kShortAttempt;
   return ran >= std::max({rules_.window, rules_.backoff_max, rules_.backoff});
 }
 
-// Of the restart just counted.
+// The wait before the restart that was just counted.
 std::chrono::nanoseconds RestartBudget::delay() {
   const bool own = rules_.backoff.count() > 0;
   const int free = own ? 1 : kFreeRestarts;
@@ -55,6 +58,7 @@ std::chrono::nanoseconds RestartBudget::delay() {
   const std::chrono::nanoseconds base = own ? rules_.backoff : kDefaultBackoff;
   const std::chrono::nanoseconds most =
       std::max<std::chrono::nanoseconds>(own ? rules_.backoff_max : kDefaultBackoffMax, base);
+  // Stops at `most`: without that, dozens of doublings would overflow.
   std::chrono::nanoseconds wait = base;
   for (int doubled = free + 1; doubled < in_a_row_ && wait < most; ++doubled) wait *= 2;
   const double spread = jitter(random_) * static_cast<double>(std::min(wait, most).count());

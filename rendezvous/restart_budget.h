@@ -1,9 +1,11 @@
-// How often and how soon a job may be restarted. Pure: `now` comes in. One per job, in Membership.
+// How often and how soon a job may be restarted. Pure: `now` comes in. One per job; Membership owns
+// it and uses it on its thread.
 //
-// Plain: `max_restarts` restarts, each at once, as torchrun counts them. With a window: that many
-// within any span of its length, so that a job which makes progress has its budget back. With a
-// backoff: the first restart after progress is immediate, each further one waits twice as long as
-// the one before, with jitter so that jobs which share what broke do not return in one moment.
+// With max_restarts alone, the job has that many restarts, each at once, as in torchrun. With a
+// window, it has that many within any span of the window's length: a job that makes progress gets
+// its budget back. With a backoff, the first restart after progress is immediate, and each further
+// one waits twice as long as the one before. The waits have a random part (jitter). Otherwise jobs
+// that failed together, of one cause, would all come back in one moment.
 #pragma once
 
 #include <chrono>
@@ -14,12 +16,13 @@
 
 namespace ddprun::rendezvous {
 
-// Only passed in, never read from the clock here.
+// The time of an event. It is always passed in; nothing here reads the clock.
 using Time = std::chrono::steady_clock::time_point;
 
-// Restarts in a row, each after less than kShortAttempt, that a job without a backoff of its own
-// may make at once. Beyond, it waits from kDefaultBackoff to kDefaultBackoffMax: a large
-// --max-restarts must not turn a script that fails at once into a spinning host.
+// For a job without a backoff of its own. It may restart this often in a row at once after attempts
+// that were shorter than kShortAttempt. Then it waits before each restart, from kDefaultBackoff up
+// to kDefaultBackoffMax. Otherwise a script that fails at once, with a large --max-restarts, would
+// keep the host busy with starts alone.
 inline constexpr int kFreeRestarts = 256;
 inline constexpr std::chrono::milliseconds kShortAttempt{1000};
 inline constexpr std::chrono::milliseconds kDefaultBackoff{1000};
@@ -38,11 +41,12 @@ class RestartBudget {
  public:
   explicit RestartBudget(std::uint64_t jitter_seed) : random_(jitter_seed) {}
 
-  // An attempt starts under these rules.
+  // An attempt starts. `rules` hold until the next one starts.
   void attempt_started(const RestartRules& rules, Time now);
-  // The attempt failed. True when a restart is left; it is counted.
+  // The attempt failed. Returns whether a restart is left, and counts it if so. Then start no
+  // attempt before not_before().
   bool take(Time now);
-  // Before this no attempt may start.
+  // No attempt may start before this time.
   Time not_before() const { return not_before_; }
   // Restarts of the whole job so far.
   int restarts() const { return restarts_; }
@@ -57,7 +61,7 @@ class RestartBudget {
   int in_a_row_ = 0;  // since the last progress
   Time started_{};
   Time not_before_ = Time::min();
-  std::deque<Time> recent_;  // restarts within the window
+  std::deque<Time> recent_;  // restarts within the window, oldest first
 };
 
 }  // namespace ddprun::rendezvous

@@ -10,9 +10,10 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// The store's address as every node of the round can reach it. A node on the rendezvous' own
-// machine is seen at loopback, which is of no use to others: they reach it where they reached the
-// rendezvous.
+// An address of the store that every node of the round can reach. A node on the machine of the
+// rendezvous is seen at loopback, and no other machine can connect to that. But the others reached
+// the rendezvous, so the address at which they reached it works. If all nodes are on that machine,
+// loopback is right.
 std::string master_address(const std::vector<Entrant>& entrants) {
   const Entrant& master = entrants.front();
   if (!master.spec.store_address.empty()) return master.spec.store_address;
@@ -24,6 +25,7 @@ std::string master_address(const std::vector<Entrant>& entrants) {
   return master.observed.address;
 }
 
+// Without role_world_size: it is not known before all seats are made.
 Seat make_seat(const NodeSpec& spec, int first_rank, int role_first_rank) {
   Seat seat;
   seat.node_id = spec.node_id;
@@ -42,6 +44,7 @@ bool is_loopback(const std::string& address) {
   const auto parsed = boost::asio::ip::make_address(address, error);
   if (error) return false;
   if (parsed.is_v4()) return parsed.to_v4().is_loopback();
+  // A socket for IPv6 and IPv4 shows an IPv4 peer as ::ffff:127.0.0.1 (RFC 4291 section 2.5.5.2).
   const auto v6 = parsed.to_v6();
   if (!v6.is_v4_mapped()) return v6.is_loopback();
   return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, v6).is_loopback();
@@ -51,6 +54,8 @@ std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals) {
   std::vector<std::optional<Entrant>> seats(arrivals.size());
   std::vector<Entrant> anywhere;
   for (Entrant& entrant : arrivals) {
+    // A round with fewer than max_nodes does not have the highest ranks. A node that wants one of
+    // them sits anywhere.
     const int wanted = entrant.spec.node_rank;
     if (wanted < 0 || wanted >= std::ssize(seats)) {
       anywhere.push_back(std::move(entrant));
@@ -62,6 +67,7 @@ std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals) {
   }
   std::vector<Entrant> ordered;
   ordered.reserve(seats.size());
+  // As many seats are free as nodes are left in `anywhere`.
   auto next = anywhere.begin();
   for (auto& seat : seats) ordered.push_back(seat ? std::move(*seat) : std::move(*next++));
   return ordered;

@@ -1,5 +1,6 @@
-// Who sits where: turns the nodes that are in a round into the Round they all receive. Pure: equal
-// inputs, equal answer. Does not decide who is in (membership.h does).
+// Who sits where: turns the nodes that are in a round into the Round that all of them get. Pure, so
+// any thread may use it: equal inputs give equal answers. It does not decide who is in the round;
+// membership.h does.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +11,19 @@
 
 namespace ddprun::rendezvous {
 
-// How a node was seen by the rendezvous.
+// How the rendezvous sees a node.
 struct Observed {
-  // Numeric address the node's connection came from; loopback for a node on the rendezvous' own
-  // machine.
+  // Numeric address from which the node's connection came. Loopback for a node on the machine of
+  // the rendezvous.
   std::string address;
-  // Numeric address under which the node reached the rendezvous; empty for a node in its own
-  // process. It is an address of the rendezvous' machine that is known to work from this node.
+  // Numeric address at which the node reached the rendezvous. So this address of the rendezvous'
+  // machine works from that node. Empty for a node in the process of the rendezvous.
   std::string reached_at = {};
 
   bool operator==(const Observed&) const = default;
 };
 
-// Names a node's connection; made up by the shell, never used twice.
+// Names a node's session. Host makes it up and never uses it twice.
 using SessionId = std::uint64_t;
 
 // A node that will be in the round.
@@ -32,17 +33,17 @@ struct Entrant {
   Observed observed;
 };
 
-// The nodes in seat order: a node that insists on a rank below the number of nodes sits there
-// (ranks are distinct), the others fill the rest in the order given, which is their order of
-// arrival.
+// Puts the nodes into seat order. A node gets the node rank it wants if that is below the number of
+// nodes; no two nodes may want the same. The others fill the free seats in the order given, which
+// is their order of arrival.
 std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals);
 
-// The round in which seats[i] is given to entrants[i]. `entrants` is not empty and already in seat
-// order.
+// Makes the round in which entrants[i] has seats[i]. `entrants` must be in seat order and must not
+// be empty.
 Round make_round(std::int64_t number, int restart_count, const std::vector<Entrant>& entrants);
 
-// Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). Text that is no
-// address is not.
+// Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for text that
+// is no address.
 bool is_loopback(const std::string& address);
 
 }  // namespace ddprun::rendezvous

@@ -29,14 +29,14 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// A connection that carries no call for so long is closed: who connects and says nothing holds a
-// descriptor.
+// gRPC closes a connection that carries no call for this long. Otherwise somebody who connects and
+// says nothing would hold a descriptor.
 constexpr int kIdleConnectionMs = 10'000;
-// A node has one; a second only for the moment in which the first ends.
+// A node has one call. It has a second one only for the moment in which the first ends.
 constexpr int kCallsPerConnection = 4;
 
-// Takes the same time wherever the texts differ, so that a token cannot be guessed letter by
-// letter.
+// Takes the same time wherever the texts differ. Otherwise the time of a refusal would tell how
+// many letters are right, and a token could be guessed letter by letter.
 bool equal_in_constant_time(std::string_view given, std::string_view expected) {
   unsigned difference = given.size() == expected.size() ? 0U : 1U;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -52,8 +52,9 @@ std::string_view metadata(const grpc::CallbackServerContext& context, const char
   return {found->second.data(), found->second.size()};
 }
 
-// The job first: where no token is set its id stands in for one, and a node with another id is to
-// hear of that. Who has no token is not told the id of ours.
+// The job's id is compared first. If the user set no token, the id is also the token; then a node
+// of another job has a wrong token, too, but must be told that its id is wrong. A caller without
+// the token is not told our id: it may be the token.
 grpc::Status check(const grpc::CallbackServerContext& context, const ServiceOptions& options) {
   const bool known = options.token.empty() ||
                      equal_in_constant_time(metadata(context, kTokenMetadata), options.token);
@@ -66,14 +67,14 @@ grpc::Status check(const grpc::CallbackServerContext& context, const ServiceOpti
   return grpc::Status::OK;
 }
 
-// For our log: without the words of a stranger.
+// For our log. Leaves out the id that the caller sent: a stranger must not write into our log.
 std::string reason_to_log(const grpc::Status& refusal) {
   return refusal.error_code() == grpc::StatusCode::FAILED_PRECONDITION
              ? "it asks for another job (rdzv_id)"
              : refusal.error_message();
 }
 
-// Answers a call that is not let in.
+// Answers a call that is not let in: gRPC wants a reactor for each call.
 class Refusal final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode> {
  public:
   explicit Refusal(const grpc::Status& status) { Finish(status); }
@@ -82,7 +83,7 @@ class Refusal final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode> {
 
 }  // namespace
 
-// What the loop knows of the calls: each is a Session of the host. Loop's thread only.
+// What the loop knows of gRPC's calls; each has a Session of the host. Loop's thread only.
 class Service::Calls {
  public:
   Calls(boost::asio::io_context& loop, Host& host, ServiceOptions options);
@@ -119,7 +120,7 @@ class Service::Calls {
   std::map<Call*, Node> nodes_;
   Connections connections_;
   RateLimiter refusal_warnings_{kRefusalWarningEvery};
-  std::unique_ptr<Acceptor> acceptor_;  // outlives server_
+  std::unique_ptr<Acceptor> acceptor_;  // must outlive server_, which calls it
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -131,6 +132,8 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
       : gate_(std::move(gate)), context_(context) {}
 
   // ---- gRPC's threads ----
+  // The loop hears of the call before it hears the call's messages: its post comes before the first
+  // read. The beat tells the node that it was let in.
   void begin() {
     self_ = shared_from_this();
     gate_->post(
@@ -138,14 +141,16 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
     send(encode_beat());
     StartRead(&in_);
   }
+  // Starts no next read; the loop does when it has handled this message (read_next()). So a node
+  // that sends without end is stopped by flow control and does not fill our memory.
   void OnReadDone(bool ok) override {
     if (!ok) return broken();
     gate_->post(
         [self = self_, message = decode(in_)](Calls& calls) { calls.heard(self, message); });
   }
   void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
-  // Also when the server is shut down before the loop has heard of this call: gRPC waits for
-  // every call's end.
+  // Also called if the server shuts down before the loop has heard of this call. It must end here
+  // then, because gRPC's shutdown waits for the end of every call.
   void OnCancel() override { perform(writer_.abandon()); }
   void OnDone() override {
     forget();
@@ -155,14 +160,16 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
   // ---- any thread ----
   void send(v1::ToNode message) { perform(writer_.send(std::move(message))); }
   bool idle() const { return writer_.idle(); }
-  // Ends the call once what was sent is on its way.
+  // Ends the call when everything that was sent is written.
   void close() { perform(writer_.close()); }
   // Breaks the call off.
   void cut() {
     cancel();
     perform(writer_.abandon());
   }
-  // Has the loop forget it: the host then counts the node as lost, unless it had heard its last.
+  // Makes the loop forget the call. The host then counts the node as lost, unless it sent the node
+  // its last message. Posted, because it is also called from inside the host (deliver()), where no
+  // session may be destroyed.
   void forget() {
     gate_->post([self = shared_from_this()](Calls& calls) { calls.nodes_.erase(self.get()); });
   }
@@ -178,12 +185,12 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
     forget();
     perform(writer_.abandon());
   }
-  // The call's own status says nothing: the last message does, and a call that ends without one
-  // was broken off.
+  // The call's status is always OK and says nothing. A node knows the reason from its last message;
+  // a call that ends without one was broken off. Write-through as in client.cc.
   void perform(CallWriter<v1::ToNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) Finish(grpc::Status::OK);
-    if (step.overflow) cancel();  // the write under way then fails, and with it the rest
+    if (step.overflow) cancel();  // the write under way then fails, and the queue with it
   }
 
   const SharedGate gate_;
@@ -193,7 +200,7 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
   std::shared_ptr<Call> self_;
 };
 
-// Lets calls in, on gRPC's threads.
+// Lets calls in, on gRPC's threads: so it has a copy of the options, and posts through the gate.
 class Service::Calls::Acceptor final : public v1::Rendezvous::CallbackService {
  public:
   Acceptor(SharedGate gate, ServiceOptions options)
@@ -224,12 +231,15 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host& host, ServiceOptions 
       timer_(loop),
       connections_(options_.max_strangers) {}
 
+// No handler may run any more. Then the last messages are written, while gRPC still serves, and the
+// host hears last that the nodes are gone: when nodes_ is destroyed.
 Service::Calls::~Calls() {
   gate_->close();
   for (auto& [call, node] : nodes_) call->close();
   if (server_) server_->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
 }
 
+// A server that listens on no port: it gets its connections from adopt().
 bool Service::Calls::start_server() {
   acceptor_ = std::make_unique<Acceptor>(gate_, options_);
   grpc::ServerBuilder builder;
@@ -250,13 +260,15 @@ void Service::Calls::adopt(int fd) {
   }
   const int flags = ::fcntl(fd, F_GETFL);
   const int on = 1;
-  // gRPC makes connections of its own so; one that is handed over it leaves as it is.
+  // gRPC sets these on the connections that it accepts, but not on one that is handed to it. A
+  // blocking socket would block gRPC's threads.
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
       ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0) {
     log::error("rendezvous: cannot serve a connection: " + std::generic_category().message(errno));
     ::close(fd);
     return;
   }
+  // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
   connections_.add(fd);
   grpc::AddInsecureChannelFromFd(server_.get(), fd);
 }
@@ -286,7 +298,7 @@ void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeM
   if (const auto* leave = std::get_if<Leave>(&*message)) {
     found->second.session->leave(leave->reason);
     nodes_.erase(found);
-    return call->close();  // which is the receipt that the node waits for
+    return call->close();  // the end of the call is the receipt that the node waits for
   }
   obey(found->second, *message);
   call->read_next();
@@ -300,8 +312,9 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
   if (const auto* done = std::get_if<NodeSucceeded>(&message)) session.report_success(done->round);
 }
 
-// Called from inside host calls, so it only sends; a node that heard its last is forgotten
-// afterwards. Its Node holds the call: the host does not call for a node that was forgotten.
+// May run inside a function of the host, so it only sends. A node that got its last message is
+// forgotten later, by a post. `call` is valid: its Node holds it, and without a Node there is no
+// session for which the host could have a message.
 void Service::Calls::deliver(Call* call, const HostMessage& message) {
   call->send(encode(message));
   const bool last =
@@ -319,6 +332,7 @@ void Service::Calls::refused(const std::string& peer, const std::string& reason)
                ": " + reason + more);
 }
 
+// Without nodes no timer runs, so an idle host does not wake up.
 void Service::Calls::schedule_tick() {
   if (ticking_ || nodes_.empty()) return;
   ticking_ = true;
@@ -333,6 +347,7 @@ void Service::Calls::tick() {
   for (auto next = nodes_.begin(); next != nodes_.end();) {
     auto& [call, node] = *next;
     if (++node.quiet_ticks > options_.silence_ticks) {
+      // The host tells the others of this loss through deliver(), which erases no node.
       call->cut();
       next = nodes_.erase(next);
       continue;

@@ -1,11 +1,11 @@
-// The host's border to remote nodes: gRPC, one call a node (proto/rendezvous.proto). Takes
-// connections that were accepted elsewhere, so that one port can serve the TCPStore protocol and
-// this (an HTTP/2 client's first byte is 'P', a store client's 0x00). Decides nothing: each call
-// is a Session of the Host. A broken call is a lost node at once, a silent one after
-// ServiceOptions::silence_ticks beats.
+// Lets remote nodes in to a Host: over gRPC, with one call per node (proto/rendezvous.proto). It
+// decides nothing: each call is a Session of the Host. It accepts no connection: it gets those that
+// were accepted elsewhere, so that one port can serve this and the TCPStore protocol (the first
+// byte of an HTTP/2 client is 'P', that of a store client 0x00). A node whose call breaks is lost
+// at once; a silent node is lost after ServiceOptions::silence_ticks beats.
 //
-// Used on the loop's thread. gRPC's threads enter the loop by post and nothing else. gRPC is set up
-// by the first adopt().
+// Used on the loop's thread. gRPC's threads reach the loop through a LoopGate only. Owned by the
+// agent that hosts the job.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,19 +18,18 @@
 
 namespace ddprun::rendezvous {
 
-// How long the destruction of a Service waits for the last news (JobEnded) to be sent to nodes that
-// read slowly.
+// How long ~Service() waits until the last message (JobEnded) is sent, for nodes that read slowly.
 inline constexpr std::chrono::milliseconds kFlushLimit{2000};
-// Calls at once, authenticated ones: every node has one.
+// The most calls at a time that were let in. Every node has one.
 inline constexpr int kMaxCalls = kMaxNodes;
-// Connections over which no node has been let in: all nodes of the largest job may come at once.
-// For one more the oldest is cut.
+// The most connections over which no node was let in. All nodes of the largest job may connect at
+// the same time. For one more, the oldest of these connections is cut.
 inline constexpr std::size_t kMaxStrangers = kMaxNodes;
-// Between two warnings that connections were refused.
+// The time between two warnings about refused connections.
 inline constexpr std::chrono::seconds kRefusalWarningEvery{10};
 
 struct ServiceOptions {
-  std::string token;             // nodes must bring it; empty: anyone may join
+  std::string token;             // each node must show it; empty: anyone may join
   std::string rdzv_id = "none";  // the job served; a node of another job is refused
   std::chrono::milliseconds beat_every = kBeatEvery;
   int silence_ticks = kSilenceTicks;
@@ -39,16 +38,17 @@ struct ServiceOptions {
 
 class Service {
  public:
-  // `loop` and `host` outlive the service.
+  // `loop` and `host` must outlive the service.
   Service(boost::asio::io_context& loop, Host& host, ServiceOptions options);
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
-  // Sends what is still queued, ends every call and stops gRPC's threads; takes up to about
-  // kFlushLimit. The remaining nodes count as lost to the host.
+  // Sends what is still queued, ends every call and stops gRPC's threads. Blocks for about
+  // kFlushLimit at most. The host counts the nodes that are still here as lost.
   ~Service();
 
-  // Serves the connected TCP socket `fd`, whose bytes are still unread (peeking is fine). Takes the
-  // descriptor over, in every case. The node's address is the socket's peer.
+  // Serves the connected TCP socket `fd`. Nothing may have been read from it; peeking is fine. The
+  // service owns the descriptor from now on, also if it cannot serve it. The node's address is the
+  // peer address of the socket. The first adopt() sets gRPC up.
   void adopt(int fd);
 
  private:

@@ -7,78 +7,79 @@
 namespace ddprun::rendezvous {
 namespace {
 
-using Box = CallWriter<std::string>;
+using Writer = CallWriter<std::string>;
 
-std::string text(const Box::Step& step) {
+std::string text(const Writer::Step& step) {
   return (step.write != nullptr ? *step.write : "-") + (step.end ? " end" : "");
 }
 
 TEST(CallWriter, WritesOneAtATimeInOrder) {
-  Box box;
-  EXPECT_EQ(text(box.send("a")), "a");
-  EXPECT_EQ(text(box.send("b")), "-");
-  EXPECT_EQ(text(box.send("c")), "-");
-  EXPECT_EQ(text(box.written(true)), "b");
-  EXPECT_EQ(text(box.written(true)), "c");
-  EXPECT_FALSE(box.idle());
-  EXPECT_EQ(text(box.written(true)), "-");
-  EXPECT_TRUE(box.idle());
-  EXPECT_EQ(text(box.send("d")), "d");
+  Writer writer;
+  EXPECT_EQ(text(writer.send("a")), "a");
+  EXPECT_EQ(text(writer.send("b")), "-");
+  EXPECT_EQ(text(writer.send("c")), "-");
+  EXPECT_EQ(text(writer.written(true)), "b");
+  EXPECT_EQ(text(writer.written(true)), "c");
+  EXPECT_FALSE(writer.idle());
+  EXPECT_EQ(text(writer.written(true)), "-");
+  EXPECT_TRUE(writer.idle());
+  EXPECT_EQ(text(writer.send("d")), "d");
 }
 
 TEST(CallWriter, EndsOnceAfterWhatWasQueued) {
-  Box box;
-  box.send("a");
-  box.send("b");
-  EXPECT_EQ(text(box.close()), "-");
-  EXPECT_EQ(text(box.send("too late")), "-");
-  EXPECT_EQ(text(box.written(true)), "b");
-  EXPECT_EQ(text(box.written(true)), "- end");
-  EXPECT_EQ(text(box.close()), "-");
-  EXPECT_EQ(text(box.abandon()), "-");
+  Writer writer;
+  writer.send("a");
+  writer.send("b");
+  EXPECT_EQ(text(writer.close()), "-");
+  EXPECT_EQ(text(writer.send("too late")), "-");
+  EXPECT_EQ(text(writer.written(true)), "b");
+  EXPECT_EQ(text(writer.written(true)), "- end");
+  EXPECT_EQ(text(writer.close()), "-");
+  EXPECT_EQ(text(writer.abandon()), "-");
 }
 
 TEST(CallWriter, EndsAtOnceWhenIdle) {
-  Box box;
-  EXPECT_EQ(text(box.close()), "- end");
+  Writer writer;
+  EXPECT_EQ(text(writer.close()), "- end");
 }
 
 TEST(CallWriter, DropsTheRestWhenAWriteFails) {
-  Box box;
-  box.send("a");
-  box.send("b");
-  EXPECT_EQ(text(box.written(false)), "- end");
-  EXPECT_EQ(text(box.send("c")), "-");
+  Writer writer;
+  writer.send("a");
+  writer.send("b");
+  EXPECT_EQ(text(writer.written(false)), "- end");
+  EXPECT_EQ(text(writer.send("c")), "-");
 }
 
 TEST(CallWriter, KeepsTheMessageUnderWayWhenAbandoned) {
-  Box box;
-  const Box::Step first = box.send("a long enough text to live on the heap, not in the string");
-  box.send("b");
-  EXPECT_EQ(text(box.abandon()), "-");
+  Writer writer;
+  const Writer::Step first =
+      writer.send("a long enough text to live on the heap, not in the string");
+  writer.send("b");
+  EXPECT_EQ(text(writer.abandon()), "-");
   EXPECT_EQ(first.write->substr(0, 6), "a long");  // gRPC may still read it
-  EXPECT_EQ(text(box.written(false)), "- end");
+  EXPECT_EQ(text(writer.written(false)), "- end");
 }
 
 TEST(CallWriter, KeepsItsMessageInPlaceWhileOthersQueueUp) {
-  Box box;
-  const Box::Step first = box.send("a");
-  for (std::size_t i = 1; i < kMaxQueued; ++i) EXPECT_FALSE(box.send("x").overflow);
+  Writer writer;
+  const Writer::Step first = writer.send("a");
+  for (std::size_t i = 1; i < kMaxQueued; ++i) EXPECT_FALSE(writer.send("x").overflow);
   EXPECT_EQ(*first.write, "a");
 }
 
 TEST(CallWriter, TellsWhenAPeerIsStuck) {
-  Box box;
-  for (std::size_t i = 0; i < kMaxQueued; ++i) EXPECT_FALSE(box.send("x").overflow);
-  EXPECT_TRUE(box.send("one too many").overflow);
+  Writer writer;
+  for (std::size_t i = 0; i < kMaxQueued; ++i) EXPECT_FALSE(writer.send("x").overflow);
+  EXPECT_TRUE(writer.send("one too many").overflow);
 }
 
 TEST(CallWriter, StartsNothingOnceEnded) {
-  Box box;
+  Writer writer;
   int started = 0;
-  box.while_alive([&] { ++started; });
-  box.close();
-  box.while_alive([&] { ++started; });
+  writer.while_alive([&] { ++started; });
+  writer.close();
+  writer.while_alive([&] { ++started; });
   EXPECT_EQ(started, 1);
 }
 

@@ -45,7 +45,7 @@ Result<std::optional<HostMessage>> travel(const HostMessage& said) {
   return decode(message);
 }
 
-TEST(Codec, CarriesEveryWordOfANode) {
+TEST(Codec, CarriesEveryMessageOfANode) {
   EXPECT_EQ(std::get<NodeSpec>(*travel(NodeMessage(spec()))), spec());
   const auto failed = std::get<WorkerFailed>(*travel(NodeMessage(WorkerFailed{7, failure()})));
   EXPECT_EQ(failed.round, 7);
@@ -61,7 +61,7 @@ TEST(Codec, CarriesDefaultsAndMinusOne) {
   EXPECT_EQ(std::get<NodeSpec>(*travel(NodeMessage(plain))), plain);
 }
 
-TEST(Codec, CarriesEveryNews) {
+TEST(Codec, CarriesEveryMessageOfTheHost) {
   const Round round = large_round(3);
   const auto published = std::get<RoundPublished>(**travel(HostMessage(RoundPublished{round, 2})));
   EXPECT_EQ(published.round, round);

@@ -42,7 +42,7 @@ TEST_F(HostTest, NeverDeliversFromInsideACall) {
   EXPECT_TRUE(node.messages.empty());
 }
 
-TEST_F(HostTest, DeliversAtOnceToABorder) {
+TEST_F(HostTest, DeliversAtOnceToADirectSession) {
   Host host(loop, {});
   TestNode node;
   node.session = host.open_direct_session(node.handler(), {"10.0.0.1"});
@@ -123,7 +123,7 @@ TEST_F(HostTest, LetsAHandlerDestroyItsSession) {
   EXPECT_FALSE(session);
 }
 
-TEST_F(HostTest, MayEndWithNewsAndATimerUnderWay) {
+TEST_F(HostTest, MayEndWithAMessageAndATimerUnderWay) {
   bool heard = false;
   {
     Host host(loop, {.min_nodes = 2, .max_nodes = 2, .join_timeout = milliseconds(0)});

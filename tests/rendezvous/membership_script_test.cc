@@ -1,5 +1,5 @@
-// Runs tests/rendezvous/scripts/*.txt through Membership with a clock of its own. Commands: see
-// run() below; what they print: see print().
+// Runs tests/rendezvous/scripts/*.txt through Membership, with a time that the scripts set. The
+// commands are in run() and tell(), what they print is in print().
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

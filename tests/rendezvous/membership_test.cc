@@ -29,7 +29,7 @@ NodeSpec node(const std::string& id) {
 }
 
 template <typename Kind>
-const Kind& only_letter(const Outcome& outcome) {
+const Kind& only_message(const Outcome& outcome) {
   EXPECT_EQ(outcome.deliveries.size(), 1U);
   return std::get<Kind>(outcome.deliveries.at(0).message);
 }
@@ -86,15 +86,15 @@ TEST(Membership, TellsErrorsApart) {
   ranked.node_rank = 1;
   membership.joined(1, ranked, {}, kStart);
   ranked.node_id = "s";
-  EXPECT_EQ(only_letter<SessionLost>(membership.joined(2, ranked, {}, kStart)).error.code(),
+  EXPECT_EQ(only_message<SessionLost>(membership.joined(2, ranked, {}, kStart)).error.code(),
             ErrorCode::kRejected);
   ranked.node_rank = 2;
-  EXPECT_EQ(only_letter<SessionLost>(membership.joined(3, ranked, {}, kStart)).error.code(),
+  EXPECT_EQ(only_message<SessionLost>(membership.joined(3, ranked, {}, kStart)).error.code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(only_letter<SessionLost>(membership.joined(1, ranked, {}, kStart)).error.code(),
+  EXPECT_EQ(only_message<SessionLost>(membership.joined(1, ranked, {}, kStart)).error.code(),
             ErrorCode::kProtocol);
   membership.joined(4, node("t"), {}, kStart);
-  EXPECT_EQ(only_letter<SessionLost>(membership.tick(kStart + seconds(4))).error.code(),
+  EXPECT_EQ(only_message<SessionLost>(membership.tick(kStart + seconds(4))).error.code(),
             ErrorCode::kTimedOut);
 }
 
@@ -117,7 +117,7 @@ TEST(Membership, RefusesOneNodeMoreThanItsLimit) {
   const auto last = static_cast<SessionId>(kMaxNodes);
   EXPECT_TRUE(membership.joined(last, node("last"), {}, kStart).published);
   const Outcome refused = membership.joined(last + 1, node("more"), {}, kStart);
-  EXPECT_EQ(only_letter<SessionLost>(refused).error.code(), ErrorCode::kLimit);
+  EXPECT_EQ(only_message<SessionLost>(refused).error.code(), ErrorCode::kLimit);
   // It counts no more once its session is gone, and a lost node makes room.
   membership.session_lost(last + 1, kStart);
   membership.succeeded(1, 1, kStart);
@@ -128,7 +128,7 @@ TEST(Membership, AcceptsWorkersUpToItsLimit) {
   Membership membership({});
   NodeSpec spec = node("a");
   spec.local_world_size = kMaxLocalWorldSize + 1;
-  EXPECT_EQ(only_letter<SessionLost>(membership.joined(1, spec, {}, kStart)).error.code(),
+  EXPECT_EQ(only_message<SessionLost>(membership.joined(1, spec, {}, kStart)).error.code(),
             ErrorCode::kInvalidArgument);
   spec.local_world_size = kMaxLocalWorldSize;
   const Outcome outcome = membership.joined(2, spec, {}, kStart);

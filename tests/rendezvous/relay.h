@@ -1,6 +1,6 @@
-// A TCP relay between a node and the host that can be cut like a dying machine or frozen like a
-// broken network, and the listening side of a host: accepts and hands over to a Service, as the
-// agent does.
+// For tests of a node and a host in one process. Listener is the listening side of a host: it
+// accepts connections and hands them over, as the agent does. Relay is a TCP relay between node and
+// host: cut() is what a dying machine does, freeze() what a broken network does.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ using boost::asio::ip::tcp;
 
 inline tcp::endpoint any_loopback_port() { return {boost::asio::ip::address_v4::loopback(), 0}; }
 
-// Listens on a loopback port; each accepted descriptor is `take`'s to close.
+// Listens on a loopback port. `take` gets each accepted socket and owns it.
 class Listener {
  public:
   Listener(asio::io_context& loop, std::function<void(tcp::socket)> take)
@@ -62,7 +62,7 @@ class Relay {
       pair->host.close(ignored);
     }
   }
-  // The connection stays and carries nothing any more.
+  // The connections stay open and carry nothing any more.
   void freeze() {
     for (const auto& pair : pairs_) pair->frozen = true;
   }

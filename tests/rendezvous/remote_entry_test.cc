@@ -11,7 +11,7 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// Speaks HTTP/2's first words and no more.
+// A client that sends what an HTTP/2 client sends first, and no more.
 struct Stranger {
   Stranger(asio::io_context& loop, std::uint16_t port) : socket(loop) {
     socket.connect({boost::asio::ip::address_v4::loopback(), port});
@@ -73,7 +73,7 @@ TEST_F(RemoteTest, RefusesANodeOfAnotherJob) {
   EXPECT_TRUE(all_hear<RoundPublished>({&right})) << right.error();
 }
 
-// No token is set: each node's job id stands in for it.
+// The user set no token, so the job's id is the token of each node.
 TEST_F(RemoteTest, TellsANodeOfAnotherJobWhatIsWrongThoughItsIdIsItsToken) {
   HostSide side(loop, 1, {.token = "mine", .rdzv_id = "mine"});
   RemoteOptions options = to(side.port());
@@ -82,7 +82,7 @@ TEST_F(RemoteTest, TellsANodeOfAnotherJobWhatIsWrongThoughItsIdIsItsToken) {
   join(node, options, make_node("a"));
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
-  // Not the id it serves: that is the token.
+  // The error does not name the id that the host serves: it is the token.
   EXPECT_EQ(node.error(), "rendezvous at 127.0.0.1:" + std::to_string(side.port()) +
                               ": refused: it serves another job than the one with rdzv_id=theirs");
 }
@@ -114,7 +114,7 @@ TEST_F(RemoteTest, RefusesOptionsThatNoHostCouldRead) {
   options.token = std::string(4097, 'x');
   TestNode node;
   open_session(node, options);
-  EXPECT_TRUE(node.messages.empty());  // posted, as all news
+  EXPECT_TRUE(node.messages.empty());  // it is posted, as all messages are
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kInvalidArgument));
   options = to(1);

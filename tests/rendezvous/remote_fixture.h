@@ -1,5 +1,6 @@
-// A host with its listening port and nodes that come to it over loopback TCP, through connections
-// accepted elsewhere, as the agent uses them.
+// The fixture of the remote tests: a host that listens on a loopback port, and nodes that come to
+// it over TCP. The host's connections are accepted by a Listener and adopted by its Service, as in
+// the agent. All of it is on one loop and one thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,10 +22,10 @@ namespace ddprun::rendezvous {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Longer than any test: what is noticed with it is not noticed by missing beats.
+// Longer than any test. With it no beat is ever missing, so what a test notices has another cause.
 inline constexpr milliseconds kNoBeat = std::chrono::minutes(10);
 
-// A host with its listening port. Parts may be ended one by one.
+// A host with its listening port. A test may end its parts one by one.
 struct HostSide {
   HostSide(asio::io_context& loop, int nodes, ServiceOptions options = {.token = "secret"},
            milliseconds join_timeout = std::chrono::seconds(60)) {

@@ -1,4 +1,4 @@
-// Ends of a session that nobody announced: a process that died, a network that went silent.
+// Sessions that end without an announcement: a process died, or the network went silent.
 #include <gtest/gtest.h>
 
 #include "tests/rendezvous/remote_fixture.h"
@@ -20,7 +20,7 @@ TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
   relay.cut();
   ASSERT_TRUE(all_hear<RoundBroken>({&here, &there}));
   EXPECT_EQ(there.last<RoundBroken>().cause.hostname, "host-c");
-  // The one cut off hears of it as well, and a replacement fills the round.
+  // The node that was cut off notices it as well, and a replacement fills the round.
   ASSERT_TRUE(all_hear<SessionLost>({&dying}));
   EXPECT_TRUE(dying.lost_for(ErrorCode::kUnavailable)) << dying.error();
   TestNode replacement;

@@ -1,4 +1,4 @@
-// Rounds of nodes in several processes: service and client from the first join to the last word.
+// Rounds of remote nodes: service and client from the first join to the last message.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -73,7 +73,7 @@ TEST_F(RemoteTest, TellsANodeThatTooFewCame) {
   EXPECT_EQ(node.error(), "rendezvous: 1 of 2 nodes joined within join_timeout=0.2 s");
 }
 
-TEST_F(RemoteTest, SendsTheLastNewsEvenWhenTheHostEndsWithIt) {
+TEST_F(RemoteTest, SendsTheLastMessageEvenWhenTheHostEndsWithIt) {
   HostSide side(loop, 3);
   TestNode b;
   TestNode c;
@@ -111,7 +111,8 @@ TEST_F(RemoteTest, TellsTheOthersWhenTheHostsOwnNodeLeavesAndEnds) {
   EXPECT_EQ(there.last<JobEnded>().cause, make_failure("SIGTERM"));
 }
 
-// The host on a loop and thread of its own: leave() waits for its receipt.
+// The host is on a loop and a thread of its own: leave() blocks this thread until the receipt
+// comes.
 TEST_F(RemoteTest, LeaveReachesTheHostBeforeItReturns) {
   std::promise<std::uint16_t> port;
   std::promise<Failure> told;

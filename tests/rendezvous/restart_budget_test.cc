@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 class RestartBudgetTest : public testing::Test {
  protected:
-  // An attempt that fails `ran` after its start; whether a restart is left.
+  // An attempt runs for `ran` and fails. Returns whether a restart is left.
   bool fail_after(std::chrono::milliseconds ran) {
     budget.attempt_started(rules, now);
     now += ran;

@@ -28,8 +28,8 @@ struct SimNode {
   bool connected = true;
   bool heard_last = false;
   std::int64_t round = 0;
-  std::int64_t said = 0;  // words sent, so that a word under way is not overtaken
-  Time up_free_at;        // a session keeps the order of what is sent on it
+  std::int64_t said = 0;  // unused
+  Time up_free_at;        // a session keeps the order of its messages
   Time down_free_at;
 };
 
@@ -175,12 +175,12 @@ class Simulation {
 
   // ---- the network ----
 
-  void say(SessionId session, std::function<Outcome()> word) {
+  void say(SessionId session, std::function<Outcome()> message) {
     SimNode& node = nodes_by_session_.at(session);
     node.up_free_at = std::max(node.up_free_at, now_ + milliseconds(draw(300)));
-    at(node.up_free_at, [this, session, word = std::move(word)] {
-      if (nodes_by_session_.at(session).connected) perform(word());
-      say_stale_words(session);
+    at(node.up_free_at, [this, session, message = std::move(message)] {
+      if (nodes_by_session_.at(session).connected) perform(message());
+      say_stale_messages(session);
     });
   }
 
@@ -190,8 +190,8 @@ class Simulation {
     at(node.down_free_at, [this, session, message] { hear(session, message); });
   }
 
-  // Words of rounds that are over, and of rounds to come, change nothing.
-  void say_stale_words(SessionId session) {
+  // Messages about rounds that are over, and about rounds to come, change nothing.
+  void say_stale_messages(SessionId session) {
     const int restarts = membership_.restart_count();
     const Time again = membership_.look_again_at();
     for (const std::int64_t round :

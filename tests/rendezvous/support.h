@@ -1,5 +1,5 @@
-// What tests of shells share: a loop that is run until something holds, and a node that keeps the
-// news it got.
+// What the tests with a loop share: a loop that runs until something holds, and a node that keeps
+// the messages it got. On the test's thread only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@ namespace ddprun::rendezvous {
 
 inline constexpr std::chrono::seconds kTestLimit{20};
 
-// Runs `loop` until `holds()` or `limit`; answers whether it came to hold.
+// Runs `loop` until `holds()` is true, at most for `limit`. Returns whether it is true then.
 template <typename Condition>
 bool run_until(boost::asio::io_context& loop, Condition holds,
                std::chrono::milliseconds limit = kTestLimit) {
-  loop.restart();  // the end of the last guard stopped it
+  loop.restart();  // the loop stopped when the last work guard ended
   const auto work = boost::asio::make_work_guard(loop);
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!holds() && std::chrono::steady_clock::now() < deadline) loop.run_one_until(deadline);
@@ -43,7 +43,7 @@ inline Failure make_failure(const std::string& message) {
   return {.hostname = "h", .rank = 0, .local_rank = 0, .exit_code = 1, .message = message};
 }
 
-// A node: REQUIRES that it stays where it is and outlives its session.
+// A node. It must not move and must outlive its session: the handler refers to it.
 struct TestNode {
   std::unique_ptr<Session> session;
   std::vector<HostMessage> messages;

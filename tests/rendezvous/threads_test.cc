@@ -1,5 +1,5 @@
-// Plain threads in the two places where gRPC's threads and the loop meet, for ThreadSanitizer: it
-// sees nothing of gRPC.
+// Plain threads in the two classes where gRPC's threads and the loop meet. For ThreadSanitizer,
+// which sees nothing of gRPC itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,8 +64,8 @@ TEST(Threads, PostNowhereOnceTheOwnerAndItsLoopAreGone) {
   EXPECT_EQ(gate->owner(), nullptr);
 }
 
-// Sends from several threads; each writes for as long as it holds the write, as gRPC's callbacks
-// do.
+// Sends from several threads. The thread that got a write goes on as long as there is one, as
+// gRPC's callbacks do.
 struct Writers {
   void perform(CallWriter<std::string>::Step step) {
     while (step.write != nullptr) {

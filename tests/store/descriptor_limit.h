@@ -1,4 +1,5 @@
-// The descriptors of the test's own process: how many it may open, and which are free.
+// The descriptors of the test's own process: how many it may open, and which are free. All of it is
+// for the whole process: a server on another thread of the test is limited too.
 #pragma once
 
 #include <sys/resource.h>
@@ -8,7 +9,8 @@
 
 namespace ddprun {
 
-// Sets the soft limit while it lives.
+// Sets the soft limit while it lives. Descriptors above it that are open already stay open
+// (getrlimit(2), RLIMIT_NOFILE).
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t soft) {
@@ -24,14 +26,14 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
-// What the next open() would return; -1: none is left.
+// The number that the next open() would return; -1 if none is left.
 inline int lowest_free_descriptor() {
   const int lowest = ::dup(STDERR_FILENO);
   if (lowest >= 0) ::close(lowest);
   return lowest;
 }
 
-// How many more may be opened now.
+// How many more descriptors may be opened now. It opens them all for a moment.
 inline int free_descriptors() {
   std::vector<int> taken;
   for (int one = ::dup(STDERR_FILENO); one >= 0; one = ::dup(STDERR_FILENO)) taken.push_back(one);

@@ -1,4 +1,4 @@
-// Bytes written as hex in tests, as the captures in docs/store.md are.
+// Bytes written as hex in tests: what goes over a connection of the store (docs/store.md, Bytes).
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace ddprun::store {
 
-// "00 cef7" -> three bytes. Blanks are skipped; anything else but hex digits is a mistake in the
-// test.
+// "00 cef7" -> three bytes. Skips blanks. All other characters must be lower-case hex digits; that
+// is not checked.
 inline std::string unhex(std::string_view text) {
   std::string bytes;
   int high = -1;

@@ -1,5 +1,6 @@
-// A store server on a loop of its own thread, and raw peers that say whatever a test wants. All
-// waits end by a deadline.
+// A store server on a loop with a thread of its own, and raw peers that send whatever bytes a test
+// wants. Every wait has a deadline. A test uses these on its own thread; on_loop() runs a function
+// on the loop's thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +48,7 @@ class ServedStore {
     thread_.join();  // the loop runs dry: nothing of the server is left on it
   }
 
-  // Runs `task` on the loop's thread and returns what it returns.
+  // Runs `task` on the loop's thread, waits for it and returns its result.
   template <typename Task>
   auto on_loop(Task task) -> decltype(task()) {
     std::packaged_task<decltype(task())()> packaged(std::move(task));
@@ -60,7 +61,7 @@ class ServedStore {
     return done.get();
   }
 
-  // Asks the loop until `condition` holds there.
+  // Asks `condition` on the loop's thread, again and again, until it holds.
   testing::AssertionResult eventually(const std::function<bool(const Server&)>& condition) {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (std::chrono::steady_clock::now() < deadline) {
@@ -76,7 +77,8 @@ class ServedStore {
     return std::move(*connected);
   }
 
-  // Two round trips of another client: the loop has looked at everything that was sent before.
+  // Two round trips of another client. After them the loop has looked at everything that was sent
+  // before.
   void let_the_server_read() {
     Client other = client();
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(other.ping().has_value());
@@ -107,14 +109,14 @@ class RawPeer {
     limit_waiting();
   }
 
-  // Connected and validated.
+  // Connected, and has sent VALIDATE, which a server expects first.
   static RawPeer greeted(std::uint16_t port) {
     RawPeer peer(port);
     peer.send(unhex("00 cef7853c"));
     return peer;
   }
 
-  // A server that closed shows when reading.
+  // Ignores an error: if the server has closed, read() and is_closed() show it.
   void send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent =
@@ -124,7 +126,7 @@ class RawPeer {
     }
   }
 
-  // `size` bytes, or fewer where the stream ends or patience does.
+  // Reads `size` bytes. Fewer if the server closes, or if nothing comes for kPatience.
   std::string read(std::size_t size) {
     std::string bytes(size, '\0');
     std::size_t have = 0;
@@ -137,14 +139,15 @@ class RawPeer {
     return bytes;
   }
 
-  // Whether the server ended the connection, with nothing more to read.
+  // Whether the server has closed the connection and no byte is left to read. Waits, at most for
+  // kPatience, until the server closes or a byte comes.
   bool is_closed() {
     char byte = 0;
     const ssize_t received = ::recv(socket_.native_handle(), &byte, 1, 0);
     return received == 0 || (received < 0 && (errno == ECONNRESET || errno == EPIPE));
   }
 
-  // A round trip: everything sent before was applied.
+  // A round trip. If it succeeds, the server has applied everything that was sent before.
   bool answers_ping() {
     send(unhex("0d 11223344"));
     return read(4) == unhex("11223344");

@@ -1,4 +1,4 @@
-// Drives a Table in tests: requests by name, answers as text.
+// Drives a Table in tests: one function per request, answers as text or number. No sockets.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,9 @@ class TableDriver {
   TableDriver() = default;
   explicit TableDriver(const Limits& limits) : limits_(limits) {}
 
-  // The bytes answered to connection `from`. The connections woken are in `woken`. An error
-  // answers "error".
+  // Applies a request of connection `from` and returns the bytes of the answer. `woken` then has
+  // the connections that it woke. If the table refuses the request, the answer is "error" and
+  // `error` says why.
   std::string ask(Op op, std::vector<std::string_view> fields, std::int64_t number = 0,
                   ConnectionId from = kAsker) {
     Replies out;
@@ -30,13 +31,14 @@ class TableDriver {
     return out.reply;
   }
 
-  // The answer to an `op` that answers a number.
+  // For an `op` that answers a number. -999999 if the answer is no number.
   std::int64_t number(Op op, std::vector<std::string_view> fields, std::int64_t argument = 0) {
     const std::string answer = ask(op, std::move(fields), argument);
     return answer.size() == 8 ? static_cast<std::int64_t>(get_u64(answer)) : -999'999;
   }
 
-  // The answer to an `op` that answers bytes, without their length.
+  // For an `op` that answers bytes: the bytes without their length. "malformed" if the length is
+  // wrong.
   std::string bytes(Op op, std::vector<std::string_view> fields) {
     const std::string answer = ask(op, std::move(fields));
     return answer.size() >= 8 && get_u64(answer) == answer.size() - 8 ? answer.substr(8)
