@@ -29,6 +29,7 @@ inline constexpr std::chrono::milliseconds kBeatEvery{1000};
 // beats of our own timer and do not look at the clock. Otherwise every peer would look silent after
 // our own loop stood still (a suspended machine).
 inline constexpr int kSilenceTicks = 3;
+
 // What a node brings to a round.
 struct NodeSpec {
   std::string node_id;       // unique per agent process; the same in each of its joins
