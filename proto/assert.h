@@ -1,13 +1,15 @@
-// DDPRUN_ASSERT: an invariant whose breach is our bug. Stays on in release builds: a launcher that
-// goes on with a broken state can kill the wrong process.
+// DDPRUN_ASSERT: checks a condition that only a bug of ours can break. The check stays on in
+// release builds: a launcher that goes on with a broken state can kill the wrong process. It is not
+// for bad input or failed system calls; those are Errors (proto/result.h). Any thread.
 #pragma once
 
 namespace ddprun {
 
-// Prints the broken condition and its place to stderr and aborts. Never returns.
+// Prints the condition, the file and the line to stderr, then aborts. Never returns.
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 
 }  // namespace ddprun
 
+// Evaluates `condition` exactly once, in every build.
 #define DDPRUN_ASSERT(condition) \
   ((condition) ? static_cast<void>(0) : ::ddprun::assertion_failed(#condition, __FILE__, __LINE__))

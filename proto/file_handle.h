@@ -1,4 +1,6 @@
-// A file descriptor with one owner. Moved, never copied. Any thread.
+// A file descriptor with one owner: the FileHandle that holds it closes it. It can be moved and not
+// copied. Two owners would close the same number twice, and the second close could hit a file that
+// another thread has opened meanwhile. It opens nothing itself. Any thread, but one at a time.
 #pragma once
 
 #include <unistd.h>
@@ -7,9 +9,10 @@
 
 namespace ddprun {
 
-// Closes its descriptor; -1 means none.
+// Closes its descriptor at destruction. -1 means that it holds none.
 class FileHandle {
  public:
+  // Owns `fd` from now on.
   explicit FileHandle(int fd = -1) : fd_(fd) {}
   FileHandle(FileHandle&& other) noexcept : fd_(other.release()) {}
   FileHandle& operator=(FileHandle&& other) noexcept {
@@ -23,9 +26,12 @@ class FileHandle {
   FileHandle& operator=(const FileHandle&) = delete;
   ~FileHandle() { close(); }
 
+  // The handle still owns the descriptor: the caller must not close it.
   int get() const { return fd_; }
-  // Gives the descriptor to the caller.
+  // Gives the descriptor to the caller, who must close it. The handle is then empty.
   int release() { return std::exchange(fd_, -1); }
+  // Closes now. May be called again. Errors are ignored: Linux has freed the number even then
+  // (close(2), "Dealing with error returns from close()").
   void close() {
     if (fd_ >= 0) ::close(release());
   }

@@ -12,6 +12,8 @@
 namespace ddprun::log {
 namespace {
 
+// Where every line ends. base_sink's mutex also guards writer_, so that one thread may change the
+// writer while another one logs.
 class Sink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void set_writer(Writer writer) {
@@ -34,6 +36,7 @@ class Sink final : public spdlog::sinks::base_sink<std::mutex> {
   Writer writer_;
 };
 
+// Made at first use, so that a line may be logged while other globals are still being made.
 const std::shared_ptr<Sink>& sink() {
   static const auto kSink = std::make_shared<Sink>();
   return kSink;
@@ -42,6 +45,8 @@ const std::shared_ptr<Sink>& sink() {
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> kLogger = [] {
     auto made = std::make_shared<spdlog::logger>("ddprun", sink());
+    // The form of PyTorch's own lines (torch/_logging/_internal.py), so that a log scraper made for
+    // torchrun can read ours. `ddprun` stands where PyTorch names file and line.
     made->set_pattern("%L%m%d %H:%M:%S.%e %P ddprun] %v");
     made->set_level(spdlog::level::warn);
     return made;
@@ -63,6 +68,7 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::err;
 }
 
+// Hands the text over as data. As a format, a brace in a file name would be an error.
 void write(Level level, std::string_view text) {
   logger().log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
 }

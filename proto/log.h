@@ -1,6 +1,7 @@
-// Log lines of the launcher, the agent and the daemons: one line each, on stderr, `L MMDD
-// HH:MM:SS.mmm pid] text` with the level's letter in front. A thin face over spdlog so that only
-// log.cc pays for its headers. Any thread may log.
+// Log lines of all our processes: launcher, guardian, agent, and training programs with the engine.
+// Each line goes to stderr as `LMMDD HH:MM:SS.mmm pid ddprun] text`, where L is the level's letter:
+// D, I, W or E. Only log.cc includes spdlog, because its headers are slow to compile. Any thread
+// may log.
 #pragma once
 
 #include <functional>
@@ -10,16 +11,19 @@ namespace ddprun::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
 
-// Lines below `level` are dropped. Default: kWarning, as torchrun's LOGLEVEL.
+// Drops lines below `level`. The default is kWarning, as torchrun's LOGLEVEL.
 void set_level(Level level);
 
-// Takes a whole line, with its newline; on the thread that logs.
+// Takes one whole line with its newline. It runs on the thread that logs, under the logger's lock.
 using Writer = std::function<void(std::string_view line)>;
 
-// Hands lines to `writer` instead of stderr, whose reader may be slow and would stop us; none:
-// stderr again. The writer must not log, and must not wait.
+// Hands lines to `writer` instead of stderr. The agent needs this: the reader of our stderr may be
+// slow, and a write that blocks would stop the agent's loop. An empty writer means stderr again.
+// The writer must not log: that would deadlock. It must not wait: all threads that log would wait
+// too.
 void set_writer(Writer writer);
 
+// `text` is one line without its newline. It is printed as it is: braces in it are not a format.
 void debug(std::string_view text);
 void info(std::string_view text);
 void warning(std::string_view text);

@@ -1,5 +1,6 @@
-// What every shell needs around its one Asio loop: starting a coroutine under a name, and
-// deadlines. Shells only; cores know no loop. Everything here runs on the loop's thread.
+// What every shell (the code around a pure core that does its I/O) needs for its one Asio loop: a
+// way to start a coroutine under a name, and time limits. Pure cores must not include this file:
+// they know no loop and no clock. Everything here runs on the loop's thread.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>
@@ -20,11 +21,13 @@ namespace ddprun {
 
 namespace asio = boost::asio;
 
-// Completion token of every awaited operation: the error is a value, not an exception.
+// Completion token of every operation that we await. The error is then the first value of the
+// result and is not thrown.
 inline constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
 
-// Starts `task` on `loop`. An exception that escapes the task comes out of loop.run() after the
-// task's name was printed: never a silent death (asio::detached would swallow it).
+// Starts `task` on `loop`. Nobody waits for it, so it must keep alive what it uses. If an exception
+// leaves the task, its `name` is printed and loop.run() throws the exception. asio::detached would
+// drop the exception, and the task would be gone without a word.
 inline void spawn(asio::io_context& loop, std::string name, asio::awaitable<void> task) {
   asio::co_spawn(loop, std::move(task),
                  [name = std::move(name)](const std::exception_ptr& escaped) {
@@ -34,8 +37,10 @@ inline void spawn(asio::io_context& loop, std::string name, asio::awaitable<void
                  });
 }
 
-// Completes when `limit` has passed; use as `co_await (read(...) || expires(timer, limit))`. After
-// a timeout close the connection: the losing operation was cancelled in the middle of a frame.
+// Completes when `limit` has passed, or as soon as somebody cancels `timer`. Use it as
+// `co_await (read(...) || expires(timer, limit))`: the first to complete cancels the other. After a
+// time-out close the connection: the read was cancelled in the middle of a frame, and a new read
+// would take the rest of it for a frame of its own.
 inline asio::awaitable<void> expires(asio::steady_timer& timer, std::chrono::nanoseconds limit) {
   timer.expires_after(limit);
   co_await timer.async_wait(kAsTuple);

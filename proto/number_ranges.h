@@ -1,4 +1,6 @@
-// Numbers for people and for tools that take lists of them (ranks, CPUs): "0-3,5". Pure.
+// A list of numbers as short text, such as "0-3,5": for people (ranks) and for tools that take such
+// lists (CPUs for numactl). It only writes; parse_cpu_ranges() in launcher/numa.h reads. Pure. Any
+// thread.
 #pragma once
 
 #include <string>
@@ -7,7 +9,8 @@
 
 namespace ddprun {
 
-// `ascending` numbers, runs of neighbours as one range. Empty for none.
+// `ascending` must be sorted, each number once. Neighbours become one range, from two on: 0 and 1
+// are "0-1". `separator` stands between ranges. No numbers give an empty text.
 std::string number_ranges(const std::vector<int>& ascending, std::string_view separator = ",");
 
 }  // namespace ddprun

@@ -1,6 +1,7 @@
-// Result<T>: a value or an Error, for I/O and parsing. C++20 has no std::expected, so this is
-// Boost.System's result with our Error. Cores never throw; what fails returns an Error that says
-// what was attempted, on what, and what happened.
+// Result<T>: a value or an Error, for everything that can fail: I/O, parsing, limits. C++20 has no
+// std::expected, so this is Boost.System's result with our Error in it. Pure cores never throw. An
+// Error says what was attempted, on what, and what happened. Ask has_value() or has_error() before
+// you take the value. Plain values without shared state: any thread.
 #pragma once
 
 #include <boost/system/result.hpp>
@@ -10,7 +11,9 @@
 
 namespace ddprun {
 
-// What kind of failure it was, for callers that act on it; the message is for people.
+// What kind of failure it was. Callers decide by the code; the message is for people. The host
+// sends the code to nodes by number (Refused in rendezvous.proto), so add new codes at the end and
+// never change the order.
 enum class ErrorCode {
   kInvalidArgument,  // the caller's or the user's value is wrong
   kNotFound,         // a file, host or key that should be there is not
@@ -22,7 +25,7 @@ enum class ErrorCode {
   kSystem,           // a system call failed
 };
 
-// Not an aggregate on purpose: `return 3;` must not turn into an Error.
+// A class with constructors and not a plain struct: `return 3;` must not turn into an Error.
 class Error {
  public:
   Error() = default;
@@ -38,10 +41,12 @@ class Error {
   std::string message_;
 };
 
+// `*result` is only for results with a value; on an Error it is undefined.
 template <typename T>
 using Result = boost::system::result<T, Error>;
 
-// Found by Boost.System through argument-dependent lookup when value() is called on an Error.
+// Boost.System calls this when value() is called on an Error. It finds the function by
+// argument-dependent lookup, so name and namespace must stay.
 [[noreturn]] inline void throw_exception_from_error(const Error& error,
                                                     const boost::source_location& /*where*/) {
   throw std::runtime_error(error.message());

@@ -6,16 +6,19 @@
 namespace ddprun {
 namespace {
 
-// One row of the table: how a field is written and read. Exactly one member pointer is set.
+// One row of the table. It serves both directions, so that a name cannot be written one way and
+// read another. Exactly one of the member pointers is set; it says the type of the field.
 struct Row {
   std::string_view name;
-  bool required = false;  // in a worker's environment; the others fall back to WorkerEnv's defaults
+  // Must be in a worker's environment. If another variable is missing, WorkerEnv's default stands.
+  bool required = false;
   int WorkerEnv::*number = nullptr;
   std::string WorkerEnv::*text = nullptr;
   std::uint16_t WorkerEnv::*port = nullptr;
   bool WorkerEnv::*flag = nullptr;
 };
 
+// The order is the order of encode().
 constexpr Row kTable[] = {
     {.name = "RANK", .required = true, .number = &WorkerEnv::rank},
     {.name = "LOCAL_RANK", .number = &WorkerEnv::local_rank},
@@ -39,8 +42,8 @@ constexpr Row kTable[] = {
 std::string encode_field(const Row& row, const WorkerEnv& env) {
   if (row.number != nullptr) return std::to_string(env.*row.number);
   if (row.port != nullptr) return std::to_string(env.*row.port);
-  if (row.flag != nullptr)
-    return env.*row.flag ? "True" : "False";  // Python's spelling: PyTorch compares strings
+  // Python's spelling: PyTorch compares with str(True) (torch/distributed/rendezvous.py).
+  if (row.flag != nullptr) return env.*row.flag ? "True" : "False";
   return env.*row.text;
 }
 
@@ -50,6 +53,7 @@ Error bad_value(const Row& row, const std::string& value, std::string_view accep
                                            std::string(accepted)};
 }
 
+// The whole text must be a number from 0 to `max`. from_chars() alone would take `4x` for 4.
 template <typename Number>
 bool parse(const std::string& text, Number max, Number& number) {
   const char* end = text.data() + text.size();
@@ -57,6 +61,7 @@ bool parse(const std::string& text, Number max, Number& number) {
   return error == std::errc() && stop == end && !text.empty() && number >= 0 && number <= max;
 }
 
+// Reads one field into `env`. A flag is true only for "True", as in PyTorch.
 std::optional<Error> decode_field(const Row& row, const std::string& value, WorkerEnv& env) {
   if (row.number != nullptr && !parse(value, std::numeric_limits<int>::max(), env.*row.number))
     return bad_value(row, value, "a whole number, 0 or more");
@@ -68,6 +73,8 @@ std::optional<Error> decode_field(const Row& row, const std::string& value, Work
   return std::nullopt;
 }
 
+// Finds variables that do not fit each other (set by hand, or left by another launcher). Without
+// this check the workers would wait for ranks that do not exist.
 std::optional<Error> check_ranks(const WorkerEnv& env) {
   const auto inside = [](int rank, int size) { return size >= 1 && rank < size; };
   if (!inside(env.rank, env.world_size))
@@ -93,6 +100,7 @@ std::vector<std::pair<std::string, std::string>> encode(const WorkerEnv& env) {
 }
 
 Result<std::optional<WorkerEnv>> decode_worker_env(const EnvLookup& lookup) {
+  // Only if both are missing. One alone is a mistake, and the loop below says which is missing.
   if (!lookup("RANK") && !lookup("WORLD_SIZE")) return std::optional<WorkerEnv>();
   WorkerEnv env;
   for (const Row& row : kTable) {

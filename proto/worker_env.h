@@ -1,7 +1,7 @@
-// The environment a worker is given: one table for both directions. The agent encodes, the engine
+// The environment of one worker, in one table for both directions: the agent encodes, the engine
 // decodes. Names and meaning are torchrun 2.11's
-// (torch/distributed/elastic/agent/server/local_elastic_agent.py); DDPRUN_* names are ours. Pure:
-// reads no environment itself.
+// (torch/distributed/elastic/agent/server/local_elastic_agent.py); names that begin with DDPRUN_
+// are ours. Pure: it neither reads nor sets this process's environment. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 
 namespace ddprun {
 
+// The defaults are those of a world of one worker.
 struct WorkerEnv {
   int rank = 0;        // 0 … world_size-1 over all nodes
   int local_rank = 0;  // 0 … local_world_size-1 on this node
@@ -32,23 +33,25 @@ struct WorkerEnv {
   int restart_count = 0;
   int max_restarts = 0;
   bool use_agent_store = false;  // a store already listens at master_addr:master_port
-  std::string error_file;        // empty: none
-  // DDPRUN_JOB: names this job on this host; empty when another launcher started us.
+  std::string error_file;        // where the worker records its error; empty: nowhere
+  // DDPRUN_JOB: names this job on this machine. Empty if another launcher started the worker.
   std::string job_cookie;
 
   bool operator==(const WorkerEnv&) const = default;
 };
 
-// All variables of `env`, in a fixed order, each once.
+// All variables of `env` as name and value, each name once, in a fixed order. An empty text is a
+// variable that is set and empty.
 std::vector<std::pair<std::string, std::string>> encode(const WorkerEnv& env);
 
-// Answers the value of an environment variable, or nothing where it is unset.
+// Answers the value of an environment variable; nothing if the variable is not set.
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
 
-// What a worker finds in its environment. Nothing where RANK and WORLD_SIZE are both unset: a
-// program started by hand, a world of one. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are then
-// required (as by init_process_group's env://); the others have the defaults of one node. Errors
-// name the variable, its value and what is accepted.
+// What a worker finds in its environment. Nothing: neither RANK nor WORLD_SIZE is set, so a person
+// started the program by hand; it is a world of one. If one of the two is set, RANK, WORLD_SIZE,
+// MASTER_ADDR and MASTER_PORT must all be set, as for init_process_group's env://. The other
+// variables then have the defaults of one node. Errors: kNotFound (a required variable is missing),
+// kInvalidArgument. The message names the variable, its value and what is accepted.
 Result<std::optional<WorkerEnv>> decode_worker_env(const EnvLookup& lookup);
 
 }  // namespace ddprun
