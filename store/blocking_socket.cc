@@ -19,14 +19,15 @@
 namespace ddprun::store {
 namespace {
 
+// Read at a time for small answers; on the stack, so not much.
 constexpr std::size_t kEarlyBytes = std::size_t{16} * 1024;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 std::string error_text(int error) { return std::system_category().message(error); }
 
-// Whole milliseconds until `deadline` for poll(2), rounded up so that it never wakes just before;
-// at least 0.
+// Whole milliseconds until `deadline` for poll(2), at least 0. Rounded up: else poll would return
+// just before the deadline, and the caller would see a time-out too early.
 int milliseconds_left(Deadline deadline) {
   using std::chrono::milliseconds;
   const auto left =
@@ -34,7 +35,8 @@ int milliseconds_left(Deadline deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
-// Numeric first, so that an address never reaches a resolver.
+// Asks for a numeric address first, so that an address never reaches a resolver: a resolver may be
+// slow or down.
 Result<AddressList> look_up(const std::string& host, std::uint16_t port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -43,6 +45,7 @@ Result<AddressList> look_up(const std::string& host, std::uint16_t port) {
   addrinfo* found = nullptr;
   const std::string service = std::to_string(port);
   int failure = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
+  // With AI_NUMERICHOST this says only that `host` is not an address.
   if (failure == EAI_NONAME) {
     hints.ai_flags = AI_NUMERICSERV;
     failure = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
@@ -52,6 +55,8 @@ Result<AddressList> look_up(const std::string& host, std::uint16_t port) {
   return AddressList(found, &::freeaddrinfo);
 }
 
+// -1 with errno if it fails. Non-blocking, since only poll(2) can end a wait at a deadline. Without
+// Nagle's delay, since each request waits for its answer.
 int open_socket(const addrinfo& address) {
   const int descriptor =
       ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
@@ -92,6 +97,7 @@ Result<BlockingSocket> BlockingSocket::connect(const std::string& host, std::uin
       continue;
     }
     if (::connect(socket.descriptor_, address->ai_addr, address->ai_addrlen) == 0) return socket;
+    // A non-blocking connect(2) says EINPROGRESS while the peer has not answered yet.
     if (errno != EINPROGRESS) {
       last = lost(errno);
       continue;
@@ -103,6 +109,8 @@ Result<BlockingSocket> BlockingSocket::connect(const std::string& host, std::uin
   return last;
 }
 
+// A socket becomes writable when its connect has ended, well or not. SO_ERROR has the result
+// (connect(2), EINPROGRESS).
 Result<void> BlockingSocket::finish_connect(Deadline deadline) const {
   if (auto ready = pause(kWritable, deadline); ready.has_error()) return ready;
   int error = 0;
@@ -114,6 +122,7 @@ Result<void> BlockingSocket::finish_connect(Deadline deadline) const {
 
 Result<void> BlockingSocket::send(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
+    // MSG_NOSIGNAL: a lost connection must be an error here, not a SIGPIPE that kills the program.
     const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
@@ -126,7 +135,8 @@ Result<void> BlockingSocket::send(std::string_view bytes, Deadline deadline) {
   return {};
 }
 
-// Small reads go through a buffer: an answer of 4,096 values must not cost 8,192 system calls.
+// Small reads go through a buffer: an answer of 4,096 values has 8,192 parts, and each would cost a
+// system call. Large reads go straight to `into`, to save the copy.
 Result<void> BlockingSocket::receive(std::span<char> into, Deadline deadline) {
   into = into.subspan(take_early(into));
   while (!into.empty()) {
@@ -154,7 +164,7 @@ std::size_t BlockingSocket::take_early(std::span<char> into) {
   return taken;
 }
 
-// At least one byte.
+// Waits for at least one byte. Returns how many came.
 Result<std::size_t> BlockingSocket::receive_some(std::span<char> into, Deadline deadline) const {
   for (;;) {
     const ssize_t received = ::recv(descriptor_, into.data(), into.size(), 0);
@@ -180,9 +190,10 @@ bool BlockingSocket::wait_for(short events, Deadline deadline) const {
     const int left = milliseconds_left(deadline);
     const int ready = ::poll(&watched, 1, left);
     if (ready > 0) return true;
-    // Otherwise look at the clock again: `left` may have been cut.
+    // Only 0 ms left means that the time is up. `left` may have been cut to an int, so look again.
     if (ready == 0 && left == 0) return false;
-    if (ready < 0 && errno != EINTR) return true;  // the operation itself will say what is wrong
+    // The caller's next operation on the socket will say what is wrong.
+    if (ready < 0 && errno != EINTR) return true;
   }
 }
 

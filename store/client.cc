@@ -15,16 +15,18 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Pauses between attempts to connect: short, since an agent's store is there before its workers;
-// growing and random, so that thousands of clients do not come back at once.
+// Pauses between tries to connect. The first is short, since an agent's store is there before its
+// workers. They grow and are random, so that thousands of clients do not come back at once.
 constexpr std::chrono::milliseconds kFirstPause{20};
 constexpr std::chrono::milliseconds kLongestPause{2000};
 constexpr double kPauseGrowth = 1.5;
-// How long a server may take to answer CANCEL_WAIT, beyond the limit that has just passed.
+// How long we wait for the answer to CANCEL_WAIT. The caller's own limit has just passed, so this
+// comes on top of it.
 constexpr std::chrono::seconds kCancelLimit{5};
-// Keys named in a message; a list may have 131,072.
+// Keys named in an error message; a list may have 131,072.
 constexpr std::size_t kKeysNamed = 4;
 
+// Each pause is a random 0.5 to 1.5 times a base; the base grows up to kLongestPause.
 class Pauses {
  public:
   std::chrono::duration<double, std::milli> next() {
@@ -38,6 +40,7 @@ class Pauses {
   std::minstd_rand random_{std::random_device{}()};
 };
 
+// The first keys of a list in quotes, and how many more there are.
 std::string describe(std::span<const std::string_view> keys) {
   std::string text;
   for (std::size_t i = 0; i < std::min(keys.size(), kKeysNamed); ++i)
@@ -46,6 +49,7 @@ std::string describe(std::span<const std::string_view> keys) {
   return text;
 }
 
+// What a request does, for error messages; in the order of Op.
 std::string_view verb(Op op) {
   static constexpr std::array<std::string_view, 19> verbs = {
       "connect",   "set",          "compare_set", "get",    "add",
@@ -75,6 +79,7 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
       failure = greeted.error();
     } else {
       failure = socket.error();
+      // A host that does not exist will not appear while we wait. All other failures may pass.
       if (failure.code() == ErrorCode::kNotFound)
         return Error(failure.code(),
                      fmt::format("connect to store {}: {}", server, failure.message()));
@@ -88,8 +93,9 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
   }
 }
 
-// VALIDATE and PING in one segment: VALIDATE must not be split, and the answer shows that someone
-// serves, not merely that the kernel accepted.
+// VALIDATE and PING leave in one segment. PyTorch's server loses its place if VALIDATE comes in two
+// parts. And only an answer to PING shows that somebody serves the port: the kernel accepts
+// connections for a process that hangs.
 Result<void> Client::shake_hands(Deadline until) {
   request_.clear();
   encode({Op::kValidate, kMagic, {}}, request_);
@@ -135,6 +141,7 @@ Result<void> Client::ping() {
   return broken({ErrorCode::kProtocol, "the answer belongs to another request"});
 }
 
+// WAIT first, because GET answers a missing key with an empty value.
 Result<std::string> Client::get(std::string_view key) {
   const std::array keys{key};
   if (auto there = wait_views(keys, limit_); there.has_error()) return there.error();
@@ -159,6 +166,8 @@ Result<void> Client::wait(std::string_view key, Duration limit) {
   return wait_views(std::array{key}, limit);
 }
 
+// `limit` may be 0, to look just once. The request itself still has the client's own limit: half a
+// request would cost the connection.
 Result<void> Client::wait_views(Fields keys, Duration limit) {
   const Deadline until = steady_clock::now() + limit;
   if (auto sent = send(Op::kWait, 0, keys, std::max(until, deadline())); sent.has_error())
@@ -170,7 +179,9 @@ Result<void> Client::wait_views(Fields keys, Duration limit) {
   return broken({ErrorCode::kProtocol, "the answer belongs to another request"});
 }
 
-// The server's byte may have crossed ours: then two bytes come, and the keys are there after all.
+// Takes a wait back after its time. The server's kReady may have been on its way when we sent
+// CANCEL_WAIT. Then two bytes come, kReady and kNotReady, and the keys are there after all. Both
+// must be read, else the second would be taken for the next answer.
 Result<void> Client::cancel_wait(Fields keys, Duration limit) {
   const Deadline until = steady_clock::now() + kCancelLimit;
   if (auto sent = send(Op::kCancelWait, 0, {}, until); sent.has_error()) return sent;
@@ -210,6 +221,7 @@ Result<bool> Client::check(std::span<const std::string> keys) {
   return *status == static_cast<char>(Status::kReady);
 }
 
+// The answer is the number of keys removed, 0 or 1.
 Result<bool> Client::remove(std::string_view key) {
   const Deadline until = deadline();
   if (auto sent = send(Op::kDelete, 0, std::array{key}, until); sent.has_error())
@@ -240,6 +252,7 @@ Result<std::int64_t> Client::queue_length(std::string_view queue) {
   return read_number(until);
 }
 
+// The first number is the length before the pop. A value follows only if it is above 0.
 Result<std::optional<std::string>> Client::queue_pop(std::string_view queue) {
   const Deadline until = deadline();
   if (auto sent = send(Op::kQueuePop, 0, std::array{queue}, until); sent.has_error())
@@ -252,6 +265,7 @@ Result<std::optional<std::string>> Client::queue_pop(std::string_view queue) {
   return std::optional(std::move(*value));
 }
 
+// `doing_` names only the first key: it is made for every request, also with 131,072 keys.
 Result<void> Client::send(Op op, std::int64_t number, Fields fields, Deadline until) {
   doing_ = fmt::format("{}{}{}", verb(op), fields.empty() ? "" : " ",
                        describe(fields.first(std::min<std::size_t>(fields.size(), 1))));
@@ -282,6 +296,8 @@ Result<std::int64_t> Client::read_number(Deadline until) {
 Result<std::string> Client::read_bytes(Deadline until) {
   const auto size = read_number(until);
   if (size.has_error()) return size.error();
+  // A length that no server sends means that these bytes are no answer. Refused before memory is
+  // taken for it.
   if (*size < 0 || static_cast<std::uint64_t>(*size) > kReplyBytes)
     return broken(
         {ErrorCode::kLimit, fmt::format("value of {} bytes: at most {}", *size, kReplyBytes)});
@@ -291,6 +307,7 @@ Result<std::string> Client::read_bytes(Deadline until) {
 }
 
 Result<std::vector<std::string>> Client::read_list(std::size_t count, Deadline until) {
+  // No reserve(): `count` may come from the peer.
   std::vector<std::string> list;
   for (std::size_t i = 0; i < count; ++i) {
     auto item = read_bytes(until);
@@ -307,7 +324,8 @@ Result<void> Client::receive(std::span<char> into, Deadline until) {
   return {};
 }
 
-// Closes the connection and says what was attempted, where, and what happened.
+// Closes the connection: an answer to this request may still come, and a later request must not
+// take it for its own. The message says what was attempted, where, and what happened.
 Error Client::broken(const Error& cause) {
   socket_.reset();
   return {cause.code(), fmt::format("{} at store {}: {}", doing_, server_, cause.message())};

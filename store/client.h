@@ -1,9 +1,10 @@
-// A blocking TCPStore client for programs without a loop (the engine's bootstrap, tests). Speaks to
-// our server and to those of PyTorch 2.11 and 2.15. Every call ends within a time limit. Keys are
-// sent as they are: PyTorch puts a `/` in front of every key of its users, so a key that both sides
-// shall see starts with one. One thread at a time; a call blocks it. After an error other than the
-// time-out of wait() and get() the connection is closed, and every later call says so: a late
-// answer must not be taken for that of another request.
+// A blocking TCPStore client for programs without a loop (the engine's bootstrap, tests). It works
+// with our server and with those of PyTorch 2.11 and 2.15. Every call ends within a time limit. One
+// thread at a time; a call blocks it. Keys are sent as they are. PyTorch's client puts a `/` in
+// front of every key of its users, so a key that both sides shall see must begin with `/`. If
+// wait(), get() or multi_get() run out of time because a key is missing, the client stays usable.
+// After any other error the connection is closed and every later call fails: a late answer could be
+// taken for the answer to another request.
 #pragma once
 
 #include <chrono>
@@ -26,9 +27,10 @@ class Client {
  public:
   using Duration = std::chrono::milliseconds;
 
-  // Connects and shakes hands, again and again with growing, jittered pauses until `limit` has
-  // passed: the server may not be there yet. `limit` also is the time limit of every later call
-  // (set_limit). Errors: kNotFound (no such host), kTimedOut with what failed last.
+  // Connects and shakes hands. The server may not be up yet, so it tries again and again until
+  // `limit` has passed, with pauses that grow and are random. `limit` is also the time limit of
+  // every later call; set_limit() changes it. Errors: kNotFound (no such host), kTimedOut (the
+  // message says what failed last).
   static Result<Client> connect(const std::string& host, std::uint16_t port, Duration limit);
 
   Client(Client&&) = default;
@@ -39,39 +41,44 @@ class Client {
 
   void set_limit(Duration limit) { limit_ = limit; }
 
-  // set, append, multi_set and queue_push have no answer on the wire: success means handed to the
-  // kernel. ping() tells whether the server has applied them.
+  // The protocol has no answer to set, append, multi_set and queue_push. Success means that the
+  // kernel took the bytes; the server may still refuse them. Call ping() to know that it has
+  // applied them.
   Result<void> set(std::string_view key, std::string_view value);
   Result<void> append(std::string_view key, std::string_view tail);
   Result<void> multi_set(std::span<const std::pair<std::string, std::string>> pairs);
   Result<void> queue_push(std::string_view queue, std::string_view value);
   Result<void> ping();
 
-  // Waits for the key, then reads it. kTimedOut where it does not appear; the client stays usable.
+  // Waits until the key exists, then reads it. kTimedOut: it did not appear.
   Result<std::string> get(std::string_view key);
-  // As get() for all of `keys`; values in their order.
+  // As get(), for all of `keys`. The values are in the order of `keys`.
   Result<std::vector<std::string>> multi_get(std::span<const std::string> keys);
-  // Until all of `keys` exist, for `limit` at most; then kTimedOut, naming the keys, and the client
-  // stays usable.
+  // Returns when all of `keys` exist. kTimedOut after `limit`; the message names the first of
+  // `keys`, whether missing or not. To take the wait back at the server can cost some seconds more.
   Result<void> wait(std::span<const std::string> keys, Duration limit);
   Result<void> wait(std::string_view key, Duration limit);
 
-  // The sum after adding. A missing key counts as 0. A value that is no number closes the
-  // connection.
+  // Returns the sum after adding. A missing key counts as 0. If the value is no number, the server
+  // closes the connection.
   Result<std::int64_t> add(std::string_view key, std::int64_t delta);
-  // Puts `desired` where the key holds `expected` (or is missing and `expected` is empty). Answers
-  // the value held afterwards; `expected` where the key is missing and stays so.
+  // Stores `desired` if the key holds `expected`, or if the key is missing and `expected` is empty.
+  // Returns the value that the key holds afterwards. If the key is missing and stays so, it returns
+  // `expected`: PyTorch's rule, so the answer alone does not prove that the key exists.
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired);
+  // Whether all of `keys` exist.
   Result<bool> check(std::span<const std::string> keys);
   Result<bool> remove(std::string_view key);  // whether it was there
+  // How many keys there are; queues do not count.
   Result<std::int64_t> num_keys();
-  // Names in no order, queues not among them.
+  // Names of all keys, in no order; without queues.
   Result<std::vector<std::string>> list_keys();
 
+  // 0 for a queue that does not exist.
   Result<std::int64_t> queue_length(std::string_view queue);
-  // Nothing where the queue is empty. To block, wait() for the queue's name first; another client
-  // may still be faster.
+  // The oldest value; nothing if the queue is empty. To block, wait() for the queue's name first.
+  // Another client may still take the value before us.
   Result<std::optional<std::string>> queue_pop(std::string_view queue);
 
  private:
@@ -96,7 +103,7 @@ class Client {
   std::string server_;                    // "address:port", for messages
   std::optional<BlockingSocket> socket_;  // nothing: closed after an error
   Duration limit_;
-  std::string request_;  // scratch
+  std::string request_;  // bytes of the last request; kept for their memory
   std::string doing_;    // what the current call attempts, for messages
 };
 

@@ -1,7 +1,7 @@
-// How many file descriptors this process may have, and which of them connections may take. Every
-// connection costs one, and the launcher needs some of its own at any time: for workers, their
-// pipes and logs, and the rendezvous. So a process that hosts a store raises its limit once, and
-// connections leave a reserve. No state here; any thread.
+// File descriptors: how many this process may have, and which of them the store's connections may
+// take. Every connection costs one. The launcher also needs some at any time: for workers, their
+// pipes and logs, and the rendezvous. So a process that serves a store raises its limit once,
+// before it makes the server, and connections leave a reserve. No state here; any thread.
 #pragma once
 
 #include <sys/resource.h>
@@ -9,20 +9,21 @@
 namespace ddprun::store {
 
 // Descriptors that the store's connections never take. A worker costs the launcher four or five,
-// with its pipes, watch and logs: room for 50 workers of a node.
+// with its pipes, watch and logs: 256 are enough for 50 workers of a node.
 inline constexpr rlim_t kReservedDescriptors = 256;
 
-// Raises the soft RLIMIT_NOFILE to the hard one and returns what was set before: children must be
-// given it back, since programs with select() break on descriptors above 1,023. What cannot be
-// raised stays; that is no error.
+// Raises the soft RLIMIT_NOFILE to the hard one. Returns what was set before: give it back to every
+// child, because programs with select() break on descriptors above 1,023. If the limit cannot be
+// raised it stays; that is no error.
 rlimit raise_descriptor_limit();
 
-// The lowest descriptor that a connection must not have where the process may open `soft`. The
-// kernel always gives out the lowest free number, so one that reaches this says that all below are
-// in use. The reserve is kReservedDescriptors, but never more than a quarter.
+// The lowest descriptor that a connection must not have in a process that may open `soft`. The
+// kernel always gives out the lowest free number (open(2)). So if a connection gets this number,
+// all numbers below are in use. The reserve is kReservedDescriptors, but at most a quarter of
+// `soft`.
 int first_reserved_descriptor(rlim_t soft);
 
-// The same, for the limit that the process has now.
+// The same for the limit that the process has now.
 int first_reserved_descriptor();
 
 }  // namespace ddprun::store

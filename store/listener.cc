@@ -20,12 +20,15 @@ namespace {
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Connections accepted before the loop turns to others. A storm of 4,000 clients is 32 turns.
+// Connections accepted in one turn of the loop, before other work gets its turn. A storm of 4,000
+// clients is 32 turns.
 constexpr int kAcceptBatch = 128;
-// How long accepting rests when descriptors or memory ran out and no connection of ours ends
-// meanwhile: nothing tells us when another part of the process, or of the host, gives some back.
+// How long accepting rests when descriptors or memory ran out. If one of our connections ends,
+// resume() ends the rest. But nobody tells us when another part of the process, or another process,
+// gives some back.
 constexpr std::chrono::seconds kExhaustedPause{5};
 
+// Turns a failure into words that say what the user can do.
 Error bind_error(const std::string& address, std::uint16_t port, const error_code& failure,
                  std::string_view setting = kPortFlag) {
   const auto error = [&](ErrorCode code, std::string_view what) {
@@ -48,12 +51,15 @@ error_code open_and_bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint)
   error_code failure;
   acceptor.open(endpoint.protocol(), failure);
   if (failure) return failure;
+  // Asio cannot open a socket with SOCK_CLOEXEC. No fork can come in between: workers are forked on
+  // this thread.
   if (::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC) != 0)
     return {errno, boost::system::system_category()};
-  // Connections of an earlier run in TIME_WAIT must not keep the port; a second listener is still
-  // refused.
+  // Connections of an earlier run in TIME_WAIT must not keep the port. A second listener is refused
+  // even so.
   acceptor.set_option(tcp::acceptor::reuse_address(true), failure);
   if (failure) return failure;
+  // Said here, because the default is a setting of the machine (net.ipv6.bindv6only).
   if (endpoint.address().is_v6()) acceptor.set_option(asio::ip::v6_only(false), failure);
   if (failure) return failure;
   acceptor.bind(endpoint, failure);
@@ -62,6 +68,7 @@ error_code open_and_bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint)
   return failure;
 }
 
+// Errors of accept(2) after which the connection still waits in the queue.
 bool is_exhausted(int error) {
   return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
@@ -91,7 +98,8 @@ bool prepare(tcp::socket& socket) {
 Listener::Listener(tcp::acceptor bound)
     : acceptor_(std::move(bound)), pause_(acceptor_.get_executor()) {
   error_code ignored;
-  acceptor_.non_blocking(true, ignored);  // fails on a closed socket only, which listen() reports
+  // Both fail on a closed socket only, and listen() reports that.
+  acceptor_.non_blocking(true, ignored);
   protocol_ = acceptor_.local_endpoint(ignored).protocol();
 }
 
@@ -109,11 +117,13 @@ asio::awaitable<void> Listener::run(std::shared_ptr<Listener> self, Taker take) 
     const auto [failure] = co_await self->acceptor_.async_wait(tcp::acceptor::wait_read, kAsTuple);
     if (failure || !self->acceptor_.is_open()) co_return;
     if (self->accept_batch(kAcceptBatch, take) == Batch::kDone) continue;
+    // The queue is not empty, so the socket stays readable: without a rest the loop would spin.
     self->tell_exhausted();
     co_await expires(self->pause_, kExhaustedPause);
   }
 }
 
+// Looks at is_open() each time, because `take` may close this listener.
 Listener::Batch Listener::accept_batch(int most, const Taker& take) {
   for (int i = 0; i < most && acceptor_.is_open(); ++i) {
     const int descriptor = accept_one();
@@ -130,8 +140,8 @@ Listener::Batch Listener::accept_batch(int most, const Taker& take) {
   return Batch::kDone;
 }
 
-// A descriptor, or -1 with errno: EAGAIN where the queue is empty. Connections that died in the
-// queue are passed over.
+// Returns a descriptor, or -1 with errno: EAGAIN if the queue is empty. Connections that died in
+// the queue are skipped.
 int Listener::accept_one() {
   for (;;) {
     const int descriptor =
@@ -140,6 +150,7 @@ int Listener::accept_one() {
   }
 }
 
+// Once for each listener: the shortage may last, and the log must not fill up.
 void Listener::tell_exhausted() {
   if (!exhausted_told_)
     log::warning(

@@ -1,6 +1,6 @@
-// A listening TCP socket: binds it with errors that a user can act on, and accepts in batches.
-// Knows nothing of the protocol. Runs on the loop's thread. Every descriptor made here is
-// close-on-exec: workers are forked beside it.
+// A listening TCP socket: binds it with errors that a user can act on, and accepts in batches. It
+// knows nothing of the protocol. Runs on the loop's thread. Every descriptor made here is
+// close-on-exec: the process forks workers, and a worker that inherits a connection keeps it open.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -19,52 +19,53 @@ namespace ddprun::store {
 
 namespace asio = boost::asio;
 
-// Connections that may wait to be accepted: as many as the host allows (net.core.somaxconn cuts
-// it). The kernel lets one more in than it was told.
+// Connections that may wait in the kernel to be accepted: SOMAXCONN, which is 4,096 with glibc. The
+// kernel cuts it to net.core.somaxconn (listen(2)), and it lets one more in than it was told.
 inline constexpr int kQueueLimit = asio::socket_base::max_listen_connections;
 inline constexpr int kMostQueued = kQueueLimit + 1;
-// What a user chooses the port with.
+// The flag with which a user chooses the port.
 inline constexpr std::string_view kPortFlag = "--master-port";
 
-// Binds `numeric_address` (IPv4 or IPv6, never a name) and `port` (0: the kernel picks) and
-// listens, so that a taken port shows here and connections made from now on wait in the kernel. An
-// IPv6 address takes IPv4 peers too where it is `::`. Errors name address, port and what to do with
-// the `setting` that chose the port:
-// kInvalidArgument (not an address), kUnavailable (taken, or not of this host), kSystem.
+// Binds `numeric_address` (IPv4 or IPv6, never a name) and `port` (0: the kernel picks one) and
+// listens. So a taken port shows here, and connections made from now on wait in the kernel. The
+// address `::` takes IPv4 peers too. Errors name the address, the port and what to do with
+// `setting`, the flag that chose the port: kInvalidArgument (not an address), kUnavailable (taken,
+// or not an address of this machine), kSystem.
 Result<asio::ip::tcp::acceptor> bind_listener(asio::io_context& loop,
                                               const std::string& numeric_address,
                                               std::uint16_t port,
                                               std::string_view setting = kPortFlag);
 
-// Marks `socket` non-blocking, close-on-exec and without Nagle's delay, as every store connection
-// is. False: it is dead already.
+// Makes `socket` non-blocking and close-on-exec, and turns Nagle's delay off. Every store
+// connection is so. False: the connection is dead; drop it.
 bool prepare(asio::ip::tcp::socket& socket);
 
 class Listener {
  public:
   using Taker = std::function<void(asio::ip::tcp::socket)>;
 
+  // Owns `bound`, which must be bound and may listen already.
   explicit Listener(asio::ip::tcp::acceptor bound);
 
   // Accepts until close() and hands each connection, prepared, to `take`. `self` keeps the listener
-  // alive. Where descriptors or memory run out it says so once and rests until resume(), or for
-  // some seconds.
+  // alive. If descriptors or memory run out, it warns once and rests until resume(), or for some
+  // seconds.
   static asio::awaitable<void> run(std::shared_ptr<Listener> self, Taker take);
 
-  // Starts listening (again), with the longest queue the host allows. Empty on success, else what
-  // failed.
+  // Starts listening, or lengthens the queue of a socket that listens already. Call it before
+  // run(). Errors: as bind_listener().
   Result<void> listen();
 
-  // Accepts what waits in the queue now and hands it to `take`, as run() does. Ends
-  // however many connect meanwhile: after kMostQueued.
+  // Accepts what waits in the queue now and hands it to `take`, as run() does. Stops after
+  // kMostQueued connections, so that it ends even if new ones keep coming.
   void take_queue(const Taker& take);
-  // As take_queue(), and closes them.
+  // As take_queue(), but closes the connections.
   void drop_queue();
 
-  // Descriptors came free: ends the rest of run(), if it rests.
+  // Tells a run() that rests that descriptors came free. Else it does nothing.
   void resume();
 
-  // Ends run(). May be called again.
+  // Ends run() and closes the socket. May be called again.
   void close();
 
  private:
@@ -76,7 +77,7 @@ class Listener {
 
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer pause_;
-  asio::ip::tcp protocol_ = asio::ip::tcp::v4();
+  asio::ip::tcp protocol_ = asio::ip::tcp::v4();  // IPv4 or IPv6, as bound
   bool exhausted_told_ = false;
 };
 

@@ -31,12 +31,12 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Time = std::chrono::steady_clock::time_point;
 
-// What an idle connection reads into. Most requests fit; whatever does not goes on in the buffer
-// that all share, so that an idle connection does not own 256 KiB.
+// What an idle connection reads into. Most requests fit. The rest of a longer one goes into the
+// buffer that all connections share, so that an idle connection does not own 256 KiB.
 constexpr std::size_t kFirstReadBytes = 128;
 constexpr std::size_t kSharedReadBytes = std::size_t{256} * 1024;
-// Answers gathered before they are sent though more requests wait: bounds what one readable event
-// makes us hold.
+// Answers are sent when this many bytes are gathered, though more requests wait. This bounds what
+// one readable event makes us hold.
 constexpr std::size_t kGatherBytes = kMiB;
 
 // Two owners: the server's map while the connection is open, and its coroutine until it ends.
@@ -49,12 +49,13 @@ struct Connection {
   ConnectionId id;
   tcp::socket socket;
   Decoder decoder;
-  // Answers that the kernel did not take yet; while there are any, nothing is read.
+  // Answers that the kernel has not taken yet. While there are any, nothing is read: a client that
+  // does not read its answers cannot make us hold more of them.
   std::string unsent;
   std::size_t sent = 0;     // of unsent
   std::size_t counted = 0;  // bytes of this connection within Core::buffered_bytes_
-  bool open = true;         // false: dropped; the coroutine ends when it next resumes
-  // The decoder may hold whole requests, put off until answers were sent.
+  bool open = true;         // false: dropped; its coroutine ends when it resumes
+  // The decoder may hold whole requests that wait until answers are sent.
   bool requests_left = false;
   std::array<char, kFirstReadBytes> first_read;
 };
@@ -75,7 +76,7 @@ class Server::Core {
   const Table& table() const { return *table_; }
 
  private:
-  // A connection that owes its VALIDATE.
+  // A connection that has not sent its VALIDATE yet, and when it is too late.
   struct Greeting {
     ConnectionId id;
     Time until;
@@ -105,17 +106,17 @@ class Server::Core {
 
   asio::io_context& loop_;
   const Limits limits_;
-  // Always there; optional so that reset() can make a new one in place.
+  // Never empty; optional so that reset() can make a new one in place.
   std::optional<Table> table_;
   std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<Listener>> listeners_;  // two owners: this and each one's coroutine
   Replies outbox_;                                    // scratch of one readable event
-  std::vector<char> shared_read_ =
-      std::vector<char>(kSharedReadBytes);  // used between two suspensions only
+  // Used between two suspensions only, so that no two connections meet in it.
+  std::vector<char> shared_read_ = std::vector<char>(kSharedReadBytes);
   std::size_t buffered_bytes_ = 0;
   ConnectionId next_id_ = 1;
   const int first_reserved_ = first_reserved_descriptor();
-  std::deque<Greeting> greetings_;  // by age, so by deadline; those that came stay in until then
+  std::deque<Greeting> greetings_;  // oldest first; each stays until its time, also after VALIDATE
   asio::steady_timer greeting_timer_;
   bool full_told_ = false;  // that connections were refused; once an attempt
   bool closed_ = false;
@@ -143,6 +144,7 @@ void Server::Core::adopt(const std::shared_ptr<Core>& self, tcp::socket socket) 
   spawn(self->loop_, "store peer", converse(self, connection));
 }
 
+// A number from first_reserved_ on says that all below are in use (store/descriptors.h).
 bool Server::Core::has_room_for(tcp::socket& socket) const {
   return connections_.size() < limits_.connections && socket.native_handle() < first_reserved_;
 }
@@ -157,7 +159,7 @@ void Server::Core::tell_full() {
                                       "launcher; raise the hard limit (ulimit -Hn)"));
 }
 
-// One timer for all: with one limit the oldest connection is due first.
+// One timer for all. The limit is the same for all, so the oldest connection is due first.
 void Server::Core::expect_greeting(const std::shared_ptr<Core>& self, ConnectionId id) {
   self->greetings_.push_back({id, std::chrono::steady_clock::now() + self->limits_.handshake});
   if (self->greetings_.size() == 1) watch_greetings(self);
@@ -165,6 +167,7 @@ void Server::Core::expect_greeting(const std::shared_ptr<Core>& self, Connection
 
 void Server::Core::watch_greetings(const std::shared_ptr<Core>& self) {
   self->greeting_timer_.expires_at(self->greetings_.front().until);
+  // Weak: the timer must not keep the core of a destroyed server alive.
   self->greeting_timer_.async_wait([watched = std::weak_ptr(self)](const error_code& cancelled) {
     const auto core = watched.lock();
     if (cancelled || !core) return;
@@ -180,7 +183,7 @@ void Server::Core::end_late_greetings(Time now) {
     if (late == connections_.end() || late->second->decoder.validated()) continue;
     const auto keep_alive = late->second;
     error_code ignored;
-    // Bytes that lie here unread are our own delay (a stopped machine), not the client's.
+    // Unread bytes mean that we are late (a stopped machine), not the client.
     if (keep_alive->socket.available(ignored) > 0) {
       greetings_.push_back({keep_alive->id, now + limits_.handshake});
       continue;
@@ -195,6 +198,7 @@ void Server::Core::reset() {
   drop_all();
   full_told_ = false;
   for (const auto& listener : listeners_) listener->drop_queue();
+  // The table comes last: each drop() still speaks to it.
   table_.emplace(limits_);
 }
 
@@ -207,25 +211,24 @@ void Server::Core::close() {
 }
 
 void Server::Core::drop_all() {
+  // A copy of the pointer, since drop() erases the one in the map.
   while (!connections_.empty()) drop(*std::shared_ptr<Connection>(connections_.begin()->second));
   greetings_.clear();
   greeting_timer_.cancel();
 }
 
-// Reads, answers, and sends what the kernel would not take at once, in turn, until either side ends
-// it.
+// Reads, answers, and sends what the kernel did not take at once, until one side ends it.
 asio::awaitable<void> Server::Core::converse(std::shared_ptr<Core> self,
                                              std::shared_ptr<Connection> connection) {
   while (connection->open) {
     if (!connection->unsent.empty()) {
       co_await send_rest(*self, *connection);
     } else if (connection->requests_left) {
-      co_await asio::post(
-          self->loop_,
-          asio::use_awaitable);  // others first: a fast reader could keep us here for long
+      // Others first: a client that reads fast could keep us here for long.
+      co_await asio::post(self->loop_, asio::use_awaitable);
       if (connection->open) self->answer(*connection);
     } else {
-      // Here and not in a coroutine of its own: an idle connection should not hold one frame more.
+      // Here and not in a coroutine of its own: its frame would be memory of every idle connection.
       const auto [failure, bytes] = co_await connection->socket.async_read_some(
           asio::buffer(connection->first_read), kAsTuple);
       self->received(*connection, failure, bytes);
@@ -236,7 +239,7 @@ asio::awaitable<void> Server::Core::converse(std::shared_ptr<Core> self,
 // `failure` and `bytes` are what the read into `first_read` ended with.
 void Server::Core::received(Connection& connection, const error_code& failure, std::size_t bytes) {
   if (!connection.open) return;
-  // send() interrupted us: there are answers to finish first.
+  // send() cancelled the read: there are answers to send first.
   if (failure == asio::error::operation_aborted) return;
   if (failure) return drop(connection);
   connection.decoder.feed(take_chunk(connection, bytes));
@@ -244,7 +247,7 @@ void Server::Core::received(Connection& connection, const error_code& failure, s
 }
 
 asio::awaitable<void> Server::Core::send_rest(Core& self, Connection& connection) {
-  // Only waits: `unsent` may grow, and move, meanwhile.
+  // Only waits and does not write: `unsent` may grow, and so move, meanwhile.
   const auto [failure] = co_await connection.socket.async_wait(tcp::socket::wait_write, kAsTuple);
   if (!connection.open) co_return;
   error_code error = failure;
@@ -261,8 +264,8 @@ asio::awaitable<void> Server::Core::send_rest(Core& self, Connection& connection
   self.account(connection);
 }
 
-// What one readable event brought: the first bytes alone, or, where they filled their buffer, all
-// that the kernel holds and the shared buffer takes. An error here is met again by the next read.
+// What one readable event brought: the first bytes alone, or, if they filled their buffer, all that
+// the kernel holds and the shared buffer takes. The next read meets an error of this one again.
 std::string_view Server::Core::take_chunk(Connection& connection, std::size_t first_bytes) {
   if (first_bytes < kFirstReadBytes) return {connection.first_read.data(), first_bytes};
   std::memcpy(shared_read_.data(), connection.first_read.data(), first_bytes);
@@ -272,8 +275,7 @@ std::string_view Server::Core::take_chunk(Connection& connection, std::size_t fi
   return {shared_read_.data(), first_bytes + more};
 }
 
-// Applies the requests that are there and sends what follows from them: one send to the connection,
-// one to each woken.
+// Applies the requests that are there. Then one send goes to the connection and one to each woken.
 void Server::Core::answer(Connection& connection) {
   outbox_.reply.clear();
   outbox_.woken.clear();
@@ -282,7 +284,7 @@ void Server::Core::answer(Connection& connection) {
   if (outbox_.reply.capacity() > kGatherBytes) outbox_.reply = {};
 }
 
-// True: stopped because enough answers were gathered; there may be more requests.
+// True: stopped because enough answers are gathered; there may be more requests.
 bool Server::Core::apply_requests(Connection& connection) {
   while (outbox_.reply.size() < kGatherBytes) {
     const auto request = connection.decoder.next();
@@ -307,15 +309,15 @@ void Server::Core::deliver(Connection& connection) {
   }
   for (const ConnectionId id : outbox_.woken) {
     const auto woken = connections_.find(id);
-    if (woken == connections_.end()) continue;  // its coroutine dropped it while we delivered
+    if (woken == connections_.end()) continue;  // dropped meanwhile by send() or account()
     const auto keep_alive = woken->second;
     constexpr char ready_byte = static_cast<char>(Status::kReady);
     send(*keep_alive, {&ready_byte, 1});
   }
 }
 
-// Sends now what the kernel takes and keeps the rest for the connection's coroutine, which is told
-// if it is reading.
+// Sends what the kernel takes now and keeps the rest for the connection's coroutine. cancel() gets
+// that coroutine out of its read.
 void Server::Core::send(Connection& connection, std::string_view bytes) {
   if (bytes.empty()) return;
   if (!connection.unsent.empty()) {
@@ -330,7 +332,7 @@ void Server::Core::send(Connection& connection, std::string_view bytes) {
   connection.socket.cancel(failure);
 }
 
-// Keeps count of the memory that peers make us hold.
+// Keeps count of the memory that clients make us hold.
 void Server::Core::account(Connection& connection) {
   if (!connection.open) return;
   const std::size_t holds = connection.decoder.held_bytes() + connection.unsent.size();
@@ -340,7 +342,7 @@ void Server::Core::account(Connection& connection) {
   while (buffered_bytes_ > limits_.buffered_bytes) drop_largest();
 }
 
-// Not the one that happened to pass the limit: a hoarder could make everybody else pay.
+// Not the connection that happens to pass the limit: a hoarder could make all others pay.
 void Server::Core::drop_largest() {
   const auto largest = std::ranges::max_element(
       connections_, {}, [](const auto& entry) { return entry.second->counted; });
@@ -352,7 +354,7 @@ void Server::Core::drop_largest() {
   drop(*keep_alive);
 }
 
-// Ends a connection that broke a rule; answers to its earlier requests are sent as far as the
+// Ends a connection that broke a rule. Answers to its earlier requests are sent as far as the
 // kernel takes them.
 void Server::Core::refuse(Connection& connection, const Error& error) {
   report_refusal(connection, error);
@@ -375,6 +377,7 @@ void Server::Core::drop(Connection& connection) {
   error_code ignored;
   connection.socket.close(ignored);
   connections_.erase(connection.id);  // its coroutine still owns it
+  // A descriptor is free again, so listeners that rest may go on.
   for (const auto& listener : listeners_) listener->resume();
 }
 

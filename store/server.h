@@ -1,9 +1,9 @@
-// Serves one Table over TCP to TCPStore clients: one coroutine per connection on the caller's loop.
-// Answers of one readable event leave in one send; a slow or silent client delays nobody else;
-// nothing here ever resolves a name. Who does not say VALIDATE in time is dropped, and connections
-// leave descriptors for the rest of the process (store/descriptors.h). No authentication: the
-// protocol has none, so listen on an address that only the job can reach. All members are called on
-// the loop's thread; the loop must outlive the server. The server may be destroyed at any time:
+// Serves one Table over TCP to TCPStore clients, with one coroutine per connection on the caller's
+// loop. The answers of one readable event leave in one send. A slow or silent client delays nobody
+// else. Nothing here looks up a name. A client that does not send VALIDATE in time is dropped, and
+// connections leave descriptors for the rest of the process (store/descriptors.h). The protocol has
+// no authentication, so listen on an address that only the job can reach. Call all members on the
+// loop's thread. The loop must outlive the server. The server may be destroyed at any time:
 // coroutines that are still suspended end by themselves, at the latest when the loop is destroyed.
 #pragma once
 
@@ -28,31 +28,34 @@ class Server {
   Server& operator=(Server&&) = delete;
   ~Server();
 
-  // Accepts clients from `bound_acceptor`, which is bound and perhaps not yet listening, until
-  // close(). May be called again for further addresses: all of them reach the same table. Failure
-  // to listen is logged; after close() it is asserted against.
+  // Accepts clients from `bound_acceptor` until close(). It must be bound and may listen already.
+  // May be called again for further addresses: all reach the same table. If listening fails, an
+  // error is logged. Must not be called after close() (asserted).
   void serve(asio::ip::tcp::acceptor bound_acceptor);
 
-  // Serves a connection that was accepted elsewhere; nothing may have been read from it.
+  // Serves a connection that somebody else accepted. Nothing may have been read from it: the first
+  // byte is part of VALIDATE.
   void adopt(asio::ip::tcp::socket connected);
 
-  // Drops all connections and all state, and the connections that still wait in the listeners'
-  // queues: the next attempt finds an empty store and no byte of an old worker reaches it. Call it
-  // when the old workers are gone and before new ones start. Listeners stay.
+  // Drops all connections, all keys, and the connections that still wait in the listeners' queues.
+  // So the next attempt finds an empty store, and no byte of an old worker reaches it. Call it when
+  // the old workers are gone and before new ones start. The listeners stay.
   void reset();
 
-  // As reset(), and closes the listeners. May be called again.
+  // As reset(), but closes the listeners too. May be called again.
   void close();
 
+  // Open connections, also those that have not sent VALIDATE yet.
   std::size_t connections() const;
-  // Keys of the map, `init/` included.
+  // Keys of the map; `init/`, in which PyTorch's clients count themselves, is one of them.
   std::size_t keys() const;
   // Pending (key, waiter) pairs.
   std::size_t waiters() const;
 
  private:
   class Core;
-  std::shared_ptr<Core> core_;  // two owners: the server and each coroutine that is still suspended
+  // Two owners: the server, and each coroutine that is still suspended.
+  std::shared_ptr<Core> core_;
 };
 
 }  // namespace ddprun::store

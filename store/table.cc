@@ -12,19 +12,22 @@
 namespace ddprun::store {
 namespace {
 
-// A value may own this much more than twice its size before the rest is given back; else memory
-// would outgrow the count.
+// A value's string may own twice its size and this much more; beyond that the rest is given back.
+// Otherwise small values in place of large ones would hold memory that stored_bytes_ does not
+// count.
 constexpr std::size_t kIdleCapacityBytes = 4096;
 
-// A stored number as C's strtoll reads it, base 10, as PyTorch's servers do: leading blanks and one
-// sign, then digits up to the first byte that is none. Nothing: no digit, or out of range.
+// Reads a stored number as C's strtoll does with base 10, because PyTorch's servers do: blanks and
+// one sign in front, then digits up to the first byte that is none. Nothing: no digit, or out of
+// range.
 std::optional<std::int64_t> parse_number(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t\n\v\f\r");
   if (begin == std::string_view::npos) return std::nullopt;
   text.remove_prefix(begin);
   if (text.starts_with('+')) {
     text.remove_prefix(1);
-    if (text.starts_with('-')) return std::nullopt;  // from_chars takes a minus of its own
+    // from_chars() takes a minus itself, so `+-5` would pass.
+    if (text.starts_with('-')) return std::nullopt;
   }
   std::int64_t number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -32,7 +35,7 @@ std::optional<std::int64_t> parse_number(std::string_view text) {
   return number;
 }
 
-// Two's complement, as the servers of PyTorch answer 2^63 for 2^63-1 plus 1.
+// Wraps as PyTorch's servers do: 2^63-1 plus 1 is -2^63. Signed overflow would be undefined.
 std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
@@ -43,9 +46,11 @@ Result<void> Table::apply(ConnectionId from, const Request& request, Replies& ou
   const std::size_t woken_before = out.woken.size();
   const std::size_t reply_before = out.reply.size();
   auto applied = dispatch(from, request, out);
-  if (applied.has_error()) out.reply.resize(reply_before);  // half an answer is worse than none
+  // Half an answer is worse than none: what is in `reply` is sent before the connection closes.
+  if (applied.has_error()) out.reply.resize(reply_before);
   if (out.woken.size() == woken_before) return applied;
-  // The requester's own byte must come before its next answer, so it goes with the answers.
+  // The requester may have ended its own wait. That byte must come before its next answer, so it
+  // goes into `reply`: what is sent to woken connections has no place among the answers.
   const auto first = out.woken.begin() + static_cast<std::ptrdiff_t>(woken_before);
   const auto others = std::remove(first, out.woken.end(), from);
   for (auto own = others; own != out.woken.end(); ++own) put_status(Status::kReady, out.reply);
@@ -112,6 +117,7 @@ Result<void> Table::set(std::string_view key, std::string_view value, Replies& o
   return stored;
 }
 
+// Stops at the first pair that does not fit; the pairs before it stay.
 Result<void> Table::multi_set(Keys fields, Replies& out) {
   for (std::size_t i = 0; i < fields.size(); i += 2) {
     if (auto done = set(fields[i], fields[i + 1], out); done.has_error()) return done;
@@ -119,6 +125,7 @@ Result<void> Table::multi_set(Keys fields, Replies& out) {
   return {};
 }
 
+// On a missing key the same as SET.
 Result<void> Table::append(std::string_view key, std::string_view tail, Replies& out) {
   const auto found = values_.find(key);
   if (found == values_.end()) return set(key, tail, out);
@@ -137,9 +144,9 @@ Result<void> Table::add(std::string_view key, std::int64_t delta, Replies& out) 
   return {};
 }
 
-// `fields`: key, expected, desired. The answer is the value now held, or `expected` where there is
-// none and none was made. PyTorch's libuv server wakes waiters even then, its older one never; we
-// wake exactly where the key exists afterwards.
+// `fields`: key, expected, desired. Answers the value that the key holds afterwards. If the key is
+// missing and nothing is stored, answers `expected`, as PyTorch does; its libuv server then wakes
+// waiters too, its older server never wakes. We wake exactly if the key exists afterwards.
 Result<void> Table::compare_set(Keys fields, Replies& out) {
   const auto found = values_.find(fields[0]);
   const bool missing = found == values_.end();
@@ -158,8 +165,8 @@ Result<void> Table::compare_set(Keys fields, Replies& out) {
   return {};
 }
 
-// A missing key answers an empty value, as PyTorch's libuv server does; its client waits before it
-// gets.
+// A missing key answers an empty value, as with PyTorch's libuv server. PyTorch's client sends WAIT
+// before GET.
 Result<void> Table::get(std::string_view key, Replies& out) const {
   const auto found = values_.find(key);
   const std::string_view value = found == values_.end() ? std::string_view{} : found->second;
@@ -168,6 +175,7 @@ Result<void> Table::get(std::string_view key, Replies& out) const {
   return {};
 }
 
+// Checks the size as the answer grows. After an error apply() cuts off what is there by then.
 Result<void> Table::multi_get(Keys keys, Replies& out) const {
   std::size_t bytes = 0;
   for (const std::string_view key : keys) {
@@ -191,6 +199,7 @@ Result<void> Table::list_keys(Replies& out) const {
   return {};
 }
 
+// Wakes nobody: nobody can wait for a key to go away.
 void Table::remove(std::string_view key, Replies& out) {
   const auto found = values_.find(key);
   put_number(found == values_.end() ? 0 : 1, out.reply);
@@ -205,6 +214,9 @@ void Table::check(Keys keys, Replies& out) const {
   put_status(all ? Status::kReady : Status::kNotReady, out.reply);
 }
 
+// Only keys that are missing now are waited for. A key that is deleted later still counts as there,
+// as with PyTorch. A queue with values counts as there, too. PyTorch's server takes it for missing
+// if another key of the list is missing, and then never answers.
 Result<void> Table::wait(ConnectionId from, Keys keys, Replies& out) {
   missing_.clear();
   for (const std::string_view key : keys) {
@@ -216,7 +228,7 @@ Result<void> Table::wait(ConnectionId from, Keys keys, Replies& out) {
 }
 
 // Counts arrivals at the key and never starts again: a late or repeated arrival passes at once.
-// Only the arrival that completes it wakes waiters of the key, plain WAITs included.
+// Only the arrival that completes the count wakes the key's waiters, also those of a plain WAIT.
 Result<void> Table::barrier(ConnectionId from, const Request& request, Replies& out) {
   const Keys key = request.fields;
   const auto arrived = increment(key[0], 1);
@@ -227,6 +239,7 @@ Result<void> Table::barrier(ConnectionId from, const Request& request, Replies& 
   return {};
 }
 
+// Wakes one waiter only: one value is enough for one of them.
 Result<void> Table::queue_push(std::string_view name, std::string_view value, Replies& out) {
   auto found = queues_.find(name);
   const bool added = found == queues_.end();
@@ -240,6 +253,7 @@ Result<void> Table::queue_push(std::string_view name, std::string_view value, Re
   return {};
 }
 
+// Answers the length before the pop; the value follows only if there is one.
 void Table::queue_pop(std::string_view name, Replies& out) {
   put_number(queue_length(name), out.reply);
   const auto found = queues_.find(name);
@@ -258,6 +272,7 @@ std::int64_t Table::queue_length(std::string_view name) const {
   return found == queues_.end() ? 0 : static_cast<std::int64_t>(found->second.size());
 }
 
+// Stores the sum as decimal text, which GET then answers. Wakes nobody; the callers differ in that.
 Result<std::int64_t> Table::increment(std::string_view key, std::int64_t delta) {
   const auto found = values_.find(key);
   std::int64_t sum = delta;
@@ -273,6 +288,7 @@ Result<std::int64_t> Table::increment(std::string_view key, std::int64_t delta) 
   return sum;
 }
 
+// Wakes nobody. Asks for room first, so that after an error the old value is still there.
 Result<void> Table::store(std::string_view key, std::string_view value) {
   const auto found = values_.find(key);
   if (found == values_.end()) {
@@ -294,7 +310,7 @@ Result<void> Table::store(std::string_view key, std::string_view value) {
   return {};
 }
 
-// Whether `new_keys` and `new_bytes` more may be held. Changes nothing.
+// Whether `new_keys` more keys and `new_bytes` more bytes may be held. Changes nothing.
 Result<void> Table::reserve(std::size_t new_keys, std::size_t new_bytes) const {
   if (new_keys > 0 && values_.size() + queues_.size() + new_keys > limits_.keys)
     return Error(ErrorCode::kLimit, fmt::format("keys: at most {}", limits_.keys));

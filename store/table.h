@@ -1,7 +1,8 @@
-// What the store holds and what each request does to it: one map key -> bytes, queues, and who
-// waits. A request goes in, the bytes to send and the connections to wake come out; whoever owns
-// the table does the sending. Pure: no socket, no clock; expiry of waits is the client's business
-// (CANCEL_WAIT). Semantics: docs/store.md, after torch 2.11 and 2.15.
+// What the store holds and what each request does to it: a map from keys to bytes, queues, and who
+// waits for what. A request goes in; the bytes to send and the connections to wake come out. The
+// owner of the table (Server) does the sending. Pure: no socket, no clock. A wait does not expire
+// here: the client keeps the time and sends CANCEL_WAIT. docs/store.md has the meaning of the
+// requests, after torch 2.11 and 2.15.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@
 
 namespace ddprun::store {
 
-// What requests make the server send. The caller clears it; its memory is used again, so that the
-// hot path allocates nothing.
+// What requests make the server send. The caller clears it before the next use and keeps its
+// memory, so that an ordinary request allocates nothing.
 struct Replies {
   std::string reply;  // to the connection that asked, in the order of its requests
   // Each gets one Status::kReady byte; a connection may occur twice.
@@ -31,16 +32,18 @@ class Table {
   // `limits` must outlive the table.
   explicit Table(const Limits& limits) : limits_(limits), waits_(limits) {}
 
-  // Applies one decoded request of connection `from` and appends what follows from it to `out`. A
-  // wait of `from` itself that ends by this request is in `out.reply`, behind the request's own
-  // answer. Error (ADD to a value that is no number, a limit): the table is as before, except that
-  // a MULTI_SET may be half done; close the connection.
+  // Applies one decoded request of connection `from`, and appends to `out` what must be sent. If
+  // the request ends a wait of `from` itself, the byte for that is in `out.reply`, behind the
+  // request's own answer. Errors: kProtocol (ADD to a value that is no number), kLimit. The table
+  // is then as before, except that a MULTI_SET may be half done and a BARRIER may have counted.
+  // Close the connection after an error.
   Result<void> apply(ConnectionId from, const Request& request, Replies& out);
 
-  // The connection is gone: its waits are forgotten. Keys have no owner and stay.
+  // The connection is gone: forgets its waits. Keys have no owner and stay.
   void disconnect(ConnectionId connection) { waits_.cancel(connection); }
 
   std::size_t key_count() const { return values_.size(); }
+  // Bytes of keys, values and queues, with kEntryOverheadBytes for each entry.
   std::size_t stored_bytes() const { return stored_bytes_; }
   const Waits& waits() const { return waits_; }
 
@@ -72,7 +75,8 @@ class Table {
 
   const Limits& limits_;
   StringMap<std::string> values_;
-  StringMap<std::list<std::string>> queues_;  // never an empty one
+  // A queue is erased with its last value, since an empty one must not count as existing.
+  StringMap<std::list<std::string>> queues_;
   Waits waits_;
   std::size_t stored_bytes_ = 0;
   std::vector<std::string_view> missing_;  // scratch of wait()

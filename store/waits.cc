@@ -10,16 +10,19 @@
 namespace ddprun::store {
 namespace {
 
-// A sweep visits every key; it must not run for a handful of stale entries.
+// A sweep visits every key, so it must not run for a handful of stale entries.
 constexpr std::size_t kStaleAllowed = 1024;
 
 }  // namespace
 
 Result<void> Waits::park(ConnectionId connection, std::span<const std::string_view> missing) {
   DDPRUN_ASSERT(!missing.empty());
+  // All limits come first, so that an error leaves nothing parked. Stale entries count as well:
+  // they take memory until the sweep.
   if (entries() + missing.size() > limits_.registrations)
     return Error(ErrorCode::kLimit,
                  fmt::format("waits for keys: at most {} at once", limits_.registrations));
+  // Names of keys that do not exist take memory too, and a client chooses them.
   std::size_t name_bytes = 0;
   for (const std::string_view key : missing) name_bytes += key.size() + kEntryOverheadBytes;
   if (key_bytes_ + name_bytes > limits_.stored_bytes)
@@ -38,7 +41,9 @@ Result<void> Waits::park(ConnectionId connection, std::span<const std::string_vi
       found = by_key_.emplace(key, std::vector<Entry>{}).first;
       key_bytes_ += key.size() + kEntryOverheadBytes;
     }
-    if (!found->second.empty() && found->second.back() == entry) continue;  // named twice
+    // The request names this key twice. With two entries a queue would need two pushes to end the
+    // wait.
+    if (!found->second.empty() && found->second.back() == entry) continue;
     found->second.push_back(entry);
     ++waits_[slot].missing;
     ++live_;
@@ -54,6 +59,7 @@ void Waits::wake_all(std::string_view key, std::vector<ConnectionId>& woken) {
   for (const Entry entry : entries) wake(entry, woken);
 }
 
+// Stale entries in front of the oldest live one are removed on the way.
 void Waits::wake_oldest(std::string_view key, std::vector<ConnectionId>& woken) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return;
@@ -70,6 +76,8 @@ void Waits::cancel(ConnectionId connection) {
   const auto found = by_connection_.find(connection);
   if (found == by_connection_.end()) return;
   for (const std::uint32_t slot : found->second) {
+    // The entries themselves stay where they are: to find them would mean to search each key's
+    // list. release() makes them stale.
     live_ -= waits_[slot].missing;
     stale_ += waits_[slot].missing;
     release(slot);
@@ -91,6 +99,7 @@ std::uint32_t Waits::take_slot(ConnectionId connection) {
 }
 
 void Waits::release(std::uint32_t slot) {
+  // From here on the old user's entries do not match.
   ++waits_[slot].generation;
   free_slots_.push_back(slot);
 }
@@ -118,6 +127,7 @@ void Waits::forget_key(StringMap<std::vector<Entry>>::iterator key) {
 void Waits::sweep() {
   for (auto key = by_key_.begin(); key != by_key_.end();) {
     std::erase_if(key->second, [this](Entry entry) { return is_stale(entry); });
+    // Step on first: forget_key() makes the iterator invalid.
     const auto here = key++;
     if (here->second.empty()) forget_key(here);
   }

@@ -1,7 +1,7 @@
-// Who waits for which key. A wait is parked under each of its missing keys and ends when each was
-// woken once. Waking looks at the waiters of one key only; cancelling is O(1) per wait: it leaves
-// stale entries behind, which are skipped, and swept once they outnumber the live ones. Pure;
-// belongs to Table.
+// Who waits for which key. A wait is parked under each of its missing keys. It is complete when
+// each of these keys has woken it once. To wake a key costs only its own waiters. To cancel a wait
+// costs O(1) per wait: its entries stay behind as stale ones. Wakes skip stale entries, and a sweep
+// removes them when they outnumber the live ones. Pure. Belongs to Table, on its thread.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,12 @@
 
 namespace ddprun::store {
 
-// Names one connection for the life of the server; never used twice.
+// Names one connection. A number is never used twice in the life of a server, so that a late wake
+// cannot hit a newer connection.
 using ConnectionId = std::uint64_t;
 
-// Lets maps keyed by std::string be searched with a string_view, without a copy.
+// Lets a map with std::string keys be searched with a string_view. Otherwise every look-up would
+// copy the key.
 struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const {
@@ -36,30 +38,33 @@ class Waits {
  public:
   explicit Waits(const Limits& limits) : limits_(limits) {}
 
-  // Parks one wait of `connection` under each of `missing` (not empty; a name named twice counts
-  // once). Error, with nothing parked: a limit would be passed.
+  // Parks one wait of `connection` under each of `missing`, which must not be empty (asserted). A
+  // name that occurs twice counts once. Error: kLimit; then nothing is parked.
   Result<void> park(ConnectionId connection, std::span<const std::string_view> missing);
 
-  // `key` exists now: every wait under it has one key less to wait for. The connections of those
-  // that are complete are appended to `woken`, first come first.
+  // `key` exists now: each wait under it has one key less to wait for. Appends the connections of
+  // the waits that are complete to `woken`, in the order in which they were parked.
   void wake_all(std::string_view key, std::vector<ConnectionId>& woken);
 
-  // As wake_all, but only for the wait that came first: one queue element serves one waiter.
+  // As wake_all(), but wakes only the oldest wait: one value of a queue serves one waiter.
   void wake_oldest(std::string_view key, std::vector<ConnectionId>& woken);
 
   // Forgets all waits of `connection`.
   void cancel(ConnectionId connection);
 
-  // Pending (key, wait) pairs; cancelled ones that are still to be swept are not counted.
+  // Pending (key, wait) pairs, without the cancelled ones that are not swept yet.
   std::size_t registrations() const { return live_; }
-  // Entries in memory, stale ones included: bounded by 2 x registrations() + a constant.
+  // Pairs in memory, stale ones included. After each cancelled wait there are at most 2 x
+  // registrations() + a constant.
   std::size_t entries() const { return live_ + stale_; }
 
  private:
   struct Wait {
     ConnectionId connection = 0;
-    // Counts the users of this slot, so that entries of former ones are seen as stale.
+    // Counts the users of this slot. An entry with another number belongs to an earlier user and is
+    // stale.
     std::uint32_t generation = 0;
+    // Keys that have not woken this wait yet.
     std::uint32_t missing = 0;
   };
   struct Entry {
@@ -68,10 +73,13 @@ class Waits {
     bool operator==(const Entry&) const = default;
   };
 
+  // A slot is an index of waits_. Slots are used again, so that memory does not grow with every
+  // wait.
   std::uint32_t take_slot(ConnectionId connection);
   void release(std::uint32_t slot);
   void wake(Entry entry, std::vector<ConnectionId>& woken);
   bool is_stale(Entry entry) const { return waits_[entry.slot].generation != entry.generation; }
+  // Erases the key with all its entries.
   void forget_key(StringMap<std::vector<Entry>>::iterator key);
   void sweep();
 

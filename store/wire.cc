@@ -15,21 +15,24 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian, and copied as such");
 
-// Memory of a finished request above this is given back: a connection is idle most of its life.
+// Memory above this is given back after a request. A connection is idle most of its life, and
+// thousands of them must not keep what one large request needed.
 constexpr std::size_t kKeptCapacityBytes = 4096;
 constexpr std::size_t kKeptFields = 16;
 
-// What follows an opcode: `fields` strings (or a list of `stride` strings each), then a number of
-// `number_bytes`.
+// What follows an opcode: `fields` strings, or a list of items with `stride` strings each; then a
+// number of `number_bytes`.
 struct Shape {
   std::uint8_t fields;
-  std::uint8_t stride;  // field i is a key where i % stride == 0, else a value
+  // Field i is a key if i % stride == 0, else a value. Keys and values have different limits.
+  std::uint8_t stride;
   bool list;
   std::uint8_t number_bytes;
 };
 
 constexpr std::uint8_t kOpCount = 19;
 
+// In the order of Op.
 constexpr std::array<Shape, kOpCount> kShapes = {{
     {0, 1, false, 4},  // VALIDATE
     {2, 2, false, 0},  // SET
@@ -54,6 +57,7 @@ constexpr std::array<Shape, kOpCount> kShapes = {{
 
 const Shape& shape_of(Op op) { return kShapes.at(static_cast<std::uint8_t>(op)); }
 
+// memcpy and no cast: a number lies at any byte of the wire, and an unaligned read is undefined.
 template <typename T>
 void put(T number, std::string& out) {
   std::array<char, sizeof(T)> bytes{};
@@ -100,11 +104,13 @@ std::uint64_t get_u64(std::string_view bytes) { return get<std::uint64_t>(bytes)
 
 void Decoder::feed(std::string_view chunk) {
   DDPRUN_ASSERT(!borrowed_);
+  // The ordinary case: nothing is left over, so the chunk is decoded where it lies.
   if (pending_.empty()) {
     input_ = chunk;
     borrowed_ = true;
     return;
   }
+  // Drops what is decoded. Else the buffer of a busy connection would grow for ever.
   pending_.erase(0, start_);
   start_ = 0;
   pending_.append(chunk);
@@ -127,7 +133,8 @@ Result<std::optional<Request>> Decoder::next() {
 void Decoder::keep() {
   const std::string_view rest = input_.substr(start_);
   if (borrowed_) {
-    pending_.append(rest);  // empty so far, but may have capacity reserved for a large field
+    // `pending_` is empty here, but may still own memory reserved for a large field.
+    pending_.append(rest);
   } else if (rest.empty()) {
     pending_.clear();
     if (pending_.capacity() > kKeptCapacityBytes) pending_.shrink_to_fit();
@@ -140,7 +147,7 @@ void Decoder::keep() {
   if (views_.capacity() > kKeptFields) views_ = {};
 }
 
-// Goes on where the bytes ran out last time. True: the request is complete and cursor_ is behind
+// Goes on where the bytes ran out last time. True: the request is complete, and cursor_ is behind
 // it.
 Result<bool> Decoder::parse() {
   if (cursor_ == 0) {
@@ -159,6 +166,7 @@ Result<bool> Decoder::parse() {
 
 Result<void> Decoder::take_opcode() {
   const auto opcode = static_cast<std::uint8_t>(input_[start_]);
+  // The first byte alone tells: a browser or a TLS client is sent away before anything is stored.
   if (!validated_ && opcode != static_cast<std::uint8_t>(Op::kValidate))
     return Error(ErrorCode::kProtocol,
                  fmt::format("first byte {:#04x} is not a TCPStore client's", opcode));
@@ -173,6 +181,8 @@ Result<void> Decoder::take_opcode() {
   return {};
 }
 
+// False: more bytes are needed. Counts and lengths come from the peer, so each is compared with its
+// limit before it is used.
 Result<bool> Decoder::take_count() {
   if (available() < sizeof(std::uint64_t)) return false;
   const std::uint64_t count = get_u64(rest());
@@ -190,12 +200,13 @@ Result<bool> Decoder::take_field() {
   const bool key = fields_.size() % shape_of(op_).stride == 0;
   const std::size_t limit = key ? limits_.key_bytes : limits_.value_bytes;
   if (size > limit) return over_limit(key ? "key bytes:" : "value bytes:", size, limit);
+  // `size` is within its own limit here, so the sum below cannot overflow.
   const std::size_t begin = cursor_ + sizeof(std::uint64_t);
   if (begin + size > limits_.request_bytes)
     return over_limit("request bytes:", begin + size, limits_.request_bytes);
   if (available() - sizeof(std::uint64_t) < size) {
-    // The field will come in many chunks: make room once. Untouched pages cost nothing until the
-    // bytes really arrive.
+    // The field will come in many chunks: make room once and not for each chunk. Untouched pages
+    // cost nothing until the bytes really arrive.
     if (!borrowed_) {
       pending_.reserve(start_ + begin + size);
       input_ = pending_;
@@ -223,6 +234,7 @@ Result<void> Decoder::check_magic() {
   return {};
 }
 
+// The views are made only now: while bytes still come, `pending_` may move.
 Request Decoder::finish() {
   const std::string_view request = input_.substr(start_, cursor_);
   views_.clear();

@@ -1,8 +1,8 @@
-// The TCPStore protocol as bytes: the only file that knows the layout. Checked against torch 2.11.0
-// and 2.15.0; docs/store.md has the table. All integers little-endian; `bytes` is a u64 length and
-// that many bytes; a list is a u64 count and its items. Requests carry an opcode; answers carry
-// nothing but their content. Pure: no socket, no clock, no thread; a Decoder belongs to one
-// connection.
+// The TCPStore protocol as bytes: only this file and wire.cc know the layout. Checked against torch
+// 2.11.0 and 2.15.0; docs/store.md has the table. Integers are little-endian. `bytes` is a u64
+// length and that many bytes. A list is a u64 count and its items. A request begins with an opcode.
+// An answer has only its content, so a client must remember what it asked. Pure: no socket, no
+// clock, no thread. A Decoder belongs to one connection.
 #pragma once
 
 #include <cstddef>
@@ -40,23 +40,23 @@ enum class Op : std::uint8_t {
   kBarrier = 18,  // since torch 2.15
 };
 
-// Sent with VALIDATE as the first bytes of every connection.
+// Sent with VALIDATE. VALIDATE is the first thing on every connection.
 inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
 
-// One byte of answer. CHECK: all there, or not. WAIT and BARRIER: kReady. CANCEL_WAIT: kNotReady,
-// always.
+// One byte of answer. CHECK: kReady if all keys exist, else kNotReady. WAIT and BARRIER: always
+// kReady. CANCEL_WAIT: always kNotReady.
 enum class Status : char { kReady = 0, kNotReady = 1 };
 
-// One request. `fields` are the keys of a list, key and value in turn (MULTI_SET), or the strings
-// of the request in the order of the wire (COMPARE_SET: key, expected, desired). Views: valid as
-// long as the bytes they were made from.
+// One request. By opcode, `fields` are the keys of a list; or key, value, key, value (MULTI_SET);
+// or the strings in the order of the wire (COMPARE_SET: key, expected, desired). They are views:
+// they are valid as long as the bytes that they were made from.
 struct Request {
   Op op = Op::kPing;
   std::int64_t number = 0;  // VALIDATE: magic, PING: nonce, ADD: delta, BARRIER: world size
   std::span<const std::string_view> fields;
 };
 
-// Appends `request` to `out`. The fields must fit the opcode (asserted). Encodes VALIDATE too.
+// Appends `request` to `out`, also a VALIDATE. The fields must fit the opcode (asserted).
 void encode(const Request& request, std::string& out);
 
 // Appends one piece of an answer to `out`.
@@ -65,15 +65,15 @@ void put_nonce(std::uint32_t nonce, std::string& out);
 void put_number(std::int64_t number, std::string& out);
 void put_bytes(std::string_view bytes, std::string& out);
 
-// Reads the first 4 or 8 bytes of `bytes`, which must have them (asserted).
+// Reads the first 4 or 8 bytes of `bytes`. `bytes` must have that many (asserted).
 std::uint32_t get_u32(std::string_view bytes);
 std::uint64_t get_u64(std::string_view bytes);
 
-// Turns the bytes of one connection, cut anywhere, into requests. A list keeps its place when it
-// runs out of bytes, so each byte is looked at once. Checks the handshake itself: VALIDATE with the
-// magic first, and never again; it is not reported as a request. Lengths and counts are checked
-// against the limits as soon as they are read, before memory is taken. After an error the decoder
-// is useless: close the connection.
+// Turns the bytes of one connection into requests; the bytes may be cut anywhere. It keeps its
+// place in a request that is not whole yet, so it looks at each byte once. It checks the handshake
+// itself: VALIDATE with the magic comes first and never again, and next() does not return it. It
+// compares lengths and counts with the limits as soon as it has read them, before it takes memory.
+// After an error it is useless: close the connection.
 class Decoder {
  public:
   explicit Decoder(const Limits& limits) : limits_(limits) {}
@@ -83,21 +83,22 @@ class Decoder {
   Decoder& operator=(Decoder&&) = delete;
   ~Decoder() = default;
 
-  // Adds bytes that arrived. `chunk` is borrowed until next() has answered nothing or an error, or
-  // keep() was called.
+  // Adds bytes that arrived. The decoder reads `chunk` in place: keep the bytes until next() has
+  // answered nothing or an error, or keep() was called. Only then call feed() again (asserted).
   void feed(std::string_view chunk);
 
-  // The next whole request; nothing where more bytes are needed; an error where no bytes can repair
-  // it. The request's views are valid until the next call of any member.
+  // The next whole request. Nothing: more bytes are needed. Error: no further bytes can repair it.
+  // The request's views are valid until the next call of any member.
   Result<std::optional<Request>> next();
 
-  // Ends the borrowing of feed() early: copies what is not decoded yet.
+  // Copies what is not decoded yet, so that the bytes of feed() may go. Call it when you stop
+  // before next() has answered nothing.
   void keep();
 
-  // Whether VALIDATE came and was right.
+  // Whether a correct VALIDATE came.
   bool validated() const { return validated_; }
 
-  // Bytes held here for requests that are not decoded yet (0 while they are only borrowed).
+  // Bytes kept here for requests that are not decoded yet. Borrowed bytes do not count.
   std::size_t held_bytes() const { return pending_.size(); }
 
  private:
