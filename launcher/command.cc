@@ -11,8 +11,8 @@
 namespace ddprun::launcher {
 namespace {
 
-// What --run-path runs: SCRIPT by runpy in a fresh interpreter, with its error recorded where torch
-// is there to do it, as torchrun's own --run-path has it.
+// What --run-path runs: SCRIPT by runpy in a fresh interpreter. As with torchrun, an error of the
+// script is recorded. That needs torch; without torch the script runs all the same.
 constexpr std::string_view kRunPathProgram =
     "import runpy, sys\n"
     "try:\n"
@@ -32,8 +32,8 @@ Error missing(std::string_view what, std::string_view why) {
 
 bool has_slash(std::string_view text) { return text.find('/') != std::string_view::npos; }
 
-// The path to execute for a file in the current folder: execve takes it as it is, a shell would
-// want the `./`.
+// A file of the current folder gets `./`. execve(2) would take the plain name too, but numactl
+// looks a name without a slash up on PATH (execvp(3)).
 std::string with_slash(const std::string& path) { return has_slash(path) ? path : "./" + path; }
 
 bool is_python_name(std::string_view word) {
@@ -41,8 +41,7 @@ bool is_python_name(std::string_view word) {
   return word.starts_with("python") || word.starts_with("pypy");
 }
 
-// Whether a `#!` line names a Python anywhere: `#!/usr/bin/env -S python3 -u` does in its third
-// word.
+// Looks at every word of the `#!` line: in `#!/usr/bin/env -S python3 -u` Python is the third.
 bool names_python(std::string_view line) {
   while (!line.empty()) {
     const auto end = std::min(line.find_first_of(" \t"), line.size());
@@ -52,6 +51,7 @@ bool names_python(std::string_view line) {
   return false;
 }
 
+// Nothing if the file can be executed. Without this check each worker would fail by itself.
 std::optional<Error> check_executable(const std::string& path, const FileFacts& found) {
   if (found.kind == FileKind::kMissing) return missing(path, "no such file");
   if (found.kind == FileKind::kDirectory) return bad(path, "is a directory, expected a program");
@@ -59,13 +59,15 @@ std::optional<Error> check_executable(const std::string& path, const FileFacts& 
   return std::nullopt;
 }
 
-// As torch.distributed.launch has it: the local rank in front of the script's own arguments.
+// As torch.distributed.launch does, puts the local rank before the script's own arguments. argv()
+// fills in the number.
 std::vector<std::string> script_arguments(const Options& options) {
   std::vector<std::string> args = options.script_args;
   if (options.local_rank_argument) args.insert(args.begin(), "--local-rank=${local_rank}");
   return args;
 }
 
+// A worker that is SCRIPT itself; argv[0] is the word that the user wrote.
 Command program(const Options& options, std::string file) {
   return {.file = std::move(file),
           .head = {options.script},
@@ -73,6 +75,7 @@ Command program(const Options& options, std::string file) {
           .entry = options.script};
 }
 
+// --no-python: as execvp(3), takes PATH only for a name without a slash.
 Result<Command> program_by_name(const Options& options, const CommandFacts& facts) {
   if (!has_slash(options.script)) {
     auto path = facts.find_on_path(options.script);
@@ -83,7 +86,8 @@ Result<Command> program_by_name(const Options& options, const CommandFacts& fact
   return program(options, options.script);
 }
 
-// $PYTHON_EXEC, else the one of our own virtual environment, else python3 on PATH.
+// In this order: $PYTHON_EXEC, the python3 of our own virtual environment, python3 on PATH. If
+// $PYTHON_EXEC is wrong it is an error, and no other Python is tried: the user would not notice it.
 Result<std::string> find_python(const CommandFacts& facts) {
   if (!facts.python_exec || facts.python_exec->empty()) {
     if (facts.python_beside_us) return *facts.python_beside_us;
@@ -103,6 +107,7 @@ Result<std::string> find_python(const CommandFacts& facts) {
   return python;
 }
 
+// `-u` as torchrun: without it a worker that is killed takes its last lines with it.
 Result<Command> python_command(const Options& options, const CommandFacts& facts) {
   const auto python = find_python(facts);
   if (!python) return python.error();
@@ -110,6 +115,8 @@ Result<Command> python_command(const Options& options, const CommandFacts& facts
                   .head = {*python, "-u"},
                   .args = script_arguments(options),
                   .entry = options.script};
+  // The report names what torchrun's names: with $PYTHON_EXEC the interpreter, with --run-path
+  // torchrun's own function (_get_entrypoint_name() in torch/distributed/launcher/api.py).
   if (facts.python_exec && !facts.python_exec->empty()) command.entry = *facts.python_exec;
   if (options.mode == Mode::kModule) command.head.emplace_back("-m");
   if (options.mode == Mode::kRunPath) {
@@ -120,13 +127,15 @@ Result<Command> python_command(const Options& options, const CommandFacts& facts
   return command;
 }
 
-// A program of its own: what it is says so in its first bytes. A name that ends in .py is Python
-// whatever its `#!` line says (`env -S uv run --script`), as it is with torchrun.
+// Whether SCRIPT needs no Python: its first bytes say what it is. A name that ends in .py is Python
+// whatever its `#!` line says (`env -S uv run --script`), as with torchrun.
 bool runs_itself(const std::string& script, FileKind kind) {
   if (script.ends_with(".py")) return false;
   return kind == FileKind::kElf || kind == FileKind::kOtherScript;
 }
 
+// A name without a slash is a file of the current folder, never a program on PATH; if it exists
+// only there, the error says so.
 Result<Command> script_command(const Options& options, const CommandFacts& facts) {
   const FileFacts found = facts.inspect(options.script);
   if (found.kind == FileKind::kMissing) {
@@ -145,8 +154,8 @@ Result<Command> script_command(const Options& options, const CommandFacts& facts
 bool is_name_start(char c) { return c == '_' || std::isalpha(static_cast<unsigned char>(c)) != 0; }
 bool is_name_part(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// The name of a `$name` or `${name}` at the front of `text`, and how many characters it takes;
-// empty name: no such thing.
+// The name in a `$name` or `${name}` at the front of a text, and how many characters it takes.
+// Empty name: there is no macro, and the `$` stands for itself.
 struct Macro {
   std::string_view name;
   std::size_t length = 1;
@@ -162,8 +171,8 @@ Macro macro_at(std::string_view text) {
   return to < text.size() && text[to] == '}' ? Macro{name, to + 1} : Macro{};
 }
 
-// torchrun's substitution with its one name, but `$$` stays as it is: torchrun turns it into `$`
-// and so breaks `sh -c 'kill $$'`. As there, `$$local_rank` is not a macro.
+// torchrun's substitution (string.Template) with its one name. One difference: `$$` stays as it is.
+// torchrun turns it into `$`, which breaks `sh -c 'kill $$'`. As there, `$$local_rank` is no macro.
 std::string substitute(std::string_view text, int local_rank) {
   std::string result;
   while (!text.empty()) {
@@ -188,6 +197,7 @@ std::string substitute(std::string_view text, int local_rank) {
 }  // namespace
 
 FileKind kind_of_head(std::string_view head) {
+  // Two literals: in one, `\x7fE` would be a single escape, since E is a hexadecimal digit.
   if (head.starts_with("\x7f"
                        "ELF")) {
     return FileKind::kElf;
@@ -200,7 +210,7 @@ FileKind kind_of_head(std::string_view head) {
 std::vector<std::string> Command::argv(int local_rank) const {
   std::vector<std::string> words = head;
   if (!numactl.empty()) {
-    // numactl looks its program up by argv[0], so that must be the path found here.
+    // numactl looks up its program by argv[0], so that must be the path found here.
     words[0] = file;
     const auto& own_cpus = cpus.at(static_cast<std::size_t>(local_rank));
     words.insert(words.begin(), {"numactl", "--physcpubind=" + own_cpus});

@@ -13,8 +13,9 @@ constexpr auto kValue = FlagKind::kValue;
 constexpr auto kSwitch = FlagKind::kSwitch;
 constexpr auto kTorchrun = FlagOwner::kTorchrun;
 constexpr auto kOwn = FlagOwner::kDdprun;
-constexpr bool kPet = true;     // has a PET_ variable
-constexpr bool kNoPet = false;  // as in torchrun, where these few have none
+// Whether a flag has a PET_ variable. Some of torchrun's have none.
+constexpr bool kPet = true;
+constexpr bool kNoPet = false;
 
 // clang-format off
 constexpr std::array kTable = {

@@ -1,6 +1,7 @@
-// Every flag in one table: those of torchrun 2.11 and 2.15, then ddprun's own; each with name, PET_
-// variable, kind, default and help. Parser, --help and shell completion read this table, so a flag
-// cannot be in one and not in another. No logic here.
+// Every flag in one table: those of torchrun 2.11 and 2.15, then ddprun's own. Each has its name,
+// PET_ variable, kind, default and help. The parser, --help and shell completion all read this
+// table, so a flag cannot be known to one and unknown to another. No logic here. Constant; any
+// thread.
 #pragma once
 
 #include <span>
@@ -55,21 +56,24 @@ enum class FlagId {
   kVersion,
 };
 
+// kSwitch takes no value: it is on or off.
 enum class FlagKind { kValue, kSwitch };
 
-// Whose a flag is. Only torchrun's can be abbreviated: a prefix that was unique there must stay so.
+// Whose flag it is. Only torchrun's flags can be abbreviated: a prefix that is unique with torchrun
+// must stay unique here, so ddprun's own flags must not take part.
 enum class FlagOwner { kTorchrun, kDdprun };
 
 struct Flag {
   FlagId id;
-  // With dashes, without the leading two; the underscore form is made from it.
+  // With dashes, without the two in front. The form with underscores is made from it.
   std::string_view name;
   char letter = 0;  // the short form, or 0
   FlagKind kind = FlagKind::kValue;
   FlagOwner owner = FlagOwner::kTorchrun;
   bool from_environment = true;  // has a PET_ variable
-  std::string_view standard{};   // the default, as text
-  // For --help. Words in small letters between bars are values as they are typed, and completed.
+  std::string_view standard{};   // the default, as text; switches: "0"
+  // For --help. Between its bars, a word in small letters is a value to be typed like that. Shell
+  // completion offers these words, and some flags accept no others.
   std::string_view metavar{};
   std::string_view help{};
 };
@@ -77,9 +81,10 @@ struct Flag {
 // The whole table, in the order of --help.
 std::span<const Flag> flag_table();
 
+// Every FlagId has a row (asserted).
 const Flag& flag_of(FlagId id);
 
-// `PET_NPROC_PER_NODE` for `nproc-per-node`.
+// torchrun's rule (torch/distributed/argparse_util.py): `PET_NPROC_PER_NODE` for `nproc-per-node`.
 std::string pet_variable(const Flag& flag);
 
 }  // namespace ddprun::launcher

@@ -15,6 +15,7 @@ Error expected(std::string_view what) {
   return {ErrorCode::kInvalidArgument, fmt::format("expected {}", what)};
 }
 
+// All parts, empty ones too: one part more than separators.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -25,6 +26,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+// Without blanks at both ends: Python's int() and torchrun's strip() allow them there.
 std::string_view trimmed(std::string_view text) {
   const auto is_blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
@@ -32,7 +34,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// from_chars on the whole text; it takes '-' but not '+', which Python's int() and float() do.
+// from_chars() on the whole text. It takes '-' but not '+'; Python's int() and float() take both.
 template <typename Number>
 std::optional<Number> parse_whole(std::string_view text) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -42,15 +44,18 @@ std::optional<Number> parse_whole(std::string_view text) {
   return value;
 }
 
+// The longest pause if --restart-backoff names none.
 constexpr std::chrono::minutes kDefaultBackoffMax{1};
 
 constexpr std::string_view kStreamsWords = "0, 1, 2 or 3 (none, stdout, stderr, both)";
 
+// One digit, 0 to 3, as torchrun's regular expression wants it.
 std::optional<Streams> parse_streams(std::string_view text) {
   if (text.size() != 1 || text[0] < '0' || text[0] > '3') return std::nullopt;
   return static_cast<Streams>(text[0] - '0');
 }
 
+// What torchrun allows in a host, and `%` for the zone of a link-local v6 address.
 bool is_host_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
          std::string_view("_.:-%").find(c) != std::string_view::npos;
@@ -65,7 +70,8 @@ struct EndpointParts {
   std::optional<std::string_view> port{};
 };
 
-// Cuts at the brackets or at the one colon; nothing where neither fits.
+// Splits at the brackets, or else at the one colon. Nothing: a v6 address without brackets, or an
+// open bracket.
 std::optional<EndpointParts> split_endpoint(std::string_view text) {
   if (!text.starts_with('[')) {
     const auto parts = split(text, ':');
@@ -80,6 +86,7 @@ std::optional<EndpointParts> split_endpoint(std::string_view text) {
   return rest[0] == ':' ? std::optional(EndpointParts{host, rest.substr(1)}) : std::nullopt;
 }
 
+// The words of torchrun's get_as_bool() (torch/distributed/elastic/rendezvous/api.py).
 Result<bool> parse_is_host(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -92,6 +99,7 @@ Result<bool> parse_is_host(std::string text) {
   return expected("is_host to be 1 or 0, true or false, yes or no");
 }
 
+// Checks the value of one key and puts it into the RendezvousConf. Returns what is wrong with it.
 using ConfSetter = std::function<std::optional<Error>(RendezvousConf&, std::string_view)>;
 
 // The check of a key whose value is a whole number above 0.
@@ -101,7 +109,7 @@ std::optional<Error> check_positive(std::string_view key, std::string_view text)
   return expected(fmt::format("{} to be a whole number above 0", key));
 }
 
-// Such a key in seconds.
+// A key whose value is a number of seconds.
 ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member) {
   return [key, member](RendezvousConf& conf, std::string_view text) {
     auto error = check_positive(key, text);
@@ -110,7 +118,7 @@ ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*m
   };
 }
 
-// Such a key that is of no use here.
+// A key that has no effect here. It is checked even so: a value that torchrun refuses is refused.
 ConfSetter checked_only(std::string_view key) {
   return
       [key](RendezvousConf& /*conf*/, std::string_view text) { return check_positive(key, text); };
@@ -123,20 +131,22 @@ std::optional<Error> set_is_host(RendezvousConf& conf, std::string_view text) {
   return std::nullopt;
 }
 
+// `file` is a word of torchrun for which nothing is built yet, so it is refused by name.
 std::optional<Error> check_store_type(RendezvousConf& /*conf*/, std::string_view text) {
   if (text == "tcp") return std::nullopt;
   if (text == "file") return Error(ErrorCode::kRejected, "store_type=file is not built yet");
   return expected("store_type to be tcp");
 }
 
-// torchrun 2.15 pauses after a lost compare-and-set; there is none here, so the key is checked and
-// has no effect.
+// torchrun 2.15 pauses after a lost compare-and-set. Nothing is lost that way here, so the key is
+// only checked.
 std::optional<Error> check_backoff(RendezvousConf& /*conf*/, std::string_view text) {
   const auto value = parse_number(text);
   if (value && *value >= 0) return std::nullopt;
   return expected("cas_backoff_max_seconds to be a number from 0");
 }
 
+// All keys that torchrun's backends read. A key that is not here is unknown and only warned of.
 const std::map<std::string_view, ConfSetter>& conf_setters() {
   using Conf = RendezvousConf;
   static const std::map<std::string_view, ConfSetter> setters = {

@@ -12,10 +12,12 @@
 namespace ddprun::launcher {
 namespace {
 
-// Long options get values above any letter: 2 per flag, so that the two spellings of one flag
-// differ. getopt_long calls a prefix of both ambiguous only then, as argparse does.
+// getopt_long returns this value or more for a long option, which is above any letter. Each flag
+// has 2 values, so that its two spellings differ. Only then does getopt_long call a prefix of both
+// ambiguous, as argparse does.
 constexpr int kFirstLongValue = 1000;
 
+// An error that argparse finds: exit code 2.
 UsageError usage(std::string_view what, std::string_view why) {
   return {2, fmt::format("ddprun: {}: {}", what, why)};
 }
@@ -26,36 +28,39 @@ std::string underscored(std::string_view name) {
   return copy;
 }
 
+// The value of a switch's variable. torchrun takes any whole number and nothing else; the words are
+// ours.
 std::optional<bool> truth(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (text == "true" || text == "yes") return true;
   if (text == "false" || text == "no") return false;
-  const auto number = parse_int(text);  // torchrun takes any integer and nothing else
+  const auto number = parse_int(text);
   if (!number) return std::nullopt;
   return *number != 0;
 }
 
-// -1, -1.5, -.5: argparse takes these as values, everything else with a dash in front as an option.
+// -1, -1.5 or -.5: argparse takes these words as values, though they begin with a dash.
 bool is_negative_number(std::string_view text) {
   if (text.size() < 2 || text[0] != '-') return false;
   return text.find_first_not_of("0123456789.", 1) == std::string_view::npos &&
          std::count(text.begin(), text.end(), '.') <= 1 && text.back() != '.';
 }
 
+// argparse's test. A word with a blank in it is a value, even if it begins with a dash.
 bool looks_like_option(std::string_view text) {
   return text.size() > 1 && text[0] == '-' && !is_negative_number(text) &&
          text.find(' ') == std::string_view::npos;
 }
 
-// --help and its like: what follows them is not looked at.
+// After --help and its like nothing more is looked at, so that errors behind them do not count.
 bool ends_reading(const GivenFlags& given) {
   return given.has(FlagId::kHelp) || given.has(FlagId::kVersion) ||
          given.has(FlagId::kPrintCompletion);
 }
 
-// The flag of ddprun's own that a word names, or nullptr. By its whole name only: getopt_long never
-// sees these, so that they cannot make a prefix ambiguous which is unique with torchrun.
+// The flag of ddprun's own that a word names, or nullptr. It must be the whole name. getopt_long
+// never sees these flags: there they would make prefixes ambiguous that are unique with torchrun.
 const Flag* own_flag(std::string_view word) {
   if (!word.starts_with("--")) return nullptr;
   const auto bare = word.substr(2, word.find('=') - 2);
@@ -66,12 +71,13 @@ const Flag* own_flag(std::string_view word) {
   return nullptr;
 }
 
-// getopt_long's view of torchrun's flags. Owns the names it points to.
+// torchrun's flags in the form that getopt_long reads. Owns the names that it points to.
 class LongOptions {
  public:
   LongOptions() {
     int value = kFirstLongValue;
     for (const Flag& flag : flag_table()) {
+      // The values count all rows of the table, so that a value gives back its row.
       if (flag.owner == FlagOwner::kTorchrun) add(flag, value);
       value += 2;
     }
@@ -116,13 +122,15 @@ class LongOptions {
     options_.push_back({names_.back().c_str(), argument, nullptr, value});
   }
 
-  std::deque<std::string> names_;  // a deque: option holds pointers into it
+  // A deque, because its elements never move: options_ has pointers into them.
+  std::deque<std::string> names_;
   std::vector<option> options_;
-  // "+": stop at the first operand. ":": tell a missing value from an unknown option.
+  // "+": stop at the first operand. ":": answer a missing value with ':', not with '?'.
   std::string letters_ = "+:";
 };
 
-// One pass of getopt_long over argv. Its state is global, so there is one pass at a time.
+// One pass of getopt_long over argv. getopt_long's state is global, so only one pass runs at a
+// time.
 class ArgvReader {
  public:
   explicit ArgvReader(std::vector<std::string> args) : words_(std::move(args)) {
@@ -130,8 +138,10 @@ class ArgvReader {
     for (std::string& word : words_) argv_.push_back(word.data());
     argv_.push_back(nullptr);
     opterr = 0;
-    optind = 0;  // 0, not 1: glibc forgets all of an earlier pass
-    // Nothing to read yet, but glibc sets itself up, so that `optind` may be moved on from here.
+    // With 0 and not 1, glibc forgets all of an earlier pass (getopt(3), NOTES).
+    optind = 0;
+    // This call has nothing to read. glibc sets itself up in it; after that read_into() may move
+    // `optind` past words that getopt_long must not see.
     // NOLINTNEXTLINE(concurrency-mt-unsafe): main thread, before any other is started
     getopt_long(1, argv_.data(), options_.letters(), options_.data(), nullptr);
   }
@@ -174,14 +184,16 @@ class ArgvReader {
       return std::nullopt;
     }
     std::string text = optarg;
+    // getopt_long takes any next word as the value; argparse does not take an option for one.
     const bool separate = optarg == argv_[static_cast<std::size_t>(optind - 1)];
     if (separate && looks_like_option(text)) return usage(name, "expected a value");
-    if (!separate && value < kFirstLongValue && text.starts_with('=')) text.erase(0, 1);  // -t=3
+    // argparse allows `-t=3`; getopt_long leaves the `=` in the value.
+    if (!separate && value < kFirstLongValue && text.starts_with('=')) text.erase(0, 1);
     given.flags[flag.id] = {text, fmt::format("{}={}", name, text), false};
     return std::nullopt;
   }
 
-  // One of ddprun's own: `--name`, `--name=text` or `--name text`.
+  // Takes one of ddprun's own: `--name`, `--name=text` or `--name text`.
   std::optional<UsageError> take_own(const Flag& flag, const std::string& word, GivenFlags& given) {
     ++optind;
     const std::string name = fmt::format("--{}", flag.name);
@@ -190,7 +202,8 @@ class ArgvReader {
       given.flags[flag.id] = {"1", name, false};
       return std::nullopt;
     }
-    if (flag.id == FlagId::kLocalRank) {  // torchrun knows `--local-rank=0` as an abbreviation
+    // With a value it is no flag of ours: torchrun takes `--local-rank=0` as an abbreviation.
+    if (flag.id == FlagId::kLocalRank) {
       const std::string ranks = word.substr(equals + 1);
       given.flags[FlagId::kLocalRanksFilter] = {
           ranks, fmt::format("--local-ranks-filter={}", ranks), false};
@@ -207,6 +220,8 @@ class ArgvReader {
     return std::nullopt;
   }
 
+  // What is wrong with `word`. If getopt_long knows the flag, and only its form is wrong, optopt
+  // has the flag's value. For an unknown or ambiguous word it has 0 or the letter.
   UsageError refusal(int value, const std::string& word) const {
     const Flag* flag = LongOptions::flag(optopt);
     if (flag != nullptr && value == ':')
@@ -219,9 +234,9 @@ class ArgvReader {
     return usage(bare, fmt::format("ambiguous, could be {}", fmt::join(candidates, ", ")));
   }
 
-  // SCRIPT and what follows. argparse drops a `--` that stands right before SCRIPT (getopt_long has
-  // done so by now) or right after it, the first one only (observed with Python 3.11); all later
-  // ones belong to the script.
+  // SCRIPT and what follows it. argparse drops one `--`: the one right before SCRIPT, which
+  // getopt_long has skipped by now, or else the one right after it (seen with Python 3.11). All
+  // later ones are the script's.
   void take_operands(GivenFlags& given) {
     auto at = static_cast<std::size_t>(optind);
     if (at >= words_.size()) return;
@@ -237,7 +252,7 @@ class ArgvReader {
   std::vector<char*> argv_;
 };
 
-// A flag from its PET_ variable, where that is set and the command line is silent.
+// Takes a flag from its PET_ variable, if that is set and the command line does not have the flag.
 std::optional<UsageError> read_variable(const Flag& flag, const EnvLookup& env, GivenFlags& given) {
   if (!flag.from_environment || given.has(flag.id)) return std::nullopt;
   const std::string variable = pet_variable(flag);

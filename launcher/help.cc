@@ -9,7 +9,8 @@
 namespace ddprun::launcher {
 namespace {
 
-constexpr std::size_t kLeftColumns = 38;  // where the explanations of --help begin
+// The column where the explanations of --help begin.
+constexpr std::size_t kLeftColumns = 38;
 
 std::string left_column(const Flag& flag) {
   std::string left = flag.letter != 0 ? fmt::format("  -{}, ", flag.letter) : "      ";
@@ -18,6 +19,8 @@ std::string left_column(const Flag& flag) {
   return left;
 }
 
+// A flag that is too long for its column has its explanation on the next line. Switches have no
+// default worth telling.
 std::string help_line(const Flag& flag) {
   std::string left = left_column(flag);
   if (left.size() >= kLeftColumns) left += "\n";
@@ -36,6 +39,8 @@ std::string help_lines(FlagOwner owner) {
   return text;
 }
 
+// Whether a word of a metavar is a value as it stands (`spawn`); capitals stand for any text
+// (`DIR`).
 bool is_typed(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
     return c == '-' || std::islower(c) != 0 || std::isdigit(c) != 0;
@@ -44,7 +49,7 @@ bool is_typed(std::string_view word) {
 
 bool names_files(const Flag& flag) { return flag.metavar == "FILE" || flag.metavar == "DIR"; }
 
-// `--name` of every flag that `wanted` holds for, and its letter's `-x`.
+// `--name` of every flag for which `wanted` is true, and `-x` if it has a letter.
 template <typename Predicate>
 std::vector<std::string> option_words(Predicate wanted) {
   std::vector<std::string> words;
@@ -60,8 +65,9 @@ std::vector<std::string> all_options() {
   return option_words([](const Flag&) { return true; });
 }
 
-// Bash hands the function its words with `=` as a word of its own (COMP_WORDBREAKS). What follows
-// SCRIPT is completed as files, which `-o default` does where the function finds nothing.
+// Bash makes `=` a word of its own (COMP_WORDBREAKS), so `--tee=3` is three words here. What
+// follows SCRIPT is completed as files: the function then finds nothing, and `-o default` takes
+// over. Braces are doubled, because fmt reads this text as a format.
 constexpr std::string_view kBash =
     R"(# bash completion for ddprun; load it by: source <(ddprun --print-completion=bash)
 _ddprun() {{
@@ -100,7 +106,8 @@ std::string bash_script() {
                      fmt::arg("values", values));
 }
 
-// Inside single quotes, and inside the brackets and between the colons of _arguments.
+// Text as it must stand inside single quotes, inside brackets, and between the colons of
+// _arguments.
 std::string zsh_text(std::string_view text) {
   std::string quoted;
   for (const char c : text) {
@@ -114,12 +121,15 @@ std::string zsh_text(std::string_view text) {
   return quoted;
 }
 
+// What zsh offers as the value: the words, files, or nothing.
 std::string zsh_action(const Flag& flag) {
   const auto words = value_words(flag);
   if (!words.empty()) return fmt::format("({})", fmt::join(words, " "));
   return names_files(flag) ? "_files" : "";
 }
 
+// The `=` of a long option and the `+` of a letter tell _arguments that the value may be part of
+// the same word.
 std::string zsh_line(const Flag& flag) {
   const bool value = flag.kind == FlagKind::kValue;
   const std::string tail =
@@ -140,6 +150,7 @@ std::string zsh_script() {
          lines + "  '1:SCRIPT:_files' '*::argument:_files'\n}\ncompdef _ddprun ddprun\n";
 }
 
+// `c` completes within a word (`--tee=`), `n` the next word (`--tee 3`), `p` all other words.
 std::string tcsh_script() {
   std::string script =
       "# tcsh completion for ddprun; load it by: ddprun --print-completion=tcsh > f; source f\n"

@@ -1,5 +1,6 @@
-// What the command line says of itself: the text of --help and the scripts of --print-completion,
-// both made from the flag table. Pure; prints nothing.
+// What the command line says about itself: the text of --help and the scripts of
+// --print-completion. Both are made from the flag table, so they cannot miss a flag. Pure: it
+// prints nothing and knows no terminal. Main thread.
 #pragma once
 
 #include <string>
@@ -13,10 +14,10 @@ namespace ddprun::launcher {
 // The text of --help: torchrun's options, then ddprun's own.
 std::string help_text();
 
-// The values of a flag that can be named in advance (`null`, `console`); none for free text.
+// The values of a flag that are words to be typed (`null`, `console`). None if any text will do.
 std::vector<std::string> value_words(const Flag& flag);
 
-// A script that teaches `shell` (bash, zsh or tcsh) ddprun's options; empty for another shell.
+// A script that teaches `shell` (bash, zsh or tcsh) ddprun's options. Empty for any other shell.
 std::string completion_script(std::string_view shell);
 
 }  // namespace ddprun::launcher

@@ -20,14 +20,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Longer than any `#!` line the kernel reads (BINPRM_BUF_SIZE).
+// As much as the kernel reads to find a `#!` line (BINPRM_BUF_SIZE).
 constexpr std::size_t kHeadBytes = 256;
 
+// False for an empty text.
 bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Entries of `folder` for which `counts` is true; none where there is no such folder.
+// Entries of `folder` for which `counts` is true; 0 if there is no such folder.
 template <typename Predicate>
 int count_entries(const char* folder, Predicate counts) {
   std::error_code error;
@@ -39,19 +40,19 @@ int count_entries(const char* folder, Predicate counts) {
   return found;
 }
 
-// GPUs of this node without loading CUDA: the driver's list, or, in a container that hides
-// /proc/driver, its device files.
+// GPUs of this node, without CUDA, which ddprun does not link. Device files go first: a container
+// sees all of the machine's GPUs in /proc, but device files only for its own. If there are none,
+// the driver's list counts.
 int device_count() {
   const int listed = count_entries("/proc/driver/nvidia/gpus", [](const auto&) { return true; });
   const int nodes = count_entries("/dev", [](const std::string& name) {
     return name.starts_with("nvidia") && all_digits(std::string_view(name).substr(6));
   });
-  // A container sees all of the host's GPUs in /proc, but device files only for its own.
   return nodes > 0 ? nodes : listed;
 }
 
-// All processors of the machine that are online, as torchrun 2.11's `cpu`; 2.15 takes those of the
-// affinity mask. The older rule is kept while 2.11 is the release we stand in for.
+// All processors of the machine that are online, as torchrun 2.11 counts for `cpu`. 2.15 counts
+// those of the affinity mask; the older rule stays while 2.11 is the release that we stand in for.
 int cpu_count() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
 
 // A random UUID (RFC 4122, version 4).
@@ -59,6 +60,7 @@ std::string make_uuid() {
   std::array<unsigned char, 16> bytes{};
   const auto got = ::getrandom(bytes.data(), bytes.size(), 0);  // 16 bytes are never cut short
   DDPRUN_ASSERT(got == static_cast<ssize_t>(bytes.size()));
+  // The version (4) and the variant have fixed bits.
   bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0FU) | 0x40U);
   bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3FU) | 0x80U);
   std::string text;
@@ -69,6 +71,8 @@ std::string make_uuid() {
   return text;
 }
 
+// The first bytes of a file; an empty text if it cannot be read. It then counts as Python, and
+// Python says why it cannot open it.
 std::string read_head(const std::string& path) {
   std::string head(kHeadBytes, '\0');
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -85,13 +89,13 @@ FileFacts inspect(const std::string& path) {
   if (error || !fs::exists(status)) return {FileKind::kMissing, false};
   if (fs::is_directory(status)) return {FileKind::kDirectory, false};
   const bool executable = ::access(path.c_str(), X_OK) == 0;
-  // Anything but a regular file (a pipe, /dev/stdin) is not read here: its bytes are for the
-  // interpreter.
+  // A pipe or /dev/stdin is not read here: its bytes are for the interpreter, and they can be read
+  // only once.
   if (!fs::is_regular_file(status)) return {FileKind::kPlain, executable};
   return {kind_of_head(read_head(path)), executable};
 }
 
-// execvp's search. An empty entry is the current folder.
+// Searches as execvp(3) does. An empty entry of PATH is the current folder.
 std::optional<std::string> find_on_path(const std::string& path_variable, const std::string& name) {
   if (name.empty()) return std::nullopt;
   std::string_view rest = path_variable;
@@ -106,8 +110,8 @@ std::optional<std::string> find_on_path(const std::string& path_variable, const 
   }
 }
 
-// The interpreter of the virtual environment whose bin folder holds this program, as `torchrun` of
-// that environment has it.
+// If ddprun lies in the bin folder of a virtual environment, the interpreter of that environment,
+// as with its torchrun. A virtual environment is a folder with a pyvenv.cfg.
 std::optional<std::string> python_beside_us() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
@@ -141,7 +145,7 @@ int visible_gpu_count(int device_count, const std::optional<std::string>& visibl
     const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
     const auto index = all_digits(entry) ? parse_int(entry) : std::nullopt;
     if (!by_id && (!index || *index >= device_count)) break;
-    // CUDA takes a list with a repeated device for an empty one.
+    // CUDA takes a list that names a device twice for an empty one.
     if (!seen.insert(entry).second) return 0;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
@@ -156,7 +160,7 @@ HostFacts real_host_facts(const EnvLookup& env) {
 }
 
 CommandFacts real_command_facts(const EnvLookup& env) {
-  // execvp's own default where PATH is unset (confstr(3), _CS_PATH).
+  // execvp(3) takes these two folders if PATH is not set (confstr(3), _CS_PATH).
   const std::string path = env("PATH").value_or("/bin:/usr/bin");
   return {inspect, [path](const std::string& name) { return find_on_path(path, name); },
           env("PYTHON_EXEC"), python_beside_us()};

@@ -1,5 +1,6 @@
 // The real answers to what options.h and command.h ask: CPUs, GPUs, files, PATH, a fresh id. A thin
-// shell over /proc, /dev and the file system; decides nothing. Main thread, at start.
+// shell over /proc, /dev and the file system. It decides nothing and loads no CUDA. Main thread, at
+// start.
 #pragma once
 
 #include <string>
@@ -10,18 +11,18 @@
 
 namespace ddprun::launcher {
 
-// Looks variables up in this process's environment.
+// Looks variables up in this process's environment, as it is at each call.
 EnvLookup process_environment();
 
-// CPUs, GPUs and ids of this host. `env` is asked for CUDA_VISIBLE_DEVICES.
+// CPUs, GPUs and ids of this machine. `env` is asked for CUDA_VISIBLE_DEVICES.
 HostFacts real_host_facts(const EnvLookup& env);
 
-// Files, PATH and interpreters of this host. `env` is asked for PATH and PYTHON_EXEC.
+// Files, PATH and interpreters of this machine. `env` is asked for PATH and PYTHON_EXEC.
 CommandFacts real_command_facts(const EnvLookup& env);
 
-// How many of `device_count` GPUs a CUDA program sees under `visible` (CUDA_VISIBLE_DEVICES):
-// entries up to the first that names no device, as CUDA counts them (CUDA C++ Programming Guide,
-// "CUDA Environment Variables"). Pure.
+// How many of `device_count` GPUs a CUDA program sees under `visible` (CUDA_VISIBLE_DEVICES). As
+// CUDA does, counts entries up to the first that names no device (CUDA C++ Programming Guide, "CUDA
+// Environment Variables"). Pure.
 int visible_gpu_count(int device_count, const std::optional<std::string>& visible);
 
 }  // namespace ddprun::launcher

@@ -22,7 +22,8 @@
 namespace ddprun::launcher {
 namespace {
 
-// The program's other name, for lines that began with python -m torch.distributed.launch.
+// Whether the program was called by its other name. It is for command lines that began with
+// `python -m torch.distributed.launch`.
 bool is_launch_name(std::string_view path) {
   return path.substr(path.find_last_of('/') + 1) == "ddprun-launch";
 }
@@ -38,16 +39,17 @@ std::vector<std::string> process_variables() {
   return variables;
 }
 
-// A standard descriptor that is closed would be given to the next file opened, and what is meant
-// for the screen would go there.
+// If a standard descriptor is closed, the next file that is opened gets its number, and text for
+// the console would go into that file. So closed ones lead to /dev/null.
 void fill_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    if (::open("/dev/null", O_RDWR) < 0) return;  // takes the lowest free number, which is `fd`
+    // open(2) gives out the lowest free number, and that is `fd`.
+    if (::open("/dev/null", O_RDWR) < 0) return;
   }
 }
 
-// The workers' command, bound to CPUs where that is asked for.
+// The workers' command, bound to CPUs if that is asked for. /sys is read only then.
 Result<Command> worker_command(const Options& options, const EnvLookup& env) {
   const CommandFacts facts = real_command_facts(env);
   auto command = build_command(options, facts);
@@ -57,6 +59,7 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
   return bind_to_cpus(*std::move(command), options, *numa, facts);
 }
 
+// All checks come before run_guarded(): from there on there are two processes to end.
 int run(const Options& options, const EnvLookup& env) {
   log::set_level(options.quiet ? log::Level::kError : options.log_level);
   for (const std::string& warning : options.warnings) log::warning(warning);
@@ -82,6 +85,7 @@ int run(const Options& options, const EnvLookup& env) {
 int main(int argc, char** argv) {
   using namespace ddprun::launcher;  // NOLINT(google-build-using-namespace)
   fill_standard_descriptors();
+  // A caller may pass no argv[0] at all (execve(2), NOTES).
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = process_environment();
   HostFacts host = real_host_facts(env);

@@ -31,14 +31,16 @@ Cpus numbers(const std::vector<Cpu>& cpus) {
   return result;
 }
 
-// Groups by a lowest sharer, ascending by it.
+// Groups CPUs by the lowest CPU that shares their core or cache. The map puts the groups in order
+// of that number, as torch does, so that all workers divide a node in the same way.
 std::map<int, Cpus> grouped(const std::vector<Cpu>& cpus, int Cpu::*sharer) {
   std::map<int, Cpus> groups;
   for (const Cpu& cpu : cpus) groups[cpu.*sharer].push_back(cpu.number);
   return groups;
 }
 
-// A node belongs to the processor that holds its lowest CPU.
+// A NUMA node belongs to the processor of its lowest CPU, as with torch. Nodes without a CPU for us
+// do not occur in facts.cpus.
 Cpus socket_cpus(const NumaFacts& facts, int node) {
   const int package = cpus_of_node(facts, node).front().package;
   return numbers(cpus_where(facts, [&](const Cpu& cpu) {
@@ -46,13 +48,14 @@ Cpus socket_cpus(const NumaFacts& facts, int node) {
   }));
 }
 
-// A GPU's place among those of its node.
+// The place of a GPU among the GPUs of its NUMA node.
 struct Share {
   int node = 0;
   int index = 0;
   int count = 0;
 };
 
+// Counts all visible GPUs, also those without a worker: torch divides a node's cores in that way.
 Share share_of(const NumaFacts& facts, int gpu) {
   Share share{facts.gpu_nodes[static_cast<std::size_t>(gpu)], 0, 0};
   for (int other = 0; other < std::ssize(facts.gpu_nodes); ++other) {
@@ -63,6 +66,8 @@ Share share_of(const NumaFacts& facts, int gpu) {
   return share;
 }
 
+// Whole cores: two workers must not meet on the siblings of one core. What is left over after the
+// division goes to the first GPUs, one core each.
 Result<Cpus> exclusive_cpus(const NumaFacts& facts, const Share& share) {
   const auto cores = grouped(cpus_of_node(facts, share.node), &Cpu::core);
   const int core_count = static_cast<int>(cores.size());
@@ -84,6 +89,7 @@ Result<Cpus> exclusive_cpus(const NumaFacts& facts, const Share& share) {
   return cpus;
 }
 
+// The largest group goes to the first GPU. With more GPUs than groups it begins again at the first.
 Cpus core_complex_cpus(const NumaFacts& facts, const Share& share) {
   std::vector<Cpus> complexes;
   for (auto& [cache, cpus] : grouped(cpus_of_node(facts, share.node), &Cpu::cache))
@@ -95,6 +101,8 @@ Cpus core_complex_cpus(const NumaFacts& facts, const Share& share) {
 
 Result<Cpus> cpus_of_worker(NumaMode mode, const NumaFacts& facts, int gpu) {
   const Share share = share_of(facts, gpu);
+  // A cgroup or taskset may leave us no CPU there. An empty list would make numactl fail in each
+  // worker.
   if (cpus_of_node(facts, share.node).empty()) {
     return cannot(
         fmt::format("no CPU of NUMA node {}, GPU {}'s, may be used here", share.node, gpu));

@@ -22,6 +22,8 @@ Error unreadable(const fs::path& path) {
   return {ErrorCode::kNotFound, fmt::format("{}: cannot be read", path.string())};
 }
 
+// A file without the blanks at its end. Empty if it cannot be read; the callers' parsers refuse
+// that.
 std::string read_text(const fs::path& path) {
   std::ifstream file(path);
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -36,13 +38,15 @@ Result<int> read_int(const fs::path& path) {
   return *value;
 }
 
-// The lowest CPU of a list such as thread_siblings_list.
+// The lowest CPU of a list such as thread_siblings_list. It stands for all CPUs of the list.
 Result<int> read_lowest(const fs::path& path) {
   const auto cpus = parse_cpu_ranges(read_text(path));
   if (!cpus || cpus->empty()) return unreadable(path);
   return *std::min_element(cpus->begin(), cpus->end());
 }
 
+// Sorted: the kernel lists a folder in no order, and PCI addresses must be in theirs. None if there
+// is no such folder.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -54,7 +58,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// NUMA node of each CPU, from node*/cpulist.
+// The NUMA node of each CPU, from node*/cpulist. Empty on a kernel without NUMA.
 std::map<int, int> nodes_of_cpus(const fs::path& folder) {
   std::map<int, int> nodes;
   for (const std::string& name : names_in(folder)) {
@@ -67,7 +71,8 @@ std::map<int, int> nodes_of_cpus(const fs::path& folder) {
   return nodes;
 }
 
-// The lowest CPU that shares the largest cache level with this one; instructions are not counted.
+// The lowest CPU that shares the last level of cache with this one. A cache for instructions alone
+// does not count.
 Result<int> read_last_cache(const fs::path& folder) {
   int top_level = 0;
   std::string top;
@@ -88,7 +93,7 @@ Result<Cpu> read_cpu(const fs::path& folder, int number, int node) {
   if (!package) return package.error();
   const auto core = read_lowest(folder / "topology/thread_siblings_list");
   if (!core) return core.error();
-  // A virtual machine may hide its caches; one group a node is what is left to know.
+  // A virtual machine may hide its caches. With -1 for all, each NUMA node is one group.
   const auto cache = read_last_cache(folder / "cache");
   return Cpu{number, node, *package, *core, cache ? *cache : -1};
 }
@@ -99,7 +104,7 @@ struct Gpu {
   int node = 0;
 };
 
-// The value after `name:` in the driver's `information`.
+// The value behind `name:` in the driver's file `information`. Empty if it is not there.
 std::string information(const std::string& text, std::string_view name) {
   const auto at = text.find(fmt::format("{}:", name));
   if (at == std::string::npos) return {};
@@ -108,7 +113,9 @@ std::string information(const std::string& text, std::string_view name) {
   return text.substr(from, text.find_first_of(" \t\n", from) - from);
 }
 
-// Whether a container that shows all GPUs in /proc hides this one's device file.
+// Whether our container hides this GPU: /proc shows all GPUs of the machine, but a container has
+// device files only for its own. If there are no device files at all, nothing is known and nothing
+// is hidden.
 bool is_hidden(const fs::path& root, const std::string& minor) {
   const auto names = names_in(root / "dev");
   const bool any = std::any_of(names.begin(), names.end(), [](const std::string& name) {
@@ -125,7 +132,7 @@ Result<std::vector<Gpu>> read_gpus(const fs::path& root) {
     if (is_hidden(root, information(text, "Device Minor"))) continue;
     const auto node = read_int(root / "sys/bus/pci/devices" / address / "numa_node");
     if (!node) return node.error();
-    // -1 is how a host of one node says so.
+    // A machine with one NUMA node says -1.
     gpus.push_back({address, information(text, "GPU UUID"), std::max(*node, 0)});
   }
   if (gpus.empty()) {
@@ -134,8 +141,8 @@ Result<std::vector<Gpu>> read_gpus(const fs::path& root) {
   return gpus;
 }
 
-// The GPU that one entry of CUDA_VISIBLE_DEVICES names, as CUDA reads it: an index or the beginning
-// of a UUID.
+// The GPU that one entry of CUDA_VISIBLE_DEVICES names, or nullptr. As CUDA reads it: an index, or
+// the beginning of a UUID.
 const Gpu* find_gpu(const std::vector<Gpu>& gpus, const std::string& entry) {
   if (const auto index = parse_int(entry)) {
     return *index >= 0 && *index < std::ssize(gpus) ? &gpus[static_cast<std::size_t>(*index)]
@@ -147,6 +154,7 @@ const Gpu* find_gpu(const std::vector<Gpu>& gpus, const std::string& entry) {
   return nullptr;
 }
 
+// NUMA nodes of the GPUs that CUDA shows, in its order.
 std::vector<int> visible_nodes(const std::vector<Gpu>& gpus,
                                const std::optional<std::string>& visible) {
   std::vector<int> nodes;
@@ -157,7 +165,8 @@ std::vector<int> visible_nodes(const std::vector<Gpu>& gpus,
   for (std::string entry : parse_texts(*visible)) {
     std::erase(entry, ' ');
     const Gpu* gpu = find_gpu(gpus, entry);
-    if (gpu == nullptr) break;  // CUDA shows nothing of what follows
+    // CUDA shows nothing from the first bad entry on.
+    if (gpu == nullptr) break;
     nodes.push_back(gpu->node);
   }
   return nodes;
@@ -167,7 +176,9 @@ std::vector<int> visible_nodes(const std::vector<Gpu>& gpus,
 
 std::vector<int> allowed_cpus() {
   std::vector<int> cpus;
-  std::array<cpu_set_t, kMaxCpus / CPU_SETSIZE> mask{};  // as many as the kernel may have
+  // As many CPUs as the kernel may have. With a smaller mask the call fails on a large machine
+  // (sched_getaffinity(2), EINVAL).
+  std::array<cpu_set_t, kMaxCpus / CPU_SETSIZE> mask{};
   if (::sched_getaffinity(0, sizeof(mask), mask.data()) != 0) return cpus;
   for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
     if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(mask), mask.data())) cpus.push_back(cpu);
@@ -183,6 +194,7 @@ Result<NumaFacts> read_numa_facts(const fs::path& root, const std::vector<int>& 
   facts.gpu_nodes = visible_nodes(*gpus, visible);
   const auto nodes = nodes_of_cpus(root / "sys/devices/system/node");
   for (const int number : allowed) {
+    // Without NUMA all CPUs are on node 0, and so are the GPUs.
     const auto node = nodes.find(number);
     const auto cpu = read_cpu(root / "sys/devices/system/cpu" / fmt::format("cpu{}", number),
                               number, node == nodes.end() ? 0 : node->second);

@@ -1,5 +1,6 @@
-// What --numa-binding has to know of this host, from /sys and the NVIDIA driver's /proc. A thin
-// shell: reads, decides nothing. Main thread, at start, and only when the flag is given.
+// What --numa-binding must know of this machine, from /sys and from the NVIDIA driver's /proc. A
+// thin shell: it reads and decides nothing. The planner (numa.h) gets the facts as values, so its
+// tests need no such machine. Main thread, at start, and only if the flag is given.
 #pragma once
 
 #include <filesystem>
@@ -11,12 +12,13 @@
 
 namespace ddprun::launcher {
 
-// CPU numbers of this process's affinity mask, ascending.
+// CPU numbers of this process's affinity mask, ascending. Empty if the kernel does not tell.
 std::vector<int> allowed_cpus();
 
-// CPUs among `allowed`, and the GPUs that CUDA shows under `visible` (CUDA_VISIBLE_DEVICES) in the
-// order of their PCI addresses, as CUDA has equal GPUs. Below `root`, which is "/" but in tests.
-// Errors are one clause: no NVIDIA driver, or a file that is missing or makes no sense.
+// The CPUs among `allowed`, and the GPUs that CUDA shows under `visible` (CUDA_VISIBLE_DEVICES).
+// GPUs are in the order of their PCI addresses, as CUDA numbers GPUs of one model. All paths are
+// below `root`, which is "/" except in tests. Errors are one clause: no NVIDIA driver, or a file
+// that is missing or makes no sense.
 Result<NumaFacts> read_numa_facts(const std::filesystem::path& root,
                                   const std::vector<int>& allowed,
                                   const std::optional<std::string>& visible);

@@ -10,14 +10,14 @@
 namespace ddprun::launcher {
 namespace {
 
-// `spawn, fork or forkserver`
+// For error messages: `spawn, fork or forkserver`.
 std::string alternatives(std::vector<std::string> words) {
   const std::string last = words.back();
   words.pop_back();
   return words.empty() ? last : fmt::format("{} or {}", fmt::join(words, ", "), last);
 }
 
-// What was asked for instead of a job, if anything.
+// The answer to a question such as --help; nothing if a job is asked for.
 std::optional<Parsed> answer(ParseContext& context) {
   if (context.given.has(FlagId::kHelp)) return Answer{help_text()};
   if (context.given.has(FlagId::kVersion)) return Answer{"ddprun " DDPRUN_VERSION "\n"};
@@ -30,6 +30,7 @@ std::optional<Parsed> answer(ParseContext& context) {
 }  // namespace
 
 void ParseContext::fail(int exit_code, std::string_view what, std::string_view why) {
+  // 2 goes before 1, and the first goes before later ones.
   if (error && error->exit_code >= exit_code) return;
   error = UsageError{exit_code, fmt::format("ddprun: {}: {}", what, why)};
 }
@@ -67,6 +68,8 @@ Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const H
   if (const auto* wrong = std::get_if<UsageError>(&flags)) return *wrong;
   ParseContext context(std::get<GivenFlags>(flags), env, host);
   if (auto words = answer(context)) return *std::move(words);
+  // The order decides which of several errors is told. read_environment() also compares the health
+  // port with the endpoint, so it must come after read_rendezvous().
   read_program(context);
   read_lifecycle(context);
   read_rendezvous(context);

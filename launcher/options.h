@@ -1,7 +1,7 @@
-// ddprun's command line: argv and environment in, Options out. One table (flag_table.h) lists every
-// flag; a value that is not built yet is refused by name and never ignored. Pure: environment,
-// host and randomness come in as functions; no file is touched, nothing is printed. Runs on the
-// main thread before anything else is started.
+// ddprun's command line: argv and environment go in, Options come out. One table (flag_table.h)
+// lists every flag. A value that is not built yet is refused by name and never ignored. Pure:
+// environment, machine and randomness come in as functions; it touches no file and prints nothing.
+// Main thread, before anything else is started.
 #pragma once
 
 #include <chrono>
@@ -23,26 +23,26 @@ namespace ddprun::launcher {
 
 // How nodes find each other.
 enum class Rendezvous {
-  kLocal,  // one node, in this process; nothing listens for it and the store takes any free port
-  // Node ranks and the master's address are given; `endpoint` is the master, its port is set.
+  kLocal,  // one node: nothing listens for others, and the store takes any free port
+  // Node ranks and the master's address are given. `endpoint` is the master, with a port.
   kStatic,
-  kC10d,  // dynamic, at `endpoint`, its port is set
+  kC10d,  // node ranks are found out at `endpoint`, which has a port
 };
 
 // What SCRIPT is.
 enum class Mode {
-  kScript,   // a file: Python, or a program of its own where its first bytes say so (command.h)
+  kScript,   // a file: Python, or a program if its first bytes say so (command.h)
   kModule,   // -m: a Python module
-  kProgram,  // --no-python: a program, looked up on PATH where its name has no slash
+  kProgram,  // --no-python: a program, looked up on PATH if its name has no slash
   kRunPath,  // --run-path: a Python file, run by runpy
 };
 
-// A valid command line. Values not given have torchrun's defaults.
+// A valid command line. What was not given has torchrun's default.
 struct Options {
   NodeCount nodes{};         // min == max until elastic node counts are built
   int workers_per_node = 1;  // 1 … kMaxWorkersPerNode; words such as `cpu` are numbers by now
   Rendezvous rendezvous = Rendezvous::kLocal;
-  bool standalone = false;  // asked for by flag; `rendezvous` is then kLocal
+  bool standalone = false;  // --standalone was given; `rendezvous` is then kLocal
   Endpoint endpoint{};      // kStatic, kC10d: host and port; kLocal: empty
   std::string run_id = "none";
   RendezvousConf rendezvous_conf{};
@@ -50,24 +50,24 @@ struct Options {
   std::optional<std::string> local_addr{};  // --local-addr: this node's address for its peers
 
   agent::RestartPlan restarts{};
-  std::chrono::milliseconds monitor_interval{
-      100};  // checked, without effect: worker exits are events here
-  std::chrono::seconds shutdown_timeout{30};  // grace between the closing signal and SIGKILL
+  // Checked, without effect: nothing polls, since a worker's exit is an event here.
+  std::chrono::milliseconds monitor_interval{100};
+  std::chrono::seconds shutdown_timeout{30};  // grace: from the closing signal to SIGKILL
   agent::SignalPlan signals{};
 
   std::string role = "default";
-  std::optional<std::string> log_dir{};  // nothing: a fresh temporary folder; "/dev/null": no files
+  std::optional<std::string> log_dir{};  // nothing: a new temporary folder; "/dev/null": no files
   StdSpec redirects{};                   // streams that go to files only
   StdSpec tees{};                        // streams that go to files and console
   std::optional<std::set<int>> shown_ranks{};  // local ranks for the console; nothing: all
   agent::OutputPlan output{};
-  bool quiet = false;           // no line of ours but errors
+  bool quiet = false;           // no line of our own but errors
   bool console_events = false;  // --event-log-handler=console
   std::string error_report{};   // file for the report as JSON; empty: none
   std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
   bool detailed_exit_codes = false;
   agent::WatchPlan watch{};
-  std::vector<std::string> virtual_devices{};  // one a local rank; empty: no virtual local ranks
+  std::vector<std::string> virtual_devices{};  // one for each local rank; empty: not asked for
   std::optional<NumaMode> numa_binding{};
 
   Mode mode = Mode::kScript;
@@ -76,35 +76,37 @@ struct Options {
   std::vector<std::string> script_args{};
 
   log::Level log_level = log::Level::kWarning;  // from LOGLEVEL
-  std::vector<std::string> warnings{};          // one line each, to be logged by the caller
+  std::vector<std::string> warnings{};          // one line each; the caller logs them
 };
 
-// The command line asked for words, not for a job: print `text` on stdout, exit 0.
+// The user asked for words and not for a job: print `text` on stdout and exit with 0.
 struct Answer {
   std::string text;
 };
 
-// The command line is wrong: print `message` (one line, starts with `ddprun: `) on stderr and exit.
+// The command line is wrong. Print `message` (one line that begins with `ddprun: `) on stderr and
+// exit with `exit_code`.
 struct UsageError {
-  // 2: argparse would have refused it, or it is not built yet; 1: a bad value that torchrun finds
-  // later.
+  // 2: argparse would refuse it, or it is not built yet. 1: torchrun finds the bad value later.
   int exit_code = 2;
   std::string message;
 };
 
-// What parse() asks about this host, and only when a flag needs it; and how ddprun was called.
+// What parse() asks about this machine, each only if a flag needs it; and how ddprun was called.
 struct HostFacts {
-  std::function<int()> cpu_count;            // for `cpu`
-  std::function<int()> gpu_count;            // visible CUDA devices, for `gpu` and `auto`
-  std::function<std::string()> make_run_id;  // a fresh UUID, for --standalone
-  // By the name ddprun-launch: torch.distributed.launch's habit, --local-rank unless --use-env.
+  std::function<int()> cpu_count;  // for `cpu`
+  std::function<int()> gpu_count;  // visible CUDA devices, for `gpu` and `auto`
+  std::function<std::string()>
+      make_run_id;  // a fresh UUID: --standalone, or one node with an empty id
+  // ddprun was called by the name ddprun-launch. As with torch.distributed.launch, scripts then get
+  // --local-rank unless --use-env is given.
   bool called_as_launch = false;
 };
 
 using Parsed = std::variant<Options, Answer, UsageError>;
 
-// `args` is argv without the program's name. Never throws on bad input. Not for two threads at
-// once: getopt_long keeps its place in globals (reset on every call).
+// `args` is argv without the program's name. Bad input is a UsageError, never an exception. Not for
+// two threads at once: getopt_long keeps its place in globals, which each call resets.
 Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const HostFacts& host);
 
 }  // namespace ddprun::launcher

@@ -7,9 +7,11 @@
 namespace ddprun::launcher {
 namespace {
 
-// With --restart-window a crash loop must not spin, so there is a pause without asking for one.
+// With --restart-window a job may restart for ever. It must not spin then, so there is a pause even
+// if nobody asked for one.
 constexpr Backoff kWindowBackoff{std::chrono::seconds(1), std::chrono::minutes(1)};
 
+// Without --max-restarts the other two flags do nothing, and a user who sets them should know.
 void read_restarts(ParseContext& context) {
   agent::RestartPlan& plan = context.options.restarts;
   plan.max_restarts = context.integer(FlagId::kMaxRestarts, {.expected = "a whole number from 0"});
@@ -24,6 +26,7 @@ void read_restarts(ParseContext& context) {
     context.warn_without_effect(id, "without --max-restarts");
 }
 
+// A bad name is a warning and no error, as with torchrun: the job runs without that signal.
 void read_signals(ParseContext& context) {
   agent::SignalPlan& plan = context.options.signals;
   plan.stop_names = context.given.text(FlagId::kSignalsToHandle);
@@ -57,6 +60,7 @@ void read_lifecycle(ParseContext& context) {
   read_signals(context);
   context.options.shutdown_timeout = shutdown_timeout(context);
   context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
+  // The value has no effect, but what torchrun refuses is refused, with its exit codes.
   const auto interval = parse_number(context.given.text(FlagId::kMonitorInterval));
   if (!interval || *interval <= 0 || *interval > kMaxSeconds) {
     context.fail(FlagId::kMonitorInterval, interval ? 1 : 2, "expected seconds above 0");

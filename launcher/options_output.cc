@@ -1,5 +1,5 @@
-// Where output goes: files, console, filtered copies, the report; and the variables that no flag
-// stands for.
+// Where output goes: files, console, filtered copies, the report; and the variables that have no
+// flag.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,13 +10,14 @@
 namespace ddprun::launcher {
 namespace {
 
-// The flag, else the variable that torchrun 2.11 has alone, else the default.
+// The flag; else the variable, which is all that torchrun 2.11 has; else the default.
 std::string prefix_template(const ParseContext& context) {
   const auto variable = context.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   if (variable && !context.given.has(FlagId::kLogLinePrefixTemplate)) return *variable;
   return context.given.text(FlagId::kLogLinePrefixTemplate);
 }
 
+// Nothing: not given, so there is no filtered file. An empty text is given, and copies every line.
 std::optional<std::vector<std::string>> filters(ParseContext& context, FlagId id) {
   if (!context.given.has(id)) return std::nullopt;
   if (context.given.text(FlagId::kLogDir) == "/dev/null")
@@ -24,8 +25,8 @@ std::optional<std::vector<std::string>> filters(ParseContext& context, FlagId id
   return parse_texts(context.given.text(id));
 }
 
-// Python's level names. NOTSET shows everything; CRITICAL and FATAL have no line of ours above an
-// error.
+// Python's level names. NOTSET shows everything. No line of ours is above an error, so CRITICAL and
+// FATAL are errors here.
 void read_log_level(ParseContext& context) {
   const auto text = context.env("LOGLEVEL");
   if (!text) return;
@@ -54,7 +55,8 @@ void warn_of(ParseContext& context, std::string_view name, std::string_view text
   context.warn(fmt::format("{}={} has no effect: {}", name, text, why));
 }
 
-// As in torchrun nothing but 1 turns the watchdog on, and no value of the other two is an error.
+// As in torchrun, only 1 turns the watchdog on, and no value of the other two variables is an
+// error. A bad one is a warning.
 void read_watches(ParseContext& context) {
   agent::WatchPlan& watch = context.options.watch;
   if (context.env("TORCHELASTIC_ENABLE_FILE_TIMER") == "1")
@@ -69,6 +71,7 @@ void read_watches(ParseContext& context) {
       warn_of(context, most_sleep, *seconds, parsed.error().message());
     }
   }
+  // An empty text or 0 means no port, and there is nothing to warn of.
   const auto port = context.env(agent::kHealthPortVariable);
   if (port && !port->empty() && *port != "0") {
     const auto parsed = parse_int(*port);
@@ -83,6 +86,7 @@ void read_watches(ParseContext& context) {
   }
 }
 
+// torchrun reads this variable. It asks for what is always so here.
 void warn_of_variables(ParseContext& context) {
   constexpr auto unshared = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
   const auto text = context.env(unshared);

@@ -8,13 +8,14 @@
 namespace ddprun::launcher {
 namespace {
 
-// Only --run-path and --no-python can stand side by side, as in torchrun, and the first wins.
+// At most two of the three can be given, --run-path and --no-python. --run-path then wins, as in
+// torchrun. torchrun also takes --module with --run-path and forgets --module; here that is an
+// error.
 void read_mode(ParseContext& context) {
   const bool module = context.given.is_on(FlagId::kModule);
   const bool program = context.given.is_on(FlagId::kNoPython);
   Mode& mode = context.options.mode;
   if (context.given.is_on(FlagId::kRunPath)) {
-    // With a module it would run something else than asked for.
     if (module) context.fail(FlagId::kRunPath, 1, "expected no --module beside it");
     mode = Mode::kRunPath;
   } else if (program) {
@@ -25,7 +26,7 @@ void read_mode(ParseContext& context) {
   }
 }
 
-// torch.distributed.launch's habit: asked for by --local-rank or by the program's name.
+// What torch.distributed.launch does; --local-rank or the program's name asks for it.
 void read_local_rank_argument(ParseContext& context) {
   const bool asked = context.host.called_as_launch || context.given.is_on(FlagId::kLocalRank);
   if (context.host.called_as_launch) {
@@ -39,8 +40,8 @@ void read_local_rank_argument(ParseContext& context) {
   context.options.local_rank_argument = true;
 }
 
-// It has no effect here: workers are always fresh processes. argparse checks it on the command
-// line only.
+// The value has no effect: workers are always fresh processes. argparse checks it on the command
+// line only, so the variable brings no more than a warning.
 void read_start_method(ParseContext& context) {
   const auto found = context.given.flags.find(FlagId::kStartMethod);
   if (found == context.given.flags.end() || !found->second.from_environment) {
@@ -50,6 +51,7 @@ void read_start_method(ParseContext& context) {
   }
 }
 
+// One worker for each visible GPU. With `auto` and no GPU, one for each CPU.
 int workers_by_gpu(ParseContext& context, bool or_cpus) {
   const int gpus = context.host.gpu_count();
   if (gpus > 0) return gpus;
@@ -75,14 +77,15 @@ int workers_per_node(ParseContext& context) {
   return *count;
 }
 
+// The list may have blanks around its entries.
 std::string without_blanks(std::string_view text) {
   const auto first = text.find_first_not_of(' ');
   if (first == std::string_view::npos) return {};
   return std::string(text.substr(first, text.find_last_not_of(' ') - first + 1));
 }
 
-// --virtual-local-rank: the device of each worker, from the list this process was given. torchrun
-// 2.15 looks at the HIP list first.
+// --virtual-local-rank: the one device that each worker sees, from the list that we were given.
+// Without a list, worker k sees device k. torchrun 2.15 looks at the HIP list first.
 void read_virtual_devices(ParseContext& context) {
   if (!context.given.is_on(FlagId::kVirtualLocalRank)) return;
   const char* variable =

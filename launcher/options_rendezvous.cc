@@ -9,14 +9,15 @@
 namespace ddprun::launcher {
 namespace {
 
+// The addresses that mean "this machine" on every machine.
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "127.0.0.1" || host == "::1";
 }
 
 bool one_node(const ParseContext& context) { return context.options.nodes.max == 1; }
 
-// Port 0, any free port, can be told to nobody else: fine on one node, which then needs no
-// rendezvous at all.
+// Takes `wanted`, except for port 0 (any free port). Nobody else can be told such a port. That is
+// fine on one node, and one node needs no rendezvous at all; for several nodes it is an error.
 void settle(ParseContext& context, Rendezvous wanted, FlagId port_flag) {
   Options& options = context.options;
   options.rendezvous = wanted;
@@ -26,8 +27,8 @@ void settle(ParseContext& context, Rendezvous wanted, FlagId port_flag) {
   options.endpoint = {};
 }
 
-// As in torchrun backend, endpoint and id are replaced. A second node could never find this one,
-// so it is refused.
+// Replaces backend, endpoint and id, as torchrun does. A second node could never find this one, so
+// it is refused.
 void read_standalone(ParseContext& context) {
   context.options.standalone = true;
   context.options.run_id = context.host.make_run_id();
@@ -36,8 +37,8 @@ void read_standalone(ParseContext& context) {
   context.warn_without_effect(FlagId::kNodeRank, "with --standalone");
 }
 
-// Not given on one node: 0, any free port. A fixed one would collide with the next job of this
-// host.
+// Not given, on one node: 0, any free port. A fixed port would collide with the next job of this
+// machine.
 std::uint16_t master_port(ParseContext& context) {
   const GivenFlags& given = context.given;
   if (!given.has(FlagId::kMasterPort)) {
@@ -50,6 +51,8 @@ std::uint16_t master_port(ParseContext& context) {
       context.integer(FlagId::kMasterPort, {0, kMaxPort, "a port from 0 to 65535"}));
 }
 
+// --rdzv-endpoint goes before --master-addr and --master-port, as in torchrun
+// (get_rdzv_endpoint()).
 void read_static(ParseContext& context) {
   Options& options = context.options;
   if (options.node_rank >= options.nodes.max) {
@@ -67,6 +70,8 @@ void read_static(ParseContext& context) {
   settle(context, Rendezvous::kStatic, by_endpoint ? FlagId::kRdzvEndpoint : FlagId::kMasterPort);
 }
 
+// Without an endpoint the rendezvous is here, as in torchrun; a warning tells it, since a second
+// node cannot find it.
 void read_c10d(ParseContext& context) {
   Endpoint& endpoint = context.options.endpoint;
   if (context.given.text(FlagId::kRdzvEndpoint).empty()) {
@@ -81,8 +86,8 @@ void read_c10d(ParseContext& context) {
   settle(context, Rendezvous::kC10d, FlagId::kRdzvEndpoint);
 }
 
-// The three ways to meet. torchrun 2.15's rule for one node is kept, with its static backend's
-// ports for several.
+// The three ways to meet. For one node torchrun 2.15's rule holds; for several, the ports of
+// torchrun's static backend.
 void read_backend(ParseContext& context) {
   const std::string backend = context.given.text(FlagId::kRdzvBackend);
   if (context.given.is_on(FlagId::kStandalone)) {
@@ -98,9 +103,10 @@ void read_backend(ParseContext& context) {
   }
 }
 
-// Whether a key of --rdzv-conf does anything for this backend. The rest times a state machine that
-// is not there: no heartbeat is written to a store, nothing has to be closed, no write is lost. On
-// one node there is nobody to wait for, so a limit to that holds by itself.
+// Whether a key of --rdzv-conf does anything with this backend. The other keys time a state machine
+// that does not exist here: no heartbeat is written to a store, nothing must be closed, no write is
+// lost. store_type and last_call_timeout change nothing either, but they promise nothing that is
+// not kept: the store is always `tcp`, and with MIN equal to MAX no node can come late.
 bool acts(const std::string& key, bool is_static) {
   if (is_static) return key == "timeout";
   constexpr std::array keys = {"is_host", "store_type", "join_timeout", "last_call_timeout",
@@ -108,6 +114,7 @@ bool acts(const std::string& key, bool is_static) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
+// Keys without effect are a warning and no error: command lines are made for torchrun.
 void read_conf(ParseContext& context) {
   const bool is_static = !context.given.is_on(FlagId::kStandalone) &&
                          context.given.text(FlagId::kRdzvBackend) == "static";
@@ -125,6 +132,7 @@ void read_conf(ParseContext& context) {
   }
 }
 
+// An empty id is a new one on each node. That is fine for one node; several would never meet.
 void read_run_id(ParseContext& context) {
   std::string& run_id = context.options.run_id;
   if (run_id.empty() && one_node(context)) {

@@ -1,5 +1,6 @@
-// The command line while it is being read: what was given on one side, the Options being filled on
-// the other, and the first error. One function for each group of flags. Internal to launcher/.
+// The command line while it is being read: what was given, the Options that are being filled, and
+// the first error. Each group of flags has one read_…() function (options_*.cc). Internal to
+// launcher/. One call of parse() owns it; main thread.
 #pragma once
 
 #include <limits>
@@ -13,10 +14,11 @@
 
 namespace ddprun::launcher {
 
+// What a whole number must be. `expected` says it in an error message: "a port from 0 to 65535".
 struct IntRule {
   int min = 0;
   int max = std::numeric_limits<int>::max();
-  std::string_view expected{};  // "a port from 0 to 65535"
+  std::string_view expected{};
 };
 
 class ParseContext {
@@ -25,18 +27,21 @@ class ParseContext {
                const HostFacts& this_host)
       : given(all_given), env(environment), host(this_host) {}
 
-  // The first error stays, but one that argparse would have found (exit code 2) goes before those
-  // that torchrun meets later, so that the exit code is torchrun's.
+  // Keeps one error. The first one stays, except that exit code 2 replaces exit code 1: argparse
+  // finds its errors before torchrun looks at values, so torchrun's exit code would be 2.
   void fail(int exit_code, std::string_view what, std::string_view why);
   void fail(FlagId id, int exit_code, std::string_view why);
 
   void warn(std::string text) { options.warnings.push_back(std::move(text)); }
-  void warn_without_effect(FlagId id, std::string_view why);  // where it is not its default
+  // Warns only if the flag was given and is not its default.
+  void warn_without_effect(FlagId id, std::string_view why);
 
-  // Not a whole number: 2, as argparse's type check. Out of range: 1.
+  // The flag as a whole number. If the text is no number, the exit code is 2, as argparse's type
+  // check has it. If the number is out of range, it is 1.
   int integer(FlagId id, const IntRule& rule);
 
-  // The flag's text as a value; an error is 1, or 2 where it says "not built yet".
+  // The flag's text as a value. The exit code of an error is 1, or 2 if the value is not built yet.
+  // After an error the result is a default value, and reading goes on.
   template <typename Value>
   Value value_of(FlagId id, Result<Value> (*parse_text)(std::string_view)) {
     auto parsed = parse_text(given.text(id));
@@ -45,7 +50,7 @@ class ParseContext {
     return Value{};
   }
 
-  // One of the words in the table's metavar; else an error with this exit code.
+  // One of the words in the table's metavar. Any other text is an error with this exit code.
   std::string choice(FlagId id, int exit_code);
 
   const GivenFlags& given;

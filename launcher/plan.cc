@@ -13,10 +13,12 @@ namespace {
 static_assert(kMaxNodes == agent::kMaxNodes,
               "--nnodes must not promise more than a rendezvous holds");
 
-// Not for workers: the token would show in every /proc/<pid>/environ below us, and in core dumps.
+// Workers must not get it: the token would show in every /proc/<pid>/environ below us and in core
+// dumps.
 constexpr const char* kTokenVariable = "DDPRUN_TOKEN";
 constexpr const char* kTokenFileVariable = "DDPRUN_TOKEN_FILE";
 
+// Whether `variables` sets `name`, also to an empty text.
 bool has(const std::vector<std::string>& variables, const std::string& name) {
   return std::any_of(variables.begin(), variables.end(),
                      [&](const std::string& entry) { return entry.starts_with(name + "="); });
@@ -30,6 +32,7 @@ std::string trimmed(const std::string& text) {
              : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
+// kLocal keeps the plan's default host and port: nothing listens for other nodes.
 agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string& token) {
   agent::RendezvousPlan plan{.node_count = options.nodes.max,
                              .node_rank = options.node_rank,
@@ -45,7 +48,7 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
       return plan;
     case Rendezvous::kStatic:
       plan.kind = agent::RendezvousPlan::Kind::kStatic;
-      // The static backend knows one limit for everything (torchrun-contract: rdzv-conf `timeout`).
+      // The static backend has one limit for everything (`timeout` in --rdzv-conf).
       plan.join_timeout = plan.connect_timeout = options.rendezvous_conf.timeout;
       break;
     case Rendezvous::kC10d:
@@ -77,6 +80,8 @@ Result<std::string> job_token(const Options& options, const EnvLookup& env) {
   if (const auto token = env(kTokenVariable); token && !token->empty()) return *token;
   const auto path = env(kTokenFileVariable);
   if (!path || path->empty()) return options.run_id;
+  // Reads one byte more than allowed, to tell a file that is too long. A file that cannot be read
+  // gives no bytes, and so an empty token.
   std::ifstream file(*path, std::ios::binary);
   std::string content(kMaxTokenBytes + 1, '\0');
   file.read(content.data(), static_cast<std::streamsize>(content.size()));
@@ -108,21 +113,26 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.error_report = options.error_report;
   agent.error_file = options.error_file;
   agent.watch = options.watch;
+  // Copies the command: the agent calls this at every attempt, when `options` may be gone.
   agent.command = [command](int local_rank) {
     return agent::WorkerProgram{command.program(), command.argv(local_rank)};
   };
   agent.job_cookie = std::move(inherited.job_cookie);
   agent.entry = command.entry;
   agent.base_env = std::move(inherited.variables);
+  // Workers get everything that we have but the token.
   std::erase_if(agent.base_env, [](const std::string& entry) {
     return entry.starts_with(std::string(kTokenVariable) + "=");
   });
+  // torchrun's rule: by default each worker starts a thread for each CPU, and several workers would
+  // fight.
   if (options.workers_per_node > 1 && !has(agent.base_env, "OMP_NUM_THREADS")) {
     agent.base_env.emplace_back("OMP_NUM_THREADS=1");
     plan.notices.emplace_back(
         "OMP_NUM_THREADS is not set: set to 1 for each worker, so that they do not fight for the "
         "CPUs; set it to tune");
   }
+  // torchrun sets this too: a collective that hangs then ends its worker with an error.
   if (!has(agent.base_env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
     agent.base_env.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
   if (options.quiet) plan.notices.clear();

@@ -1,5 +1,6 @@
 // From what the user asked for to what the agent is told: options, command and inherited
-// environment in, AgentConfig out. Pure but for job_token(), which may read the token's file.
+// environment go in, AgentConfig comes out. Pure, but job_token() may read the token's file. It
+// starts nothing and prints nothing. Main thread, before the agent starts.
 #pragma once
 
 #include <string>
@@ -11,27 +12,30 @@
 
 namespace ddprun::launcher {
 
-// A token file longer than this is no token file.
+// A longer file is no token file but a mistake.
 inline constexpr std::size_t kMaxTokenBytes = 4096;
 
-// What a worker's environment and the control connections start from.
+// What this process had before: the start of each worker's environment, the job's token and its
+// cookie.
 struct Inherited {
   std::vector<std::string> variables;  // NAME=value, this process's own
   std::string token;
   std::string job_cookie;  // agent/processes/job_cookie.h
 };
 
+// `agent` is for run_agent().
 struct Plan {
   agent::AgentConfig agent;
   std::vector<std::string> notices;  // lines to print before the start, without `ddprun: `
 };
 
-// The secret that every control connection of the job carries: $DDPRUN_TOKEN, else the content of
-// the file named by $DDPRUN_TOKEN_FILE (surrounding blanks dropped), else the run id, which keeps
-// jobs apart but is no secret. One-node jobs listen for nobody and need none. Errors name the file;
-// the token itself is never printed.
+// The secret that every control connection of the job carries. It is $DDPRUN_TOKEN; else the
+// content of the file that $DDPRUN_TOKEN_FILE names, without blanks around it; else the run id. The
+// run id keeps jobs apart but is no secret. A job of one node opens no control port, so it needs no
+// token. Errors name the file. The token itself is never printed.
 Result<std::string> job_token(const Options& options, const EnvLookup& env);
 
+// `options` must be valid and `command` complete: this function cannot fail.
 Plan make_plan(const Options& options, const Command& command, Inherited inherited);
 
 }  // namespace ddprun::launcher

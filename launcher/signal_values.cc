@@ -9,7 +9,8 @@
 namespace ddprun::launcher {
 namespace {
 
-constexpr int kLastSignal = 31;  // the last with a name (signal(7))
+// The last signal with a name of its own (signal(7)).
+constexpr int kLastSignal = 31;
 
 std::string_view trimmed(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
@@ -28,8 +29,8 @@ void for_parts(std::string_view text, Each each) {
   }
 }
 
-// KILL and STOP reach no handler; CHLD is how the end of a worker is told; the others are how the
-// kernel tells a process that it has crashed.
+// KILL and STOP reach no handler. CHLD tells the end of a worker. With the others the kernel says
+// that a process has crashed, and after a handler it would crash again.
 bool can_be_handled(int signal) {
   constexpr int kNever[] = {SIGKILL, SIGSTOP, SIGCHLD, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
   return std::find(std::begin(kNever), std::end(kNever), signal) == std::end(kNever);
@@ -40,6 +41,7 @@ bool can_be_handled(int signal) {
 std::optional<int> parse_signal(std::string_view name) {
   if (name.starts_with("SIG")) name.remove_prefix(3);
   for (int signal = 1; signal <= kLastSignal; ++signal) {
+    // The kernel's name without SIG; nullptr for a number without a name.
     const char* known = ::sigabbrev_np(signal);
     if (known != nullptr && name == known) return signal;
   }
@@ -61,6 +63,7 @@ SignalList parse_signal_list(std::string_view text) {
 
 Result<std::map<int, int>> parse_signal_map(std::string_view text) {
   std::map<int, int> map;
+  // Without this line the empty text would be one bad pair.
   if (text.empty()) return map;
   std::string wrong;
   for_parts(text, [&](std::string_view pair) {

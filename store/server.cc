@@ -118,7 +118,7 @@ class Server::Core {
   const int first_reserved_ = first_reserved_descriptor();
   std::deque<Greeting> greetings_;  // oldest first; each stays until its time, also after VALIDATE
   asio::steady_timer greeting_timer_;
-  bool full_told_ = false;  // that connections were refused; once an attempt
+  bool full_told_ = false;  // a refusal was logged; one line an attempt is enough
   bool closed_ = false;
 };
 
