@@ -96,8 +96,8 @@ struct UsageError {
 struct HostFacts {
   std::function<int()> cpu_count;  // for `cpu`
   std::function<int()> gpu_count;  // visible CUDA devices, for `gpu` and `auto`
-  std::function<std::string()>
-      make_run_id;  // a fresh UUID: --standalone, or one node with an empty id
+  // A fresh UUID, for --standalone and for one node with an empty id.
+  std::function<std::string()> make_run_id;
   // ddprun was called by the name ddprun-launch. As with torch.distributed.launch, scripts then get
   // --local-rank unless --use-env is given.
   bool called_as_launch = false;
