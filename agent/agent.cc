@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -91,7 +89,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                   .max_restarts = config_.restarts.max_restarts,
                   .detailed_exit_codes = config_.detailed_exit_codes,
                   .hostname = hostname_}),
-      consoles_(loop, STDOUT_FILENO, STDERR_FILENO),
+      consoles_(loop, STDOUT_FILENO, STDERR_FILENO, config_.called),
       workers_(loop, config_, consoles_, hostname_, start.ignored_signals),
       reporter_(loop, {config_, lifecycle_, workers_.files(), consoles_}, hostname_),
       events_(loop, config_.signals, start),
@@ -284,9 +282,7 @@ void Agent::perform(const Finish& action) {
 // timer is destroyed before the loop stops: one that has expired is called all the same.
 asio::awaitable<void> Agent::end() {
   co_await consoles_.flush();
-  const bool asked_for_files = std::any_of(config_.streams.begin(), config_.streams.end(),
-                                           std::mem_fn(&StreamPlan::has_files));
-  workers_.remove_logs(asked_for_files || exit_code_ != 0);
+  workers_.remove_logs(wants_files(config_) || exit_code_ != 0);
   monitors_.end();
   loop_.stop();
 }

@@ -48,7 +48,7 @@ sigset_t watched_signals(const SignalPlan& plan) {
 class WatchedAgent {
  public:
   // `pipe`: the write end of what the agent reads. It must not block: a stopped agent reads nothing.
-  WatchedAgent(pid_t pid, int pipe, const SignalPlan& plan) : pid_(pid), pipe_(pipe), plan_(plan) {}
+  WatchedAgent(pid_t pid, int pipe, const GuardedJob& job) : pid_(pid), pipe_(pipe), job_(job) {}
 
   // Passes signals on until the agent is dead, or until it has outlived its limit. Its wait status.
   int wait_for_end(const std::vector<int>& ignored);
@@ -60,7 +60,7 @@ class WatchedAgent {
 
   const pid_t pid_;
   const int pipe_;
-  const SignalPlan& plan_;
+  const GuardedJob& job_;
   int requests_ = 0;
   Clock::time_point kill_at_ = Clock::time_point::max();
   int status_ = 0;
@@ -82,7 +82,7 @@ bool WatchedAgent::reap() {
 void WatchedAgent::pass_on(int signo) {
   const auto byte = static_cast<unsigned char>(signo);
   [[maybe_unused]] const auto written = ::write(pipe_, &byte, sizeof(byte));
-  if (meaning_of(plan_, signo).is_message) return;
+  if (meaning_of(job_.signals, signo).is_message) return;
   ::kill(pid_, SIGCONT);
   if (++requests_ == 2) kill_at_ = Clock::now() + kAgentLimit;
 }
@@ -98,16 +98,17 @@ int WatchedAgent::next_signal(const sigset_t& watched) const {
 }
 
 int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
-  const sigset_t watched = watched_signals(plan_);
+  const sigset_t watched = watched_signals(job_.signals);
   while (!reap()) {
     const int signo = next_signal(watched);
     const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end();
     if (signo > 0 && signo != SIGCHLD && !is_ignored) pass_on(signo);
     if (Clock::now() < kill_at_) continue;
     std::fprintf(stderr,
-                 "ddprun: the agent (pid %d) does not end %d s after a second signal; it waits in "
+                 "%s: the agent (pid %d) does not end %d s after a second signal; it waits in "
                  "the kernel in %s; it is killed\n",
-                 pid_, static_cast<int>(kAgentLimit.count()), wait_channel(pid_).c_str());
+                 job_.called.c_str(), pid_, static_cast<int>(kAgentLimit.count()),
+                 wait_channel(pid_).c_str());
     ::kill(pid_, SIGKILL);
     // It may wait for a disk that never answers: its end is awaited for as long as any leftover's.
     const FileHandle process = open_pidfd(pid_);
@@ -143,7 +144,7 @@ void end_sweeper(pid_t sweeper) {
 void clean_up(const GuardedJob& job, const char* temporary_folder, const std::set<pid_t>& spared) {
   end_job_cgroup(job.cookie);
   for (const Stuck& left : end_descendants(kSweepLimit, spared))
-    std::fprintf(stderr, "ddprun: %s\n", describe(left).c_str());
+    std::fprintf(stderr, "%s: %s\n", job.called.c_str(), describe(left).c_str());
   end_job_cgroup(job.cookie);  // empty by now
   remove_shared_memory(job.cookie);
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
@@ -153,8 +154,7 @@ void clean_up(const GuardedJob& job, const char* temporary_folder, const std::se
 int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const AgentStart& start,
           std::set<pid_t> spared) {
   const pid_t sweeper = start_sweeper(agent_pipe);
-  const int status =
-      WatchedAgent(agent, agent_pipe, job.signals).wait_for_end(start.ignored_signals);
+  const int status = WatchedAgent(agent, agent_pipe, job).wait_for_end(start.ignored_signals);
   end_sweeper(sweeper);
   spared.insert(sweeper);  // one that hangs in the kernel is not waited for
   if (WIFEXITED(status)) {
@@ -162,8 +162,8 @@ int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const AgentStart& 
     return WEXITSTATUS(status);
   }
   clean_up(job, start.temporary_folder, spared);
-  std::fprintf(stderr, "ddprun: the agent was killed by %s; all its processes were ended\n",
-               signal_name(WTERMSIG(status)).c_str());
+  std::fprintf(stderr, "%s: the agent was killed by %s; all its processes were ended\n",
+               job.called.c_str(), signal_name(WTERMSIG(status)).c_str());
   return kExitSignalBase + WTERMSIG(status);
 }
 
@@ -184,7 +184,8 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
   const pid_t child = prepared ? ::fork() : -1;
   if (child < 0) {
-    std::fprintf(stderr, "ddprun: make the agent process: %s\n", ::strerrordesc_np(errno));
+    std::fprintf(stderr, "%s: make the agent process: %s\n", job.called.c_str(),
+                 ::strerrordesc_np(errno));
     return 1;
   }
   start.temporary_folder = static_cast<char*>(note);  // zeros: no folder

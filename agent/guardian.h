@@ -36,6 +36,7 @@ inline constexpr std::size_t kNoteBytes = 4096;  // PATH_MAX
 
 // What the guardian must know of the job.
 struct GuardedJob {
+  std::string called;  // the program's name in its own lines
   std::string cookie;
   SignalPlan signals;
 };

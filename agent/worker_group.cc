@@ -1,7 +1,10 @@
 #include "agent/worker_group.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "proto/log.h"
 #include "store/descriptors.h"
 
 namespace ddprun::agent {
@@ -17,8 +20,14 @@ WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Cons
   children_.give_workers(store::raise_descriptor_limit());
 }
 
+// A temporary folder that nobody asked for is not worth the job: it would only hold the records
+// that workers leave of their errors.
 Result<void> WorkerGroup::open_logs() {
   auto logs = LogTree::make(config_.log_dir, config_.rendezvous.run_id);
+  if (!logs && config_.log_dir.empty() && !wants_files(config_)) {
+    log::warning(fmt::format("{}; workers' error records are not kept", logs.error().message()));
+    return {};
+  }
   if (!logs) return logs.error();
   logs_ = std::move(*logs);
   return {};

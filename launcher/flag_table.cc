@@ -49,7 +49,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kLogLinePrefixTemplate, "log-line-prefix-template", 0, kValue, kTorchrun, kPet, "[${role_name}${local_rank}]:", "TEXT", "also ${rank}, ${hostname}, ${restart}"},
   Flag{FlagId::kEventLogHandler, "event-log-handler", 0, kValue, kTorchrun, kPet, "null", "null|console", "console: JSON events on stderr"},
   Flag{FlagId::kStartMethod, "start-method", 0, kValue, kTorchrun, kPet, "spawn", "spawn|fork|forkserver", "accepted; workers are always fresh processes"},
-  Flag{FlagId::kLogsSpecs, "logs-specs", 0, kValue, kTorchrun, kNoPet, "", "NAME", "refused: plugins are Python and are not loaded"},
+  Flag{FlagId::kLogsSpecs, "logs-specs", 0, kValue, kTorchrun, kNoPet, "", "NAME", "default; others are refused: plugins are Python"},
   Flag{FlagId::kPrintCompletion, "print-completion", 0, kValue, kTorchrun, kNoPet, "", "bash|zsh|tcsh", "print a completion script for this shell"},
   Flag{FlagId::kHelp, "help", 'h', kSwitch, kTorchrun, kNoPet, "0", "", "print this"},
   Flag{FlagId::kErrorReport, "error-report", 0, kValue, kOwn, kPet, "", "FILE", "the failure report as JSON"},

@@ -281,7 +281,7 @@ Result<RendezvousConf> parse_rendezvous_conf(std::string_view text) {
     if (setter == conf_setters().end()) {
       conf.unknown_keys.emplace_back(key);
     } else if (auto error = setter->second(conf, value)) {
-      return *error;
+      conf.bad_values.push_back({std::string(key), *error});
     } else {
       conf.known_keys.emplace_back(key);
     }

@@ -70,6 +70,14 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
+// A key of --rdzv-conf whose value does not fit.
+struct BadConfValue {
+  std::string key;
+  Error error{};
+
+  bool operator==(const BadConfValue&) const = default;
+};
+
 // --rdzv-conf with torchrun's defaults. All times are above zero. Some keys (heartbeat_timeout and
 // its like) steer torchrun's own state machine. They are checked and not kept: nothing here waits
 // for a heartbeat.
@@ -81,6 +89,7 @@ struct RendezvousConf {
   std::chrono::seconds timeout{900};       // static: for all of it
   std::vector<std::string> known_keys{};   // in the order given
   std::vector<std::string> unknown_keys{};  // to warn of: torchrun passes typing errors in silence
+  std::vector<BadConfValue> bad_values{};   // an error only if the backend reads the key
 
   bool operator==(const RendezvousConf&) const = default;
 };
@@ -121,7 +130,8 @@ Result<std::chrono::milliseconds> parse_seconds(std::string_view text);
 // `BASE` or `BASE:MAX` in seconds with BASE <= MAX. Without MAX it is a minute, or BASE if BASE is
 // longer.
 Result<Backoff> parse_backoff(std::string_view text);
-// `key=value,key=value`; empty text gives the defaults.
+// `key=value,key=value`; empty text gives the defaults. A value that does not fit its key is kept in
+// bad_values and leaves the default.
 Result<RendezvousConf> parse_rendezvous_conf(std::string_view text);
 
 }  // namespace ddprun::launcher

@@ -19,7 +19,7 @@ constexpr int kFirstLongValue = 1000;
 
 // An error that argparse finds: exit code 2.
 UsageError usage(std::string_view what, std::string_view why) {
-  return {2, fmt::format("ddprun: {}: {}", what, why)};
+  return {2, fmt::format("{}: {}", what, why)};
 }
 
 std::string underscored(std::string_view name) {
@@ -262,8 +262,8 @@ std::optional<UsageError> read_variable(const Flag& flag, const EnvLookup& env, 
   if (flag.kind == FlagKind::kSwitch) {
     const auto on = truth(*text);
     if (!on) {
-      return UsageError{
-          1, fmt::format("ddprun: {}: expected 1 or 0, true or false, yes or no", entry.shown)};
+      return UsageError{1,
+                        fmt::format("{}: expected 1 or 0, true or false, yes or no", entry.shown)};
     }
     entry.text = *on ? "1" : "0";
   }

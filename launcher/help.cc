@@ -167,8 +167,8 @@ std::string tcsh_script() {
 
 }  // namespace
 
-std::string help_text() {
-  return "usage: ddprun [options] SCRIPT [script arguments…]\n\n"
+std::string help_text(std::string_view called) {
+  return fmt::format("usage: {} [options] SCRIPT [script arguments…]\n\n", called) +
          "Starts SCRIPT in several worker processes, watches them, restarts them and leaves "
          "nothing\n"
          "behind. A drop-in for torchrun. Options end at SCRIPT. Every option can be written with\n"

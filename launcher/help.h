@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "launcher/flag_table.h"
+#include "launcher/options.h"
 
 namespace ddprun::launcher {
 
 // The text of --help: torchrun's options, then ddprun's own.
-std::string help_text();
+// `called` is the name that ddprun was started by.
+std::string help_text(std::string_view called = kProgramName);
 
 // The values of a flag that are words to be typed (`null`, `console`). None if any text will do.
 std::vector<std::string> value_words(const Flag& flag);

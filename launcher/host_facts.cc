@@ -110,14 +110,18 @@ std::optional<std::string> find_on_path(const std::string& path_variable, const 
   }
 }
 
-// If ddprun lies in the bin folder of a virtual environment, the interpreter of that environment,
-// as with its torchrun. A virtual environment is a folder with a pyvenv.cfg.
+// If ddprun lies in the bin folder of a Python environment, the interpreter of that environment, as
+// with its torchrun: also where the environment is not activated and PATH has another python3. A
+// virtual environment has a pyvenv.cfg, one of conda a folder conda-meta.
 std::optional<std::string> python_beside_us() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (error) return std::nullopt;
   const fs::path folder = self.parent_path();
-  if (!fs::exists(folder.parent_path() / "pyvenv.cfg", error)) return std::nullopt;
+  const fs::path environment = folder.parent_path();
+  if (!fs::exists(environment / "pyvenv.cfg", error) &&
+      !fs::is_directory(environment / "conda-meta", error))
+    return std::nullopt;
   const std::string python = folder / "python3";
   if (!inspect(python).executable) return std::nullopt;
   return python;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -12,6 +13,8 @@
 #include "agent/agent.h"
 #include "agent/guardian.h"
 #include "agent/processes/job_cookie.h"
+#include "agent/report/error_record.h"
+#include "agent/report/record_file.h"
 #include "launcher/command.h"
 #include "launcher/host_facts.h"
 #include "launcher/numa_sysfs.h"
@@ -22,16 +25,29 @@
 namespace ddprun::launcher {
 namespace {
 
-// Whether the program was called by its other name. It is for command lines that began with
-// `python -m torch.distributed.launch`.
-bool is_launch_name(std::string_view path) {
-  return path.substr(path.find_last_of('/') + 1) == "ddprun-launch";
+// The last part of argv[0]: a link to ddprun may have another name, and our lines then say that one.
+// A caller may pass no argv[0] at all (execve(2), NOTES).
+std::string called_name(int argc, char** argv) {
+  const std::string_view path = argc > 0 ? argv[0] : "";
+  const std::string_view name = path.substr(path.find_last_of('/') + 1);
+  return std::string(name.empty() ? kProgramName : name);
 }
 
-int fail(const std::string& message, int exit_code) {
-  std::fputs((message + "\n").c_str(), stderr);
-  return exit_code;
-}
+// What every failure of the launcher itself needs: the name to say it under, and the file that a
+// cluster reads why (TORCHELASTIC_ERROR_FILE, as torchrun's @record has it).
+struct Failures {
+  std::string called;
+  std::string error_file;
+
+  int fail(const Error& error, int exit_code) const {
+    std::fprintf(stderr, "%s: %s\n", called.c_str(), error.message().c_str());
+    if (error_file.empty()) return exit_code;
+    const agent::ErrorRecord record{.message = error.message(), .unix_seconds = std::time(nullptr)};
+    if (const auto written = agent::write_record(error_file, write_error_record(record)); !written)
+      std::fprintf(stderr, "%s: %s\n", called.c_str(), written.error().message().c_str());
+    return exit_code;
+  }
+};
 
 std::vector<std::string> process_variables() {
   std::vector<std::string> variables;
@@ -60,23 +76,23 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
 }
 
 // All checks come before run_guarded(): from there on there are two processes to end.
-int run(const Options& options, const EnvLookup& env) {
+int run(const Options& options, const EnvLookup& env, const Failures& failures) {
   log::set_level(options.quiet ? log::Level::kError : options.log_level);
   for (const std::string& warning : options.warnings) log::warning(warning);
   const auto command = worker_command(options, env);
-  if (!command) return fail("ddprun: " + command.error().message(), 1);
+  if (!command) return failures.fail(command.error(), 1);
   const auto token = job_token(options, env);
-  if (!token) return fail("ddprun: " + token.error().message(), 1);
+  if (!token) return failures.fail(token.error(), 1);
   Inherited inherited{.variables = process_variables(),
                       .token = *token,
-                      .job_cookie = agent::make_job_cookie().text()};
+                      .job_cookie = agent::make_job_cookie().text(),
+                      .called = failures.called};
   const Plan plan = make_plan(options, *command, std::move(inherited));
   for (const std::string& notice : plan.notices)
-    std::fputs(("ddprun: " + notice + "\n").c_str(), stderr);
-  const agent::GuardedJob job{plan.agent.job_cookie, plan.agent.signals};
-  return agent::run_guarded(job, [&plan](const agent::AgentStart& guardian) {
-    return agent::run_agent(plan.agent, guardian);
-  });
+    std::fprintf(stderr, "%s: %s\n", failures.called.c_str(), notice.c_str());
+  const agent::GuardedJob job{plan.agent.called, plan.agent.job_cookie, plan.agent.signals};
+  return agent::run_guarded(
+      job, [&plan](const agent::AgentStart& start) { return agent::run_agent(plan.agent, start); });
 }
 
 }  // namespace
@@ -85,17 +101,19 @@ int run(const Options& options, const EnvLookup& env) {
 int main(int argc, char** argv) {
   using namespace ddprun::launcher;  // NOLINT(google-build-using-namespace)
   fill_standard_descriptors();
-  // A caller may pass no argv[0] at all (execve(2), NOTES).
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = process_environment();
   HostFacts host = real_host_facts(env);
-  host.called_as_launch = argc > 0 && is_launch_name(argv[0]);
+  host.called = called_name(argc, argv);
+  const Failures failures{host.called, env("TORCHELASTIC_ERROR_FILE").value_or("")};
   const Parsed parsed = parse(args, env, host);
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->text.c_str(), stdout);
     return 0;
   }
-  if (const auto* error = std::get_if<UsageError>(&parsed))
-    return fail(error->message, error->exit_code);
-  return run(std::get<Options>(parsed), env);
+  if (const auto* wrong = std::get_if<UsageError>(&parsed)) {
+    const ddprun::Error error(ddprun::ErrorCode::kInvalidArgument, wrong->message);
+    return failures.fail(error, wrong->exit_code);
+  }
+  return run(std::get<Options>(parsed), env, failures);
 }

@@ -19,7 +19,7 @@ std::string alternatives(std::vector<std::string> words) {
 
 // The answer to a question such as --help; nothing if a job is asked for.
 std::optional<Parsed> answer(ParseContext& context) {
-  if (context.given.has(FlagId::kHelp)) return Answer{help_text()};
+  if (context.given.has(FlagId::kHelp)) return Answer{help_text(context.host.called)};
   if (context.given.has(FlagId::kVersion)) return Answer{"ddprun " DDPRUN_VERSION "\n"};
   if (!context.given.has(FlagId::kPrintCompletion)) return std::nullopt;
   const std::string shell = context.choice(FlagId::kPrintCompletion, 2);
@@ -32,7 +32,7 @@ std::optional<Parsed> answer(ParseContext& context) {
 void ParseContext::fail(int exit_code, std::string_view what, std::string_view why) {
   // 2 goes before 1, and the first goes before later ones.
   if (error && error->exit_code >= exit_code) return;
-  error = UsageError{exit_code, fmt::format("ddprun: {}: {}", what, why)};
+  error = UsageError{exit_code, fmt::format("{}: {}", what, why)};
 }
 
 void ParseContext::fail(FlagId id, int exit_code, std::string_view why) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -20,6 +21,11 @@
 #include "proto/worker_env.h"
 
 namespace ddprun::launcher {
+
+// The program's own name, and its name for lines that began with
+// `python -m torch.distributed.launch`.
+inline constexpr std::string_view kProgramName = "ddprun";
+inline constexpr std::string_view kLaunchName = "ddprun-launch";
 
 // How nodes find each other.
 enum class Rendezvous {
@@ -84,8 +90,8 @@ struct Answer {
   std::string text;
 };
 
-// The command line is wrong. Print `message` (one line that begins with `ddprun: `) on stderr and
-// exit with `exit_code`.
+// The command line is wrong. Print the program's name and `message` (one line) on stderr and exit
+// with `exit_code`.
 struct UsageError {
   // 2: argparse would refuse it, or it is not built yet. 1: torchrun finds the bad value later.
   int exit_code = 2;
@@ -98,9 +104,9 @@ struct HostFacts {
   std::function<int()> gpu_count;  // visible CUDA devices, for `gpu` and `auto`
   // A fresh UUID, for --standalone and for one node with an empty id.
   std::function<std::string()> make_run_id;
-  // ddprun was called by the name ddprun-launch. As with torch.distributed.launch, scripts then get
-  // --local-rank unless --use-env is given.
-  bool called_as_launch = false;
+  // The name that ddprun was called by. Under kLaunchName scripts get --local-rank unless --use-env
+  // is given, as with torch.distributed.launch.
+  std::string called{kProgramName};
 };
 
 using Parsed = std::variant<Options, Answer, UsageError>;

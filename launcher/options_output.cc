@@ -103,7 +103,9 @@ void read_output(ParseContext& context) {
   options.tees = context.value_of(FlagId::kTee, parse_std_spec);
   const std::string log_dir = given.text(FlagId::kLogDir);
   if (!log_dir.empty()) options.log_dir = log_dir;
-  if (!given.text(FlagId::kLogsSpecs).empty()) {
+  // `default` is the name under which torch registers what is built in.
+  const std::string specs = given.text(FlagId::kLogsSpecs);
+  if (!specs.empty() && specs != "default") {
     context.fail(FlagId::kLogsSpecs, 1,
                  "plugins are Python and are not loaded; --tee, --redirects and the filters are "
                  "what there is");

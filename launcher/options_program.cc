@@ -28,8 +28,8 @@ void read_mode(ParseContext& context) {
 
 // What torch.distributed.launch does; --local-rank or the program's name asks for it.
 void read_local_rank_argument(ParseContext& context) {
-  const bool asked = context.host.called_as_launch || context.given.is_on(FlagId::kLocalRank);
-  if (context.host.called_as_launch) {
+  const bool asked = context.host.called == kLaunchName || context.given.is_on(FlagId::kLocalRank);
+  if (context.host.called == kLaunchName) {
     context.warn(
         "ddprun-launch is for scripts that want --local-rank; read LOCAL_RANK and use ddprun");
   }
@@ -115,9 +115,11 @@ void read_virtual_devices(ParseContext& context) {
 
 void read_program(ParseContext& context) {
   if (!context.given.has_script) {
-    context.fail(2, "SCRIPT is missing",
-                 "usage: ddprun [options] SCRIPT [script arguments…]; ddprun --help lists the "
-                 "options");
+    context.fail(
+        2, "SCRIPT is missing",
+        fmt::format("usage: {0} [options] SCRIPT [script arguments…]; {0} --help lists the "
+                    "options",
+                    context.host.called));
   }
   Options& options = context.options;
   options.script = context.given.script;

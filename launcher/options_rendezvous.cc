@@ -114,12 +114,30 @@ bool acts(const std::string& key, bool is_static) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
+// Whether torchrun's backend looks at the key. It refuses a value that does not fit only then.
+bool reads(const std::string& key, bool is_static) { return (key == "timeout") == is_static; }
+
+// A bad value is an error where torchrun's backend would meet it; the first one is told. Others are
+// a warning: YAML files and scripts give one list of keys to all backends.
+void check_values(ParseContext& context, const RendezvousConf& conf, bool is_static) {
+  for (const auto& [key, error] : conf.bad_values) {
+    if (reads(key, is_static)) {
+      const bool not_built = error.code() == ErrorCode::kRejected;
+      return context.fail(FlagId::kRdzvConf, not_built ? 2 : 1, error.message());
+    }
+    context.warn(fmt::format("{}: {}; the {} backend does not read it",
+                             context.given.shown(FlagId::kRdzvConf), error.message(),
+                             is_static ? "static" : "c10d"));
+  }
+}
+
 // Keys without effect are a warning and no error: command lines are made for torchrun.
 void read_conf(ParseContext& context) {
   const bool is_static = !context.given.is_on(FlagId::kStandalone) &&
                          context.given.text(FlagId::kRdzvBackend) == "static";
   RendezvousConf& conf = context.options.rendezvous_conf;
   conf = context.value_of(FlagId::kRdzvConf, parse_rendezvous_conf);
+  check_values(context, conf, is_static);
   std::vector<std::string> idle = conf.known_keys;
   std::erase_if(idle, [is_static](const std::string& key) { return acts(key, is_static); });
   if (!idle.empty()) {

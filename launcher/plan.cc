@@ -117,6 +117,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.command = [command](int local_rank) {
     return agent::WorkerProgram{command.program(), command.argv(local_rank)};
   };
+  agent.called = std::move(inherited.called);
   agent.job_cookie = std::move(inherited.job_cookie);
   agent.entry = command.entry;
   agent.base_env = std::move(inherited.variables);

@@ -20,7 +20,8 @@ inline constexpr std::size_t kMaxTokenBytes = 4096;
 struct Inherited {
   std::vector<std::string> variables;  // NAME=value, this process's own
   std::string token;
-  std::string job_cookie;  // agent/processes/job_cookie.h
+  std::string job_cookie;            // agent/processes/job_cookie.h
+  std::string called{kProgramName};  // the name that ddprun was started by
 };
 
 // `agent` is for run_agent().

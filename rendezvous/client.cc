@@ -40,10 +40,10 @@ double seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-std::string endpoint(const RemoteOptions& options) {
-  const bool v6 = options.host.find(':') != std::string::npos;
-  return v6 ? fmt::format("[{}]:{}", options.host, options.port)
-            : fmt::format("{}:{}", options.host, options.port);
+bool is_v6(const std::string& address) { return address.find(':') != std::string::npos; }
+
+std::string endpoint(const std::string& host, std::uint16_t port) {
+  return is_v6(host) ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
 // Refuses what would not fit into the metadata of a call: gRPC allows 8 KiB for all of it by
@@ -60,13 +60,13 @@ std::optional<Error> check(const RemoteOptions& options) {
   return std::nullopt;
 }
 
-std::shared_ptr<grpc::Channel> make_channel(const RemoteOptions& options) {
+// A channel to one numeric address. gRPC is given no name: its own resolver would ask a second time,
+// and might get another answer than the agent.
+std::shared_ptr<grpc::Channel> make_channel(const std::string& address, std::uint16_t port) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectLimitMs);
-  // Ask DNS for addresses only, and for no settings.
-  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   // A connection of our own: gRPC would share one between all sessions of a process.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // We try again ourselves, and a message must not reach the host twice.
@@ -74,8 +74,9 @@ std::shared_ptr<grpc::Channel> make_channel(const RemoteOptions& options) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web, not for peers
   arguments.SetMaxReceiveMessageSize(kMaxDownBytes);
   arguments.SetMaxSendMessageSize(kMaxUpBytes);
-  return grpc::CreateCustomChannel("dns:///" + endpoint(options),
-                                   grpc::InsecureChannelCredentials(), arguments);
+  // The scheme says that what follows is no name (gRPC Name Resolution, "ipv4" and "ipv6").
+  const std::string target = (is_v6(address) ? "ipv6:" : "ipv4:") + endpoint(address, port);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
 bool is_last(const HostMessage& message) {
@@ -115,7 +116,7 @@ class RemoteSession final : public Session {
   void deliver(const HostMessage& message);
   static void keep_for_ever(std::shared_ptr<Call> call);
 
-  const RemoteOptions options_;
+  RemoteOptions options_;
   const MessageHandler handler_;
   SharedGate gate_;
   boost::asio::steady_timer deadline_;
@@ -125,7 +126,8 @@ class RemoteSession final : public Session {
   std::vector<v1::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
   int quiet_ticks_ = 0;
-  std::unique_ptr<v1::Rendezvous::Stub> stub_;
+  std::vector<std::unique_ptr<v1::Rendezvous::Stub>> stubs_;  // one for each address of the host
+  std::size_t attempts_ = 0;
   std::shared_ptr<Call> call_;
 };
 
@@ -213,7 +215,9 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
     });
     return;
   }
-  stub_ = v1::Rendezvous::NewStub(make_channel(options_));
+  if (options_.addresses.empty()) options_.addresses = {options_.host};
+  for (const std::string& address : options_.addresses)
+    stubs_.push_back(v1::Rendezvous::NewStub(make_channel(address, options_.port)));
   set_timer(deadline_, options_.read_timeout, &RemoteSession::give_up_connecting);
   attempt();
 }
@@ -253,10 +257,10 @@ void RemoteSession::say(const NodeMessage& message) {
 }
 
 // A new call each time; gRPC cannot start one twice. What the old one still posts is ignored, since
-// it is not call_ any more.
+// it is not call_ any more. The addresses of the host take turns.
 void RemoteSession::attempt() {
   call_ = std::make_shared<Call>(gate_);
-  call_->start(*stub_, options_);
+  call_->start(*stubs_[attempts_++ % stubs_.size()], options_);
 }
 
 // What was said before is sent only now: an attempt that failed would have lost it.
@@ -329,7 +333,8 @@ void RemoteSession::set_timer(boost::asio::steady_timer& timer, std::chrono::mil
 
 void RemoteSession::end(ErrorCode code, const std::string& what) {
   if (call_) call_->cut();
-  deliver(SessionLost{{code, "rendezvous at " + endpoint(options_) + ": " + what}});
+  deliver(
+      SessionLost{{code, "rendezvous at " + endpoint(options_.host, options_.port) + ": " + what}});
 }
 
 // The handler may destroy the session. So it is called as a copy, and nothing is touched after it.

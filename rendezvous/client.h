@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "rendezvous/rendezvous.h"
 
@@ -19,7 +20,10 @@ namespace ddprun::rendezvous {
 inline constexpr std::chrono::milliseconds kLeaveLimit{1000};
 
 struct RemoteOptions {
-  std::string host;  // name or numeric address, IPv6 without brackets
+  std::string host;  // name or numeric address, IPv6 without brackets; for messages
+  // The numeric addresses of the host, tried in turn. None: `host` is one. Names are not looked up
+  // here.
+  std::vector<std::string> addresses{};
   std::uint16_t port = 29400;
   std::string token;             // empty: none is sent
   std::string rdzv_id = "none";  // must be the job that the host serves

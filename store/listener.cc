@@ -83,8 +83,11 @@ Result<tcp::acceptor> bind_listener(asio::io_context& loop, const std::string& n
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("\"{}\" is not a numeric IP address to listen on", numeric_address));
   tcp::acceptor acceptor(loop);
-  if (failure = open_and_bind(acceptor, {address, port}); failure)
-    return bind_error(numeric_address, port, failure, setting);
+  failure = open_and_bind(acceptor, {address, port});
+  // A host without IPv6 (ipv6.disable=1) has no `::`. All its addresses are those of IPv4.
+  if (failure == asio::error::address_family_not_supported && address.is_unspecified())
+    failure = open_and_bind(acceptor, {asio::ip::address_v4::any(), port});
+  if (failure) return bind_error(numeric_address, port, failure, setting);
   return acceptor;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace ddprun::agent {
 
@@ -26,6 +27,11 @@ SignalMeaning meaning_of(const SignalPlan& plan, int received) {
   const bool stops = std::find(plan.stop.begin(), plan.stop.end(), signo) != plan.stop.end() ||
                      std::find(kEnding.begin(), kEnding.end(), signo) != kEnding.end();
   return {signo, !stops};
+}
+
+bool wants_files(const AgentConfig& config) {
+  return std::any_of(config.streams.begin(), config.streams.end(),
+                     std::mem_fn(&StreamPlan::has_files));
 }
 
 }  // namespace ddprun::agent

@@ -111,6 +111,7 @@ struct RendezvousPlan {
 };
 
 struct AgentConfig {
+  std::string called = "ddprun";  // the program's name in its own lines
   RendezvousPlan rendezvous;
   int worker_count = 1;
   std::string role = "default";
@@ -134,5 +135,8 @@ struct AgentConfig {
   std::string job_cookie;  // unique on this host; in every worker's environment as DDPRUN_JOB
   std::string entry;       // the script or program as the user gave it, for the report
 };
+
+// Whether the user asked for files of output (--redirects, --tee, filters).
+bool wants_files(const AgentConfig& config);
 
 }  // namespace ddprun::agent

@@ -233,8 +233,9 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
           .rank = rank,
           .local_rank = exit.local_rank,
           .exit_code = exit.exit_code,
-          .message = fmt::format("rank {} (local rank {}, pid {}) on {} {}", rank, exit.local_rank,
-                                 exit.pid, settings_.hostname, how)};
+          .message = fmt::format("rank {} (local rank {}{}) on {} {}", rank, exit.local_rank,
+                                 exit.pid > 0 ? fmt::format(", pid {}", exit.pid) : "",
+                                 settings_.hostname, how)};
 }
 
 bool Lifecycle::is_own_rank(int rank) const {

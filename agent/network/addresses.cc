@@ -51,9 +51,15 @@ std::string interface_with(const address& wanted) {
   return {};
 }
 
+address loopback_address() {
+  const address v4 = address_v4::loopback();
+  const address v6 = address_v6::loopback();
+  return interface_with(v4).empty() && !interface_with(v6).empty() ? v6 : v4;
+}
+
 address outside_address() {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return address_v4::loopback();
+  if (::getifaddrs(&list) != 0) return loopback_address();
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     const auto found = from_sockaddr(entry->ifa_addr);
@@ -61,7 +67,7 @@ address outside_address() {
     if (found->is_v6() && found->to_v6().is_link_local()) continue;
     return *found;
   }
-  return address_v4::loopback();
+  return loopback_address();
 }
 
 // Connecting a datagram socket only picks a route and a source address (udp(7)).
@@ -73,7 +79,7 @@ address address_towards(const address& peer) {
   constexpr std::uint16_t kAnyPort = 9;  // discard; nothing is sent
   socket.connect({peer, kAnyPort}, failed);
   const auto local = failed ? udp::endpoint() : socket.local_endpoint(failed);
-  return failed ? address(address_v4::loopback()) : local.address();
+  return failed ? loopback_address() : local.address();
 }
 
 std::string host_name() {

@@ -14,6 +14,9 @@ bool is_local_address(const boost::asio::ip::address& address);
 // host's own. Loopback when there is no route. Nothing is sent.
 boost::asio::ip::address address_towards(const boost::asio::ip::address& peer);
 
+// 127.0.0.1; `::1` on a host that has IPv6 only.
+boost::asio::ip::address loopback_address();
+
 // An address under which other hosts may reach this one: the first that is neither loopback nor
 // link-local. Loopback when there is none.
 boost::asio::ip::address outside_address();

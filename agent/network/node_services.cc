@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
 #include "agent/network/addresses.h"
+#include "agent/network/name_lookup.h"
 #include "proto/log.h"
 #include "rendezvous/client.h"
 
@@ -47,7 +49,7 @@ NodeServices::~NodeServices() {
 }
 
 asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler) {
-  if (!plan_.local_addr.empty()) store_host_ = plan_.local_addr;
+  store_host_ = plan_.local_addr.empty() ? loopback_address().to_string() : plan_.local_addr;
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
       host_here(std::move(handler), store_host_);
@@ -60,20 +62,15 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
   co_return Result<void>();
 }
 
-asio::awaitable<Result<asio::ip::address>> NodeServices::resolve(const std::string& host) {
-  boost::system::error_code not_numeric;
-  const auto numeric = asio::ip::make_address(host, not_numeric);
-  if (!not_numeric) co_return numeric;
-  if (host == "localhost") co_return asio::ip::address(asio::ip::address_v4::loopback());
-  tcp::resolver resolver(loop_);
-  auto [failed, found] = co_await resolver.async_resolve(host, "", kAsTuple);
-  if (failed || found.empty()) {
-    co_return Error(ErrorCode::kNotFound,
-                    fmt::format("look up the host '{}' of the rendezvous: {}", host,
-                                failed ? failed.message() : std::string("it has no address")));
-  }
-  const asio::ip::address address = found.begin()->endpoint().address();
-  if (!address.is_loopback() || plan_.node_count == 1) co_return address;
+// The address of the endpoint as this node sees it; one of its own, where it has one of them.
+asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
+  const auto found = co_await look_up(loop_, plan_.host, plan_.join_timeout);
+  if (!found) co_return found.error();
+  for (const auto& address : *found) endpoint_addresses_.push_back(address.to_string());
+  const auto own = std::find_if(found->begin(), found->end(), is_local_address);
+  const asio::ip::address address = own == found->end() ? found->front() : *own;
+  const bool is_name = address.to_string() != plan_.host && plan_.host != "localhost";
+  if (!is_name || !address.is_loopback() || plan_.node_count == 1) co_return address;
   // Debian's hosts file gives the host's own name 127.0.1.1, where no other host can come in.
   own_name_ = true;
   co_return outside_address();
@@ -95,7 +92,7 @@ void NodeServices::face(const asio::ip::address& endpoint) {
 // Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
 // the static backend.
 asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler handler) {
-  auto address = co_await resolve(plan_.host);
+  auto address = co_await find_endpoint();
   if (!address) co_return address.error();
   face(*address);
   if (plan_.node_rank != 0) {
@@ -115,7 +112,7 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
 }
 
 asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler handler) {
-  auto address = co_await resolve(plan_.host);
+  auto address = co_await find_endpoint();
   if (!address) co_return address.error();
   face(*address);
   if (plan_.is_host.value_or(is_local_address(*address))) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/core/config.h"
 #include "agent/network/port_demultiplexer.h"
@@ -55,7 +56,7 @@ class NodeServices {
   void serve_store();
 
  private:
-  asio::awaitable<Result<asio::ip::address>> resolve(const std::string& host);
+  asio::awaitable<Result<asio::ip::address>> find_endpoint();
   void face(const asio::ip::address& endpoint);
   asio::awaitable<Result<void>> open_c10d(rendezvous::Session::MessageHandler handler);
   asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler handler);
@@ -66,8 +67,9 @@ class NodeServices {
 
   asio::io_context& loop_;
   RendezvousPlan plan_;
-  std::string store_host_ = "127.0.0.1";  // where this node's store listens and is reached
+  std::string store_host_;  // numeric; where this node's store listens and is reached
   std::string interface_;
+  std::vector<std::string> endpoint_addresses_;  // numeric; the endpoint's name was looked up once
   // The endpoint is this host's own name, which its hosts file maps to loopback.
   bool own_name_ = false;
   std::optional<StoreAddress> fixed_store_;  // static: this node's store has the endpoint's port

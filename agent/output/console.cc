@@ -29,8 +29,11 @@ bool is_same(int one, int other) {
 
 }  // namespace
 
-Console::Console(asio::io_context& loop, int fd)
-    : writer_(loop, fd), is_terminal_(::isatty(fd) != 0), patience_(loop) {}
+Console::Console(asio::io_context& loop, int fd, std::string called)
+    : called_(std::move(called)),
+      writer_(loop, fd),
+      is_terminal_(::isatty(fd) != 0),
+      patience_(loop) {}
 
 void Console::write(std::string text) {
   if (text.empty()) return;
@@ -58,10 +61,14 @@ void Console::begin_last_words() {
   if (!last_words_bytes_) last_words_bytes_ = 0;
 }
 
+std::string Console::dropped_line(std::size_t bytes) const {
+  return fmt::format("{}: {} bytes of output are dropped here: nobody read them\n", called_, bytes);
+}
+
 void Console::tell_dropped() {
   if (dropped_bytes_ == 0) return;
-  push(fmt::format("{}ddprun: {} bytes of output are dropped here: nobody read them\n",
-                   at_line_start_ ? "" : "\n", std::exchange(dropped_bytes_, 0)));
+  if (!at_line_start_) push("\n");
+  push(dropped_line(std::exchange(dropped_bytes_, 0)));
 }
 
 void Console::begin_line() {
@@ -162,19 +169,18 @@ void Console::give_up() {
     queue_.pop_front();
   }
   if (unshown > 0) {
-    queue_.push_front(
-        fmt::format("\nddprun: {} bytes of output are dropped here: nobody read them\n", unshown));
+    queue_.push_front(fmt::format("\n{}", dropped_line(unshown)));
     queued_bytes_ += queue_.front().size();
   }
   grow_pipe(kLastWordsPipeBytes);
   write_all_now();
 }
 
-Consoles::Consoles(asio::io_context& loop, int out_fd, int err_fd)
+Consoles::Consoles(asio::io_context& loop, int out_fd, int err_fd, const std::string& called)
     : loop_(loop),
       share_an_order_(is_same(out_fd, err_fd) && !is_character_device(out_fd)),
-      out_(loop, out_fd),
-      err_(is_same(out_fd, err_fd) ? nullptr : std::make_unique<Console>(loop, err_fd)) {}
+      out_(loop, out_fd, called),
+      err_(is_same(out_fd, err_fd) ? nullptr : std::make_unique<Console>(loop, err_fd, called)) {}
 
 Consoles::~Consoles() {
   if (has_log_) log::set_writer(nullptr);

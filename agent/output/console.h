@@ -33,8 +33,9 @@ inline constexpr std::size_t kLastWordsPipeBytes = std::size_t{1} << 20;
 
 class Console {
  public:
-  // Writes to what `fd` is open on; `fd` is not owned.
-  Console(asio::io_context& loop, int fd);
+  // Writes to what `fd` is open on; `fd` is not owned. `called`: the name that a line of its own
+  // begins with.
+  Console(asio::io_context& loop, int fd, std::string called = "ddprun");
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
   Console(Console&&) = delete;
@@ -76,10 +77,12 @@ class Console {
   void write_some();
   Progress write_chunk();
   bool write_all_now();
+  std::string dropped_line(std::size_t bytes) const;
   void tell_dropped();
   void grow_pipe(std::size_t most_bytes) const;
   void give_up();
 
+  const std::string called_;
   NonblockingWriter writer_;
   bool is_terminal_;
   bool waiting_ = false;
@@ -100,7 +103,7 @@ class Console {
 // (2>&1), so that neither cuts into a line of the other.
 class Consoles {
  public:
-  Consoles(asio::io_context& loop, int out_fd, int err_fd);
+  Consoles(asio::io_context& loop, int out_fd, int err_fd, const std::string& called = "ddprun");
   Consoles(const Consoles&) = delete;
   Consoles& operator=(const Consoles&) = delete;
   ~Consoles();

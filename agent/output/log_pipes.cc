@@ -1,6 +1,7 @@
 #include "agent/output/log_pipes.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,6 +73,7 @@ LogPipes::ReadResult LogPipes::read_some(Pipe& pipe) {
   const ssize_t got = ::read(pipe.reader.native_handle(), buffer_->data(), buffer_->size());
   if (got < 0) return errno == EINTR ? ReadResult::kMore : ReadResult::kNothingNow;
   pipe.ended = got == 0;
+  pipe.bytes_read += static_cast<std::uint64_t>(got);
   if (pipe.ended) {
     pipe.sink->finish(now());
   } else {
@@ -81,9 +83,13 @@ LogPipes::ReadResult LogPipes::read_some(Pipe& pipe) {
   return pipe.ended ? ReadResult::kEnded : ReadResult::kMore;
 }
 
-// To its end, or as far as a stuck process that still holds the write end lets us.
+// To its end, or to the end of what the pipe holds now. Nobody should write any more; but a process
+// that SIGKILL does not end may, as fast as we read.
 void LogPipes::read_rest(Pipe& pipe) {
-  while (!pipe.ended && read_some(pipe) == ReadResult::kMore) {
+  int held = 0;
+  ::ioctl(pipe.reader.native_handle(), FIONREAD, &held);
+  const std::uint64_t last = pipe.bytes_read + static_cast<std::uint64_t>(held);
+  while (!pipe.ended && pipe.bytes_read <= last && read_some(pipe) == ReadResult::kMore) {
   }
   if (!std::exchange(pipe.ended, true)) pipe.sink->finish(now());
   pipe.sink->console().release_turn(pipe.sink.get());

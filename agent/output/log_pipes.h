@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -41,6 +42,7 @@ class LogPipes {
     asio::posix::stream_descriptor reader;
     std::unique_ptr<StreamSink> sink;
     bool ended = false;
+    std::uint64_t bytes_read = 0;
   };
   enum class ReadResult { kMore, kNothingNow, kEnded };
 

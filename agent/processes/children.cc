@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -83,14 +83,12 @@ int read_exec_errno(int fd) {
 
 // Whether the process has a handler for `signo` (proc_pid_status(5), SigCgt: a mask in hex).
 bool handles(pid_t pid, int signo) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-  constexpr std::string_view kCaught = "SigCgt:";
-  for (std::string line; std::getline(status, line);) {
-    if (!line.starts_with(kCaught)) continue;
-    const auto mask = std::strtoull(line.c_str() + kCaught.size(), nullptr, 16);
-    return (mask >> static_cast<unsigned>(signo - 1) & 1U) != 0;
-  }
-  return false;
+  constexpr std::string_view kCaught = "\nSigCgt:";
+  const std::string status = read_proc_file(pid, "status");
+  const auto line = status.find(kCaught);
+  if (line == std::string::npos) return false;
+  const auto mask = std::strtoull(status.c_str() + line + kCaught.size(), nullptr, 16);
+  return (mask >> static_cast<unsigned>(signo - 1) & 1U) != 0;
 }
 
 bool is_shell(pid_t pid) {
@@ -245,13 +243,24 @@ std::vector<WorkerExit> Children::reap() {
       collect(pid, exits);
     }
   }
-  if (!all) return exits;  // it would be found again and again below; orphans can wait for it
+  if (!all) {
+    // waitid() would find the shell that is still needed again and again.
+    reap_orphans();
+    return exits;
+  }
   siginfo_t dead{};
   while (::waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) == 0 && dead.si_pid != 0) {
     collect(dead.si_pid, exits);
     dead = {};
   }
   return exits;
+}
+
+// Children that are no workers were handed to us as subreaper; nobody asks for their status.
+void Children::reap_orphans() const {
+  for (const pid_t child : own_children()) {
+    if (!workers_.contains(child)) ::waitpid(child, nullptr, WNOHANG);
+  }
 }
 
 // First come, first named: the report's root cause is the worker that died first, also where two

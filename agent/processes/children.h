@@ -87,6 +87,7 @@ class Children {
   void watch(pid_t pid, Worker& worker) const;
   std::vector<pid_t> dead_workers() const;
   bool is_still_needed(pid_t dead) const;
+  void reap_orphans() const;
   void collect(pid_t pid, std::vector<WorkerExit>& exits);
 
   std::vector<int> keep_ignored_;

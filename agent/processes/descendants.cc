@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <fstream>
 #include <memory>
 #include <set>
+#include <sstream>
 
 #include "agent/processes/process.h"
 
@@ -36,7 +36,7 @@ std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   const std::string tasks = "/proc/" + std::to_string(parent) + "/task/";
   for (const std::string& thread : entries(tasks)) {
-    std::ifstream list(tasks + thread + "/children");
+    std::istringstream list(read_proc_file(parent, "task/" + thread + "/children"));
     for (pid_t child = 0; list >> child;) children.push_back(child);
   }
   return children;

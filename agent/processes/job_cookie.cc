@@ -5,11 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <fstream>
 
 #include "agent/processes/process.h"
 
@@ -76,10 +76,13 @@ bool launcher_is_gone(const JobCookie& cookie) {
 }
 
 std::optional<JobCookie> cookie_of_process(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/environ", pid), std::ios::binary);
+  const std::string variables = read_proc_file(pid, "environ");
   const std::string prefix = std::string(kCookieVariable) + "=";
-  for (std::string entry; std::getline(file, entry, '\0');) {
+  std::string_view rest = variables;
+  while (!rest.empty()) {
+    const std::string_view entry = rest.substr(0, rest.find('\0'));
     if (entry.starts_with(prefix)) return parse_job_cookie(entry.substr(prefix.size()));
+    rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
   }
   return std::nullopt;
 }

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "agent/processes/containment.h"
 #include "agent/processes/job_cgroup.h"
@@ -30,6 +31,17 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+// init, a manager of a user's services, or the first process of a pid namespace within ours, whose
+// number there is 1 (proc_pid_status(5), NSpid).
+bool is_reaper(pid_t pid) {
+  if (pid == kInit || process_name(pid) == "systemd") return true;
+  const std::string status = read_proc_file(pid, "status");
+  const auto line = status.find("\nNSpid:");
+  if (line == std::string::npos) return false;
+  const std::string numbers = status.substr(line + 1, status.find('\n', line + 1) - line - 1);
+  return numbers.ends_with("\t1");
+}
+
 std::map<pid_t, Process> all_processes() {
   std::map<pid_t, Process> processes;
   for (const std::string& name : names_in("/proc")) {
@@ -38,7 +50,14 @@ std::map<pid_t, Process> all_processes() {
     const auto stat = read_process_stat(pid);
     const auto cookie = cookie_of_process(pid);
     processes[pid] = {stat ? stat->parent : 0,
-                      cookie ? std::optional(cookie->text()) : std::nullopt};
+                      cookie ? std::optional(cookie->text()) : std::nullopt,
+                      stat ? stat->session : 0};
+  }
+  // Asked of the few that matter only: a host may have very many processes.
+  for (const auto& [pid, process] : processes) {
+    const auto parent = processes.find(process.parent);
+    if (process.cookie && parent != processes.end())
+      parent->second.is_reaper = is_reaper(parent->first);
   }
   return processes;
 }
@@ -77,6 +96,15 @@ void end_cgroups() {
   if (!folder.empty()) for_each_gone(folder, kCgroupPrefix, end_job_cgroup);
 }
 
+// Whether `parent` took in the orphan (orphans_of()); `is_above_us`: it is an ancestor of ours.
+bool took_in(const Process& parent, const std::pair<pid_t, const Process&>& orphan,
+             bool is_above_us) {
+  const auto& [pid, process] = orphan;
+  if (parent.is_reaper) return true;
+  const bool is_inherited = process.session != pid && process.session != parent.session;
+  return is_inherited || (is_above_us && process.session != parent.session);
+}
+
 }  // namespace
 
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
@@ -87,16 +115,32 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
   for (pid_t pid = self; known(pid) && ours.insert(pid).second; pid = processes.at(pid).parent) {
     if (processes.at(pid).cookie) innocent.insert(*processes.at(pid).cookie);
   }
-  std::vector<pid_t> orphans;
-  for (const auto& [pid, process] : processes) {
-    if (!process.cookie || !gone.contains(*process.cookie) || innocent.contains(*process.cookie))
-      continue;
-    pid_t top = pid;
+  // The highest process of the same job above `pid`.
+  const auto top_of = [&](pid_t pid) {
+    const auto& cookie = processes.at(pid).cookie;
     std::size_t steps = 0;  // a list read while processes move may even hold a circle
-    while (known(processes.at(top).parent) && steps++ < processes.size() &&
-           processes.at(processes.at(top).parent).cookie == process.cookie)
-      top = processes.at(top).parent;
-    if (processes.at(top).parent == kInit && !ours.contains(pid)) orphans.push_back(pid);
+    while (known(processes.at(pid).parent) && steps++ < processes.size() &&
+           processes.at(processes.at(pid).parent).cookie == cookie)
+      pid = processes.at(pid).parent;
+    return pid;
+  };
+  std::map<pid_t, pid_t> tops;
+  std::set<std::pair<pid_t, std::string>> takers;  // who took in an orphan of which job
+  for (const auto& [pid, process] : processes) {
+    if (!process.cookie || !gone.contains(*process.cookie) || innocent.contains(*process.cookie) ||
+        ours.contains(pid))
+      continue;
+    const pid_t top = top_of(pid);
+    tops[pid] = top;
+    const pid_t parent = processes.at(top).parent;
+    if (known(parent) &&
+        took_in(processes.at(parent), {top, processes.at(top)}, ours.contains(parent)))
+      takers.insert({parent, *process.cookie});
+  }
+  std::vector<pid_t> orphans;
+  for (const auto& [pid, top] : tops) {
+    if (takers.contains({processes.at(top).parent, *processes.at(pid).cookie}))
+      orphans.push_back(pid);
   }
   return orphans;
 }

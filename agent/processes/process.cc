@@ -1,11 +1,12 @@
 #include "agent/processes/process.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <iterator>
+#include <array>
+#include <cerrno>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -14,26 +15,38 @@ namespace ddprun::agent {
 namespace {
 
 std::string first_line_of(pid_t pid, std::string_view name) {
-  std::ifstream file(fmt::format("/proc/{}/{}", pid, name));
-  std::string line;
-  std::getline(file, line);
-  return line;
+  const std::string text = read_proc_file(pid, name);
+  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
 
+std::string read_proc_file(pid_t pid, std::string_view name) {
+  const std::string path = fmt::format("/proc/{}/{}", pid, name);
+  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 4096> part{};
+  while (file.get() >= 0) {
+    const ssize_t got = ::read(file.get(), part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return {};  // ESRCH: it has just ended
+    if (got == 0) break;
+    text.append(part.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
 std::optional<ProcessStat> read_process_stat(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = read_proc_file(pid, "stat");
   const auto name_end = text.rfind(')');  // the name in field 2 may hold anything, also ')'
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
   ProcessStat stat;
-  if (!(fields >> stat.state >> stat.parent)) return std::nullopt;
-  constexpr int kAfterParent = 5;
+  std::string skipped;  // field 5, the process group
+  if (!(fields >> stat.state >> stat.parent >> skipped >> stat.session)) return std::nullopt;
+  constexpr int kAfterSession = 7;
   constexpr int kStartTime = 22;
-  std::string skipped;
-  for (int number = kAfterParent; number < kStartTime; ++number) fields >> skipped;
+  for (int number = kAfterSession; number < kStartTime; ++number) fields >> skipped;
   if (!(fields >> stat.started)) return std::nullopt;
   return stat;
 }

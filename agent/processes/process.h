@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "proto/file_handle.h"
 
@@ -16,10 +17,15 @@ namespace ddprun::agent {
 struct ProcessStat {
   char state = '?';  // 'Z': dead and not yet reaped
   pid_t parent = 0;
+  pid_t session = 0;
   std::uint64_t started = 0;  // clock ticks after boot
 
   bool is_dead() const { return state == 'Z' || state == 'X'; }
 };
+
+// The content of /proc/<pid>/<name>. Empty where the process is gone, also where it goes while its
+// file is read, and where it is not ours to read. No stream is used: one throws when a read fails.
+std::string read_proc_file(pid_t pid, std::string_view name);
 
 // Nothing where the process is gone or not ours to read.
 std::optional<ProcessStat> read_process_stat(pid_t pid);

@@ -16,6 +16,9 @@ namespace {
 
 using SystemClock = std::chrono::system_clock;
 
+// Of the stderr of a worker, in a record of ours.
+constexpr std::size_t kQuotedRecordBytes = 3000;
+
 // Nothing where the file is absent, longer than any record, or no regular file.
 std::optional<std::string> read_record(const std::string& path) {
   struct stat facts {};
@@ -39,8 +42,17 @@ void leave_record(const std::string& path, const std::string& text) {
     log::error(written.error().message());
 }
 
+// What a cluster shows of a worker that recorded nothing: the reason and its last words. Kubernetes
+// cuts a termination message at 4096 bytes, so of many or long lines the last ones are kept.
 ErrorRecord record_for(const ReportedWorker& worker) {
-  return {.message = reason_of(worker), .unix_seconds = SystemClock::to_time_t(worker.when)};
+  std::string last_words;
+  for (auto line = worker.stderr_end.rbegin(); line != worker.stderr_end.rend(); ++line) {
+    if (last_words.size() + line->size() > kQuotedRecordBytes) break;
+    last_words = *line + "\n" + last_words;
+  }
+  std::string message = reason_on_record(worker);
+  if (!last_words.empty()) message += "\nLast lines of its stderr:\n" + last_words;
+  return {.message = std::move(message), .unix_seconds = SystemClock::to_time_t(worker.when)};
 }
 
 }  // namespace
@@ -99,21 +111,30 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
 void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code) const {
   const auto cause = root_cause(facts);
   if (cause) {
-    const ReportedWorker& worker = facts.workers[*cause];
-    const std::string path =
-        config_.log_dir.empty() ? std::string()  // a temporary folder is not kept for our own words
-                                : files_.error_file(facts.attempt, worker.worker.exit.local_rank);
-    // What the worker wrote stays, also where it is no record.
-    if (worker.error_file.empty() && !path.empty())
-      leave_record(path, write_error_record(record_for(worker)));
-    if (!config_.error_file.empty()) {
-      const auto recorded = worker.record ? read_record(worker.error_file) : std::nullopt;
-      const std::string text = recorded.value_or(write_error_record(record_for(worker)));
-      leave_record(config_.error_file, with_error_code(text, worker.worker.exit.exit_code));
-    }
+    leave_records(facts, facts.workers[*cause]);
+  } else if (!ending.succeeded && !config_.error_file.empty()) {
+    // No worker of this node is to blame: the launcher's own failure, or that of another node.
+    const ErrorRecord record{.message = ending_text(ending),
+                             .unix_seconds = SystemClock::to_time_t(SystemClock::now())};
+    leave_record(config_.error_file, write_error_record(record));
   }
   if (!config_.error_report.empty())
     leave_record(config_.error_report, error_report_json(facts, ending, exit_code));
+}
+
+// The error file of a worker that wrote none, and the launcher's own, which tells of that worker.
+void Autopsy::leave_records(const ReportFacts& facts, const ReportedWorker& worker) const {
+  const int exit_code = worker.worker.exit.exit_code;
+  const std::string path = config_.log_dir.empty()
+                               ? std::string()  // a temporary folder is not kept for our own words
+                               : files_.error_file(facts.attempt, worker.worker.exit.local_rank);
+  // What the worker wrote stays, also where it is no record.
+  if (worker.error_file.empty() && !path.empty())
+    leave_record(path, write_error_record(record_for(worker)));
+  if (config_.error_file.empty()) return;
+  const auto recorded = worker.record ? read_record(worker.error_file) : std::nullopt;
+  const std::string text = recorded.value_or(write_error_record(record_for(worker)));
+  leave_record(config_.error_file, with_error_code(text, exit_code));
 }
 
 }  // namespace ddprun::agent

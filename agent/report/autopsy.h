@@ -35,6 +35,8 @@ class Autopsy {
   void file(const ReportFacts& facts, const Ending& ending, int exit_code) const;
 
  private:
+  void leave_records(const ReportFacts& facts, const ReportedWorker& worker) const;
+
   const AgentConfig& config_;
   const WorkerFiles& files_;
   KillExplainer kills_;

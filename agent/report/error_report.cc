@@ -29,7 +29,7 @@ Json worker_json(const ReportFacts& facts, const ReportedWorker& worker) {
                {"rank", worker.rank},
                {"local_rank", exit.local_rank},
                {"role", facts.role},
-               {"pid", exit.pid},
+               {"pid", exit.start_error.empty() ? Json(exit.pid) : Json()},
                {"exit_code", exit.exit_code},
                {"time", utc(worker.when)},
                {"run_time_s", ran.count()},

@@ -15,7 +15,7 @@ const char* plural(Count count) {
 std::string Notices::line(const std::string& text) {
   if (quiet_ || lines_ >= kOwnLines) return {};
   ++lines_;
-  return "ddprun: " + text + "\n";
+  return called_ + ": " + text + "\n";
 }
 
 std::string Notices::started(const rendezvous::Round& round, const std::string& log_folder) {
@@ -39,7 +39,7 @@ std::string Notices::waiting(const std::string& where, std::chrono::seconds wait
                              std::chrono::seconds limit) {
   if (!shows_waiting()) return {};
   waiting_ = true;
-  return fmt::format("\rddprun: waiting for the other nodes at {} ({} s of {} s)", where,
+  return fmt::format("\r{}: waiting for the other nodes at {} ({} s of {} s)", called_, where,
                      waited.count(), limit.count());
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "agent/core/config.h"
 #include "rendezvous/rendezvous.h"
@@ -17,7 +18,9 @@ inline constexpr int kOwnLines = 5;
 
 class Notices {
  public:
-  Notices(bool quiet, bool terminal) : quiet_(quiet), terminal_(terminal) {}
+  // `called` is the name that the lines begin with.
+  Notices(std::string called, bool quiet, bool terminal)
+      : called_(std::move(called)), quiet_(quiet), terminal_(terminal) {}
 
   // What to write on stderr, newline included; empty: nothing.
   std::string started(const rendezvous::Round& round, const std::string& log_folder);
@@ -33,6 +36,7 @@ class Notices {
  private:
   std::string line(const std::string& text);
 
+  std::string called_;
   bool quiet_;
   bool terminal_;
   bool waiting_ = false;

@@ -26,6 +26,10 @@ constexpr std::size_t kListedFailures = 4;
 // death only beyond this.
 constexpr std::chrono::milliseconds kClearlyBefore{10};
 
+// torchrun's words for a worker that recorded nothing.
+constexpr const char* kNoTraceback =
+    "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+
 // A line, and how readily it is left out when the screen is too small: 0 never, the highest first.
 struct Line {
   std::string text;
@@ -48,6 +52,7 @@ SystemTime failed_at(const ReportedWorker& worker) {
 }
 
 std::string exit_text(const WorkerExit& exit) {
+  if (!exit.start_error.empty()) return fmt::format("{} (never started)", exit.exit_code);
   if (exit.exit_code < 0)
     return fmt::format("{} (pid: {}) ({})", exit.exit_code, exit.pid, signal_name(-exit.exit_code));
   return fmt::format("{} (pid: {})", exit.exit_code, exit.pid);
@@ -233,7 +238,15 @@ std::string reason_of(const ReportedWorker& worker) {
                        signal_name(-exit.exit_code), exit.pid, worker.evidence.empty() ? "" : ": ",
                        worker.evidence);
   }
-  return "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+  return kNoTraceback;
+}
+
+std::string reason_on_record(const ReportedWorker& worker) {
+  std::string reason = reason_of(worker);
+  if (reason != kNoTraceback) return reason;
+  const WorkerExit& exit = worker.worker.exit;
+  return fmt::format("rank {} (local rank {}, pid {}) exited with code {}", worker.rank,
+                     exit.local_rank, exit.pid, exit.exit_code);
 }
 
 std::string failure_report(const ReportFacts& facts) {
@@ -265,13 +278,11 @@ std::string failure_report(const ReportFacts& facts) {
   return text;
 }
 
-std::string ending_line(const Ending& ending) {
+std::string ending_text(const Ending& ending) {
   if (ending.signal != 0)
-    return fmt::format("ddprun: received {}; the workers were stopped\n",
-                       signal_name(ending.signal));
-  if (ending.session_error) return fmt::format("ddprun: {}\n", ending.session_error->message());
-  if (ending.cause) return fmt::format("ddprun: the job failed: {}\n", ending.cause->message);
-  return {};
+    return fmt::format("received {}; the workers were stopped", signal_name(ending.signal));
+  if (ending.session_error) return ending.session_error->message();
+  return "the job failed" + (ending.cause ? ": " + ending.cause->message : std::string());
 }
 
 }  // namespace ddprun::agent

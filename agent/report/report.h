@@ -53,11 +53,14 @@ std::optional<std::size_t> root_cause(const ReportFacts& facts);
 // What is known of how a worker failed: its record, its signal, or where to read on.
 std::string reason_of(const ReportedWorker& worker);
 
+// The same for a record that others show without a report around it: never only "see elsewhere".
+std::string reason_on_record(const ReportedWorker& worker);
+
 // The report of a node whose own worker failed; ends in a newline. Empty when none did.
 std::string failure_report(const ReportFacts& facts);
 
-// One line for an ending whose cause is not a worker of this node.
-std::string ending_line(const Ending& ending);
+// One clause for an ending whose cause is not a worker of this node.
+std::string ending_text(const Ending& ending);
 
 // The same facts as JSON (--error-report; docs/torchrun.md lists the fields); also for a job that
 // ended well.

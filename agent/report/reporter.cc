@@ -21,7 +21,7 @@ Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string h
     : sources_(sources),
       hostname_(std::move(hostname)),
       autopsy_(sources.config, sources.files),
-      notices_(sources.config.quiet, ::isatty(STDERR_FILENO) == 1),
+      notices_(sources.config.called, sources.config.quiet, ::isatty(STDERR_FILENO) == 1),
       waiting_timer_(loop) {}
 
 void Reporter::joining() {
@@ -89,7 +89,7 @@ void Reporter::job_ended(int exit_code) {
   // The report tells of this node's workers. A cause that is none of them gets its own line.
   const bool told = !report.empty() && ending.signal == 0 && !ending.session_error &&
                     (!ending.cause || sources_.lifecycle.is_own_rank(ending.cause->rank));
-  if (!told) say(ending_line(ending));
+  if (!told) say(fmt::format("{}: {}\n", sources_.config.called, ending_text(ending)));
 }
 
 void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {

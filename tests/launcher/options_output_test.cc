@@ -183,7 +183,7 @@ TEST(OptionsProgram, Case14LegacyModeHandsTheLocalRankOn) {
 }
 
 TEST(OptionsProgram, Case14TheNameDdprunLaunchIsLegacyMode) {
-  const FakeHost launch{.called_as_launch = true};
+  const FakeHost launch{.called = "ddprun-launch"};
   const Options options = good({"E"}, {}, launch);
   EXPECT_TRUE(options.local_rank_argument);
   ASSERT_EQ(options.warnings.size(), 1U);

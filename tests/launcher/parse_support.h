@@ -14,7 +14,7 @@ using Variables = std::map<std::string, std::string>;
 struct FakeHost {
   int cpus = 8;
   int gpus = 0;
-  bool called_as_launch = false;
+  std::string called = "ddprun";
 };
 
 inline EnvLookup environment(Variables variables) {
@@ -28,7 +28,7 @@ inline EnvLookup environment(Variables variables) {
 inline Parsed parse_line(const std::vector<std::string>& args, const Variables& variables = {},
                          FakeHost host = {}) {
   const HostFacts facts{[host] { return host.cpus; }, [host] { return host.gpus; },
-                        [] { return std::string("a-fresh-id"); }, host.called_as_launch};
+                        [] { return std::string("a-fresh-id"); }, host.called};
   return parse(args, environment(variables), facts);
 }
 
@@ -47,7 +47,7 @@ inline std::string bad(const std::vector<std::string>& args, const Variables& va
                        FakeHost host = {}) {
   const Parsed parsed = parse_line(args, variables, host);
   const auto* error = std::get_if<UsageError>(&parsed);
-  return error == nullptr ? "accepted" : std::to_string(error->exit_code) + " " + error->message;
+  return error == nullptr ? "accepted" : std::to_string(error->exit_code) + " ddprun: " + error->message;
 }
 
 }  // namespace ddprun::launcher

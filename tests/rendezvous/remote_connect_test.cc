@@ -60,15 +60,26 @@ TEST_F(RemoteTest, GivesUpOnAPeerThatNeverAnswers) {
   EXPECT_FALSE(mute.empty());
 }
 
-TEST_F(RemoteTest, GivesUpOnANameThatNobodyKnows) {
+TEST_F(RemoteTest, TriesTheAddressesOfTheHostInTurn) {
+  HostSide side(loop, 1);
+  RemoteOptions options = to(side.port());
+  options.host = "a-name";
+  options.addresses = {"127.0.0.2", "127.0.0.1"};
+  TestNode node;
+  join(node, options, make_node("a"));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<RoundPublished>(); })) << node.error();
+}
+
+TEST_F(RemoteTest, NamesTheHostThatDoesNotAnswerAsTheUserDid) {
   RemoteOptions options = to(1);
-  options.host = "no-such-host.invalid";
+  options.host = "a-name";
+  options.addresses = {"127.0.0.1"};
   options.read_timeout = milliseconds(300);
   TestNode node;
   open_session(node, options);
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kTimedOut));
-  EXPECT_NE(node.error().find("no-such-host.invalid:1"), std::string::npos) << node.error();
+  EXPECT_NE(node.error().find("a-name:1"), std::string::npos) << node.error();
 }
 
 TEST_F(RemoteTest, IsDestroyedQuicklyInEveryState) {
