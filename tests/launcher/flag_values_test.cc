@@ -175,7 +175,7 @@ TEST(ParseRendezvousConf, ReadsTruthValuesOfIsHost) {
   for (const auto* no : {"0", "False", "f", "no", "n"}) {
     EXPECT_EQ(parse_rendezvous_conf(std::string("is_host=") + no)->is_host, false) << no;
   }
-  EXPECT_FALSE(parse_rendezvous_conf("is_host=maybe"));
+  EXPECT_EQ(parse_rendezvous_conf("is_host=maybe")->bad_values.size(), 1U);
 }
 
 TEST(ParseRendezvousConf, KeepsUnknownKeysForAWarning) {
@@ -183,22 +183,29 @@ TEST(ParseRendezvousConf, KeepsUnknownKeysForAWarning) {
   EXPECT_EQ(conf.unknown_keys, (std::vector<std::string>{"jion_timeout", "etcd_prefix"}));
 }
 
-TEST(ParseRendezvousConf, RefusesMalformedPairsAndTimes) {
-  for (const auto* text :
-       {"foo", "=1", "a=", "join_timeout=1,", ",", "join_timeout=0", "join_timeout=-1",
-        "join_timeout=x", "join_timeout=1.5", "timeout=0", "keep_alive_max_attempt=0",
-        "close_timeout=-1", "heartbeat_timeout=x", "keep_alive_interval=0", "store_type=disk",
-        "cas_backoff_max_seconds=-1"}) {
+TEST(ParseRendezvousConf, RefusesMalformedPairs) {
+  for (const auto* text : {"foo", "=1", "a=", "join_timeout=1,", ","}) {
     const auto conf = parse_rendezvous_conf(text);
     ASSERT_FALSE(conf) << text;
     EXPECT_EQ(conf.error().code(), ErrorCode::kInvalidArgument) << text;
   }
-  EXPECT_EQ(parse_rendezvous_conf("join_timeout=x").error().message(),
-            "expected join_timeout to be a whole number above 0");
 }
 
-TEST(ParseRendezvousConf, RefusesTheFileStoreByName) {
-  EXPECT_EQ(parse_rendezvous_conf("store_type=file").error(),
+TEST(ParseRendezvousConf, KeepsValuesThatDoNotFitForWhoKnowsTheBackend) {
+  for (const auto* text :
+       {"join_timeout=0", "join_timeout=-1", "join_timeout=x", "join_timeout=1.5", "timeout=0",
+        "keep_alive_max_attempt=0", "close_timeout=-1", "heartbeat_timeout=x",
+        "keep_alive_interval=0", "store_type=disk", "cas_backoff_max_seconds=-1"}) {
+    const RendezvousConf conf = *parse_rendezvous_conf(text);
+    ASSERT_EQ(conf.bad_values.size(), 1U) << text;
+    EXPECT_TRUE(std::string_view(text).starts_with(conf.bad_values[0].key + "="));
+    EXPECT_EQ(conf.bad_values[0].error.code(), ErrorCode::kInvalidArgument) << text;
+    EXPECT_TRUE(conf.known_keys.empty()) << text;
+    EXPECT_EQ(conf.join_timeout.count(), 600) << "the default stays";
+  }
+  EXPECT_EQ(parse_rendezvous_conf("join_timeout=x")->bad_values[0].error.message(),
+            "expected join_timeout to be a whole number above 0");
+  EXPECT_EQ(parse_rendezvous_conf("store_type=file")->bad_values[0].error,
             Error(ErrorCode::kRejected, "store_type=file is not built yet"));
 }
 

@@ -21,7 +21,8 @@ GivenFlags read(const Words& args, const Variables& variables = {}) {
 std::string refusal(const Words& args, const Variables& variables = {}) {
   const auto result = read_flags(args, environment(variables));
   const auto* error = std::get_if<UsageError>(&result);
-  return error == nullptr ? "accepted" : std::to_string(error->exit_code) + " ddprun: " + error->message;
+  return error == nullptr ? "accepted"
+                          : std::to_string(error->exit_code) + " ddprun: " + error->message;
 }
 
 TEST(GivenFlags, TakeBothSpellingsOfEveryFlag) {

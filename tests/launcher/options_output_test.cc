@@ -46,6 +46,7 @@ TEST(OptionsOutput, TakesThePrefixFromTheNearestSource) {
 TEST(OptionsOutput, RefusesLogPlugins) {
   const std::string line = bad({"--logs-specs=mine", "E"});
   EXPECT_TRUE(line.starts_with("1 ddprun: --logs-specs=mine: plugins are Python")) << line;
+  EXPECT_EQ(good({"--logs-specs=default", "E"}).warnings, std::vector<std::string>{});
 }
 
 TEST(OptionsOutput, KnowsTwoEventHandlers) {

@@ -90,7 +90,7 @@ TEST(Options, MoreBadValuesExitWith1) {
   EXPECT_EQ(bad({"--run-path", "-m", "E"}), "1 ddprun: --run-path: expected no --module beside it");
   EXPECT_EQ(bad({"--redirects=", "E"}).substr(0, 23), "1 ddprun: --redirects=:");
   EXPECT_EQ(
-      bad({"--rdzv-conf=join_timeout=0", "E"}),
+      bad({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--rdzv-conf=join_timeout=0", "E"}),
       "1 ddprun: --rdzv-conf=join_timeout=0: expected join_timeout to be a whole number above 0");
 }
 
@@ -117,13 +117,29 @@ TEST(Options, WarnOfConfKeysThatTheBackendDoesNotNeed) {
   EXPECT_EQ(good({"--rdzv-conf=timeout=3", "E"}).warnings, Words{});
 }
 
+// torchrun runs in each of these: its backend never looks at the value. The first is how PyTorch's
+// own tests and lists in YAML pass it, with literal quotes.
+TEST(Options, WarnOfBadConfValuesThatTheBackendDoesNotRead) {
+  const Words c10d = {"--rdzv-backend=c10d", "--rdzv-endpoint=n1"};
+  const std::string quoted = "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'";
+  EXPECT_EQ(
+      good({c10d[0], c10d[1], quoted, "E"}).warnings,
+      (Words{quoted + ": expected timeout to be a whole number above 0; the c10d backend does "
+                      "not read it",
+             quoted + ": the key 'join_timeout is not known and has no effect"}));
+  EXPECT_EQ(good({c10d[0], c10d[1], "--rdzv-conf=timeout=0", "E"}).warnings.size(), 1U);
+  EXPECT_EQ(good({"--rdzv-conf=join_timeout=x,store_type=file", "E"}).warnings.size(), 2U);
+  EXPECT_EQ(bad({"--rdzv-conf=timeout=0", "E"}),
+            "1 ddprun: --rdzv-conf=timeout=0: expected timeout to be a whole number above 0");
+}
+
 TEST(Options, RefuseWhatIsNotBuiltYet) {
   EXPECT_EQ(bad({"--nnodes=1:2", "E"}),
             "2 ddprun: --nnodes=1:2: elastic node counts are not built yet");
   EXPECT_EQ(bad({"--rdzv-backend=etcd", "E"}),
             "2 ddprun: --rdzv-backend=etcd: not built yet; expected static or c10d");
   EXPECT_EQ(bad({"--rdzv-backend=etcd-v2", "E"}).substr(0, 2), "2 ");
-  EXPECT_EQ(bad({"--rdzv-conf=store_type=file", "E"}),
+  EXPECT_EQ(bad({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--rdzv-conf=store_type=file", "E"}),
             "2 ddprun: --rdzv-conf=store_type=file: store_type=file is not built yet");
 }
 

@@ -11,9 +11,11 @@
 #include <chrono>
 #include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "agent/processes/children.h"
+#include "agent/processes/process.h"
 #include "tests/agent/processes/shell_workers.h"
 
 namespace ddprun::agent {
@@ -57,6 +59,37 @@ TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
   EXPECT_EQ(output.line(), "saved");
   EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGTERM);
   ::unlink(gate.c_str());
+}
+
+TEST_F(DescendantsTest, OrphansAreReapedAlsoWhileAShellIsWaitedFor) {
+  Children children({});
+  Output output;
+  // The shell dies of the request to end; what it runs in its group goes on until its fifo is
+  // opened, and the orphan, in a session of its own, dies at once.
+  SpawnSpec spec = shell(
+      0, "(setsid sh -c 'echo orphan' &); echo ready; sh -c \"trap '' TERM; sleep 1000\"; exit 5");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line().size() + output.line().size(), std::string("orphanready").size());
+  const pid_t leader = children.pids().front();
+  children.ask_to_end(SIGTERM);
+  // Dead children: the shell, which is still needed, and the orphan.
+  const auto dead_children = [] {
+    std::size_t dead = 0;
+    for (const pid_t pid : own_children()) {
+      const auto stat = read_process_stat(pid);
+      if (stat && stat->is_dead()) ++dead;
+    }
+    return dead;
+  };
+  while (dead_children() < 2) std::this_thread::yield();
+  EXPECT_TRUE(children.reap().empty());
+  EXPECT_EQ(dead_children(), 1U);
+  EXPECT_TRUE(read_process_stat(leader)->is_dead());
+  children.signal_groups(SIGKILL);
+  reap_all(children);
+  end_descendants();
 }
 
 TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {

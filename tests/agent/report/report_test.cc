@@ -206,13 +206,29 @@ TEST(ErrorReport, NamesACauseOnAnotherNode) {
   EXPECT_EQ(json["root_cause"]["exit_code"], 4);
 }
 
-TEST(EndingLine, SaysWhyTheJobEnded) {
-  EXPECT_EQ(ending_line({.signal = SIGTERM}),
-            "ddprun: received SIGTERM; the workers were stopped\n");
-  EXPECT_EQ(ending_line({.session_error = Error(ErrorCode::kTimedOut, "nobody answered")}),
-            "ddprun: nobody answered\n");
-  EXPECT_EQ(ending_line({.cause = rendezvous::Failure{.message = "rank 3 died"}}),
-            "ddprun: the job failed: rank 3 died\n");
+TEST(ReasonOnRecord, IsNeverOnlyAHintToLookElsewhere) {
+  ReportedWorker plain{.worker = {.exit = {.local_rank = 1, .pid = 7, .exit_code = 3}}, .rank = 5};
+  EXPECT_EQ(reason_on_record(plain), "rank 5 (local rank 1, pid 7) exited with code 3");
+  plain.record = ErrorRecord{.message = "its own words"};
+  EXPECT_EQ(reason_on_record(plain), "its own words");
+}
+
+TEST(Report, ShowsNoPidOfAWorkerThatWasNeverStarted) {
+  ReportedWorker never{
+      .worker = {.exit = {.exit_code = 1, .start_error = "make a process: no memory"}}};
+  const std::string text = failure_report(facts({never}));
+  EXPECT_NE(text.find("exitcode  : 1 (never started)\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("pid"), std::string::npos) << text;
+  const auto json = nlohmann::json::parse(error_report_json(facts({never}), {}, 1));
+  EXPECT_TRUE(json["root_cause"]["pid"].is_null());
+}
+
+TEST(EndingText, SaysWhyTheJobEnded) {
+  EXPECT_EQ(ending_text({.signal = SIGTERM}), "received SIGTERM; the workers were stopped");
+  EXPECT_EQ(ending_text({.session_error = Error(ErrorCode::kTimedOut, "nobody answered")}),
+            "nobody answered");
+  EXPECT_EQ(ending_text({.cause = rendezvous::Failure{.message = "rank 3 died"}}),
+            "the job failed: rank 3 died");
 }
 
 }  // namespace

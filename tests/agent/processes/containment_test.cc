@@ -1,0 +1,68 @@
+// What an attempt leaves beside its workers, and its end.
+#include "agent/processes/containment.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+
+#include "agent/processes/descendants.h"
+#include "proto/file_handle.h"
+#include "tests/agent/processes/shell_workers.h"
+
+namespace ddprun::agent {
+namespace {
+
+bool has_segment(const std::string& name) {
+  return FileHandle(::shm_open(name.c_str(), O_RDONLY | O_CLOEXEC, 0)).get() >= 0;
+}
+
+void make_segment(const std::string& name) {
+  const FileHandle made(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_GE(made.get(), 0);
+}
+
+TEST(SharedMemory, OfThisJobAloneIsRemoved) {
+  const std::string cookie = "1-" + std::to_string(::getpid()) + "-2-ours";
+  const std::string other = "1-" + std::to_string(::getpid()) + "-2-theirs";
+  make_segment("/ddprun-" + cookie + "-0-a");
+  make_segment("/ddprun-" + cookie + "-1-b");
+  make_segment("/ddprun-" + other);
+  remove_shared_memory(cookie);
+  EXPECT_FALSE(has_segment("/ddprun-" + cookie + "-0-a"));
+  EXPECT_FALSE(has_segment("/ddprun-" + cookie + "-1-b"));
+  EXPECT_TRUE(has_segment("/ddprun-" + other));
+  remove_shared_memory(other);
+  EXPECT_FALSE(has_segment("/ddprun-" + other));
+}
+
+TEST(SharedMemory, OfNoJobIsNeverRemoved) { EXPECT_DEATH(remove_shared_memory(""), "empty"); }
+
+TEST(Containment, EndsWhatWorkersStartedAndTheirSharedMemory) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const std::string cookie = "1-" + std::to_string(::getpid()) + "-3-job";
+  Containment containment(cookie);
+  Children children({});
+  children.use_cgroup(containment.begin_attempt());
+  Output output;
+  SpawnSpec spec = shell(0, "setsid sh -c \"trap '' TERM; echo ready; sleep 1000\" & exit 0");
+  spec.out = output.writer();
+  ASSERT_TRUE(children.spawn(spec).has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  make_segment("/ddprun-" + cookie);
+  reap_all(children);
+  EXPECT_FALSE(own_children().empty());
+  containment.end_attempt(kSweepLimit);
+  EXPECT_TRUE(own_children().empty());
+  EXPECT_FALSE(has_segment("/ddprun-" + cookie));
+  containment.end_attempt(kSweepLimit);  // nothing is left to be done
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

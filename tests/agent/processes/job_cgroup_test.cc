@@ -1,0 +1,70 @@
+// The cgroup of an attempt, where this host lets us make one.
+#include "agent/processes/job_cgroup.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tests/agent/processes/shell_workers.h"
+
+namespace ddprun::agent {
+namespace {
+
+class JobCgroupTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    cgroup = JobCgroup::make(cookie);
+    if (cgroup.folder() < 0) GTEST_SKIP() << "no cgroup v2 with cgroup.kill that may be written";
+  }
+  void TearDown() override { end_job_cgroup(cookie); }
+  bool is_there() const {
+    struct stat facts {};
+    return ::stat(path.c_str(), &facts) == 0;
+  }
+
+  const std::string cookie = "1-" + std::to_string(::getpid()) + "-4-test";
+  const std::string path = own_cgroup_folder() + "/" + kCgroupPrefix + cookie;
+  JobCgroup cgroup;
+};
+
+TEST_F(JobCgroupTest, WorkersAreBornIntoItAndEndByOneWrite) {
+  EXPECT_TRUE(is_there());
+  Children children({});
+  children.use_cgroup(cgroup.folder());
+  Output output;
+  SpawnSpec spec = shell(0, "trap '' TERM; (sleep 1000 & sleep 1000 &); echo ready; sleep 1000");
+  spec.out = output.writer();
+  const auto pid = children.spawn(spec);
+  spec.out.close();
+  ASSERT_TRUE(pid.has_value());
+  EXPECT_EQ(output.line(), "ready");
+  std::ifstream list("/proc/" + std::to_string(*pid) + "/cgroup");
+  const std::string groups(std::istreambuf_iterator<char>(list), {});
+  EXPECT_NE(groups.find(kCgroupPrefix + cookie), std::string::npos) << groups;
+  cgroup.kill();
+  EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGKILL);
+  EXPECT_EQ(output.text(), "") << "every holder of the pipe is gone";
+  cgroup.remove();
+  EXPECT_FALSE(is_there());
+  EXPECT_EQ(cgroup.folder(), -1);
+}
+
+TEST_F(JobCgroupTest, IsEndedByNameFromOutside) {
+  end_job_cgroup(cookie);
+  EXPECT_FALSE(is_there());
+  end_job_cgroup(cookie);  // is gone already
+}
+
+TEST(JobCgroup, NoneDoesNothing) {
+  JobCgroup none;
+  none.kill();
+  none.remove();
+  EXPECT_EQ(none.folder(), -1);
+}
+
+}  // namespace
+}  // namespace ddprun::agent
