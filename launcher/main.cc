@@ -20,6 +20,7 @@
 #include "launcher/numa_sysfs.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
+#include "launcher/resolvers.h"
 #include "proto/log.h"
 
 namespace ddprun::launcher {
@@ -101,6 +102,7 @@ int run(const Options& options, const EnvLookup& env, const Failures& failures) 
 int main(int argc, char** argv) {
   using namespace ddprun::launcher;  // NOLINT(google-build-using-namespace)
   fill_standard_descriptors();
+  use_own_resolvers();
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = process_environment();
   HostFacts host = real_host_facts(env);

@@ -166,6 +166,7 @@ void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store) {
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
   session_ = rendezvous::open_remote_session(loop_,
                                              {.host = plan_.host,
+                                              .addresses = endpoint_addresses_,
                                               .port = plan_.port,
                                               .token = plan_.token,
                                               .rdzv_id = plan_.run_id,
