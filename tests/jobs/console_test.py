@@ -171,7 +171,7 @@ class OwnWords(JobTest):
         code, _, err = self.run_job("--max-restarts=20", self.script(
             "#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 20\n"))
         self.assertEqual(code, 0)
-        self.assertLessEqual(len(err.splitlines()), 5)
+        self.assertLessEqual(len(err.splitlines()), 5, err)
 
     def on_a_terminal(self, *args):
         """The job, with a terminal as its stderr, and the terminal's other end."""

@@ -42,10 +42,17 @@ def state_of(pid):
         return None
 
 
+def each_process_with(variable):
+    """Pids of the live processes but this one that have this NAME=value in their environment, in any order, each as soon as it is
+    seen. Zombies do not count."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    for pid in random.sample(pids, len(pids)):
+        if pid != os.getpid() and variable.encode() in environment_of(pid) and state_of(pid) not in ("Z", None):
+            yield pid
+
+
 def processes_with(variable):
-    """Pids of the live processes but this one that have this NAME=value in their environment. Zombies do not count."""
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if pid != os.getpid() and variable.encode() in environment_of(pid) and state_of(pid) not in ("Z", None)]
+    return sorted(each_process_with(variable))
 
 
 def free_port():

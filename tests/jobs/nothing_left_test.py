@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from machine import TCP_TABLES, listening_inodes, wait_until
+from machine import DEADLINE, TCP_TABLES, environment_of, listening_inodes, wait_until
 from support import SLEEPER, JobTest, main, told, with_variables
 
 STARTS = int(os.environ.get("DDPRUN_TEST_STARTS", "60"))
@@ -94,11 +94,16 @@ class NothingLeft(JobTest):
         script = self.worker(ESCAPING.replace(
             "#!/bin/sh\n", '#!/bin/sh\ntest "$TORCHELASTIC_RESTART_COUNT" = 1 && exec sleep 1000\n'))
         job = self.start("--max-restarts=1", "--shutdown-timeout=0", script)
+
+        def of_the_old_attempt():
+            return [pid for pid in job.processes() if b"TORCHELASTIC_RESTART_COUNT=0" in environment_of(pid)]
+
         self.heard(1)
-        before = set(job.processes()) - {job.pid, job.agent()}
-        os.kill(job.worker(0), signal.SIGKILL)
-        wait_until(lambda: job.worker(0) not in before | {None}, "the new worker")
-        self.assertEqual(before & set(job.processes()), set())
+        self.assertNotEqual(of_the_old_attempt(), [])
+        old = job.worker(0)
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: job.worker(0) not in (old, None), "the new worker")
+        self.assertEqual(of_the_old_attempt(), [])
         self.stop(job)
 
     def test_guardian_and_agent_killed_at_once(self):
@@ -115,8 +120,10 @@ class NothingLeft(JobTest):
                 os.kill(job.pid, signal.SIGKILL)
                 os.kill(agent, signal.SIGKILL)
                 job.process.wait()
-                self.assertEqual(self.start("/bin/true").finish()[0], 0)
-                job.wait_gone()
+                next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))  # lives for as long as its look takes
+                self.heard(1)
+                job.wait_gone(DEADLINE)
+                self.stop(next_start)
 
     def test_the_temporary_folder_goes_with_a_killed_agent(self):
         temporary = self.folder / "tmp"

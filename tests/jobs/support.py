@@ -18,7 +18,7 @@ import time
 import unittest
 import uuid
 
-from machine import DEADLINE, environment_of, listening_inodes, processes_with, state_of, wait_until
+from machine import DEADLINE, each_process_with, environment_of, listening_inodes, state_of, wait_until
 
 # Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them ignored.
 for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
@@ -108,9 +108,13 @@ class Job:
             stdin=subprocess.DEVNULL, **popen)
         self.pid = self.process.pid
 
+    def each_process(self):
+        """Pids of the live processes of this job, by the marker in their environment, each as soon as it is seen."""
+        return each_process_with(f"{MARKER}={self.marker}")
+
     def processes(self):
-        """Pids of every live process of this job, by the marker in its environment. Zombies do not count."""
-        return processes_with(f"{MARKER}={self.marker}")
+        """Pids of every live process of this job. Zombies do not count."""
+        return list(self.each_process())
 
     def worker(self, rank):
         """Pid of the agent's child that has this global rank; None when there is none (now)."""
@@ -225,7 +229,7 @@ class JobTest(unittest.TestCase):
         job.wait_gone()
         return code, out, err, seconds
 
-    def fifo(self, name):
+    def fifo(self, name="ready"):
         """A named pipe for workers to say that they are there; read_lines() waits for them."""
         path = self.folder / name
         self.fifos[path] = Fifo(self.folder, name)
