@@ -8,7 +8,6 @@ table, closes with one line that says whether all went well, and exits with 1 wh
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,8 +17,9 @@ import uuid
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "jobs"))
 
-from support import (DDPRUN, DEADLINE, ROOT, Fifo, Job, environment_of,  # noqa: E402, F401
-                     processes_with, state_of, wait_until)
+from machine import (DEADLINE, environment_of, free_port, processes_with, state_of,  # noqa: E402, F401
+                     wait_until)
+from support import DDPRUN, ROOT, Fifo, Job  # noqa: E402, F401
 
 SKIPPED = 77  # as CTest is told
 VENV = ROOT / ".venv" / "bin"
@@ -27,7 +27,6 @@ VENV = ROOT / ".venv" / "bin"
 MARKER = "DDPRUN_CAMPAIGN"
 # How one experiment of many may go wrong in a way that nobody thought of; the others go on.
 MISHAPS = (AssertionError, IndexError, OSError, subprocess.TimeoutExpired)
-STATIC_PORTS = iter(range(20000 + os.getpid() % 5000, 32000))
 
 
 def worker(name):
@@ -76,22 +75,6 @@ def end_all(job):
     while job.processes():
         job.end()
     job.end()
-
-
-def static_port():
-    """A port for a master whose port is named beforehand: free now, below those that the kernel
-    hands out, and not given out twice by this process."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        below = int(file.read().split()[0])
-    for port in STATIC_PORTS:
-        with socket.socket() as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port < below:
-            return port
-    raise AssertionError("no port is free")
 
 
 def folder():

@@ -18,16 +18,14 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "jobs"))
+
+from machine import free_port  # noqa: E402
+
 DEADLINE_S = 60  # for one command line under either launcher
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 # What this run hands its workers for itself, and what a shell counts for itself.
 OURS = {"PROBE_OUT", "PROBE_PLAN", "PROBE_SAYS", "_", "SHLVL", "PWD", "OLDPWD"}
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def base_environment(folder):

@@ -34,6 +34,12 @@ class Rooms(unittest.TestCase):
                 recipes = [folder / "CMakeLists.txt" for folder in path.parents if (folder / "CMakeLists.txt").exists()]
                 self.assertIn(path.name, recipes[0].read_text(), name(path))
 
+    def test_every_python_test_is_run(self):
+        for path in sorted((ROOT / "tests").rglob("*_test.py")):
+            recipe = (path.parent / "CMakeLists.txt").read_text()
+            call = f"({path.stem.removesuffix('_test')})"  # of a function that adds the ending
+            self.assertTrue(path.name in recipe or call in recipe, name(path))
+
     def test_files_stay_short(self):
         files = [path for room in ROOMS for path in room_files(room)] + cpp_files("examples", "bench")
         long_files = [name(path) for path in files if len(path.read_text().splitlines()) > MAX_FILE_LINES]

@@ -3,17 +3,12 @@
 variable a test, and every test is there."""
 
 import re
-import sys
 import unittest
 
+from pages import REFERENCE, all_tests, missing, rows
 from sources import ROOT, run_tests
 
-sys.path.insert(0, str(ROOT / "tests" / "contract"))
-
-from cases import CASES  # noqa: E402
-
 PAGE = ROOT / "docs" / "torchrun.md"
-REFERENCE = re.compile(r"`([a-z_0-9]+):([^`]+)`")
 
 
 def flags():
@@ -21,28 +16,6 @@ def flags():
     return re.findall(
         r'Flag\{FlagId::k\w+, "([a-z-]+)"', (ROOT / "launcher" / "flag_table.cc").read_text()
     )
-
-
-def rows(page, heading):
-    """The tables' rows below a heading, each a list of cells."""
-    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[1:]]
-
-
-def is_there(file, name):
-    """Whether `name` is a test of `file`, or a line of the comparison with torchrun."""
-    if file == "contract":
-        return name in {case.name for case in CASES}
-    texts = [
-        path.read_text()
-        for path in (ROOT / "tests").rglob(f"{file}.*")
-        if path.suffix in (".cc", ".py")
-    ]
-    if "." in name:
-        suite, _, test = name.partition(".")
-        return any(re.search(rf"TEST(_F|_P)?\(\s*{suite},\s*{test}\)", text) for text in texts)
-    return any(f"def {name}(" in text for text in texts)
 
 
 class TorchrunPage(unittest.TestCase):
@@ -76,16 +49,14 @@ class TorchrunPage(unittest.TestCase):
                 self.assertRegex(row[-1], REFERENCE, row[0])
 
     def test_every_test_that_is_named_is_there(self):
-        named = REFERENCE.findall(self.page)
-        self.assertGreater(len(named), 100)
-        self.assertEqual([f"{file}:{name}" for file, name in named if not is_there(file, name)], [])
+        self.assertGreater(len(REFERENCE.findall(self.page)), 100)
+        self.assertEqual(missing(self.page, all_tests()), [])
 
     def test_a_test_that_is_not_there_would_be_found(self):
-        self.assertTrue(is_there("contract", "plain"))
-        self.assertFalse(is_there("contract", "plainer"))
-        self.assertTrue(is_there("options_test", "Options.HaveTorchrunsDefaults"))
-        self.assertFalse(is_there("options_test", "Options.HaveNone"))
-        self.assertFalse(is_there("jobs_test", "test_nothing"))
+        there = "`contract:plain` `options_test:Options.HaveTorchrunsDefaults` `program_test:test_case_01_one_worker`"
+        self.assertEqual(missing(there, all_tests()), [])
+        nowhere = "`contract:plainer` `options_test:Options.HaveNone` `program_test:test_nothing`"
+        self.assertEqual(len(missing(nowhere, all_tests())), 3)
 
 
 if __name__ == "__main__":

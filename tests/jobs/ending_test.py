@@ -1,75 +1,85 @@
-"""How jobs end: signals, deaths of every process of ours, and that nothing is ever left."""
+"""How jobs end when they are told to: which signal reaches whom, graces, signals that come early."""
 
 import os
+import random
 import signal
-import subprocess
-import unittest
+import time
 
-from support import DDPRUN, DEAF, SLEEPER, Job, JobTest, free_port, main, wait_until
+from machine import free_port, wait_until
+from support import DEAF, HEARING, SLEEPER, JobTest, main, told, with_variables
 
-# Says that it heard SIGTERM, and goes on. `wait` returns at a trapped signal, where a foreground command would hold it back.
-HEARING = """#!/bin/sh
-trap 'echo $RANK > {heard}' TERM
-echo $RANK > {fifo}
-while :; do sleep 1000 & wait; done
+# A PyTorch job's shape: a leader that writes its checkpoint at SIGTERM, for which its child must
+# live. It says whether the child got the signal too.
+LEADER = """
+import os, signal, subprocess, sys
+child = subprocess.Popen(["sleep", "1000"])
+def checkpoint(*_):
+    state = "alive" if child.poll() is None else "dead"
+    open(sys.argv[1], "w").write(f"child {state}\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, checkpoint)
+open(sys.argv[1], "w").write("ready\\n")
+while True:
+    signal.pause()
 """
-# Descendants that fork twice, call setsid and ignore TERM; the worker lives on.
-ESCAPING = """#!/bin/sh
-(setsid sh -c "trap '' TERM HUP INT; (sleep 1000 &); echo $RANK > {fifo}; sleep 1000" &)
-trap '' TERM
-sleep 1000
+# Writes a checkpoint for as long as its test wants.
+SAVER = """
+import os, signal, sys
+def say(word):
+    with open(sys.argv[1], "w") as ready:
+        ready.write(word + "\\n")
+def checkpoint(*_):
+    say("saving")
+    open(sys.argv[2]).readline()
+    say("saved")
+    os._exit(0)
+signal.signal(signal.SIGTERM, checkpoint)
+say("ready")
+while True:
+    signal.pause()
 """
 
 
 class Signals(JobTest):
-    def start_workers(self, text, *args, workers=2, **options):
-        fifo = self.folder / "ready"
-        if fifo not in self.fifos:
-            self.fifo()
-        script = self.script(text.replace("{fifo}", str(fifo)))
-        job = self.start(f"--nproc-per-node={workers}", *args, script, **options)
-        self.read_lines(fifo, workers)
+    def start_workers(self, text, *args, **options):
+        job = self.start("--nproc-per-node=2", *args, self.worker(text), **options)
+        self.heard(2)
         return job
 
     def test_case_27_signals_are_passed_on(self):
         for name in "TERM", "INT", "HUP", "QUIT":
             with self.subTest(name):
                 job = self.start_workers(SLEEPER.replace("TERM", name))
-                job.process.send_signal(getattr(signal, "SIG" + name))
-                code, _, err = job.finish()
+                code, _, err, _ = self.stop(job, getattr(signal, "SIG" + name))
                 self.assertEqual(code, 1)
                 self.assertIn("SIG" + name, err)
-                job.wait_gone()
-
-    def test_case_28_deaf_workers_are_killed_after_the_grace(self):
-        job = self.start_workers(DEAF, "--shutdown-timeout=1")
-        job.process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.finish()[0], 1)
-        job.wait_gone()
-
-    def test_case_29_the_grace_also_holds_when_a_worker_fails(self):
-        job = self.start_workers(DEAF, "--shutdown-timeout=1")
-        os.kill(job.worker(1), signal.SIGKILL)
-        self.assertEqual(job.finish()[0], 1)
-        job.wait_gone()
 
     def test_case_30_a_second_signal_kills_at_once(self):
         # A grace of 30 s, which is longer than the test waits. The workers say when the first signal has reached them: two that
         # come at once may melt into one.
-        heard = self.fifo("heard")
-        job = self.start_workers(HEARING.replace("{heard}", str(heard)))
+        job = self.start_workers(HEARING)
         job.process.send_signal(signal.SIGTERM)
-        self.read_lines(heard, 2)
+        self.heard(2)
         job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.finish(20)[0], 1)
+        job.wait_gone()
+
+    def test_case_30_a_third_signal_changes_nothing(self):
+        job = self.start_workers(HEARING)
+        job.process.send_signal(signal.SIGTERM)
+        self.heard(2)
+        begin = time.monotonic()
+        job.process.send_signal(signal.SIGTERM)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.finish(20)[0], 1)
+        told("second signal to the end", [time.monotonic() - begin])
         job.wait_gone()
 
     def test_case_34_nohup(self):
         job = self.start_workers(SLEEPER, prefix=("nohup",))
         job.process.send_signal(signal.SIGHUP)
         os.kill(job.agent(), signal.SIGHUP)
-        job.process.send_signal(signal.SIGTERM)
-        code, _, err = job.finish()
+        code, _, err, _ = self.stop(job)
         self.assertEqual(code, 1)
         self.assertIn("received SIGTERM", err)
 
@@ -79,142 +89,158 @@ class Signals(JobTest):
         job = self.start_workers(text)
         job.process.send_signal(signal.SIGUSR1)
         self.assertEqual(self.read_lines(fifo, 2), ["usr1", "usr1"])
-        job.process.send_signal(signal.SIGTERM)
-        job.finish()
+        self.stop(job)
+
+    def test_a_signal_taken_for_another(self):
+        script = self.worker("#!/bin/sh\ntrap 'echo TERM > {fifo}; exit 0' TERM\n"
+                             "trap 'echo USR1 > {fifo}; exit 0' USR1\necho $RANK > {fifo}\n"
+                             "while :; do sleep 1000 & wait; done\n")
+        job = self.start("--signal-map=USR1=TERM", script)
+        self.heard(1)
+        job.process.send_signal(signal.SIGUSR1)
+        self.assertEqual(self.heard(1), ["TERM"])
+        self.assertEqual(job.finish()[0], 1)
         job.wait_gone()
 
-    def test_case_33_a_signal_while_waiting_for_peers_ends_at_once(self):
-        job = self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "/bin/true")
-        wait_until(lambda: handles(job, signal.SIGTERM), "signal handlers")
-        job.process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.finish(5)[0], 128 + signal.SIGTERM)  # torchrun dies of it, too
-        job.wait_gone()
-
-
-    def test_a_reader_that_stalls_does_not_keep_a_job_from_being_ended(self):
-        reader, writer = os.pipe()
-        self.addCleanup(os.close, reader)
-        script = self.script(f"#!/bin/sh\nhead -c 1000000 /dev/zero\necho 0 > {self.fifo('wrote')}\n")
-        process = subprocess.Popen([DDPRUN, "-t", "3", f"--log-dir={self.folder}", script], stdin=subprocess.DEVNULL,
-                                   stdout=writer, stderr=writer)
-        os.close(writer)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.read_lines(self.folder / "wrote", 1)
-        agent = Job.children_of(process.pid)[0]
-        wait_until(lambda: not Job.children_of(agent), "the end of the worker")
-        with self.assertRaises(subprocess.TimeoutExpired, msg="nobody reads: it waits"):
-            process.wait(0.5)
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(5), 0)
-
-
-class Surroundings(JobTest):
-    """Odd ways to be started."""
-
-    def test_sigchld_ignored_by_the_parent(self):
-        code, _, _ = self.start("/bin/true", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).finish(10)
-        self.assertEqual(code, 0)
-
-    def test_standard_descriptors_closed(self):
-        closing = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
-        job = self.start("-t", "1", self.script("#!/bin/sh\necho a\nexit 5\n"), prefix=closing)
-        self.assertEqual(job.finish(10)[0], 1)
-        job.wait_gone()
-
-
-    @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
-                         "needs root for a pid namespace")
-    def test_as_pid_1_of_a_container(self):
-        fifo = self.fifo()
-        script = self.script(SLEEPER.replace(
-            "echo $RANK", "(setsid sleep 1000 &); echo $RANK").replace("{fifo}", str(fifo)))
-        job = self.start("--nproc-per-node=2", script, prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
-        self.read_lines(fifo, 2)
-        os.kill(job.children_of(job.pid)[0], signal.SIGTERM)  # pid 1 in there, of whom the kernel keeps unhandled signals
+    def test_case_35_signals_to_handle(self):
+        script = self.worker("#!/bin/sh\ntrap 'echo USR1 > {fifo}; exit 0' USR1\n"
+                             "echo $RANK > {fifo}\nwhile :; do sleep 1000 & wait; done\n")
+        job = self.start("--signals-to-handle=SIGTERM,SIGUSR1", "--nproc-per-node=2", script)
+        self.heard(2)
+        job.process.send_signal(signal.SIGUSR1)
+        self.assertEqual(self.heard(2), ["USR1", "USR1"])
         code, _, err = job.finish()
         self.assertEqual(code, 1)
-        self.assertIn("received SIGTERM", err)
+        self.assertIn("received SIGUSR1", err)
         job.wait_gone()
 
 
-    def test_what_was_there_before_lives_on(self):
-        """`monitor & exec ddprun …`: the shell's children become ours without our doing."""
-        job = self.start("/bin/true", prefix=("sh", "-c", 'sleep 1000 > /dev/null 2>&1 & echo $!; exec "$@"', "sh"))
-        code, out, _ = job.finish(20)
-        earlier = int(out)
-        self.assertEqual(code, 0)
-        os.kill(earlier, signal.SIGKILL)  # raises where it is gone
-
-    def test_the_environment_of_a_worker_that_is_gone_condemns_nobody(self):
-        """A worker may resubmit its job: its cookie is then in the environment of a new one, and of the shell above it."""
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-        env = {**os.environ, "DDPRUN_JOB": f"{namespace}-4194000-12345-deadbeefdeadbeef"}
-        job = self.start("/bin/true", env=env, prefix=("sh", "-c", '"$@"; echo alive', "sh"))
-        self.assertEqual(job.finish(20)[:2], (0, "alive\n"))
-
-
-class NothingLeft(JobTest):
-    def kill_and_expect_nothing(self, victim):
-        fifo = self.fifo()
-        script = self.script(ESCAPING.replace("{fifo}", str(fifo)))
-        for turn in range(self.turns()):
-            with self.subTest(turn=turn):
-                job = self.start("--nproc-per-node=2", "--shutdown-timeout=0", script)
-                self.read_lines(fifo, 2)
-                os.kill(victim(job), signal.SIGKILL)
-                job.process.wait(20)
-                job.wait_gone(2)
-                job.process.communicate()
-
-    @staticmethod
-    def turns():
-        return int(os.environ.get("DDPRUN_TEST_KILLS", "10"))
-
-    def test_kill_9_of_ddprun(self):
-        self.kill_and_expect_nothing(lambda job: job.pid)
-
-    def test_kill_9_of_the_agent(self):
-        self.kill_and_expect_nothing(lambda job: job.agent())
-
-    def test_kill_9_of_a_worker(self):
-        self.kill_and_expect_nothing(lambda job: job.worker(1))
-
-    def test_case_32_children_of_a_worker_that_exited(self):
-        for ending in "exit 0", "exit 3", "kill -9 $$":
-            for start in "sleep 1000 &", "setsid sleep 1000 &":
-                with self.subTest(ending=ending, start=start):
-                    job = self.start(self.script(f"#!/bin/sh\n{start}\n{ending}\n"))
-                    job.finish()
-                    job.wait_gone()
-
-    def test_a_restart_finds_nothing_of_the_old_attempt(self):
-        fifo = self.fifo()
-        text = ESCAPING.replace("{fifo}", str(fifo)).replace(
-            "#!/bin/sh\n", '#!/bin/sh\ntest "$TORCHELASTIC_RESTART_COUNT" = 1 && exec sleep 1000\n')
-        job = self.start("--max-restarts=1", "--shutdown-timeout=0", self.script(text))
-        self.read_lines(fifo, 1)
-        before = set(job.processes()) - {job.pid, job.agent()}
-        os.kill(job.worker(0), signal.SIGKILL)
-        wait_until(lambda: job.worker(0) not in before | {None}, "the new worker")
-        self.assertEqual(before & set(job.processes()), set())
+class Grace(JobTest):
+    def end_deaf(self, *flags, **variables):
+        """Seconds from SIGTERM to the end of a job of two that ignore it."""
+        job = self.start("--nproc-per-node=2", *flags, self.worker(DEAF), env=with_variables(**variables))
+        self.heard(2)
+        begin = time.monotonic()
         job.process.send_signal(signal.SIGTERM)
+        code, _, _ = job.finish(60)
+        seconds = time.monotonic() - begin
+        self.assertEqual(code, 1)
+        job.wait_gone()
+        return seconds
+
+    def check_grace(self, grace, seconds):
+        print(f"grace of {grace} s: over after {seconds:.3f} s")
+        self.assertGreaterEqual(seconds, grace)
+        self.assertLess(seconds, grace + 5)
+
+    def test_case_28_the_grace_of_30_s(self):
+        self.check_grace(30, self.end_deaf())
+
+    def test_case_28_the_grace_by_flag(self):
+        self.check_grace(2, self.end_deaf("--shutdown-timeout=2"))
+
+    def test_case_28_the_grace_by_variable(self):
+        self.check_grace(1, self.end_deaf(TORCH_ELASTIC_SHUTDOWN_TIMEOUT="1"))
+
+    def test_case_29_the_grace_also_holds_when_a_worker_fails(self):
+        job = self.start("--nproc-per-node=2", "--shutdown-timeout=1", self.worker(DEAF))
+        self.heard(2)
+        begin = time.monotonic()
+        os.kill(job.worker(1), signal.SIGKILL)
+        self.assertEqual(job.finish()[0], 1)
+        self.check_grace(1, time.monotonic() - begin)
+        job.wait_gone()
+
+
+class FirstSignal(JobTest):
+    """The first signal is the leader's alone: its children live until the checkpoint is written."""
+
+    def test_a_leaders_child_lives(self):
+        job = self.start(self.worker(LEADER, "leader.py"), self.ready, env=with_variables())
+        self.assertEqual(self.heard(1), ["ready"])
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.heard(1), ["child alive"])
         job.finish()
+        job.wait_gone()
+
+    def test_a_shell_around_the_program_passes_it_on(self):
+        """The whole group gets it then, so nothing is said about the program's own child."""
+        self.worker(LEADER, "leader.py")
+        env = with_variables()
+        for words in "", "trap : TERM; ":  # it dies of the signal, or waits for its command
+            with self.subTest(words):
+                script = self.script(
+                    f"#!/bin/sh\n{words}$PYTHON_EXEC {self.folder}/leader.py {self.ready}\n"
+                    "echo over\n")
+                job = self.start(script, env=env)
+                self.assertEqual(self.heard(1), ["ready"])
+                job.process.send_signal(signal.SIGTERM)
+                self.assertRegex(self.heard(1)[0], "^child (alive|dead)$")
+                self.assertEqual(job.finish()[0], 1)
+                job.wait_gone()
+
+    def test_a_program_under_a_shell_has_the_whole_grace(self):
+        """The shell dies of the signal at once; what it runs may still write its checkpoint."""
+        gate = self.fifo("gate")
+        self.worker(SAVER, "saver.py")
+        script = self.script(
+            f"#!/bin/sh\n$PYTHON_EXEC {self.folder}/saver.py {self.ready} {gate}\necho over\n")
+        job = self.start(script, env=with_variables())
+        self.assertEqual(self.heard(1), ["ready"])
+        shell = job.worker(0)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.heard(1), ["saving"])
+        wait_until(lambda: shell not in job.processes(), "the shell's death")
+        with os.fdopen(os.open(gate, os.O_RDWR), "w") as file:  # opens without waiting
+            file.write("go\n")
+            file.flush()
+            self.assertEqual(self.heard(1), ["saved"])
+        self.assertEqual(job.finish()[0], 1)
+        job.wait_gone()
+
+    def test_a_program_under_a_shell_dies_at_the_deadline(self):
+        gate = self.fifo("gate")
+        self.worker(SAVER, "saver.py")
+        script = self.script(
+            f"#!/bin/sh\n$PYTHON_EXEC {self.folder}/saver.py {self.ready} {gate}\necho over\n")
+        job = self.start("--shutdown-timeout=1", script, env=with_variables())
+        self.assertEqual(self.heard(1), ["ready"])
+        code, _, _, seconds = self.stop(job)
+        self.assertEqual((code, self.heard(1)), (1, ["saving"]))
+        self.assertGreaterEqual(seconds, 1)
 
 
-def status_field(pid, name):
-    with open(f"/proc/{pid}/status") as file:
-        return next(line.split()[1] for line in file if line.startswith(name + ":"))
+class EarlySignals(JobTest):
+    def test_case_33_during_start_up(self):
+        moments = random.Random(33)
+        script = self.script("#!/bin/sh\nexec sleep 1000\n")
+        took = []
+        for turn in range(30):
+            job = self.start("--nproc-per-node=2", script)
+            until = time.monotonic() + moments.uniform(0, 0.012)
+            while time.monotonic() < until:  # the moment of the signal is the case
+                pass
+            code, _, err, seconds = self.stop(job)
+            took.append(seconds)
+            self.assertNotEqual(code, 0, f"turn {turn}: {err}")
+        self.assertLess(told("signal during start-up to the end", took), 1)
 
-
-def handles(job, signo):
-    """True once the agent catches the signal and no longer blocks it."""
-    try:
-        agent = job.agent()
-        caught, blocked = int(status_field(agent, "SigCgt"), 16), int(status_field(agent, "SigBlk"), 16)
-    except (FileNotFoundError, IndexError, StopIteration):
-        return False
-    return bool(caught >> (signo - 1) & 1) and not blocked >> (signo - 1) & 1
+    def test_case_33_while_waiting_in_the_rendezvous(self):
+        port = free_port()
+        flags = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
+        host = self.start(*flags, "/bin/true")
+        wait_until(lambda: host.listens(port), "the rendezvous")
+        code, _, err, seconds = self.stop(host)
+        told("signal in the rendezvous to the end", [seconds])
+        self.assertLess(seconds, 1)
+        self.assertEqual(code, 128 + signal.SIGTERM)  # torchrun dies of it, too
+        self.assertIn("SIGTERM", err)
+        # Its place is free at once: two others form the job without waiting for anything.
+        begin = time.monotonic()
+        jobs = [self.start(*flags, "/bin/true") for _ in range(2)]
+        self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
+        told("two nodes after that", [time.monotonic() - begin])
+        self.assertLess(time.monotonic() - begin, 10)
 
 
 if __name__ == "__main__":

@@ -1,122 +1,166 @@
-"""Jobs of several nodes: agents on one host over loopback, and in network namespaces that stand for hosts."""
+"""Several nodes, and several jobs on one host: agents that meet over loopback."""
 
 import os
-import pathlib
-import shutil
 import signal
 import socket
-import subprocess
-import unittest
-import uuid
+import time
 
-from support import PRINT_ENV, ROOT, JobTest, free_port, main, parse_env, wait_until
+from machine import free_port, wait_until
+from support import PRINT_ENV, WAITING, JobTest, main, parse_env, told, with_variables
 
-PYTHON = ROOT / ".venv" / "bin" / "python"
+FIRST_RANK_ENDS = "#!/bin/sh\necho $RANK > {fifo}\ntest $RANK = 0 && exit 0\nexec sleep 1000\n"
 
 
-class Nodes(JobTest):
-    def c10d(self, port, *args, **options):
-        return self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                          *args, **options)
+class NodesTest(JobTest):
+    """Gives each test a port to meet at."""
 
-    def static(self, port, node_rank, *args, **options):
-        return self.start("--nnodes=2", f"--node-rank={node_rank}", "--master-addr=127.0.0.1", f"--master-port={port}",
-                          *args, **options)
+    def setUp(self):
+        super().setUp()
+        self.port = free_port()
 
-    def finish_all(self, *jobs, timeout=None):
-        results = [job.finish(timeout) for job in jobs]
+    def c10d(self, *args, run_id="job", **options):
+        return self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-id={run_id}",
+                          f"--rdzv-endpoint=127.0.0.1:{self.port}", *args, **options)
+
+    def static(self, node_rank, *args):
+        return self.start("--nnodes=2", f"--node-rank={node_rank}", "--master-addr=127.0.0.1",
+                          f"--master-port={self.port}", *args)
+
+    def kinds(self, *args):
+        """Two nodes of either kind, each with a port of its own."""
+        for kind in "c10d", "static":
+            self.port = free_port()
+            with self.subTest(kind):
+                yield [self.c10d(*args) if kind == "c10d" else self.static(node, *args) for node in range(2)]
+
+    def finish(self, jobs):
+        results = [job.finish() for job in jobs]
         for job in jobs:
             job.wait_gone()
         return results
 
-    def envs(self, results):
-        for code, _, err in results:
-            self.assertEqual(code, 0, err)
+    def environments(self, jobs):
+        """The variables of all workers of jobs that run PRINT_ENV, by rank."""
+        results = self.finish(jobs)
+        self.assertEqual([code for code, _, _ in results], [0] * len(jobs), results)
         return sorted((parse_env(line) for _, out, _ in results for line in out.splitlines()),
                       key=lambda env: int(env["RANK"]))
 
+    def owner(self, jobs, rank):
+        """The node that has this rank, and the other one."""
+        found = wait_until(lambda: next((job for job in jobs if job.worker(rank)), None), rank)
+        return found, next(job for job in jobs if job is not found)
+
+
+class Nodes(NodesTest):
     def test_case_44_static(self):
-        port = free_port()
         script = self.script(PRINT_ENV)
-        second = self.static(port, 1, "--nproc-per-node=2", "--role=b", script)  # before the host is there
-        first = self.static(port, 0, "--role=a", script)
-        envs = self.envs(self.finish_all(first, second))
+        second = self.static(1, "--nproc-per-node=2", "--role=b", script)  # before the host is there
+        first = self.static(0, "--role=a", script)
+        envs = self.environments([first, second])
         self.assertEqual([(env["RANK"], env["GROUP_RANK"], env["ROLE_NAME"], env["ROLE_RANK"]) for env in envs],
                          [("0", "0", "a", "0"), ("1", "1", "b", "0"), ("2", "1", "b", "1")])
         self.assertEqual({(env["WORLD_SIZE"], env["MASTER_ADDR"], env["MASTER_PORT"]) for env in envs},
-                         {("3", "127.0.0.1", str(port))})
+                         {("3", "127.0.0.1", str(self.port))})
 
     def test_case_45_c10d(self):
-        port = free_port()
         script = self.script(PRINT_ENV)
-        jobs = [self.c10d(port, "--nproc-per-node=2", script) for _ in range(2)]
-        envs = self.envs(self.finish_all(*jobs))
+        envs = self.environments([self.c10d("--nproc-per-node=2", script) for _ in range(2)])
         self.assertEqual([env["RANK"] for env in envs], ["0", "1", "2", "3"])
         self.assertEqual([env["GROUP_RANK"] for env in envs], ["0", "0", "1", "1"])
         self.assertEqual({env["TORCHELASTIC_RUN_ID"] for env in envs}, {"job"})
         self.assertEqual(len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in envs}), 1)
 
+    def test_case_45_any_start_order(self):
+        script = self.script(PRINT_ENV)
+        for first_is_host in True, False:
+            with self.subTest(first_is_host=first_is_host):
+                self.port = free_port()
+                first = self.c10d(f"--rdzv-conf=is_host={int(first_is_host)}", script)
+                wait_until(lambda: len(first.children_of(first.pid)) == 1, "the first node's agent")
+                second = self.c10d(f"--rdzv-conf=is_host={int(not first_is_host)}", script)
+                envs = self.environments([first, second])
+                self.assertEqual([env["RANK"] for env in envs], ["0", "1"])
+                self.assertEqual({env["GROUP_RANK"] for env in envs}, {"0", "1"})
+                self.assertEqual({env["TORCHELASTIC_RUN_ID"] for env in envs}, {"job"})
+                self.assertEqual(len({env["MASTER_ADDR"] + env["MASTER_PORT"] for env in envs}), 1)
+
     def test_a_failure_restarts_all_nodes_with_one_count(self):
-        for start in "c10d", "static":
-            with self.subTest(start):
-                fifo = self.fifo(start)
-                script = self.script(
-                    f'#!/bin/sh\necho "$RANK $TORCHELASTIC_RESTART_COUNT" > {fifo}\n'
-                    'test "$TORCHELASTIC_RESTART_COUNT" = 2 && exit 0\nexec sleep 1000\n')
-                port = free_port()
-                jobs = [self.c10d(port, "--max-restarts=3", script) if start == "c10d" else
-                        self.static(port, node, "--max-restarts=3", script) for node in range(2)]
-                for attempt in range(2):
-                    self.assertEqual(sorted(self.read_lines(fifo, 2)), [f"0 {attempt}", f"1 {attempt}"])
-                    victim = next(pid for job in jobs if (pid := job.worker(attempt)))
-                    os.kill(victim, signal.SIGKILL)
-                self.assertEqual(sorted(self.read_lines(fifo, 2)), ["0 2", "1 2"])
-                self.assertEqual([code for code, _, _ in self.finish_all(*jobs)], [0, 0])
+        script = self.worker('#!/bin/sh\necho "$RANK $TORCHELASTIC_RESTART_COUNT" > {fifo}\n'
+                             'test "$TORCHELASTIC_RESTART_COUNT" = 2 && exit 0\nexec sleep 1000\n')
+        for jobs in self.kinds("--max-restarts=3", script):
+            for attempt in range(2):
+                self.assertEqual(sorted(self.heard(2)), [f"0 {attempt}", f"1 {attempt}"])
+                loser, _ = self.owner(jobs, attempt)
+                os.kill(loser.worker(attempt), signal.SIGKILL)
+            self.assertEqual(sorted(self.heard(2)), ["0 2", "1 2"])
+            self.assertEqual([code for code, _, _ in self.finish(jobs)], [0, 0])
 
-    def test_case_54_a_failure_for_good_ends_all_nodes(self):
-        fifo = self.fifo()
-        script = self.script(f'#!/bin/sh\necho $RANK > {fifo}\nexec sleep 1000\n')
-        port = free_port()
-        jobs = [self.c10d(port, script) for _ in range(2)]
-        self.read_lines(fifo, 2)
-        loser = next(job for job in jobs if job.worker(1))
-        os.kill(loser.worker(1), signal.SIGKILL)
-        results = {job: job.finish(10) for job in jobs}
-        self.assertEqual({code for code, _, _ in results.values()}, {1})
-        other = next(job for job in jobs if job is not loser)
-        self.assertRegex(results[other][2], r"rank 1 .* was killed by SIGKILL")
+    def test_case_54_a_node_that_runs_is_stopped(self):
+        for jobs in self.kinds(self.worker(WAITING)):
+            self.heard(2)
+            loser, other = self.owner(jobs, 1)
+            begin = time.monotonic()
+            os.kill(loser.worker(1), signal.SIGKILL)
+            code, _, err = other.finish()
+            told("a death there to the end here", [time.monotonic() - begin])
+            self.assertEqual((code, loser.finish()[0]), (1, 1))
+            self.assertRegex(err, r"rank 1 .* was killed by SIGKILL")
 
-    def test_case_54_a_finished_node_hears_of_the_failure(self):
-        fifo = self.fifo()
-        script = self.script(f'#!/bin/sh\ntest $RANK = 0 && exit 0\necho $RANK > {fifo}\nexec sleep 1000\n')
-        port = free_port()
-        jobs = [self.c10d(port, script) for _ in range(2)]
-        self.read_lines(fifo, 1)
-        loser = next(job for job in jobs if job.worker(1))
-        os.kill(loser.worker(1), signal.SIGKILL)
-        self.assertEqual([job.finish(10)[0] for job in jobs], [1, 1])
+    def test_case_54_a_node_that_is_finished_ends_too(self):
+        for jobs in self.kinds(self.worker(FIRST_RANK_ENDS)):
+            self.heard(2)
+            loser, finished = self.owner(jobs, 1)
+            wait_until(lambda: finished.worker(0) is None, "rank 0's end")
+            begin = time.monotonic()
+            os.kill(loser.worker(1), signal.SIGKILL)
+            self.assertEqual(finished.finish()[0], 1)
+            told("a death there to the end of a finished node", [time.monotonic() - begin])
+            self.assertEqual(loser.finish()[0], 1)
 
-    def test_case_55_a_signal_while_a_finished_node_waits_for_its_peer(self):
-        fifo = self.fifo()
-        script = self.script(f'#!/bin/sh\necho $RANK > {fifo}\ntest $RANK = 0 && exit 0\nexec sleep 1000\n')
-        port = free_port()
-        jobs = [self.c10d(port, script) for _ in range(2)]
-        self.read_lines(fifo, 2)
-        runner = wait_until(lambda: next((job for job in jobs if job.worker(1)), None), "rank 1")
-        waiter = next(job for job in jobs if job is not runner)
-        wait_until(lambda: waiter.worker(0) is None, "rank 0's end")
-        waiter.process.send_signal(signal.SIGTERM)
-        self.assertEqual([job.finish(10)[0] for job in jobs], [1, 1])
+    def test_case_55_a_signal_to_a_finished_node(self):
+        for jobs in self.kinds(self.worker(FIRST_RANK_ENDS)):
+            self.heard(2)
+            runs, waits = self.owner(jobs, 1)
+            wait_until(lambda: waits.worker(0) is None, "rank 0's end")
+            code, _, _, seconds = self.stop(waits)
+            told("signal to the end of a node that waits", [seconds])
+            self.assertEqual(code, 1)
+            self.assertLess(seconds, 1)
+            self.assertEqual(runs.finish()[0], 1)
+
+    def test_case_56_a_missing_peer(self):
+        self.refused(1, ["1 of 2", "join_timeout"], "--nnodes=2", "--rdzv-backend=c10d",
+                     f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-conf=join_timeout=1", "/bin/true")
+
+    def test_endpoint_unreachable(self):
+        with socket.socket() as unused:  # bound, not listening: connections are refused
+            unused.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{unused.getsockname()[1]}"
+            self.refused(1, [endpoint, "read_timeout"], "--nnodes=2", "--rdzv-backend=c10d",
+                         f"--rdzv-endpoint={endpoint}", "--rdzv-conf=is_host=0,read_timeout=1", "/bin/true")
+
+    def test_case_57_no_master(self):
+        begin = time.monotonic()
+        job = self.start("--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1",
+                         f"--master-port={self.port}", "--rdzv-conf=timeout=4", "/bin/true")
+        code, _, err = job.finish()
+        seconds = time.monotonic() - begin
+        print(f"timeout=4: over after {seconds:.3f} s")
+        self.assertEqual(code, 1)
+        self.assertIn(f"127.0.0.1:{self.port}", err)
+        self.assertIn("timeout", err)
+        self.assertGreaterEqual(seconds, 3.9)
+        self.assertLess(seconds, 9)
 
     def test_a_killed_agent_is_noticed_at_once(self):
-        fifo = self.fifo()
-        script = self.script(f'#!/bin/sh\necho $RANK > {fifo}\nexec sleep 1000\n')
+        script = self.worker(WAITING)
         for victim_hosts in False, True:
             with self.subTest(victim_hosts=victim_hosts):
-                port = free_port()
-                jobs = [self.c10d(port, script) for _ in range(2)]
-                self.read_lines(fifo, 2)
-                host = next(job for job in jobs if listens(job, port))
+                self.port = free_port()
+                jobs = [self.c10d(script) for _ in range(2)]
+                self.heard(2)
+                host = wait_until(lambda: next((job for job in jobs if job.listens(self.port)), None), "the rendezvous")
                 guest = next(job for job in jobs if job is not host)
                 victim, survivor = (host, guest) if victim_hosts else (guest, host)
                 os.kill(victim.agent(), signal.SIGKILL)
@@ -128,93 +172,55 @@ class Nodes(JobTest):
                     job.wait_gone()
 
     def test_a_wrong_token_is_refused(self):
-        port = free_port()
-        host = self.c10d(port, "--rdzv-conf=join_timeout=60", "/bin/true", env={**os.environ, "DDPRUN_TOKEN": "open-sesame"})
-        wait_until(lambda: listens(host, port), "the rendezvous")
-        code, _, err = self.c10d(port, "/bin/true", env={**os.environ, "DDPRUN_TOKEN": "open-barley"}).finish()
+        right, wrong = (with_variables(DDPRUN_TOKEN=token) for token in ("open-sesame", "open-barley"))
+        host = self.c10d("--rdzv-conf=join_timeout=60", "/bin/true", env=right)
+        wait_until(lambda: host.listens(self.port), "the rendezvous")
+        code, _, err = self.c10d("/bin/true", env=wrong).finish()
         self.assertEqual(code, 1)
         self.assertIn("token", err)
         self.assertNotIn("open-", err)
         self.assertIsNone(host.process.poll())
-        guest = self.c10d(port, "/bin/true", env={**os.environ, "DDPRUN_TOKEN": "open-sesame"})
-        self.assertEqual([code for code, _, _ in self.finish_all(host, guest)], [0, 0])
-
-    def test_case_56_a_missing_peer(self):
-        port = free_port()
-        code, _, err = self.run_job("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-                                    "--rdzv-conf=join_timeout=1", "/bin/true")
-        self.assertEqual(code, 1)
-        self.assertIn("1 of 2", err)
+        guest = self.c10d("/bin/true", env=right)
+        self.assertEqual([code for code, _, _ in self.finish([host, guest])], [0, 0])
 
 
-def listens(job, port):
-    """True if the job's agent listens on the port."""
-    inodes = set()
-    with open("/proc/net/tcp") as table:
-        for row in list(table)[1:]:
-            fields = row.split()
-            if fields[3] == "0A" and int(fields[1].split(":")[1], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    try:
-        folder = pathlib.Path(f"/proc/{job.agent()}/fd")
-        return any(os.readlink(fd) in inodes for fd in folder.iterdir())
-    except (FileNotFoundError, IndexError):
-        return False
-
-
-def can_make_namespaces():
-    return shutil.which("ip") and subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode == 0
-
-
-@unittest.skipUnless(can_make_namespaces(), "network namespaces need CAP_SYS_ADMIN and iproute2")
-class Namespaces(JobTest):
-    """Two namespaces joined by a cable: nothing but the network is shared."""
-
-    def setUp(self):
-        super().setUp()
-        tag = uuid.uuid4().hex[:6]
-        self.hosts = [f"ddp{tag}a", f"ddp{tag}b"]
-        for host in self.hosts:
-            self.ip("netns", "add", host)
-            self.addCleanup(self.ip, "netns", "del", host)
-        self.ip("link", "add", f"v{tag}a", "netns", self.hosts[0], "type", "veth", "peer", "name", f"v{tag}b", "netns",
-                self.hosts[1])
-        for number, (host, side) in enumerate(zip(self.hosts, "ab"), 1):
-            self.ip("-n", host, "addr", "add", f"10.77.0.{number}/24", "dev", f"v{tag}{side}")
-            self.ip("-n", host, "link", "set", f"v{tag}{side}", "up")
-            self.ip("-n", host, "link", "set", "lo", "up")
-
-    @staticmethod
-    def ip(*args):
-        subprocess.run(["ip", *args], check=True)
-
-    def start_on(self, host, *args, **options):
-        return self.start(*args, prefix=("ip", "netns", "exec", self.hosts[host]), **options)
-
-    def test_two_hosts_agree_on_the_master(self):
-        for flags in (["--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400"],
-                      ["--master-addr=10.77.0.1", "--master-port=29500"]):
-            with self.subTest(flags):
-                script = self.script(PRINT_ENV)
-                jobs = [self.start_on(host, "--nnodes=2", "--nproc-per-node=2", *flags, f"--node-rank={host}", script)
-                        for host in range(2)]
-                results = [job.finish() for job in jobs]
-                self.assertEqual([code for code, _, _ in results], [0, 0], results)
-                envs = [parse_env(line) for _, out, _ in results for line in out.splitlines()]
-                self.assertEqual({env["MASTER_ADDR"] for env in envs} - {"10.77.0.1", "10.77.0.2"}, set())
-                self.assertEqual(len({env["MASTER_ADDR"] + env["MASTER_PORT"] for env in envs}), 1)
-                self.assertEqual(sorted(env["RANK"] for env in envs), ["0", "1", "2", "3"])
-
-    @unittest.skipUnless(PYTHON.exists(), "needs PyTorch in .venv")
-    def test_ddp_mnist_runs_on_two_hosts(self):
-        # Restarts, since stock PyTorch aborts at its exit now and then ("terminate called without an active exception").
-        jobs = [self.start_on(host, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--max-restarts=2",
-                              "--rdzv-endpoint=10.77.0.1:29400", ROOT / "examples/pytorch/ddp_mnist.py", "--epochs=1",
-                              env={**os.environ, "PYTHON_EXEC": str(PYTHON)})
-                for host in range(2)]
-        results = [job.finish(110) for job in jobs]
+class SeveralJobs(NodesTest):
+    def test_case_58_two_jobs_with_default_options(self):
+        gate = self.fifo("gate")
+        script = self.worker(PRINT_ENV + "echo $RANK > {fifo}\nread word < %s\n" % gate)
+        jobs = [self.start(script) for _ in range(2)]
+        self.heard(2)  # both run at once
+        with open(gate, "w") as file:
+            file.write("go\ngo\n")
+            file.flush()
+            results = self.finish(jobs)
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
-        self.assertIn("accuracy=", results[0][1] + results[1][1])
+        self.assertEqual(len({parse_env(out)["MASTER_PORT"] for _, out, _ in results}), 2)
+
+    def test_case_58_one_endpoint_and_two_jobs_of_one_node(self):
+        flags = "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}"
+        script = self.worker(WAITING)
+        long = self.start(*flags, "--rdzv-id=long", script)
+        self.heard(1)
+        self.assertEqual(self.start(*flags, "--rdzv-id=short", "/bin/true").finish()[0], 0)
+        self.assertIsNotNone(long.worker(0))
+        self.stop(long)
+
+    def test_case_58_one_endpoint_and_two_ids(self):
+        # A rendezvous inside an agent serves that agent's job alone: the other one is refused at once, where torchrun would have
+        # it die when the first ends.
+        script = self.worker(WAITING)
+        long = [self.c10d(script, run_id="long") for _ in range(2)]
+        self.heard(2)
+        for _ in range(2):
+            code, _, err = self.c10d("/bin/true", run_id="short").finish()
+            self.assertEqual(code, 1)
+            self.assertIn("it serves another job than the one with rdzv_id=short", err)
+        self.assertEqual([job.process.poll() for job in long], [None, None])
+        self.stop(long[0])
+        self.assertEqual(long[1].finish()[0], 1)
+        short = [self.c10d("/bin/true", run_id="short") for _ in range(2)]
+        self.assertEqual([code for code, _, _ in self.finish(short)], [0, 0])
 
 
 if __name__ == "__main__":

@@ -4,17 +4,21 @@ DDPRUN names the program (default build/bin/ddprun). Every job gets a marker in 
 any process of it is left, whatever that process did to hide.
 """
 
+import functools
+import mmap
 import os
 import pathlib
 import select
 import signal
-import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 import uuid
+
+from machine import DEADLINE, each_process_with, environment_of, listening_inodes, state_of, wait_until
 
 # Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them ignored.
 for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
@@ -23,7 +27,6 @@ for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DDPRUN = os.environ.get("DDPRUN", str(ROOT / "build" / "bin" / "ddprun"))
-DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
 MARKER = "DDPRUN_TEST_MARKER"
 # Prints the variables that torchrun sets, one NAME=value each, on one line, then its arguments.
 PRINT_ENV = """#!/bin/sh
@@ -35,57 +38,50 @@ for argument in "$@"; do line="${line}ARG=$argument;"; done
 printf '%s\\n' "$line"
 """
 
-# Workers; {fifo} in them is a named pipe to which they say their rank. The first sleeps until it is told to end, and does so
-# well; the second ignores what ends a job.
+# Workers for JobTest.worker(); {fifo} in them is a named pipe to which they say their rank. The first sleeps until it is told to
+# end, and does so well; the second ignores what ends a job; the third says that it heard SIGTERM, and goes on: `wait` returns at
+# a trapped signal, where a foreground command would hold it back. The last one sleeps, and dies of what it is told.
 SLEEPER = """#!/bin/sh
 trap 'exit 0' TERM
 echo $RANK > {fifo}
 while :; do sleep 1000 & wait; done
 """
 DEAF = SLEEPER.replace("trap 'exit 0' TERM", "trap '' TERM INT HUP QUIT")
+HEARING = SLEEPER.replace("trap 'exit 0' TERM", "trap 'echo $RANK > {fifo}' TERM")
+WAITING = "#!/bin/sh\necho $RANK > {fifo}\nexec sleep 1000\n"
+# Says one line on each stream.
+SAY = "#!/bin/sh\necho out $RANK\necho err $RANK >&2\n"
 
 
-def wait_until(condition, what, deadline=None):
-    """Waits for an outside event that gives no notice (a process gone from /proc); fails after the deadline."""
-    end = time.monotonic() + (deadline or DEADLINE)
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {deadline or DEADLINE} s in vain for: {what}")
-        os.sched_yield()
+def torch_python():
+    """The interpreter of the repository's own virtual environment, if PyTorch is there."""
+    python = ROOT / ".venv" / "bin" / "python"
+    found = python.exists() and any((ROOT / ".venv").glob("lib/python3*/site-packages/torch"))
+    return str(python) if found else None
 
 
-def environment_of(pid):
-    """b"NAME=value" entries; none for a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
+@functools.cache
+def sanitized():
+    """Whether ddprun was built for a sanitizer, which takes time, memory and threads of its own."""
+    with open(DDPRUN, "rb") as file:
+        program = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return program.find(b"__asan_init") >= 0 or program.find(b"__tsan_init") >= 0
 
 
-def state_of(pid):
-    """The letter of proc(5), "Z" a zombie; None for a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+def with_variables(**variables):
+    """This process's environment without what a developer's shell may have set, and with these."""
+    env = {name: value for name, value in os.environ.items()
+           if not name.startswith(("PET_", "TORCH", "OMP_", "DDPRUN_JOB", "PYTHON_EXEC"))}
+    env["PYTHON_EXEC"] = sys.executable
+    return env | variables
 
 
-def processes_with(variable):
-    """Pids of the live processes but this one that have this NAME=value in their environment. Zombies do not count."""
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if pid != os.getpid() and variable.encode() in environment_of(pid) and state_of(pid) not in ("Z", None)]
-
-
-def free_port():
-    """A port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+def told(what, seconds):
+    """Prints what was measured, the median of several and their range; answers the median."""
+    values = sorted(seconds)
+    print(f"{what}: median {statistics.median(values) * 1e3:.1f} ms, "
+          f"{values[0] * 1e3:.1f} to {values[-1] * 1e3:.1f} ms of {len(values)}", flush=True)
+    return statistics.median(values)
 
 
 def parse_env(line):
@@ -112,9 +108,13 @@ class Job:
             stdin=subprocess.DEVNULL, **popen)
         self.pid = self.process.pid
 
+    def each_process(self):
+        """Pids of the live processes of this job, by the marker in their environment, each as soon as it is seen."""
+        return each_process_with(f"{MARKER}={self.marker}")
+
     def processes(self):
-        """Pids of every live process of this job, by the marker in its environment. Zombies do not count."""
-        return processes_with(f"{MARKER}={self.marker}")
+        """Pids of every live process of this job. Zombies do not count."""
+        return list(self.each_process())
 
     def worker(self, rank):
         """Pid of the agent's child that has this global rank; None when there is none (now)."""
@@ -132,6 +132,14 @@ class Job:
     def agent(self):
         """Pid of the agent, the guardian's one child."""
         return self.children_of(self.pid)[0]
+
+    def listens(self, port):
+        """True if the job's agent listens on the port."""
+        sockets = {f"socket:[{inode}]" for inode in listening_inodes(port)}
+        try:
+            return any(os.readlink(fd) in sockets for fd in pathlib.Path(f"/proc/{self.agent()}/fd").iterdir())
+        except (FileNotFoundError, ProcessLookupError, IndexError):
+            return False
 
     @staticmethod
     def children_of(pid):
@@ -212,6 +220,15 @@ class JobTest(unittest.TestCase):
         job.wait_gone()
         return result
 
+    def stop(self, job, signo=signal.SIGTERM):
+        """Ends the job from outside; (exit code, stdout, stderr, seconds until it was over)."""
+        begin = time.monotonic()
+        job.process.send_signal(signo)
+        code, out, err = job.finish()
+        seconds = time.monotonic() - begin
+        job.wait_gone()
+        return code, out, err, seconds
+
     def fifo(self, name="ready"):
         """A named pipe for workers to say that they are there; read_lines() waits for them."""
         path = self.folder / name
@@ -222,6 +239,68 @@ class JobTest(unittest.TestCase):
     def read_lines(self, fifo, count):
         """The next `count` lines that workers wrote to the fifo; waits for them."""
         return self.fifos[fifo].lines(count)
+
+    @functools.cached_property
+    def ready(self):
+        """The named pipe of most tests, made when it is first asked for."""
+        return self.fifo("ready")
+
+    def worker(self, text, name="worker.sh"):
+        """A script; {fifo} in it is the named pipe that heard() reads."""
+        return self.script(text.replace("{fifo}", str(self.ready)), name)
+
+    def heard(self, count):
+        """The next lines that workers wrote to their named pipe; waits for them."""
+        return self.read_lines(self.ready, count)
+
+    def envs(self, *args, **options):
+        """The variables of each worker of a job that runs PRINT_ENV, by rank, and its stderr."""
+        code, out, err = self.run_job(*args, **options)
+        self.assertEqual(code, 0, err)
+        return sorted(map(parse_env, out.splitlines()), key=lambda one: int(one["RANK"])), err
+
+    def env_of_one(self, *args, **options):
+        (env,), _ = self.envs(*args, **options)
+        return env
+
+    def refused(self, code, wanted, *args, **options):
+        """A job that does not start: this exit code, and one line with all the words that are wanted."""
+        got, out, err = self.run_job(*args, **{"env": with_variables(), **options})
+        self.assertEqual((got, out), (code, ""), err)
+        self.assertEqual(len(err.splitlines()), 1, err)
+        for words in wanted:
+            self.assertIn(words, err)
+
+    def cause(self, err):
+        """The part of the report that tells of the root cause."""
+        self.assertIn("Root Cause (first observed failure):", err)
+        return err.partition("Root Cause (first observed failure):")[2]
+
+
+class LoggedTest(JobTest):
+    """Jobs with a folder of logs."""
+
+    def setUp(self):
+        super().setUp()
+        self.logs = self.folder / "logs"
+
+    def attempt(self, number=0):
+        (job,) = self.logs.glob("*_*")
+        return job / f"attempt_{number}"
+
+    def worker_file(self, rank, name, attempt=0):
+        return (self.attempt(attempt) / str(rank) / name).read_text()
+
+    def files(self):
+        """The files of the first attempt by their paths below its folder, with their text."""
+        return {str(path.relative_to(self.attempt())): path.read_text() for path in self.attempt().rglob("*.log")}
+
+    def say(self, *flags, text=SAY, **options):
+        """A job that ends well; what it says on stdout and stderr."""
+        options.setdefault("env", with_variables(OMP_NUM_THREADS="1"))  # else there is torchrun's line about it
+        code, out, err = self.run_job("--log-dir", self.logs, *flags, self.script(text), **options)
+        self.assertEqual(code, 0, err)
+        return out, err
 
 
 def main():

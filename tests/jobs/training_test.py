@@ -5,11 +5,10 @@ import re
 import subprocess
 import unittest
 
-from support import ROOT, JobTest, main
+from support import ROOT, JobTest, main, torch_python, with_variables
 
 BIN = os.environ.get("DDPRUN_BIN", str(ROOT / "build" / "bin"))
 MNIST = os.path.join(BIN, "mnist")
-PYTHON = ROOT / ".venv" / "bin" / "python"
 DDP_MNIST = ROOT / "examples" / "pytorch" / "ddp_mnist.py"
 PYTORCH_ABORT = "terminate called without an active exception"
 RUNS_WITH_ABORTS = 5
@@ -41,11 +40,11 @@ class Training(JobTest):
         self.assertRegex(err, r"\d+ MiB of shared memory needed for the gradient buckets, /dev/shm has")
         job.wait_gone()
 
-    @unittest.skipUnless(PYTHON.exists(), "needs PyTorch in .venv")
+    @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_stock_pytorch_gives_torchruns_digits(self):
         args = ["--standalone", "--nproc-per-node=2", DDP_MNIST, "--epochs=1"]
-        env = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PYTHON_EXEC": str(PYTHON)}
-        theirs = self.trained(args, env, program=(str(PYTHON), "-m", "torch.distributed.run"))
+        env = with_variables(PYTHON_EXEC=torch_python())
+        theirs = self.trained(args, env, program=(torch_python(), "-m", "torch.distributed.run"))
         self.assertEqual(found(r"loss=(\S+)", self.trained(args, env)), found(r"loss=(\S+)", theirs))
 
     def trained(self, args, env, **options):

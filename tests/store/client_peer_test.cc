@@ -8,6 +8,7 @@
 namespace ddprun::store {
 namespace {
 
+using asio::ip::tcp;
 using std::chrono::milliseconds;
 
 // A listener whose one test decides what is said.
@@ -162,11 +163,11 @@ TEST(ClientPeer, ConnectsAgainWhereTheEchoIsWrong) {
 }
 
 TEST(ClientPeer, GivesUpOnAClosedPortAndSaysWhat) {
-  std::uint16_t port = 0;
-  {
-    FakeServer gone;
-    port = gone.port();
-  }
+  asio::io_context loop;
+  tcp::acceptor closed(loop);  // bound, so the port is ours; not listening, so connects are refused
+  closed.open(tcp::v4());
+  closed.bind({asio::ip::address_v4::loopback(), 0});
+  const std::uint16_t port = closed.local_endpoint().port();
   const auto before = std::chrono::steady_clock::now();
   const auto connected = Client::connect("127.0.0.1", port, milliseconds(300));
   ASSERT_TRUE(connected.has_error());

@@ -1,5 +1,4 @@
-"""Acceptance cases 18 to 23: error files, and programs that cannot be started. Cases 15 to 17 and
-24 are in tests/jobs/jobs_test.py."""
+"""Who is to blame: the root cause, and the error files that workers write."""
 
 import json
 import pathlib
@@ -7,7 +6,7 @@ import re
 import time
 import unittest
 
-from cases_support import CaseTest, main, torch_python, with_variables
+from support import JobTest, main, torch_python, with_variables
 
 # Writes what @record writes for a ValueError, then ends as Python does.
 RECORDING = """#!/bin/sh
@@ -33,7 +32,33 @@ main()
 TORCH_DEADLINE = 120  # seconds; importing PyTorch takes a few
 
 
-class CaseErrorFiles(CaseTest):
+class RootCause(JobTest):
+    def test_case_15_the_first_failure_is_the_root_cause(self):
+        script = self.script('#!/bin/sh\ntest "$RANK" = 1 && exit 7\nexec sleep 60\n')
+        code, _, err = self.run_job("--nproc-per-node=2", "--log-dir", self.folder / "logs", script)
+        self.assertEqual(code, 1)
+        cause = self.cause(err)
+        self.assertRegex(cause, r"rank +: 1 \(local_rank: 1\)")
+        self.assertRegex(cause, r"exitcode +: 7 \(pid: \d+\)")
+        self.assertRegex(cause, r"rank 0 \(exitcode -15\)")
+
+    def test_case_16_a_signal_is_named(self):
+        script = self.script("#!/bin/sh\nkill -9 $$\n")
+        code, _, err = self.run_job(script)
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"exitcode +: -9")
+        self.assertIn("Signal 9 (SIGKILL)", err)
+
+    def test_case_17_the_earlier_failure_wins(self):
+        script = self.script("#!/bin/sh\nif test $RANK = 0; then trap 'exit 3' TERM; echo > $0.ready\n"
+                             "while :; do sleep 0.1; done; fi\nuntil test -e $0.ready; do :; done\nexit 4\n")
+        code, _, err = self.run_job("--nproc-per-node=2", "--monitor-interval=1", script)
+        self.assertEqual(code, 1)
+        self.assertRegex(self.cause(err), r"rank +: 1 ")
+        self.assertIn("rank 0 (exitcode 3)", err)
+
+
+class ErrorFiles(JobTest):
     def fail(self, *args, timeout=None, **options):
         """A job that fails; its stderr."""
         env = options.pop("env", {}) | {"TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
@@ -61,15 +86,13 @@ class CaseErrorFiles(CaseTest):
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_case_18_recorded_by_pytorch(self):
         script = self.script(RECORDED, "recorded.py")
-        err = self.fail("--nproc-per-node=2", script, env={"PYTHON_EXEC": torch_python()},
-                        timeout=TORCH_DEADLINE)
+        err = self.fail("--nproc-per-node=2", script, env={"PYTHON_EXEC": torch_python()}, timeout=TORCH_DEADLINE)
         self.check_recorded(err)
 
     def test_case_19_the_launchers_own_error_file(self):
         path = self.folder / "f"
         path.write_text("of an earlier run")
-        self.fail("--nproc-per-node=2", self.recording(),
-                  env={"TORCHELASTIC_ERROR_FILE": str(path)})
+        self.fail("--nproc-per-node=2", self.recording(), env={"TORCHELASTIC_ERROR_FILE": str(path)})
         message = json.loads(path.read_text())["message"]
         self.assertEqual(message["errorCode"], 1)
         self.assertEqual(message["message"], "ValueError: no such layer")
@@ -88,8 +111,7 @@ class CaseErrorFiles(CaseTest):
     def test_case_21_a_broken_record_hides_nothing(self):
         for text in "{]", "", '{"message": {"message": "m"}}', "\\0\\377", "[]", "null":
             with self.subTest(text):
-                script = self.script(
-                    f"#!/bin/sh\nprintf '{text}' > \"$TORCHELASTIC_ERROR_FILE\"\nexit 5\n")
+                script = self.script(f"#!/bin/sh\nprintf '{text}' > \"$TORCHELASTIC_ERROR_FILE\"\nexit 5\n")
                 cause = self.cause(self.fail(script))
                 self.assertRegex(cause, r"exitcode +: 5 ")
                 self.assertRegex(cause, r"rank +: 0 ")
@@ -106,13 +128,6 @@ class CaseErrorFiles(CaseTest):
         self.assertRegex(cause, r"rank +: 0 ")
         self.assertIn("I broke it", cause)
         self.assertRegex(err, r"rank 1 \(local_rank: 1\) exitcode: 3 ")
-
-    def test_case_23_a_program_that_cannot_be_run(self):
-        self.assertIn("./missing", self.fail("./missing", cwd=self.folder))
-        self.assertIn("./missing", self.fail("--no-python", "./missing", cwd=self.folder))
-        plain = self.folder / "plain"
-        plain.write_text("#!/bin/sh\n")
-        self.assertIn("./plain", self.fail("--no-python", "./plain", cwd=self.folder))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""The failure report, its JSON form, the kernel's evidence of a silent death, and exit codes: what
-docs/torchrun.md says of them, end to end."""
+"""What is said at the end of a job: the failure report, its JSON form, what the kernel knows of a silent death, and the exit code."""
 
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import time
 import uuid
 
-from cases_support import (
-    DEAF, SLEEPER, CaseTest, free_port, main, report_of, with_variables)
+from machine import free_port
+from support import DEAF, SLEEPER, JobTest, main, with_variables
 
 SCREEN_LINES = 30
 LIMIT_MIB = 200  # of a cgroup: what a sanitizer's ddprun takes as well fits in
@@ -23,7 +23,7 @@ while len(taken) < {4 * LIMIT_MIB}:
 FAILS = "#!/bin/sh\ntest $RANK = 1 || exec sleep 1000\n"
 
 
-class CaseReport(CaseTest):
+class Report(JobTest):
     def fail(self, *args, env=None, **options):
         env = with_variables(OMP_NUM_THREADS="1", **(env or {}))
         code, _, err = self.run_job(*args, env=env, **options)
@@ -75,8 +75,7 @@ class CaseReport(CaseTest):
         script = self.script(FAILS + "echo last words >&2\nkill -SEGV $$\n")
         report = self.error_report("--nproc-per-node=2", "--role=r", "--rdzv-id=job", script)
         self.assertEqual((report["succeeded"], report["ended_by"]), (False, "worker"))
-        self.assertEqual([report[name] for name in ("entry", "run_id", "node_rank")],
-                         [script, "job", 0])
+        self.assertEqual([report[name] for name in ("entry", "run_id", "node_rank")], [script, "job", 0])
         self.assertEqual((report["attempt"], report["max_restarts"]), (1, 0))
         cause = report["root_cause"]
         wanted = {"rank": 1, "local_rank": 1, "role": "r", "exit_code": -11, "signal": "SIGSEGV",
@@ -85,8 +84,7 @@ class CaseReport(CaseTest):
         self.assertIn("Signal 11 (SIGSEGV)", cause["reason"])
         self.assertRegex(cause["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
         (other,) = report["other_workers"]
-        self.assertEqual((other["rank"], other["exit_code"], other["stopped_by_ddprun"]),
-                         (0, -15, True))
+        self.assertEqual((other["rank"], other["exit_code"], other["stopped_by_ddprun"]), (0, -15, True))
 
     def test_error_report_of_other_endings(self):
         self.assertEqual(self.error_report("/bin/true", expected=0)["ended_by"], "success")
@@ -108,7 +106,7 @@ class CaseReport(CaseTest):
         self.assertIn("--error-report", err)
 
 
-class CaseExitCodes(CaseTest):
+class ExitCodes(JobTest):
     def code(self, *args, flags=("--exit-codes=detailed",), **options):
         return self.run_job(*flags, *args, **options)[0]
 
@@ -169,7 +167,7 @@ class CaseExitCodes(CaseTest):
             self.assertEqual(self.code(self.script("#!/bin/sh\nkill -9 $$\n"), flags=flags), 1)
 
 
-class CaseOutOfMemory(CaseTest):
+class OutOfMemory(JobTest):
     def setUp(self):
         super().setUp()
         if os.geteuid() != 0:
@@ -179,6 +177,7 @@ class CaseOutOfMemory(CaseTest):
             self.skipTest("no memory controller, of either version, can be used here")
         self.addCleanup(self.cgroup.rmdir)
         self.entering = f"echo $$ > {self.cgroup}/cgroup.procs"
+        self.whole_job = ("sh", "-c", f'{self.entering}; exec "$@"', "sh")
 
     def check(self, err):
         cause = self.cause(err)
@@ -188,9 +187,7 @@ class CaseOutOfMemory(CaseTest):
                    rf"limit {LIMIT_MIB}\.0 MiB, peak (19\d|{LIMIT_MIB})\.\d MiB")
 
     def test_the_whole_job_in_a_limited_cgroup(self):
-        prefix = ("sh", "-c", f'{self.entering}; exec "$@"', "sh")
-        code, _, err = self.run_job(self.script(GREEDY, "greedy.py"), env=with_variables(),
-                                    prefix=prefix)
+        code, _, err = self.run_job(self.script(GREEDY, "greedy.py"), env=with_variables(), prefix=self.whole_job)
         self.assertEqual(code, 1)
         self.check(err)
 
@@ -198,19 +195,28 @@ class CaseOutOfMemory(CaseTest):
         if not kernel_log_can_be_read():
             self.skipTest("the kernel's log cannot be read, which alone tells of another's cgroup")
         self.script(GREEDY, "greedy.py")
-        script = self.script(
-            f"#!/bin/sh\n{self.entering}\nexec $PYTHON_EXEC {self.folder}/greedy.py\n")
+        script = self.script(f"#!/bin/sh\n{self.entering}\nexec $PYTHON_EXEC {self.folder}/greedy.py\n")
         code, _, err = self.run_job(script, env=with_variables())
         self.assertEqual(code, 1)
         self.check(err)
 
     def test_a_kill_by_somebody_is_not_blamed_on_memory(self):
-        job = self.start(self.worker(SLEEPER))
+        # In a cgroup of its own, whose counter does not tell of another job that had no memory.
+        job = self.start(self.worker(SLEEPER), prefix=self.whole_job)
         self.heard(1)
         os.kill(job.worker(0), signal.SIGKILL)
         err = job.finish()[2]
+        job.wait_gone()
         self.assertIn("Signal 9 (SIGKILL)", self.cause(err))
         self.assertNotIn("out of memory", err)
+
+
+def report_of(err):
+    """The failure report's lines: from the one that says FAILED."""
+    lines = err.splitlines()
+    (title,) = [at for at, line in enumerate(lines) if re.search(r" FAILED$", line)]
+    begin = title - 1 if title > 0 and set(lines[title - 1]) == {"="} else title
+    return lines[begin:]
 
 
 def make_cgroup(limit_bytes):

@@ -1,0 +1,239 @@
+"""What the console shows: the workers' streams as they are, folded, read late or never; and what ddprun says itself."""
+
+import json
+import os
+import pty
+import re
+import resource
+import select
+import signal
+import subprocess
+
+from machine import DEADLINE, free_port, wait_until
+from support import DDPRUN, Job, JobTest, LoggedTest, main, with_variables
+
+QUIET = with_variables(OMP_NUM_THREADS="1")  # without torchrun's warning about it on stderr
+STATES = "RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"
+
+
+class Console(LoggedTest):
+    def test_fold_shows_once_what_all_ranks_say(self):
+        gate = self.fifo("gate")
+        script = self.worker("#!/bin/sh\necho $RANK > {fifo}\nread word < %s\n" % gate +
+                             "echo epoch 1\n[ $RANK = 1 ] && echo only me\necho epoch 2\n")
+        job = self.start("--nproc-per-node=4", "-t", "1", "--fold", "--log-dir", self.logs, script, env=QUIET)
+        self.heard(4)
+        with open(gate, "w") as file:
+            file.write("go\n" * 4)
+            file.flush()
+            code, out, err = job.finish()
+        job.wait_gone()
+        self.assertEqual(code, 0, err)
+        lines = out.splitlines()
+        # Whoever is later than the window says it alone; every rank says everything, in order.
+        for rank in range(4):
+            def by_this_rank(line):
+                ranks = re.match(r"\[ranks ([\d,-]+)\] ", line)
+                return line.startswith(f"[default{rank}]:") or (ranks and rank in numbers(ranks[1]))
+            said = [re.sub(r"^\[[^]]*\]:? ?", "", line) for line in lines if by_this_rank(line)]
+            self.assertEqual(said, ["epoch 1", *["only me"] * (rank == 1), "epoch 2"], out)
+            self.assertEqual(self.worker_file(rank, "stdout.log").splitlines(), said)
+        self.assertIn("[default1]:only me", lines)
+        self.assertLess(len(lines), 9)
+
+    def test_a_progress_bar_is_whole_in_the_file_and_its_last_state_on_the_console(self):
+        _, err = self.say("-t", "2", text="#!/bin/sh\nfor i in 1 2 3 4; do printf '\\r%s of 4' $i >&2; done\necho >&2\n")
+        self.assertEqual((self.attempt() / "0" / "stderr.log").read_bytes(), b"\r1 of 4\r2 of 4\r3 of 4\r4 of 4\n")
+        self.assertEqual(err.splitlines()[-1], "[default0]:4 of 4")
+
+    def test_bytes_that_are_no_text_are_whole_in_the_file(self):
+        out, _ = self.say("-t", "1", text="#!/bin/sh\nprintf 'a\\377z\\n'\n")
+        self.assertEqual(out, "[default0]:a\ufffdz\n")
+        self.assertEqual((self.attempt() / "0" / "stdout.log").read_bytes(), b"a\xffz\n")
+
+    def test_stderr_that_nobody_asked_for_is_passed_on_byte_for_byte(self):
+        """In a batch job stderr is no terminal: it passes through the agent, which keeps its end."""
+        payload = bytes(range(256)) * 4000 + b"no newline"
+        (self.folder / "payload").write_bytes(payload)
+        script = self.script(f"#!/bin/sh\ncat {self.folder}/payload >&2\n")
+        got = subprocess.run([DDPRUN, script], env=QUIET, stdin=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, check=True)
+        self.assertEqual(got.stderr, payload)
+
+    def test_the_report_begins_a_line_and_quotes_the_end_of_stderr(self):
+        script = self.script("#!/bin/sh\nprintf 'first\\nlast words' >&2\nexit 3\n")
+        code, _, err = self.run_job(script, env=QUIET)
+        self.assertEqual((code, err.splitlines()[:2]), (1, ["first", "last words"]))
+        self.assertEqual(len(re.findall(r"(?m)^.*last words$", err)), 2, err)
+
+    def test_on_a_terminal_workers_see_the_terminal(self):
+        leader, terminal = pty.openpty()
+        script = self.script("#!/bin/sh\ntest -t 1 && test -t 2 && echo both\n")
+        process = subprocess.Popen([DDPRUN, "--quiet", script], env=QUIET,
+                                   stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal)
+        os.close(terminal)
+        self.assertEqual(os.read(leader, 100), b"both\r\n")
+        self.assertEqual(process.wait(), 0)
+        os.close(leader)
+
+    def test_a_reader_that_comes_late_gets_everything(self):
+        script = self.script("#!/bin/sh\nseq 20000 >&2\nexit 3\n")
+        reader, writer = os.pipe()
+        process = subprocess.Popen([DDPRUN, "-t", "2", "--log-dir", self.logs, script], env=QUIET,
+                                   stdin=subprocess.DEVNULL, stderr=writer)
+        os.close(writer)
+        self.assertEqual(process.wait(DEADLINE), 1)  # nobody has read anything yet
+        with open(reader, encoding="utf-8") as stderr:
+            lines = stderr.read().splitlines()
+        self.assertEqual(lines[:20000], [f"[default0]:{n}" for n in range(1, 20001)])
+        self.assertIn("Root Cause (first observed failure):", lines)
+
+    def test_a_reader_that_pauses_does_not_keep_the_agent_from_restarting(self):
+        script = self.script("#!/bin/sh\necho $TORCHELASTIC_RESTART_COUNT >$1\nexit 3\n")
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                os.write(writer, b"." * 4096)
+        os.set_blocking(writer, True)
+        process = subprocess.Popen([DDPRUN, "--max-restarts=1", script, self.ready],
+                                   env={**QUIET, "LOGLEVEL": "INFO"}, stdin=subprocess.DEVNULL,
+                                   stderr=writer)
+        os.close(writer)
+        self.assertEqual(self.heard(2), ["0", "1"])
+        with open(reader, encoding="utf-8") as stderr:
+            text = stderr.read()
+        self.assertEqual(process.wait(DEADLINE), 1)
+        self.assertEqual(text.count("failed (exitcode: 3)"), 2, text)
+
+    def test_stdout_and_stderr_of_one_file_keep_their_order(self):
+        script = self.script("#!/bin/sh\nfor i in $(seq 500); do echo $i; echo err $i >&2; done\n")
+        with open(self.folder / "job.log", "w+", encoding="utf-8") as log:
+            subprocess.run([DDPRUN, script], env=QUIET, stdout=log, stderr=log, check=True)
+            log.seek(0)
+            self.assertEqual(log.read(), "".join(f"{i}\nerr {i}\n" for i in range(1, 501)))
+
+    def test_a_file_size_limit_ends_neither_job_nor_worker(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        script = self.script("#!/bin/sh\ngrep SigIgn /proc/self/status >&2\nseq 100000\n")
+        code, out, err = self.run_job("-t", "1", "--log-dir", self.logs, script, env=QUIET,
+                                      preexec_fn=limit)
+        self.assertEqual((code, out.splitlines()[-1]), (0, "[default0]:100000"), err)
+        self.assertEqual(err.count("File too large; what cannot be written is missing"), 1, err)
+        ignored = int(re.search(r"SigIgn:\s*([0-9a-f]+)", err)[1], 16)
+        self.assertEqual(ignored >> (signal.SIGXFSZ - 1) & 1, 0, err)
+
+    def test_a_reader_that_stalls_does_not_keep_a_job_from_being_ended(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        script = self.worker("#!/bin/sh\nhead -c 1000000 /dev/zero\necho 0 > {fifo}\n")
+        process = subprocess.Popen([DDPRUN, "-t", "3", f"--log-dir={self.folder}", script], stdin=subprocess.DEVNULL,
+                                   stdout=writer, stderr=writer)
+        os.close(writer)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.heard(1)
+        agent = Job.children_of(process.pid)[0]
+        wait_until(lambda: not Job.children_of(agent), "the end of the worker")
+        with self.assertRaises(subprocess.TimeoutExpired, msg="nobody reads: it waits"):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(5), 0)
+
+
+def numbers(ranges):
+    """"0-2,5" as {0, 1, 2, 5}."""
+    found = set()
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+class OwnWords(JobTest):
+    def test_quiet(self):
+        script = self.script("#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 1\n")
+        flags = "--nproc-per-node=2", "--max-restarts=1"
+        code, _, err = self.run_job(*flags, script, env=with_variables())
+        self.assertEqual(code, 0)
+        self.assertRegex(err, r"OMP_NUM_THREADS")
+        self.assertRegex(err, r"(?m)^ddprun: .*; restart 1 of 1$")
+        code, out, err = self.run_job("--quiet", *flags, script, env=with_variables())
+        self.assertEqual((code, out, err), (0, "", ""))
+
+    def test_quiet_keeps_the_report(self):
+        code, _, err = self.run_job("--quiet", self.script("#!/bin/sh\nexit 3\n"))
+        self.assertEqual(code, 1)
+        self.assertRegex(self.cause(err), r"exitcode +: 3 ")
+
+    def test_at_most_five_lines_of_its_own(self):
+        code, _, err = self.run_job("--max-restarts=20", self.script(
+            "#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 20\n"))
+        self.assertEqual(code, 0)
+        self.assertLessEqual(len(err.splitlines()), 5, err)
+
+    def on_a_terminal(self, *args):
+        """The job, with a terminal as its stderr, and the terminal's other end."""
+        leader, terminal = pty.openpty()
+        self.addCleanup(os.close, leader)
+        prefix = ("sh", "-c", f'exec "$@" 2>/proc/{os.getpid()}/fd/{terminal}', "sh")
+        job = self.start(*args, prefix=prefix)
+        self.addCleanup(os.close, terminal)
+        return job, leader
+
+    def read_terminal(self, leader, wanted):
+        """What the terminal shows, until `wanted` is part of it."""
+        shown = ""
+        while wanted not in shown:
+            readable, _, _ = select.select([leader], [], [], DEADLINE)
+            self.assertTrue(readable, f"{wanted} not in: {shown}")
+            shown += os.read(leader, 1000).decode()
+        return shown
+
+    def test_a_terminal_is_told_world_and_master(self):
+        job, leader = self.on_a_terminal("--nproc-per-node=2", self.worker("#!/bin/sh\nexit 0\n"))
+        shown = self.read_terminal(leader, "master 127.0.0.1:")
+        self.assertIn("ddprun: 2 workers on 1 node, master 127.0.0.1:", shown)
+        self.assertEqual(job.finish()[0], 0)
+
+    def test_a_terminal_sees_whom_the_job_waits_for(self):
+        job, leader = self.on_a_terminal("--nnodes=2", "--rdzv-backend=c10d",
+                                         f"--rdzv-endpoint=127.0.0.1:{free_port()}", "/bin/true")
+        shown = self.read_terminal(leader, "(2 s of 600 s)")
+        self.assertIn("ddprun: waiting for the other nodes at 127.0.0.1:", shown)
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+
+    def events(self, *args):
+        code, _, err = self.run_job("--event-log-handler=console", "--rdzv-id=job", *args)
+        lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+        for line in lines:
+            self.assertEqual(line["timestamp"], 0)
+            self.assertEqual(line["metadata"]["run_id"], "job")
+            state = line["metadata"]["state"]
+            self.assertEqual(line["name"], f"torchelastic.worker.status.{state}")
+        return code, [(line["source"], line["metadata"]["state"]) for line in lines], lines
+
+    def test_events_of_a_job_that_ends_well(self):
+        code, states, lines = self.events("--role=r", "/bin/true")
+        self.assertEqual(code, 0)
+        self.assertEqual([state for source, state in states if source == "AGENT"], [*STATES])
+        (worker,) = [line["metadata"] for line in lines if line["source"] == "WORKER"]
+        self.assertEqual([worker[name] for name in ("state", "global_rank", "local_rank", "role")],
+                         ["SUCCEEDED", 0, [0], "r"])
+
+    def test_events_of_a_job_that_fails(self):
+        script = self.script("#!/bin/sh\ntest $RANK = 1 && exit 7\nexec sleep 1000\n")
+        code, states, lines = self.events("--nproc-per-node=2", "--max-restarts=1", script)
+        self.assertEqual(code, 1)
+        agent = [state for source, state in states if source == "AGENT"]
+        self.assertEqual(agent, [*STATES[:3], *STATES[:3], "FAILED"])
+        failed = [line["metadata"] for line in lines
+                  if line["source"] == "WORKER" and line["metadata"]["global_rank"] == 1]
+        self.assertEqual([one["raw_error"] for one in failed], ["exitcode 7"] * 2)
+        self.assertEqual([one["agent_restarts"] for one in failed], [0, 1])
+
+
+if __name__ == "__main__":
+    main()

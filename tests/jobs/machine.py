@@ -1,0 +1,79 @@
+"""What tests see of the machine that they share with others: its processes and its ports. Only the standard library."""
+
+import os
+import pathlib
+import random
+import socket
+import time
+
+DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
+FIRST_PORT = 10000  # below are those of a host's services
+TCP_TABLES = "/proc/net/tcp", "/proc/net/tcp6"
+LISTENING = "0A"  # proc_pid_net(5), st
+
+
+def wait_until(condition, what, deadline=None):
+    """Waits for an outside event that gives no notice (a process gone from /proc); fails after the deadline."""
+    end = time.monotonic() + (deadline or DEADLINE)
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline or DEADLINE} s in vain for: {what}")
+        os.sched_yield()
+
+
+def environment_of(pid):
+    """b"NAME=value" entries; none for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def state_of(pid):
+    """The letter of proc(5), "Z" a zombie; None for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def each_process_with(variable):
+    """Pids of the live processes but this one that have this NAME=value in their environment, in any order, each as soon as it is
+    seen. Zombies do not count."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    for pid in random.sample(pids, len(pids)):
+        if pid != os.getpid() and variable.encode() in environment_of(pid) and state_of(pid) not in ("Z", None):
+            yield pid
+
+
+def processes_with(variable):
+    return sorted(each_process_with(variable))
+
+
+def free_port():
+    """A port that nobody has, and that nobody gets who asks for any: the kernel hands out others. Until this process ends a name among
+    the abstract sockets keeps it from all other tests."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        low, high = map(int, file.read().split())
+    named = [port for port in range(FIRST_PORT, 1 << 16) if not low <= port <= high] or range(FIRST_PORT, 1 << 16)
+    for port in random.SystemRandom().sample(named, len(named)):
+        with socket.socket(socket.AF_UNIX) as claim, socket.socket() as trial:
+            try:
+                claim.bind(f"\0ddprun_test_port_{port}")
+                trial.bind(("", port))
+            except OSError:
+                continue
+            claim.detach()  # open until the end
+            return port
+    raise AssertionError("no port is free")
+
+
+def listening_inodes(port, tables=TCP_TABLES):
+    """Inodes of the sockets that listen on a TCP port, whosever they are."""
+    rows = [row.split() for table in tables for row in pathlib.Path(table).read_text().splitlines()]
+    return {row[9] for row in rows if row[3] == LISTENING and int(row[1].rpartition(":")[2], 16) == port}

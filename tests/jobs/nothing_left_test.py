@@ -1,0 +1,231 @@
+"""What a job leaves behind: nothing, however it ends and however it was started.
+
+DDPRUN_TEST_STARTS   starts of case 63, default 60 (the case says 1000)
+DDPRUN_TEST_KILLS    kills of each kind, default 10
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from machine import DEADLINE, TCP_TABLES, environment_of, listening_inodes, wait_until
+from support import SLEEPER, JobTest, main, told, with_variables
+
+STARTS = int(os.environ.get("DDPRUN_TEST_STARTS", "60"))
+KILLS = int(os.environ.get("DDPRUN_TEST_KILLS", "10"))
+# Descendants that fork twice, call setsid and ignore TERM; the worker lives on.
+ESCAPING = """#!/bin/sh
+(setsid sh -c "trap '' TERM HUP INT; (sleep 1000 &); echo $RANK > {fifo}; sleep 1000" &)
+trap '' TERM
+sleep 1000
+"""
+
+
+class NothingLeft(JobTest):
+    def prefixes(self):
+        """As the host is, and without version 2 of the cgroups, where that can be hidden."""
+        yield "host", ()
+        hidden = ("unshare", "--mount", "sh", "-c",
+                  "for at in $(grep -o '^cgroup2 [^ ]*' /proc/mounts | cut -d' ' -f2); "
+                  'do umount -l "$at" || exit 125; done; exec "$@"', "sh")
+        if os.geteuid() == 0 and self.start("/bin/true", prefix=hidden).finish()[0] == 0:
+            yield "no cgroup v2", hidden
+        else:
+            print("without cgroup v2: not run, a mount of its own needs CAP_SYS_ADMIN")
+
+    def kill_and_expect_nothing(self, victim):
+        script = self.worker(ESCAPING)
+        for turn in range(KILLS):
+            with self.subTest(turn=turn):
+                job = self.start("--nproc-per-node=2", "--shutdown-timeout=0", script)
+                self.heard(2)
+                os.kill(victim(job), signal.SIGKILL)
+                job.process.wait(20)
+                job.wait_gone(2)
+                job.process.communicate()
+
+    def test_kill_9_of_ddprun(self):
+        self.kill_and_expect_nothing(lambda job: job.pid)
+
+    def test_kill_9_of_the_agent(self):
+        self.kill_and_expect_nothing(lambda job: job.agent())
+
+    def test_kill_9_of_a_worker(self):
+        self.kill_and_expect_nothing(lambda job: job.worker(1))
+
+    def test_case_31_sigkill_to_the_launcher(self):
+        for name, prefix in self.prefixes():
+            with self.subTest(name):
+                job = self.start("--nproc-per-node=2", self.worker(SLEEPER), prefix=prefix)
+                self.heard(2)
+                job.process.kill()
+                job.process.wait()
+                job.wait_gone()
+
+    def test_case_31_sigusr1_to_the_launcher_is_the_workers(self):
+        for name, prefix in self.prefixes():
+            with self.subTest(name):
+                job = self.start("--nproc-per-node=2", self.worker(SLEEPER), prefix=prefix)
+                self.heard(2)
+                job.process.send_signal(signal.SIGUSR1)  # without a handler workers die of it
+                code, _, err = job.finish()
+                self.assertEqual(code, 1)
+                self.assertIn("SIGUSR1", self.cause(err))
+                job.wait_gone()
+
+    def test_case_32_grandchildren(self):
+        for name, prefix in self.prefixes():
+            for start in "sleep 300 &", "setsid sleep 300 &":
+                for end, code in ("exit 0", 0), ("exit 3", 1), ("kill -9 $$", 1), ("SIGTERM", 1):
+                    with self.subTest(name, start=start, end=end):
+                        last = "exec sleep 1000" if end == "SIGTERM" else end
+                        script = self.worker(f"#!/bin/sh\n{start}\necho $! > {{fifo}}\n{last}\n")
+                        job = self.start(script, prefix=prefix)
+                        self.heard(1)
+                        if end == "SIGTERM":
+                            job.process.send_signal(signal.SIGTERM)
+                        self.assertEqual(job.finish()[0], code)
+                        job.wait_gone(1)
+
+    def test_a_restart_finds_nothing_of_the_old_attempt(self):
+        script = self.worker(ESCAPING.replace(
+            "#!/bin/sh\n", '#!/bin/sh\ntest "$TORCHELASTIC_RESTART_COUNT" = 1 && exec sleep 1000\n'))
+        job = self.start("--max-restarts=1", "--shutdown-timeout=0", script)
+
+        def of_the_old_attempt():
+            return [pid for pid in job.processes() if b"TORCHELASTIC_RESTART_COUNT=0" in environment_of(pid)]
+
+        self.heard(1)
+        self.assertNotEqual(of_the_old_attempt(), [])
+        old = job.worker(0)
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: job.worker(0) not in (old, None), "the new worker")
+        self.assertEqual(of_the_old_attempt(), [])
+        self.stop(job)
+
+    def test_guardian_and_agent_killed_at_once(self):
+        # The workers die by their parent-death signal; who escaped all that is ended by the next start of ddprun on this host; that
+        # may be one of another job.
+        script = self.worker("#!/bin/sh\n(setsid sh -c 'trap \"\" TERM HUP INT; (sleep 1000 &); echo $$ > {fifo}; sleep 1000' &)\n"
+                             "exec sleep 1000\n")
+        for name, prefix in self.prefixes():
+            with self.subTest(name):
+                job = self.start("--nproc-per-node=2", script, prefix=prefix)
+                self.heard(2)
+                agent = job.agent()
+                os.kill(agent, signal.SIGSTOP)  # it does not act on the guardian's death
+                os.kill(job.pid, signal.SIGKILL)
+                os.kill(agent, signal.SIGKILL)
+                job.process.wait()
+                next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))  # lives for as long as its look takes
+                self.heard(1)
+                job.wait_gone(DEADLINE)
+                self.stop(next_start)
+
+    def test_the_temporary_folder_goes_with_a_killed_agent(self):
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
+        job = self.start("--nproc-per-node=2", self.worker(SLEEPER), env=with_variables(TMPDIR=str(temporary)))
+        self.heard(2)
+        self.assertRegex(" ".join(os.listdir(temporary)), r"^torchelastic_\w+$")
+        os.kill(job.agent(), signal.SIGKILL)
+        self.assertNotEqual(job.finish()[0], 0)
+        job.wait_gone()
+        self.assertEqual(os.listdir(temporary), [])
+
+    def test_a_job_has_a_cgroup_where_the_host_allows_one(self):
+        job = self.start("--nproc-per-node=2", self.worker(SLEEPER))
+        self.heard(2)
+        worker, agent = (pathlib.Path(f"/proc/{pid}/cgroup").read_text() for pid in (job.worker(0), job.agent()))
+        if worker == agent:
+            self.stop(job)
+            self.skipTest("no cgroup v2 with cgroup.kill that may be written")
+        (path,) = [line.removeprefix("0::") for line in worker.splitlines() if line.startswith("0::")]
+        self.assertIn("/ddprun-", path)
+        self.stop(job)
+        folders = [mount + path for mount in cgroup_mounts()]
+        self.assertNotEqual(folders, [])
+        for folder in folders:
+            self.assertFalse(os.path.exists(folder), folder)
+
+
+class ManyStarts(JobTest):
+    def test_case_63_nothing_is_left(self):
+        temporary, tables = self.folder / "tmp", self.folder / "tables"
+        temporary.mkdir()
+        script = self.script(f'#!/bin/sh\ncat {" ".join(TCP_TABLES)} > {tables}\necho "$DDPRUN_JOB $MASTER_PORT"\n')
+        took = []
+        for _ in range(STARTS):
+            begin = time.monotonic()
+            code, out, err = self.run_job(script, env=with_variables(TMPDIR=str(temporary)))
+            took.append(time.monotonic() - begin)
+            self.assertEqual(code, 0, err)
+            cookie, port = out.split()
+            sockets = listening_inodes(int(port), [tables])
+            self.assertNotEqual(sockets, set(), "nothing listened, so nothing is proven")
+            # Only these: another job may listen on the port by now.
+            self.assertEqual(sockets & listening_inodes(int(port)), set())
+            self.assertEqual(os.listdir(temporary), [])
+            self.assertEqual([name for name in os.listdir("/dev/shm") if cookie in name], [])
+            self.assertEqual(cgroups_named(cookie), [])
+        told("a start of one worker, and looking for leftovers", took)
+
+
+def cgroup_mounts():
+    """Where version 2 is mounted."""
+    mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+    return [mount for _, mount, kind, *_ in mounts if kind == "cgroup2"]
+
+
+def cgroups_named(cookie):
+    """Folders of cgroups that carry a job's name. Those of other jobs go meanwhile; os.walk() passes over them."""
+    return [os.path.join(folder, name) for mount in cgroup_mounts() for folder, names, _ in os.walk(mount)
+            for name in names if cookie in name]
+
+
+class Surroundings(JobTest):
+    """Odd ways to be started."""
+
+    def test_sigchld_ignored_by_the_parent(self):
+        code, _, _ = self.start("/bin/true", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).finish(10)
+        self.assertEqual(code, 0)
+
+    def test_standard_descriptors_closed(self):
+        closing = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+        job = self.start("-t", "1", self.script("#!/bin/sh\necho a\nexit 5\n"), prefix=closing)
+        self.assertEqual(job.finish(10)[0], 1)
+        job.wait_gone()
+
+    @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
+                         "needs root for a pid namespace")
+    def test_as_pid_1_of_a_container(self):
+        script = self.worker(SLEEPER.replace("echo $RANK", "(setsid sleep 1000 &); echo $RANK"))
+        job = self.start("--nproc-per-node=2", script, prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
+        self.heard(2)
+        os.kill(job.children_of(job.pid)[0], signal.SIGTERM)  # pid 1 in there, of whom the kernel keeps unhandled signals
+        code, _, err = job.finish()
+        self.assertEqual(code, 1)
+        self.assertIn("received SIGTERM", err)
+        job.wait_gone()
+
+    def test_what_was_there_before_lives_on(self):
+        """`monitor & exec ddprun …`: the shell's children become ours without our doing."""
+        job = self.start("/bin/true", prefix=("sh", "-c", 'sleep 1000 > /dev/null 2>&1 & echo $!; exec "$@"', "sh"))
+        code, out, _ = job.finish(20)
+        earlier = int(out)
+        self.assertEqual(code, 0)
+        os.kill(earlier, signal.SIGKILL)  # raises where it is gone
+
+    def test_the_environment_of_a_worker_that_is_gone_condemns_nobody(self):
+        """A worker may resubmit its job: its cookie is then in the environment of a new one, and of the shell above it."""
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        env = {**os.environ, "DDPRUN_JOB": f"{namespace}-4194000-12345-deadbeefdeadbeef"}
+        job = self.start("/bin/true", env=env, prefix=("sh", "-c", '"$@"; echo alive', "sh"))
+        self.assertEqual(job.finish(20)[:2], (0, "alive\n"))
+
+
+if __name__ == "__main__":
+    main()
