@@ -5,13 +5,14 @@
 // gradient_as_bucket_view.
 //
 //   Net net;
-//   DataParallel parallel(net.ptr(), *process.collective);  // checks the model, takes rank 0's weights
+//   ddprun::worker::DataParallel parallel(net.ptr(), *process->collective);
 //   torch::optim::SGD optimizer(net->parameters(), 0.01);
-//   ...
-//   optimizer.zero_grad();
-//   auto loss = torch::nll_loss(parallel.forward(net, images), labels);
-//   loss.backward();   // the sums travel while it runs; they are complete when it returns
-//   optimizer.step();
+//   for (const auto& [images, labels] : batches) {
+//     optimizer.zero_grad();
+//     const auto loss = torch::nll_loss(parallel.forward(net, images), labels);
+//     loss.backward();  // the sums travel while it runs; they are complete when it returns
+//     optimizer.step();
+//   }
 //
 // It does not wrap the module, own the optimizer or split the data (see DistributedSampler). Call
 // it from the training thread. The collective must outlive it. Errors are exceptions:

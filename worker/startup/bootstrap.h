@@ -4,7 +4,10 @@
 // threads that could change the environment.
 //
 //   auto process = ddprun::worker::bootstrap();
-//   if (!process) { fmt::print(stderr, "{}\n", process.error().message()); return 1; }
+//   if (!process) {
+//     fmt::print(stderr, "{}\n", process.error().message());
+//     return 1;
+//   }
 //   ddprun::worker::DataParallel parallel(net.ptr(), *process->collective);
 #pragma once
 
