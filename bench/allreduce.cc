@@ -1,6 +1,6 @@
-// Our side of bench/allreduce: forks the ranks, sums float32 buffers of several sizes over shared
-// memory, prints one line of JSON a size with the time of one sum on rank 0, in microseconds:
-// launch to complete, as a training step sees it.
+// Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes over
+// shared memory and prints one line of JSON for each size. The line has the time of one sum on rank
+// 0 in microseconds, from launch to complete, as a training step sees it.
 //   bench-allreduce RANKS BYTES:REPETITIONS…
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -22,10 +22,13 @@ namespace {
 
 using ddprun::worker::Collective;
 
+// Not counted: the first sums touch the pages and fill the caches.
 constexpr int kWarmUps = 5;
-constexpr std::chrono::seconds kTimeout{60};  // of one wait for the other ranks
 
-// Of a rank's whole life: a hung one is killed by SIGALRM, so that the wait for it ends.
+// Of one wait for the other ranks.
+constexpr std::chrono::seconds kTimeout{60};
+
+// Of the whole life of a rank. SIGALRM kills a rank that hangs, so that waitpid() below ends.
 constexpr unsigned kLifeSeconds = 240;
 
 struct Size {
@@ -45,7 +48,8 @@ bool parse_size(std::string_view text, Size& size) {
          parse(text.substr(colon + 1), size.repetitions) && size.repetitions > 0;
 }
 
-// Microseconds of each repetition.
+// The microseconds of each repetition. The ranks need no barrier between two sums: a sum is
+// complete on one rank only when all have added their chunks.
 std::vector<double> time_sums(Collective& collective, const Size& size) {
   using Clock = std::chrono::steady_clock;
   const auto memory = collective.allocate(size.bytes);
@@ -98,8 +102,11 @@ int run_ranks(int ranks, const std::vector<Size>& sizes) {
     if (child > 0) children.push_back(child);
     if (child != 0) continue;
     ::alarm(kLifeSeconds);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // of the parent, which may be killed at a deadline itself
+    // The script kills this program at a deadline; its ranks shall not live on.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int status = run_rank(rank, ranks, sizes, exchange);
+    // _exit, since the parent's objects (the pipes' owner, for example) are not ours to destroy. It
+    // does not flush.
     std::fflush(stdout);
     ::_exit(status);
   }

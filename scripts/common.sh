@@ -1,4 +1,5 @@
-# Sourced by quickstart, run-tests and setup.sh: one line per step, and how many compilers may run at once.
+# Sourced by quickstart, run-tests, setup.sh and build_for_bench.sh: one line per step, how many compilers may run at once, and how
+# build/ is configured.
 
 # step TEXT…: says what is about to happen, with the seconds since the command began. DDPRUN_STARTED is handed down to scripts
 # that a command calls, so that all count from one moment.
@@ -38,4 +39,11 @@ quietly() {
   tail -n 60 "$log" >&2
   printf 'failed (exit code %d): %s\nwhole output: %s\n' "$code" "$*" "$log" >&2
   return "$code"
+}
+
+# Sets `configure`: the arguments that make build/ a release build with the engine. Tests stay as run-tests left them, so that all
+# commands share build/; a fresh build has none. Call in the root.
+release_configuration() {
+  configure=(--preset release -DDDPRUN_BUILD_WORKER=ON)
+  [[ -e build/CMakeCache.txt ]] || configure+=(-DDDPRUN_BUILD_TESTS=OFF)
 }

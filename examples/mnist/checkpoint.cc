@@ -19,9 +19,10 @@
 namespace ddprun::examples {
 namespace {
 
-// Raised whenever what is stored changes its meaning; other versions are refused.
+// To be raised whenever what is stored changes its meaning. Other versions are refused.
 constexpr std::int64_t kVersion = 2;
 
+// Of the 64-bit FNV-1a hash.
 constexpr std::uint64_t kFnvBasis = 0xCBF29CE484222325U;
 constexpr std::uint64_t kFnvPrime = 0x100000001B3U;
 
@@ -30,6 +31,7 @@ std::uint64_t fnv1a(std::uint64_t value, std::string_view bytes) {
   return value;
 }
 
+// With contiguous() equal values give equal bytes, whatever the strides in memory are.
 std::uint64_t fold(std::uint64_t value, const torch::Tensor& tensor) {
   const torch::Tensor flat = tensor.detach().cpu().contiguous();
   return fnv1a(value, {static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()});
@@ -37,7 +39,7 @@ std::uint64_t fold(std::uint64_t value, const torch::Tensor& tensor) {
 
 Error unreadable(const std::filesystem::path& path, std::string_view what,
                  ErrorCode code = ErrorCode::kProtocol) {
-  // LibTorch's messages go on with advice, a backtrace, …; the first sentence says it.
+  // LibTorch's messages go on with advice and a backtrace. Their first sentence says what is wrong.
   return {code, fmt::format("load checkpoint {}: {}", path.string(),
                             what.substr(0, std::min(what.find('\n'), what.find(". "))))};
 }
@@ -50,7 +52,8 @@ std::int64_t read_number(torch::serialize::InputArchive& archive, const char* na
 
 Result<std::string> read_file(const std::filesystem::path& path) {
   std::error_code failure;
-  const auto size = std::filesystem::file_size(path, failure);  // an error where it is no file
+  // An error too if `path` is a folder or a pipe.
+  const auto size = std::filesystem::file_size(path, failure);
   if (failure) return unreadable(path, failure.message(), ErrorCode::kSystem);
   if (size > kCheckpointBytesMax) {
     return unreadable(path, fmt::format("{} bytes, at most {} are read", size, kCheckpointBytesMax),
@@ -74,13 +77,14 @@ auto restored(const std::filesystem::path& path, Restore restore)
     return restore(*bytes);
   } catch (const c10::Error& error) {
     return unreadable(path, error.what_without_backtrace());
-  } catch (const std::exception& error) {  // a missing entry is no c10::Error
+  } catch (const std::exception& error) {
+    // LibTorch throws these too, for an entry that is missing, for example.
     return unreadable(path, error.what());
   }
 }
 
-// LibTorch checks names but not shapes: it lets a module take tensors that its forward() cannot
-// use.
+// LibTorch compares the names of what it loads, but not the shapes: a module may get tensors that
+// its forward() cannot use. So we compare the shapes before and after.
 std::vector<std::vector<std::int64_t>> shapes_of(const torch::nn::Module& net) {
   std::vector<std::vector<std::int64_t>> shapes;
   for (const torch::Tensor& tensor : net.parameters()) shapes.push_back(tensor.sizes().vec());
@@ -88,6 +92,7 @@ std::vector<std::vector<std::int64_t>> shapes_of(const torch::nn::Module& net) {
   return shapes;
 }
 
+// The version comes first: the other entries mean something only in our version.
 Stamp read_stamp(torch::serialize::InputArchive& archive, const std::string& bytes) {
   archive.load_from(bytes.data(), bytes.size());
   const auto version = read_number(archive, "version");
@@ -127,6 +132,8 @@ Result<void> save_checkpoint(const std::filesystem::path& path, const torch::nn:
   archive.write("job", c10::IValue(stamp.job));
   archive.write("net", weights);
   archive.write("optimizer", steps);
+  // First into memory: save_to(path) would write over the old checkpoint. A kill in the middle
+  // would then leave neither the old nor the new one.
   std::ostringstream bytes;
   archive.save_to(bytes);
   return write_file_atomically(path, bytes.view());

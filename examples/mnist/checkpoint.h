@@ -1,5 +1,6 @@
-// The state of a training run on disk: weights, optimizer and how many epochs they have seen. Saved
-// by one rank, loaded by all. The training thread only; LibTorch stays out of this header.
+// The state of a training run on disk: weights, optimizer and how many epochs they have seen. One
+// rank saves it, all ranks load it. Call from the training thread only. This header includes
+// nothing of LibTorch: it is cheap to include.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +18,22 @@ class Optimizer;
 
 namespace ddprun::examples {
 
-// Which state it is.
+// What a checkpoint says about itself.
 struct Stamp {
   int epoch = 0;    // the last one that the state has seen
-  std::string job;  // the run that saved it; no other resumes from it unasked
+  std::string job;  // the job that saved it; another job uses it only with --resume
 };
 
-// A larger file is not read: the net's weights and momentum are 10 MB, and every rank would hold
-// what a mistaken file name brings.
+// A larger file is not read. The net's weights and momentum are 10 MB. A wrong file name must not
+// fill the memory of every rank.
 inline constexpr std::uintmax_t kCheckpointBytesMax = std::uintmax_t{256} << 20;
 
-// Replaces `path` atomically (atomic_file.h). Blocks until the disk has it.
+// Replaces `path` as a whole (atomic_file.h). Blocks until the disk has it.
 Result<void> save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& net,
                              const torch::optim::Optimizer& optimizer, const Stamp& stamp);
 
-// Errors: kSystem where the file cannot be read, kProtocol where it is no checkpoint, kLimit beyond
-// kCheckpointBytesMax.
+// Errors: kSystem if the file cannot be read, kProtocol if it is no checkpoint, kLimit if it is
+// larger than kCheckpointBytesMax.
 Result<Stamp> read_stamp(const std::filesystem::path& path);
 
 struct Loaded {
@@ -40,14 +41,14 @@ struct Loaded {
   std::uint64_t fingerprint = 0;  // of the file's bytes: ranks that loaded the same file agree
 };
 
-// Fills `net` and `optimizer`, which must have the shapes of those that were saved. Errors as
-// read_stamp's, naming the file and what is wrong with it; `net` and `optimizer` may then be half
-// filled and must not be used.
+// Fills `net` and `optimizer`. They must have the same parameters as those that were saved. Errors
+// are those of read_stamp, and name the file and what is wrong with it. After an error `net` and
+// `optimizer` may be half filled: do not use them.
 Result<Loaded> load_checkpoint(const std::filesystem::path& path, torch::nn::Module& net,
                                torch::optim::Optimizer& optimizer);
 
-// FNV-1a over the bits of all parameters and then all buffers, in the order of registration: equal
-// for equal weights.
+// A hash (FNV-1a) of the bits of all parameters and then all buffers, in the order of registration.
+// Equal for equal weights.
 std::uint64_t checksum(const torch::nn::Module& net);
 
 }  // namespace ddprun::examples

@@ -13,9 +13,11 @@
 namespace ddprun::examples {
 namespace {
 
+// 0x08: unsigned bytes. Then the number of dimensions: 3 for images, 1 for labels.
 constexpr std::uint32_t kImagesMagic = 0x00000803;
 constexpr std::uint32_t kLabelsMagic = 0x00000801;
 
+// gzclose_r, for files opened for reading: plain gzclose would link the compressor too (zlib.h).
 struct CloseGzip {
   void operator()(gzFile file) const { gzclose_r(file); }
 };
@@ -25,11 +27,12 @@ Error broken(const std::filesystem::path& path, const std::string& what) {
   return {ErrorCode::kProtocol, fmt::format("read {}: {}", path.string(), what)};
 }
 
-// One open IDX file; every read is of a length known beforehand. zlib hands plain files through as
-// they are.
+// One open IDX file. We know the length of every read beforehand, so that "cut short" can be told
+// from the end. zlib passes plain files through as they are.
 class IdxFile {
  public:
   static Result<IdxFile> open(const std::filesystem::path& path) {
+    // gzopen leaves errno alone if it fails for want of memory (zlib.h).
     errno = 0;
     GzipFile file(gzopen(path.c_str(), "rbe"));
     if (file) return IdxFile(path, std::move(file));
@@ -57,8 +60,8 @@ class IdxFile {
     return number;
   }
 
-  // The end of the data, with the checksum that gzip keeps there. Where that is missing gzread
-  // still answers 0, as at a sound end; only the error behind it tells.
+  // Reads past the data, so that zlib also checks the checksum that gzip keeps there. If that is
+  // missing, gzread returns 0 as at a sound end; only gzerror tells the difference.
   Result<void> expect_end() {
     std::uint8_t extra = 0;
     if (gzread(file_.get(), &extra, 1) > 0) return broken(path_, "longer than its header says");
@@ -68,7 +71,7 @@ class IdxFile {
     return {};
   }
 
-  // The number of items, after checking the magic number and, for images, the two other dimensions.
+  // The number of items. Checks the magic number first and, for images, the two other dimensions.
   Result<std::size_t> read_header(std::uint32_t magic) {
     auto found = read_number();
     if (!found) return found.error();
@@ -89,13 +92,14 @@ class IdxFile {
   }
 
  private:
-  static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;  // gzread takes 32-bit lengths
+  // gzread takes 32-bit lengths and returns an int: a large file goes in pieces.
+  static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
   IdxFile(std::filesystem::path path, GzipFile file)
       : path_(std::move(path)), file_(std::move(file)) {}
 
-  // zlib's words for its last error, without the path that it puts in front ("path: incorrect data
-  // check").
+  // zlib's words for its last error ("path: incorrect data check"), without the path, which our
+  // message has already. Z_ERRNO: the words are the system's.
   std::string reason() const {
     int code = Z_OK;
     const std::string text = gzerror(file_.get(), &code);
@@ -109,7 +113,8 @@ class IdxFile {
   GzipFile file_;
 };
 
-// `<stem>.gz` or `<stem>`, all bytes of its items.
+// All bytes of the items in `<stem>.gz` or, if there is none, in `<stem>`. If neither is there the
+// error names the first, which is how the set is distributed.
 Result<std::vector<std::uint8_t>> read_items(const std::filesystem::path& stem, std::uint32_t magic,
                                              std::size_t item_bytes) {
   std::filesystem::path packed = stem;

@@ -1,5 +1,6 @@
-// The convolutional net of the usual MNIST example, and digits as the tensors it takes. Same
-// modules in the same order as examples/pytorch/ddp_mnist.py: equal seeds give equal weights.
+// The convolutional net of the usual MNIST example, and the digits as the tensors that it takes. It
+// has the same modules in the same order as examples/pytorch/ddp_mnist.py, so that equal seeds give
+// equal weights. It knows nothing of other ranks. The training thread only.
 #pragma once
 
 #include <torch/nn.h>
@@ -19,7 +20,7 @@ class NetImpl : public torch::nn::Module {
         dropout2_(register_module("dropout2", torch::nn::Dropout(0.5))),
         fc2_(register_module("fc2", torch::nn::Linear(128, 10))) {}
 
-  // images: [batch, 1, 28, 28] float -> log-probabilities: [batch, 10] float.
+  // From images, [batch, 1, 28, 28] float, to log-probabilities, [batch, 10] float.
   torch::Tensor forward(torch::Tensor images) {
     images = torch::relu(conv1_(images));
     images = torch::relu(conv2_(images));
@@ -44,6 +45,8 @@ struct Samples {
   std::size_t count() const { return static_cast<std::size_t>(labels.numel()); }
 };
 
+// Copies and normalises the digits. Takes them by value: the caller moves them in, and their memory
+// is free again on return.
 inline Samples to_tensors(Digits digits) {
   constexpr double kMean = 0.1307, kDeviation = 0.3081;  // of the 60,000 training images
   constexpr auto kSide = static_cast<std::int64_t>(kDigitSide);

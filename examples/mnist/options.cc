@@ -12,7 +12,7 @@
 namespace ddprun::examples {
 namespace {
 
-// Stores the value; answers false where it is not accepted.
+// Stores the value. Returns false if the value is not accepted.
 using Store = bool (*)(Options&, const std::string&);
 
 struct Flag {
@@ -23,6 +23,7 @@ struct Flag {
   Store store;
 };
 
+// The whole text must be a number: "3x" and " 3" are refused, which std::stoi would take.
 template <typename Number>
 std::optional<Number> parse_number(const std::string& text) {
   Number number{};
@@ -39,6 +40,7 @@ bool store_count(int& into, const std::string& text, int most) {
   return true;
 }
 
+// std::from_chars also reads "nan" and "inf": they are no learning rates.
 bool store_rate(double& into, const std::string& text) {
   const auto rate = parse_number<double>(text);
   if (!rate || !std::isfinite(*rate) || *rate <= 0) return false;
@@ -69,6 +71,8 @@ bool store_progress(ProgressMode& into, const std::string& text) {
   return true;
 }
 
+// One table for parsing and for --help, so that the two cannot differ. clang-format would break
+// each flag into many lines.
 // clang-format off
 constexpr std::array kFlags{
     Flag{"--data", "DIR", "a folder", "folder of MNIST's four IDX files, gzipped or not (the 5,000 digits of the project)",
@@ -101,7 +105,7 @@ const Flag* find_flag(std::string_view name) {
   return nullptr;
 }
 
-// Takes one flag, and its value where it stands apart, off `rest`.
+// Takes one flag off `rest`, and its value too if that is an argument of its own.
 Result<void> take_flag(Options& options, std::vector<std::string>::const_iterator& rest,
                        std::vector<std::string>::const_iterator end) {
   const std::string argument = *rest++;

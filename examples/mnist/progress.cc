@@ -5,8 +5,8 @@
 namespace ddprun::examples {
 namespace {
 
-constexpr std::string_view kEraseLine =
-    "\r\033[K";  // to the first column, and clear what stood there
+// To the first column, then clear the line (ECMA-48: EL): the end of a longer line must not stay.
+constexpr std::string_view kEraseLine = "\r\033[K";
 
 }  // namespace
 

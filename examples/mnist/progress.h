@@ -1,5 +1,6 @@
-// What rank 0 writes while it trains: a step line that a terminal rewrites in place, plain lines
-// elsewhere. Pure: answers the bytes to write; the caller writes and flushes them.
+// What rank 0 writes while it trains. On a terminal a step line replaces the one before; elsewhere
+// each is a line of its own. Pure: returns the bytes, and the caller writes and flushes them.
+// Training owns it. One thread.
 #pragma once
 
 #include <string>
@@ -13,10 +14,10 @@ class Progress {
  public:
   Progress(ProgressMode mode, bool stdout_is_terminal);
 
-  // A passing state; the next call may replace it. Empty where steps are not shown.
+  // The bytes that show a step. The next call may replace them. Empty if steps are not shown.
   std::string step(std::string_view text);
 
-  // A result, to stay.
+  // The bytes of a result: a line that stays.
   std::string line(std::string_view text);
 
  private:

@@ -10,12 +10,15 @@
 
 namespace ddprun::examples {
 
+// One sum for both numbers: each call costs a round trip between the ranks.
 double mean_over_ranks(worker::Collective& ranks, const Tally& mine) {
   std::array<double, 2> both{mine.sum, mine.count};
   ranks.sum(both);
   return both[0] / both[1];
 }
 
+// Every rank sees all numbers, so that all throw or none does. If only some threw, the others would
+// wait for them in the next sum until the deadline.
 void require_same(worker::Collective& ranks, std::uint64_t mine, std::string_view what) {
   const auto all = ranks.all_gather(std::as_bytes(std::span(&mine, 1)));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {

@@ -1,6 +1,6 @@
-// What the ranks of a training job ask one another besides gradients: means over all samples, and
-// whether they hold the same state. Collective: all ranks call these in the same order, on the
-// training thread.
+// What ranks tell each other besides gradients: means over all samples, and whether they all hold
+// the same state. All ranks must call these functions in the same order, on the training thread.
+// Owns nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,25 @@
 
 namespace ddprun::examples {
 
-// A metric on this rank. Sum and count stay apart until both are summed over the ranks: a mean of
-// the ranks' means would be wrong where they saw unequal numbers of samples.
+// A metric on this rank. Sum and count stay apart until both are summed over the ranks. A mean of
+// the ranks' means would be wrong if ranks saw unequal numbers of samples.
 struct Tally {
   double sum = 0;
   double count = 0;  // samples; padding is not counted
 
+  // Adds a batch: its mean, and how many samples it has.
   void add(double mean, double samples) {
     sum += mean * samples;
     count += samples;
   }
 };
 
-// The mean over the samples of all ranks, the same bits on each; NaN where no rank has seen a
+// The mean over the samples of all ranks. All ranks get the same bits; NaN if no rank has seen a
 // sample.
 double mean_over_ranks(worker::Collective& ranks, const Tally& mine);
 
-// Throws std::runtime_error on all ranks, naming `what` and a rank, unless all hold the same
-// number.
+// Throws std::runtime_error on all ranks unless all have the same number. The error names `what`
+// and the first rank that differs from rank 0.
 void require_same(worker::Collective& ranks, std::uint64_t mine, std::string_view what);
 
 }  // namespace ddprun::examples

@@ -21,9 +21,12 @@ namespace {
 
 constexpr double kMomentum = 0.9;
 constexpr double kRateDecay = 0.7;  // of the learning rate, each epoch
+// Each report sums the loss over all ranks, which costs time.
 constexpr std::size_t kStepsPerReport = 10;
-constexpr std::int64_t kEvaluationBatch = 250;  // bounds the activations: 37 MB in the widest layer
+// Limits the memory for activations: 37 MB in the widest layer.
+constexpr std::int64_t kEvaluationBatch = 250;
 
+// Every rank makes the same weights. DataParallel copies rank 0's anyway.
 Net make_net(std::uint64_t seed) {
   torch::manual_seed(seed);
   return {};
@@ -51,7 +54,8 @@ Training::Training(const Options& options, worker::Process& process, Samples tra
       parallel_(net_.ptr(), ranks_),
       sampler_(train_.count(), ranks_.world_size(), ranks_.rank(), {.seed = options.seed}) {}
 
-// Whether there is a state to go on from. On rank 0, which writes the file: its answer is for all.
+// Whether there is a state to go on from. Call only on rank 0, which also writes the file. Its
+// answer counts for all ranks: on another host the file may be missing or be older.
 bool Training::finds_own_checkpoint() const {
   const std::filesystem::path& file = options_.checkpoint;
   if (file.empty() || !std::filesystem::exists(file)) return false;
@@ -59,10 +63,11 @@ bool Training::finds_own_checkpoint() const {
   if (world_.restart_count > 0) {
     const auto stamp = read_stamp(file);
     if (stamp && stamp->job == job_) return true;
-    // Perhaps ours, on a disk in trouble: not to be started over.
+    // It may be ours, on a disk that fails. Starting anew would lose hours of work: value() throws.
     if (!stamp && stamp.error().code() == ErrorCode::kSystem) stamp.value();
   }
-  std::filesystem::rename(file, file.string() + ".old");  // another run's: not to be overwritten
+  // It is another job's. We must not overwrite it.
+  std::filesystem::rename(file, file.string() + ".old");
   return false;
 }
 
@@ -72,6 +77,7 @@ int Training::load_or_start_anew() {
   if (ranks_.from_root(std::span(&found, 1), 0).at(0) != std::byte{0}) {
     loaded = load_checkpoint(options_.checkpoint, *net_, optimizer_).value();
   }
+  // On several hosts a path may name several files.
   require_same(ranks_, loaded.fingerprint, "checkpoint " + options_.checkpoint.string());
   report(fmt::format(
       "mnist: world of {} ({}), {} digits to train on, {} held out, {}", ranks_.world_size(),
@@ -94,6 +100,8 @@ void Training::run() {
                        accuracy));
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  // Data-parallel training keeps the weights equal on all ranks, bit for bit. If they are not, the
+  // result is worthless, and nobody must take it for one.
   const std::uint64_t weights = checksum(*net_);
   require_same(ranks_, weights, "weights after training");
   report(fmt::format("trained for {:.1f} s", seconds.count()));
@@ -106,10 +114,10 @@ double Training::train_epoch(int epoch) {
   net_->train();
   sampler_.set_epoch(static_cast<std::uint64_t>(epoch));
   optimizer_.param_groups()[0].options().set_lr(options_.lr * std::pow(kRateDecay, epoch - 1));
-  // For dropout: other units on every rank and in every epoch, and the same ones again after a
-  // restart.
+  // For dropout: each rank drops other units in each epoch, but the same ones after a restart.
   torch::manual_seed(options_.seed + 1 +
                      static_cast<std::uint64_t>(epoch * ranks_.world_size() + ranks_.rank()));
+  // All ranks have equally many samples, thus equally many steps: each step needs all of them.
   const auto batches = to_tensor(sampler_.indices()).split(options_.batch_size);
   Tally loss;
   for (std::size_t step = 1; step <= batches.size(); ++step) {
@@ -133,13 +141,14 @@ double Training::train_step(const torch::Tensor& batch) {
 }
 
 double Training::held_out_accuracy() {
+  // The net itself, not parallel_: there is nothing to sum, and ranks may have unequal batches.
   const torch::NoGradGuard no_gradients;
   net_->eval();
   const worker::DistributedSampler sampler(held_out_.count(), ranks_.world_size(), ranks_.rank(),
                                            {.shuffle = false});
   auto mine = sampler.indices();
-  mine.resize(
-      sampler.unpadded_size());  // a digit that fills up another rank's share weighs nothing
+  // Without the padding: a digit that two ranks look at would count twice.
+  mine.resize(sampler.unpadded_size());
   Tally right;
   for (const torch::Tensor& batch : to_tensor(mine).split(kEvaluationBatch)) {
     const auto guess = net_->forward(held_out_.images.index_select(0, batch)).argmax(1);
@@ -149,6 +158,8 @@ double Training::held_out_accuracy() {
   return mean_over_ranks(ranks_, right);
 }
 
+// One rank writes: all have the same weights. value() throws if the disk is full, and that ends the
+// job: training on without checkpoints would lose more.
 void Training::save(int epoch) {
   if (options_.checkpoint.empty() || ranks_.rank() != 0) return;
   save_checkpoint(options_.checkpoint, *net_, optimizer_, {epoch, job_}).value();
@@ -156,6 +167,7 @@ void Training::save(int epoch) {
 
 void Training::report(std::string_view text) {
   if (ranks_.rank() != 0) return;
+  // stdout may be a pipe, which is not flushed at the end of a line.
   fmt::print("{}", progress_.line(text));
   std::fflush(stdout);
 }

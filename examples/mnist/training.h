@@ -1,6 +1,7 @@
-// One training run on this rank: the net, its optimizer, the data, and the loop over epochs that
-// all ranks go through in step. Owns what it trains; borrows the options and the process. The
-// training thread only. Failures are exceptions.
+// One training run on this rank: the net, its optimizer, the data, and the loop over epochs, which
+// all ranks run at the same time. It owns the net, the optimizer and the data. The options and the
+// process belong to the caller and must outlive it. The training thread only. Failures are
+// exceptions.
 #pragma once
 
 #include <torch/optim/sgd.h>
@@ -20,18 +21,18 @@ namespace ddprun::examples {
 
 class Training {
  public:
-  // Collective: all ranks start from the same checkpoint or from the weights of rank 0. A job that
-  // was restarted goes on from options.checkpoint if it has saved that itself, and any job does
-  // that is told to; otherwise a file found there is kept as `<file>.old`. A job is told from
-  // others by the launcher's cookie, and where another launcher gave none, by its run id, which
-  // jobs may share.
+  // All ranks must call it. They start from the same checkpoint, or from the weights of rank 0. A
+  // restarted job goes on from options.checkpoint if it has saved that file itself. With
+  // options.resume any job goes on from it. Otherwise a file found there is renamed to
+  // `<file>.old`. The launcher's cookie tells whether a file is the job's own. A launcher other
+  // than ddprun gives no cookie; then the run id tells, which several jobs may share.
   Training(const Options& options, worker::Process& process, Samples train, Samples held_out);
 
-  // Trains to the last epoch. Rank 0 reports on stdout, lastly `loss=<the last epoch's, all
-  // digits>`, `weights=<checksum>` and `accuracy=<share>`. The run is repeatable: started alike it
-  // ends with the same bits. Resumed from a checkpoint it does so too with one rank or two; with
-  // more the last bits may differ from an undisturbed run's, as the first step of a process adds
-  // its gradients in other buckets, thus in another order.
+  // Trains to the last epoch. Rank 0 reports on stdout. Its last lines are `loss=<of the last
+  // epoch, all digits>`, `weights=<checksum>` and `accuracy=<share>`. Two runs that start alike end
+  // with the same bits. With one rank or two this also holds for a run that was resumed from a
+  // checkpoint. With more ranks its last bits may differ from those of an undisturbed run: the
+  // first step of a process uses other buckets, and so it adds gradients in another order.
   void run();
 
  private:

@@ -9,9 +9,10 @@
 namespace ddprun::worker {
 namespace {
 
+// What collective.h promises: a cache line, and the widest vector register of AVX-512.
 constexpr std::size_t kAlignBytes = 64;
 
-// World of one: nothing travels.
+// A world of one. Nothing travels, and a sum over one rank is what is there already.
 class AloneCollective final : public Collective {
  public:
   explicit AloneCollective(Ticket last_ticket) : launched_(last_ticket) {}
@@ -22,6 +23,7 @@ class AloneCollective final : public Collective {
   std::string_view name() const override { return "alone"; }
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    // aligned_alloc wants a size that is a multiple of the alignment; for 0 it may return null.
     const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignBytes - 1) / kAlignBytes;
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, rounded * kAlignBytes));
     if (memory == nullptr) throw std::bad_alloc();
@@ -72,6 +74,7 @@ void Collective::check_gather_size(std::size_t bytes) {
                         std::to_string(kGatherBytesMax) + " travel at once");
 }
 
+// Every rank adds all numbers itself, always in rank order: so all ranks get the same bits.
 void Collective::sum(std::span<double> values) {
   const auto blobs = all_gather(std::as_bytes(values));
   std::ranges::fill(values, 0.0);
@@ -90,6 +93,8 @@ void Collective::sum(std::span<double> values) {
 }
 
 std::vector<std::byte> Collective::from_root(std::span<const std::byte> mine, int root) {
+  // The length travels first: every rank must know how many gathers follow. A rank that left the
+  // loop too early would answer a later gather with something else.
   const bool is_root = rank() == root;
   std::uint64_t length = is_root ? mine.size() : 0;
   const auto lengths = all_gather(std::as_bytes(std::span(&length, 1)));

@@ -1,10 +1,13 @@
-// What the ranks of a job do together: a few verbs, and the memory that gradients are summed in.
-// Implementations: alone (world of one), shm (ranks of one host, CPU), nccl (GPUs).
+// What the ranks of a job do together: a few verbs, and the memory in which gradients are summed.
+// There are three implementations: alone (a world of one), shm (ranks of one host, on CPU) and nccl
+// (GPUs). The training program owns the collective.
 //
-// Every verb must be called by all ranks in the same order. One thread at a time per process (the
-// training thread or the autograd thread, never both at once). Failure (a peer died, a deadline
-// passed, ranks disagree on what they do) throws CollectiveError; after that only the destructor
-// may be called, and the process should end: its agent is the recovery.
+// All ranks must call the verbs in the same order. Only one thread of a process may call at a time:
+// the training thread or the autograd thread, never both at once.
+//
+// A failure throws CollectiveError: a peer died, a deadline passed, or the ranks do different
+// things. After it the program may only destroy the collective, and it should end. The agent then
+// starts all workers again. There is no other recovery.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +24,8 @@ class CollectiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A failure that all ranks of the host share and the one that met it has logged already: the
-// program ends, without another line.
+// A failure that all ranks of the host share, for example too little shared memory. The rank that
+// met it has logged it already. The program should end and print nothing more about it.
 class LoggedError : public CollectiveError {
   using CollectiveError::CollectiveError;
 };
@@ -32,10 +35,10 @@ enum class Dtype : std::uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt3
 // Bytes of one element.
 std::size_t size_of(Dtype dtype);
 
-// Where a collective's memory lies and its tensor verbs work.
+// Where a collective allocates memory, and where it sums and broadcasts.
 enum class Device : std::uint8_t { kCpu, kCuda };
 
-// Elements in a row, on the collective's device. Not owned.
+// Elements in a row, on the collective's device. A Flat does not own its memory.
 struct Flat {
   void* data = nullptr;
   std::size_t count = 0;  // elements
@@ -44,11 +47,11 @@ struct Flat {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Names one launched sum; tickets count up by one per launch, and wrap.
+// Names one launched sum. Each launch counts up by one; after 2^32 launches the number wraps.
 using Ticket = std::uint32_t;
 
-// Whether a counter that wraps has come to `target`. True for what lies less than 2^31 steps back,
-// far more than are ever under way at once.
+// Whether a counter that wraps has come to `target`. Right while the two are less than 2^31 steps
+// apart. Far fewer sums than that are ever under way at once.
 constexpr bool reached(std::uint32_t value, std::uint32_t target) {
   return static_cast<std::int32_t>(value - target) >= 0;
 }
@@ -67,54 +70,55 @@ class Collective {
   virtual Device device() const = 0;
   virtual std::string_view name() const = 0;  // "alone", "shm", "nccl"
 
-  // This rank's share of new memory, `bytes` long (equal on all ranks), zeroed, 64-byte aligned, on
-  // device(). Only memory from here can be summed. Lives until the last copy of the pointer is
-  // gone, also past the collective.
+  // New memory of this rank: `bytes` long (the same number on all ranks), zeroed, 64-byte aligned,
+  // on device(). Only memory from here can be summed. It lives until the last copy of the pointer
+  // is gone, even if the collective is gone before.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  // Starts summing `flat` over all ranks, in place, and returns at once. `flat` lies in allocated
-  // memory, at the same offset on all ranks, and must not be touched until wait(ticket) returned.
-  // A sum under way holds its memory: the caller may let go of the pointer before it is complete.
-  // On CUDA the sum starts after what the current stream holds now. Floats of 16 bits are summed in
-  // 32 bits and rounded once. Not kByte.
+  // Starts to sum `flat` over all ranks, in place, and returns before the sum is complete. `flat`
+  // must lie in memory from allocate(), at the same offset on all ranks. Nobody may touch it until
+  // wait(ticket) has returned. The collective holds the memory meanwhile: the caller may drop its
+  // pointer. On CUDA the sum starts after the work that the current stream holds now. shm adds
+  // 16-bit floats in 32 bits and rounds once; NCCL rounds in its own way. kByte cannot be summed.
   virtual Ticket launch_sum(Flat flat) = 0;
 
-  // Does what launched sums have ready to be done by this rank, without waiting for anybody.
+  // Does this rank's part of every sum that all ranks have launched. Waits for nobody. Ranks may
+  // call it at different times, or not at all. nccl only looks for errors here.
   virtual void progress() = 0;
 
-  // Returns when the sum and all earlier ones are complete: `flat` holds the same bits on all
-  // ranks.
+  // Returns when this sum and all earlier ones are complete. Their elements then have the same bits
+  // on all ranks.
   virtual void wait(Ticket ticket) = 0;
 
-  // Copies root's elements to all other ranks. `flat` may lie anywhere on device(). On CUDA: after
-  // what the current stream holds, complete on return.
+  // Copies root's elements to all other ranks. `flat` may lie anywhere on device(). On CUDA the
+  // copy starts after the work that the current stream holds, and is complete on return.
   virtual void broadcast(Flat flat, int root) = 0;
 
-  // Every rank's bytes, by rank, on every rank. Host memory; at most kGatherBytesMax from each
-  // rank, lengths may differ.
+  // Gives every rank the bytes of all ranks, by rank. Host memory. Lengths may differ; each is at
+  // most kGatherBytesMax.
   virtual std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) = 0;
 
   // Returns after every rank has called it.
   virtual void barrier() = 0;
 
-  // Adds host numbers over all ranks, in rank order, so that all ranks get the same bits. For
-  // metrics: sums and counts. Equal size on all ranks, at most kGatherBytesMax bytes.
+  // Adds host numbers over all ranks, in rank order: all ranks get the same bits. For metrics (sums
+  // and counts). `values` must have the same size on all ranks, at most kGatherBytesMax bytes.
   void sum(std::span<double> values);
 
-  // Root's bytes on every rank, of any length; the other ranks' `mine` is ignored. Host memory. For
-  // descriptions, not tensors.
+  // Gives root's bytes to every rank. They may have any length. The `mine` of the other ranks is
+  // ignored. Host memory. For descriptions, not for tensors.
   std::vector<std::byte> from_root(std::span<const std::byte> mine, int root);
 
-  // One blob of all_gather, bytes. Shapes and metrics are small; tensors go through broadcast and
-  // sums.
+  // The most bytes that one rank may give to all_gather. Shapes and metrics are small; tensors
+  // travel by broadcast and sums.
   static constexpr std::size_t kGatherBytesMax = std::size_t{256} << 10;
 
  protected:
-  // Throws CollectiveError if a blob of `bytes` is beyond kGatherBytesMax.
+  // Throws CollectiveError if `bytes` is more than kGatherBytesMax.
   static void check_gather_size(std::size_t bytes);
 };
 
-// A world of one, on CPU. Its tickets count on from `last_ticket`, so that the wrap can be tested.
+// A world of one, on CPU. Its tickets count on from `last_ticket`: tests start just below the wrap.
 std::unique_ptr<Collective> make_alone_collective(Ticket last_ticket = 0);
 
 }  // namespace ddprun::worker

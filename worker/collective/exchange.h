@@ -1,6 +1,7 @@
-// How the ranks that will form a collective find each other before they have one: they wait for all
-// to be there, then one of them announces a short text (a segment's name, an NCCL id). Over the
-// job's store in production, over pipes between forked processes in tests and benchmarks.
+// How ranks find each other before they have a collective. All of them arrive. Then one announces a
+// short text (the name of a shared-memory segment, or an NCCL id), and the others hear it. Jobs use
+// StoreExchange, over the job's store. Tests and benchmarks that fork their ranks use PipeExchange.
+// Each process has its own exchange and calls it from one thread. Calls block, for a bounded time.
 #pragma once
 
 #include <string>
@@ -19,15 +20,16 @@ class Exchange {
   Exchange& operator=(Exchange&&) = delete;
   virtual ~Exchange() = default;
 
-  // Returns once every rank has called it, so that what is made afterwards is made when all are
-  // there to take it.
+  // Returns once every rank has called it. What a rank makes afterwards finds all others ready to
+  // take it. Errors: kTimedOut, or what the store or the pipe says.
   virtual Result<void> arrive() = 0;
 
-  // One rank announces, once; the others hear the same text. At most kTextBytesMax bytes.
+  // One rank announces, once. Each other rank calls hear() once and gets the same text. `text` has
+  // at most kTextBytesMax bytes, none of them zero.
   virtual Result<void> announce(std::string_view text) = 0;
   virtual Result<std::string> hear() = 0;
 
-  // An NCCL id in hex is 256, a line of error a little more.
+  // Bytes. An NCCL id in hex has 256; an error line, announced in its place, has a few more.
   static constexpr std::size_t kTextBytesMax = 512;
 };
 

@@ -1,4 +1,5 @@
-// In place of nccl_collective.cc where the torch wheel came without NCCL.
+// Takes the place of nccl_collective.cc if the torch wheel came without NCCL. Programs that ask for
+// a GPU then get an error instead of a link failure.
 #include "worker/collective/nccl_collective.h"
 
 namespace ddprun::worker {

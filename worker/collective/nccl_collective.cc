@@ -19,11 +19,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Looking again: soon at first, as most sums take microseconds; then without burning the core.
+// Between two looks. The first pause is short, as most sums take microseconds. Later ones are long,
+// so that a wait for a slow rank does not burn a core.
 constexpr std::chrono::microseconds kFirstPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
 
-// A communicator that is taken down politely may wait for a peer that is gone.
+// ncclCommFinalize may wait for a peer that is gone: after so long we abort instead.
 constexpr std::chrono::seconds kFarewell{10};
 
 ncclDataType_t nccl_type(Dtype dtype) {
@@ -51,7 +52,7 @@ void check_cuda(cudaError_t status, const char* doing) {
   throw CollectiveError(fmt::format("{}: CUDA: {}", doing, cudaGetErrorString(status)));
 }
 
-// Marks a place in a stream. No timing: cheap to record and to query.
+// Marks a place in a stream. Without timing it is cheaper to record and to query.
 class Event {
  public:
   Event() {
@@ -68,6 +69,7 @@ class Event {
   void record(cudaStream_t stream) {
     check_cuda(cudaEventRecord(event_, stream), "record an event");
   }
+  // What `stream` gets from now on starts only after the mark. The host does not wait.
   void hold(cudaStream_t stream) const {
     check_cuda(cudaStreamWaitEvent(stream, event_, 0), "order streams");
   }
@@ -87,7 +89,7 @@ std::shared_ptr<std::byte> device_memory(std::size_t bytes) {
   std::shared_ptr<std::byte> owner(static_cast<std::byte*>(memory),
                                    [](std::byte* allocated) { cudaFree(allocated); });
   check_cuda(cudaMemset(memory, 0, bytes), "clear GPU memory");
-  // The clearing runs on the legacy stream, which our stream does not wait for.
+  // The clearing runs on the legacy stream, and our stream does not wait for that one.
   check_cuda(cudaDeviceSynchronize(), "clear GPU memory");
   return owner;
 }
@@ -105,8 +107,8 @@ class NcclCollective final : public Collective {
   NcclCollective& operator=(NcclCollective&&) = delete;
   ~NcclCollective() override { leave(); }
 
-  // Forms the communicator and warms it up: connections are made in the first collective, within
-  // the same deadline.
+  // Forms the communicator and runs one collective: NCCL connects to the peers only in the first
+  // one, and that shall fail here, within the deadline of the bring-up.
   void form(const ncclUniqueId& id);
 
   int rank() const override { return job_.rank; }
@@ -123,6 +125,7 @@ class NcclCollective final : public Collective {
   void barrier() override { all_gather({}); }
 
  private:
+  // Weak: the caller alone decides how long its memory lives.
   struct Allocation {
     std::weak_ptr<std::byte> memory;
     std::size_t bytes;
@@ -174,7 +177,7 @@ void NcclCollective::check_health(const char* doing) {
                    ncclGetLastError(comm_)));
 }
 
-// Looks until `done`, for errors in between, and at the clock.
+// Asks `done` again and again, with pauses. Fails at an error of NCCL's or past the deadline.
 template <typename Done>
 void NcclCollective::poll(const char* doing, Done done) {
   const auto deadline = Clock::now() + job_.timeout;
@@ -192,7 +195,8 @@ void NcclCollective::poll(const char* doing, Done done) {
   }
 }
 
-// In non-blocking mode no other call may follow until this one has settled.
+// A non-blocking communicator answers ncclInProgress. Until that has changed, no other NCCL call on
+// it is allowed (NCCL user guide, ncclCommGetAsyncError).
 void NcclCollective::settle(ncclResult_t result, const char* doing) {
   if (result != ncclSuccess && result != ncclInProgress) {
     fail(fmt::format("rank {}: {}: NCCL: {}", job_.rank, doing, ncclGetErrorString(result)));
@@ -203,12 +207,13 @@ void NcclCollective::settle(ncclResult_t result, const char* doing) {
 }
 
 void NcclCollective::fail(const std::string& why) {
-  // What still runs on the stream would wait for ever; abort ends it.
+  // A kernel that still waits for a peer would hold the stream for ever; the abort ends it.
   if (comm_ != nullptr && !std::exchange(failed_, true)) ncclCommAbort(comm_);
   comm_ = nullptr;
   throw CollectiveError(why);
 }
 
+// Our stream waits for what the program's stream holds: kernels that write the gradients.
 void NcclCollective::follow_current_stream() {
   if (failed_) throw CollectiveError("the collective has failed before");
   Event ready;
@@ -266,7 +271,8 @@ void NcclCollective::broadcast(Flat flat, int root) {
   complete("broadcast");
 }
 
-// `mine` is equally long on all ranks; theirs in a row, by rank.
+// ncclAllGather wants equal lengths, so `mine` must have the same length on all ranks. Returns all
+// of them in a row, by rank.
 std::vector<std::byte> NcclCollective::gather_equal(std::span<const std::byte> mine) {
   const auto ranks = static_cast<std::size_t>(job_.ranks);
   const auto all = device_memory(mine.size() * ranks);
@@ -283,6 +289,7 @@ std::vector<std::byte> NcclCollective::gather_equal(std::span<const std::byte> m
   return host;
 }
 
+// Gathers the lengths first, then the bytes, padded to the longest.
 std::vector<std::vector<std::byte>> NcclCollective::all_gather(std::span<const std::byte> mine) {
   check_gather_size(mine.size());
   if (failed_) throw CollectiveError("the collective has failed before");
@@ -317,6 +324,7 @@ void NcclCollective::leave() noexcept {
     ncclCommAbort(comm_);
 }
 
+// An announced text that begins so is an error line of rank 0; an id in hex never does.
 constexpr char kFailureMark = '!';
 
 std::string to_hex(const ncclUniqueId& id) {
@@ -338,6 +346,8 @@ Result<ncclUniqueId> from_hex(const std::string& text) {
   return id;
 }
 
+// Rank 0 makes the id when all ranks have arrived: ncclGetUniqueId opens a socket and waits there
+// for the ranks, in a thread of its own. It should not wait for ranks that never come.
 Result<ncclUniqueId> agree_on_id(const NcclJob& job, Exchange& exchange) {
   if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
   if (job.rank != 0) {

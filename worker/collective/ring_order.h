@@ -1,6 +1,7 @@
-// The order in which a sum over ranks is evaluated: that of Gloo's ring all-reduce
-// (gloo/allreduce.cc, as in PyTorch 2.11), so that sums equal PyTorch's with Gloo bit for bit.
-// Floating-point addition is not associative: from three ranks on the order shows. Pure arithmetic.
+// The order in which a sum over ranks is evaluated. It is the order of Gloo's ring all-reduce
+// (gloo/allreduce.cc, as in PyTorch 2.11), so that our sums equal those of PyTorch with Gloo bit
+// for bit. Floating-point addition is not associative: with three or more ranks another order gives
+// other bits. Pure arithmetic, any thread.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +17,15 @@ struct Chunk {
   bool operator==(const Chunk&) const = default;
 };
 
-// Gloo cuts a buffer into segments of at most so many bytes.
+// Gloo cuts a buffer into segments. A segment has at most so many bytes.
 inline constexpr std::size_t kSegmentBytesMax = std::size_t{1} << 20;
 
-// Chunk `index` (0 … world-1) of a buffer of `bytes` with elements of `element_bytes`. Chunks are
-// in order, disjoint, cover the buffer; late ones may be empty. Rank `index` sums it here (any rank
-// could: the result does not depend on it).
+// Chunk `index` (0 … world-1) of a buffer of `bytes` with elements of `element_bytes`. The chunks
+// are in order, do not overlap and cover the buffer; the last ones may be empty. Rank `index` sums
+// this chunk. Any rank could: the bits do not depend on who adds.
 //
-// Element e of chunk c is x[c] + (x[c+1] + (… + (x[c-2] + x[c-1]))), ranks modulo world, from the
-// innermost pair outwards.
+// An element of chunk c is x[c] + (x[c+1] + (… + (x[c-2] + x[c-1]))), where x[r] is the element of
+// rank r, and ranks are counted modulo world. The innermost pair is added first.
 inline Chunk ring_chunk(std::size_t bytes, std::size_t element_bytes, std::size_t world,
                         std::size_t index) {
   const auto divide_up = [](std::size_t n, std::size_t by) { return (n + by - 1) / by; };

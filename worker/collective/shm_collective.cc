@@ -19,11 +19,12 @@
 namespace ddprun::worker {
 namespace {
 
-// Slices start at multiples of the huge page, where they are large enough for it to matter.
+// A large slice starts at a multiple of the huge page, so that the kernel can use huge pages. A
+// small one would waste most of such a page.
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::size_t kPageBytes = 4096;
 
-// Announced and gathered in place of a segment's name when it could not be made.
+// A text that begins so is an error line, not the name of a segment. Names begin with a slash.
 constexpr char kFailureMark = '!';
 
 std::size_t slice_bytes_for(std::size_t bytes) {
@@ -39,18 +40,21 @@ std::string text_of(const std::vector<std::byte>& blob) {
   return {reinterpret_cast<const char*>(blob.data()), blob.size()};
 }
 
-// Said here, before the other ranks hear of it: they may end at once and take this process along.
+// Logs before the other ranks hear of the error: they may end at once, and then the agent kills
+// this process before it could log anything.
 std::string logged(const Error& error) {
   log::error(error.message());
   return error.message();
 }
 
-// What rank 0 tells the others of a segment that it wanted to make.
+// What rank 0 tells the others about the segment that it was to make. They get the reason of a
+// failure too, so that they need not wait for a name until the deadline.
 std::string name_or_failure(const Result<ShmSegment>& segment) {
   return segment ? segment->name() : kFailureMark + logged(segment.error());
 }
 
-// Memory for sums: one slice a rank. The mapping is also held by whoever holds a slice's pointer.
+// Memory for sums: one slice per rank. The reference is weak: only pointers from allocate() and
+// sums under way keep the mapping. Regions are never erased, since sums name them by their index.
 struct Region {
   std::weak_ptr<ShmSegment> segment;
   std::byte* base = nullptr;
@@ -75,7 +79,8 @@ class ShmCollective final : public Collective {
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
   void barrier() override { all_gather({}); }
 
-  // All ranks have mapped the control segment: its name can go.
+  // After the barrier all ranks have mapped the control segment. Without its name it leaves nothing
+  // in /dev/shm, whoever is killed.
   void complete_meeting() {
     barrier();
     peers_.control().unlink();
@@ -92,14 +97,16 @@ class ShmCollective final : public Collective {
   ShmPeers peers_;
   const std::string cookie_;
   std::vector<Region> regions_;
-  // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have let
-  // go of it.
+  // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have
+  // dropped its pointer meanwhile.
   std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
   Ticket launched_ = 0;
   Ticket added_ = 0;             // sums whose chunk this rank has added
   std::uint32_t operation_ = 0;  // gathers, barriers, pieces of broadcasts
 };
 
+// Compares the sizes first: the ranks map one common region, and slices of unequal size would make
+// each rank look for the others' gradients in the wrong place.
 std::shared_ptr<std::byte> ShmCollective::allocate(std::size_t bytes) {
   const std::size_t slice = slice_bytes_for(bytes);
   for (const auto& blob : all_gather(std::as_bytes(std::span(&slice, 1)))) {
@@ -116,6 +123,8 @@ std::shared_ptr<std::byte> ShmCollective::allocate(std::size_t bytes) {
   return {std::move(segment), base + slice * peers_.rank()};
 }
 
+// Rank 0 makes the segment, the others map it, and then all tell each other whether that worked: a
+// failure on one rank must end all of them. Throws LoggedError.
 std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t bytes) {
   Result<ShmSegment> segment = Error();
   std::string name;
@@ -129,13 +138,15 @@ std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t bytes) {
   const std::string failure = segment ? "" : logged(segment.error());
   const auto failures =
       all_gather(bytes_of(failure).first(std::min(failure.size(), kStagingBytes)));
-  if (rank() == 0) segment->unlink();  // everybody has mapped it, or will never
+  // By now each rank has mapped it or has failed to: nobody needs the name any more.
+  if (rank() == 0) segment->unlink();
   for (const auto& theirs : failures) {
     if (!theirs.empty()) throw LoggedError(text_of(theirs));
   }
   return std::make_shared<ShmSegment>(std::move(*segment));
 }
 
+// A pointer is different in every process. Region and offset mean the same to all ranks.
 SumSlot ShmCollective::describe(Flat flat) const {
   const auto* data = static_cast<const std::byte*>(flat.data);
   for (std::size_t i = 0; i < regions_.size(); ++i) {
@@ -157,7 +168,8 @@ Ticket ShmCollective::launch_sum(Flat flat) {
   DDPRUN_ASSERT(flat.dtype != Dtype::kByte);
   const SumSlot sum = describe(flat);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
-  // The slot about to be overwritten has been read by all once they have added that sum.
+  // The other ranks read our slot when they add that sum, so it can be overwritten once all have
+  // added it. For the first sums the target wraps to a number below 0: reached at once.
   peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, "sum of gradients");
   peers_.mine().sums[++launched_ % kSumSlots] = sum;
   held_[launched_ % kSumSlots] = regions_[sum.region].segment.lock();
@@ -165,6 +177,7 @@ Ticket ShmCollective::launch_sum(Flat flat) {
   return launched_;
 }
 
+// Only sums that all ranks have launched: until a rank has, its gradients are not in its bucket.
 void ShmCollective::progress() {
   while (added_ != launched_ && peers_.all_reached(&RankArea::launched, added_ + 1)) {
     add_chunk(added_ + 1);
@@ -177,9 +190,11 @@ void ShmCollective::wait(Ticket ticket) {
     peers_.wait_for_all(&RankArea::launched, added_ + 1, "sum of gradients");
     add_chunk(added_ + 1);
   }
+  // Our chunk is done. The other chunks of our buffer are written by the other ranks.
   peers_.wait_for_all(&RankArea::summed, ticket, "sum of gradients");
 }
 
+// Without this check ranks with different models would train on nonsense, silently.
 void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
   for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
     const SumSlot& theirs = peers_.area(peer).sums[ticket % kSumSlots];
@@ -192,13 +207,14 @@ void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
   }
 }
 
-// Adds this rank's chunk of a sum that all ranks have launched and stores it to all of them.
+// Adds this rank's chunk of a sum and stores it to all ranks. Call only when all have launched it.
 void ShmCollective::add_chunk(Ticket ticket) {
   const SumSlot sum = peers_.mine().sums[ticket % kSumSlots];
   check_same_sum(ticket, sum);
   const std::size_t element = size_of(sum.dtype);
   const Chunk chunk = ring_chunk(sum.count * element, element, peers_.ranks(), peers_.rank());
   const Region& region = regions_[sum.region];
+  // Own buffer first, then those of the next ranks in a circle: the order of ring_order.h.
   std::vector<std::byte*> buffers(peers_.ranks());
   for (std::size_t k = 0; k < buffers.size(); ++k) {
     const std::size_t owner = (peers_.rank() + k) % buffers.size();
@@ -210,13 +226,13 @@ void ShmCollective::add_chunk(Ticket ticket) {
   advance(peers_.mine().summed, ticket);
 }
 
-// Puts a piece into this rank's next staging slot, for the others to see; returns the operation's
-// number.
+// Puts a piece into this rank's next staging slot, where the others see it. Returns the number of
+// the operation.
 std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piece,
                                   std::size_t total_bytes) {
   const std::uint32_t number = ++operation_;
   const std::uint32_t slot = number % kStagingSlots;
-  // The slot was last used two operations ago; everybody must have read it.
+  // The slot was last used two operations ago. A rank that still reads it must not be overtaken.
   peers_.wait_for_all(&RankArea::taken, number - kStagingSlots, "wait for the others");
   peers_.mine().posts[slot] = {
       .number = number, .kind = kind, .bytes = piece.size(), .total_bytes = total_bytes};
@@ -227,6 +243,8 @@ std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piec
   return number;
 }
 
+// Waits for the piece that `peer` has posted under the same number. If it posted something else,
+// the programs of the two ranks have taken different ways.
 const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, PostKind kind) {
   peers_.wait_for(peer, &RankArea::posted, number,
                   kind == PostKind::kGather ? "gather or barrier" : "broadcast");
@@ -238,6 +256,8 @@ const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, P
   return post;
 }
 
+// Every rank posts, root its piece and the others nothing: so the operation numbers stay equal, and
+// a rank that gathers meanwhile is found out.
 void ShmCollective::broadcast(Flat flat, int root) {
   auto* data = static_cast<std::byte*>(flat.data);
   const std::size_t total = flat.bytes();
@@ -280,13 +300,14 @@ Result<ShmSegment> create_control(const ShmJob& job, Exchange& exchange) {
     header.version = kControlVersion;
     header.ranks = static_cast<std::uint32_t>(job.ranks);
   }
-  // Also the failure is announced: the others should not wait for a segment that never comes.
+  // A failure is announced too: the others must not wait for a segment that never comes.
   const auto told = exchange.announce(name_or_failure(control));
   if (!control) throw LoggedError(control.error().message());
   if (!told) return told.error();
   return control;
 }
 
+// Magic number and version can differ only if the ranks run different builds of the program.
 Result<ShmSegment> open_control(const ShmJob& job, Exchange& exchange) {
   auto name = exchange.hear();
   if (!name) return name.error();
@@ -306,6 +327,7 @@ Result<ShmSegment> open_control(const ShmJob& job, Exchange& exchange) {
 
 Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchange) {
   DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
+  // First, so that rank 0 makes no segment for ranks that never come.
   if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
   auto control = job.rank == 0 ? create_control(job, exchange) : open_control(job, exchange);
   if (!control) return control.error();
@@ -314,6 +336,7 @@ Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchan
   try {
     collective->complete_meeting();
   } catch (const CollectiveError& error) {
+    // A rank died or was late while we met: an error of the start, like those of the exchange.
     return Error(ErrorCode::kUnavailable, error.what());
   }
   return std::unique_ptr<Collective>(std::move(collective));

@@ -1,6 +1,8 @@
-// What lies where in the ranks' shared control segment: a header, then one area per rank, then two
-// staging slots per rank. Only its own rank writes an area; all read it. All ranks run the same
-// program on the same host, so plain structs do.
+// What lies where in the control segment that the ranks of a host share: a header, then one area
+// per rank, then two staging slots per rank. Only its own rank writes an area, and all ranks read
+// it; but in each Counter the waiting ranks count themselves in `sleepers`. All ranks run the same
+// program on the same host, so plain structs have the same layout for all. Who waits for what:
+// shm_peers.h and shm_collective.cc.
 #pragma once
 
 #include <array>
@@ -12,21 +14,23 @@
 
 namespace ddprun::worker {
 
-// Two cache lines: the hardware fetches them in pairs.
+// Two cache lines. The hardware fetches lines in pairs: data of two ranks in one pair would slow
+// both down.
 inline constexpr std::size_t kLineBytes = 128;
 
-// A counter that one rank moves forward and others wait for, on lines of its own. Zero-filled
-// memory is a valid Counter.
+// A counter that one rank moves forward and other ranks wait for. It has its cache lines to itself.
+// Zero-filled memory is a valid Counter.
 struct alignas(kLineBytes) Counter {
   std::atomic<std::uint32_t> value;
-  // Processes inside futex_wait: the mover calls the kernel only for them.
+  // Processes that sleep in futex_wait or are about to. While it is 0, the mover needs no system
+  // call.
   std::atomic<std::uint32_t> sleepers;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "words are shared between processes");
 
-// A launched sum, as its rank sees it. The other ranks compare it with theirs before they add
-// unlike things.
+// A launched sum, as its rank describes it. The other ranks compare it with their own description:
+// ranks with different models must not add unlike things.
 struct SumSlot {
   std::uint64_t offset_bytes;  // in the rank's slice of the region
   std::uint64_t count;         // elements
@@ -46,20 +50,20 @@ struct PostSlot {
   std::uint64_t total_bytes;  // of the whole broadcast
 };
 
-// Sums launched and not complete on all ranks. 256: more buckets than any model of 6 GB has at 25
-// MiB each; a launch beyond waits for the oldest.
+// How many sums may be launched and not complete on all ranks; one more launch waits for the
+// oldest. 256 buckets of 25 MiB (PyTorch's limit) are a model of 6 GB.
 inline constexpr std::uint32_t kSumSlots = 256;
 
-// Broadcasts go through in pieces of this size; two slots, so that the next piece is written while
-// the last is read.
+// Broadcasts travel in pieces of this size. There are two slots, so that root writes the next piece
+// while the others still read the last one.
 inline constexpr std::size_t kStagingBytes = Collective::kGatherBytesMax;
 inline constexpr std::uint32_t kStagingSlots = 2;
 
 struct RankArea {
   Counter launched;  // sums started by this rank
   Counter summed;    // sums whose chunk this rank has added and stored
-  Counter posted;    // gathers, barriers and pieces of broadcasts this rank has put into staging
-  Counter taken;     // … this rank has read from everybody it needs
+  Counter posted;    // gathers, barriers and broadcast pieces that this rank has put into staging
+  Counter taken;     // … and those that it has read from every rank it reads from
   std::atomic<std::int32_t> pid;
   std::array<SumSlot, kSumSlots> sums;
   std::array<PostSlot, kStagingSlots> posts;
@@ -80,12 +84,13 @@ inline constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+// The size of the whole segment. All ranks map exactly so many bytes.
 inline constexpr std::size_t control_bytes(std::size_t ranks) {
   return round_up(sizeof(Header), kLineBytes) +
          ranks * (sizeof(RankArea) + kStagingSlots * kStagingBytes);
 }
 
-// Finds the parts in a mapped control segment.
+// Finds the parts of a mapped control segment. Does not own it.
 struct ControlView {
   std::byte* base = nullptr;
   std::size_t ranks = 0;

@@ -20,18 +20,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Values of Header::aborted. Two steps, so that nobody reads half a reason.
 constexpr std::uint32_t kAbortClaimed = 1;
 constexpr std::uint32_t kAbortPublished = 2;
 
-// Between two looks at the clock, which costs about as much as that.
+// Spins between two looks at the clock. One look costs about as much as so many pauses.
 constexpr int kPausesPerLook = 8;
 
 std::uint32_t* address(std::atomic<std::uint32_t>& counter) {
   return reinterpret_cast<std::uint32_t*>(&counter);
 }
 
-// Ends after `limit`, by a wake, by a signal, or for no reason: the caller looks for itself. Shared
-// between processes: no FUTEX_PRIVATE_FLAG.
+// Sleeps while the counter is `seen`. Ends by a wake, after `limit`, at a signal, or without a
+// reason (futex(2)), so the caller must look at the counter again. Without FUTEX_PRIVATE_FLAG,
+// which is for the threads of one process only.
 void futex_wait(std::atomic<std::uint32_t>& counter, std::uint32_t seen,
                 std::chrono::nanoseconds limit) {
   const auto nanoseconds = std::max<std::int64_t>(limit.count(), 0);
@@ -44,6 +46,7 @@ void futex_wake(std::atomic<std::uint32_t>& counter) {
   ::syscall(SYS_futex, address(counter), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+// Cores that this process may run on: under taskset and in some containers not all of the host's.
 int usable_cores() {
   cpu_set_t cores;
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
@@ -52,8 +55,9 @@ int usable_cores() {
 }  // namespace
 
 void advance(Counter& counter, std::uint32_t value) {
-  // Sequentially consistent against the sleeper, who counts itself first and looks at the value
-  // second: one of the two sees the other.
+  // We write the value first and read `sleepers` second. A sleeper counts itself first and reads
+  // the value second (sleep()). With sequential consistency one of the two sees the other. A weaker
+  // order would lose wake-ups.
   counter.value.store(value, std::memory_order_seq_cst);
   if (counter.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(counter.value);
 }
@@ -97,7 +101,7 @@ void ShmPeers::wait_for(std::size_t peer, Counter RankArea::*counter, std::uint3
   while (!reached(awaited.value.load(std::memory_order_acquire), target)) {
     throw_if_aborted();
     sleep(awaited, target, next_look - now);
-    // By the clock, not by what ended the sleep: signals can come more often than slices end.
+    // The clock decides, not what ended the sleep: signals can come more often than slices end.
     now = Clock::now();
     if (now < next_look) continue;
     check_peer(peer, awaited, target, {doing, deadline});
@@ -105,10 +109,10 @@ void ShmPeers::wait_for(std::size_t peer, Counter RankArea::*counter, std::uint3
   }
 }
 
-// A slice has passed without the value: is there still hope?
+// A slice has passed and the value has not come. Aborts if it cannot come any more, or not in time.
 void ShmPeers::check_peer(std::size_t peer, const Counter& awaited, std::uint32_t target,
                           const Wait& wait) {
-  // Death first, the counter second: what a peer did before it died counts.
+  // Look for death first, at the counter second: what a peer did before it died counts.
   const bool dead = died(peer);
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
   if (dead) {
@@ -121,6 +125,7 @@ void ShmPeers::check_peer(std::size_t peer, const Counter& awaited, std::uint32_
   }
 }
 
+// Never if ranks share cores: a rank that spins then takes the time that its peer needs.
 bool ShmPeers::worth_spinning() {
   if (!may_spin_) return false;
   if (vain_spins_ < kVainSpinsMax) return true;
@@ -142,6 +147,8 @@ bool ShmPeers::spin(const Counter& counter, std::uint32_t target) {
   return false;
 }
 
+// The kernel compares the counter with `seen` before it sleeps, so that a value that comes in
+// between is not missed. An abort that comes in between is: it is seen at the end of the slice.
 void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const {
   counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = counter.value.load(std::memory_order_seq_cst);
@@ -150,27 +157,33 @@ void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanose
   counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
+// Opens the peer's pidfd at the first look. If the peer has died before and its pid is in use
+// again, the pidfd is a stranger's; then only the deadline ends the wait.
 bool ShmPeers::died(std::size_t peer) {
   const pid_t pid = area(peer).pid.load(std::memory_order_acquire);
-  // It has not signed in yet: only the deadline can tell.
+  // A peer that has not signed in yet has no pid here: only the deadline can tell.
   if (pid == 0 || peer == rank_) return false;
   int& pidfd = pidfds_[peer];
   if (pidfd < 0) {
-    // By number: the header of glibc 2.36 declares pidfd_open without C linkage.
+    // By its number: <sys/pidfd.h> of glibc 2.36 declares pidfd_open without C linkage.
     pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-    if (pidfd < 0) return errno == ESRCH;  // other errors: no pidfds here; the deadline remains
+    // ESRCH: it is gone. After other errors (a sandbox without this call) the deadline remains.
+    if (pidfd < 0) return errno == ESRCH;
   }
   pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
-  return ::poll(&ended, 1, 0) == 1;  // readable once the process is gone or a zombie
+  // A pidfd is readable once its process is a zombie or gone (pidfd_open(2)).
+  return ::poll(&ended, 1, 0) == 1;
 }
 
 void ShmPeers::throw_if_aborted() const {
   const Header& header = view_.header();
   const std::uint32_t state = header.aborted.load(std::memory_order_acquire);
   if (state == kAbortPublished) throw CollectiveError(header.reason.data());
+  // Another rank writes the reason at this moment, or it died meanwhile: we do not wait for it.
   if (state == kAbortClaimed) throw CollectiveError("the collective was aborted by another rank");
 }
 
+// Only the first abort writes its reason. Later ones are mostly consequences of it.
 void ShmPeers::abort(const std::string& why) {
   Header& header = view_.header();
   std::uint32_t none = 0;
@@ -184,6 +197,7 @@ void ShmPeers::abort(const std::string& why) {
   throw CollectiveError(why);
 }
 
+// Wakes the waiters of all ranks' counters: after an abort no counter may ever move again.
 void ShmPeers::wake_everybody() const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     RankArea& woken = area(peer);

@@ -1,7 +1,7 @@
-// Waiting for the other ranks of this host: counters in shared memory, a short spin, then the
-// kernel's futex; and never for ever: a peer that died, an abort by another rank, or a passed
-// deadline ends every wait with an error that names the rank. Holds the control segment and one
-// pidfd per peer. One thread.
+// Waits for the other ranks of this host. A rank waits for a counter in shared memory: first it
+// spins for a short time, then it sleeps in the kernel (futex(2)). No wait is for ever: a peer that
+// died, an abort by another rank or a passed deadline ends it with an error that names the rank.
+// Owns the control segment and one pidfd per peer. ShmCollective owns it. One thread.
 #pragma once
 
 #include <chrono>
@@ -15,22 +15,22 @@
 
 namespace ddprun::worker {
 
-// So often a wait looks whether the peer has died or the deadline has passed, however often it is
-// woken in between, by signals for example.
+// A waiting rank looks so often whether the peer has died or the deadline has passed. Signals and
+// other wake-ups in between change nothing about that.
 inline constexpr std::chrono::milliseconds kWaitSlice{100};
 
-// Busy waiting before sleeping, when every local rank can have a core: longer than a peer that is
-// merely a little late, far shorter than a time slice.
+// A rank spins so long before it sleeps, if every rank can have a core. Longer than the usual delay
+// of a peer; far shorter than a time slice of the scheduler.
 inline constexpr std::chrono::nanoseconds kSpin{20'000};
 
-// Busy waiting only pays while the peer runs at the same time. After so many vain spins in a row
-// waits sleep at once (other jobs have the cores, or ranks take unequal time), but every
-// kSpinProbe-th tries again.
+// Spinning pays only while the peer runs at the same time. It does not if other jobs have the
+// cores, or if ranks need unequal time. After kVainSpinsMax vain spins in a row, waits sleep at
+// once; but every kSpinProbe-th wait tries to spin again.
 inline constexpr unsigned kVainSpinsMax = 2;
 inline constexpr unsigned kSpinProbe = 64;
 
-// Sets `counter` to `value` and wakes who sleeps on it. Everything written before is visible to who
-// sees the value.
+// Sets `counter` to `value` and wakes the processes that sleep on it. A rank that sees the value
+// also sees everything that the caller wrote before.
 void advance(Counter& counter, std::uint32_t value);
 
 class ShmPeers {
@@ -41,7 +41,8 @@ class ShmPeers {
     std::chrono::milliseconds timeout{};  // of one wait
   };
 
-  // Takes over the mapped control segment and signs in: from now on peers can see this process die.
+  // Takes over the mapped control segment and writes this process's pid into it. From then on peers
+  // can see this process die.
   ShmPeers(ShmSegment control, const Options& options);
   ShmPeers(const ShmPeers&) = delete;
   ShmPeers& operator=(const ShmPeers&) = delete;
@@ -58,17 +59,18 @@ class ShmPeers {
   }
   ShmSegment& control() { return control_; }
 
-  // Whether `counter` of every rank has reached `target`; does not wait.
+  // Whether `counter` of every rank has reached `target`. Does not wait.
   bool all_reached(Counter RankArea::*counter, std::uint32_t target) const;
 
-  // Waits for one rank or for all. `doing` completes "rank 0: <doing>: rank 1 …". Throws
-  // CollectiveError.
+  // Wait until `counter` of one rank, or of all ranks, has reached `target`. `doing` is the middle
+  // of the error line "rank 0: <doing>: rank 1 …". Throw CollectiveError if the peer has died, does
+  // not come in time, or any rank has called abort().
   void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target,
                 const char* doing);
   void wait_for_all(Counter RankArea::*counter, std::uint32_t target, const char* doing);
 
-  // Ends the collective for all ranks: whoever waits or will wait throws with this reason. Throws
-  // CollectiveError here.
+  // Ends the collective for all ranks. Each rank that must wait, now or later, throws with the
+  // reason of the first abort. The caller gets a CollectiveError with its own `why`.
   [[noreturn]] void abort(const std::string& why);
 
  private:

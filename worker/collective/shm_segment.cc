@@ -25,17 +25,18 @@ Error failed(std::string_view doing, const std::string& name, int error) {
   return {ErrorCode::kSystem, fmt::format("{} shared memory {}: {}", doing, name, reason(error))};
 }
 
-// Starts with the job's cookie, by which the agent finds what a killed rank left
+// The name starts with the job's cookie. By it the agent finds what a killed rank has left behind
 // (agent/processes/containment.h).
 std::string fresh_name(std::string_view cookie) {
   std::uint64_t number = 0;
-  // Only its being fresh matters; O_EXCL catches a repetition.
+  // The number need not be secret, only new. Should it repeat, O_EXCL in create() fails.
   if (::getrandom(&number, sizeof number, 0) != sizeof number) {
     number = static_cast<std::uint64_t>(::getpid());
   }
   return fmt::format("/ddprun-{}-{}-{:016x}", cookie, ::getpid(), number);
 }
 
+// The usual cause is a container: Docker gives /dev/shm 64 MiB. So the error says what to do.
 Error too_small(std::size_t bytes, std::string_view purpose) {
   struct statvfs tmpfs {};
   std::size_t free_bytes = 0;
@@ -46,7 +47,7 @@ Error too_small(std::size_t bytes, std::string_view purpose) {
                       (bytes + kMiB - 1) / kMiB, purpose, free_bytes / kMiB)};
 }
 
-// Closes on the way out: a mapping outlives its descriptor.
+// Closes the descriptor at the end of the scope. A mapping lives on without it (mmap(2)).
 struct Descriptor {
   explicit Descriptor(int opened) : fd(opened) {}
   Descriptor(const Descriptor&) = delete;
@@ -59,7 +60,9 @@ struct Descriptor {
   int fd;
 };
 
-// 0 or an errno.
+// 0 or an errno. ftruncate alone would make a sparse file: each page is taken at its first use, and
+// if there is none left then, the process gets SIGBUS. posix_fallocate takes all pages now. It
+// returns its error and does not set errno.
 int reserve(int fd, std::size_t bytes) {
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return errno;
   int error = EINTR;
@@ -70,7 +73,8 @@ int reserve(int fd, std::size_t bytes) {
 std::byte* map(int fd, std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return nullptr;
-  ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: most hosts say never for shared memory
+  // A wish: most hosts have "never" in /sys/kernel/mm/transparent_hugepage/shmem_enabled.
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
 
@@ -85,6 +89,7 @@ Result<ShmSegment> ShmSegment::create(std::size_t bytes, std::string_view purpos
   const int error = reserve(file.fd, bytes);
   std::byte* memory = error == 0 ? map(file.fd, bytes) : nullptr;
   if (memory != nullptr) return ShmSegment(memory, bytes, name, true);
+  // Either reserve() told us its error, or mmap left it in errno.
   const int why = error == 0 ? errno : error;
   ::shm_unlink(name.c_str());
   if (why == ENOSPC || why == ENOMEM || why == EFBIG) return too_small(bytes, purpose);
@@ -96,6 +101,7 @@ Result<ShmSegment> ShmSegment::open(const std::string& name, std::size_t bytes) 
   if (file.fd < 0) return failed("open", name, errno);
   struct stat status {};
   if (::fstat(file.fd, &status) != 0) return failed("look at", name, errno);
+  // A mapping that is longer than its file ends in SIGBUS.
   if (static_cast<std::size_t>(status.st_size) != bytes) {
     return Error(ErrorCode::kProtocol, fmt::format("shared memory {} has {} bytes, expected {}",
                                                    name, status.st_size, bytes));

@@ -1,7 +1,8 @@
-// A piece of POSIX shared memory that the ranks of one host map. Reserved in full when created: a
-// tmpfs that fills up later would kill a rank with SIGBUS. The creator unlinks the name as soon as
-// all ranks have mapped it, so that nothing stays behind whatever dies afterwards. No
-// synchronisation in here.
+// A piece of POSIX shared memory (shm_overview(7)) that the ranks of one host map. create()
+// reserves all of it at once: if /dev/shm filled up later, the kernel would kill a rank with
+// SIGBUS. The creator unlinks the name as soon as all ranks have mapped it. So nothing stays
+// behind, whatever dies afterwards. A ShmSegment owns its mapping; it synchronises nobody. One
+// thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +15,25 @@ namespace ddprun::worker {
 
 class ShmSegment {
  public:
-  // Creates and maps `bytes` of zeroed memory under a fresh random name. `purpose` completes the
-  // error when it does not fit: "N MiB of shared memory needed for <purpose>, /dev/shm has M MiB
-  // free: …".
+  // Creates and maps `bytes` of zeroed memory. The name is new: "/ddprun-<cookie>-<pid>-<random>".
+  // `cookie` is the job's. kLimit if /dev/shm is too small: "N MiB of shared memory needed for
+  // <purpose>, /dev/shm has M MiB free: …". kSystem for every other failure.
   static Result<ShmSegment> create(std::size_t bytes, std::string_view purpose,
                                    std::string_view cookie);
 
-  // Maps the segment another process created; it must still be linked and `bytes` long.
+  // Maps the segment that another process has created. It must still have its name (else kSystem)
+  // and be `bytes` long (else kProtocol).
   static Result<ShmSegment> open(const std::string& name, std::size_t bytes);
 
   ShmSegment(const ShmSegment&) = delete;
   ShmSegment& operator=(const ShmSegment&) = delete;
   ShmSegment(ShmSegment&& other) noexcept;
   ShmSegment& operator=(ShmSegment&& other) noexcept;
-  ~ShmSegment();  // unmaps; unlinks where the creator has not yet
+  // Unmaps. In the creator also unlinks, if unlink() was not called.
+  ~ShmSegment();
 
-  // Removes the name; the memory lives until the last process unmaps it. Creator only; once or more
-  // often.
+  // Removes the name. The memory lives until the last process unmaps it. Does nothing in a process
+  // that opened the segment, and nothing when called again.
   void unlink();
 
   std::byte* data() const { return data_; }

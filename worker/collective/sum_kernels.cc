@@ -8,26 +8,29 @@
 
 #include "proto/assert.h"
 
-// Each kernel below is compiled once per instruction set; the loader picks one. The bodies are
-// templates that are inlined into them, as GCC clones plain functions only.
+// Each kernel below is compiled once per instruction set, and the loader picks one. GCC can clone
+// plain functions only. So the kernels are plain, and the templates that do the work are inlined
+// into each clone; a call out of a clone would run code for plain x86-64.
 #define DDPRUN_INLINE [[gnu::always_inline]] inline
 #define DDPRUN_CLONES [[gnu::target_clones("avx512f", "avx2", "default")]]
 
 namespace ddprun::worker {
 namespace {
 
-// Exponents of halves are biased by 15, of floats by 127.
+// 2^112: a half's exponent is biased by 15, a float's by 127.
 constexpr float kRebias = 0x1.0p112F;
 
-// Elements added at a time where the number of ranks is not unrolled: 8 to 16 KiB of sums.
+// Elements of one tile in sum_tiled: 8 or 16 KiB of sums, which fit into a first-level cache of 32
+// KiB together with what is read.
 constexpr std::size_t kTile = 2048;
 
 DDPRUN_INLINE float half_to_float(std::uint16_t bits) {
-  // Shift exponent and mantissa into place and let one multiplication fix the exponent's bias:
-  // right for subnormals too.
+  // Shift exponent and mantissa into a float's places. One multiplication then corrects the bias,
+  // and is right for subnormal halves too.
   const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffU) << 13U;
   const float scaled = std::bit_cast<float>(magnitude) * kRebias;
-  const bool special = (bits & 0x7c00U) == 0x7c00U;  // infinity or NaN
+  // Infinity and NaN keep their mantissa and get a float's highest exponent.
+  const bool special = (bits & 0x7c00U) == 0x7c00U;
   const std::uint32_t value =
       special ? (magnitude | 0x7f800000U) : std::bit_cast<std::uint32_t>(scaled);
   return std::bit_cast<float>(value | static_cast<std::uint32_t>(bits & 0x8000U) << 16U);
@@ -37,14 +40,18 @@ DDPRUN_INLINE std::uint16_t float_to_half(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  // Below 2^-14 the half is subnormal: adding 0.5 lets the float unit round at the right bit.
+  // Below 2^-14 the half is subnormal. 0.5 is so large that a float near it has its last bit where
+  // a subnormal half has its own: the addition rounds there.
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
+  // Otherwise 13 bits go. Adding one less than half of their range, and one more if the last bit
+  // that stays is set, rounds to nearest even. A carry into the exponent is right.
   const std::uint32_t odd = (magnitude >> 13U) & 1U;
   const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + odd) >> 13U;
   std::uint32_t half = magnitude < 0x38800000U ? subnormal : normal;
-  half = magnitude >= 0x477ff000U ? 0x7c00U : half;  // rounds beyond the largest half
-  half = magnitude > 0x7f800000U ? 0x7e00U : half;   // NaN
+  // 65520 and above round to infinity. NaN must not become infinity by losing its mantissa.
+  half = magnitude >= 0x477ff000U ? 0x7c00U : half;
+  half = magnitude > 0x7f800000U ? 0x7e00U : half;
   return static_cast<std::uint16_t>(half | sign);
 }
 
@@ -52,6 +59,8 @@ DDPRUN_INLINE float bfloat16_to_float(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
 }
 
+// A bfloat16 is the upper half of a float. Rounds to nearest even, like float_to_half. Without the
+// test a NaN with all mantissa bits set would round to zero.
 DDPRUN_INLINE std::uint16_t float_to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const bool nan = (bits & 0x7fffffffU) > 0x7f800000U;
@@ -82,13 +91,14 @@ struct BFloat16 {
   DDPRUN_INLINE static Stored store(Sum value) { return float_to_bfloat16(value); }
 };
 
-// A fixed number of ranks: one pass, the sum stays in a register. The fold is the ring's order:
-// first + (second + (…)).
+// For a fixed number of ranks: one pass, and the sum stays in a register. The right fold gives the
+// order of the ring: first + (second + (…)).
 template <typename Element, std::size_t... kRank>
 DDPRUN_INLINE void sum_fixed(std::byte* const* buffers, std::size_t count,
                              std::index_sequence<kRank...> /*ranks*/) {
   using Stored = typename Element::Stored;
   const std::array ranks{reinterpret_cast<Stored*>(buffers[kRank])...};
+  // The buffers do not overlap. GCC cannot know that, and would test all pairs at run time.
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
     const Stored stored = Element::store((Element::load(ranks[kRank][i]) + ...));
@@ -96,8 +106,8 @@ DDPRUN_INLINE void sum_fixed(std::byte* const* buffers, std::size_t count,
   }
 }
 
-// The sums of one tile: starts as the last rank's elements, then each earlier rank is added in
-// front.
+// Makes the sums of one tile. They start as the last rank's elements; then each earlier rank is
+// added in front.
 template <typename Element>
 DDPRUN_INLINE void add_tile(Buffers buffers, std::size_t start,
                             std::span<typename Element::Sum> sums) {
@@ -110,8 +120,8 @@ DDPRUN_INLINE void add_tile(Buffers buffers, std::size_t start,
   }
 }
 
-// Any number of ranks: tiles that stay in the first-level cache while the ranks are added one after
-// another.
+// For any number of ranks: the sums of a tile stay in the first-level cache while the ranks are
+// added one after another.
 template <typename Element>
 DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count) {
   std::array<typename Element::Sum, kTile> memory{};
@@ -126,6 +136,7 @@ DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count) {
   }
 }
 
+// The numbers of ranks that hosts usually have are unrolled. Each one costs code in 18 clones.
 template <typename Element>
 DDPRUN_INLINE void sum(Buffers buffers, std::size_t count) {
   switch (buffers.size()) {
@@ -142,7 +153,7 @@ DDPRUN_INLINE void sum(Buffers buffers, std::size_t count) {
   }
 }
 
-// Integers are added unsigned: a signed overflow would be undefined.
+// Integers are added as unsigned numbers: the overflow of a signed one is undefined.
 DDPRUN_CLONES void sum_float(Buffers buffers, std::size_t count) {
   sum<Plain<float>>(buffers, count);
 }

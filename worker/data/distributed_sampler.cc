@@ -14,9 +14,9 @@ void require(bool holds, const std::string& otherwise) {
   if (!holds) throw std::invalid_argument("distributed sampler: " + otherwise);
 }
 
-// torch.randperm(n) of a CPU generator seeded with `seed`: std::mt19937 is the same generator with
-// the same seeding, and the swaps run forward with a plain modulo. The last element draws no
-// number.
+// torch.randperm(n) of a CPU generator seeded with `seed`. std::mt19937 is the same generator with
+// the same seeding. As in torch, the swaps run forward, a number is taken modulo the rest (which is
+// a little uneven), and the last element draws none.
 void shuffle_as_torch(std::vector<std::size_t>& order, std::uint64_t seed) {
   std::mt19937 generator(static_cast<std::uint32_t>(seed));
   for (std::size_t i = 0; i + 1 < order.size(); ++i) {
@@ -35,6 +35,7 @@ DistributedSampler::DistributedSampler(std::size_t sample_count, int replicas, i
   require(replicas >= 1, std::to_string(replicas) + " replicas; at least 1 is needed");
   require(rank >= 0 && rank < replicas,
           "rank " + std::to_string(rank) + " is not in 0 … " + std::to_string(replicas - 1));
+  // Without shuffling any number is fine: no random number is drawn.
   require(!options.shuffle || sample_count < kMaxShuffledSamples,
           std::to_string(sample_count) +
               " samples cannot be shuffled in PyTorch's order; fewer than " +
@@ -54,12 +55,13 @@ std::vector<std::size_t> DistributedSampler::indices() const {
   const std::vector<std::size_t> all = order();
   std::vector<std::size_t> mine(size_);
   for (std::size_t i = 0; i < size_; ++i) {
-    // Past the end the order starts again, as often as a world larger than the data needs it.
+    // Past the end the order starts again: several times if there are more ranks than samples.
     mine[i] = all[(rank_ + i * replicas_) % sample_count_];
   }
   return mine;
 }
 
+// Entry i is sample number rank + i * replicas of the epoch: padding from sample_count on.
 std::size_t DistributedSampler::unpadded_size() const {
   if (rank_ >= sample_count_) return 0;
   return std::min(size_, (sample_count_ - rank_ + replicas_ - 1) / replicas_);

@@ -11,7 +11,7 @@
 namespace ddprun::worker {
 namespace {
 
-// The bucket that is being filled for one kind of parameter.
+// The bucket of one kind that is being filled, and how many of this kind are full.
 struct OpenBucket {
   int kind = 0;
   std::vector<std::size_t> indices;
@@ -19,6 +19,8 @@ struct OpenBucket {
   std::size_t closed = 0;  // buckets of this kind that are full
 };
 
+// A model has one or two kinds: a search through a list is fast, and keeps their first appearance,
+// which plan_ready_buckets promises as the order of what is left.
 OpenBucket& open_bucket(std::vector<OpenBucket>& open, int kind) {
   const auto found = std::ranges::find(open, kind, &OpenBucket::kind);
   if (found != open.end()) return *found;
@@ -29,6 +31,8 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+// Whether the plan has each parameter once. A plan from another rank is checked by this: a missing
+// index would leave a gradient unsummed, and one out of range would reach beyond our vectors.
 bool is_permutation_of_indices(const BucketPlan& plan, std::size_t parameter_count) {
   std::vector<bool> seen(parameter_count, false);
   std::size_t count = 0;
@@ -49,8 +53,8 @@ BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters) {
   std::iota(registration_order.begin(), registration_order.end(), std::size_t{0});
   const std::array no_limit{std::numeric_limits<std::size_t>::max()};
   BucketPlan plan = plan_ready_buckets(parameters, registration_order, no_limit);
-  // Unlimited buckets appear by their smallest index already; only the list is reversed, not what
-  // is inside.
+  // The buckets are in the order of their lowest index. The list is reversed, as gradients come
+  // backwards; inside a bucket PyTorch keeps the order of registration, and so do we.
   std::ranges::reverse(plan);
   return plan;
 }
@@ -66,6 +70,7 @@ BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
     OpenBucket& bucket = open_bucket(open, parameters[index].kind);
     bucket.indices.push_back(index);
     bucket.bytes += parameters[index].bytes;
+    // As in PyTorch, the parameter that reaches the limit still belongs to this bucket.
     if (bucket.bytes < limits[std::min(bucket.closed, limits.size() - 1)]) continue;
     plan.push_back(std::exchange(bucket.indices, {}));
     bucket.bytes = 0;
@@ -89,6 +94,7 @@ BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan
   return layout;
 }
 
+// As if each parameter had a bucket of its own: no plan has more padding.
 std::size_t layout_bytes_max(std::span<const ParameterSize> parameters) {
   std::size_t bytes = 0;
   for (const ParameterSize& parameter : parameters) {
@@ -114,7 +120,7 @@ BucketPlan from_numbers(std::span<const std::int32_t> numbers, std::size_t param
     const std::int32_t size = rest.front();
     rest = rest.subspan(1);
     if (size < 1 || static_cast<std::size_t>(size) > rest.size()) return {};
-    // A negative index turns into one far above parameter_count and is refused below.
+    // A negative index becomes a number far above parameter_count, and is refused below.
     auto& bucket = plan.emplace_back();
     for (const std::int32_t index : rest.first(static_cast<std::size_t>(size))) {
       bucket.push_back(static_cast<std::size_t>(index));

@@ -1,7 +1,7 @@
-// Which parameter's gradient travels in which bucket: PyTorch 2.11's greedy assignment
-// (compute_bucket_assignment_by_size, torch/csrc/distributed/c10d/reducer.cpp). The order of a ring
-// sum depends on where a gradient lies in its bucket, so equal bits need equal buckets. Pure: no
-// tensors, no memory; laying out bytes included.
+// Which parameter's gradient travels in which bucket, and at which byte. The assignment is PyTorch
+// 2.11's (compute_bucket_assignment_by_size, torch/csrc/distributed/c10d/reducer.cpp). We need the
+// same buckets for the same bits: the order of a ring sum depends on where a gradient lies in its
+// bucket. Pure arithmetic: no tensors, no memory, any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace ddprun::worker {
 
-// Parameter indices of each bucket, in launch order. Indices count the parameters that need a
-// gradient, in registration order, shared ones once.
+// The parameter indices of each bucket, in launch order. Indices count the parameters that need a
+// gradient, in registration order. A parameter that two modules share counts once.
 using BucketPlan = std::vector<std::vector<std::size_t>>;
 
 struct ParameterSize {
@@ -20,37 +20,42 @@ struct ParameterSize {
   int kind = 0;  // equal for parameters that may share a bucket: same dtype and device
 };
 
-// One bucket a kind; the kind of the highest first parameter comes first, as gradients arrive
-// roughly backwards. Used until the order in which gradients become ready is known.
+// The plan for the first pass, when nobody knows yet in which order gradients become ready. One
+// bucket per kind. Gradients become ready roughly from the last parameter to the first. So the
+// bucket whose lowest index is highest comes first.
 BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters);
 
-// Buckets in the order in which gradients became ready. A bucket closes once it holds `limits[i]`
-// bytes or more, where i counts the closed buckets of its kind and the last limit repeats; so it
-// may pass its limit by one parameter. What stays open at the end follows, by first appearance.
-// `ready_order` holds each index of `parameters` once.
+// The plan for all later passes: it fills buckets in the order in which gradients became ready. The
+// i-th bucket of a kind closes when it holds limits[i] bytes or more; the last limit repeats. So a
+// bucket may pass its limit by one parameter. Buckets are in the order in which they closed. Those
+// that are still open at the end follow, by their kind's first parameter in `ready_order`.
+// `ready_order` must hold each index of `parameters` once; `limits` must not be empty.
 BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
                               std::span<const std::size_t> ready_order,
                               std::span<const std::size_t> limits);
 
-// Byte offsets of each bucket in one region of memory.
+// The byte offset of each bucket in one region of memory, and the region's size.
 struct BucketLayout {
   std::vector<std::size_t> offsets;
   std::size_t total_bytes = 0;
 };
 
-// Buckets start at multiples of this: a cache line pair, so that no two buckets share one.
+// Buckets start at multiples of this. The hardware fetches cache lines in pairs: no two buckets
+// share a pair.
 inline constexpr std::size_t kBucketAlignBytes = 128;
 
+// Puts the buckets one after another; inside a bucket, parameters follow each other without gaps.
 BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
-// Bytes that any plan of these parameters fits into.
+// Bytes into which every plan of these parameters fits: memory is allocated once.
 std::size_t layout_bytes_max(std::span<const ParameterSize> parameters);
 
-// A plan as numbers and back, for telling it to the other ranks: bucket count, then each bucket's
-// size and indices.
+// A plan as numbers, to send it to the other ranks: the count of buckets, then for each bucket its
+// size and its indices.
 std::vector<std::int32_t> to_numbers(const BucketPlan& plan);
 
-// Empty where the numbers are not a plan that holds each of `parameter_count` indices once.
+// The plan from the numbers. Empty if they are not a plan that holds each index below
+// `parameter_count` once.
 BucketPlan from_numbers(std::span<const std::int32_t> numbers, std::size_t parameter_count);
 
 }  // namespace ddprun::worker

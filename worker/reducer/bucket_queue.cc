@@ -25,6 +25,7 @@ void BucketQueue::rearm() {
   next_ = 0;
 }
 
+// Counts no gradient twice: its bucket would be launched while another gradient is still missing.
 BucketQueue::Mark BucketQueue::gradient_ready(std::size_t parameter) {
   if (ready_.at(parameter)) return Mark::kAgain;
   ready_[parameter] = true;
@@ -34,6 +35,7 @@ BucketQueue::Mark BucketQueue::gradient_ready(std::size_t parameter) {
   return Mark::kFirst;
 }
 
+// Only the bucket at `next_` can be launched. On all ranks a later one that is ready waits for it.
 std::size_t BucketQueue::next_to_launch() {
   if (all_launched() || pending_[next_] > 0) return kNone;
   return next_++;

@@ -1,6 +1,7 @@
-// Which buckets may be summed now. Gradients become ready in any order; buckets are launched in
-// index order only, because ranks that issue collectives in different orders deadlock (NCCL) or add
-// unlike things. Pure; one pass of backward() at a time, between two calls of rearm().
+// Which buckets may be summed now. Gradients become ready in any order, and the order may differ
+// between ranks. But all ranks must launch buckets in the same order: otherwise NCCL deadlocks, or
+// unlike things are added. So buckets are launched in index order. Pure. It serves one pass of
+// backward() at a time; rearm() begins the next. GradientReducer owns it.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +15,23 @@ class BucketQueue {
  public:
   explicit BucketQueue(const BucketPlan& plan);
 
-  // Forgets the pass: every gradient is awaited again.
+  // Begins a new pass: every gradient is awaited again.
   void rearm();
 
-  // Whether a gradient became ready for the first time in this pass. kAgain changed nothing.
+  // Whether a gradient became ready for the first time in this pass. After kAgain nothing changed.
   enum class Mark { kFirst, kAgain };
 
   // Marks a parameter's gradient as ready.
   Mark gradient_ready(std::size_t parameter);
 
-  // The next bucket whose gradients, and those of all earlier buckets, are ready; hands out each
-  // bucket once a pass. kNone: none now.
+  // The next bucket to launch, or kNone. A bucket may be launched when all its gradients are ready
+  // and all earlier buckets have been launched. Hands out each bucket once in a pass.
   std::size_t next_to_launch();
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
   bool all_launched() const { return next_ == pending_.size(); }
 
-  // Parameters whose gradient has not become ready in this pass, ascending.
+  // The parameters whose gradient has not become ready in this pass, in ascending order.
   std::vector<std::size_t> missing() const;
 
  private:

@@ -11,6 +11,7 @@
 namespace ddprun::worker {
 namespace {
 
+// PyTorch has these options. A program that sets one relies on it, so we must not ignore it.
 void refuse_unbuilt(const DataParallelOptions& options) {
   if (options.find_unused_parameters) {
     throw std::invalid_argument("find_unused_parameters is not supported yet");
@@ -22,7 +23,8 @@ bool on_device(const at::Tensor& tensor, Device device) {
   return device == Device::kCuda ? tensor.is_cuda() : tensor.is_cpu();
 }
 
-// Throws where a parameter is of a kind the collective cannot carry.
+// Throws if the collective cannot sum the gradient of a parameter. Here, by its name, and not in
+// the middle of the first backward().
 void check_parameters(const std::vector<NamedTensor>& parameters, const Collective& collective) {
   for (const auto& [name, tensor] : parameters) {
     if (!on_device(tensor, collective.device()) ||
@@ -42,6 +44,7 @@ void check_parameters(const std::vector<NamedTensor>& parameters, const Collecti
   }
 }
 
+// Frozen parameters have no gradient and no place in a bucket. The error is PyTorch's.
 std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
   std::vector<NamedTensor> kept;
   for (const NamedTensor& parameter : parameters) {
@@ -55,6 +58,7 @@ std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
   return kept;
 }
 
+// A cap that the program sets is also the limit of the first bucket (data_parallel.h says why).
 GradientReducer::Options reducer_options(const DataParallelOptions& options) {
   const std::size_t cap = options.bucket_cap_bytes.value_or(kBucketCapBytes);
   const std::size_t first = options.bucket_cap_bytes.value_or(kFirstBucketBytes);
@@ -71,6 +75,8 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
   std::vector<NamedTensor> state = parameters_of(*module_);
   std::vector<NamedTensor> parameters = trainable(state);
   check_parameters(parameters, collective_);
+  // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
+  // Frozen parameters are copied too; forward() uses them.
   if (options_.init_sync) {
     verify_same_model(parameters, collective_);
     if (options_.broadcast_buffers) {
@@ -86,13 +92,15 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::before_forward() {
   if (at::GradMode::is_enabled()) reducer_->begin_pass();
-  // Buffers are looked up each time: models may replace them.
+  // Buffers are looked up each time: a model may replace them. They need a copy only after a pass
+  // that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
   if (options_.broadcast_buffers && buffers_due_) {
     broadcast_values(buffers_of(*module_), collective_);
   }
 }
 
 void DataParallel::after_forward() {
+  // Asked here, not in backward(): as in PyTorch, what counts is where forward() ran.
   const bool synchronising = at::GradMode::is_enabled() && no_sync_depth_ == 0;
   if (synchronising) reducer_->arm();
   buffers_due_ = synchronising;

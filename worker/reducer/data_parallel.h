@@ -1,20 +1,24 @@
 // Data-parallel training of one module. Every rank holds a copy of the module and computes
-// gradients on its own samples. After backward() each rank finds in `.grad` the average over all
-// ranks. The semantics, the buckets and the bits are those of PyTorch 2.11's
-// DistributedDataParallel (with Gloo, on CPU), by default with gradient_as_bucket_view.
+// gradients on its own samples. After backward(), `.grad` on each rank holds the average over all
+// ranks. The behaviour, the buckets and the bits are those of PyTorch 2.11's
+// DistributedDataParallel (with Gloo, on CPU). By default gradients lie in the buckets, as with its
+// gradient_as_bucket_view.
 //
 //   Net net;
-//   DataParallel parallel(net.ptr(), *process.collective);  // checks the model, takes rank 0's weights
+//   ddprun::worker::DataParallel parallel(net.ptr(), *process->collective);
 //   torch::optim::SGD optimizer(net->parameters(), 0.01);
-//   ...
-//   optimizer.zero_grad();
-//   auto loss = torch::nll_loss(parallel.forward(net, images), labels);
-//   loss.backward();   // the sums travel while it runs; they are complete when it returns
-//   optimizer.step();
+//   for (const auto& [images, labels] : batches) {
+//     optimizer.zero_grad();
+//     const auto loss = torch::nll_loss(parallel.forward(net, images), labels);
+//     loss.backward();  // the sums travel while it runs; they are complete when it returns
+//     optimizer.step();
+//   }
 //
-// Does not wrap the module, own the optimizer or split the data (see DistributedSampler). One
-// training thread. The collective must outlive it. Errors are exceptions with PyTorch's opening
-// words (std::runtime_error), or CollectiveError.
+// It does not wrap the module, own the optimizer or split the data (see DistributedSampler). Call
+// it from the training thread. The collective must outlive it. Errors are exceptions:
+// std::invalid_argument for options and modules that cannot be trained, CollectiveError when a sum
+// fails, std::runtime_error for the rest. Where PyTorch has the same error, ours begins with its
+// words.
 #pragma once
 
 #include <cstddef>
@@ -33,19 +37,21 @@ namespace ddprun::worker {
 
 class GradientReducer;
 
-// PyTorch 2.11's limits. The first bucket is small, so that its sum starts early; but whoever sets
-// a cap sets it for all buckets (torch/nn/parallel/distributed.py, _ddp_init_helper).
+// PyTorch 2.11's limits (torch/nn/parallel/distributed.py, _ddp_init_helper). The first bucket is
+// small, so that its sum starts early. A program that sets a cap sets it for all buckets, the first
+// one too.
 inline constexpr std::size_t kBucketCapBytes = std::size_t{25} << 20;
 inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
 
 struct DataParallelOptions {
-  // Of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes.
+  // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes.
   std::optional<std::size_t> bucket_cap_bytes;
-  // Of the first rebuilt bucket. Unset: bucket_cap_bytes where that is set, else kFirstBucketBytes.
+  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes.
   std::optional<std::size_t> first_bucket_bytes;
-  // `.grad` lies in the bucket: no copy back, no second buffer.
+  // `.grad` lies in the bucket: no copy back, no second copy of the gradients in memory.
   bool gradient_as_bucket_view = true;
-  // Rank 0's buffers (running statistics) before each synchronising forward.
+  // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
+  // forward after one that synchronised gradients.
   bool broadcast_buffers = true;
   bool init_sync = true;                // verify the model and take rank 0's state at construction
   bool find_unused_parameters = false;  // refused when true: not built yet
@@ -54,20 +60,21 @@ struct DataParallelOptions {
 
 class DataParallel {
  public:
-  // Collective. Throws if no parameter needs a gradient, parameters lie on different devices, have
-  // a sparse or unsupported dtype, or the ranks' models differ in the number or shapes of
-  // parameters (then on all ranks).
+  // All ranks must call it. Throws if no parameter needs a gradient, if parameters lie on different
+  // devices or not on the collective's, or if a parameter is sparse or has a dtype that cannot be
+  // summed. Throws on all ranks if their models differ in the number or shapes of parameters.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
   DataParallel(DataParallel&&) = delete;
   DataParallel& operator=(DataParallel&&) = delete;
-  ~DataParallel();  // removes the hooks; gradients that lie in buckets stay valid
+  // Removes the hooks. Gradients that lie in buckets stay valid.
+  ~DataParallel();
 
-  // model->forward(arguments...) with the synchronisation around it. `model` is the module given at
-  // construction, by its own type. Gradients are synchronised by the next backward() unless
-  // no_sync() is held or gradients are off.
+  // model->forward(arguments...) with what must happen before and after it. `model` must be the
+  // module that was given to the constructor, by its own type. The next backward() averages the
+  // gradients, unless a NoSync lives or gradients are off.
   template <typename Model, typename... Arguments>
   auto forward(Model& model, Arguments&&... arguments) {
     before_forward();
@@ -76,13 +83,14 @@ class DataParallel {
     return output;
   }
 
-  // The two halves of forward(), for models with several entry points. before_forward throws if the
-  // previous backward() left parameters without a gradient.
+  // The two halves of forward(), for models with several entry points. With gradients on,
+  // before_forward() throws if the previous backward() left parameters without a gradient.
   void before_forward();
   void after_forward();
 
-  // While one lives, forward() arms nothing: gradients accumulate locally, and the first
-  // forward()/backward() after it averages the accumulated sum. The forward must run inside. Nests.
+  // While a NoSync lives, forward() does not prepare a sum: gradients accumulate on each rank. The
+  // first forward() and backward() after it average what has accumulated. Only forward() must run
+  // while the NoSync lives. Several may live at once; the last one to end counts.
   class NoSync {
    public:
     explicit NoSync(DataParallel& parallel) : parallel_(parallel) { ++parallel_.no_sync_depth_; }
@@ -97,12 +105,12 @@ class DataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // Throws, naming the parameters, if backward() ended without a gradient for each of them. Call
-  // before optimizer.step() to learn of it one iteration earlier than forward() says so.
+  // Throws if backward() left parameters without a gradient, and names them. Call it before
+  // optimizer.step() to learn this before the step; the next forward() would throw one step later.
   void check_reduced() const;
 
-  // Parameter indices by bucket, in launch order: one bucket per dtype at first, PyTorch's layout
-  // from the second forward on.
+  // Parameter indices by bucket, in launch order. At first there is one bucket per dtype. The first
+  // forward with gradients after a pass that was summed rebuilds them in PyTorch's layout.
   const std::vector<std::vector<std::size_t>>& buckets() const;
   bool buckets_rebuilt() const;
 

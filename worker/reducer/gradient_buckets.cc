@@ -18,7 +18,7 @@ namespace {
 std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters) {
   std::vector<ParameterSize> sizes;
   sizes.reserve(parameters.size());
-  // All lie on one device (checked by the caller), so the dtype alone tells kinds apart.
+  // All lie on one device, which DataParallel has checked. So the dtype alone tells kinds apart.
   for (const auto& [name, tensor] : parameters) {
     sizes.push_back({.bytes = tensor.nbytes(), .kind = static_cast<int>(tensor.scalar_type())});
   }
@@ -33,7 +33,8 @@ void require_dense(const std::string& name, const at::Tensor& gradient) {
                   name));
 }
 
-// A number that takes part in an operation without changing its dtype, as a Python float would.
+// A number that does not change the dtype of an operation, like a Python float. With a plain double
+// tensor LibTorch would promote a gradient that has no dimensions to double. As PyTorch's reducer.
 at::Tensor wrapped_number(double value) {
   at::Tensor number = at::scalar_tensor(value, at::kDouble);
   number.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -54,7 +55,7 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, Collective
 void GradientBuckets::carve(BucketPlan plan) {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
-    // Its place will belong to another parameter.
+    // Its place will belong to another parameter: keep the values elsewhere meanwhile.
     if (gradient.defined() && lies_in_bucket(i, gradient)) gradient = gradient.clone();
   }
   plan_ = std::move(plan);
@@ -68,14 +69,15 @@ void GradientBuckets::carve(BucketPlan plan) {
       views_[index] = make_view(parameters_[index].tensor, next);
       next += sizes_[index].bytes;
     }
+    // A bucket has one kind, so its first parameter speaks for all.
     const Dtype dtype = *summable(parameters_[plan_[bucket].front()].tensor.scalar_type());
     flats_.push_back({start, static_cast<std::size_t>(next - start) / size_of(dtype), dtype});
   }
   if (mode_ == GradientMode::kView) adopt_gradients();
 }
 
-// Moves the gradients that are there into their buckets. As PyTorch does it: from then on they are
-// divided, not multiplied, which shows in the last bit.
+// Moves the gradients that are there into their buckets, as PyTorch does at this moment. From then
+// on fill() divides them and does not multiply them. Moving them later would change last bits.
 void GradientBuckets::adopt_gradients() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < views_.size(); ++i) {
@@ -87,6 +89,9 @@ void GradientBuckets::adopt_gradients() {
   }
 }
 
+// The strides are those that autograd gives to gradients (torch/csrc/autograd/functions/
+// accumulate_grad.h, "Gradient Layout Contract"): the parameter's own if it is dense, else those of
+// a contiguous tensor. With other strides each copy into the view would be slow.
 at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* memory) const {
   const auto keep_alive = [held = memory_](void* /*view*/) {};
   const at::TensorOptions options = parameter.options().requires_grad(false);
@@ -96,11 +101,12 @@ at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* me
   return at::from_blob(memory, parameter.sizes(), keep_alive, options);
 }
 
-// A sparse tensor has no storage that could be compared: its layout is asked first.
+// A sparse tensor has no storage that could be compared, so its layout is asked first.
 bool GradientBuckets::lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const {
   return gradient.layout() == at::kStrided && gradient.is_alias_of(views_[parameter]);
 }
 
+// Other strides are only slow: PyTorch warns of them once, in these words, and so do we.
 void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& gradient) {
   const at::Tensor& view = views_[parameter];
   const std::string& name = parameters_[parameter].name;
@@ -120,6 +126,7 @@ void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& grad
 void GradientBuckets::fill(std::size_t parameter, int ranks) {
   at::Tensor& gradient = parameters_.at(parameter).tensor.mutable_grad();
   at::Tensor& view = views_[parameter];
+  // The other ranks add this place to theirs: what the pass before has left here must not count.
   if (!gradient.defined()) {
     view.zero_();
     return;
@@ -138,6 +145,7 @@ void GradientBuckets::give_back(std::size_t bucket) {
     at::Tensor& gradient = parameters_[index].tensor.mutable_grad();
     const at::Tensor& view = views_[index];
     if (mode_ == GradientMode::kCopy) {
+      // No gradient on this rank, but perhaps on others: all ranks must step alike.
       if (!gradient.defined()) {
         gradient = view.clone();
         continue;

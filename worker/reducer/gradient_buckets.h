@@ -1,8 +1,11 @@
-// The memory of the gradients: flat buckets in the collective's memory, and for each parameter a
-// tensor that lies in its bucket. Fills buckets with PyTorch 2.11's arithmetic
+// The memory of the gradients: flat buckets in memory from the collective, and for each parameter a
+// view, which is a tensor that lies in its bucket. It fills buckets with PyTorch 2.11's arithmetic
 // (mark_variable_ready_dense in torch/csrc/distributed/c10d/reducer.cpp) and gives gradients back.
-// Launches nothing. Views are made by from_blob, not by slicing: Optimizer::zero_grad() calls
-// detach_(), which throws on autograd views. They keep the memory alive.
+// It launches no sums. GradientReducer owns it and calls it from the training thread and the
+// autograd thread, never from both at once.
+//
+// Views are made by from_blob, not by slicing: Optimizer::zero_grad() calls detach_(), which throws
+// on views that autograd knows. The views keep the memory alive.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,25 +22,28 @@ namespace ddprun::worker {
 
 enum class GradientMode {
   kView,  // `.grad` lies in the bucket
-  kCopy,  // `.grad` is the user's; copied into the bucket and back
+  kCopy,  // `.grad` is the user's: copied into the bucket, and the result is copied back
 };
 
 class GradientBuckets {
  public:
-  // Collective: takes memory for any plan of these parameters, and carves it by the first plan.
+  // All ranks must call it. Allocates memory that holds any plan of these parameters, and divides
+  // it by the first plan.
   GradientBuckets(std::vector<NamedTensor> parameters, Collective& collective, GradientMode mode);
 
-  // Carves the same memory anew. Gradients that are there are kept: in view mode they move into the
-  // new buckets.
+  // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into
+  // the new buckets.
   void carve(BucketPlan plan);
 
-  // Puts parameter's `.grad`, divided by the number of ranks, into its bucket: multiplied by
-  // float(1/ranks) while copying, or divided in place where it lies there already. The two differ
-  // in the last bit unless ranks is a power of two. No gradient: zeros. Throws where the gradient
-  // is sparse or of another dtype than its parameter.
+  // Puts the parameter's `.grad`, divided by `ranks`, into its bucket. A gradient that lies in the
+  // bucket already is divided in place. Every other one is multiplied by 1/ranks while it is
+  // copied; the last bit may differ from a division unless `ranks` is a power of two. Puts zeros if
+  // there is no gradient. Throws std::runtime_error if the gradient is sparse, or if its dtype or
+  // size is not the parameter's.
   void fill(std::size_t parameter, int ranks);
 
-  // After bucket's sum is complete: makes `.grad` of its parameters hold the result.
+  // Makes `.grad` of the bucket's parameters hold the result. Call only when the bucket's sum is
+  // complete. Throws std::runtime_error in view mode if somebody replaced a `.grad` meanwhile.
   void give_back(std::size_t bucket);
 
   const BucketPlan& plan() const { return plan_; }

@@ -16,7 +16,7 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-// A message names so many parameters, then says how many more there are.
+// A message names so many parameters, then says how many more there are. Models have thousands.
 constexpr std::size_t kNamedInMessageMax = 10;
 
 }  // namespace
@@ -28,6 +28,8 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
       queue_(buckets_.plan()),
       bucket_limits_bytes_(std::move(options.bucket_limits_bytes)) {
   for (std::size_t i = 0; i < buckets_.parameters().size(); ++i) {
+    // The node that adds to `.grad`. A post hook on it runs when `.grad` has its final value of
+    // this backward(); a hook on the tensor would run before.
     std::shared_ptr<autograd::Node> node =
         autograd::impl::grad_accumulator(buckets_.parameters()[i].tensor);
     auto hook = std::make_unique<autograd::utils::LambdaPostHook>(
@@ -41,10 +43,13 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
   }
 }
 
+// A graph may hold a node longer than this object lives. A hook left there would use freed memory.
 GradientReducer::~GradientReducer() {
   for (const Hook& hook : hooks_) hook.node->del_post_hook(hook.key);
 }
 
+// The order is known once a pass was armed and has run. Passes under NoSync are not armed: after
+// them ready_order_ is still empty, on all ranks.
 void GradientReducer::begin_pass() {
   check_finished();
   if (!rebuilt_ && !ready_order_.empty()) rebuild();
@@ -60,7 +65,10 @@ void GradientReducer::arm() {
 
 void GradientReducer::on_gradient(std::size_t parameter) {
   if (!armed_) return;
+  // backward(create_graph=true) turns gradients on: autograd must not record our copies.
   const at::NoGradGuard no_grad;
+  // From here to finish() the pass is unfinished. check_finished() finds it so if a gradient is
+  // missing.
   unfinished_ = true;
   if (queue_.gradient_ready(parameter) == BucketQueue::Mark::kAgain) {
     throw std::runtime_error(fmt::format(
@@ -83,14 +91,16 @@ void GradientReducer::launch_ready_buckets() {
     launched = true;
   }
   if (!launched) return;
-  // Opportunistic overlap: what the peers have ready by now is added here, the rest when backward()
-  // ends.
+  // Sums that all ranks have launched by now are added here, in the middle of backward(). The rest
+  // is added when it ends.
   collective_.progress();
   if (queue_.all_launched()) {
+    // The engine runs the callback at the end of this backward(), before it returns to the program.
     autograd::Engine::get_default_engine().queue_callback([this] { finish(); });
   }
 }
 
+// Gives each bucket back as soon as its own sum is complete: later sums may still be under way.
 void GradientReducer::finish() {
   const at::NoGradGuard no_grad;
   for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) {
@@ -104,7 +114,8 @@ void GradientReducer::finish() {
 void GradientReducer::rebuild() {
   const BucketPlan mine = plan_ready_buckets(buckets_.sizes(), ready_order_, bucket_limits_bytes_);
   const std::vector<std::int32_t> numbers = to_numbers(mine);
-  // Rank 0's order for all: gradients may become ready in another order elsewhere.
+  // All ranks take rank 0's order: on another rank gradients may become ready in another order, and
+  // unequal buckets must not be added.
   const auto blob = collective_.from_root(std::as_bytes(std::span(numbers)), 0);
   std::vector<std::int32_t> root_numbers(blob.size() / sizeof(std::int32_t));
   std::memcpy(root_numbers.data(), blob.data(), root_numbers.size() * sizeof(std::int32_t));

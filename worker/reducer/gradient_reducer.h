@@ -1,8 +1,9 @@
-// Averages gradients over ranks while backward() runs: a hook on each parameter fills its bucket,
-// complete buckets are launched in order, and when backward() ends all have arrived. Knows the
-// phases of a pass (armed, unfinished) and when to rebuild the buckets; the memory is
-// GradientBuckets', the order BucketQueue's, the transport the Collective's. Calls come from the
-// training thread, hooks from the thread that runs backward() for the parameters' device.
+// Averages gradients over the ranks while backward() runs. A hook on each parameter fills its
+// bucket; full buckets are launched in order; backward() returns when all sums are complete.
+// A pass is one forward() and its backward(). This class knows how far the pass is and when to
+// rebuild the buckets. GradientBuckets knows the memory, BucketQueue the order, and the Collective
+// carries the sums. DataParallel owns it and calls it from the training thread. Its hooks run on
+// the thread that runs backward() for the parameters' device.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,8 @@ class GradientReducer {
     GradientMode mode = GradientMode::kView;
   };
 
-  // Collective. `parameters` all need a gradient, lie on the collective's device, have a summable
-  // dtype.
+  // All ranks must call it. Each of `parameters` must need a gradient, lie on the collective's
+  // device and have a dtype that summable() knows.
   GradientReducer(std::vector<NamedTensor> parameters, Collective& collective, Options options);
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -37,14 +38,16 @@ class GradientReducer {
   GradientReducer& operator=(GradientReducer&&) = delete;
   ~GradientReducer();  // removes the hooks
 
-  // Before a forward with gradients: throws if the last pass is unfinished; collective once, at the
-  // second pass, when the buckets are rebuilt in rank 0's order.
+  // Call before each forward with gradients. Throws std::runtime_error if the last pass is
+  // unfinished. The first call after a summed pass rebuilds the buckets in rank 0's order: then all
+  // ranks must call it.
   void begin_pass();
 
-  // After the forward of a synchronising pass: the next backward() will be reduced. Without it
-  // hooks do nothing.
+  // Call after a forward whose gradients shall be averaged. Without it the hooks do nothing in the
+  // next backward().
   void arm();
 
+  // Throws std::runtime_error if backward() left parameters without a gradient, and names them.
   void check_finished() const;
   const BucketPlan& plan() const { return buckets_.plan(); }
   bool rebuilt() const { return rebuilt_; }

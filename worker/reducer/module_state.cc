@@ -15,10 +15,11 @@
 namespace ddprun::worker {
 namespace {
 
-// Every tensor starts at a multiple of this in its packed transfer, so that a view of any dtype is
-// aligned.
+// In a packed transfer every tensor starts at a multiple of this, so that a view of any dtype is
+// aligned: complex doubles have 16 bytes.
 constexpr std::int64_t kPackAlignBytes = 16;
 
+// A tensor is the same if its TensorImpl is: equal storage alone may be two views.
 std::vector<NamedTensor> first_occurrences(const torch::OrderedDict<std::string, at::Tensor>& all) {
   std::vector<NamedTensor> kept;
   std::unordered_set<const at::TensorImpl*> seen;
@@ -58,7 +59,8 @@ std::string difference(const char* what, at::IntArrayRef mine, std::span<const s
       fmt::join(mine, ", "), what, fmt::join(root, ", "));
 }
 
-// Empty where this rank's parameters look like rank 0's.
+// Empty if this rank's parameters look like rank 0's. The words are PyTorch's; the name of the
+// parameter and rank 0's numbers are added.
 std::string shape_difference(const std::vector<NamedTensor>& parameters,
                              std::span<const std::int64_t> root, int rank) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -82,6 +84,7 @@ std::string shape_difference(const std::vector<NamedTensor>& parameters,
   return {};
 }
 
+// Comes first: shape_difference goes through this rank's parameters, and rank 0 may have more.
 void verify_same_count(std::size_t count, Collective& collective) {
   const auto counts = collective.all_gather(std::as_bytes(std::span(&count, 1)));
   std::size_t root_count = 0;
@@ -97,6 +100,7 @@ void verify_same_count(std::size_t count, Collective& collective) {
   }
 }
 
+// Throws on every rank the first text that is not empty, so that all ranks end with the same error.
 void throw_first(const std::string& mine, Collective& collective) {
   const auto all = collective.all_gather(
       std::as_bytes(std::span(mine)).first(std::min(mine.size(), Collective::kGatherBytesMax)));
@@ -119,12 +123,14 @@ at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int
   return packed.narrow(0, offset, bytes_of(tensor)).view(tensor.scalar_type()).view(tensor.sizes());
 }
 
+// One transfer of bytes for tensors of all types: in each broadcast all ranks wait for each other.
 void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective) {
   std::int64_t total = 0;
   for (const auto& [name, tensor] : tensors) total += packed_bytes(tensor);
   if (total == 0) return;
   const at::Tensor packed = at::empty({total}, tensors[0].tensor.options().dtype(at::kByte));
   std::int64_t offset = 0;
+  // Rank 0 packs, all broadcast, the others unpack.
   const bool root = collective.rank() == 0;
   for (const auto& [name, tensor] : tensors) {
     if (root) slot_for(tensor, packed, offset).copy_(tensor);
@@ -133,6 +139,7 @@ void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collecti
   collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kByte}, 0);
   offset = 0;
   for (const auto& [name, tensor] : tensors) {
+    // A copy of the handle, which is not const, has the same memory.
     if (!root) at::Tensor(tensor).copy_(slot_for(tensor, packed, offset));
     offset += packed_bytes(tensor);
   }
@@ -154,7 +161,7 @@ void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& c
   const std::vector<std::byte> blob = collective.from_root(std::as_bytes(std::span(mine)), 0);
   std::vector<std::int64_t> root(blob.size() / sizeof(std::int64_t));
   std::memcpy(root.data(), blob.data(), root.size() * sizeof(std::int64_t));
-  // The verdict goes round, so that no rank trains on while another has stopped.
+  // All ranks tell each other what they found: none may train on while another has stopped.
   throw_first(shape_difference(parameters, root, collective.rank()), collective);
 }
 
@@ -166,6 +173,7 @@ void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& colle
     std::size_t bytes = 0;
     while (end < tensors.size()) {
       bytes += static_cast<std::size_t>(packed_bytes(tensors[end].tensor));
+      // The first tensor always goes along, also if it alone is larger than the limit.
       if (end > begin && bytes > kCoalescedBytes) break;
       ++end;
     }

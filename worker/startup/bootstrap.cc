@@ -17,16 +17,18 @@
 namespace ddprun::worker {
 namespace {
 
-// The launcher's store listens before any worker starts.
+// The launcher's store listens before any worker starts. So a minute is for a slow network only,
+// and a job without a store must not wait for the ten minutes of a collective.
 constexpr std::chrono::seconds kConnectTimeout{60};
 
 std::optional<std::string> environment(std::string_view name) {
-  // Read before the program starts threads that could change it.
+  // getenv is safe as long as no other thread changes the environment (bootstrap.h demands it).
   const char* value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe)
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// What this engine cannot do with the world it finds, in one line.
+// Why this engine cannot work in the world that it finds, in one line. Without these checks ranks
+// would wait for each other until the deadline, and nobody would learn why.
 std::optional<Error> refuse(const WorkerEnv& world, Device device) {
   if (world.world_size == 1) return std::nullopt;
   if (device == Device::kCpu && world.local_world_size != world.world_size) {
@@ -45,11 +47,14 @@ std::optional<Error> refuse(const WorkerEnv& world, Device device) {
   return std::nullopt;
 }
 
+// The exchange for this job. A world of one on CUDA needs one too, since NCCL asks for an id; it
+// needs no store for that.
 Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOptions& options) {
   if (world.world_size == 1) return std::unique_ptr<Exchange>(std::make_unique<PipeExchange>(1));
   const auto patience = std::min<std::chrono::milliseconds>(kConnectTimeout, options.timeout);
   auto client = store::Client::connect(world.master_addr, world.master_port, patience);
   if (!client) return client.error();
+  // The restart count makes the keys fresh: under torchrun the store outlives an attempt.
   StoreExchange::Options exchange{
       .rank = world.rank,
       .ranks = world.world_size,
@@ -60,6 +65,7 @@ Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOp
       std::make_unique<StoreExchange>(std::move(*client), std::move(exchange)));
 }
 
+// The collective for this world. On CPU a world of one needs nobody, also no launcher.
 Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const BootstrapOptions& options) {
   if (auto error = refuse(world, options.device)) return *error;
   if (world.world_size == 1 && options.device == Device::kCpu) return make_alone_collective();

@@ -1,8 +1,13 @@
-// From a worker's environment to a ready collective: reads what ddprun (or torchrun) gave this
-// process, connects to the job's store, meets the other ranks. Holds nothing but what it returns.
+// From a worker's environment to a ready collective: reads the environment that ddprun (or
+// torchrun) gave this process, connects to the job's store and meets the other ranks. Keeps nothing
+// itself; the caller owns what it returns. Call it on the main thread, before the program starts
+// threads that could change the environment.
 //
 //   auto process = ddprun::worker::bootstrap();
-//   if (!process) { fmt::print(stderr, "{}\n", process.error().message()); return 1; }
+//   if (!process) {
+//     fmt::print(stderr, "{}\n", process.error().message());
+//     return 1;
+//   }
 //   ddprun::worker::DataParallel parallel(net.ptr(), *process->collective);
 #pragma once
 
@@ -15,30 +20,32 @@
 
 namespace ddprun::worker {
 
-// A collective that makes no progress for so long is given up, with an error that names the missing
-// rank. Long, because one rank may load data or save a checkpoint meanwhile; a dead rank on the
-// same host is noticed within 100 ms regardless.
+// A rank waits so long for the others, then gives up. The limit is long because a rank may load
+// data or save a checkpoint meanwhile. On CPU the error names the missing rank, and a rank that
+// died is noticed much sooner, within some 100 ms.
 inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
-  // Of exchange the others, and of each collective afterwards.
+  // The limit for meeting the other ranks, and then for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
 };
 
 // What bootstrap hands to the training program, which owns it.
 struct Process {
-  // Rank, local_rank, world_size, restart_count, run_id, …; a world of one by default.
+  // Rank, local_rank, world_size, restart_count, run_id, …; of a world of one if `launched` is
+  // false.
   WorkerEnv world;
   bool launched = false;  // false: started by hand, without a launcher's environment
   std::unique_ptr<Collective> collective;
 };
 
-// Meets the other ranks of the job; returns when all are there. Without a launcher's environment: a
-// world of one. CPU: all ranks must be on this host (shared memory). CUDA: NCCL, any hosts. Errors,
-// one line each: a broken environment, no store at MASTER_ADDR:MASTER_PORT, no launcher's store,
-// CPU ranks on several hosts, no GPU, a rank that does not come within the timeout. Throws
-// LoggedError where shared memory is too small: one line for the host is in the log already.
+// Meets the other ranks of the job and returns when all are there. Without a launcher's environment
+// it makes a world of one. On CPU all ranks must be on this host, since they use shared memory. On
+// CUDA they use NCCL and may be on several hosts. Errors are one line each: a broken environment,
+// CPU ranks on several hosts, no store that a launcher serves, no answer at
+// MASTER_ADDR:MASTER_PORT, no GPU, or a rank that does not come within the timeout. Throws
+// LoggedError if shared memory cannot be had: rank 0 has logged why, one line for the host.
 Result<Process> bootstrap(const BootstrapOptions& options = {});
 
 }  // namespace ddprun::worker

@@ -17,9 +17,11 @@
 namespace ddprun::worker {
 namespace {
 
+// Forked ranks come within milliseconds. Who waits for a minute waits for a rank that has died.
 constexpr int kPatienceMs = 60'000;
 
-// A pipe holds 64 KiB: that many announced texts must fit without a reader.
+// A pipe holds 64 KiB (pipe(7)). All copies of the announced text must fit into it before anybody
+// reads: 99 of 512 bytes do.
 constexpr int kRanksMax = 100;
 
 void make_pipe(std::array<int, 2>& ends) {
@@ -28,12 +30,15 @@ void make_pipe(std::array<int, 2>& ends) {
   }
 }
 
+// One write is enough: it fits into the pipe, so it neither blocks nor is cut.
 Result<void> write_all(int fd, std::string_view bytes) {
   const auto written = ::write(fd, bytes.data(), bytes.size());
   if (written == static_cast<ssize_t>(bytes.size())) return boost::system::in_place_value;
   return Error(ErrorCode::kSystem, "write to the ranks' pipe failed");
 }
 
+// Several ranks read from the same pipe. All is written and read in units of `length`, so that
+// nobody gets part of another's bytes.
 Result<std::string> read_some(int fd, std::size_t length) {
   pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
   if (::poll(&ready, 1, kPatienceMs) != 1) {
@@ -46,6 +51,7 @@ Result<std::string> read_some(int fd, std::size_t length) {
 
 }  // namespace
 
+// A counter in anonymous shared memory: it is the same one in all processes after the fork.
 struct PipeExchange::Shared {
   std::atomic<int> arrived{0};
 };
@@ -66,6 +72,7 @@ PipeExchange::~PipeExchange() {
 }
 
 Result<void> PipeExchange::arrive() {
+  // The last rank opens the gate for all: one byte for each.
   if (shared_->arrived.fetch_add(1) + 1 == ranks_) {
     auto opened = write_all(gate_[1], std::string(static_cast<std::size_t>(ranks_), 'g'));
     if (!opened) return opened;

@@ -1,7 +1,7 @@
-// A exchange of up to 100 processes forked from one parent, over pipes: no store, no network. For
-// programs that fork their own ranks (bench/allreduce, tests). Made before the fork; each process
-// then uses its copy. One exchange serves one collective; a rank that does not come within a minute
-// is an error.
+// An exchange over pipes, for programs that fork their own ranks (bench/allreduce, tests): up to
+// 100 processes with one parent, no store, no network. The parent makes it before it forks; each
+// process then uses its own copy. One exchange serves one collective. A call waits for the others
+// for a minute, then returns kTimedOut.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@ namespace ddprun::worker {
 
 class PipeExchange final : public Exchange {
  public:
-  explicit PipeExchange(int ranks);  // throws std::system_error where no pipe can be had
+  // `ranks` must be 1 … 100. Throws std::system_error if the kernel gives no pipe or no memory.
+  explicit PipeExchange(int ranks);
   PipeExchange(const PipeExchange&) = delete;
   PipeExchange& operator=(const PipeExchange&) = delete;
   PipeExchange(PipeExchange&&) = delete;
@@ -30,9 +31,10 @@ class PipeExchange final : public Exchange {
 
   int ranks_;
   Shared* shared_;
-  std::array<int, 2> gate_{-1, -1};  // one byte a rank once all have arrived
-  std::array<int, 2> texts_{
-      -1, -1};  // the announced text, once per listener, each padded to kTextBytesMax
+  // Pipes, read end first. `gate_` gets one byte per rank once all have arrived. `texts_` gets the
+  // announced text once per listener, each time padded to kTextBytesMax.
+  std::array<int, 2> gate_{-1, -1};
+  std::array<int, 2> texts_{-1, -1};
 };
 
 }  // namespace ddprun::worker

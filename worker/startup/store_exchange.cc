@@ -9,11 +9,13 @@
 namespace ddprun::worker {
 
 std::string StoreExchange::key(std::string_view name) const {
-  // PyTorch's clients put a slash in front of their keys; so do we, to share one space with them
-  // knowingly.
+  // PyTorch's clients put a slash in front of every key. With the slash our keys are visible to
+  // them, and the prefix keeps them apart from theirs.
   return fmt::format("/ddprun/{}/{}", options_.key, name);
 }
 
+// The last to arrive sets one key, and all others wait for it. Each rank also sets a key of its
+// own, only so that an error can name who is missing.
 Result<void> StoreExchange::arrive() {
   auto signed_in = client_.set(key(fmt::format("rank/{}", options_.rank)), "1");
   if (!signed_in) return signed_in;
@@ -25,6 +27,7 @@ Result<void> StoreExchange::arrive() {
   return all;
 }
 
+// Asks rank by rank: slow for thousands of ranks, but the job is lost already.
 Error StoreExchange::absent_ranks() {
   std::vector<int> absent;
   for (int rank = 0; rank < options_.ranks; ++rank) {

@@ -1,5 +1,6 @@
-// A exchange over the job's store: the ranks sign in under keys of their own attempt, so that
-// nothing an earlier attempt left in a store that outlived it is taken for this one's.
+// An exchange over the job's store. The ranks sign in under keys of their own attempt: torchrun's
+// store outlives an attempt, and its old keys must not be taken for new ones. bootstrap() owns it
+// while it meets the other ranks. Calls block.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ class StoreExchange final : public Exchange {
   StoreExchange(store::Client client, Options options)
       : client_(std::move(client)), options_(std::move(options)) {}
 
-  // Error kTimedOut names the ranks that did not come.
+  // kTimedOut names the ranks that did not come. Other errors are those of store::Client.
   Result<void> arrive() override;
   Result<void> announce(std::string_view text) override;
   Result<std::string> hear() override;
