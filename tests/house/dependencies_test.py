@@ -8,7 +8,6 @@ docs/architecture.md. DDPRUN_BIN names the folder of the built programs (default
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import unittest
 
@@ -28,7 +27,7 @@ MAY_INCLUDE = {
     "agent/network": {"proto", "store", "rendezvous", "agent/core"},
     "agent": {"proto", "store", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report",
               "agent/monitors", "agent/network"},
-    "launcher": {"proto", "agent", "agent/core", "agent/processes"},
+    "launcher": {"proto", "agent", "agent/core", "agent/processes", "agent/report"},
     "worker/collective": {"proto"},
     "worker/reducer": {"proto", "worker/collective"},
     "worker/startup": {"proto", "store", "worker/collective"},
@@ -101,14 +100,13 @@ def built(program):
 
 
 class Programs(unittest.TestCase):
-    def test_ddprun_needs_libc_libm_and_the_loader_only(self):
-        program = built("ddprun")
-        if not shutil.which("readelf"):
-            self.skipTest("no readelf here")
-        text = subprocess.run(["readelf", "-d", program], check=True, capture_output=True, text=True).stdout
-        needed = set(re.findall(r"NEEDED.*\[(.*)\]", text))
-        self.assertIn("libc.so.6", needed)
-        self.assertLessEqual(needed, {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"})
+    def test_ddprun_needs_nothing(self):
+        """It runs on every Linux, whatever libc is there."""
+        done = subprocess.run(["ldd", built("ddprun")], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+        self.assertEqual(done.stderr.strip(), "not a dynamic executable")
+
+    def test_ddprun_is_small(self):
+        self.assertLessEqual(os.path.getsize(built("ddprun")), 16 << 20)
 
     def test_programs_on_the_engine_load_no_grpc_or_protobuf(self):
         loaded = subprocess.run(["ldd", built("mnist")], check=True, capture_output=True, text=True).stdout

@@ -7,6 +7,7 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 
 from machine import DEADLINE, free_port, wait_until
@@ -14,6 +15,12 @@ from support import DDPRUN, Job, JobTest, LoggedTest, main, with_variables
 
 QUIET = with_variables(OMP_NUM_THREADS="1")  # without torchrun's warning about it on stderr
 STATES = "RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"
+
+FLOOD = """#!/bin/sh
+trap 'exit 0' TERM
+echo $RANK > {fifo}
+while :; do echo a line of some length that a reader who pauses does not read; done
+"""
 
 
 class Console(LoggedTest):
@@ -233,6 +240,42 @@ class OwnWords(JobTest):
                   if line["source"] == "WORKER" and line["metadata"]["global_rank"] == 1]
         self.assertEqual([one["raw_error"] for one in failed], ["exitcode 7"] * 2)
         self.assertEqual([one["agent_restarts"] for one in failed], [0, 1])
+
+
+class StalledSocket(JobTest):
+    """Standard output is a socket (node's child_process, systemd's journal) and its reader pauses."""
+
+    def start_on_socket(self, *args):
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        process = subprocess.Popen([DDPRUN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+        theirs.close()
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process, ours
+
+    def test_signals_are_heard(self):
+        fifo = self.fifo()
+        script = self.script(FLOOD.replace("{fifo}", str(fifo)))
+        process, _ = self.start_on_socket("--nproc-per-node=2", "-t", "3", f"--log-dir={self.folder}", script)
+        self.read_lines(fifo, 2)
+        agent = Job.children_of(process.pid)[0]
+        wait_until(lambda: len(Job.children_of(agent)) == 2, "two workers")
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not Job.children_of(agent), "the end of the workers", 10)
+        process.send_signal(signal.SIGTERM)  # nobody reads: do not wait for it
+        self.assertEqual(process.wait(10), 1)
+
+    def test_a_reader_that_goes_on_gets_every_line(self):
+        script = self.script("#!/bin/sh\nseq 50000\n")
+        process, ours = self.start_on_socket("-t", "1", f"--log-dir={self.folder}", script)
+        path = "none_*/attempt_0/0/stdout.log"
+        wait_until(lambda: any(log.read_text().endswith("\n50000\n") for log in self.folder.glob(path)), "a whole log")
+        read = b""
+        while part := ours.recv(1 << 16):
+            read += part  # the first comes when the log is whole: until then this reader pauses
+        self.assertEqual(process.wait(10), 0)
+        self.assertEqual(read.decode(), "".join(f"[default0]:{n}\n" for n in range(1, 50001)))
 
 
 if __name__ == "__main__":

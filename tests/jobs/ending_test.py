@@ -1,11 +1,13 @@
 """How jobs end when they are told to: which signal reaches whom, graces, signals that come early."""
 
+import ctypes
 import os
 import random
 import signal
+import threading
 import time
 
-from machine import free_port, wait_until
+from machine import free_port, state_of, wait_until
 from support import DEAF, HEARING, SLEEPER, JobTest, main, told, with_variables
 
 # A PyTorch job's shape: a leader that writes its checkpoint at SIGTERM, for which its child must
@@ -38,6 +40,22 @@ say("ready")
 while True:
     signal.pause()
 """
+
+# Saves for a second when it is told to end, once however often that is said.
+SLOW_SAVER = """#!/usr/bin/env python3
+import os, signal, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+print(os.environ["RANK"], file=open("{fifo}", "w"))
+while not asked:
+    signal.pause()
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    time.sleep(0.05)
+open("{folder}/saved_" + os.environ["RANK"] + "_" + os.environ["GROUP_RANK"], "w").close()
+"""
+LIBC = ctypes.CDLL(None, use_errno=True)
+PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
 
 
 class Signals(JobTest):
@@ -241,6 +259,97 @@ class EarlySignals(JobTest):
         self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
         told("two nodes after that", [time.monotonic() - begin])
         self.assertLess(time.monotonic() - begin, 10)
+
+
+class HungAgent(JobTest):
+    """The guardian does not wait for its agent without bound."""
+
+    def start_workers(self, text, *args):
+        script = self.script(text.replace("{fifo}", str(self.fifo())))
+        job = self.start("--nproc-per-node=2", *args, script)
+        self.read_lines(self.folder / "ready", 2)
+        return job
+
+    def test_a_stopped_agent_is_continued_to_end_the_job(self):
+        job = self.start_workers(SLEEPER)
+        os.kill(job.agent(), signal.SIGSTOP)
+        job.process.send_signal(signal.SIGTERM)
+        code, _, err = job.finish(10)
+        self.assertEqual(code, 1)
+        self.assertIn("received SIGTERM", err)
+        job.wait_gone()
+
+    def test_an_agent_that_hangs_is_killed_after_a_second_signal(self):
+        job = self.start_workers(DEAF)
+        agent = job.agent()
+        if LIBC.ptrace(PTRACE_SEIZE, agent, None, None) != 0:
+            self.skipTest(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
+        self.assertEqual(LIBC.ptrace(PTRACE_INTERRUPT, agent, None, None), 0)
+        wait_until(lambda: state_of(agent) == "t", "a traced agent that stands still")
+        begin = time.monotonic()
+        for _ in range(2):
+            job.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not pending(job.pid, signal.SIGTERM), "a guardian that took the signal")
+        # The kernel keeps a dead process for its tracer until that has asked for its status.
+        wait_until(lambda: os.WIFSIGNALED(os.waitpid(agent, os.WNOHANG | os.WUNTRACED)[1]), "the agent's end", 40)
+        code, _, err = job.finish(10)
+        self.assertEqual(code, 128 + signal.SIGKILL)
+        self.assertIn("does not end 20 s after a second signal", err)
+        self.assertGreater(time.monotonic() - begin, 19)
+        job.wait_gone()
+
+
+class EverybodyIsSignalled(JobTest):
+    """scancel and systemctl stop signal every process of a job: workers must have their time to save all the same."""
+
+    def start_savers(self, name, seconds=1):
+        folder = self.folder / name
+        folder.mkdir()
+        fifo = self.fifo(f"ready_{name}")
+        text = SLOW_SAVER.replace("{fifo}", str(fifo)).replace("{folder}", str(folder)).replace("{seconds}", str(seconds))
+        job = self.start("--nproc-per-node=2", self.script(text, f"saver_{name}.py"))
+        self.read_lines(fifo, 2)
+        return job, folder
+
+    def test_every_rank_saves_whoever_is_signalled_first(self):
+        for seed in range(8):
+            with self.subTest(seed=seed):
+                chance = random.Random(seed)
+                job, folder = self.start_savers(str(seed))
+                everybody = [job.pid, job.agent(), job.worker(0), job.worker(1)]
+                chance.shuffle(everybody)
+                for pid in everybody:
+                    os.kill(pid, signal.SIGTERM)
+                    threading.Event().wait(chance.choice((0, 0.005, 0.02)))  # the gap between them is what is tested
+                code, _, err = job.finish()
+                self.assertEqual(code, 1, err)
+                self.assertEqual(sorted(os.listdir(folder)), ["saved_0_0", "saved_1_0"], everybody)
+                job.wait_gone()
+
+    def test_two_quick_requests_of_the_user_still_kill(self):
+        job, folder = self.start_savers("twice", seconds=60)
+        job.process.send_signal(signal.SIGINT)
+        wait_until(lambda: not pending(job.pid, signal.SIGINT), "a guardian that took the signal")
+        job.process.send_signal(signal.SIGINT)
+        self.assertEqual(job.finish(10)[0], 1)
+        self.assertEqual(os.listdir(folder), [])
+        job.wait_gone()
+
+    def test_a_signal_to_the_agent_alone_ends_the_job_well(self):
+        job, folder = self.start_savers("agent")
+        for _ in range(3):
+            os.kill(job.agent(), signal.SIGTERM)
+            wait_until(lambda: not pending(job.agent(), signal.SIGTERM), "an agent that took the signal")
+        self.assertEqual(job.finish()[0], 1)
+        self.assertEqual(len(os.listdir(folder)), 2)
+        job.wait_gone()
+
+
+def pending(pid, signo):
+    """Whether a signal waits to be taken by this process (proc(5), ShdPnd)."""
+    with open(f"/proc/{pid}/status") as file:
+        mask = next(line.split()[1] for line in file if line.startswith("ShdPnd"))
+    return int(mask, 16) >> (signo - 1) & 1
 
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
-from machine import DEADLINE, TCP_TABLES, environment_of, listening_inodes, wait_until
-from support import SLEEPER, JobTest, main, told, with_variables
+from machine import DEADLINE, TCP_TABLES, environment_of, listening_inodes, state_of, wait_until
+from support import SLEEPER, Job, JobTest, main, told, with_variables
 
 STARTS = int(os.environ.get("DDPRUN_TEST_STARTS", "60"))
 KILLS = int(os.environ.get("DDPRUN_TEST_KILLS", "10"))
@@ -21,6 +22,15 @@ ESCAPING = """#!/bin/sh
 (setsid sh -c "trap '' TERM HUP INT; (sleep 1000 &); echo $RANK > {fifo}; sleep 1000" &)
 trap '' TERM
 sleep 1000
+"""
+# Takes in the orphans of what it starts, as `systemd --user` and a container's init do, and lives on.
+REAPER = """
+import ctypes, signal, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+subprocess.Popen(sys.argv[1:])
+while True:
+    signal.pause()
 """
 
 
@@ -95,35 +105,74 @@ class NothingLeft(JobTest):
             "#!/bin/sh\n", '#!/bin/sh\ntest "$TORCHELASTIC_RESTART_COUNT" = 1 && exec sleep 1000\n'))
         job = self.start("--max-restarts=1", "--shutdown-timeout=0", script)
 
-        def of_the_old_attempt():
-            return [pid for pid in job.processes() if b"TORCHELASTIC_RESTART_COUNT=0" in environment_of(pid)]
+        def of_attempt(number):
+            wanted = f"TORCHELASTIC_RESTART_COUNT={number}".encode()
+            return [pid for pid in job.processes() if wanted in environment_of(pid)]
 
         self.heard(1)
-        self.assertNotEqual(of_the_old_attempt(), [])
-        old = job.worker(0)
-        os.kill(old, signal.SIGKILL)
-        wait_until(lambda: job.worker(0) not in (old, None), "the new worker")
-        self.assertEqual(of_the_old_attempt(), [])
+        self.assertNotEqual(of_attempt(0), [])
+        os.kill(job.worker(0), signal.SIGKILL)
+        wait_until(lambda: of_attempt(1), "the new worker")
+        self.assertEqual(of_attempt(0), [])
         self.stop(job)
+
+    def start_escaping(self, prefix):
+        """A job with a worker that started what hides from it."""
+        script = self.worker("#!/bin/sh\n(setsid sh -c 'trap \"\" TERM HUP INT; (sleep 1000 &); echo $$ > {fifo}; sleep 1000' &)\n"
+                             "exec sleep 1000\n")
+        job = self.start("--nproc-per-node=2", script, prefix=prefix)
+        self.heard(2)
+        return job
+
+    def kill_both(self, guardian):
+        agent = Job.children_of(guardian)[0]
+        os.kill(agent, signal.SIGSTOP)  # it does not act on the guardian's death
+        os.kill(guardian, signal.SIGKILL)
+        os.kill(agent, signal.SIGKILL)
+
+    def sweep_by_another_start(self, gone):
+        next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))  # lives for as long as its look takes
+        self.heard(1)
+        gone()
+        self.stop(next_start)
 
     def test_guardian_and_agent_killed_at_once(self):
         # The workers die by their parent-death signal; who escaped all that is ended by the next start of ddprun on this host; that
         # may be one of another job.
-        script = self.worker("#!/bin/sh\n(setsid sh -c 'trap \"\" TERM HUP INT; (sleep 1000 &); echo $$ > {fifo}; sleep 1000' &)\n"
-                             "exec sleep 1000\n")
         for name, prefix in self.prefixes():
             with self.subTest(name):
-                job = self.start("--nproc-per-node=2", script, prefix=prefix)
-                self.heard(2)
-                agent = job.agent()
-                os.kill(agent, signal.SIGSTOP)  # it does not act on the guardian's death
-                os.kill(job.pid, signal.SIGKILL)
-                os.kill(agent, signal.SIGKILL)
+                job = self.start_escaping(prefix)
+                self.kill_both(job.pid)
                 job.process.wait()
-                next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))  # lives for as long as its look takes
-                self.heard(1)
-                job.wait_gone(DEADLINE)
-                self.stop(next_start)
+                self.sweep_by_another_start(lambda: job.wait_gone(DEADLINE))
+
+    def test_guardian_and_agent_killed_below_another_reaper(self):
+        for name, prefix in self.prefixes():
+            with self.subTest(name):
+                job = self.start_escaping((*prefix, sys.executable, "-c", REAPER))
+                self.kill_both(Job.children_of(job.pid)[0])
+                self.sweep_by_another_start(
+                    lambda: wait_until(lambda: job.processes() == [job.pid], "the reaper alone"))
+                job.end()
+
+    def test_an_orphan_that_ends_is_reaped_while_a_shell_is_waited_for(self):
+        """The shell dies of the request to end; it counts as running until its group is empty."""
+        gate = self.fifo("gate")
+        script = self.worker("#!/bin/sh\n(setsid sh -c 'echo $$ > {fifo}; exec sleep 1000' &)\n"
+                             f"(trap '' TERM; echo there > {{fifo}}; read word < {gate}) &\nwait\n")
+        job = self.start("--shutdown-timeout=60", script)
+        (orphan,) = [int(line) for line in self.heard(2) if line != "there"]
+        wait_until(lambda: orphan in Job.children_of(job.agent()), "the orphan below the agent")
+        leader = job.worker(0)
+        job.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: state_of(leader) in ("Z", None), "the end of the shell")
+        os.kill(orphan, signal.SIGKILL)
+        wait_until(lambda: state_of(orphan) is None, "an orphan that is reaped", 5)
+        self.assertIsNone(job.process.poll())
+        with open(gate, "w") as file:
+            file.write("go\n")
+        self.assertEqual(job.finish()[0], 1)
+        job.wait_gone()
 
     def test_the_temporary_folder_goes_with_a_killed_agent(self):
         temporary = self.folder / "tmp"

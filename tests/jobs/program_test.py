@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import unittest
 
 from machine import free_port
@@ -101,6 +102,21 @@ class Program(JobTest):
         script = self.script(SAY_ARGUMENTS, "t.py")
         self.assertEqual(self.run_job(script, "a", env=env)[1], f"mine -u {script} a\n")
         self.assertEqual(self.run_job("-m", "mod", "a", env=env)[1], "mine -u -m mod a\n")
+
+    def test_the_interpreter_of_the_environment_that_ddprun_is_in(self):
+        """Of one that is not activated too: pyvenv.cfg marks a virtual environment, conda-meta one of conda."""
+        script = self.script(SAY_ARGUMENTS, "t.py")
+        for mark in "pyvenv.cfg", "conda-meta":
+            with self.subTest(mark):
+                place = self.folder / mark.partition(".")[0]
+                (place / "bin").mkdir(parents=True)
+                (place / mark).mkdir() if mark == "conda-meta" else (place / mark).write_text("")
+                self.script(f'#!/bin/sh\necho "{mark} $*"\n', place / "bin/python3")
+                program = shutil.copy(DDPRUN, place / "bin/ddprun")
+                env = with_variables()
+                del env["PYTHON_EXEC"]
+                code, out, err = self.run_job(script, "a", env=env, program=(program,))
+                self.assertEqual((code, out), (0, f"{mark} -u {script} a\n"), err)
 
     def test_an_elf_binary_needs_no_flag(self):
         code, out, _ = self.run_job("/bin/echo", "hello")
