@@ -7,8 +7,8 @@
 #include <array>
 #include <cctype>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <sstream>
 #include <system_error>
 
 #include "launcher/flag_values.h"
@@ -25,8 +25,10 @@ Error unreadable(const fs::path& path) {
 // A file without the blanks at its end. Empty if it cannot be read; the callers' parsers refuse
 // that.
 std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::ifstream file(path);
+  std::ostringstream all;
+  all << file.rdbuf();  // an iterator over the buffer would throw where reading fails
+  std::string text = all.str();
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0)
     text.pop_back();
   return text;

@@ -1,11 +1,15 @@
 #include "agent/processes/job_cgroup.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace ddprun::agent {
@@ -28,6 +32,28 @@ void write_one(const std::string& path) {
   const FileHandle file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.get() >= 0) [[maybe_unused]]
     const auto written = ::write(file.get(), "1", 1);
+}
+
+// A killed process leaves its cgroup some time after it closed its files and died for its parent.
+constexpr std::chrono::milliseconds kLeaveLimit{1000};
+
+// Waits until nobody is in the cgroup, or for `kLeaveLimit`. The kernel announces a change of
+// cgroup.events by POLLPRI (its manual cgroup-v2, "Populated Notification").
+void wait_until_empty(const std::string& path) {
+  using Clock = std::chrono::steady_clock;
+  const FileHandle events(::open((path + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
+  if (events.get() < 0) return;
+  for (const auto end = Clock::now() + kLeaveLimit; Clock::now() < end;) {
+    std::array<char, 128> text{};
+    const ssize_t got = ::pread(events.get(), text.data(), text.size(), 0);
+    if (got <= 0) return;
+    if (std::string_view(text.data(), static_cast<std::size_t>(got)).find("populated 0") !=
+        std::string_view::npos)
+      return;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    pollfd change{.fd = events.get(), .events = POLLPRI, .revents = 0};
+    ::poll(&change, 1, static_cast<int>(left.count()) + 1);
+  }
 }
 
 }  // namespace
@@ -65,7 +91,9 @@ void JobCgroup::kill() const {
 
 void JobCgroup::remove() {
   folder_.close();
-  if (!path_.empty()) ::rmdir(std::exchange(path_, {}).c_str());
+  if (path_.empty()) return;
+  wait_until_empty(path_);
+  ::rmdir(std::exchange(path_, {}).c_str());
 }
 
 void end_job_cgroup(const std::string& job_cookie) {

@@ -26,7 +26,8 @@ class JobCgroup {
   int folder() const { return folder_.get(); }
   // SIGKILL to every process in it.
   void kill() const;
-  // Removes it, empty by now. What is in uninterruptible sleep keeps it; a later start removes it.
+  // Removes it. All that was in it must have been killed: waits up to a second until they have left.
+  // A process in uninterruptible sleep stays and keeps it; a later start of ddprun removes it.
   void remove();
 
  private:

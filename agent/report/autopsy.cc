@@ -5,7 +5,7 @@
 
 #include <csignal>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <utility>
 
 #include "agent/report/record_file.h"
@@ -25,8 +25,10 @@ std::optional<std::string> read_record(const std::string& path) {
   if (::stat(path.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode) ||
       facts.st_size > static_cast<off_t>(kMaxErrorRecordBytes))
     return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();  // an iterator over the buffer would throw where reading fails
+  return text.str();
 }
 
 SystemClock::time_point written_at(const std::string& path) {

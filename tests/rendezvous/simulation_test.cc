@@ -28,7 +28,6 @@ struct SimNode {
   bool connected = true;
   bool heard_last = false;
   std::int64_t round = 0;
-  std::int64_t said = 0;  // unused
   Time up_free_at;        // a session keeps the order of its messages
   Time down_free_at;
 };
