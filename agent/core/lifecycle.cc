@@ -21,7 +21,6 @@ void append(Actions& actions, Actions more) {
 }  // namespace
 
 std::string signal_name(int signo) {
-  // glibc has no names for real-time signals.
   const char* name = ::sigabbrev_np(signo);
   return name == nullptr ? fmt::format("signal {}", signo) : fmt::format("SIG{}", name);
 }
@@ -85,8 +84,7 @@ Actions Lifecycle::round_broken(const rendezvous::RoundBroken& message, Time now
   return {};
 }
 
-// The first reason to end the job counts, also in session_lost() and give_up(): a later one is
-// mostly a consequence of it.
+// The first reason to end the job counts: a later one is mostly its consequence.
 Actions Lifecycle::job_ended(const rendezvous::JobEnded& message, Time now) {
   if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
   ending_.succeeded = message.succeeded;
@@ -235,7 +233,6 @@ Finish Lifecycle::finish() const {
                                  .max_restarts = settings_.max_restarts})};
 }
 
-// The one line about a failed worker. Other nodes print it too, so it names the host.
 rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
   const int rank = own_seat().first_rank + exit.local_rank;
   std::string how;

@@ -30,8 +30,6 @@ void add_variable(Variables& env, const std::string& name, const std::string& va
   if (find_variable(env, name) == env.end()) env.push_back(name + "=" + value);
 }
 
-// The workers of one node have consecutive ranks. So the seat's first rank and the local rank give
-// the rank.
 WorkerEnv of_round(const AgentConfig& config, const rendezvous::Round& round, int local_rank,
                    const LocalFacts& facts) {
   const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
@@ -66,8 +64,7 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
   if (!config.virtual_devices.empty()) {
     const std::string& device = config.virtual_devices.at(static_cast<std::size_t>(local_rank));
     set_variable(env, "CUDA_VISIBLE_DEVICES", device);
-    // ROCm has a list of its own. If it is set it must not contradict the other one; torchrun 2.15
-    // sets both too.
+    // ROCm's own list. If it is set, both lists must agree; torchrun 2.15 sets both too.
     if (find_variable(env, "HIP_VISIBLE_DEVICES") != env.end())
       set_variable(env, "HIP_VISIBLE_DEVICES", device);
   }

@@ -41,7 +41,7 @@ struct Process {
 //   - The parent is a known reaper.
 //   - The process leads no session, and its session is not its parent's. So it has the session of
 //     somebody who is gone.
-//   - The parent is an ancestor of `self`, and the process is not in the parent's session.
+//   - The parent is `self` or an ancestor of it, and the process is not in the parent's session.
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self);
 
