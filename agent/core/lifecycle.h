@@ -41,7 +41,7 @@ struct WorkerExit {
   int pid = 0;                // 0: there never was a process
   int exit_code = 0;          // exit status; minus the signal number if killed (-9 = SIGKILL)
   int exec_errno = 0;         // not 0: execve() failed with this errno; the program never ran
-  std::string start_error{};  // not empty: no process could be made, for this reason
+  std::string start_error{};  // not empty: it never was a process, for this reason
 
   bool failed() const { return exit_code != 0; }
   bool operator==(const WorkerExit&) const = default;
@@ -145,7 +145,7 @@ class Lifecycle {
   // grace. Every further request kills the workers at once.
   Actions stop_requested(int signo, Time now);
   // This node cannot go on, and the reason is not a worker's exit: for example, no log folder could
-  // be made.
+  // be made. A worker that could not be forked is an exit (start_error), and may lead to a restart.
   Actions give_up(const rendezvous::Failure& reason, Time now);
   // Call it at look_again_at(). An earlier call does nothing.
   Actions time_passed(Time now);

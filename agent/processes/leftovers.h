@@ -15,7 +15,7 @@
 
 namespace ddprun::agent {
 
-// What all_processes() knows of a process.
+// What orphans_of() must know of a process.
 struct Process {
   pid_t parent = 0;
   std::optional<std::string> cookie{};  // text of a valid one
@@ -45,8 +45,9 @@ struct Process {
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self);
 
-// Kills the processes, cgroups and shared memory of all jobs whose launcher is gone. Returns how
-// many processes it killed one by one; those in cgroups are not counted. It does not wait for them.
+// Kills the processes of all jobs whose launcher is gone, and removes their cgroups and shared
+// memory. Returns how many processes it killed one by one; those in cgroups are not counted. It
+// does not wait for their ends: a cgroup may stay for the next start.
 std::size_t end_leftovers();
 
 }  // namespace ddprun::agent
