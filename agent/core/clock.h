@@ -1,4 +1,6 @@
-// The clock of the agent's cores: they are given the time and never look at it. Any thread.
+// The agent's clock. It never jumps when somebody sets the date of the host. Code that only decides
+// (Lifecycle, for example) gets the time as an argument and never calls now(): so a test can give
+// it any time. Any thread.
 #pragma once
 
 #include <chrono>
@@ -7,7 +9,7 @@ namespace ddprun::agent {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// For the shells.
+// For code that does I/O: it reads the clock and passes the time on.
 inline Time now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace ddprun::agent

@@ -7,8 +7,8 @@
 namespace ddprun::agent {
 
 std::vector<int> handled_signals(const SignalPlan& plan) {
-  // Whatever the user lists, these end the job: a launcher that dies of one would end it without a
-  // word. And these two are for the workers, unless listed.
+  // The first four always end the job, whatever the user lists: without a handler the launcher
+  // would die of them and report nothing. The last two are for the workers, unless they are listed.
   std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
   const auto add = [&signals](int signo) {
     if (std::find(signals.begin(), signals.end(), signo) == signals.end()) signals.push_back(signo);
@@ -18,8 +18,8 @@ std::vector<int> handled_signals(const SignalPlan& plan) {
   return signals;
 }
 
-// USR1 and USR2 are for the workers, unless the user gave them another meaning; so is whatever else
-// the user maps a signal to, unless it ends programs.
+// A signal ends the job if it is in `plan.stop` or one of the four that usually end a program.
+// Every other signal is a message for the workers: USR1, USR2, and what the user maps a signal to.
 SignalMeaning meaning_of(const SignalPlan& plan, int received) {
   const auto mapped = plan.map.find(received);
   const int signo = mapped == plan.map.end() ? received : mapped->second;

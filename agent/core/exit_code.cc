@@ -3,15 +3,18 @@
 namespace ddprun::agent {
 namespace {
 
+// The order matters: a signal or a lost rendezvous also makes workers fail, and that failure is not
+// the reason why the job ended.
 int detailed_code(const Ending& ending, const ExitFacts& facts) {
   if (ending.signal != 0) return kExitPreempted;
   if (ending.session_error) return kExitRendezvousFailed;
   if (ending.launcher_failed) return kExitLauncherFailed;
   if (!ending.cause || ending.cause->rank < 0) return 1;  // a node was lost, or another one left
+  // A worker's failure ends a job only when no restart is left.
   if (facts.max_restarts > 0) return kExitBudgetSpent;
   const int code = ending.cause->exit_code;
   if (code < 0) return kExitSignalBase - code;
-  return code != 0 ? code : 1;
+  return code != 0 ? code : 1;  // never 0 for a job that failed
 }
 
 }  // namespace
@@ -19,7 +22,7 @@ int detailed_code(const Ending& ending, const ExitFacts& facts) {
 int exit_code_of(const Ending& ending, const ExitFacts& facts) {
   if (ending.succeeded) return 0;
   if (facts.detailed) return detailed_code(ending, facts);
-  // torchrun dies of a signal that comes before it has started a worker.
+  // torchrun installs its handlers with its first worker: a signal before that kills it.
   if (ending.signal != 0 && !facts.workers_started) return kExitSignalBase + ending.signal;
   return 1;
 }

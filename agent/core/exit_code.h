@@ -1,25 +1,28 @@
-// What ddprun exits with. Pure. torchrun's codes by default; --exit-codes=detailed passes the root
-// cause on and tells apart what a scheduler acts on (docs/torchrun.md, "Exit codes").
+// The exit code of ddprun. Pure; any thread. By default the codes are torchrun's. With
+// --exit-codes=detailed the root cause's own code is passed on, and the codes below let a scheduler
+// tell apart why a job ended (docs/torchrun.md, "Exit codes").
 #pragma once
 
 #include "agent/core/lifecycle.h"
 
 namespace ddprun::agent {
 
-// Detailed only. Below 125, where shells and wrappers begin, and above what programs commonly use.
+// Detailed codes only. Shells and wrappers use 125 and above for themselves. Programs commonly use
+// small numbers. So these lie between.
 inline constexpr int kExitBudgetSpent = 120;       // failed again after the last allowed restart
 inline constexpr int kExitRendezvousFailed = 121;  // timed out, refused, or its host was lost
 inline constexpr int kExitPreempted = 122;         // this launcher was told to stop
-inline constexpr int kExitLauncherFailed = 123;    // no log folder, no port, no process to be had
-// A shell's number for a program killed by signal n is this plus n.
+inline constexpr int kExitLauncherFailed = 123;    // it could not go on (Lifecycle::give_up())
+// As in a shell: a program that signal n killed has exit code 128 + n.
 inline constexpr int kExitSignalBase = 128;
 
 struct ExitFacts {
   bool detailed = false;
-  bool workers_started = false;
+  bool workers_started = false;  // at least one attempt began on this node
   int max_restarts = 0;
 };
 
+// Call it once the job has ended on this node.
 int exit_code_of(const Ending& ending, const ExitFacts& facts);
 
 }  // namespace ddprun::agent

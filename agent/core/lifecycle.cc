@@ -50,7 +50,8 @@ Actions Lifecycle::told(const rendezvous::HostMessage& message, Time now) {
 }
 
 Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Time now) {
-  if (phase_ != Phase::kJoining) return {};  // a round that we no longer want: we are leaving
+  // The host published the round before it heard that we leave. Its workers must not start.
+  if (phase_ != Phase::kJoining) return {};
   round_ = message.round;
   seat_ = message.seat;
   live_ = settings_.worker_count;
@@ -64,12 +65,14 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Ti
 }
 
 Actions Lifecycle::round_broken(const rendezvous::RoundBroken& message, Time now) {
+  // A late message about an older round: this node has already stopped that round's workers.
   if (message.round != round_.number) return {};
   switch (phase_) {
     case Phase::kRunning:
     case Phase::kFinished:
       return drain(AfterDrain::kRejoin, SIGTERM, now);
     case Phase::kDraining:
+      // Once the job ends here, a restart that was granted meanwhile changes nothing.
       if (after_drain_ != AfterDrain::kUndecided) return {};
       after_drain_ = AfterDrain::kRejoin;
       return live_ == 0 ? drained() : Actions{};
@@ -81,6 +84,7 @@ Actions Lifecycle::round_broken(const rendezvous::RoundBroken& message, Time now
   return {};
 }
 
+// The first reason to end the job counts: a later one is mostly its consequence.
 Actions Lifecycle::job_ended(const rendezvous::JobEnded& message, Time now) {
   if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
   ending_.succeeded = message.succeeded;
@@ -94,6 +98,8 @@ Actions Lifecycle::session_lost(const rendezvous::SessionLost& message, Time now
   return drain(AfterDrain::kEnd, SIGTERM, now);
 }
 
+// Only the first failure of a round is reported: the rendezvous breaks the round at once, and the
+// deaths that follow are the consequence.
 Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time now) {
   const bool draining = phase_ == Phase::kDraining;
   DDPRUN_ASSERT(draining || phase_ == Phase::kRunning);
@@ -111,31 +117,36 @@ Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time n
     return actions;
   }
   if (live_ > 0) return {};
+  // Workers of other nodes may still fail, and then ours start again. So the job has not ended yet.
   phase_ = Phase::kFinished;
   return {ReportSuccess{}};
 }
 
-// A signal that nobody here sent, such as SIGSEGV, is its own death also after the request to end;
-// an exit code may be its answer to the request.
+// Called for workers that end after the request to end. An exit code may be the answer to the
+// request. A signal is the answer only if we sent it: a worker that dies of SIGSEGV meanwhile
+// failed by itself.
 bool Lifecycle::stopped_by_us(const WorkerExit& exit) const {
   if (exit.exec_errno != 0 || !exit.start_error.empty()) return false;
   if (exit.exit_code >= 0) return true;
+  // The drain may have begun with SIGTERM, and the user's signal came later: each of them is ours.
   const int signo = -exit.exit_code;
   return signo == closing_signal_ || signo == ending_.signal || (signo == SIGKILL && killed_);
 }
 
 Actions Lifecycle::stop_requested(int signo, Time now) {
   if (phase_ == Phase::kDone) return {};
-  if (ending_.signal != 0) {  // the second one: no more patience
+  if (ending_.signal != 0) {  // a second request: the user does not want to wait for the grace
     return live_ > 0 ? kill(now) : Actions{};
   }
   ending_.signal = signo;
-  if (after_drain_ ==
-      AfterDrain::kEnd) {  // already ending for another reason: pass it on, the grace goes on
+  // The job already ends for another reason. The workers still get the user's signal, but the grace
+  // does not begin anew.
+  if (after_drain_ == AfterDrain::kEnd) {
     closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
-  // The workers first: telling a rendezvous that does not answer takes its time.
+  // The workers come first: to leave a rendezvous that does not answer may take seconds. With no
+  // live worker drain() has made Finish, and nothing may follow that: then LeaveJob goes in front.
   Actions actions = drain(AfterDrain::kEnd, signo, now);
   const LeaveJob leave{{.hostname = settings_.hostname,
                         .message = fmt::format("the launcher on {} received {}", settings_.hostname,
@@ -157,12 +168,14 @@ Actions Lifecycle::time_passed(Time now) {
   if (now < look_at_) return {};
   look_at_ = Time::max();
   if (live_ == 0) return {};
+  // Within the grace we wake up once, at the end of `shell_patience`.
   if (!killed_ && now < kill_at_) {
     look_at_ = kill_at_;
     return {SignalShells{closing_signal_}};
   }
   if (!killed_) return kill(now);
-  // Not even SIGKILL ended them: no new attempt beside a worker that may hold a GPU.
+  // SIGKILL did not end them within the limit. They may still hold a GPU, and a new attempt beside
+  // them would fail or hang. So the job ends, also if a restart was granted.
   const rendezvous::Failure stuck = {
       .hostname = settings_.hostname,
       .message = fmt::format("{} of {} workers on {} did not end after SIGKILL", live_,
@@ -179,8 +192,8 @@ Actions Lifecycle::kill(Time now) {
   return {KillWorkers{}};
 }
 
-// Stops whatever still runs. Safe to call in any phase but kDone; a drain under way keeps its
-// deadline.
+// Stops the workers that still run. Call it in any phase but kDone. If a drain is already under
+// way, only `after_drain` changes: the workers got their request, and the grace must not grow.
 Actions Lifecycle::drain(AfterDrain after_drain, int signo, Time now) {
   const bool already = phase_ == Phase::kDraining;
   phase_ = Phase::kDraining;
@@ -193,7 +206,8 @@ Actions Lifecycle::drain(AfterDrain after_drain, int signo, Time now) {
   return {SignalWorkers{signo}};
 }
 
-// The last worker is gone: act on the after_drain, or wait for it.
+// No worker is left. Goes on as `after_drain_` says; if that is not decided yet, the rendezvous'
+// answer calls this again.
 Actions Lifecycle::drained() {
   look_at_ = Time::max();
   switch (after_drain_) {
@@ -202,7 +216,9 @@ Actions Lifecycle::drained() {
     case AfterDrain::kRejoin:
       phase_ = Phase::kJoining;
       after_drain_ = AfterDrain::kUndecided;
-      ended_.clear();  // what comes next has other causes
+      // If the job ends while we join, the report must not blame workers of an attempt that was
+      // followed by a restart.
+      ended_.clear();
       return {JoinRound{}};
     case AfterDrain::kEnd:
       phase_ = Phase::kDone;

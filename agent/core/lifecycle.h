@@ -1,6 +1,6 @@
-// What one node does with its workers, and when. The core of the agent: an event and `now` go in,
-// actions come out. No I/O, no clock, no process: agent.cc feeds it and performs what it says, in
-// the order given. One thread; owned by Agent.
+// Decides what one node does with its workers, and when. An event and `now` go in, actions come
+// out. It does no I/O, reads no clock and touches no process: agent.cc gives it the events and
+// performs its actions, in the order given. Loop's thread; owned by Agent.
 //
 //   idle --> joining --> running --> finished --> done
 //               ^           |            |
@@ -11,14 +11,16 @@
 //                          done
 //
 //   running  -> finished   all workers of this node exited 0; the other nodes may still run
-//   finished -> done       every node said so
+//   finished -> done       the workers of every node exited 0
 //   running, finished -> draining   a worker or another node failed, a signal came, or the
 //                          rendezvous is gone: the workers are asked to end, then killed
 //   draining -> joining    the last worker is gone and a restart was granted
-//   draining -> done       the last worker is gone and nothing comes next
+//   draining -> done       the last worker is gone and the job ends; or one survives SIGKILL
+//   idle, joining -> done  a signal came, the job ended, the rendezvous is gone, or this node
+//                          cannot go on
 //
-// Whether a failure is answered by a restart is the rendezvous' decision (one budget for the whole
-// job); what happens to this node's processes meanwhile is decided here.
+// The rendezvous decides whether a failure leads to a restart: the whole job has one budget. This
+// class decides what happens to this node's processes meanwhile.
 #pragma once
 
 #include <chrono>
@@ -33,33 +35,34 @@
 
 namespace ddprun::agent {
 
-// How a worker ended, as the kernel and the spawn told it.
+// How a worker ended.
 struct WorkerExit {
   int local_rank = 0;
-  int pid = 0;
-  int exit_code = 0;          // its exit status, or minus the signal that killed it
-  int exec_errno = 0;         // not 0: it never started, execve failed with this errno
-  std::string start_error{};  // not empty: there was not even a process, for this reason
+  int pid = 0;                // 0: there never was a process
+  int exit_code = 0;          // exit status; minus the signal number if killed (-9 = SIGKILL)
+  int exec_errno = 0;         // not 0: execve() failed with this errno; the program never ran
+  std::string start_error{};  // not empty: it never was a process, for this reason
 
   bool failed() const { return exit_code != 0; }
   bool operator==(const WorkerExit&) const = default;
 };
 
-// ---- what the shell must do ----
+// ---- actions: what the caller must do ----
 
-// End what the old workers left behind, then join().
+// End every process that the old workers left behind, then call Session::join().
 struct JoinRound {};
-// Spawn the workers of round().
+// Start the workers of round().
 struct StartWorkers {};
-// The request to end, to every live worker (children.h, ask_to_end).
+// Send the request to end to every live worker (Children::ask_to_end()).
 struct SignalWorkers {
   int signo = 0;
 };
-// The request again, to the groups of live workers that are shells.
+// Send the request again, to the groups of those live workers that are shells
+// (Children::ask_shells_again()).
 struct SignalShells {
   int signo = 0;
 };
-// SIGKILL to the group of every live worker.
+// Send SIGKILL to the group of every live worker.
 struct KillWorkers {};
 // Tell the rendezvous that a worker of this node failed.
 struct ReportFailure {
@@ -67,11 +70,12 @@ struct ReportFailure {
 };
 // Tell the rendezvous that all workers of this node exited 0.
 struct ReportSuccess {};
-// Tell the rendezvous that this node goes. The job ends with it.
+// Tell the rendezvous that this node leaves for good. The job then ends on all nodes (only a spare
+// leaves alone).
 struct LeaveJob {
   rendezvous::Failure reason;
 };
-// Everything is over: end what is left, report, end the loop.
+// The job is over here. End what is left, write the report, end the loop. No action follows.
 struct Finish {
   int exit_code = 0;
 };
@@ -79,12 +83,14 @@ using Action = std::variant<JoinRound, StartWorkers, SignalWorkers, SignalShells
                             ReportFailure, ReportSuccess, LeaveJob, Finish>;
 using Actions = std::vector<Action>;
 
-// A worker that ended in this round, with what the report needs.
+// A worker that ended in this round, as the report needs it.
 struct EndedWorker {
   WorkerExit exit;
   Time started{};
   Time ended{};
-  bool stopped_by_us = false;  // it still ran when it was asked to end, and did not end otherwise
+  // We asked it to end, and it ended because of that. False: it failed by itself, or it exited
+  // before we asked.
+  bool stopped_by_us = false;
 };
 
 enum class Phase { kIdle, kJoining, kRunning, kFinished, kDraining, kDone };
@@ -94,19 +100,20 @@ struct Ending {
   bool succeeded = false;
   int signal = 0;                            // not 0: this launcher was told to stop
   bool launcher_failed = false;              // give_up(): something outside the workers
-  std::optional<Error> session_error;        // the rendezvous failed
-  std::optional<rendezvous::Failure> cause;  // a worker or node failed
+  std::optional<Error> session_error;        // the session with the rendezvous failed
+  std::optional<rendezvous::Failure> cause;  // a worker or a node failed
 };
 
-// How long after SIGKILL a worker may take to go. One in uninterruptible sleep takes longer; it is
-// left and the job ends.
+// How long we wait for a worker after SIGKILL. Only a worker in uninterruptible sleep needs longer.
+// We do not wait for it: the job ends, and the process stays.
 inline constexpr std::chrono::seconds kKillLimit{10};
 
 class Lifecycle {
  public:
   struct Settings {
-    std::chrono::nanoseconds grace{};  // between the first signal and SIGKILL
-    // How long a shell that traps the signal has before the command it may wait for gets it too.
+    std::chrono::nanoseconds grace{};  // from the request to end to SIGKILL
+    // A shell that traps the signal acts on it only after the command that it waits for. After
+    // this time the command gets the signal too.
     std::chrono::nanoseconds shell_patience = std::chrono::milliseconds(500);
     std::chrono::nanoseconds kill_limit = kKillLimit;
     int worker_count = 1;
@@ -117,44 +124,53 @@ class Lifecycle {
 
   explicit Lifecycle(Settings settings) : settings_(std::move(settings)) {}
 
+  // Every function that returns Actions: perform all of them in order, then set a timer for
+  // look_again_at().
+
+  // Call it once, before anything else but stop_requested(), session_lost() and give_up().
   Actions start();
-  // What the rendezvous says; one of the four below.
+  // A message of the host. Calls one of the next four functions.
   Actions told(const rendezvous::HostMessage& message, Time now);
   Actions round_published(const rendezvous::RoundPublished& message, Time now);
   Actions round_broken(const rendezvous::RoundBroken& message, Time now);
   Actions job_ended(const rendezvous::JobEnded& message, Time now);
   Actions session_lost(const rendezvous::SessionLost& message, Time now);
-  // Every spawned worker ends in exactly one of these, also one whose execve failed. `at_once`:
-  // workers that were dead already when the first of them was told; none of them was stopped by us.
+  // Tell it of every worker of StartWorkers exactly once, also of one whose execve() failed and of
+  // one that could not be forked. `at_once` are the workers that one look found dead, in the order
+  // of their deaths. They died before we could react to the first of them. So if they make this
+  // node stop its workers, none of them counts as stopped by us.
   Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }
   Actions workers_exited(const std::vector<WorkerExit>& at_once, Time now);
-  // A signal that means "end the job". The first is passed on and starts the grace; a second kills
-  // at once.
+  // A signal asks to end the job. The first request is passed on to the workers and starts the
+  // grace. Every further request kills the workers at once.
   Actions stop_requested(int signo, Time now);
-  // Something outside the workers makes going on impossible (no process could be made, a log file
-  // not opened).
+  // This node cannot go on, and the reason is not a worker's exit: for example, no log folder could
+  // be made. A worker that could not be forked is an exit (start_error), and may lead to a restart.
   Actions give_up(const rendezvous::Failure& reason, Time now);
-  // Call when look_again_at() has come.
+  // Call it at look_again_at(). An earlier call does nothing.
   Actions time_passed(Time now);
 
-  // When time_passed() must be called, unless an event comes first. Time::max(): only an event
-  // matters.
+  // When to call time_passed(). Each event may change it. Time::max(): never, wait for an event.
   Time look_again_at() const { return look_at_; }
 
   Phase phase() const { return phase_; }
-  // The round in force; valid from kRunning on.
+  // The last round that was published to this node. Empty before the first one.
   const rendezvous::Round& round() const { return round_; }
   int seat() const { return seat_; }
+  // Call it only after the first round was published.
   const rendezvous::Seat& own_seat() const {
     return round_.seats.at(static_cast<std::size_t>(seat_));
   }
+  // Whether the global rank `rank` is a worker of this node; false before the first round.
   bool is_own_rank(int rank) const;
   int live_workers() const { return live_; }
   const Ending& ending() const { return ending_; }
-  // The workers of this round that have ended, in the order in which that was noticed.
+  // The workers of this round that have ended, in the order in which we were told.
   const std::vector<EndedWorker>& ended() const { return ended_; }
 
  private:
+  // What comes after the last worker is gone. kUndecided: the rendezvous has not answered our
+  // failure yet.
   enum class AfterDrain { kUndecided, kRejoin, kEnd };
 
   Actions drain(AfterDrain after_drain, int signo, Time now);
@@ -169,14 +185,13 @@ class Lifecycle {
   rendezvous::Round round_;
   int seat_ = 0;
   int live_ = 0;
-  Time started_{};
+  Time started_{};  // of the attempt
   Time look_at_ = Time::max();
-  Time kill_at_ = Time::max();    // end of the grace of the drain under way
-  int closing_signal_ = 0;        // of the drain under way or the last one
+  Time kill_at_ = Time::max();    // end of the grace; valid while draining
+  int closing_signal_ = 0;        // the last request to end that the workers got
   bool workers_started_ = false;  // in this round or an earlier one
   bool killed_ = false;           // SIGKILL was sent to the workers of this round
-  AfterDrain after_drain_ =
-      AfterDrain::kUndecided;  // while draining: what comes after the last worker
+  AfterDrain after_drain_ = AfterDrain::kUndecided;
   Ending ending_;
   std::vector<EndedWorker> ended_;
 };

@@ -1,24 +1,26 @@
-// Which signals count as a request to end the job. Pure; any thread.
+// Decides which signals count as a request to end the job. Pure; owned by OutsideEvents, on the
+// loop's thread.
 //
-// The guardian gets each signal of the user once and passes it on. But a scheduler may signal every
-// process of the job (scancel, systemctl stop): the agent then gets the same request twice, once
-// itself and once from the guardian. The pair must not be taken for a second request, which kills.
-// So only what the guardian passes on is counted; a signal that reaches the agent directly is at
-// most the first request. No time window is needed, and two quick Ctrl-C still kill.
+// The guardian gets each signal of the user once and passes it on to the agent. But a scheduler may
+// signal every process of the job (scancel, systemctl stop). Then the agent gets one request twice:
+// directly, and from the guardian. It must not take the pair for two requests, because the second
+// request kills the workers. So only signals from the guardian are counted; a direct signal is the
+// first request or none. This needs no time window: two quick Ctrl-C still kill.
 #pragma once
 
 namespace ddprun::agent {
 
 class StopRequests {
  public:
-  // The guardian passed a signal on. True: it is a request of its own, the first or a further one.
+  // The guardian passed a signal on. True: it is a new request, the first or a further one. False:
+  // the agent has already got the same signal directly.
   bool passed_on() {
     const bool first_of_a_pair = asked_ && passed_on_ == 0;
     asked_ = true;
     ++passed_on_;
     return !first_of_a_pair;
   }
-  // A signal reached the agent itself. True: it is the first request.
+  // A signal reached the agent directly. True: it is the first request. Otherwise ignore it.
   bool direct() {
     const bool first = !asked_;
     asked_ = true;

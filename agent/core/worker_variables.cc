@@ -14,6 +14,8 @@ auto find_variable(Variables& env, const std::string& name) {
                       [&](const std::string& entry) { return entry.starts_with(name + "="); });
 }
 
+// Replaces the value that the worker would inherit. Two entries of one name must not be there:
+// programs differ in which of the two they take.
 void set_variable(Variables& env, const std::string& name, const std::string& value) {
   const auto old = find_variable(env, name);
   if (old != env.end()) {
@@ -23,7 +25,7 @@ void set_variable(Variables& env, const std::string& name, const std::string& va
   }
 }
 
-// Leaves what the user set alone.
+// For a variable that the user may set: a value that is there stays, also an empty one.
 void add_variable(Variables& env, const std::string& name, const std::string& value) {
   if (find_variable(env, name) == env.end()) env.push_back(name + "=" + value);
 }
@@ -32,6 +34,7 @@ WorkerEnv of_round(const AgentConfig& config, const rendezvous::Round& round, in
                    const LocalFacts& facts) {
   const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
   return {.rank = seat.first_rank + local_rank,
+          // With --virtual-local-rank a worker sees one device only, and that is its number 0.
           .local_rank = config.virtual_devices.empty() ? local_rank : 0,
           .world_size = round.world_size,
           .local_world_size = seat.local_world_size,
@@ -61,11 +64,12 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
   if (!config.virtual_devices.empty()) {
     const std::string& device = config.virtual_devices.at(static_cast<std::size_t>(local_rank));
     set_variable(env, "CUDA_VISIBLE_DEVICES", device);
-    // ROCm's name for it, which torchrun 2.15 keeps in step.
+    // ROCm's own list. If it is set, both lists must agree; torchrun 2.15 sets both too.
     if (find_variable(env, "HIP_VISIBLE_DEVICES") != env.end())
       set_variable(env, "HIP_VISIBLE_DEVICES", device);
   }
   if (!facts.timer_file.empty()) set_variable(env, "TORCHELASTIC_TIMER_FILE", facts.timer_file);
+  // On one node Gloo's own choice is good: loopback reaches every worker.
   if (round.seats.size() > 1 && !facts.interface.empty())
     add_variable(env, "GLOO_SOCKET_IFNAME", facts.interface);
   return env;

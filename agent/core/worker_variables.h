@@ -1,4 +1,5 @@
-// The whole environment of one worker: what it inherits, overridden by what the round says. Pure.
+// Builds the whole environment of one worker: what the worker inherits from us, and on top of that
+// what its round says. Pure: it neither reads nor sets this process's environment. Any thread.
 #pragma once
 
 #include <string>
@@ -9,18 +10,18 @@
 
 namespace ddprun::agent {
 
-// What is only known on this node, when the worker starts.
+// What only this node knows, and only when the worker starts.
 struct LocalFacts {
   int seat = 0;  // this node's, in round.seats
   std::string error_file{};
-  // The network interface that faces the other nodes; empty: unknown or none needed.
+  // The network interface towards the other nodes; empty: unknown, or there are no other nodes.
   std::string interface {};
   std::string timer_file{};  // the watchdog's FIFO; empty: off
 };
 
-// NAME=value, each name once. GLOO_SOCKET_IFNAME is given to jobs of several nodes unless the user
-// set it: left alone, Gloo takes the address that the host name resolves to, on many hosts
-// loopback.
+// NAME=value, each name once. A job of several nodes gets GLOO_SOCKET_IFNAME unless the user set
+// it. Without the variable, Gloo takes the address of the host's own name. On many hosts that is
+// loopback, where no other node can reach it.
 std::vector<std::string> worker_variables(const AgentConfig& config, const rendezvous::Round& round,
                                           int local_rank, const LocalFacts& facts);
 

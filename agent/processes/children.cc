@@ -25,8 +25,8 @@
 namespace ddprun::agent {
 namespace {
 
-// Everything the child needs, made before the fork: between fork and exec only async-signal-safe
-// calls are allowed, since gRPC's threads may hold any lock at that moment.
+// Everything the child needs, made before the fork. Between fork and exec the child may make only
+// async-signal-safe calls (signal-safety(7)): gRPC's threads may hold any lock, malloc's too.
 struct ChildPlan {
   const char* file = nullptr;
   std::vector<char*> argv;
@@ -36,18 +36,20 @@ struct ChildPlan {
   int exec_pipe = -1;
   pid_t agent = 0;
   const std::vector<int>* keep_ignored = nullptr;
-  const rlimit* descriptors = nullptr;  // none: as ours
+  const rlimit* descriptors = nullptr;  // nullptr: as ours
 };
 
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> out;
   out.reserve(strings.size() + 1);
-  // execve's prototype lacks the const that it honours (execve(2), POSIX rationale).
+  // execve() does not write to them; its prototype lacks the const (POSIX, exec, Rationale).
   for (const std::string& text : strings) out.push_back(const_cast<char*>(text.c_str()));
   out.push_back(nullptr);
   return out;
 }
 
+// An ignored signal and the mask survive the exec (execve(2)), and we ignore SIGPIPE. So the child
+// sets all of them itself.
 void reset_signals(const std::vector<int>& keep_ignored) {
   struct sigaction plain {};
   plain.sa_handler = SIG_DFL;
@@ -59,23 +61,27 @@ void reset_signals(const std::vector<int>& keep_ignored) {
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Runs in the child. Returns never.
 [[noreturn]] void become_worker(const ChildPlan& plan) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.agent) ::_exit(127);  // the agent died before the line above took effect
+  // The agent may have died before prctl(): then the kernel never sends us the SIGKILL.
+  if (::getppid() != plan.agent) ::_exit(127);
   reset_signals(*plan.keep_ignored);
+  // dup2() clears close-on-exec on the new number (dup(2)), so these two survive the exec.
   if (plan.stdout_fd >= 0) ::dup2(plan.stdout_fd, STDOUT_FILENO);
   if (plan.stderr_fd >= 0) ::dup2(plan.stderr_fd, STDERR_FILENO);
   if (plan.descriptors != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.descriptors);
+  // Close-on-exec and not closed now: the pipe must stay open until execve() has succeeded.
   ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
   ::execve(plan.file, plan.argv.data(), plan.envp.data());
   const int why = errno;
-  // Nothing to do if this fails: the exit code alone then says that the exec failed.
+  // If this fails, the agent only learns the exit code.
   [[maybe_unused]] const auto written = ::write(plan.exec_pipe, &why, sizeof(why));
   ::_exit(127);
 }
 
+// 0: execve() succeeded and closed the pipe. If a sibling between fork and exec still holds the
+// pipe, read() gives EAGAIN (O_NONBLOCK); that is 0 too.
 int read_exec_errno(int fd) {
   int why = 0;
   return ::read(fd, &why, sizeof(why)) == static_cast<ssize_t>(sizeof(why)) ? why : 0;
@@ -91,6 +97,7 @@ bool handles(pid_t pid, int signo) {
   return (mask >> static_cast<unsigned>(signo - 1) & 1U) != 0;
 }
 
+// Looks at the executable: a program can set comm and argv[0] as it likes. False if it is dead.
 bool is_shell(pid_t pid) {
   constexpr std::array kShells = {"sh",  "bash", "dash", "zsh",  "ksh",    "mksh",
                                   "ash", "csh",  "tcsh", "fish", "busybox"};
@@ -100,8 +107,9 @@ bool is_shell(pid_t pid) {
   return std::find(kShells.begin(), kShells.end(), program.string()) != kShells.end();
 }
 
-// Whether anybody lives in the group whose leader is dead and not yet reaped. Whoever leaves it by
-// dying is an orphan of ours, and its death wakes us.
+// Whether a process lives in the group of `leader`, which is dead and not yet reaped. We look only
+// below us: we are the subreaper, so every member is there. A member whose parent is dead is our
+// child. So its death raises SIGCHLD, and reap() looks again.
 bool group_lives(pid_t leader) {
   const std::vector<pid_t> below = descendants(::getpid());
   return std::any_of(below.begin(), below.end(), [leader](pid_t pid) {
@@ -112,7 +120,8 @@ bool group_lives(pid_t leader) {
 }
 
 void signal_group(pid_t pid, int signo) {
-  // A worker that has not reached setsid() yet has no group of its own: signal it alone.
+  // A worker that has not reached setsid() yet has no group of its own: then it gets the signal
+  // alone. SIGCONT comes last, so a stopped worker finds the signal when it goes on.
   if (::killpg(pid, signo) != 0) ::kill(pid, signo);
   ::killpg(pid, SIGCONT);
 }
@@ -153,9 +162,9 @@ Result<pid_t> Children::spawn(const SpawnSpec& spec) {
                           .agent = ::getpid(),
                           .keep_ignored = &keep_ignored_,
                           .descriptors = worker_descriptors_ ? &*worker_descriptors_ : nullptr};
-  // No signal may reach the child while it still has our handlers: they would write into the pipe
-  // that it shares with us, and we would take its SIGTERM for ours. What comes meanwhile stays
-  // pending until reset_signals().
+  // No signal may reach the child while it still has our handlers. Asio's handler writes into a
+  // pipe that the child shares with us: we would take the child's SIGTERM for ours. A signal that
+  // comes meanwhile stays pending until reset_signals().
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -174,8 +183,8 @@ Result<pid_t> Children::spawn(const SpawnSpec& spec) {
   return pid;
 }
 
-// Into the job's cgroup where there is one: at birth, since moving a live process waits for an RCU
-// grace period, some 20 ms (cgroups(7), clone3(2) CLONE_INTO_CGROUP, Linux 5.7).
+// If there is a cgroup, the worker is born into it (clone3(2), CLONE_INTO_CGROUP, Linux 5.7). To
+// move a live process takes some 20 ms, because the kernel waits for an RCU grace period.
 pid_t Children::fork_worker() const {
   if (cgroup_fd_ >= 0) {
     clone_args args{};
@@ -184,12 +193,14 @@ pid_t Children::fork_worker() const {
     args.cgroup = static_cast<decltype(args.cgroup)>(cgroup_fd_);
     const long pid = ::syscall(SYS_clone3, &args, sizeof(args));
     if (pid >= 0) return static_cast<pid_t>(pid);
-    // The cgroup is full, gone, or a seccomp filter knows no clone3: the other layers must do.
+    // The cgroup is full or gone, or a seccomp filter refuses clone3(). The worker then starts
+    // without it, and end_descendants() must find what it leaves.
   }
   return ::fork();
 }
 
-// Where this fails, reap() still finds the worker, only its turn among simultaneous deaths is lost.
+// If this fails, reap() still finds the worker by waitid(). But it loses its place in the order of
+// deaths, and a shell is not kept for its group.
 void Children::watch(pid_t pid, Worker& worker) const {
   worker.pidfd = open_pidfd(pid);
   epoll_event event{};
@@ -206,7 +217,8 @@ std::vector<pid_t> Children::pids() const {
 
 void Children::signal_groups(int signo) {
   for (auto& [pid, worker] : workers_) {
-    if (signo == SIGKILL) worker.wraps = false;  // no more patience
+    // Its group dies now, so reap() need not wait for it.
+    if (signo == SIGKILL) worker.wraps = false;
     signal_group(pid, signo);
   }
 }
@@ -244,7 +256,7 @@ std::vector<WorkerExit> Children::reap() {
     }
   }
   if (!all) {
-    // waitid() would find the shell that is still needed again and again.
+    // waitid() below would find the dead shell that is still needed again and again.
     reap_orphans();
     return exits;
   }
@@ -256,15 +268,15 @@ std::vector<WorkerExit> Children::reap() {
   return exits;
 }
 
-// Children that are no workers were handed to us as subreaper; nobody asks for their status.
+// Children that are no workers are orphans. Nobody asks for their status, but they stay zombies.
 void Children::reap_orphans() const {
   for (const pid_t child : own_children()) {
     if (!workers_.contains(child)) ::waitpid(child, nullptr, WNOHANG);
   }
 }
 
-// First come, first named: the report's root cause is the worker that died first, also where two
-// died before we looked.
+// In the order of their deaths. Several may have died before we looked, and the report must name
+// the first of them as the root cause.
 std::vector<pid_t> Children::dead_workers() const {
   std::vector<pid_t> dead;
   std::vector<epoll_event> events(workers_.size());
@@ -272,21 +284,22 @@ std::vector<pid_t> Children::dead_workers() const {
   const int count = ::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const pid_t pid = events[static_cast<std::size_t>(i)].data.fd;
-    // A sibling between fork and exec may still hold the pidfd of one that we have forgotten.
+    // A worker that was reaped may come up once more: epoll keeps its pidfd while a sibling between
+    // fork and exec has a copy (epoll(7)).
     if (workers_.contains(pid)) dead.push_back(pid);
   }
   return dead;
 }
 
-// The program under a shell that the request to end has killed has the grace that it would have
-// alone.
+// Whether `dead` is a shell whose program still runs. collect() would kill that program before its
+// grace is over.
 bool Children::is_still_needed(pid_t dead) const {
   const auto worker = workers_.find(dead);
   return worker != workers_.end() && worker->second.wraps && group_lives(dead);
 }
 
-// Peek, kill its group, then reap: until the reap the zombie holds the number, so that no stranger
-// can be hit; after it the pid is forgotten.
+// First kills the group, then reaps: a zombie keeps its pid, so killpg() cannot hit a stranger's
+// group. Afterwards nobody uses the pid again.
 void Children::collect(pid_t pid, std::vector<WorkerExit>& exits) {
   const auto known = workers_.extract(pid);
   if (known) ::killpg(pid, SIGKILL);  // data loaders and the like must not keep the GPU

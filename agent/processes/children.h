@@ -1,11 +1,11 @@
-// The worker processes of this node: fork and exec, groups, signals, reaping. The only file of the
-// agent that forks a worker or signals one. Shell of the loop's thread: the parent-death signal
-// follows the thread that forked.
+// The worker processes of this node: forks them, sends signals to them and reaps them. It decides
+// nothing: Lifecycle does. Loop's thread only: the kernel sends the parent-death signal when the
+// thread ends that forked (prctl(2), PR_SET_PDEATHSIG). WorkerGroup owns it.
 //
-// Each worker leads its own session and process group (pid = pgid = sid), so a signal to the group
-// reaches its data loaders too. It dies by SIGKILL when the agent dies. It gets fds 0, 1, 2 and
-// nothing else, an empty signal mask and default dispositions, except signals that were already
-// ignored when ddprun was started (nohup).
+// Each worker leads its own session and its own process group (pid = pgid = sid). So a signal to
+// the group reaches the worker's data loaders too. The kernel sends SIGKILL to a worker when the
+// agent dies. A worker gets fds 0, 1 and 2 and no others. No signal is blocked in it. Signals that
+// were ignored when ddprun was started (nohup) stay ignored; all others have their default effect.
 #pragma once
 
 #include <sys/resource.h>
@@ -28,59 +28,65 @@ struct SpawnSpec {
   std::string file;               // path of the executable; already looked up in PATH
   std::vector<std::string> argv;  // argv[0] first
   std::vector<std::string> env;   // NAME=value
-  FileHandle out{};               // becomes fd 1 of the worker; none: it inherits ours
-  FileHandle err{};               // fd 2
+  FileHandle out{};               // becomes fd 1 of the worker; -1: the worker inherits ours
+  FileHandle err{};               // the same for fd 2
 };
 
-// The signals that this process ignored when it was started.
+// The signals that this process ignores now. Call it before the process itself ignores any.
 std::vector<int> ignored_signals();
 
 class Children {
  public:
+  // Workers ignore the signals of `keep_ignored`.
   explicit Children(std::vector<int> keep_ignored);
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
   ~Children() = default;
 
-  // RLIMIT_NOFILE of the workers started from now on; without it they have ours. select() cannot
-  // handle the descriptors that a raised limit allows.
+  // Sets RLIMIT_NOFILE of the workers started from now on. Without it they have ours, which we
+  // raised: programs with select() break on descriptors above 1,023.
   void give_workers(const rlimit& descriptors) { worker_descriptors_ = descriptors; }
 
-  // Starts one worker; its pid. An exec that fails is reported by reap() as that worker's exit with
-  // exec_errno set. Errors: no pipe or process could be made (kSystem).
+  // Starts one worker and returns its pid. It does not wait for execve(): if that fails, reap()
+  // returns the worker with exec_errno set. Errors: no pipe or no process could be made (kSystem);
+  // then reap() never returns this worker.
   Result<pid_t> spawn(const SpawnSpec& spec);
 
-  // Workers are born into the cgroup behind this descriptor (of its folder; not owned). -1: into
-  // ours.
+  // Workers started from now on are born into the cgroup whose folder this descriptor is. The
+  // caller keeps it open. -1: into our own cgroup.
   void use_cgroup(int folder_fd) { cgroup_fd_ = folder_fd; }
 
-  // To the group of every live worker. Stopped workers are continued so that they can act on it.
+  // Sends `signo` to the group of every live worker. Continues stopped workers (SIGCONT), because a
+  // stopped process cannot act on a signal.
   void signal_groups(int signo);
-  // Only to the worker leading each group; for signals that are a message, not an end.
+  // Sends `signo` to the workers alone, not to their groups. For a signal that is a message and
+  // does not end the job.
   void signal_leaders(int signo);
-  // The request to end. A worker that handles the signal gets it alone: its data loaders must live
-  // until it has written its checkpoint. Where it does not, its whole group gets it, so that what
-  // it started under a plain wrapper may end well too: a shell that dies of it counts as running
-  // until its group is empty.
+  // Sends the request to end. A worker that has a handler for `signo` gets it alone: its data
+  // loaders must live until it has written its checkpoint. Otherwise its whole group gets it. The
+  // worker may be a shell, and the program that it runs may have a handler. Then the shell dies at
+  // once, but counts as running until its group is empty, so that the program has the grace too.
   void ask_to_end(int signo);
-  // Some time after ask_to_end(): a shell acts on a trap only when the command it waits for has
-  // ended, so the groups of those still alive get the signal as well.
+  // Call it some time after ask_to_end(). A shell with a trap for `signo` runs the trap only when
+  // the command that it waits for has ended. So the groups of shells that still live get `signo`.
   void ask_shells_again(int signo);
 
-  // Collects every dead child: workers are returned in the order of their deaths; others were
-  // orphans handed to us as subreaper.
+  // Reaps every dead child. Returns the workers among them, in the order of their deaths. The other
+  // children are orphans that the kernel gave us because we are a subreaper. A dead shell that
+  // counts as running (ask_to_end()) is left for a later call.
   std::vector<WorkerExit> reap();
 
-  std::vector<pid_t> pids() const;                                         // of the live workers
-  int local_rank(pid_t pid) const { return workers_.at(pid).local_rank; }  // of a live one
+  // Live workers only: those that reap() has not returned yet.
+  std::vector<pid_t> pids() const;
+  int local_rank(pid_t pid) const { return workers_.at(pid).local_rank; }
   std::size_t live() const { return workers_.size(); }
 
  private:
   struct Worker {
     int local_rank = 0;
-    FileHandle exec_pipe;  // read end; holds an errno if execve failed, else just ends
-    FileHandle pidfd;      // watched by deaths_
-    bool wraps = false;    // a shell that was asked to end with all that it runs
+    FileHandle exec_pipe;  // read end: gives an errno if execve() failed, otherwise end of file
+    FileHandle pidfd;      // deaths_ watches it
+    bool wraps = false;    // a shell whose group got the request to end
   };
 
   pid_t fork_worker() const;
@@ -93,7 +99,8 @@ class Children {
   std::vector<int> keep_ignored_;
   std::optional<rlimit> worker_descriptors_;
   int cgroup_fd_ = -1;
-  FileHandle deaths_;  // an epoll of the workers' pidfds: its ready list is in the order of deaths
+  // An epoll of the workers' pidfds. Its ready list is in the order of the deaths.
+  FileHandle deaths_;
   std::map<pid_t, Worker> workers_;
 };
 

@@ -16,7 +16,10 @@ int Containment::begin_attempt() {
 }
 
 void Containment::end_attempt(std::chrono::milliseconds limit) {
-  cgroup_.kill();  // first: what forks faster than we look cannot outrun it
+  // This comes first: it also kills what forks faster than end_descendants() can look. The cgroup
+  // can be removed only when it is empty, so after the sweep. Shared memory comes last: a process
+  // that still lives could make some.
+  cgroup_.kill();
   for (const Stuck& left : end_descendants(limit)) log::warning(describe(left));
   cgroup_.remove();
   remove_shared_memory(job_cookie_);
@@ -25,7 +28,7 @@ void Containment::end_attempt(std::chrono::milliseconds limit) {
 void remove_shared_memory(const std::string& job_cookie) {
   DDPRUN_ASSERT(!job_cookie.empty());
   const std::string prefix = "ddprun-" + job_cookie;
-  std::error_code why;  // never a throw: also done when a job ended well
+  std::error_code why;  // not thrown: a job that ended well must not fail because of /dev/shm
   for (fs::directory_iterator at("/dev/shm", why), end; at != end; at.increment(why)) {
     std::error_code gone;
     if (at->path().filename().string().starts_with(prefix)) fs::remove(at->path(), gone);

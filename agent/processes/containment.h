@@ -1,6 +1,7 @@
-// Everything an attempt brought into being beside the workers themselves: whatever they started,
-// however it hid, and their shared memory. Ends all of it between attempts and at the end of the
-// job. Shell; blocks the loop, for a bounded time. Owned by Agent.
+// Ends everything that an attempt brought into being: the processes that its workers started, also
+// those that hide in sessions of their own, and the workers' shared memory. The agent calls it
+// between attempts and at the end of the job. It does I/O and blocks the loop, for a bounded time.
+// Loop's thread; owned by WorkerGroup.
 #pragma once
 
 #include <chrono>
@@ -14,11 +15,13 @@ class Containment {
  public:
   explicit Containment(std::string job_cookie) : job_cookie_(std::move(job_cookie)) {}
 
-  // A new attempt. The folder of the cgroup to start its workers in; -1: there is none.
+  // Makes a cgroup for a new attempt. Returns a descriptor of its folder: start the workers in it.
+  // The descriptor stays ours. -1: there is no cgroup.
   int begin_attempt();
-  // SIGKILL to whatever lives, all at once where there is a cgroup; waits up to `limit`. What is
-  // left after it is in uninterruptible sleep and is named in the log. REQUIRES that no worker must
-  // live on.
+  // Sends SIGKILL to every process below us and to the whole cgroup, waits up to `limit` for their
+  // ends, then removes the cgroup and the shared memory. A process that is still there is in
+  // uninterruptible sleep; the log names it. Kills workers too, and reaps them: call only when none
+  // may survive and nobody needs their exit codes any more.
   void end_attempt(std::chrono::milliseconds limit);
 
  private:
@@ -26,11 +29,11 @@ class Containment {
   JobCgroup cgroup_;
 };
 
-// Removes shared-memory segments that this job's workers left in /dev/shm. The engine unlinks its
-// segment as soon as every rank of the host has mapped it; only a worker killed before that leaves
-// one (worker/collective/shm_segment.h names them). Unlinks every file there whose name starts with
-// `ddprun-<job_cookie>`. Call only with a cookie that is not empty, and when no worker of this job
-// is alive.
+// Removes the shared memory that this job's workers left: every file in /dev/shm whose name begins
+// with `ddprun-<job_cookie>` (the names are those of worker/collective/shm_segment.h). The engine
+// itself unlinks a segment as soon as all ranks of the host have mapped it. So only a worker that
+// was killed before leaves one. `job_cookie` must not be empty. Call only when no worker of this
+// job is alive: a rank that has not mapped the segment yet could not find it any more.
 void remove_shared_memory(const std::string& job_cookie);
 
 }  // namespace ddprun::agent

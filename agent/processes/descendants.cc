@@ -23,15 +23,16 @@ using Clock = std::chrono::steady_clock;
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (!dir) return names;  // the process went away: it has no children either
-  // readdir on a DIR of our own is safe; the glibc manual deprecates readdir_r.
+  if (!dir) return names;  // the process is gone, so it has no children either
+  // readdir() is safe on a DIR that no other thread uses (readdir(3), which deprecates readdir_r).
   while (const dirent* entry = ::readdir(dir.get())) {  // NOLINT(concurrency-mt-unsafe)
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
   }
   return names;
 }
 
-// Orphans are attached to some thread of their subreaper, so every thread's list counts.
+// Each thread has a list of its own: of the children that it forked, and of orphans that the kernel
+// gave to this thread of the subreaper.
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   const std::string tasks = "/proc/" + std::to_string(parent) + "/task/";
@@ -42,17 +43,20 @@ std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
+// Takes no exit status: WNOWAIT leaves a dead child as it is.
 bool has_children() {
   siginfo_t info{};
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
 }
 
-// Reaps every dead child; their numbers may be used anew from here on.
+// Reaps every dead child. The kernel may give their pids out again, so they leave `signalled`: the
+// next process with such a pid counts as new.
 void reap_dead(std::set<pid_t>& signalled) {
   for (pid_t dead = 0; (dead = ::waitpid(-1, nullptr, WNOHANG)) > 0;) signalled.erase(dead);
 }
 
-// Waits until one of our own children is dead or the deadline has come.
+// Waits until a child is dead or the deadline has come. Children are enough: when one dies, the
+// kernel gives us its children.
 void wait_for_a_death(Clock::time_point deadline) {
   std::vector<FileHandle> children;
   std::vector<pollfd> fds;
@@ -85,7 +89,7 @@ std::vector<pid_t> descendants(pid_t root, const std::set<pid_t>& spared) {
   std::erase_if(found, [&spared](pid_t pid) { return spared.contains(pid); });
   for (std::size_t next = 0; next < found.size(); ++next) {
     for (const pid_t child : children_of(found[next])) {
-      // A process that moves up while we read (its parent died) may be met twice.
+      // If a parent dies while we read, its child moves up and may be met twice.
       if (std::find(found.begin(), found.end(), child) == found.end()) found.push_back(child);
     }
   }
@@ -101,13 +105,13 @@ std::string describe(const Stuck& stuck) {
 std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::set<pid_t>& spared) {
   const Clock::time_point deadline = Clock::now() + limit;
   std::set<pid_t> signalled;
-  // The kernel's word that there is no child is the best; with spared ones, our own look must do.
+  // waitid() is certain about children, /proc is not. But waitid() counts spared children too.
   const auto anything_left = [&spared] {
     return spared.empty() ? has_children() : !descendants(::getpid(), spared).empty();
   };
   while (anything_left()) {
-    // A process whose parent dies while we read moves up to us and may be in no list that we read.
-    // So look again until nothing new turns up, and only then wait.
+    // If a parent dies while we read, its child becomes ours and may be in none of the lists that
+    // we read. So we look again until we find nothing new, and only then wait.
     bool found_new = false;
     for (const pid_t pid : descendants(::getpid(), spared)) {
       found_new = signalled.insert(pid).second || found_new;

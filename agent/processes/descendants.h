@@ -1,7 +1,8 @@
-// Ends every process below this one: what workers forked twice, put into sessions of their own or
-// left behind. Works because the caller is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): an
-// orphan becomes its child, wherever it tried to go. Used by the agent between attempts and at the
-// end, and by the guardian. Blocks, within a limit.
+// Finds and ends every process below this one, also what workers forked twice, put into a session
+// of its own or left behind. This works only if the caller is a subreaper (prctl(2),
+// PR_SET_CHILD_SUBREAPER): the kernel gives it every orphan below it as a child, so no process can
+// leave. The agent uses it between attempts and at the end, the guardian after the agent's end.
+// Blocks, within a limit. It keeps no state.
 #pragma once
 
 #include <sys/types.h>
@@ -14,18 +15,21 @@
 
 namespace ddprun::agent {
 
-// How long a sweep waits for killed processes to go. Only one in uninterruptible sleep (a dead
-// network disk, a driver) takes longer than milliseconds; it is named and left.
+// How long end_descendants() waits for killed processes. Most are gone after milliseconds. A
+// process in uninterruptible sleep (a dead network disk, a driver) may need for ever: it is named
+// and left.
 inline constexpr std::chrono::milliseconds kSweepLimit{5000};
 
-// Every live descendant of `root` (not `root` itself), from /proc/<pid>/task/<tid>/children
-// (proc(5)); `spared` children of it and all below them are left out.
+// Every descendant of `root`, without `root` itself; dead ones that nobody has reaped are included.
+// Children of `root` that are in `spared`, and all below them, are left out. The source is
+// /proc/<pid>/task/<tid>/children (proc(5)). The kernel may skip a process there if others end
+// while we read: look again if none may be missed.
 std::vector<pid_t> descendants(pid_t root, const std::set<pid_t>& spared = {});
 
 // The direct children of this process.
 std::set<pid_t> own_children();
 
-// A process that SIGKILL did not end within the limit.
+// A process that was still there at the end of the limit after SIGKILL.
 struct Stuck {
   pid_t pid = 0;
   std::string name;          // comm
@@ -35,10 +39,10 @@ struct Stuck {
 // One line for people, without newline.
 std::string describe(const Stuck& stuck);
 
-// SIGKILLs all descendants of the calling process, reaps them, and repeats until there are none or
-// `limit` has passed. Returns those left. Children that are reaped here are lost to waitpid: call
-// it when no worker is alive, or when nobody will ask for their status any more. `spared` children
-// were here before us (`monitor & exec ddprun …`): they and what is below them live on.
+// Sends SIGKILL to all descendants of this process and reaps them, again and again until there are
+// none or `limit` has passed. Returns those that are left. It takes the exit status of every child:
+// call it when no worker is alive, or when nobody will ask for a status any more. Children in
+// `spared`, and all below them, live on: they were there before ddprun (`monitor & exec ddprun …`).
 std::vector<Stuck> end_descendants(std::chrono::milliseconds limit = kSweepLimit,
                                    const std::set<pid_t>& spared = {});
 

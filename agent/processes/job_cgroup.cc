@@ -15,7 +15,7 @@
 namespace ddprun::agent {
 namespace {
 
-// Where version 2 is mounted (proc_pid_mountinfo(5): the type follows " - ").
+// Where cgroup v2 is mounted (proc_pid_mountinfo(5): the type follows " - "); empty if nowhere.
 std::string mount_point() {
   std::ifstream file("/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
@@ -23,7 +23,8 @@ std::string mount_point() {
     std::istringstream fields(line);
     std::string id, parent, device, root, target;
     fields >> id >> parent >> device >> root >> target;
-    return root == "/" ? target : std::string();  // another part of the tree: paths do not fit
+    // Otherwise only a part of the tree is mounted, and the paths of /proc/self/cgroup do not fit.
+    return root == "/" ? target : std::string();
   }
   return {};
 }
@@ -63,6 +64,7 @@ std::string own_cgroup_folder() {
   if (mounted.empty()) return {};
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
+    // Version 2 has the line with hierarchy 0 and no controllers (cgroups(7), /proc/[pid]/cgroup).
     if (line.starts_with("0::/")) return mounted + line.substr(3);
   }
   return {};
@@ -74,8 +76,10 @@ JobCgroup JobCgroup::make(const std::string& job_cookie) {
   if (parent.empty()) return cgroup;
   constexpr mode_t kMode = 0755;
   const std::string path = parent + "/" + kCgroupPrefix + job_cookie;
+  // It also fails if the last attempt's cgroup is still there, held by a process that nobody can
+  // end. We must not use that one: it was killed (job_cgroup.h).
   if (::mkdir(path.c_str(), kMode) != 0) return cgroup;
-  // Linux 5.14 brought cgroup.kill; without it the cgroup would be of no use.
+  // cgroup.kill is there since Linux 5.14. Without it the cgroup would be of no use.
   if (::access((path + "/cgroup.kill").c_str(), W_OK) != 0) {
     ::rmdir(path.c_str());
     return cgroup;

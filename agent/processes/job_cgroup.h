@@ -1,9 +1,10 @@
-// A cgroup of the job's own, where the host lets us make one (cgroup v2, delegated to us or root):
-// workers are born into it, and one write ends everything in it at once, however fast it forks. It
-// limits nothing and enables no controller. Without one all functions do nothing; the other layers
-// remain. One for each attempt: some kernels (6.14 to 6.18 at least) kill whatever is born by
-// clone3 into a cgroup that was ever killed. Shell; made by the agent, ended by it or, when it was
-// killed, by the guardian.
+// A cgroup of the job's own. Workers are born into it. One write kills everything in it at once,
+// also what forks faster than we can look. It limits no resource and enables no controller. Not
+// every host lets us make one: it needs cgroup v2, and root or a cgroup that was delegated to us.
+// Without it all functions do nothing, and end_descendants() must do alone. Each attempt needs a
+// new cgroup: some kernels (6.14 to 6.18 at least) kill what clone3() starts in a cgroup that was
+// killed once. It does I/O. The agent makes and ends it; if the agent was killed, the guardian ends
+// it.
 #pragma once
 
 #include <string>
@@ -12,22 +13,23 @@
 
 namespace ddprun::agent {
 
-// The folder names of our cgroups: this and the job's cookie.
+// The name of a cgroup's folder is this prefix and the job's cookie.
 inline constexpr const char* kCgroupPrefix = "ddprun-";
 
 class JobCgroup {
  public:
-  // None.
+  // Holds no cgroup.
   JobCgroup() = default;
-  // Below this process's own cgroup.
+  // Makes the cgroup below the one of this process. Holds none if that fails.
   static JobCgroup make(const std::string& job_cookie);
 
-  // Of its folder, for clone3(2); -1: there is none.
+  // A descriptor of its folder, for clone3(2). Do not close it. -1: there is none.
   int folder() const { return folder_.get(); }
-  // SIGKILL to every process in it.
+  // Sends SIGKILL to every process in it. Returns before they are gone.
   void kill() const;
-  // Removes it. All that was in it must have been killed: waits up to a second until they have left.
-  // A process in uninterruptible sleep stays and keeps it; a later start of ddprun removes it.
+  // Removes it; then this holds none. Call it when all its processes were killed: it waits up to a
+  // second until they have left. If one stays, in uninterruptible sleep, the kernel keeps the
+  // cgroup, and a later start of ddprun removes it (leftovers.h).
   void remove();
 
  private:
@@ -35,9 +37,10 @@ class JobCgroup {
   FileHandle folder_;
 };
 
-// The same from outside, by name: for who did not make it.
+// Kills and removes a job's cgroup by its name, for a process that did not make it. If killed
+// processes are not gone yet, the folder stays: call it again later.
 void end_job_cgroup(const std::string& job_cookie);
-// The folder of this process's own version-2 cgroup; empty where there is none.
+// The folder of this process's own cgroup, version 2. Empty if there is none.
 std::string own_cgroup_folder();
 
 }  // namespace ddprun::agent

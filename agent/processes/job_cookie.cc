@@ -16,7 +16,7 @@
 namespace ddprun::agent {
 namespace {
 
-// Takes a number and the '-' behind it off the front.
+// Takes a number and the '-' behind it off the front of `text`. False: `text` begins otherwise.
 template <typename Number>
 bool take_number(std::string_view& text, Number& value) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -27,13 +27,14 @@ bool take_number(std::string_view& text, Number& value) {
   return true;
 }
 
+// The inode names the namespace (namespaces(7)). 0: unknown, for example without /proc.
 std::uint64_t own_pid_namespace() {
   struct stat facts {};
   return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
 }
 
-// Whether /proc numbers processes as we do: it is of another pid namespace where one was unshared
-// without mounting it anew.
+// Whether /proc has our pid namespace's numbers. It has others after `unshare --pid` without a new
+// mount of /proc. Then /proc/self does not lead to the pid that getpid() answers.
 bool proc_is_ours() {
   std::array<char, 32> text{};
   const ssize_t length = ::readlink("/proc/self", text.data(), text.size());
@@ -70,7 +71,10 @@ bool launcher_is_gone(const JobCookie& cookie) {
   if (cookie.started == 0 || cookie.pid_namespace == 0 ||
       cookie.pid_namespace != own_pid_namespace() || !proc_is_ours())
     return false;
+  // kill() knows every process of the namespace, also those that hidepid keeps out of /proc. A
+  // process of another user gives EPERM: it is there.
   if (::kill(cookie.launcher, 0) != 0 && errno == ESRCH) return true;
+  // The pid is in use. Its process is the launcher only if it started at the same time.
   const auto stat = read_process_stat(cookie.launcher);
   return stat && (stat->is_dead() || stat->started != cookie.started);
 }

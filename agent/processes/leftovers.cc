@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr pid_t kInit = 1;
 
-// The names in `folder`; those read before it fails.
+// The names in `folder`. On an error, those that were read until then: no throw.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code failed;
@@ -31,8 +31,8 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// init, a manager of a user's services, or the first process of a pid namespace within ours, whose
-// number there is 1 (proc_pid_status(5), NSpid).
+// True for init, for systemd as a manager of a user's services, and for the first process of a pid
+// namespace below ours: NSpid lists its numbers, and the last one is 1 (proc_pid_status(5)).
 bool is_reaper(pid_t pid) {
   if (pid == kInit || process_name(pid) == "systemd") return true;
   const std::string status = read_proc_file(pid, "status");
@@ -53,7 +53,7 @@ std::map<pid_t, Process> all_processes() {
                       cookie ? std::optional(cookie->text()) : std::nullopt,
                       stat ? stat->session : 0};
   }
-  // Asked of the few that matter only: a host may have very many processes.
+  // Only for parents of a process with a cookie: a host may have very many processes.
   for (const auto& [pid, process] : processes) {
     const auto parent = processes.find(process.parent);
     if (process.cookie && parent != processes.end())
@@ -72,7 +72,8 @@ std::set<std::string> gone_launchers(const std::map<pid_t, Process>& processes) 
   return gone;
 }
 
-// The number may be another process's by now: looks again once a descriptor holds the process.
+// Meanwhile the pid may belong to another process. So this opens a descriptor, which never means
+// another process, and compares the cookie once more before it kills.
 bool kill_if_still(pid_t pid, const Process& as_seen) {
   const FileHandle process = open_pidfd(pid);
   if (process.get() < 0) return false;
@@ -81,7 +82,7 @@ bool kill_if_still(pid_t pid, const Process& as_seen) {
   return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
 }
 
-// Calls `act` with what follows `prefix` in the names of `folder`, for launchers that are gone.
+// Calls `act` with each cookie behind `prefix` in a name of `folder`, if its launcher is gone.
 template <typename Act>
 void for_each_gone(const std::string& folder, const std::string& prefix, Act act) {
   for (const std::string& name : names_in(folder)) {
@@ -91,12 +92,13 @@ void for_each_gone(const std::string& folder, const std::string& prefix, Act act
   }
 }
 
+// Finds cgroups below our own one only: those of launchers that ran in the same cgroup.
 void end_cgroups() {
   const std::string folder = own_cgroup_folder();
   if (!folder.empty()) for_each_gone(folder, kCgroupPrefix, end_job_cgroup);
 }
 
-// Whether `parent` took in the orphan (orphans_of()); `is_above_us`: it is an ancestor of ours.
+// By the rules of leftovers.h. `is_above_us`: `parent` is this process or an ancestor of it.
 bool took_in(const Process& parent, const std::pair<pid_t, const Process&>& orphan,
              bool is_above_us) {
   const auto& [pid, process] = orphan;
@@ -110,22 +112,27 @@ bool took_in(const Process& parent, const std::pair<pid_t, const Process&>& orph
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self) {
   const auto known = [&processes](pid_t pid) { return processes.contains(pid); };
+  // We may run with an old cookie ourselves: a worker may have started this job. Then no process
+  // with that cookie is a leftover for us.
   std::set<pid_t> ours;
   std::set<std::string> innocent;
   for (pid_t pid = self; known(pid) && ours.insert(pid).second; pid = processes.at(pid).parent) {
     if (processes.at(pid).cookie) innocent.insert(*processes.at(pid).cookie);
   }
-  // The highest process of the same job above `pid`.
+  // The end of the way up from `pid` through processes with the same cookie.
   const auto top_of = [&](pid_t pid) {
     const auto& cookie = processes.at(pid).cookie;
-    std::size_t steps = 0;  // a list read while processes move may even hold a circle
+    // The list was read while processes moved, so it may even hold a circle.
+    std::size_t steps = 0;
     while (known(processes.at(pid).parent) && steps++ < processes.size() &&
            processes.at(processes.at(pid).parent).cookie == cookie)
       pid = processes.at(pid).parent;
     return pid;
   };
   std::map<pid_t, pid_t> tops;
-  std::set<std::pair<pid_t, std::string>> takers;  // who took in an orphan of which job
+  // Who took in an orphan of which job. A second pass is needed: all processes of that job below
+  // this parent are then leftovers, also those that show no sign of it.
+  std::set<std::pair<pid_t, std::string>> takers;
   for (const auto& [pid, process] : processes) {
     if (!process.cookie || !gone.contains(*process.cookie) || innocent.contains(*process.cookie) ||
         ours.contains(pid))
@@ -153,7 +160,8 @@ std::size_t end_leftovers() {
     if (kill_if_still(pid, processes.at(pid))) ++ended;
   }
   for_each_gone("/dev/shm", "ddprun-", remove_shared_memory);
-  end_cgroups();  // empty by now, most likely
+  // The first call killed what was in them; a cgroup can be removed only when it is empty.
+  end_cgroups();
   return ended;
 }
 

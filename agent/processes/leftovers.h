@@ -1,7 +1,7 @@
-// What launchers that are gone left on this host: when guardian and agent were killed in one
-// moment, nobody was there to clean up. Found by the job's cookie in environments and names. Shell;
-// run in a process of its own beside the start: it reads every process's environment, which may
-// take long, and for ever where a process hangs in the kernel.
+// Ends what launchers that are gone left on this host. If guardian and agent are killed in one
+// moment, nobody cleans up. The job's cookie shows what they left: it is in environments and names.
+// It does I/O. Run it in a process of its own, beside the start of the job: it reads the
+// environment of every process. That may take long, and for ever if one hangs in the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -15,32 +15,39 @@
 
 namespace ddprun::agent {
 
-// What is known of a process.
+// What orphans_of() must know of a process.
 struct Process {
   pid_t parent = 0;
   std::optional<std::string> cookie{};  // text of a valid one
-  pid_t session = 0;                    // pid of the session's leader, dead or alive
-  bool is_reaper = false;               // known to take in orphans: an init of its own kind
+  pid_t session = 0;                    // pid of the session's leader, which may be dead
+  bool is_reaper = false;               // we know that it takes in orphans, as init does
 
   bool operator==(const Process&) const = default;
 };
 
-// The processes that are certainly leftovers: they carry the cookie of a launcher that is gone, and
-// so does every ancestor up to one whose parent took it in when its own parent died. A cookie proves
-// little by itself: a worker may resubmit its job, or talk to a daemon that starts something, with
-// its own environment. So what has a living parent outside is let be, and so are cookies that `self`
-// or an ancestor of it carries.
+// The processes that are certainly leftovers. `gone` are the cookies of launchers that are gone.
+// `self` is this process. Pure.
 //
-// Orphans go to init, or to the nearest ancestor that asked for them (prctl(2),
-// PR_SET_CHILD_SUBREAPER: `systemd --user`, the first process of many containers). The kernel does
-// not tell who asked. A process took an orphan in if it is init or of that kind; if the orphan's
-// session is neither its own nor the parent's, so that it was inherited from somebody who is gone;
-// or if it is an ancestor of `self` and the orphan is not of its session. Pure.
+// A cookie alone proves little. A worker may start its job again, or ask a daemon to start
+// something, and the new process then has the worker's environment. Such a process was started by a
+// living parent outside the job. So a process is a leftover only if all of this is true:
+//   - Its cookie is in `gone`, and neither `self` nor an ancestor of `self` carries that cookie.
+//   - Go up from it as long as the parent carries the same cookie. The parent of the last process
+//     has taken in orphans of this job: at least this one or another one.
+//
+// The kernel gives an orphan to init, or to the nearest ancestor that asked for orphans (prctl(2),
+// PR_SET_CHILD_SUBREAPER: `systemd --user`, the first process of many containers). It does not tell
+// who asked. We say that a parent took a process in if one of these is true:
+//   - The parent is a known reaper.
+//   - The process leads no session, and its session is not its parent's. So it has the session of
+//     somebody who is gone.
+//   - The parent is `self` or an ancestor of it, and the process is not in the parent's session.
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self);
 
-// Ends processes and removes cgroups and shared memory of jobs whose launcher no longer runs.
-// Returns how many processes were ended.
+// Kills the processes of all jobs whose launcher is gone, and removes their cgroups and shared
+// memory. Returns how many processes it killed one by one; those in cgroups are not counted. It
+// does not wait for their ends: a cgroup may stay for the next start.
 std::size_t end_leftovers();
 
 }  // namespace ddprun::agent

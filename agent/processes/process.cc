@@ -25,11 +25,12 @@ std::string read_proc_file(pid_t pid, std::string_view name) {
   const std::string path = fmt::format("/proc/{}/{}", pid, name);
   const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
+  // No stream: libstdc++'s file buffer throws if a read fails, and a process may end meanwhile.
   std::array<char, 4096> part{};
   while (file.get() >= 0) {
     const ssize_t got = ::read(file.get(), part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return {};  // ESRCH: it has just ended
+    if (got < 0) return {};  // ESRCH: the process has just ended
     if (got == 0) break;
     text.append(part.data(), static_cast<std::size_t>(got));
   }
@@ -38,7 +39,8 @@ std::string read_proc_file(pid_t pid, std::string_view name) {
 
 std::optional<ProcessStat> read_process_stat(pid_t pid) {
   const std::string text = read_proc_file(pid, "stat");
-  const auto name_end = text.rfind(')');  // the name in field 2 may hold anything, also ')'
+  // Field 2 is the name in brackets, and the name may hold anything, also blanks and ')'.
+  const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
   ProcessStat stat;
@@ -54,12 +56,13 @@ std::optional<ProcessStat> read_process_stat(pid_t pid) {
 std::string process_name(pid_t pid) { return first_line_of(pid, "comm"); }
 
 std::string wait_channel(pid_t pid) {
+  // "0": the process runs, or we may not trace it (proc_pid_wchan(5)).
   std::string channel = first_line_of(pid, "wchan");
   return channel.empty() || channel == "0" ? "?" : channel;
 }
 
 FileHandle open_pidfd(pid_t pid) {
-  // syscall() returns long; a file descriptor fits in an int.
+  // By syscall(): glibc has pidfd_open() only since 2.36. Its long fits in an int.
   return FileHandle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 

@@ -1,5 +1,6 @@
-// A process by its number: what /proc says of it, and a descriptor that holds it, so that a number
-// which is used again cannot be taken for it. Shell; any thread.
+// What /proc says about a process, and a descriptor that stands for one. The kernel gives a pid out
+// again after the process was reaped; a descriptor never means another process. This only reads: it
+// sends no signal. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -13,9 +14,9 @@
 
 namespace ddprun::agent {
 
-// From /proc/<pid>/stat (proc_pid_stat(5)).
+// Some fields of /proc/<pid>/stat (proc_pid_stat(5)).
 struct ProcessStat {
-  char state = '?';  // 'Z': dead and not yet reaped
+  char state = '?';  // 'Z': dead and not yet reaped; 'D': in uninterruptible sleep
   pid_t parent = 0;
   pid_t session = 0;
   std::uint64_t started = 0;  // clock ticks after boot
@@ -23,20 +24,21 @@ struct ProcessStat {
   bool is_dead() const { return state == 'Z' || state == 'X'; }
 };
 
-// The content of /proc/<pid>/<name>. Empty where the process is gone, also where it goes while its
-// file is read, and where it is not ours to read. No stream is used: one throws when a read fails.
+// The whole content of /proc/<pid>/<name>. Empty if the process is gone, if it ends while we read,
+// or if we may not read the file. An empty file looks the same.
 std::string read_proc_file(pid_t pid, std::string_view name);
 
-// Nothing where the process is gone or not ours to read.
+// Nothing: the process is gone, or we may not read its file.
 std::optional<ProcessStat> read_process_stat(pid_t pid);
 
-// comm; empty where the process is gone.
+// Its comm, at most 15 characters (proc_pid_comm(5)); empty if the process is gone.
 std::string process_name(pid_t pid);
 
-// The kernel function that a sleeping process waits in; "?" where the kernel does not say.
+// The kernel function in which a process sleeps; "?" if it does not sleep or the kernel hides it.
 std::string wait_channel(pid_t pid);
 
-// Readable once the process is dead (pidfd_open(2), Linux 5.3); -1 where it is gone.
+// A descriptor of the process (pidfd_open(2), Linux 5.3). poll() finds it readable once the process
+// is dead. Holds -1 if the process is gone or no descriptor is left.
 FileHandle open_pidfd(pid_t pid);
 
 }  // namespace ddprun::agent
