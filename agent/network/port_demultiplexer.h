@@ -46,9 +46,9 @@ class PortDemultiplexer {
 
   // Closes every connection that may be an old worker's: those that wait in the kernel's queue, and
   // those that are undecided. A connection stays if its first byte says that it is a node's. A node
-  // that has sent no byte yet is closed too; its client tries again. Call it when the old workers are
-  // gone and before new ones start, together with the store's reset(). It may call the rendezvous
-  // handler.
+  // that has sent no byte yet is closed too; its client tries again. Call it when the old workers
+  // are gone and before new ones start, together with the store's reset(). It may call the
+  // rendezvous handler.
   void reset();
 
   // The number of connections that were not handed on or closed yet.
