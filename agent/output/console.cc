@@ -110,7 +110,6 @@ void Console::release_turn(const void* stream) {
   for (const auto& callback : std::exchange(when_free_, {})) callback();
 }
 
-// Writes the front text of the queue as far as it goes.
 Console::Progress Console::write_chunk() {
   const std::string_view front = queue_.front();
   const auto written = writer_.write(front.substr(written_of_front_));

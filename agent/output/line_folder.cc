@@ -55,7 +55,6 @@ Time LineFolder::look_again_at() const {
 
 void LineFolder::append_oldest(std::string& out) {
   Entry& oldest = waiting_.front();
-  // The ranks are in the order in which they wrote; number_ranges() needs them sorted.
   std::sort(oldest.ranks.begin(), oldest.ranks.end());
   out += oldest.ranks.size() == 1 ? oldest.prefix
                                   : fmt::format("[ranks {}] ", number_ranges(oldest.ranks));

@@ -6,7 +6,6 @@
 
 namespace ddprun::agent {
 
-// A complete line is taken from the caller's bytes without a copy, unless its beginning was held.
 std::optional<LinePiece> LineSplitter::next(std::string_view& bytes, Time now) {
   while (!bytes.empty()) {
     const std::size_t newline = bytes.find('\n');
@@ -35,7 +34,6 @@ std::optional<LinePiece> LineSplitter::whole(std::string_view end_of_line) {
   std::string_view line = end_of_line;
   if (!partial_.empty()) {
     partial_ += end_of_line;
-    // The swap keeps the memory of both strings: no allocation for each line.
     std::swap(piece_, partial_);
     partial_.clear();
     line = piece_;

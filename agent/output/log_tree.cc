@@ -131,8 +131,8 @@ Result<std::string> LogTree::worker_folder(int attempt, int local_rank) const {
 
 Result<FileHandle> LogTree::open(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
-  // O_APPEND: the worker's processes share the file, and each write goes to its end. Without it,
-  // output would overwrite other output if the user or a worker truncates the file.
+  // O_APPEND: somebody may truncate the file of a running job (logrotate's copytruncate). Without
+  // the flag the next write would leave a hole of zero bytes before it.
   constexpr mode_t mode = 0644;
   FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, mode));
   if (file.get() < 0) return failed("open the log file", path, errno);
