@@ -50,7 +50,7 @@ NodeServices::~NodeServices() {
 }
 
 asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler) {
-  // Loopback until face() knows more. kAlone needs no more.
+  // Loopback until face() knows more. kAlone never calls it.
   store_host_ = plan_.local_addr.empty() ? loopback_address().to_string() : plan_.local_addr;
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
@@ -115,8 +115,8 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
   co_return Result<void>();
 }
 
-// The node that has the endpoint's address hosts. If several agents run on that host, the first to
-// bind the port hosts and the others join it.
+// The node that has the endpoint's address hosts, unless the user decided it (is_host). If several
+// agents run on that host, the first to bind the port hosts and the others join it.
 asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler handler) {
   auto address = co_await find_endpoint();
   if (!address) co_return address.error();

@@ -28,8 +28,8 @@ inline constexpr std::size_t kConsoleMostBytes = std::size_t{16} << 20;
 // would block for ever. But a pager that somebody left open must not keep the nodes of the job.
 inline constexpr std::chrono::seconds kFlushLimit{30};
 // At its end the launcher enlarges the user's pipe up to this, because a pipe keeps its content for
-// the reader when we are gone. Every user may have 1 MiB (pipe(7), pipe-max-size). The second half
-// of that is left for the last words.
+// the reader when we are gone. By default every user may have 1 MiB (pipe(7), pipe-max-size). The
+// second half of that is left for the last words.
 inline constexpr std::size_t kFlushPipeBytes = std::size_t{512} << 10;
 inline constexpr std::size_t kLastWordsPipeBytes = std::size_t{1} << 20;
 
@@ -45,7 +45,7 @@ class Console {
   ~Console() = default;
 
   // Queues `text` behind all earlier text. If it would make more than kConsoleMostBytes wait, it is
-  // dropped, and a line says so as soon as there is room.
+  // dropped. A line before the next text that is not dropped says how much is missing.
   void write(std::string text);
   // Text that is written from now on is never dropped for lack of room: the failure report. Call it
   // when no worker writes any more.

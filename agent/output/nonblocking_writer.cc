@@ -59,7 +59,7 @@ NonblockingWriter::NonblockingWriter(asio::io_context& loop, int fd)
   if (way_ == Way::kPlain) return;
   boost::system::error_code refused;
   waiter_.assign(fd_, refused);
-  // epoll refuses files and /dev/null with EPERM (epoll_ctl(2)); writing to them does not wait.
+  // epoll refuses /dev/null with EPERM (epoll_ctl(2)). Writing to it does not wait either.
   if (refused) way_ = Way::kPlain;
 }
 
