@@ -19,6 +19,8 @@ using boost::asio::ip::address_v4;
 using boost::asio::ip::address_v6;
 using boost::asio::ip::udp;
 
+// None for other families: getifaddrs(3) also lists AF_PACKET entries, and its pointer may be null.
+// The copies are needed because a sockaddr must not be read through a pointer to another type.
 std::optional<address> from_sockaddr(const sockaddr* raw) {
   if (raw != nullptr && raw->sa_family == AF_INET) {
     sockaddr_in v4{};
@@ -30,6 +32,7 @@ std::optional<address> from_sockaddr(const sockaddr* raw) {
     std::memcpy(&v6, raw, sizeof(v6));
     address_v6::bytes_type bytes{};
     std::memcpy(bytes.data(), v6.sin6_addr.s6_addr, bytes.size());
+    // The scope belongs to the address: two interfaces may have the same link-local address.
     return address_v6(bytes, v6.sin6_scope_id);
   }
   return std::nullopt;
@@ -51,6 +54,7 @@ std::string interface_with(const address& wanted) {
   return {};
 }
 
+// Also 127.0.0.1 if no interface has either address, for example when getifaddrs(3) failed.
 address loopback_address() {
   const address v4 = address_v4::loopback();
   const address v6 = address_v6::loopback();
@@ -64,25 +68,28 @@ address outside_address() {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     const auto found = from_sockaddr(entry->ifa_addr);
     if (!found || found->is_loopback()) continue;
+    // It is of no use to a peer, who would have to add the name of an interface of its own.
     if (found->is_v6() && found->to_v6().is_link_local()) continue;
     return *found;
   }
   return loopback_address();
 }
 
-// Connecting a datagram socket only picks a route and a source address (udp(7)).
+// connect(2) on a datagram socket sends nothing. It only chooses a route, and with it the local
+// address (udp(7)).
 address address_towards(const address& peer) {
   if (is_local_address(peer) && !peer.is_unspecified()) return peer;
   boost::asio::io_context unused;
   udp::socket socket(unused);
   boost::system::error_code failed;
-  constexpr std::uint16_t kAnyPort = 9;  // discard; nothing is sent
+  constexpr std::uint16_t kAnyPort = 9;  // "discard" (RFC 863); nothing is sent
   socket.connect({peer, kAnyPort}, failed);
   const auto local = failed ? udp::endpoint() : socket.local_endpoint(failed);
   return failed ? loopback_address() : local.address();
 }
 
 std::string host_name() {
+  // One byte more than is asked for: gethostname(2) need not end a name that it cuts off.
   std::string name(HOST_NAME_MAX + 1, '\0');
   if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
   name.resize(name.find('\0'));

@@ -17,8 +17,9 @@ using boost::system::error_code;
 using Addresses = std::vector<address>;
 using Clock = std::chrono::steady_clock;
 
-// One question to the resolver, which may take seconds where a DNS server does not answer. Empty:
-// no address, and `why` says why.
+// Asks the resolver once. An empty answer: it has no address, and `why` says why. If a DNS server
+// is dead, getaddrinfo(3) takes some seconds and nothing can interrupt it. So after `limit` this
+// says that nobody answered, but it returns only when that call does.
 asio::awaitable<Addresses> ask(asio::io_context& loop, const std::string& host,
                                std::chrono::nanoseconds limit, std::string& why) {
   using asio::experimental::awaitable_operators::operator||;
@@ -48,9 +49,12 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
   error_code not_numeric;
   const auto numeric = asio::ip::make_address(host, not_numeric);
   if (!not_numeric) co_return Addresses{numeric};
+  // A job on one node must not fail on a host whose hosts file lacks the name.
   if (host == "localhost") co_return Addresses{loopback_address()};
   const Clock::time_point deadline = Clock::now() + limit;
   asio::steady_timer pause(loop);
+  // Any failure counts as "not known yet": the resolver of a pod that just began may have no server
+  // to ask, and says so with other errors than "host not found".
   for (bool told = false;; told = true) {
     std::string why;
     Addresses found = co_await ask(loop, host, deadline - Clock::now(), why);

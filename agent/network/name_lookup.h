@@ -1,5 +1,6 @@
-// Looks up the name of a host, and waits for it to appear: the name of a pod or of a fresh virtual
-// machine is often unknown in its first seconds. Loop's thread.
+// Looks up the name of a host, and waits until the name is known. The name of a pod or of a new
+// virtual machine is often unknown for some seconds. It does not check whether the host answers.
+// Loop's thread; the resolver itself runs on a thread of Asio's.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
@@ -12,12 +13,13 @@
 
 namespace ddprun::agent {
 
-// A name that is not known is asked for again after this pause.
+// The pause before an unknown name is looked up again.
 inline constexpr std::chrono::milliseconds kLookUpEvery{500};
 
-// The addresses of `host`, at least one, in the resolver's order. A numeric address is its own
-// answer, and `localhost` is this host's loopback: nobody is asked. An unknown name is asked for
-// again until `limit` has passed; one warning names it. Error kNotFound: it stayed unknown.
+// Returns the addresses of `host`, at least one, in the resolver's order. A numeric address is its
+// own answer, and `localhost` is this host's loopback address: no resolver is asked. An unknown
+// name is looked up again until `limit` has passed; one warning names it. A resolver that does not
+// answer can make this last longer. Error kNotFound: the name stayed unknown.
 asio::awaitable<Result<std::vector<asio::ip::address>>> look_up(asio::io_context& loop,
                                                                 std::string host,
                                                                 std::chrono::milliseconds limit);

@@ -18,8 +18,9 @@ using rendezvous::Session;
 
 namespace {
 
-// Where the endpoint's port on this very host is a stranger's, nobody ever answers there as a
-// rendezvous would: the user must hear that first of all.
+// For a node that should have hosted but found the endpoint's port taken. Mostly another agent has
+// it. But if another program has it, nobody ever answers, and a plain "nobody answered" would lead
+// the user to the network. So the error then also says that the port was taken.
 Session::MessageHandler telling_who_has_the_port(Session::MessageHandler handler,
                                                  std::string refusal) {
   return [handler = std::move(handler),
@@ -44,11 +45,12 @@ NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan)
     : loop_(loop), plan_(std::move(plan)), store_(std::make_unique<store::Server>(loop)) {}
 
 NodeServices::~NodeServices() {
-  session_.reset();  // before the host that gave it out
-  demultiplexer_.reset();
+  session_.reset();        // a Session must not outlive the Host that gave it out
+  demultiplexer_.reset();  // its handlers use the service and the store
 }
 
 asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler) {
+  // Loopback until face() knows more. kAlone never calls it.
   store_host_ = plan_.local_addr.empty() ? loopback_address().to_string() : plan_.local_addr;
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
@@ -62,7 +64,8 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
   co_return Result<void>();
 }
 
-// The address of the endpoint as this node sees it; one of its own, where it has one of them.
+// Looks up the endpoint. If one of its addresses is this node's own, returns that one: open_c10d()
+// then knows that this node can host.
 asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   const auto found = co_await look_up(loop_, plan_.host, plan_.join_timeout);
   if (!found) co_return found.error();
@@ -71,26 +74,27 @@ asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   const asio::ip::address address = own == found->end() ? found->front() : *own;
   const bool is_name = address.to_string() != plan_.host && plan_.host != "localhost";
   if (!is_name || !address.is_loopback() || plan_.node_count == 1) co_return address;
-  // Debian's hosts file gives the host's own name 127.0.1.1, where no other host can come in.
+  // Debian's hosts file gives the host's own name 127.0.1.1. Other hosts cannot connect to that.
   own_name_ = true;
   co_return outside_address();
 }
 
-// The endpoint's own address, unless it is not ours to bind (a cluster's virtual address in front
-// of this host) or peers may know this host's name under another one.
+// The endpoint's address, so that we listen no wider than needed. All addresses in two cases: this
+// host does not have that address (a cluster's virtual address in front of it), or peers may know
+// this host's name under another address.
 std::string NodeServices::address_to_bind(const asio::ip::address& endpoint) const {
   return is_local_address(endpoint) && !own_name_ ? endpoint.to_string() : "::";
 }
 
-// Finds out from which of our addresses the others see us.
+// Finds out under which of our addresses the other nodes reach us.
 void NodeServices::face(const asio::ip::address& endpoint) {
   const asio::ip::address ours = address_towards(endpoint);
   if (!ours.is_loopback()) interface_ = interface_with(ours);
   if (plan_.local_addr.empty()) store_host_ = ours.to_string();
 }
 
-// Node rank 0 serves rendezvous and store at MASTER_ADDR:MASTER_PORT, as every script expects of
-// the static backend.
+// Node rank 0 serves the rendezvous and the store at MASTER_ADDR:MASTER_PORT. Scripts for the
+// static backend expect the store there.
 asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler handler) {
   auto address = co_await find_endpoint();
   if (!address) co_return address.error();
@@ -111,6 +115,8 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
   co_return Result<void>();
 }
 
+// The node that has the endpoint's address hosts, unless the user decided it (is_host). If several
+// agents run on that host, the first to bind the port hosts and the others join it.
 asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler handler) {
   auto address = co_await find_endpoint();
   if (!address) co_return address.error();
@@ -126,7 +132,7 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
       open_demultiplexer(std::move(*acceptor), false);
       co_return Result<void>();
     }
-    if (plan_.is_host) co_return acceptor.error();
+    if (plan_.is_host) co_return acceptor.error();  // the user said that this node hosts
     log::info(fmt::format("{}; another agent of this host has it, joining that one",
                           acceptor.error().message()));
     handler = telling_who_has_the_port(std::move(handler), acceptor.error().message());
@@ -141,8 +147,8 @@ void NodeServices::host_here(Session::MessageHandler handler, const std::string&
                                      .max_nodes = plan_.node_count,
                                      .join_timeout = plan_.join_timeout,
                                      .jitter_seed = std::random_device{}()});
-  // All workers of the last round are gone, none of the next has started: the one moment to empty a
-  // store with a fixed port.
+  // Now all workers of the last round are gone and none of the next has started. Only at this
+  // moment a store with a fixed port can be emptied.
   host_->before_publish = [this](const rendezvous::Round&) {
     if (!fixed_store_) return;
     if (demultiplexer_) demultiplexer_->reset();
@@ -177,6 +183,8 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
 Result<StoreAddress> NodeServices::prepare_store() {
   if (fixed_store_) return *fixed_store_;
   if (plan_.kind == RendezvousPlan::Kind::kStatic) return StoreAddress{};  // never rank 0
+  // The port is bound before the join, because the join carries it. It listens already, so a
+  // worker that is faster than serve_store() waits in the kernel's queue and is not refused.
   store_->close();
   store_ = std::make_unique<store::Server>(loop_);
   prepared_.reset();

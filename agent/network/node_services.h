@@ -1,9 +1,11 @@
-// This node's place in the rendezvous, and the store it serves: decides from the plan who hosts,
-// binds the ports, and hands out one Session. Three shapes:
-//   alone    Host in this process; the store on a port of its own, nothing else listens
-//   host     Host, Service and PortDemultiplexer here; other agents come in through the endpoint's port
-//   remote   a gRPC client of the host
-// Shell of the loop's thread; owned by Agent, which it must not outlive.
+// This node's place in the rendezvous, and the store that it may serve. It decides from the plan
+// which node hosts, binds the ports, and opens one Session. It decides nothing about rounds: the
+// Host does. There are three shapes:
+//   alone    the Host is in this process; only the store listens, on a port of its own
+//   host     Host, Service and PortDemultiplexer are in this process; the agents of the other nodes
+//            connect to the endpoint's port
+//   remote   this process is a gRPC client of the host
+// Loop's thread; owned by Agent, which it must not outlive.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -22,9 +24,9 @@
 
 namespace ddprun::agent {
 
-// Where this node would serve the store of the next round.
+// Where this node serves the store of the next round, if it gets node rank 0.
 struct StoreAddress {
-  std::string host;
+  std::string host;  // numeric; with the static backend as the user gave it
   std::uint16_t port = 0;
 };
 
@@ -35,24 +37,26 @@ class NodeServices {
   NodeServices& operator=(const NodeServices&) = delete;
   ~NodeServices();
 
-  // Binds, and connects or hosts. HostMessage may arrive from then on. Errors (a port taken, a name
-  // unknown) name flag and value.
+  // Call once. Looks up the endpoint, then hosts the rendezvous or starts to connect to it. After
+  // that call session().join(); `handler` gets the messages of the host. Errors: kNotFound, the
+  // endpoint's name stayed unknown; otherwise as store::bind_listener(), which name the port.
   asio::awaitable<Result<void>> open(rendezvous::Session::MessageHandler handler);
 
   bool is_open() const { return session_ != nullptr; }
-  // The rendezvous. REQUIRES is_open().
+  // This node's session with the rendezvous. Call only when is_open().
   rendezvous::Session& session() { return *session_; }
 
-  // The network interface that faces the rendezvous; empty where all nodes may be this host.
-  // Workers' own traffic belongs there too: left alone, Gloo takes the address that the host name
-  // resolves to, which on many hosts is loopback.
+  // The network interface that faces the rendezvous. Empty if all nodes may be on this host. The
+  // workers must use it for their own traffic. Otherwise Gloo takes the address that the host's
+  // name resolves to, and on many hosts that is loopback.
   const std::string& interface_towards_peers() const { return interface_; }
 
-  // Ends the store of the last round and binds a port for the next one, so that no key, connection
-  // or late byte of an old attempt can reach a new one. With a fixed port (static) the port stays
-  // and the store is emptied when the round closes.
+  // Closes the store of the last round and binds a port for the next one. So no key, connection or
+  // late byte of an old attempt can reach a new one. Call it before each join(), which needs the
+  // address. With the static backend the port stays; the store is emptied when the round closes.
   Result<StoreAddress> prepare_store();
-  // This node has rank 0: serve the store that was prepared.
+  // Serves the store that was prepared. Call it when this node has node rank 0, before its workers
+  // start.
   void serve_store();
 
  private:
@@ -67,13 +71,15 @@ class NodeServices {
 
   asio::io_context& loop_;
   RendezvousPlan plan_;
-  std::string store_host_;  // numeric; where this node's store listens and is reached
+  std::string store_host_;  // numeric; this node's store listens here, and peers reach it here
   std::string interface_;
-  std::vector<std::string> endpoint_addresses_;  // numeric; the endpoint's name was looked up once
-  // The endpoint is this host's own name, which its hosts file maps to loopback.
+  // Numeric; all addresses of the endpoint. Its name is looked up once only.
+  std::vector<std::string> endpoint_addresses_;
+  // True if the endpoint is this host's own name, and its hosts file maps that name to loopback.
   bool own_name_ = false;
-  std::optional<StoreAddress> fixed_store_;  // static: this node's store has the endpoint's port
-  std::optional<asio::ip::tcp::acceptor> prepared_;
+  // Static, node rank 0 only: the store shares the endpoint's port.
+  std::optional<StoreAddress> fixed_store_;
+  std::optional<asio::ip::tcp::acceptor> prepared_;  // the bound port of the next round's store
   std::unique_ptr<store::Server> store_;
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::Service> service_;

@@ -24,7 +24,7 @@ constexpr char kStoreFirstByte = 0;
 constexpr char kHttp2FirstByte = 'P';
 constexpr char kNothingYet = -1;  // or a byte that nobody of ours begins with
 
-// What the peer said first, unread.
+// The peer's first byte; it stays in the socket for the one who gets the connection.
 char first_byte(tcp::socket& socket) {
   std::array<char, 1> first{};
   const auto peeked =
@@ -38,7 +38,7 @@ char first_byte(tcp::socket& socket) {
 struct PortDemultiplexer::State {
   // Numbered in the order of their coming, so that the first is the oldest.
   using Number = std::uint64_t;
-  // Two owners: the map until it is decided, and its coroutine, which may wait on it still.
+  // Two owners: the map while it is undecided, and its coroutine, which may still wait for it.
   using Connection = std::shared_ptr<tcp::socket>;
 
   State(asio::io_context& its_loop, Handlers its_handlers, DemultiplexerLimits its_limits)
@@ -61,6 +61,8 @@ struct PortDemultiplexer::State {
   Number next_number = 0;
 };
 
+// Adds a connection. The oldest must go if there are too many, or if descriptors run short: those
+// from first_reserved on are for workers, pipes and logs (store/descriptors.h).
 void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::socket socket) {
   auto& undecided = self->undecided;
   const bool full =
@@ -81,11 +83,14 @@ asio::awaitable<void> PortDemultiplexer::State::sort_out(std::shared_ptr<State> 
   self->hand_on(std::move(*connection));
 }
 
+// Gives the connection to whom its first byte names. If there is none (time-out, a stranger), the
+// socket closes with this function's end.
 void PortDemultiplexer::State::hand_on(tcp::socket socket) {
   const char first = first_byte(socket);
   if (first == kStoreFirstByte) {
     handlers.store(std::move(socket));
   } else if (first == kHttp2FirstByte && handlers.rendezvous) {
+    // gRPC cannot use an Asio socket, only its descriptor.
     boost::system::error_code failed;
     const int fd = socket.release(failed);
     if (!failed) handlers.rendezvous(fd);
@@ -96,7 +101,7 @@ void PortDemultiplexer::State::close(std::map<Number, Connection>::iterator one)
   boost::system::error_code ignored;
   one->second->close(ignored);
   undecided.erase(one);
-  listener->resume();
+  listener->resume();  // a descriptor came free
 }
 
 void PortDemultiplexer::State::close_all() {
@@ -109,6 +114,7 @@ PortDemultiplexer::PortDemultiplexer(asio::io_context& loop, tcp::acceptor accep
   state_->listener = std::make_shared<store::Listener>(std::move(acceptor));
   if (const auto listening = state_->listener->listen(); listening.has_error())
     log::error(fmt::format("rendezvous: {}", listening.error().message()));
+  // The coroutine holds the state weakly, or each of the two would keep the other alive.
   spawn(loop, "port demultiplexer",
         store::Listener::run(state_->listener, [state = std::weak_ptr(state_)](tcp::socket socket) {
           if (const auto alive = state.lock()) State::take(alive, std::move(socket));
@@ -120,12 +126,14 @@ PortDemultiplexer::~PortDemultiplexer() {
   state_->close_all();
 }
 
+// A byte 'P' can only be a node's: it survives. Everything else may be a worker's of the old
+// attempt, also what has sent nothing yet.
 void PortDemultiplexer::reset() {
   state_->listener->take_queue([this](tcp::socket socket) {
     if (first_byte(socket) == kHttp2FirstByte) state_->hand_on(std::move(socket));
   });
   for (auto next = state_->undecided.begin(); next != state_->undecided.end();) {
-    const auto one = next++;
+    const auto one = next++;  // close() erases `one`
     if (first_byte(*one->second) != kHttp2FirstByte) state_->close(one);
   }
 }

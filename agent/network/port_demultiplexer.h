@@ -1,8 +1,9 @@
-// One listening port for two protocols. A static rendezvous has one address,
-// MASTER_ADDR:MASTER_PORT, where workers expect the store and nodes the rendezvous. The first byte
-// tells them apart: TCPStore clients open with 0x00 (VALIDATE, store/wire.h), gRPC with the 'P' of
-// HTTP/2's "PRI * HTTP/2.0" (RFC 9113 section 3.4). It is peeked, not consumed, and the connection
-// handed on. Loop's thread; owned by NodeServices.
+// One listening port for two protocols. A static rendezvous has only one address,
+// MASTER_ADDR:MASTER_PORT: workers expect the store there, and nodes the rendezvous. The first byte
+// of a connection tells which it is. A TCPStore client begins with 0x00 (VALIDATE, store/wire.h).
+// gRPC begins with the 'P' of HTTP/2's "PRI * HTTP/2.0" (RFC 9113, section 3.4). This class looks
+// at the byte without consuming it, and hands the connection on. It speaks neither protocol. Loop's
+// thread; owned by NodeServices.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -15,10 +16,11 @@
 
 namespace ddprun::agent {
 
-// A connection that has not said a byte after this long is closed.
+// A connection that has sent no byte for this long is closed.
 inline constexpr std::chrono::milliseconds kFirstByteLimit{10'000};
-// Connections that have not said their first byte yet; for one more the oldest is closed. A job's
-// nodes and workers speak first and at once, so only strangers grow old here.
+// The most connections that may be undecided: those that have sent no byte yet. If one more comes,
+// the oldest is closed. A job's nodes and workers send their first byte at once, so the oldest are
+// strangers' (a port scanner, a health check).
 inline constexpr std::size_t kUndecidedLimit = 1024;
 
 struct DemultiplexerLimits {
@@ -28,29 +30,32 @@ struct DemultiplexerLimits {
 
 class PortDemultiplexer {
  public:
+  // They get connections of which no byte has been read.
   struct Handlers {
     std::function<void(asio::ip::tcp::socket)> store;
-    std::function<void(int fd)> rendezvous;  // `fd` is the receiver's to close
+    std::function<void(int fd)> rendezvous;  // owns `fd` from then on; null: such a peer is refused
   };
 
-  // Starts to listen and accept on `acceptor`, which is bound. Failure to listen is logged.
+  // Listens and accepts on `acceptor`, which must be bound, until its own end. If listening fails,
+  // an error is logged. `loop` must outlive this.
   PortDemultiplexer(asio::io_context& loop, asio::ip::tcp::acceptor acceptor, Handlers handlers,
                     DemultiplexerLimits limits = {});
   PortDemultiplexer(const PortDemultiplexer&) = delete;
   PortDemultiplexer& operator=(const PortDemultiplexer&) = delete;
   ~PortDemultiplexer();
 
-  // Closes every connection that may be an old worker's: those that wait in the kernel and those
-  // that were not handed on yet. A node's, which has said its first byte, stays. Call it when the
-  // old workers are gone and before new ones start, together with the store's reset(). A handler
-  // may be called from inside.
+  // Closes every connection that may be an old worker's: those that wait in the kernel's queue, and
+  // those that are undecided. A connection stays if its first byte says that it is a node's. A node
+  // that has sent no byte yet is closed too; its client tries again. Call it when the old workers
+  // are gone and before new ones start, together with the store's reset(). It may call the
+  // rendezvous handler.
   void reset();
 
-  // Connections that have not said their first byte yet.
+  // The number of connections that were not handed on or closed yet.
   std::size_t undecided() const;
 
  private:
-  struct State;  // outlives the PortDemultiplexer while its coroutines unwind
+  struct State;  // lives until the last coroutine has ended, maybe longer than PortDemultiplexer
 
   std::shared_ptr<State> state_;
 };

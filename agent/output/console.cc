@@ -15,11 +15,13 @@
 namespace ddprun::agent {
 namespace {
 
+// A terminal or /dev/null.
 bool is_character_device(int fd) {
   struct stat facts {};
   return ::fstat(fd, &facts) == 0 && S_ISCHR(facts.st_mode);
 }
 
+// True if both are one terminal, pipe or file, also when it was opened twice.
 bool is_same(int one, int other) {
   struct stat a {};
   struct stat b {};
@@ -37,7 +39,8 @@ Console::Console(asio::io_context& loop, int fd, std::string called)
 
 void Console::write(std::string text) {
   if (text.empty()) return;
-  // Once something was dropped, all is until there is plenty of room: one gap, not many.
+  // After a first drop everything is dropped until less than kConsoleBacklogBytes wait. Otherwise
+  // each text that just fits would stand alone between two gaps, each gap with a line about it.
   const bool has_room =
       dropped_bytes_ > 0 ? !full() : queued_bytes_ + text.size() <= kConsoleMostBytes;
   if (!has_room && !last_words_bytes_) {
@@ -57,6 +60,7 @@ void Console::push(std::string text) {
 }
 
 void Console::begin_last_words() {
+  // First, so that this line counts as output and not as last words.
   tell_dropped();
   if (!last_words_bytes_) last_words_bytes_ = 0;
 }
@@ -65,6 +69,8 @@ std::string Console::dropped_line(std::size_t bytes) const {
   return fmt::format("{}: {} bytes of output are dropped here: nobody read them\n", called_, bytes);
 }
 
+// Says in one line how much was dropped at this place of the output. Uses push(), since write()
+// could drop the line again.
 void Console::tell_dropped() {
   if (dropped_bytes_ == 0) return;
   if (!at_line_start_) push("\n");
@@ -75,6 +81,8 @@ void Console::begin_line() {
   if (!at_line_start_) write("\n");
 }
 
+// Writes until the queue is empty or the reader has no room. Then the loop calls it again, when
+// there is room.
 void Console::write_some() {
   const std::size_t before = queued_bytes_;
   while (!queue_.empty()) {
@@ -86,8 +94,10 @@ void Console::write_some() {
     });
     break;
   }
+  // Something was taken: flush() wakes up and starts its limit anew.
   if (queued_bytes_ != before) patience_.cancel();
   if (full()) return;
+  // The list is taken out first, because a callback may call when_ready() again.
   for (const auto& callback : std::exchange(when_drained_, {})) callback();
 }
 
@@ -106,7 +116,9 @@ Console::Progress Console::write_chunk() {
   switch (written.outcome) {
     case NonblockingWriter::Outcome::kWouldBlock:
       return Progress::kWouldBlock;
-    case NonblockingWriter::Outcome::kNobodyReads:  // drop: the files have it all
+    // Mostly the reader is gone. The queue is dropped, or it would stay full and the workers would
+    // wait for ever. The bytes are not counted: nobody could read the line about them.
+    case NonblockingWriter::Outcome::kNobodyReads:
       queue_.clear();
       queued_bytes_ = written_of_front_ = 0;
       return Progress::kWritten;
@@ -130,17 +142,21 @@ bool Console::write_all_now() {
   return true;
 }
 
-// What a pipe holds its reader gets also when we are gone.
+// Makes a pipe large enough for the queue, up to `most_bytes`: its reader gets what it holds even
+// when we are gone. Does nothing if the console is no pipe.
 void Console::grow_pipe(std::size_t most_bytes) const {
   const int fd = writer_.descriptor();
   const int bytes = ::fcntl(fd, F_GETPIPE_SZ);
   if (bytes < 0 || static_cast<std::size_t>(bytes) >= most_bytes) return;
   const std::size_t wanted = std::min(static_cast<std::size_t>(bytes) + queued_bytes_, most_bytes);
-  ::fcntl(fd, F_SETPIPE_SZ, static_cast<int>(wanted));  // refused: the reader has to make room
+  // The kernel may refuse (pipe(7), pipe-user-pages-soft). Then the reader has to make room.
+  ::fcntl(fd, F_SETPIPE_SZ, static_cast<int>(wanted));
 }
 
 asio::awaitable<void> Console::flush(std::chrono::milliseconds limit) {
   tell_dropped();
+  // Often a larger pipe takes all that is left. Then we end at once, and a slow reader does not
+  // delay the end of the job.
   if (!write_all_now()) {
     grow_pipe(kFlushPipeBytes);
     if (!write_all_now() && !waiting_) write_some();
@@ -149,7 +165,8 @@ asio::awaitable<void> Console::flush(std::chrono::milliseconds limit) {
     const std::size_t before = queued_bytes_;
     patience_.expires_after(limit);
     co_await patience_.async_wait(kAsTuple);
-    if (queued_bytes_ >= before) break;  // also where more was queued and nothing taken
+    // Not `==`: the log may have queued more while the reader took nothing.
+    if (queued_bytes_ >= before) break;
   }
   give_up();
 }
@@ -159,9 +176,11 @@ void Console::stop_waiting() {
   patience_.cancel();
 }
 
-// Nobody reads: the last words only, should the reader ever go on. A pipe grows to hold them.
+// The reader takes nothing. Only the last words are kept, in case it goes on after our end. They go
+// into the pipe, which is enlarged for them.
 void Console::give_up() {
   if (queue_.empty()) return;
+  // The last words are the end of the queue. Some of them may have been written already.
   const std::size_t kept = std::min(last_words_bytes_.value_or(0), queued_bytes_);
   const std::size_t unshown = queued_bytes_ - kept;
   while (queued_bytes_ > kept) {
@@ -169,6 +188,7 @@ void Console::give_up() {
     queue_.pop_front();
   }
   if (unshown > 0) {
+    // Begins with a newline: the text written last may have ended within a line.
     queue_.push_front(fmt::format("\n{}", dropped_line(unshown)));
     queued_bytes_ += queue_.front().size();
   }
@@ -183,6 +203,7 @@ Consoles::Consoles(asio::io_context& loop, int out_fd, int err_fd, const std::st
       err_(is_same(out_fd, err_fd) ? nullptr : std::make_unique<Console>(loop, err_fd, called)) {}
 
 Consoles::~Consoles() {
+  // The writer uses this object.
   if (has_log_) log::set_writer(nullptr);
 }
 
@@ -193,10 +214,12 @@ void Consoles::take_log() {
       err().begin_line();
       err().write(text);
     };
+    // gRPC's threads log too, but a Console belongs to the loop's thread. On that thread the line
+    // is not posted: it would come after output that is written later.
     if (std::this_thread::get_id() == own_thread) {
       show();
     } else {
-      asio::post(loop_, show);  // gRPC's threads
+      asio::post(loop_, show);
     }
   });
 }

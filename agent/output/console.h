@@ -1,6 +1,7 @@
-// Writes to the launcher's own stdout or stderr without ever blocking the loop: a stuck terminal or
-// a full pipe must not keep the agent from reaping and signalling. Whole chunks in order; the
-// reader's slowness is passed on by takes(). Loop's thread.
+// Writes to the launcher's own stdout or stderr and never blocks the loop. A stuck terminal or a
+// full pipe must not keep the agent from reaping and signalling. Text is written in the order of
+// the calls. It does not read the workers' pipes: LogPipes does, and asks takes() before each read.
+// So a slow reader slows the workers down. Loop's thread; Agent owns both consoles.
 #pragma once
 
 #include <chrono>
@@ -17,24 +18,25 @@
 
 namespace ddprun::agent {
 
-// Bytes waiting for a slow console before the workers' pipes are no longer read.
+// If more bytes than this wait for a slow console, the workers' pipes are no longer read.
 inline constexpr std::size_t kConsoleBacklogBytes = std::size_t{1} << 20;
-// Beyond this text is dropped and counted, the launcher's last words excepted: with each restart
-// the pipes of an attempt are emptied (LogPipes::drain) whether anybody reads or not. A pipe's
-// whole content (kPipeBytes) of 64 streams.
+// Text that would wait beyond this is dropped and counted; last words never are. The limit is
+// needed because LogPipes::drain() empties the pipes at each restart, whether anybody reads or not.
+// It holds the full pipes (kPipeBytes) of 64 streams.
 inline constexpr std::size_t kConsoleMostBytes = std::size_t{16} << 20;
-// How long the launcher's end waits for a reader that takes nothing at all. torchrun's workers
-// would block for ever; a pager that is looked at must not keep a job's allocation.
+// At its end the launcher waits this long for a reader that takes nothing. The workers of torchrun
+// would block for ever. But a pager that somebody left open must not keep the nodes of the job.
 inline constexpr std::chrono::seconds kFlushLimit{30};
-// A pipe of the user's is made so large at the end, to keep what waits for its reader: never beyond
-// what every user may have (pipe(7), pipe-max-size). The second is for last words only.
+// At its end the launcher enlarges the user's pipe up to this, because a pipe keeps its content for
+// the reader when we are gone. By default every user may have 1 MiB (pipe(7), pipe-max-size). The
+// second half of that is left for the last words.
 inline constexpr std::size_t kFlushPipeBytes = std::size_t{512} << 10;
 inline constexpr std::size_t kLastWordsPipeBytes = std::size_t{1} << 20;
 
 class Console {
  public:
-  // Writes to what `fd` is open on; `fd` is not owned. `called`: the name that a line of its own
-  // begins with.
+  // `fd` stays the caller's and must stay open as long as this lives. `called` is the program's
+  // name: the lines about dropped text begin with it.
   Console(asio::io_context& loop, int fd, std::string called = "ddprun");
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -42,31 +44,34 @@ class Console {
   Console& operator=(Console&&) = delete;
   ~Console() = default;
 
-  // Queues `text`; written in order. Drops it where kConsoleMostBytes wait; a line says so later.
+  // Queues `text` behind all earlier text. If it would make more than kConsoleMostBytes wait, it is
+  // dropped. A line before the next text that is not dropped says how much is missing.
   void write(std::string text);
-  // What is written from now on is never dropped for want of room, and comes last: the report.
+  // Text that is written from now on is never dropped for lack of room: the failure report. Call it
+  // when no worker writes any more.
   void begin_last_words();
-  // Ends the line that a worker's prompt or progress bar left open, for words of our own.
+  // Call before a line of our own: it ends the line that a prompt or a progress bar left open.
   void begin_line();
 
   // True while more than kConsoleBacklogBytes wait.
   bool full() const { return queued_bytes_ > kConsoleBacklogBytes; }
   bool is_terminal() const { return is_terminal_; }
 
-  // Whether `stream` may write now: there is room, and no other stream has the turn.
+  // True if `stream` may write now: there is room, and no other stream has the turn.
   bool takes(const void* stream) const { return !full() && turn_.is_free_for(stream); }
-  // Calls back once when the reason for takes() being false is gone; ask takes() again.
+  // Call only when takes() is false. Calls back once, when there is room again or when the turn is
+  // free. Then ask takes() again: another stream may have been faster.
   void when_ready(std::function<void()> callback);
 
   const ConsoleTurn& turn() const { return turn_; }
-  // Keeps the others away until release_turn(): `stream` is in the middle of a line.
+  // `stream` is in the middle of a line: no other may write until release_turn().
   void hold_turn(const void* stream, Time now) { turn_.hold(stream, now); }
-  // No-op for a stream that does not have the turn.
+  // Does nothing if `stream` does not have the turn.
   void release_turn(const void* stream);
 
-  // For the end of the launcher: waits until all that is queued is written, as long as the reader
-  // takes some of it within `limit`. Then, or after stop_waiting(), drops all but the last words
-  // and says how much.
+  // For the end of the launcher. Waits until all that is queued is written. If the reader takes
+  // nothing for `limit`, or after stop_waiting(), it gives up: it drops all but the last words,
+  // adds a line that says how much, and writes what still fits without waiting.
   asio::awaitable<void> flush(std::chrono::milliseconds limit = kFlushLimit);
   void stop_waiting();
 
@@ -86,21 +91,22 @@ class Console {
   NonblockingWriter writer_;
   bool is_terminal_;
   bool waiting_ = false;
-  asio::steady_timer patience_;  // of flush(); cancelled when the reader took something
+  asio::steady_timer patience_;  // of flush(); cancelled when the reader takes something
   bool is_patient_ = true;
   bool at_line_start_ = true;
   std::deque<std::string> queue_;
   std::size_t written_of_front_ = 0;
   std::size_t queued_bytes_ = 0;
-  std::size_t dropped_bytes_ = 0;                // since the last word on it
-  std::optional<std::size_t> last_words_bytes_;  // of those queued; none: not begun
+  std::size_t dropped_bytes_ = 0;  // not yet told to the reader
+  // Bytes queued since begin_last_words(), also those written since. None: it was not called.
+  std::optional<std::size_t> last_words_bytes_;
   ConsoleTurn turn_;
   std::vector<std::function<void()>> when_drained_;
   std::vector<std::function<void()>> when_free_;
 };
 
-// The launcher's stdout and stderr: one console where both are the same terminal, pipe or file
-// (2>&1), so that neither cuts into a line of the other.
+// The launcher's stdout and stderr. If both are the same terminal, pipe or file (2>&1), there is
+// only one console. With two, one could write in the middle of a line of the other.
 class Consoles {
  public:
   Consoles(asio::io_context& loop, int out_fd, int err_fd, const std::string& called = "ddprun");
@@ -111,13 +117,13 @@ class Consoles {
   Console& out() { return out_; }
   Console& err() { return err_ ? *err_ : out_; }
   const Console& err() const { return err_ ? *err_ : out_; }
-  // True where both are one file or pipe (2>&1): what goes to one of them and what goes to the
-  // other is read in the order in which it was written. Not of a terminal, nor of /dev/null.
+  // True if both are one file or pipe (2>&1). Its reader gets the bytes of both in the order in
+  // which they were written. False for a terminal and for /dev/null.
   bool share_an_order() const { return share_an_order_; }
-  // Shows the log's lines on err() from now on: there they wait for a slow reader without us. On
-  // the loop's thread.
+  // Shows the lines of proto/log.h on err() from now on, so that a slow reader of the log cannot
+  // block a thread of ours. Call it on the loop's thread. This object's end undoes it.
   void take_log();
-  // As Console::flush() and stop_waiting(), both at once.
+  // As Console::flush() and Console::stop_waiting(), for both consoles at the same time.
   asio::awaitable<void> flush();
   void stop_waiting();
 
@@ -126,7 +132,7 @@ class Consoles {
   bool has_log_ = false;
   bool share_an_order_;
   Console out_;
-  std::unique_ptr<Console> err_;  // none: out_ is both
+  std::unique_ptr<Console> err_;  // null: out_ is both
 };
 
 }  // namespace ddprun::agent

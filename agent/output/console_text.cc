@@ -9,15 +9,18 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
+// As a number from 0 to 255: `char` is signed on x86, and bytes from 0x80 on would be negative.
 unsigned byte_at(std::string_view text, std::size_t index) {
   return static_cast<unsigned char>(text[index]);
 }
 
-// Length of the ASCII at the beginning; eight bytes a step, since nearly all output is ASCII.
+// How many bytes at the beginning are ASCII. It takes eight bytes a step, because nearly all output
+// is ASCII and all of it passes here.
 std::size_t ascii_length(std::string_view text) {
   std::size_t at = 0;
   while (text.size() - at >= sizeof(std::uint64_t)) {
     std::uint64_t eight = 0;
+    // A copy, because the text may begin at any address and a uint64_t may not.
     std::memcpy(&eight, text.data() + at, sizeof(eight));
     if ((eight & 0x8080808080808080U) != 0) break;
     at += sizeof(eight);
@@ -26,11 +29,11 @@ std::size_t ascii_length(std::string_view text) {
   return at;
 }
 
-// Which second bytes may follow a first one (Unicode 15, table 3-7): overlong forms, surrogates and
-// what is above U+10FFFF are told from the second byte.
+// What the first byte of a character says about it (Unicode 15, table 3-7). The bounds of the
+// second byte exclude overlong forms, surrogates and what is above U+10FFFF.
 struct Lead {
-  std::size_t length;  // of the character; 0: cannot begin one
-  unsigned low;        // bounds of its second byte
+  std::size_t length;  // bytes of the character; 0: no character begins so
+  unsigned low;        // bounds of the second byte
   unsigned high;
 };
 
@@ -48,10 +51,10 @@ Lead lead(unsigned byte) {
 enum class Form { kWhole, kCutOff, kBroken };
 struct Character {
   Form form;
-  std::size_t bytes;  // that belong together
+  std::size_t bytes;  // that belong together; if broken, one U+FFFD stands for all of them
 };
 
-// `text` is not empty and does not begin with ASCII.
+// Looks at the first character of `text`, which must not be empty and must not begin with ASCII.
 Character first_character(std::string_view text) {
   const Lead begin = lead(byte_at(text, 0));
   if (begin.length == 0) return {Form::kBroken, 1};
@@ -85,6 +88,7 @@ void append_whole_utf8(std::string& out, std::string_view text) {
 }
 
 std::string_view last_update(std::string_view line) {
+  // A bar often ends with '\r', and "\r\n" does too: nothing has overwritten the line yet.
   const std::size_t end = line.find_last_not_of('\r');
   if (end == std::string_view::npos) return {};
   line = line.substr(0, end + 1);
@@ -94,6 +98,7 @@ std::string_view last_update(std::string_view line) {
 
 std::vector<std::string> last_lines(std::string_view text, std::size_t count) {
   std::vector<std::string> lines;
+  // The newline at the end ends the last line. It does not begin another, empty one.
   if (text.ends_with('\n')) text.remove_suffix(1);
   while (lines.size() < count && !text.empty()) {
     const std::size_t newline = text.rfind('\n');

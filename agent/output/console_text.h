@@ -1,5 +1,5 @@
-// What of a worker's bytes a person gets to see, on the console and in the failure report. Files
-// keep the bytes as they are. Pure.
+// Turns a worker's bytes into text for people: for the console and for the failure report. Files do
+// not come through here; they keep the bytes as they are. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,22 @@
 
 namespace ddprun::agent {
 
-// Appends `text` to `out`; each byte sequence that is no UTF-8 becomes one U+FFFD, as Python's
-// errors="replace" counts them (Unicode 15, section 3.9, "maximal subpart"). Returns the bytes of a
-// character that is cut off at the end (0 to 3): they are not appended, the caller has the rest.
+// Appends `text` to `out`. Each byte sequence that is not UTF-8 becomes one U+FFFD, cut as Python's
+// errors="replace" does it (Unicode 15, section 3.9, "maximal subpart"). If `text` ends within a
+// character, the bytes of that character are not appended. Returns how many they are (0 to 3): put
+// them in front of the next text.
 std::size_t append_utf8(std::string& out, std::string_view text);
 
-// As append_utf8() for a text that is complete: a character cut off at its end is broken as well.
+// As append_utf8(), for a text that is complete: a character that is cut off at the end becomes
+// U+FFFD too.
 void append_whole_utf8(std::string& out, std::string_view text);
 
-// What a terminal leaves of a line whose parts are overwritten by carriage returns (a progress bar,
-// a line end of two bytes): the last part that is not empty.
+// What a terminal shows of a line in which carriage returns overwrite the earlier parts: the last
+// part that is not empty. Progress bars are such lines, and lines that end in "\r\n".
 std::string_view last_update(std::string_view line);
 
-// The last `count` lines of `text` as append_whole_utf8() and last_update() show them, without
-// their newlines; the oldest first.
+// The last `count` lines of `text`, the oldest first, without newlines. Each is shown as
+// last_update() and append_whole_utf8() show it.
 std::vector<std::string> last_lines(std::string_view text, std::size_t count);
 
 }  // namespace ddprun::agent

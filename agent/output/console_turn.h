@@ -1,6 +1,7 @@
-// Whose turn it is to write to a console. It is free but for a line too long to be written in one
-// piece: its stream then has the turn until the line ends, or until it stalls. Pure; one per
-// console.
+// Says which stream may write to a console. Mostly the turn is free: all streams may. If a line is
+// too long to be written in one piece, its stream holds the turn until the line ends or the stream
+// stalls. Otherwise other streams would write in the middle of the line. It has no timer: LogPipes
+// looks at stalled_at(). Pure; loop's thread; each Console owns one.
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,7 @@
 
 namespace ddprun::agent {
 
-// A stream that writes nothing for so long in the middle of a line lets the others go on.
+// A stream that writes nothing for this long in the middle of a line loses the turn.
 inline constexpr std::chrono::seconds kTurnStall{1};
 
 class ConsoleTurn {
@@ -17,23 +18,24 @@ class ConsoleTurn {
   bool is_free_for(const void* stream) const { return holder_ == nullptr || holder_ == stream; }
   bool is_held_by(const void* stream) const { return stream != nullptr && holder_ == stream; }
 
-  // Takes the turn, or keeps it. It must be free for `stream`.
+  // Takes the turn, or keeps it and starts the time of kTurnStall anew. Call only when
+  // is_free_for(`stream`): it does not check, and would take the turn away from another stream.
   void hold(const void* stream, Time now) {
     holder_ = stream;
     stalled_at_ = now + kTurnStall;
   }
-  // True if `stream` had the turn: others may be waiting.
+  // Frees the turn. Returns true if `stream` had it: then tell the streams that wait for it.
   bool release(const void* stream) {
     if (!is_held_by(stream)) return false;
     holder_ = nullptr;
     stalled_at_ = Time::max();
     return true;
   }
-  // When its holder counts as stalled; Time::max() while the turn is free.
+  // From this moment on the holder counts as stalled. Time::max() while the turn is free.
   Time stalled_at() const { return stalled_at_; }
 
  private:
-  const void* holder_ = nullptr;
+  const void* holder_ = nullptr;  // only compared, never used as a pointer
   Time stalled_at_ = Time::max();
 };
 

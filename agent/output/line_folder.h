@@ -1,5 +1,7 @@
-// --fold: what several ranks say alike within a short while is shown once, "[ranks 1-7] text". Each
-// rank's own lines stay in order; a line of one rank alone looks as without folding. Pure.
+// --fold: if several ranks write the same line within a short time, it is shown once, as
+// "[ranks 1-7] text". The lines of one rank stay in their order. A line that only one rank writes
+// looks as it does without folding. It has no timer: the caller asks look_again_at(). Pure; loop's
+// thread; owned by LineFormatter.
 #pragma once
 
 #include <chrono>
@@ -17,16 +19,17 @@
 
 namespace ddprun::agent {
 
-// How long a line waits for its like: ranks that do the same are some milliseconds apart, and a
-// person does not notice the delay.
+// How long a line waits for equal lines of other ranks. Ranks that do the same work are some
+// milliseconds apart, and a person does not notice this delay.
 inline constexpr std::chrono::milliseconds kFoldWindow{100};
-// Memory of what is held back; beyond it the oldest lines are shown as they are.
+// Memory for the lines that wait. If they need more, the oldest are shown before their time, with
+// the ranks that have written them so far.
 inline constexpr std::size_t kFoldBytes = std::size_t{1} << 20;
-// What a line costs beside its text: its entry with prefix and ranks, and its place among the ids.
-// Without it empty lines would be held back without bound.
+// What a line costs besides its text: its entry with prefix and ranks, and its place among the ids.
+// If this were not counted, empty lines would cost nothing and wait without limit.
 inline constexpr std::size_t kFoldLineBytes = 256;
 
-// A stream of a worker as the console shows it.
+// Whose line it is, and what stands before it on the console.
 struct LineSource {
   int rank = 0;  // global
   std::string prefix;
@@ -34,13 +37,16 @@ struct LineSource {
 
 class LineFolder {
  public:
-  // `ranks`: of this node; a line that all of them have said waits no longer.
+  // `ranks` is the number of ranks whose lines come here. A line that all of them have written need
+  // not wait any longer.
   explicit LineFolder(std::size_t ranks) : ranks_(ranks) {}
 
+  // Takes one line, without its newline. Call append_due() afterwards.
   void take(const LineSource& source, std::string_view line, Time now);
-  // Appends what need not wait any longer to `out`, each line with its prefix and newline.
+  // Appends to `out` the lines that need not wait any longer, each with its prefix and newline.
+  // With Time::max() it appends all.
   void append_due(std::string& out, Time now);
-  // Time::max(): nothing waits.
+  // When to call append_due() next. Time::max(): nothing waits.
   Time look_again_at() const;
 
  private:
@@ -55,11 +61,13 @@ class LineFolder {
   void append_oldest(std::string& out);
 
   std::size_t ranks_;
-  std::deque<Entry> waiting_;   // in order of their first appearance
+  std::deque<Entry> waiting_;   // in the order in which the first rank wrote them
   std::uint64_t first_id_ = 0;  // of waiting_.front(); ids count all entries ever made
   std::size_t waiting_bytes_ = 0;
-  std::set<std::pair<std::size_t, std::uint64_t>> ids_;  // of each hash, in order
-  std::unordered_map<int, std::uint64_t> next_id_of_;  // one more than the id of a rank's last line
+  // (hash, id) of each waiting entry. So the entries of one hash stand together, the oldest first.
+  std::set<std::pair<std::size_t, std::uint64_t>> ids_;
+  // By rank: one more than the id of the rank's last line.
+  std::unordered_map<int, std::uint64_t> next_id_of_;
 };
 
 }  // namespace ddprun::agent

@@ -19,6 +19,7 @@ void LineFormatter::show(const LineSource& source, const LinePiece& piece, Time 
   }
 }
 
+// The filtered file gets the line at once and never folded: it must have the lines of every rank.
 void LineFormatter::show_whole(const LineSource& source, std::string_view line, Time now) {
   if (matches(line)) (((filtered_ += source.prefix) += line) += '\n');
   if (folder_) {
@@ -31,14 +32,20 @@ void LineFormatter::show_whole(const LineSource& source, std::string_view line, 
   text_ += '\n';
 }
 
+// Parts of a long line are never folded, since the folder needs whole lines.
 void LineFormatter::show_part(const LineSource& source, const LinePiece& piece) {
   if (piece.begins) {
-    if (folder_) folder_->append_due(text_, Time::max());  // the source's lines before this one
+    // Earlier lines of the same source may still wait in the folder. They must be shown first.
+    if (folder_) folder_->append_due(text_, Time::max());
     text_ += source.prefix;
+    // Later parts are not searched: the text of a filter may stand in any of them, but the file
+    // must get the line from its beginning on.
     long_is_filtered_ = matches(piece.text);
     if (long_is_filtered_) filtered_ += source.prefix;
   }
   if (long_is_filtered_) filtered_ += piece.text;
+  // A part may end within a character of several bytes. Its first bytes wait for the next part;
+  // otherwise both halves would be shown as U+FFFD.
   std::string joined;
   std::string_view text = piece.text;
   if (!cut_off_.empty()) text = joined = std::exchange(cut_off_, {}).append(piece.text);

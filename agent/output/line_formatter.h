@@ -1,5 +1,7 @@
-// How the tee'd streams of one kind (stdout or stderr) look on the console and in the node's
-// filtered file: prefixes, valid UTF-8, folding, filters. Pure: text in, text out.
+// Makes the text that the tee'd streams of one kind (stdout or stderr) show on the console and put
+// into the node's filtered file. It adds prefixes, makes the text valid UTF-8, folds and filters.
+// It writes nothing itself: TeeConsole takes the text and writes it. Pure; loop's thread; owned by
+// TeeConsole.
 #pragma once
 
 #include <optional>
@@ -14,27 +16,31 @@
 namespace ddprun::agent {
 
 struct LineFormat {
-  // Unset: nothing is filtered. A line with one of the texts in it is duplicated; the empty text is
-  // in every line.
+  // Unset: there is no filtered file. Else a line that contains one of the texts goes there too;
+  // every line contains the empty text.
   std::optional<std::vector<std::string>> filters{};
   bool fold = false;
-  std::size_t streams = 1;  // that are shown at once; folding waits for no more than that
+  // How many workers' streams come here. A line that so many ranks wrote need not wait in folding.
+  std::size_t streams = 1;
 };
 
 class LineFormatter {
  public:
   explicit LineFormatter(LineFormat plan);
 
-  // Between the first and the last part of a long line all pieces must be of its source.
+  // Adds a line or a part of one. After the first part of a long line, only pieces of the same
+  // source may follow until its last part or interrupt(). Else two lines would be mixed.
   void show(const LineSource& source, const LinePiece& piece, Time now);
-  // Ends the console line of a long line that goes on later.
+  // Ends the console line in the middle of a long line, because other streams want to write. The
+  // next piece of the long line must say that it begins a line (LineSplitter::interrupt()).
   void interrupt();
+  // Adds the lines that have waited long enough in folding.
   void time_passed(Time now);
-  // Time::max(): nothing is held back.
+  // When to call time_passed() next. Time::max(): nothing is held back.
   Time look_again_at() const { return folder_ ? folder_->look_again_at() : Time::max(); }
 
-  // What came of it since the last call: for the console, and for the filtered file (as it came,
-  // behind its prefix).
+  // Each takes what was added since its last call: the text for the console, and the text for the
+  // filtered file. In the latter the bytes after the prefix are those of the worker, unchanged.
   std::string take_text();
   std::string take_filtered();
 
@@ -47,9 +53,9 @@ class LineFormatter {
   std::optional<LineFolder> folder_;
   std::string text_;
   std::string filtered_;
-  // Of a long line:
-  std::string cut_off_;            // the character that its last part ended within
-  bool long_is_filtered_ = false;  // decided by its first part
+  // The state of a long line:
+  std::string cut_off_;            // the first bytes of a character that its last part cut in two
+  bool long_is_filtered_ = false;  // goes to the filtered file; its first part decides
 };
 
 }  // namespace ddprun::agent

@@ -5,6 +5,7 @@
 namespace ddprun::agent {
 namespace {
 
+// ASCII only, as string.Template's `idpattern`; isalpha(3) would depend on the locale.
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool continues_name(char c) { return begins_name(c) || (c >= '0' && c <= '9'); }
 
@@ -16,6 +17,7 @@ std::string_view name_at(std::string_view text) {
   return text.substr(0, length);
 }
 
+// None: there is no macro of this name.
 std::optional<std::string> value_of(std::string_view name, const PrefixValues& values) {
   if (name == "role_name") return values.role_name;
   if (name == "local_rank") return std::to_string(values.local_rank);
@@ -26,11 +28,12 @@ std::optional<std::string> value_of(std::string_view name, const PrefixValues& v
 }
 
 struct Macro {
-  std::size_t length;  // of what it stands for in the template, the dollar sign included
-  std::string value;
+  std::size_t length;  // of the macro in the template, with its dollar sign
+  std::string value;   // what the prefix gets instead
 };
 
-// `text` begins with a dollar sign.
+// The macro at the beginning of `text`, which must begin with a dollar sign. If it is no macro,
+// only the dollar sign is taken: a macro may begin right behind it.
 Macro macro_at(std::string_view text, const PrefixValues& values) {
   if (text.starts_with("$$")) return {2, "$"};
   const bool braced = text.starts_with("${");

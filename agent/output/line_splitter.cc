@@ -28,7 +28,8 @@ LinePiece LineSplitter::part(std::string_view text, bool ends) {
   return {.text = text, .begins = std::exchange(interrupted_, false), .ends = ends};
 }
 
-// None when the line's last state has been shown already.
+// The line that has got its newline. None: a progress bar's last state has been shown already, and
+// the newline alone would show an empty line.
 std::optional<LinePiece> LineSplitter::whole(std::string_view end_of_line) {
   std::string_view line = end_of_line;
   if (!partial_.empty()) {
@@ -42,6 +43,8 @@ std::optional<LinePiece> LineSplitter::whole(std::string_view end_of_line) {
   return LinePiece{.text = text};
 }
 
+// Keeps text that has no newline yet. Returns a state of a progress bar if it is time for one, or
+// the first part of a line that has become too long.
 std::optional<LinePiece> LineSplitter::hold(std::string_view text, Time now) {
   partial_ += text;
   if (text.find('\r') != std::string_view::npos) {
@@ -54,12 +57,14 @@ std::optional<LinePiece> LineSplitter::hold(std::string_view text, Time now) {
   return LinePiece{.text = piece_, .ends = false};
 }
 
-// Of the states that were overwritten only the last one is kept, or shown if it is time for one.
+// Of the states that are overwritten already, only the last one is kept, or shown if it is time for
+// one. So the bar of a long run does not pile up in memory.
 std::optional<LinePiece> LineSplitter::take_update(Time now) {
   const std::size_t begin = partial_.rfind('\r') + 1;
   const std::string_view overwritten = last_update(std::string_view(partial_).substr(0, begin));
   const std::string_view current = std::string_view(partial_).substr(begin);
   const bool due = !update_shown_at_ || now - *update_shown_at_ >= kUpdateEvery;
+  // `overwritten` and `current` point into partial_: copy them before partial_ changes.
   if (overwritten.empty() || due) {
     piece_ = overwritten;
     partial_ = std::string(current);

@@ -1,7 +1,7 @@
-// Cuts a tee'd stream into lines for the console; the file gets the bytes untouched. A line ends at
-// '\n'. Of a line that is overwritten by carriage returns (a progress bar) the last state is shown,
-// and while it runs, a state each kUpdateEvery. A line too long to be held back comes in parts.
-// Pure.
+// Cuts a tee'd stream into lines for the console. The worker's file does not come through here: it
+// gets the bytes untouched. A line ends at '\n'. A progress bar overwrites its line with carriage
+// returns: its last state is shown, and while it runs, one state every kUpdateEvery. A line that is
+// too long to be held back comes in parts. Pure; loop's thread; owned by TeeSink, one per stream.
 #pragma once
 
 #include <chrono>
@@ -13,13 +13,14 @@
 
 namespace ddprun::agent {
 
-// Text without a newline that is held back per stream. A longer line is passed on as it comes, and
-// nobody else may write to the console meanwhile (console_turn.h).
+// The most text without a newline that is held back for one stream. A longer line is passed on as
+// it comes. Until it ends, no other stream may write to the console (console_turn.h).
 inline constexpr std::size_t kHeldLineBytes = std::size_t{64} << 10;
-// A progress bar of one rank must not push the lines of the others from the screen.
+// Each state that is shown is a line of its own. If all states were shown, the progress bar of one
+// rank would push the lines of the others from the screen.
 inline constexpr std::chrono::seconds kUpdateEvery{1};
 
-// A whole line (begins and ends), or a part of one. Without its newline.
+// A whole line (`begins` and `ends`), or a part of one; without its newline.
 struct LinePiece {
   std::string_view text;
   bool begins = true;
@@ -28,15 +29,16 @@ struct LinePiece {
 
 class LineSplitter {
  public:
-  // Takes from the front of `bytes` up to the end of the next piece. None: `bytes` is used up. The
-  // piece's text lives until the next call or as long as `bytes`.
+  // Removes the next piece from the front of `bytes` and returns it. None: `bytes` is used up; call
+  // again when more bytes have come. The piece's text is valid until the next call of next() or
+  // finish(), and no longer than the bytes that `bytes` points to.
   std::optional<LinePiece> next(std::string_view& bytes, Time now);
-  // The rest, at the end of the stream: an unfinished last line is shown as one.
+  // Call at the end of the stream. Returns the unfinished last line, if there is one.
   std::optional<LinePiece> finish();
 
-  // True between the first and the last part of a long line.
+  // True between the first and the last part of a long line, also after interrupt().
   bool in_long_line() const { return in_long_line_; }
-  // The long line was cut off by others' lines: its next part begins a line.
+  // Others write in the middle of the long line. So its next part begins a line on the console.
   void interrupt() { interrupted_ = in_long_line_; }
 
  private:
@@ -45,12 +47,14 @@ class LineSplitter {
   std::optional<LinePiece> hold(std::string_view text, Time now);
   std::optional<LinePiece> take_update(Time now);
 
-  std::string partial_;  // the line that has no newline yet; below kHeldLineBytes
-  std::string piece_;    // what the last piece refers to, where that was not in the caller's bytes
+  // The line that has no newline yet. A read that completes a state of a progress bar may leave it
+  // longer than kHeldLineBytes until the next read.
+  std::string partial_;
+  std::string piece_;  // the text of the last piece, unless that is in the caller's bytes
   bool in_long_line_ = false;
   bool interrupted_ = false;
-  bool update_shown_ = false;  // of the line that has no newline yet
-  std::optional<Time> update_shown_at_;
+  bool update_shown_ = false;            // a state of the line that has no newline yet was shown
+  std::optional<Time> update_shown_at_;  // when a state was shown last, of any line
 };
 
 }  // namespace ddprun::agent

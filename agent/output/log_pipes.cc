@@ -13,7 +13,8 @@
 namespace ddprun::agent {
 namespace {
 
-// The turn follows the line: kept as long as that goes on, passed on when it has ended.
+// Call after each read. The stream keeps the turn while its long line goes on, and frees it when
+// the line has ended.
 void settle_turn(StreamSink& sink) {
   if (sink.in_long_line()) {
     sink.console().hold_turn(&sink, now());
@@ -28,9 +29,10 @@ Result<FileHandle> LogPipes::open(std::unique_ptr<StreamSink> sink) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return Error(ErrorCode::kSystem, std::string("make a log pipe: ") + ::strerrordesc_np(errno));
-  // Only our end must not block; the flag belongs to the open file, and the two ends are two.
+  // Only our end must not block. A worker does not expect EAGAIN from a write to its stdout. The
+  // two ends are two open files, so the flag does not reach the worker's.
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  ::fcntl(ends[0], F_SETPIPE_SZ, kPipeBytes);  // refused: the default will do
+  ::fcntl(ends[0], F_SETPIPE_SZ, kPipeBytes);  // if refused, the default size will do
   if (!buffer_) buffer_ = std::make_unique_for_overwrite<std::array<char, kReadBytes>>();
   pipes_.push_back(std::make_shared<Pipe>(
       Pipe{asio::posix::stream_descriptor(loop_, ends[0]), std::move(sink)}));
@@ -38,6 +40,8 @@ Result<FileHandle> LogPipes::open(std::unique_ptr<StreamSink> sink) {
   return FileHandle(ends[1]);
 }
 
+// Waits for the next bytes of the pipe; each wait calls back once. drain() may end the pipe while a
+// callback is queued already: hence both looks at `ended`.
 void LogPipes::arm(const std::shared_ptr<Pipe>& pipe) {
   if (pipe->ended) return;
   pipe->reader.async_wait(asio::posix::stream_descriptor::wait_read,
@@ -46,6 +50,7 @@ void LogPipes::arm(const std::shared_ptr<Pipe>& pipe) {
                           });
 }
 
+// One read for each time that the loop comes here, so that all streams get their turn.
 void LogPipes::readable(const std::shared_ptr<Pipe>& pipe) {
   if (!pipe->sink->console().takes(pipe->sink.get())) {
     park(pipe);
@@ -55,20 +60,24 @@ void LogPipes::readable(const std::shared_ptr<Pipe>& pipe) {
   alarm_.set_no_later_than(
       std::min(pipe->sink->look_again_at(), pipe->sink->console().turn().stalled_at()));
   if (result == ReadResult::kEnded) {
+    // The pipe stays in the list until drain(): its sink may still hold lines back.
     pipe->reader.close();
   } else {
     arm(pipe);
   }
 }
 
+// Leaves the pipe unread until the console has room. Meanwhile it fills up, and then the worker
+// waits in its write(2).
 void LogPipes::park(const std::shared_ptr<Pipe>& pipe) {
   pipe->sink->console().when_ready([this, pipe] {
-    // It was the console that kept it waiting, not the worker that stalled.
+    // The console kept this stream waiting; the worker did not stall. So its time starts anew.
     if (pipe->sink->in_long_line()) settle_turn(*pipe->sink);
     arm(pipe);
   });
 }
 
+// One read, passed on to the sink. 0 bytes mean that no process has the write end any more.
 LogPipes::ReadResult LogPipes::read_some(Pipe& pipe) {
   const ssize_t got = ::read(pipe.reader.native_handle(), buffer_->data(), buffer_->size());
   if (got < 0) return errno == EINTR ? ReadResult::kMore : ReadResult::kNothingNow;
@@ -83,12 +92,14 @@ LogPipes::ReadResult LogPipes::read_some(Pipe& pipe) {
   return pipe.ended ? ReadResult::kEnded : ReadResult::kMore;
 }
 
-// To its end, or to the end of what the pipe holds now. Nobody should write any more; but a process
-// that SIGKILL does not end may, as fast as we read.
+// Reads to the end of the stream, but not beyond what the pipe holds now. Nobody should write any
+// more. But a process that SIGKILL did not end may write as fast as we read, and this would never
+// return.
 void LogPipes::read_rest(Pipe& pipe) {
   int held = 0;
   ::ioctl(pipe.reader.native_handle(), FIONREAD, &held);
   const std::uint64_t last = pipe.bytes_read + static_cast<std::uint64_t>(held);
+  // `<=` and not `<`: after the last byte, one more read finds the end of the stream.
   while (!pipe.ended && pipe.bytes_read <= last && read_some(pipe) == ReadResult::kMore) {
   }
   if (!std::exchange(pipe.ended, true)) pipe.sink->finish(now());
@@ -97,10 +108,12 @@ void LogPipes::read_rest(Pipe& pipe) {
 }
 
 void LogPipes::drain() {
-  // Who is in the middle of a line ends it first.
+  // A stream in the middle of a long line ends that line first. Otherwise the others' lines would
+  // be shown in the middle of it.
   std::stable_partition(pipes_.begin(), pipes_.end(),
                         [](const auto& pipe) { return pipe->sink->in_long_line(); });
   for (const auto& pipe : pipes_) read_rest(*pipe);
+  // Only now: the streams fold together, and a line of the last pipe may equal one of the first.
   for (const auto& pipe : pipes_) pipe->sink->time_passed(Time::max());
   pipes_.clear();
   alarm_.set(Time::max());
@@ -113,13 +126,13 @@ void LogPipes::time_passed() {
   alarm_.set_no_later_than(next);
 }
 
-// Does for one stream what is due; when to look again.
+// Does for one stream what is due now. Returns when to look again.
 Time LogPipes::look(Pipe& pipe, Time now) {
   StreamSink& sink = *pipe.sink;
   Console& console = sink.console();
   if (console.turn().is_held_by(&sink) && now >= console.turn().stalled_at()) {
     if (console.full()) {
-      console.hold_turn(&sink, now);  // it is us who keep it waiting
+      console.hold_turn(&sink, now);  // we keep the stream waiting, so it did not stall
     } else {
       sink.interrupt();
       console.release_turn(&sink);

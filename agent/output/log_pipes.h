@@ -1,7 +1,8 @@
-// The streams of this node's workers that pass through the agent: one pipe each, read as it fills,
-// handed to its sink. A slow console slows the workers down (bounded memory), never the agent; a
-// stream in the middle of a very long line has the console to itself, and the others wait in their
-// pipes. Idle, it does not wake up. Loop's thread; owned by Agent.
+// Reads the streams of this node's workers that pass through the agent. Each has a pipe, and what
+// is read goes to the stream's sink. It does not write: sinks and consoles do. If the console is
+// slow, it stops reading. So the workers get slower and memory stays bounded, but the agent never
+// waits. A stream in the middle of a very long line has the console for itself; the others wait in
+// their pipes. When nothing happens it does not wake up. Loop's thread; owned by WorkerGroup.
 #pragma once
 
 #include <array>
@@ -17,11 +18,12 @@
 
 namespace ddprun::agent {
 
-// Read at once at most: fair to the other streams, and few calls for much output.
+// The most that one read takes. More would make the other streams wait; less would mean many calls
+// for much output.
 inline constexpr std::size_t kReadBytes = std::size_t{256} << 10;
-// Asked of the kernel for each pipe, so that a worker that prints in bursts does not wait for us.
-// Not its maximum (1 MiB): all pipes of a user share 64 MiB (pipe(7), pipe-user-pages-soft), of
-// which a node of many workers must leave the rest.
+// The size that we ask the kernel for, for each pipe. In a larger pipe a worker can print a burst
+// without waiting for us. We do not ask for the maximum (1 MiB): all pipes of a user share 64 MiB
+// (pipe(7), pipe-user-pages-soft), and a node with many workers must leave some to others.
 inline constexpr int kPipeBytes = 256 << 10;
 
 class LogPipes {
@@ -29,12 +31,14 @@ class LogPipes {
   explicit LogPipes(asio::io_context& loop)
       : loop_(loop), alarm_(loop, [this] { time_passed(); }) {}
 
-  // Opens a pipe whose output goes to `sink`. Returns the write end for the worker; the caller
-  // closes its copy after the spawn.
+  // Opens a pipe whose output goes to `sink`. Returns the write end for the worker, close-on-exec.
+  // The caller must close it after the spawn, or the stream never ends. Error kSystem: no pipe can
+  // be made.
   Result<FileHandle> open(std::unique_ptr<StreamSink> sink);
 
-  // Reads what the workers left in their pipes, passes it on and closes all pipes. Call when every
-  // process that could hold a write end is gone: then nothing is lost.
+  // Reads what the workers left in their pipes, passes it on, and closes all pipes and sinks. Call
+  // when every process that could hold a write end is gone: then nothing is lost. It does not wait
+  // for a process that lives on, and does not ask whether the console has room.
   void drain();
 
  private:
@@ -56,9 +60,9 @@ class LogPipes {
 
   asio::io_context& loop_;
   Alarm alarm_;
-  std::unique_ptr<std::array<char, kReadBytes>> buffer_;  // once there is a pipe
-  // Owned here and by the handler that waits for it: one may already be queued when drain() lets
-  // go.
+  std::unique_ptr<std::array<char, kReadBytes>> buffer_;  // null until the first pipe is opened
+  // Each pipe has two owners: this list, and the handler that waits for the pipe. A handler may be
+  // queued in the loop already when drain() empties the list.
   std::vector<std::shared_ptr<Pipe>> pipes_;
 };
 

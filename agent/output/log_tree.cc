@@ -22,14 +22,16 @@ Error failed(const std::string& what, const std::string& path, int why) {
   return {ErrorCode::kSystem, fmt::format("{} {}: {}", what, path, ::strerrordesc_np(why))};
 }
 
-// mkdtemp with our own prefix; the six X's are its contract.
+// Makes a folder with a name that no other job has: `prefix` and six characters that mkdtemp(3)
+// puts in place of the X's. Only this user may enter it.
 Result<std::string> make_unique_folder(const std::string& prefix) {
   std::string path = prefix + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) return failed("make the log folder", path, errno);
   return path;
 }
 
-// The empty path is none.
+// Makes `path` with its parents; it may exist already. An empty path means that there are no files:
+// nothing is made.
 Result<std::string> make_folder(std::string path) {
   if (path.empty()) return path;
   std::error_code why;
@@ -38,9 +40,10 @@ Result<std::string> make_folder(std::string path) {
   return path;
 }
 
-// Points `<root>/latest` at the job's folder, by a relative link so that a moved root stays whole.
-// Made under a name of its own and renamed: several jobs that begin at once do not meet. What the
-// user calls so himself stays, and a file system without links is no reason to fail.
+// Points `<root>/latest` to the job's folder. The link is relative, so that it is still right when
+// the root is moved. It is made under a name of its own and then renamed: rename(2) replaces the
+// old link in one step, so jobs that begin at the same time do not disturb each other. If the user
+// has a file or folder of this name, it stays. Errors are ignored: some file systems have no links.
 void point_latest_at(const fs::path& job) {
   const fs::path latest = job.parent_path() / "latest";
   const fs::path fresh = job.parent_path() / (".latest_" + job.filename().string());
@@ -53,14 +56,18 @@ void point_latest_at(const fs::path& job) {
   if (why) fs::remove(fresh, why);
 }
 
+// True if there is a regular file below `root`, or if that is not certain: then nothing may be
+// removed.
 bool holds_a_file(const fs::path& root) {
   constexpr auto kSkip = fs::directory_options::skip_permission_denied;
-  std::error_code why;  // never a throw: this is also done when a job ended well
+  // With error codes nothing is thrown: a job that ended well must not fail here.
+  std::error_code why;
   for (fs::recursive_directory_iterator at(root, kSkip, why), end; at != end; at.increment(why)) {
     std::error_code gone;
     if (at->is_regular_file(gone)) return true;
   }
-  return static_cast<bool>(why);  // a folder that vanished ends the walk: what is left may be files
+  // An error ends the walk early, such as a folder that vanished. The rest may hold files.
+  return static_cast<bool>(why);
 }
 
 std::string temporary_base() {
@@ -69,7 +76,7 @@ std::string temporary_base() {
   return named != nullptr && *named != '\0' ? named : "/tmp";
 }
 
-// The folder that the jobs' folders are in: the user's, or a temporary one of this job's own.
+// The folder for the jobs' folders: the user's, or a new temporary one for this job alone.
 Result<std::string> make_root(const std::string& log_dir) {
   if (log_dir.empty()) return make_unique_folder(temporary_base() + "/torchelastic_");
   std::error_code why;
@@ -100,6 +107,7 @@ Result<LogTree> LogTree::make(const std::string& log_dir, const std::string& run
                  fmt::format("--log-dir={}: expected a folder that can be written: {}", log_dir,
                              job.error().message()));
   }
+  // Absolute, because workers get paths in it, and a worker may change its working directory.
   tree.job_folder_ = fs::absolute(*job);
   if (!log_dir.empty()) point_latest_at(tree.job_folder_);
   return tree;
@@ -123,6 +131,8 @@ Result<std::string> LogTree::worker_folder(int attempt, int local_rank) const {
 
 Result<FileHandle> LogTree::open(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
+  // O_APPEND: somebody may truncate the file of a running job (logrotate's copytruncate). Without
+  // the flag the next write would leave a hole of zero bytes before it.
   constexpr mode_t mode = 0644;
   FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, mode));
   if (file.get() < 0) return failed("open the log file", path, errno);

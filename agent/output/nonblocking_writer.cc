@@ -15,14 +15,17 @@
 namespace ddprun::agent {
 namespace {
 
-// A pipe that poll() calls writable takes so much without blocking (pipe(7), PIPE_BUF). A terminal
-// is called writable while fewer bytes than this wait in it (Linux, WAKEUP_CHARS).
+// If poll() says that a pipe is writable, a write of this many bytes does not block (pipe(7),
+// PIPE_BUF).
 constexpr std::size_t kPipeChunk = PIPE_BUF;
+// poll() says that a terminal is writable while fewer bytes than this wait in it (Linux,
+// WAKEUP_CHARS).
 constexpr std::size_t kTerminalChunk = 256;
 
-// A description of our own of the pipe or terminal behind `fd` (proc(5), /proc/pid/fd). None for
-// files, whose offset must stay shared and which do not block, for sockets, which cannot be opened,
-// and where we may not open it (it belongs to another user).
+// Opens the pipe or terminal behind `fd` once more (proc(5), /proc/pid/fd), so that O_NONBLOCK is
+// ours alone. -1 for a file: it does not block, and its offset must stay shared, or we would
+// overwrite the workers' output. -1 for a socket, which cannot be opened so (ENXIO), and if it is
+// another user's and we may not open it. O_NOCTTY: it must not become our controlling terminal.
 int open_anew(int fd) {
   struct stat facts {};
   if (::fstat(fd, &facts) != 0 || !(S_ISFIFO(facts.st_mode) || S_ISCHR(facts.st_mode))) return -1;
@@ -30,6 +33,8 @@ int open_anew(int fd) {
                 O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 }
 
+// Asks without waiting. Another process may fill the pipe before our write, which then waits after
+// all. So this is only the way for what we cannot open anew.
 bool is_writable(int fd) {
   pollfd writable{fd, POLLOUT, 0};
   return ::poll(&writable, 1, 0) > 0;
@@ -54,10 +59,11 @@ NonblockingWriter::NonblockingWriter(asio::io_context& loop, int fd)
   if (way_ == Way::kPlain) return;
   boost::system::error_code refused;
   waiter_.assign(fd_, refused);
-  // epoll knows no such device (/dev/null); it does not block either.
+  // epoll refuses /dev/null with EPERM (epoll_ctl(2)). Writing to it does not wait either.
   if (refused) way_ = Way::kPlain;
 }
 
+// The waiter would close a descriptor that is not its own.
 NonblockingWriter::~NonblockingWriter() {
   if (waiter_.is_open()) waiter_.release();
 }
@@ -68,6 +74,7 @@ NonblockingWriter::Result NonblockingWriter::write(std::string_view text) {
     text = text.substr(0, ::isatty(fd_) != 0 ? kTerminalChunk : kPipeChunk);
   }
   ssize_t written = -1;
+  // MSG_DONTWAIT is O_NONBLOCK for this call only, so it does not reach others that use the socket.
   do {
     written = way_ == Way::kSocket
                   ? ::send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL)

@@ -1,6 +1,7 @@
-// Writes to a descriptor that other processes share, without ever blocking and without changing it:
-// O_NONBLOCK on the descriptor itself would reach the workers and the shell, which have the same
-// open file. Loop's thread; owned by Console.
+// Writes to a descriptor that other processes share, and does not wait for the reader. It does not
+// set O_NONBLOCK on that descriptor: the flag belongs to the open file (open(2)), which the workers
+// and the user's shell share, and their writes would then fail with EAGAIN. It keeps no text:
+// Console has the queue. Loop's thread; owned by Console.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -15,13 +16,15 @@ namespace ddprun::agent {
 
 class NonblockingWriter {
  public:
+  // kNobodyReads: the reader is gone, or the write failed for another reason (a full disk). To try
+  // the same text again is of no use.
   enum class Outcome { kWritten, kWouldBlock, kNobodyReads };
   struct Result {
     Outcome outcome = Outcome::kWritten;
-    std::size_t bytes = 0;  // taken from the front of the text; only with kWritten
+    std::size_t bytes = 0;  // how many bytes of the text were written; only with kWritten
   };
 
-  // `fd` stays open as long as this lives; it is not owned.
+  // `fd` stays the caller's and must stay open as long as this lives.
   NonblockingWriter(asio::io_context& loop, int fd);
   NonblockingWriter(const NonblockingWriter&) = delete;
   NonblockingWriter& operator=(const NonblockingWriter&) = delete;
@@ -29,27 +32,30 @@ class NonblockingWriter {
   NonblockingWriter& operator=(NonblockingWriter&&) = delete;
   ~NonblockingWriter();
 
-  // Writes as much of `text` as the reader has room for now.
+  // Writes as much of `text` as can be written now without waiting, often less than all. SIGPIPE
+  // must be ignored.
   Result write(std::string_view text);
-  // Calls back once when write() may take more; never after this object's end.
+  // Call after kWouldBlock. Calls back once, when write() may take more. The end of this object
+  // cancels the wait. But a wait that is over already still calls back: so destroy this only when
+  // the loop has stopped.
   void when_writable(std::function<void()> callback);
-  // The descriptor that is written to.
+  // The descriptor that is written to: `fd`, or our own one for the same pipe or terminal.
   int descriptor() const { return fd_; }
 
  private:
   enum class Way {
-    kOpenedAnew,  // a description of our own, opened with O_NONBLOCK
+    kOpenedAnew,  // an open file of our own, with O_NONBLOCK
     kSocket,      // send() takes the flag with each call
-    kAskFirst,    // poll() says whether a small write blocks
+    kAskFirst,    // before each small write poll() says whether it would block
     kPlain,       // a file or /dev/null: a write does not wait for a reader
   };
 
   static Way way_of(int fd, int reopened);
 
-  FileHandle reopened_;  // the pipe or terminal, opened anew; none where that is not possible
+  FileHandle reopened_;  // the pipe or terminal, opened anew; -1 if that is not possible
   Way way_;
   int fd_;
-  asio::posix::stream_descriptor waiter_;  // knows when fd_ takes bytes; does not own it
+  asio::posix::stream_descriptor waiter_;  // waits until fd_ takes bytes; does not own it
 };
 
 }  // namespace ddprun::agent

@@ -1,5 +1,7 @@
-// A worker's stderr that the user neither redirected nor tee'd: byte for byte to the console, and
-// its end kept for the failure report.
+// The sink of a worker's stderr that the user neither redirected nor tee'd. The bytes go to the
+// console unchanged, and the last ones are kept for the failure report. No prefix, no folding, no
+// file. With `2>&1` the worker's stdout comes through the same pipe (worker_files.h). Loop's
+// thread; owned by LogPipes.
 #pragma once
 
 #include <chrono>
@@ -15,55 +17,56 @@
 
 namespace ddprun::agent {
 
-// Pieces of one line (print() of an unbuffered Python writes text and newline apart) follow each
-// other within microseconds; a person does not notice this wait.
+// The beginning of a line waits this long for the rest of it. An unbuffered Python writes the text
+// and the newline of one print() apart, within microseconds. A person does not notice this wait.
 inline constexpr std::chrono::milliseconds kPartialLineWait{100};
 
-// Passes a stream on byte for byte, in whole lines where they come quickly: a program that writes a
-// line in pieces is not torn by another rank's. A prompt or a progress bar without a newline is
-// seen within kPartialLineWait. Pure.
+// Passes a stream on unchanged, in whole lines if their pieces come quickly. So if a program writes
+// a line in pieces, no line of another rank gets in between. A prompt or a progress bar has no
+// newline: it is passed on after kPartialLineWait. Pure.
 class LineJoiner {
  public:
   // Takes more bytes; returns what is to be passed on now.
   std::string take(std::string_view bytes, Time now);
-  // What has waited too long, or everything at the end of the stream.
+  // Returns the held bytes if they have waited for kPartialLineWait, else nothing.
   std::string time_passed(Time now);
+  // Call at the end of the stream: returns all held bytes.
   std::string finish();
-  // When time_passed() will have something; Time::max(): not before more bytes.
+  // When time_passed() will return something. Time::max(): not before more bytes come.
   Time look_again_at() const;
 
   // True while a line longer than kHeldLineBytes is passed on in parts.
   bool in_long_line() const { return in_long_line_; }
-  // Others write in the middle of the long line.
+  // Others write in the middle of the long line. What follows of it is held as a line of its own.
   void interrupt() { in_long_line_ = false; }
 
  private:
-  std::string held_;  // begins a line; below kHeldLineBytes
+  std::string held_;  // the part of an unfinished line not passed on yet; below kHeldLineBytes
   Time held_since_{};
   bool in_long_line_ = false;
 };
 
-// What the failure report quotes of one worker: a Python traceback fits, a screen still holds it.
+// So many lines of one worker are quoted in the failure report. A Python traceback fits, and the
+// report still fits on a screen.
 inline constexpr std::size_t kTailLines = 20;
-// Bound of a tail's bytes, for lines of any length.
+// The most bytes of these lines; a line may have any length.
 inline constexpr std::size_t kTailBytes = std::size_t{16} << 10;
 
-// The end of a worker's stderr, kept in memory where no file has it, so that the failure report can
-// quote it. Pure.
+// Keeps the end of a worker's stderr in memory, so that the failure report can quote it. Only for a
+// stderr that no file has. Pure.
 class StderrTail {
  public:
   void take(std::string_view bytes);
-  // The last kTailLines lines within the last kTailBytes bytes, as last_lines() gives them.
+  // The last kTailLines lines of the last kTailBytes bytes, as last_lines() shows them.
   std::vector<std::string> lines() const;
 
  private:
-  std::string kept_;  // below 2 * kTailBytes: it is cut only now and then
+  std::string kept_;  // below 2 * kTailBytes, so that it need not be cut at each take()
 };
 
-// The stream of one worker. Loop's thread; owned by LogPipes.
 class PassthroughSink final : public StreamSink {
  public:
-  // `tail` is shared with WorkerFiles, which is asked for it after the pipe is gone.
+  // WorkerFiles shares `tail`: it reads it when the pipe and this sink are gone.
   PassthroughSink(Console& console, std::shared_ptr<StderrTail> tail)
       : StreamSink(console), tail_(std::move(tail)) {}
 

@@ -1,5 +1,6 @@
-// Where the bytes of one worker's stream go. LogPipes reads the stream and asks a sink's console
-// whether it may: the sink itself never waits. Loop's thread.
+// Where the bytes of one worker's stream go: the interface of TeeSink and PassthroughSink. A sink
+// does not read the stream and never waits: LogPipes reads, and asks the sink's console first
+// whether the stream may write. Loop's thread; owned by LogPipes.
 #pragma once
 
 #include <string_view>
@@ -11,26 +12,30 @@ namespace ddprun::agent {
 
 class StreamSink {
  public:
-  explicit StreamSink(Console& console) : console_(console) {}  // outlives this
+  // `console` must outlive this.
+  explicit StreamSink(Console& console) : console_(console) {}
   StreamSink(const StreamSink&) = delete;
   StreamSink& operator=(const StreamSink&) = delete;
   StreamSink(StreamSink&&) = delete;
   StreamSink& operator=(StreamSink&&) = delete;
   virtual ~StreamSink() = default;
 
+  // Takes more bytes of the stream. Call it only when the console takes() this stream, or in
+  // LogPipes::drain().
   virtual void take(std::string_view bytes, Time now) = 0;
-  // The stream has ended; its last line may have no newline.
+  // Call once, when the stream has ended. Its last line may have no newline.
   virtual void finish(Time now) = 0;
 
-  // True while the console shows the beginning of a line whose rest is to come: nobody else may
-  // write to it until then, or until interrupt().
+  // True while the stream is in the middle of a long line, whose beginning the console shows
+  // already. No other stream may write until the line ends, or until interrupt().
   virtual bool in_long_line() const = 0;
+  // Call before other streams write in the middle of the long line.
   virtual void interrupt() = 0;
 
-  // Passes on what was held back until now; call it only when the console is free for this stream.
-  // Time::max(): everything.
+  // Passes on what has been held back long enough; with Time::max() everything. Call it only when
+  // the turn is free for this stream.
   virtual void time_passed(Time now) = 0;
-  // When time_passed() will have something; Time::max(): not before more bytes.
+  // When time_passed() will have something to pass on. Time::max(): not before more bytes come.
   virtual Time look_again_at() const = 0;
 
   Console& console() const { return console_; }

@@ -11,7 +11,8 @@
 
 namespace ddprun::agent {
 
-// Tried again with every write: a disk may have room again.
+// After an error the rest of `bytes` is lost, but the next call tries again: the disk may have room
+// by then.
 void CopyFile::write(std::string_view bytes) {
   while (file_.get() >= 0 && !bytes.empty()) {
     const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
@@ -21,6 +22,7 @@ void CopyFile::write(std::string_view bytes) {
   }
 }
 
+// Once for each file: a full disk stays full, and the log must not fill up too.
 void CopyFile::warn(int why) {
   if (std::exchange(warned_, true)) return;
   std::error_code unnamed;
@@ -35,6 +37,7 @@ void TeeConsole::push() {
   filtered_.write(lines_.take_filtered());
 }
 
+// The file comes first: next() shortens `bytes`.
 void TeeSink::take(std::string_view bytes, Time now) {
   file_.write(bytes);
   while (const auto piece = splitter_.next(bytes, now)) console_.lines().show(source_, *piece, now);

@@ -1,5 +1,7 @@
-// A tee'd stream: to its file byte for byte, to the console line by line, and what the user's
-// filters choose to the node's filtered file. Loop's thread; owned by LogPipes.
+// The sink of a tee'd stream. Its bytes go to the worker's file unchanged and to the console line
+// by line. Lines that match the user's filters go to the node's filtered file too. It does not read
+// the pipe (LogPipes) and does not decide how lines look (LineFormatter). Loop's thread. LogPipes
+// owns the sinks; WorkerFiles owns the TeeConsoles.
 #pragma once
 
 #include <string>
@@ -13,12 +15,13 @@
 
 namespace ddprun::agent {
 
-// A file of output, to which the disk may refuse more. That must not end the job: what cannot be
-// written is missing there, and a warning says so once.
+// A file that gets a copy of output. A full disk must not end the job: bytes that cannot be written
+// are missing in the file, and one warning says so.
 class CopyFile {
  public:
-  // Without a file everything is dropped.
+  // If `file` holds no descriptor, all bytes are dropped without a warning.
   explicit CopyFile(FileHandle file) : file_(std::move(file)) {}
+  // Never fails. The disk may make it wait.
   void write(std::string_view bytes);
   void close() { file_.close(); }
 
@@ -29,16 +32,18 @@ class CopyFile {
   bool warned_ = false;
 };
 
-// The console as the tee'd streams of one kind see it, all ranks together, in one attempt.
+// What all tee'd streams of one kind (stdout or stderr) share, for one attempt: the console, the
+// line formatter and the filtered file. Folding needs this: it compares the lines of all ranks.
 class TeeConsole {
  public:
-  // `filtered` may be none. `console` outlives this.
+  // `console` must outlive this. `filtered` may hold no descriptor.
   TeeConsole(Console& console, LineFormat plan, FileHandle filtered)
       : console_(console), lines_(std::move(plan)), filtered_(std::move(filtered)) {}
 
   Console& console() const { return console_; }
   LineFormatter& lines() { return lines_; }
-  // Writes what came of the lines.
+  // Writes what the formatter has ready, to the console and to the filtered file. Call it after
+  // each use of lines().
   void push();
 
  private:
@@ -49,7 +54,7 @@ class TeeConsole {
 
 class TeeSink final : public StreamSink {
  public:
-  // `console` outlives this.
+  // `console` must outlive this. `file` is the worker's own; `source` names the worker.
   TeeSink(FileHandle file, LineSource source, TeeConsole& console)
       : StreamSink(console.console()),
         file_(std::move(file)),

@@ -15,6 +15,8 @@
 namespace ddprun::agent {
 namespace {
 
+// /dev/null and not a closed descriptor: the worker's next open(2) would get number 1 or 2, and its
+// output would go into that file.
 Result<FileHandle> open_nowhere() {
   FileHandle nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   if (nowhere.get() < 0)
@@ -45,6 +47,8 @@ Result<OpenedFiles> WorkerFiles::open(const WorkerStart& worker) {
   return opened;
 }
 
+// Does its work for the first worker of an attempt only. If it fails, `attempt_` keeps its value,
+// so the next worker tries again.
 Result<void> WorkerFiles::begin_attempt(int attempt) {
   if (attempt == attempt_) return {};
   tails_.clear();
@@ -55,9 +59,11 @@ Result<void> WorkerFiles::begin_attempt(int attempt) {
   return {};
 }
 
-// The filtered file is there whenever filters are, even when nothing will match.
+// The filtered file is made whenever there are filters, even if no line will match.
 Result<void> WorkerFiles::make_tee_console(Kind kind, int attempt) {
   const OutputPlan& output = config_.output;
+  // Folding counts only the ranks whose lines come to the console. With others in the count, each
+  // line would wait for the whole kFoldWindow.
   LineFormat plan{.filters = kind == Kind::kOut ? output.stdout_filters : output.stderr_filters,
                   .fold = output.fold,
                   .streams = static_cast<std::size_t>(std::count_if(
@@ -77,6 +83,8 @@ Result<void> WorkerFiles::make_tee_console(Kind kind, int attempt) {
   return {};
 }
 
+// The table in the header. `shown` comes first, because a hidden stream goes to its file even if it
+// is tee'd.
 WorkerFiles::Route WorkerFiles::route(Kind kind, int local_rank) const {
   const StreamPlan& plan = config_.streams.at(static_cast<std::size_t>(local_rank));
   const bool tee = kind == Kind::kOut ? plan.tee_stdout : plan.tee_stderr;
@@ -88,8 +96,8 @@ WorkerFiles::Route WorkerFiles::route(Kind kind, int local_rank) const {
   return through ? Route::kThrough : Route::kInherit;
 }
 
-// With `> job.log 2>&1` a worker's two streams have one order. It would be lost if stderr alone
-// took the way through us.
+// With `> job.log 2>&1` the lines of stdout and stderr are in the order in which the worker wrote
+// them. If only stderr passed through us, it would come late and the order would be lost.
 bool WorkerFiles::are_one_pipe(int local_rank) const {
   return consoles_.share_an_order() && route(Kind::kOut, local_rank) == Route::kInherit &&
          route(Kind::kErr, local_rank) == Route::kThrough;

@@ -1,6 +1,6 @@
-// Where a worker's output and error record go, opened just before it starts: files, pipes to the
-// console, or nothing. Joins LogTree, LogPipes and the streams the user asked for. Loop's thread;
-// owned by Agent.
+// Decides where a worker's output and error record go, and opens it just before the worker starts:
+// a file, a pipe to the console, or /dev/null. It joins LogTree, LogPipes and the user's flags. It
+// does not start the worker and does not read its output. Loop's thread; owned by WorkerGroup.
 #pragma once
 
 #include <array>
@@ -18,11 +18,12 @@
 
 namespace ddprun::agent {
 
-// What one worker gets. The handles are closed here after the spawn; the worker has its own copies.
+// What one worker gets. The caller must close the handles after the spawn: the worker has copies,
+// and as long as a write end of a pipe is open here, the stream does not end.
 struct OpenedFiles {
-  FileHandle out;  // -1: inherits the console
-  FileHandle err;
-  std::string error_file;  // path for @record's report; empty when there are no files
+  FileHandle out;          // -1: the worker inherits our stdout
+  FileHandle err;          // -1: the worker inherits our stderr
+  std::string error_file;  // path of the worker's error record (@record); empty: no files
 };
 
 // One start of one worker.
@@ -33,16 +34,19 @@ struct WorkerStart {
 };
 
 // A stream of a worker goes
-//   redirected                to its file
-//   tee'd                     to its file, and through us to the console
-//   neither, shown            to the console: inherited, but stderr passes through us where it is
-//                             no terminal (a program may ask), so that the failure report can quote
-//                             it; stdout then too where both are one file (2>&1), in one pipe
-//   neither, or tee'd, hidden to its file: kept from the console it must not be lost
-// and with --log-dir=/dev/null to the console, or, hidden, nowhere.
+//   redirected      to its file
+//   tee'd           to its file, and through us to the console
+//   neither         to the console. The worker inherits it, with these exceptions:
+//                   - stderr passes through us, so that the failure report can quote it. But a
+//                     terminal is always inherited: the program may ask whether it has one.
+//                   - If stdout and stderr are one file (2>&1), stdout passes through us too, in
+//                     the same pipe, so that the order of the two is kept.
+//   hidden          to its file: it is not shown (--local-ranks-filter), but must not be lost
+// With --log-dir=/dev/null there are no files: a hidden stream goes nowhere, any other is handled
+// as "neither".
 class WorkerFiles {
  public:
-  // All but `hostname` outlive this.
+  // All that is passed by reference must outlive this. `hostname` is for the prefix of the lines.
   WorkerFiles(const AgentConfig& config, const LogTree& logs, LogPipes& pipes, Consoles& consoles,
               std::string hostname)
       : config_(config),
@@ -51,18 +55,19 @@ class WorkerFiles {
         consoles_(consoles),
         hostname_(std::move(hostname)) {}
 
-  // Opens everything for one worker. All pipes of an earlier attempt must have been drained. Errors
-  // name the file.
+  // Opens everything for one worker. Before the first worker of an attempt, call LogPipes::drain():
+  // the sinks of the attempt before use objects that this call replaces. Errors name the file.
   Result<OpenedFiles> open(const WorkerStart& worker);
-  // Where a worker of this attempt writes its error record; empty when there are no files.
+  // The path at which a worker of this attempt writes its error record; empty when there are no
+  // files.
   std::string error_file(int attempt, int local_rank) const;
-  // The same when it wrote one; else empty.
+  // As error_file(), but empty if the worker wrote no record.
   std::string written_error_file(int attempt, int local_rank) const;
-  // The file that has the worker's stderr; empty when it has none.
+  // The path of the file with the worker's stderr; empty if no file gets it.
   std::string stderr_path(int attempt, int local_rank) const;
-  // The last kTailLines lines of the worker's stderr, for the failure report; valid UTF-8. None
-  // where it was inherited, and of earlier attempts only what files have. Call after
-  // LogPipes::drain().
+  // The last kTailLines lines of the worker's stderr, for the failure report; valid UTF-8. None if
+  // the worker inherited its stderr. Of an earlier attempt only files are left. Call after
+  // LogPipes::drain(), or the last lines may be missing.
   std::vector<std::string> stderr_tail(int attempt, int local_rank) const;
 
  private:
@@ -83,7 +88,7 @@ class WorkerFiles {
   LogPipes& pipes_;
   Consoles& consoles_;
   std::string hostname_;
-  // Of the current attempt:
+  // The state of the current attempt:
   int attempt_ = -1;
   std::array<std::unique_ptr<TeeConsole>, 2> tee_consoles_;  // by Kind
   std::map<int, std::shared_ptr<StderrTail>> tails_;         // by local rank; shared with its sink
