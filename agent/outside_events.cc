@@ -36,8 +36,7 @@ void OutsideEvents::listen(Handlers handlers) {
 void OutsideEvents::wait_for_child() {
   child_signal_.async_wait([this](boost::system::error_code cancelled, int) {
     if (cancelled) return;
-    // Wait again before reaping: a child that dies while we reap raises another SIGCHLD, and that
-    // one must not be missed.
+    // Wait again before reaping. A child that dies while we reap raises the next SIGCHLD.
     wait_for_child();
     handlers_.child_died();
   });

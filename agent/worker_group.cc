@@ -38,7 +38,6 @@ void WorkerGroup::begin_attempt() { children_.use_cgroup(containment_.begin_atte
 
 Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
                                  const LocalFacts& facts) {
-  // `facts.seat` is this node's own seat, the index of it in the round.
   const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
   auto files = files_.open({.attempt = round.restart_count,
                             .local_rank = local_rank,
