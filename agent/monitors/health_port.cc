@@ -81,7 +81,6 @@ Result<std::unique_ptr<HealthPort>> HealthPort::open(asio::io_context& loop, std
     bound = store::bind_listener(loop, "0.0.0.0", port, kHealthPortVariable);
   if (!bound) return bound.error();
   auto shared = std::make_shared<State>(std::move(*bound), std::move(state), limit);
-  // A weak pointer: the listener belongs to the state, and a strong one would keep both for ever.
   spawn(loop, "health port",
         store::Listener::run(shared->listener,
                              [&loop, weak = std::weak_ptr(shared)](tcp::socket socket) {

@@ -42,7 +42,7 @@ Result<void> Monitors::begin(asio::io_context& loop, const WatchPlan& plan, Hook
   return {};
 }
 
-// Only the watchdog keeps pids from one event to the next. SleepWatch asks for the live ones.
+// Only the watchdog needs this: SleepWatch asks for the live workers at every look.
 void Monitors::forget(pid_t pid) {
   if (watchdog_) watchdog_->forget(pid);
 }
