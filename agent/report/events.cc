@@ -10,6 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// torchrun's names: programs that read event lines compare them.
 std::string_view name_of(EventState state) {
   switch (state) {
     case EventState::kRendezvous:
@@ -50,6 +51,9 @@ std::string_view backend_of(RendezvousPlan::Kind kind) {
 
 }  // namespace
 
+// Fields that ddprun has no value for are there and null, as in torchrun's lines: readers expect
+// all of them. `timestamp` is 0 in torchrun's lines as well. The inner "metadata" is a text that
+// holds JSON, not an object.
 std::string event_line(const Event& event, const AgentConfig& config, int restarts) {
   const Json nothing;
   Json metadata = {{"run_id", config.rendezvous.run_id},
@@ -67,6 +71,7 @@ std::string event_line(const Event& event, const AgentConfig& config, int restar
                                     .dump()},
                    {"agent_restarts", restarts},
                    {"duration_ms", event.since_start.count()}};
+  // Only a worker's event has these, and local_rank is a list, as in torchrun's lines.
   if (event.worker) {
     metadata["local_rank"] = Json::array({event.worker->local_rank});
     if (event.worker->failed())
