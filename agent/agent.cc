@@ -38,8 +38,7 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() = default;
 
-  // Returns the exit code of ddprun. `temporary_folder`: memory shared with the guardian
-  // (AgentStart); null if there is none.
+  // Returns ddprun's exit code. `temporary_folder`: as in AgentStart.
   int run(char* temporary_folder);
 
  private:
@@ -158,8 +157,7 @@ void Agent::children_died() {
   if (lifecycle_.phase() == Phase::kDone) return;
   const std::vector<WorkerExit> exits = workers_.children().reap();
   for (const WorkerExit& exit : exits) {
-    // The kernel may give this pid to a new process from now on. The watchdog must not kill that
-    // one.
+    // The kernel may reuse this pid from now on: the watchdog must not kill its next owner.
     monitors_.forget(exit.pid);
     reporter_.worker_ended(exit);
   }

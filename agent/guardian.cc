@@ -31,8 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long the end of a job waits for a sweeper that still runs: long enough for it to read /proc
-// on a usual host, too short for a user to notice.
+// How long the end of a job waits for the sweeper: enough to read /proc, too short to be noticed.
 constexpr int kSweeperPatienceMs = 200;
 static_assert(kAgentLimit > kKillLimit + kSweepLimit, "an agent that works must not be killed");
 
@@ -51,8 +50,7 @@ sigset_t watched_signals(const SignalPlan& plan) {
 // end in time after the second one.
 class WatchedAgent {
  public:
-  // `pipe`: write end of the pipe that the agent reads; not owned. It must be non-blocking: a
-  // stopped agent reads nothing, and the guardian would hang with it.
+  // `pipe`: its write end, not owned. It must not block: a stopped agent reads nothing.
   WatchedAgent(pid_t pid, int pipe, const GuardedJob& job) : pid_(pid), pipe_(pipe), job_(job) {}
 
   // Passes signals on until the agent is dead. Kills it if it still lives at kill_at_. Returns its
@@ -72,8 +70,7 @@ class WatchedAgent {
   int status_ = 0;
 };
 
-// Collects all dead children; some are orphans that the guardian inherited. True if the agent is
-// one of the dead.
+// Collects all dead children, inherited orphans too. True if the agent is one of them.
 bool WatchedAgent::reap() {
   int status = 0;
   for (pid_t dead = 0; (dead = ::waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -129,10 +126,9 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
   return status_;
 }
 
-// Forks the sweeper: a process that ends what earlier launchers left on this host. It is a process
-// of its own because it may take long, and for ever if it reads /proc of a process that hangs in
-// the kernel. It closes `agent_pipe`: if it held the write end, the agent would not see the
-// guardian die.
+// Forks the sweeper, which ends what earlier launchers left on this host. It is a process of its
+// own: if it reads /proc of a process that hangs in the kernel, it may hang for ever. It closes
+// `agent_pipe`: otherwise the agent would not see the guardian die.
 pid_t start_sweeper(int agent_pipe) {
   const pid_t sweeper = ::fork();
   if (sweeper != 0) return sweeper;
@@ -143,8 +139,7 @@ pid_t start_sweeper(int agent_pipe) {
   ::_exit(0);
 }
 
-// Gives the sweeper a moment to end, then kills it. A very short job would otherwise end before any
-// leftover was found.
+// Gives the sweeper a moment, then kills it: a very short job would leave it no time to work.
 void end_sweeper(pid_t sweeper) {
   if (sweeper < 0) return;
   const FileHandle process = open_pidfd(sweeper);
@@ -163,8 +158,7 @@ void clean_up(const GuardedJob& job, const char* temporary_folder, const std::se
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
 }
 
-// What the guardian does after the fork. Returns the exit code of the whole program. `agent_pipe`:
-// write end of the agent's pipe. `spared`: children that were here before us and must live on.
+// Returns the program's exit code when all is over. `spared`: children that are older than the job.
 int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const AgentStart& start,
           std::set<pid_t> spared) {
   const pid_t sweeper = start_sweeper(agent_pipe);
@@ -214,11 +208,9 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
     return guard(child, alive[1], job, start, std::move(earlier));
   }
   ::close(alive[1]);
-  // A session of its own: so a Ctrl-C of the terminal, or `kill -9 %1` in the shell, hits only the
-  // guardian.
+  // A session of its own: a Ctrl-C, or a `kill -9 %1` of the shell, then hits only the guardian.
   ::setsid();
-  // Another name than the guardian's: so `pkill -9 ddprun` kills only the guardian, and the agent
-  // cleans up.
+  // Not the guardian's name: `pkill -9 ddprun` then leaves the agent alive, and it cleans up.
   ::prctl(PR_SET_NAME, "ddp-agent");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   start.guardian_pipe = alive[0];

@@ -63,8 +63,7 @@ void OutsideEvents::wait_for_guardian() {
                        });
 }
 
-// Reads what the guardian wrote: one byte for each signal. False: end of file, so the guardian is
-// dead.
+// Reads what the guardian wrote, one byte a signal. False: end of file, so the guardian is dead.
 bool OutsideEvents::read_guardian() {
   std::array<unsigned char, 64> signals{};
   const ssize_t got = ::read(guardian_.native_handle(), signals.data(), signals.size());
@@ -74,7 +73,6 @@ bool OutsideEvents::read_guardian() {
   return got > 0;
 }
 
-// Handles a signal that the guardian passed on.
 void OutsideEvents::passed_on(int received) {
   const SignalMeaning meaning = meaning_of(plan_, received);
   if (meaning.is_message) {

@@ -14,7 +14,6 @@ constexpr int kLooksPerLimit = 4;
 constexpr std::chrono::nanoseconds kMostBetweenLooks = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kLeastBetweenLooks = std::chrono::milliseconds(10);
 
-// False if the process is gone.
 bool sleeps_uninterruptibly(pid_t pid) {
   const auto stat = read_process_stat(pid);
   return stat && stat->state == 'D';

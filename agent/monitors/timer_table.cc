@@ -38,8 +38,7 @@ Result<void> TimerTable::apply(std::string_view line) {
     return request.contains(key) && request.at(key).is_number();
   };
   if (!is_number("version") || request.at("version") != 1) return bad("its version is not 1");
-  // 0, 1 and negative numbers are refused: for kill(2) they are a process group, init, or
-  // everybody.
+  // A request may not name a process group (0) or init (1) as the process to kill (kill(2)).
   const auto pid = whole_number(request.value("pid", Json()));
   if (!pid || *pid <= 1) return bad("it names no pid");
   if (!is_number("expiration_time")) return bad("it has no expiration_time");

@@ -21,9 +21,8 @@ namespace {
 
 using std::chrono::system_clock;
 
-// The longest that the timer is set for. A worker may write any number, also one that no time_point
-// can hold; a timer set to that would fire at once, again and again. After this time the watchdog
-// looks at the deadline again.
+// The longest that the timer is set for; then the deadline is looked at again. A worker may write a
+// number that no time_point can hold, and a timer set to that would fire at once, for ever.
 constexpr std::chrono::hours kLookAhead{24};
 
 double unix_now() {

@@ -21,8 +21,7 @@ std::string utc(std::chrono::system_clock::time_point when) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", broken_down, since.count() % 1000);
 }
 
-// One worker of this node. Fields that would be empty are left out; `pid` is null for a worker that
-// never had a process.
+// One worker of this node, without empty fields. `pid` is null if it never had a process.
 Json worker_json(const ReportFacts& facts, const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;
@@ -48,8 +47,7 @@ Json worker_json(const ReportFacts& facts, const ReportedWorker& worker) {
   return json;
 }
 
-// A cause on another node, or of a node itself, as the rendezvous told it. Only the node that had
-// the worker knows more.
+// A cause that is no worker of this node. Only what the rendezvous told is known here.
 Json foreign_cause(const rendezvous::Failure& cause) {
   Json json = {{"hostname", cause.hostname}, {"reason", cause.message}};
   if (cause.rank < 0) return json;
@@ -73,8 +71,7 @@ std::string_view ended_by(const Ending& ending) {
 }  // namespace
 
 std::string error_report_json(const ReportFacts& facts, const Ending& ending, int exit_code) {
-  // A reader checks `schema`. Raise it if a field changes its meaning; new fields need no new
-  // number.
+  // `schema` is raised when a field changes its meaning (docs/torchrun.md).
   Json json = {{"schema", 1},
                {"succeeded", ending.succeeded},
                {"ended_by", ended_by(ending)},

@@ -51,9 +51,8 @@ std::string_view backend_of(RendezvousPlan::Kind kind) {
 
 }  // namespace
 
-// Fields that ddprun has no value for are there and null, as in torchrun's lines: readers expect
-// all of them. `timestamp` is 0 in torchrun's lines as well. The inner "metadata" is a text that
-// holds JSON, not an object.
+// A field without a value is null and not left out: readers expect all of them. torchrun never sets
+// `timestamp` either. The inner "metadata" is a text that holds JSON, as in torchrun's lines.
 std::string event_line(const Event& event, const AgentConfig& config, int restarts) {
   const Json nothing;
   Json metadata = {{"run_id", config.rendezvous.run_id},
@@ -71,7 +70,6 @@ std::string event_line(const Event& event, const AgentConfig& config, int restar
                                     .dump()},
                    {"agent_restarts", restarts},
                    {"duration_ms", event.since_start.count()}};
-  // Only a worker's event has these, and local_rank is a list, as in torchrun's lines.
   if (event.worker) {
     metadata["local_rank"] = Json::array({event.worker->local_rank});
     if (event.worker->failed())

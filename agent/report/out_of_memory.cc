@@ -40,8 +40,7 @@ std::optional<std::uint64_t> kib(std::string_view text) {
   return value ? std::optional(*value * 1024) : std::nullopt;
 }
 
-// The number in a cgroup's file. Nothing for no limit: "max" in version 2, a huge number in version
-// 1.
+// The number in a cgroup's file. Nothing for no limit: "max" in version 2, a huge one in version 1.
 std::optional<std::uint64_t> read_number(const std::string& path) {
   std::ifstream file(path);
   std::string text;
@@ -55,8 +54,7 @@ std::string in_mib(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMib);
 }
 
-// The folder of a cgroup in the memory controller. Versions 1 and 2 name the files in it
-// differently.
+// A cgroup's folder. Versions 1 and 2 of the memory controller name the files in it differently.
 struct MemoryFolder {
   std::string path;
   bool v2 = false;
@@ -74,9 +72,8 @@ std::optional<MemoryFolder> memory_folder(const std::string& cgroup) {
   return std::nullopt;
 }
 
-// This process's memory cgroup. A line of /proc/<pid>/cgroup is "number:controllers:path". In
-// version 1 the controllers name "memory"; in version 2 they are empty (cgroups(7)). A host may
-// have both lines: memory is then in version 1.
+// This process's memory cgroup, from lines "number:controllers:path" (cgroups(7)). A version 1 line
+// names the controller. The version 2 line names none, and counts only if no other one has memory.
 std::string own_cgroup() {
   std::ifstream file("/proc/self/cgroup");
   std::string unified;

@@ -16,8 +16,7 @@
 namespace ddprun::agent {
 namespace {
 
-// Whether something is at `path` that must not be replaced. A link counts, so lstat() and not
-// stat().
+// Whether something is at `path` that must not be replaced. lstat(): a link counts as well.
 bool is_special(const std::string& path) {
   struct stat facts {};
   return ::lstat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode);

@@ -69,9 +69,8 @@ std::size_t control_bytes(std::string_view text, std::size_t at) {
   return c1 ? 2 : 0;
 }
 
-// Text from others, made safe for a line of ours: valid UTF-8, and a blank for each control
-// character. Otherwise a worker's output could move the cursor or change the colours of the
-// reader's terminal.
+// Text from others as valid UTF-8, with a blank for each control character: it must not move the
+// cursor or change the colours of the reader's terminal.
 std::string printable(std::string_view text) {
   std::string utf8;
   append_whole_utf8(utf8, text);
@@ -188,9 +187,8 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
   }
 }
 
-// The last lines of the worker's stderr. If its record has a traceback, leaves out the last
-// traceback and what follows: Python prints to stderr what the record holds, and it would be there
-// twice.
+// The last lines of the worker's stderr, without the last traceback if its record has one: Python
+// prints the same text to stderr, and it would be shown twice.
 std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
   std::vector<std::string> lines = worker.stderr_end;
   if (!worker.record || worker.record->trace.empty()) return lines;
@@ -201,7 +199,6 @@ std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
   return lines;
 }
 
-// Quotes the last lines that fit into `room`.
 void add_stderr(Lines& lines, const std::vector<std::string>& text, std::size_t room) {
   const std::size_t quoted = std::min({text.size(), kQuotedStderrLines, room});
   for (auto line = text.end() - static_cast<std::ptrdiff_t>(quoted); line != text.end(); ++line)

@@ -101,7 +101,6 @@ void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {
   const AgentConfig& config = sources_.config;
   const Lifecycle& lifecycle = sources_.lifecycle;
   if (!config.console_events) return;
-  // A worker's global rank is known only if there is a round.
   const bool seated = worker && !lifecycle.round().seats.empty();
   using std::chrono::milliseconds;
   say(event_line({.state = state,
