@@ -28,8 +28,8 @@ class Monitors {
   // be used. If the health port cannot be had, it logs a warning and goes on: the job is worth more
   // than its probe.
   Result<void> begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks);
-  // Tells that worker `pid` was reaped. Call it before the kernel can give the pid to another
-  // process that matters: else the watchdog might kill that one.
+  // Tells that worker `pid` is gone. Call it as soon as the worker was reaped: the kernel may reuse
+  // the pid, and the watchdog could kill the new process.
   void forget(pid_t pid);
   // Ends all of it. Call it on the loop's thread, but not inside one of the hooks, and stop the
   // loop in the same turn. Otherwise a timer that has expired already calls an object that is gone.
