@@ -26,7 +26,8 @@
 namespace ddprun::agent {
 namespace {
 
-// Blocks the loop, so it must end well before the rendezvous takes our silence for death.
+// The longest that the sweep between two rounds may block the loop. A blocked loop sends no beats,
+// and the rendezvous takes a node that is silent for kSilenceTicks beats for lost.
 constexpr std::chrono::milliseconds kSweepBetweenRounds{1000};
 static_assert(kSweepBetweenRounds < rendezvous::kBeatEvery * (rendezvous::kSilenceTicks - 1));
 
@@ -37,7 +38,7 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent() = default;
 
-  // `temporary_folder` is the guardian's note (guardian.h).
+  // Returns ddprun's exit code. `temporary_folder`: as in AgentStart.
   int run(char* temporary_folder);
 
  private:
@@ -102,19 +103,24 @@ int Agent::run(char* temporary_folder) {
                   .stop_requested = [this](int signo) { stop_requested(signo); },
                   .message = [this](int signo) { workers_.children().signal_leaders(signo); },
                   .guardian_died = [this] { guardian_died(); }});
+  // Only now, with the handlers in place: a signal that waited since the fork is delivered here.
   unblock_signals(config_.signals);
   spawn(loop_, "agent begin", begin(temporary_folder));
   loop_.run();
-  // From here on nobody listens: a signal that comes now must not kill us with another exit code.
+  // From here on nobody handles signals. One that came now would kill us, and the job would end
+  // with another exit code.
   block_signals(config_.signals);
   return exit_code_;
 }
 
-// Everything that can be refused before the rendezvous is asked.
+// Checks and opens all that can fail on this node alone. It comes before the rendezvous is asked: a
+// node that cannot work must not take a seat.
 Result<void> Agent::prepare(char* temporary_folder) {
   if (auto checked = reporter_.check(); !checked) return checked.error();
   if (auto opened = workers_.open_logs(); !opened) return opened.error();
   const std::string& temporary = workers_.logs().temporary_root();
+  // From now on the guardian removes this folder if we are killed. A path that does not fit is left
+  // out: then the folder would stay.
   if (temporary_folder != nullptr && temporary.size() < kNoteBytes)
     std::memcpy(temporary_folder, temporary.c_str(), temporary.size() + 1);
   return monitors_.begin(loop_, config_.watch,
@@ -131,11 +137,13 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
   services_ = std::make_unique<NodeServices>(loop_, config_.rendezvous);
   const auto opened =
       co_await services_->open([this](const rendezvous::HostMessage& message) { told(message); });
-  if (lifecycle_.phase() == Phase::kDone) co_return;  // a signal was faster
+  // open() may wait long for a name look-up. A signal may have ended the job meanwhile.
+  if (lifecycle_.phase() == Phase::kDone) co_return;
   if (opened) {
     perform(lifecycle_.start());
   } else if (opened.error().code() == ErrorCode::kNotFound) {
-    // A host that is not known is the rendezvous' failure; a port that cannot be had is ours.
+    // The endpoint's host name is unknown: the rendezvous failed. All other errors, such as a taken
+    // port, are this launcher's own. The exit codes differ (exit_code.h).
     perform(lifecycle_.session_lost({opened.error()}, now()));
   } else {
     give_up(opened.error().message());
@@ -145,15 +153,19 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
 // ---- what happens ----
 
 void Agent::children_died() {
-  if (lifecycle_.phase() == Phase::kDone) return;  // who is left now is the sweep's
+  // The job is over. The sweep of end_attempt() has reaped or named all that was left.
+  if (lifecycle_.phase() == Phase::kDone) return;
   const std::vector<WorkerExit> exits = workers_.children().reap();
   for (const WorkerExit& exit : exits) {
+    // The kernel may reuse this pid from now on: the watchdog must not kill its next owner.
     monitors_.forget(exit.pid);
     reporter_.worker_ended(exit);
   }
   if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
 }
 
+// After the end of the job only the console can hold us up: a signal then means that the user does
+// not want to wait for its reader.
 void Agent::stop_requested(int signo) {
   if (lifecycle_.phase() == Phase::kDone) {
     consoles_.stop_waiting();
@@ -164,13 +176,15 @@ void Agent::stop_requested(int signo) {
 
 void Agent::told(const rendezvous::HostMessage& message) {
   if (lifecycle_.phase() == Phase::kDone) return;
+  // The lifecycle ignores a message about an older round. So must the report.
   const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
   if (broken != nullptr && broken->round == lifecycle_.round().number)
     reporter_.restarting(broken->cause);
   perform(lifecycle_.told(message, now()));
 }
 
-// A worker that no signal ends.
+// No signal ends this worker. It may hold a GPU, so a new attempt beside it would fail or hang: the
+// job ends instead.
 void Agent::worker_is_stuck(pid_t pid) {
   const int local_rank = workers_.children().local_rank(pid);
   give_up(fmt::format(
@@ -180,7 +194,8 @@ void Agent::worker_is_stuck(pid_t pid) {
       std::chrono::duration<double>(config_.watch.most_sleep).count(), wait_channel(pid)));
 }
 
-// It was killed: nothing may survive us, and nobody waits for a report.
+// The guardian was killed, so nobody ends what we leave and nobody reads our exit code. End every
+// process now, without a grace and without a report.
 void Agent::guardian_died() {
   workers_.children().signal_groups(SIGKILL);
   workers_.end_attempt(kSweepLimit);
@@ -192,6 +207,8 @@ void Agent::guardian_died() {
 
 // ---- what to do about it ----
 
+// Performs the actions in the order given. Sets the alarm last: an action may call give_up(), and
+// that changes the lifecycle's next deadline.
 void Agent::perform(const Actions& actions) {
   for (const Action& action : actions) {
     std::visit([this](const auto& one) { perform(one); }, action);
@@ -200,8 +217,9 @@ void Agent::perform(const Actions& actions) {
 }
 
 void Agent::perform(const JoinRound& /*action*/) {
-  // Nothing of the attempt that ended may reach the next one.
+  // Nothing of the old attempt may reach the next one: a leftover process may hold a GPU or a port.
   workers_.end_attempt(kSweepBetweenRounds);
+  // Before join(): the join message carries the port on which this node would serve the store.
   const auto store = services_->prepare_store();
   if (!store) return give_up(store.error().message());
   reporter_.joining();
@@ -226,14 +244,15 @@ rendezvous::NodeSpec Agent::node_spec(const StoreAddress& store) const {
 
 void Agent::perform(const StartWorkers& /*action*/) {
   reporter_.attempt_begins(workers_.logs().job_folder());
+  // Before the workers: they connect to the store as soon as they run.
   if (lifecycle_.seat() == 0) services_->serve_store();
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
 }
 
-// A worker that cannot even be forked counts as one that ended: the lifecycle stops its siblings
-// and asks for a restart.
+// Starts one worker. If not even a process can be made for it, the lifecycle is told that this
+// worker ended. It then stops the other workers and asks for a restart.
 void Agent::start_worker(int local_rank) {
   const auto pid = workers_.start(lifecycle_.round(), local_rank,
                                   {.seat = lifecycle_.seat(),
@@ -241,6 +260,8 @@ void Agent::start_worker(int local_rank) {
                                    .timer_file = monitors_.timer_file()});
   if (pid) return;
   log::error(pid.error().message());
+  // Posted: perform(StartWorkers) has not started all workers yet. Told at once, the lifecycle
+  // would signal the workers that live, and those started after that would never be asked to end.
   asio::post(loop_, [this, local_rank, why = pid.error().message()] {
     perform(lifecycle_.worker_exited({.local_rank = local_rank, .exit_code = 1, .start_error = why},
                                      now()));
@@ -255,7 +276,8 @@ void Agent::perform(const SignalShells& action) {
 
 void Agent::perform(const KillWorkers& /*action*/) {
   workers_.children().signal_groups(SIGKILL);
-  // Workers that were dead already, and were kept for what lived in their groups.
+  // Collect dead shells that reap() kept back, because programs still lived in their groups. The
+  // kernel sends no second SIGCHLD for them.
   asio::post(loop_, [this] { children_died(); });
 }
 
@@ -267,10 +289,12 @@ void Agent::perform(const ReportSuccess& /*action*/) {
   services_->session().report_success(lifecycle_.round().number);
 }
 
+// There may be no session yet: a signal can come while begin() still opens it.
 void Agent::perform(const LeaveJob& action) {
   if (services_ != nullptr && services_->is_open()) services_->session().leave(action.reason);
 }
 
+// The order matters: end_attempt() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
   workers_.end_attempt(kSweepLimit);
   exit_code_ = action.exit_code;
@@ -278,8 +302,9 @@ void Agent::perform(const Finish& action) {
   spawn(loop_, "agent end", end());
 }
 
-// A reader that takes its time is waited for, and signals are heard meanwhile. Nothing that has a
-// timer is destroyed before the loop stops: one that has expired is called all the same.
+// Waits for a slow reader of the console; signals are handled meanwhile. monitors_.end() and
+// loop_.stop() must follow each other in one turn of the loop. The handler of an expired timer is
+// already in the loop's queue, and would run with its owner destroyed if the loop went on.
 asio::awaitable<void> Agent::end() {
   co_await consoles_.flush();
   workers_.remove_logs(wants_files(config_) || exit_code_ != 0);
@@ -287,7 +312,7 @@ asio::awaitable<void> Agent::end() {
   loop_.stop();
 }
 
-// Something outside the workers makes going on impossible.
+// Ends the job for a reason outside the workers, such as a port that is taken.
 void Agent::give_up(const std::string& why) {
   perform(lifecycle_.give_up({.hostname = hostname_, .message = why}, now()));
 }
@@ -295,12 +320,12 @@ void Agent::give_up(const std::string& why) {
 }  // namespace
 
 int run_agent(AgentConfig config, const AgentStart& start) {
-  // A console that nobody reads must not end the job; workers get the default back.
+  // A console whose reader has gone must not kill the agent. Workers get the default back.
   ::signal(SIGPIPE, SIG_IGN);
-  // Nor must a log file that may not grow (ulimit -f).
+  // Nor must a log file that has reached its limit (ulimit -f).
   ::signal(SIGXFSZ, SIG_IGN);
-  // Never destroyed: that would wait for a name look-up still under way, and this process ends with
-  // the agent anyway.
+  // Never destroyed. Its destructor waits for Asio's resolver thread, so for a name look-up that
+  // still runs. This process ends with the agent anyway.
   auto* loop = new asio::io_context(1);
   Agent agent(*loop, std::move(config), start);
   return agent.run(start.temporary_folder);

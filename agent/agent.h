@@ -1,6 +1,7 @@
-// One node of a job: feeds the lifecycle with what happens (workers' deaths, messages of the
-// rendezvous, signals, time) and performs what it decides. Everything runs on one loop's thread;
-// nothing polls.
+// The agent: runs one node's part of a job. It tells the lifecycle (agent/core/lifecycle.h) what
+// happens: workers' deaths, messages of the rendezvous, signals, time. It performs the actions that
+// the lifecycle answers with. It makes no decision about the job itself. Everything runs on one
+// thread, on one Asio loop. Nothing polls: an idle agent does not wake up.
 #pragma once
 
 #include "agent/core/config.h"
@@ -8,8 +9,10 @@
 
 namespace ddprun::agent {
 
-// Runs the job to its end on this node, in the process that run_guarded() made for it. Prints on
-// stderr what the user must know. Returns the exit code of ddprun.
+// Runs the job on this node until it ends. Blocks until then. Call it once, and only in the process
+// that run_guarded() made for it: it changes signal dispositions and leaves the loop unfreed.
+// Prints on stderr what the user must know. Returns the exit code of ddprun; the caller exits with
+// it.
 int run_agent(AgentConfig config, const AgentStart& start);
 
 }  // namespace ddprun::agent

@@ -31,11 +31,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// How long the end of a job waits for the sweeper: enough to read /proc, too short to be noticed.
 constexpr int kSweeperPatienceMs = 200;
 static_assert(kAgentLimit > kKillLimit + kSweepLimit, "an agent that works must not be killed");
 
-// SIGTSTP, SIGTTIN and SIGTTOU keep their meaning: a stopped guardian does not stop the job, as a
-// stopped torchrun does not.
+// The signals that the guardian waits for: those of the job, and SIGCHLD for the agent's end.
+// SIGTSTP, SIGTTIN and SIGTTOU are not among them: they stop the guardian, and the job runs on.
+// torchrun's workers run on as well when torchrun is stopped.
 sigset_t watched_signals(const SignalPlan& plan) {
   sigset_t set;
   ::sigemptyset(&set);
@@ -44,13 +46,15 @@ sigset_t watched_signals(const SignalPlan& plan) {
   return set;
 }
 
-// The agent as the guardian sees it: signals go to it, and one that does not end is ended.
+// The agent as the guardian sees it. Passes signals on to the agent, and kills it if it does not
+// end in time after the second one.
 class WatchedAgent {
  public:
-  // `pipe`: the write end of what the agent reads. It must not block: a stopped agent reads nothing.
+  // `pipe`: its write end, not owned. It must not block: a stopped agent reads nothing.
   WatchedAgent(pid_t pid, int pipe, const GuardedJob& job) : pid_(pid), pipe_(pipe), job_(job) {}
 
-  // Passes signals on until the agent is dead, or until it has outlived its limit. Its wait status.
+  // Passes signals on until the agent is dead. Kills it if it still lives at kill_at_. Returns its
+  // wait status (waitpid(2)). Signals in `ignored` are not passed on.
   int wait_for_end(const std::vector<int>& ignored);
 
  private:
@@ -66,7 +70,7 @@ class WatchedAgent {
   int status_ = 0;
 };
 
-// True once the agent is among the dead.
+// Collects all dead children, inherited orphans too. True if the agent is one of them.
 bool WatchedAgent::reap() {
   int status = 0;
   for (pid_t dead = 0; (dead = ::waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -77,8 +81,9 @@ bool WatchedAgent::reap() {
   return false;
 }
 
-// Not by kill(): the agent could not tell whether the signal is the guardian's or was sent to every
-// process of the job (agent/core/stop_requests.h). A stopped agent is continued so that it can act.
+// Writes the signal's number into the pipe. With kill() the agent could not tell whether the signal
+// comes from the guardian or was sent to every process of the job (agent/core/stop_requests.h).
+// Continues a stopped agent, so that it can act. The second request starts the agent's limit.
 void WatchedAgent::pass_on(int signo) {
   const auto byte = static_cast<unsigned char>(signo);
   [[maybe_unused]] const auto written = ::write(pipe_, &byte, sizeof(byte));
@@ -87,7 +92,7 @@ void WatchedAgent::pass_on(int signo) {
   if (++requests_ == 2) kill_at_ = Clock::now() + kAgentLimit;
 }
 
-// -1: none came before kill_at_.
+// Waits for the next signal. -1: none came before kill_at_, or the wait was interrupted.
 int WatchedAgent::next_signal(const sigset_t& watched) const {
   siginfo_t info{};
   if (kill_at_ == Clock::time_point::max()) return ::sigwaitinfo(&watched, &info);
@@ -100,6 +105,7 @@ int WatchedAgent::next_signal(const sigset_t& watched) const {
 int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
   const sigset_t watched = watched_signals(job_.signals);
   while (!reap()) {
+    // SIGCHLD stays pending while it is blocked, so a death between reap() and this wait ends it.
     const int signo = next_signal(watched);
     const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end();
     if (signo > 0 && signo != SIGCHLD && !is_ignored) pass_on(signo);
@@ -110,7 +116,8 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
                  job_.called.c_str(), pid_, static_cast<int>(kAgentLimit.count()),
                  wait_channel(pid_).c_str());
     ::kill(pid_, SIGKILL);
-    // It may wait for a disk that never answers: its end is awaited for as long as any leftover's.
+    // Even a killed agent may hang in the kernel, on a disk that never answers. So wait no longer
+    // than for any other leftover, and then count the agent as killed (wait status 9).
     const FileHandle process = open_pidfd(pid_);
     pollfd ended{process.get(), POLLIN, 0};
     ::poll(&ended, 1, static_cast<int>(kSweepLimit.count()));
@@ -119,8 +126,9 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
   return status_;
 }
 
-// Looks for leftovers in a process of its own: it may take long, and for ever where a process hangs
-// in the kernel. `agent_pipe` is what must not be held open by it.
+// Forks the sweeper, which ends what earlier launchers left on this host. It is a process of its
+// own: if it reads /proc of a process that hangs in the kernel, it may hang for ever. It closes
+// `agent_pipe`: otherwise the agent would not see the guardian die.
 pid_t start_sweeper(int agent_pipe) {
   const pid_t sweeper = ::fork();
   if (sweeper != 0) return sweeper;
@@ -131,7 +139,7 @@ pid_t start_sweeper(int agent_pipe) {
   ::_exit(0);
 }
 
-// A job of a moment waits a moment for it; it must not hold a host up.
+// Gives the sweeper a moment, then kills it: a very short job would leave it no time to work.
 void end_sweeper(pid_t sweeper) {
   if (sweeper < 0) return;
   const FileHandle process = open_pidfd(sweeper);
@@ -140,24 +148,25 @@ void end_sweeper(pid_t sweeper) {
   ::kill(sweeper, SIGKILL);
 }
 
-// The agent cleans up after itself, unless it was killed.
+// Ends and removes all that a killed agent left. An agent that exits has done this itself.
 void clean_up(const GuardedJob& job, const char* temporary_folder, const std::set<pid_t>& spared) {
-  end_job_cgroup(job.cookie);
+  end_job_cgroup(job.cookie);  // first, and with one write: nothing in it can outrun us by forking
   for (const Stuck& left : end_descendants(kSweepLimit, spared))
     std::fprintf(stderr, "%s: %s\n", job.called.c_str(), describe(left).c_str());
-  end_job_cgroup(job.cookie);  // empty by now
+  end_job_cgroup(job.cookie);  // again: a cgroup can be removed only when it is empty
   remove_shared_memory(job.cookie);
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
 }
 
-// `start` as the agent has it; `agent_pipe` is the write end of its pipe.
+// Returns the program's exit code when all is over. `spared`: children that are older than the job.
 int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const AgentStart& start,
           std::set<pid_t> spared) {
   const pid_t sweeper = start_sweeper(agent_pipe);
   const int status = WatchedAgent(agent, agent_pipe, job).wait_for_end(start.ignored_signals);
   end_sweeper(sweeper);
-  spared.insert(sweeper);  // one that hangs in the kernel is not waited for
+  spared.insert(sweeper);  // do not wait for one that hangs in the kernel
   if (WIFEXITED(status)) {
+    // Mostly there is nothing left. But processes that the agent could not end became our children.
     end_descendants(kSweepLimit, spared);
     return WEXITSTATUS(status);
   }
@@ -173,7 +182,8 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   AgentStart start{.ignored_signals = ignored_signals()};
   const sigset_t watched = watched_signals(job.signals);
   ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
-  // Ignored by who started us, it would have the kernel reap the agent without a word.
+  // If our parent had it ignored, the kernel would reap the agent itself and its exit status would
+  // be lost (waitpid(2), NOTES).
   ::signal(SIGCHLD, SIG_DFL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   int alive[2];
@@ -191,23 +201,25 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   start.temporary_folder = static_cast<char*>(note);  // zeros: no folder
   if (child > 0) {
     ::close(alive[0]);
-    // A stopped agent reads nothing, a dead one never again: neither may stop or end the guardian.
+    // A stopped agent reads nothing: a write into the full pipe would block the guardian. Nobody
+    // reads the pipe of a dead agent: a write would kill the guardian by SIGPIPE.
     ::fcntl(alive[1], F_SETFL, O_NONBLOCK);
     ::signal(SIGPIPE, SIG_IGN);
     return guard(child, alive[1], job, start, std::move(earlier));
   }
   ::close(alive[1]);
-  // A session of its own: a Ctrl-C of the terminal or a `kill -9 %1` of the shell hits the guardian
-  // alone.
+  // A session of its own: a Ctrl-C, or a `kill -9 %1` of the shell, then hits only the guardian.
   ::setsid();
-  // Named apart from the guardian, so that `pkill -9 ddprun` leaves one of the two to clean up.
+  // Not the guardian's name: `pkill -9 ddprun` then leaves the agent alive, and it cleans up.
   ::prctl(PR_SET_NAME, "ddp-agent");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   start.guardian_pipe = alive[0];
+  // The guardian died already: then the user wants no job.
   if (::getppid() != guardian) ::_exit(1);
   const int exit_code = agent(start);
   std::fflush(nullptr);
-  ::_exit(exit_code);  // no destructors of statics: the guardian's copy of the program goes on
+  // Not exit(): handlers that were registered before the fork belong to the guardian's copy.
+  ::_exit(exit_code);
 }
 
 void unblock_signals(const SignalPlan& plan) {

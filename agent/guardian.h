@@ -1,9 +1,11 @@
-// The process that the user started. It forks the agent. Then it only passes signals on and waits.
-// When the agent has ended in any way, SIGKILL included, it ends every descendant that it inherits.
-// The agent in turn ends everything when the guardian dies: whichever of the two is killed, the
-// other cleans up. Both are subreapers, so nothing escapes by forking twice or by setsid. A
-// third process, short-lived, looks beside the start for what launchers that are gone left here.
-// Small on purpose: no threads, nothing that can fail late.
+// The guardian: the process that the user started. It forks the agent. After that it only passes
+// signals on and waits. When the agent has ended, by SIGKILL too, the guardian ends every
+// descendant that is left. If the guardian is killed, the agent ends everything. So if one of the
+// two is killed, the other cleans up. Both are subreapers (prctl(2)), so no process escapes by
+// forking twice or by setsid(). A third process lives only for a short time: it looks for what
+// earlier launchers left on this host, while the job already starts. The guardian is small on
+// purpose. It has no threads, and nothing in it can fail late. It does not run workers and does not
+// speak to the rendezvous.
 #pragma once
 
 #include <chrono>
@@ -16,39 +18,44 @@
 
 namespace ddprun::agent {
 
-// What the agent is given by the guardian.
+// What the guardian gives to the agent.
 struct AgentStart {
-  // Read end of a pipe. One byte is the number of a signal that the guardian passes on; end of file
-  // means that the guardian is gone.
+  // Read end of a pipe. Each byte is the number of a signal that the guardian passes on. End of
+  // file means that the guardian is dead.
   int guardian_pipe = -1;
-  std::vector<int> ignored_signals;  // signals ignored when ddprun was started; they stay so
-  // Shared with the guardian, kNoteBytes long: the path of the temporary log folder, which the
-  // guardian removes should the agent be killed. Empty text: none.
+  std::vector<int> ignored_signals;  // ignored when ddprun was started (nohup); they stay ignored
+  // Memory that the guardian can read too, kNoteBytes long. The agent writes the path of the
+  // temporary log folder here. If the agent is killed, the guardian removes that folder. Empty
+  // text: there is no such folder.
   char* temporary_folder = nullptr;
 };
 
-// How long the agent has after a second request to end before the guardian kills it. Longer than
-// an agent that works can need: it waits up to 10 s for killed workers (Lifecycle::Settings) and
-// kSweepLimit for what they left. Only one that is stopped, or hangs on a log disk, needs longer.
+// How long the agent has after a second request to end; then the guardian kills it. A second
+// request kills the workers. The agent waits for them up to kKillLimit, and up to kSweepLimit for
+// what they left. So an agent needs longer only if it is stopped, if it hangs on a log disk, or if
+// nobody reads its console (kFlushLimit).
 inline constexpr std::chrono::seconds kAgentLimit{20};
 
 inline constexpr std::size_t kNoteBytes = 4096;  // PATH_MAX
 
-// What the guardian must know of the job.
+// What the guardian must know about the job.
 struct GuardedJob {
   std::string called;  // the program's name in its own lines
-  std::string cookie;
+  std::string cookie;  // of the job (AgentConfig::job_cookie): names what the agent may leave
   SignalPlan signals;
 };
 
-// Runs `agent` in a child process and watches over it. In the child all signals that a job handles
-// are still blocked when `agent` starts: it installs its handlers, then calls unblock_signals().
-// Returns, in the guardian only, the exit code of the whole: the agent's, or 128 + signal if it was
-// killed. Must be called before any thread exists.
+// Forks a child process, runs `agent` in it, and watches over it. It returns in the guardian only;
+// the child exits with what `agent` returns. The value is the exit code for the whole program: the
+// agent's, or 128 + signal number if a signal killed the agent, or 1 if no process could be made.
+// The signals of a job are still blocked in the child when `agent` starts: it must install its
+// handlers and then call unblock_signals(). Call run_guarded() before any thread exists: fork(2)
+// copies only the calling thread, and a lock that another thread holds would stay locked.
 int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&)>& agent);
 
-// For the agent. Unblocks what run_guarded() blocked, once the handlers are in place; blocks it
-// again at the end, before the handlers go: a late signal must not change the job's exit code.
+// For the agent. unblock_signals() unblocks what run_guarded() blocked: call it when the handlers
+// are installed. block_signals() blocks the same signals again: call it at the end, before the
+// handlers go. Otherwise a late signal would kill the agent and change the job's exit code.
 void unblock_signals(const SignalPlan& plan);
 void block_signals(const SignalPlan& plan);
 

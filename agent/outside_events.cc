@@ -18,9 +18,10 @@ OutsideEvents::OutsideEvents(asio::io_context& loop, const SignalPlan& plan,
       guardian_(loop, start.guardian_pipe) {
   const auto& ignored = start.ignored_signals;
   for (const int signo : handled_signals(plan)) {
-    // What was ignored when ddprun was started (nohup) stays ignored.
+    // A signal that was ignored when ddprun was started (nohup) stays ignored.
     if (std::find(ignored.begin(), ignored.end(), signo) != ignored.end()) continue;
-    boost::system::error_code not_ours;  // SIGKILL and SIGSTOP are nobody's to handle
+    // A user may list SIGKILL or SIGSTOP. The kernel lets nobody handle these; that is no error.
+    boost::system::error_code not_ours;
     direct_signals_.add(signo, not_ours);
   }
 }
@@ -35,13 +36,15 @@ void OutsideEvents::listen(Handlers handlers) {
 void OutsideEvents::wait_for_child() {
   child_signal_.async_wait([this](boost::system::error_code cancelled, int) {
     if (cancelled) return;
-    wait_for_child();  // first: a child that dies while we reap raises the next one
+    // Wait again before reaping. A child that dies while we reap raises the next SIGCHLD.
+    wait_for_child();
     handlers_.child_died();
   });
 }
 
-// A message that reaches the agent itself is dropped: whoever signals every process of the job has
-// reached the workers as well.
+// Signals that reach the agent directly, not through the guardian. A message among them is dropped:
+// the sender signalled every process of the job, so the workers have it already, and a second copy
+// would look like a second message to them.
 void OutsideEvents::wait_for_signal() {
   direct_signals_.async_wait([this](boost::system::error_code cancelled, int received) {
     if (cancelled) return;
@@ -60,10 +63,11 @@ void OutsideEvents::wait_for_guardian() {
                        });
 }
 
-// The guardian writes one byte for each signal. False: its end of the pipe is closed, it is dead.
+// Reads what the guardian wrote, one byte a signal. False: end of file, so the guardian is dead.
 bool OutsideEvents::read_guardian() {
   std::array<unsigned char, 64> signals{};
   const ssize_t got = ::read(guardian_.native_handle(), signals.data(), signals.size());
+  // A wake-up without data is no end of file: only a read of 0 bytes is.
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   for (ssize_t i = 0; i < got; ++i) passed_on(signals.at(static_cast<std::size_t>(i)));
   return got > 0;

@@ -1,5 +1,7 @@
-// What reaches the agent from outside: the deaths of its children, signals, and its guardian. Turns
-// them into calls on the loop. Loop's thread; owned by Agent.
+// What reaches the agent from outside: deaths of its children, signals, and bytes from its
+// guardian. OutsideEvents turns each of them into a call of a handler on the loop. It reaps no
+// child and does not know the job: StopRequests decides which signal counts, the handlers do the
+// rest. Runs on the loop's thread. Owned by Agent.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -16,13 +18,17 @@ namespace ddprun::agent {
 class OutsideEvents {
  public:
   struct Handlers {
-    std::function<void()> child_died;               // at least one; ask waitpid which
-    std::function<void(int signo)> stop_requested;  // each call is a request of its own
-    std::function<void(int signo)> message;         // a signal that is for the workers
+    // At least one child died. One SIGCHLD may stand for many deaths (signal(7)), so the handler
+    // must collect all dead children.
+    std::function<void()> child_died;
+    // The user or the scheduler asks to end the job. Each call is one more request.
+    std::function<void(int signo)> stop_requested;
+    std::function<void(int signo)> message;  // a signal that is for the workers
     std::function<void()> guardian_died;
   };
 
-  // `plan` outlives this. Takes over the descriptor in `start`.
+  // `plan` must outlive this object. Owns start.guardian_pipe from now on. From here on signals are
+  // caught; the agent may unblock them after listen().
   OutsideEvents(asio::io_context& loop, const SignalPlan& plan, const AgentStart& start);
   OutsideEvents(const OutsideEvents&) = delete;
   OutsideEvents& operator=(const OutsideEvents&) = delete;
@@ -30,7 +36,8 @@ class OutsideEvents {
   OutsideEvents& operator=(OutsideEvents&&) = delete;
   ~OutsideEvents() = default;
 
-  // Calls the handlers from now on. What came before is not lost.
+  // Calls the handlers from now on, always from the loop. Call it once. Signals that came between
+  // the constructor and this call are not lost.
   void listen(Handlers handlers);
 
  private:

@@ -16,12 +16,13 @@ WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Cons
       containment_(config.job_cookie),
       pipes_(loop),
       files_(config, logs_, pipes_, consoles, std::move(hostname)) {
-  // The agent may need many descriptors. Its workers get the limit that the user has.
+  // The agent may need many descriptors: each connection to the store costs one. Workers get the
+  // user's own limit back: select() fails on descriptors above 1023.
   children_.give_workers(store::raise_descriptor_limit());
 }
 
-// A temporary folder that nobody asked for is not worth the job: it would only hold the records
-// that workers leave of their errors.
+// If the user asked for no files, a temporary folder would hold nothing but the workers' error
+// records. A failure to make it must then not end the job.
 Result<void> WorkerGroup::open_logs() {
   auto logs = LogTree::make(config_.log_dir, config_.rendezvous.run_id);
   if (!logs && config_.log_dir.empty() && !wants_files(config_)) {
@@ -54,6 +55,8 @@ Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
   return children_.spawn(spec);
 }
 
+// Kill first, drain then: a process that still lived could write into a pipe after it was drained,
+// and those bytes would be lost.
 void WorkerGroup::end_attempt(std::chrono::milliseconds limit) {
   containment_.end_attempt(limit);
   pipes_.drain();

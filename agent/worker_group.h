@@ -1,6 +1,7 @@
-// The workers of this node, attempt by attempt: their processes, what keeps them together, and
-// where their output goes. Joins Children, Containment and WorkerFiles, which do not know each
-// other. It decides nothing. Loop's thread; owned by Agent.
+// The workers of this node, for one attempt after the other: their processes, what makes sure that
+// none of them survives, and where their output goes. WorkerGroup joins Children, Containment and
+// WorkerFiles, which do not know each other. It decides nothing: the lifecycle does. Runs on the
+// loop's thread. Owned by Agent.
 #pragma once
 
 #include <chrono>
@@ -22,8 +23,8 @@ namespace ddprun::agent {
 
 class WorkerGroup {
  public:
-  // `config` and `consoles` outlive this. `ignored_signals` were ignored when ddprun was started;
-  // workers ignore them too.
+  // `config` and `consoles` must outlive this object. `ignored_signals` were ignored when ddprun
+  // was started; workers ignore them too. Raises this process's limit of open files.
   WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
               std::string hostname, const std::vector<int>& ignored_signals);
   WorkerGroup(const WorkerGroup&) = delete;
@@ -32,17 +33,21 @@ class WorkerGroup {
   WorkerGroup& operator=(WorkerGroup&&) = delete;
   ~WorkerGroup() = default;
 
-  // Makes the job's log folder. Errors name the folder.
+  // Makes the job's log folder. Call it once, before the first attempt. Errors name the folder.
   Result<void> open_logs();
 
-  // What every worker started from now on is born into.
+  // Makes the cgroup into which the workers of this attempt are born, if the host allows one. Call
+  // it before the attempt's first start().
   void begin_attempt();
-  // Starts one worker. Errors: no file could be opened, no process be made.
+  // Starts one worker and returns its pid. Errors: a log file could not be opened, or no process
+  // could be made. A program that cannot be executed is no error here: Children::reap() reports it
+  // as that worker's exit.
   Result<pid_t> start(const rendezvous::Round& round, int local_rank, const LocalFacts& facts);
-  // Kills what is left of the attempt, waits up to `limit` for it, and passes on what it wrote.
-  // Blocks the loop. Kills workers too: call only when none may survive.
+  // Kills what is left of the attempt, waits up to `limit` for its end, and passes on the output
+  // that is still in the pipes. Blocks the loop. Kills workers too: call only when none may
+  // survive.
   void end_attempt(std::chrono::milliseconds limit);
-  // Removes a temporary log folder; with `keep_files` only if no file is in it.
+  // Removes the log folder if it is a temporary one; with `keep_files` only if it holds no file.
   void remove_logs(bool keep_files) const { logs_.clean_up(keep_files); }
 
   Children& children() { return children_; }

@@ -16,11 +16,12 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 
-// A probe sends a line and a few headers, and no body.
+// A probe sends one line and a few headers, and no body. A stranger who sends more is cut off here.
 constexpr std::uint32_t kMostHeaderBytes = 8192;
 
 using Request = http::request_parser<http::empty_body>;
 
+// The answer to one probe. HEAD gets the same headers as GET and no body (RFC 9110, 9.3.2).
 http::response<http::string_body> answer_to(const Request::value_type& request,
                                             const std::string& state) {
   const bool is_get = request.method() == http::verb::get || request.method() == http::verb::head;
@@ -28,6 +29,7 @@ http::response<http::string_body> answer_to(const Request::value_type& request,
       is_get ? http::status::ok : http::status::method_not_allowed, request.version());
   answer.set(http::field::content_type, "application/json");
   if (!is_get) answer.set(http::field::allow, "GET, HEAD");
+  // One answer a connection: an idle one would keep one of the few places.
   answer.keep_alive(false);
   answer.content_length(state.size());
   if (request.method() != http::verb::head) answer.body() = state;
@@ -50,6 +52,7 @@ struct HealthPort::State {
   int probes = 0;
   bool is_closed = false;
 
+  // Answers one probe. `limit` holds for the request and the answer together.
   static asio::awaitable<void> serve(std::shared_ptr<State> self, tcp::socket socket) {
     beast::tcp_stream stream(std::move(socket));
     stream.expires_after(self->limit);
@@ -58,6 +61,7 @@ struct HealthPort::State {
     request.header_limit(kMostHeaderBytes);
     const auto [failed, bytes] =
         co_await http::async_read_header(stream, buffer, request, kAsTuple);
+    // After the end of the HealthPort `state` must not be called: what it looks at may be gone.
     if (!failed && !self->is_closed) {
       const auto answer = answer_to(request.get(), self->state());
       co_await http::async_write(stream, answer, kAsTuple);
@@ -72,7 +76,8 @@ Result<std::unique_ptr<HealthPort>> HealthPort::open(asio::io_context& loop, std
                                                      std::function<std::string()> state,
                                                      std::chrono::milliseconds limit) {
   auto bound = store::bind_listener(loop, "::", port, kHealthPortVariable);
-  if (!bound)  // a host without IPv6
+  // On a host without IPv6 bind_listener() takes IPv4 by itself. `::` may fail for other reasons.
+  if (!bound)  // such as a stranger that listens there for IPv6 only
     bound = store::bind_listener(loop, "0.0.0.0", port, kHealthPortVariable);
   if (!bound) return bound.error();
   auto shared = std::make_shared<State>(std::move(*bound), std::move(state), limit);

@@ -12,6 +12,8 @@
 namespace ddprun::agent {
 namespace {
 
+// Whether `pid` is a worker, or something that a worker started. The FIFO's lines may name any pid,
+// and one that is gone may be a stranger's by now: the watchdog must kill no stranger.
 bool is_ours(int pid) {
   const auto below = descendants(::getpid());
   return std::find(below.begin(), below.end(), pid) != below.end();
@@ -40,6 +42,7 @@ Result<void> Monitors::begin(asio::io_context& loop, const WatchPlan& plan, Hook
   return {};
 }
 
+// Only the watchdog needs this: SleepWatch asks for the live workers at every look.
 void Monitors::forget(pid_t pid) {
   if (watchdog_) watchdog_->forget(pid);
 }

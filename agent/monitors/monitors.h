@@ -1,6 +1,7 @@
-// All that watches the workers beside their exits, each asked for by a variable: the watchdog
-// (watchdog.h), the watch over uninterruptible sleep (sleep_watch.h) and the health port
-// (health_port.h). Loop's thread; owned by Agent.
+// What watches beside the workers' exits: the watchdog (watchdog.h), the watch over uninterruptible
+// sleep (sleep_watch.h) and the health port (health_port.h). Each of them runs only if an
+// environment variable asks for it. Monitors starts and ends them and has no rules of its own. Runs
+// on the loop's thread. Owned by Agent.
 #pragma once
 
 #include <functional>
@@ -18,20 +19,23 @@ namespace ddprun::agent {
 class Monitors {
  public:
   struct Hooks {
-    std::function<std::vector<pid_t>()> workers;  // the live ones
-    std::function<void(pid_t)> stuck;             // one of them will not come back
-    std::function<std::string()> state;           // what a probe is told
+    std::function<std::vector<pid_t>()> workers;  // pids of the live workers
+    std::function<void(pid_t)> stuck;    // this worker stays in the kernel; called once at most
+    std::function<std::string()> state;  // the body of the answer to a probe
   };
 
-  // Starts what `plan` asks for; nothing else wakes up or listens. Errors: the watchdog's FIFO
-  // cannot be used. A health port that is taken is warned of: the job is more than its probe.
+  // Starts what `plan` asks for, and nothing else. Call it once. Errors: the watchdog's FIFO cannot
+  // be used. If the health port cannot be had, it logs a warning and goes on: the job is worth more
+  // than its probe.
   Result<void> begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks);
-  // The worker ended.
+  // Tells that worker `pid` is gone. Call it as soon as the worker was reaped: the kernel may reuse
+  // the pid, and the watchdog could kill the new process.
   void forget(pid_t pid);
-  // On the loop, only when nothing of it runs any more.
+  // Ends all of it. Call it on the loop's thread, but not inside one of the hooks, and stop the
+  // loop in the same turn. Otherwise a timer that has expired already calls an object that is gone.
   void end();
 
-  // The watchdog's FIFO; empty: off.
+  // Path of the watchdog's FIFO, for the workers' environment; empty: there is no watchdog.
   std::string timer_file() const { return watchdog_ ? watchdog_->path() : ""; }
 
  private:

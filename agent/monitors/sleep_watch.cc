@@ -8,6 +8,8 @@
 namespace ddprun::agent {
 namespace {
 
+// A worker sleeps uninterruptibly for a moment at every disk access. So it must be seen in state D
+// several times in a row before it counts as stuck.
 constexpr int kLooksPerLimit = 4;
 constexpr std::chrono::nanoseconds kMostBetweenLooks = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kLeastBetweenLooks = std::chrono::milliseconds(10);
@@ -20,6 +22,7 @@ bool sleeps_uninterruptibly(pid_t pid) {
 }  // namespace
 
 std::optional<pid_t> SleepTable::look(const std::map<pid_t, bool>& workers, Time now) {
+  // Forget those that are awake or gone: a later sleep is a new one, and the pid may be reused.
   std::erase_if(asleep_since_, [&workers](const auto& entry) {
     const auto worker = workers.find(entry.first);
     return worker == workers.end() || !worker->second;

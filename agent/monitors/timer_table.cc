@@ -18,11 +18,12 @@ Error bad(std::string_view why) {
           fmt::format("watchdog: a request is not understood: {}", why)};
 }
 
-// A whole number that is one: a fraction or 1e300 is no pid and no signal.
+// The value, if it is a whole number that fits into an int and is not negative. A fraction or 1e300
+// is no pid and no signal; get<int>() would make one of it.
 std::optional<int> whole_number(const Json& value) {
   if (!value.is_number_integer()) return std::nullopt;
   constexpr auto kMost = std::numeric_limits<int>::max();
-  // Compared in its own type: as signed, a number beyond 2^63 would be a negative one.
+  // Compared in its own type: a number above 2^63 would turn negative as a signed one.
   const bool too_much = value.is_number_unsigned() ? value.get<std::uint64_t>() > kMost
                                                    : value.get<std::int64_t>() < 0;
   return too_much ? std::nullopt : std::optional(value.get<int>());
@@ -37,18 +38,22 @@ Result<void> TimerTable::apply(std::string_view line) {
     return request.contains(key) && request.at(key).is_number();
   };
   if (!is_number("version") || request.at("version") != 1) return bad("its version is not 1");
+  // A request may not name a process group (0) or init (1) as the process to kill (kill(2)).
   const auto pid = whole_number(request.value("pid", Json()));
   if (!pid || *pid <= 1) return bad("it names no pid");
   if (!is_number("expiration_time")) return bad("it has no expiration_time");
   const double at = request.at("expiration_time").get<double>();
+  // Any value names a deadline, as in torch. Its JSON text stands for one that is no string.
   const Json scope = request.value("scope_id", Json(""));
   const std::pair key{*pid, scope.is_string() ? scope.get<std::string>() : scope.dump()};
+  // Before the signal is checked: torch's client releases with signal 0.
   if (at < 0) {
     deadlines_.erase(key);
     return {};
   }
   const auto signo = whole_number(request.value("signal", Json(SIGKILL)));
   if (!signo || *signo == 0 || *signo >= NSIG) return bad("its signal is no signal");
+  // A deadline that is there already can always be moved.
   if (deadlines_.size() >= kMaxTimers && !deadlines_.contains(key))
     return bad(fmt::format("there are {} deadlines already", kMaxTimers));
   deadlines_[key] = {at, *signo};
@@ -68,6 +73,7 @@ void TimerTable::forget(int pid) {
   std::erase_if(deadlines_, [pid](const auto& entry) { return entry.first.first == pid; });
 }
 
+// Looks at all of them: there are few, and they are keyed by process for release and forget().
 std::optional<double> TimerTable::next() const {
   const auto earliest =
       std::min_element(deadlines_.begin(), deadlines_.end(),

@@ -21,14 +21,15 @@ namespace {
 
 using std::chrono::system_clock;
 
-// A deadline further away than this is looked at again then: what a worker writes may be beyond
-// every time_point, and a timer set to that fires at once.
+// The longest that the timer is set for; then the deadline is looked at again. A worker may write a
+// number that no time_point can hold, and a timer set to that would fire at once, for ever.
 constexpr std::chrono::hours kLookAhead{24};
 
 double unix_now() {
   return std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
 }
 
+// A name of our own for the FIFO. The pid keeps the agents of one host apart.
 std::string own_path() {
   const char* folder = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody writes it
   return fmt::format("{}/watchdog_timer_{}", folder != nullptr && *folder != '\0' ? folder : "/tmp",
@@ -47,11 +48,13 @@ Result<std::unique_ptr<Watchdog>> Watchdog::make(asio::io_context& loop, const s
                                                  std::function<bool(int pid)> is_ours) {
   const std::string used = path.empty() ? own_path() : path;
   constexpr mode_t kOwnerOnly = 0600;
+  // A FIFO that is there already is the user's: we use it and leave it at the end.
   const bool made = ::mkfifo(used.c_str(), kOwnerOnly) == 0;
   if (!made && errno != EEXIST) return failed(used, errno);
   struct stat facts {};
   if (::stat(used.c_str(), &facts) != 0 || !S_ISFIFO(facts.st_mode)) return failed(used, EEXIST);
-  // Also for writing: else every worker that closes it would look like the end of the file.
+  // For writing too: if we only read, the FIFO would be at its end whenever the last worker closes
+  // it, and the loop would wake up again and again.
   const int fd = ::open(used.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return failed(used, errno);
   // The constructor is private: make_unique cannot reach it.
@@ -90,12 +93,14 @@ void Watchdog::read_requests() {
   kill_expired();
 }
 
+// Applies every whole line. The start of the next line stays in pending_ until its rest arrives.
 void Watchdog::take_lines() {
   for (auto end = pending_.find('\n'); end != std::string::npos; end = pending_.find('\n')) {
     const auto applied = table_.apply(std::string_view(pending_).substr(0, end));
     if (!applied) log::warning(applied.error().message());
     pending_.erase(0, end + 1);
   }
+  // A worker that never ends its line must not fill our memory.
   if (pending_.size() <= kMaxTimerLineBytes) return;
   log::warning("watchdog: a request without end is dropped");
   pending_.clear();
@@ -106,6 +111,8 @@ void Watchdog::forget(int pid) {
   set_timer();
 }
 
+// Sets the timer to the earliest deadline, or stops it if there is none. Deadlines are times of the
+// wall clock, so the timer follows that clock too.
 void Watchdog::set_timer() {
   const auto next = table_.next();
   if (!next) {
@@ -122,8 +129,8 @@ void Watchdog::set_timer() {
 
 void Watchdog::kill_expired() {
   for (const ExpiredTimer& timer : table_.take_expired(unix_now())) {
-    if (!is_ours_(timer.pid)) continue;  // a process that is gone, or none of this job
-    ::kill(timer.pid, timer.signo);      // before any word on it: a console may be stuck
+    if (!is_ours_(timer.pid)) continue;  // the process is gone, or it is not of this job
+    ::kill(timer.pid, timer.signo);      // before the warning: a console may be stuck
     log::warning(fmt::format("watchdog: the deadline '{}' of process {} has passed: sent {}",
                              timer.scope, timer.pid, signal_name(timer.signo)));
   }

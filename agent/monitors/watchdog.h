@@ -1,7 +1,8 @@
-// The watchdog that torchrun has behind TORCHELASTIC_ENABLE_FILE_TIMER=1: workers write deadlines
-// into a FIFO, and one that misses its own is killed with the signal it chose. Unlike there the
-// agent lives on: the death counts as a failure of that worker. Shell over TimerTable; loop's
-// thread; owned by Agent. Nothing wakes it while no deadline is set.
+// The watchdog, which torchrun has behind TORCHELASTIC_ENABLE_FILE_TIMER=1. Workers write deadlines
+// into a FIFO. A worker that misses its own deadline is killed, with the signal that it chose.
+// torchrun's watchdog then kills its own agent too. Ours does not: the death counts as a failure of
+// that worker. Watchdog is the shell around TimerTable. While no deadline is set, nothing wakes it.
+// Runs on the loop's thread. Owned by Monitors.
 #pragma once
 
 #include <boost/asio/basic_waitable_timer.hpp>
@@ -18,8 +19,10 @@ namespace ddprun::agent {
 
 class Watchdog {
  public:
-  // `path` empty: a name of our own under $TMPDIR. The FIFO is this user's alone and is removed
-  // with this object; one that is there already is used and left. Errors name the path.
+  // Makes the FIFO and reads it from now on. An empty `path` means a name of our own under $TMPDIR
+  // or /tmp. Only this user may open the FIFO, and this object removes it at its end. If a FIFO is
+  // there already, it is used and not removed. `is_ours` says whether a pid belongs to this job; no
+  // other process is ever killed. Errors (kSystem) name the path.
   static Result<std::unique_ptr<Watchdog>> make(asio::io_context& loop, const std::string& path,
                                                 std::function<bool(int pid)> is_ours);
   Watchdog(const Watchdog&) = delete;
@@ -27,7 +30,7 @@ class Watchdog {
   ~Watchdog();
 
   const std::string& path() const { return path_; }
-  // The process ended.
+  // The process has ended: drops its deadlines.
   void forget(int pid);
 
  private:
@@ -40,10 +43,10 @@ class Watchdog {
   void kill_expired();
 
   std::string path_;
-  bool made_;
+  bool made_;  // the FIFO is ours to remove
   asio::posix::stream_descriptor fifo_;
   asio::basic_waitable_timer<std::chrono::system_clock> timer_;
-  std::function<bool(int pid)> is_ours_;  // whether a pid is of this job
+  std::function<bool(int pid)> is_ours_;
   TimerTable table_;
   std::string pending_;  // the start of a line
 };

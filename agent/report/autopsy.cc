@@ -16,10 +16,12 @@ namespace {
 
 using SystemClock = std::chrono::system_clock;
 
-// Of the stderr of a worker, in a record of ours.
+// The most bytes of a worker's stderr in a record of ours. Kubernetes cuts a termination message at
+// 4,096 bytes; the rest is for the reason and the JSON around it.
 constexpr std::size_t kQuotedRecordBytes = 3000;
 
-// Nothing where the file is absent, longer than any record, or no regular file.
+// The content of an error file. Nothing if it is absent, too long, or no regular file: the worker
+// chose what is there, and reading a FIFO would hang the agent.
 std::optional<std::string> read_record(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode) ||
@@ -31,6 +33,7 @@ std::optional<std::string> read_record(const std::string& path) {
   return text.str();
 }
 
+// When the file was last written, by the file system's clock. The epoch if the file is gone.
 SystemClock::time_point written_at(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0) return {};
@@ -39,13 +42,14 @@ SystemClock::time_point written_at(const std::string& path) {
       std::chrono::nanoseconds(facts.st_mtim.tv_nsec)));
 }
 
+// A record that cannot be written must not change how the job ends: it is only logged.
 void leave_record(const std::string& path, const std::string& text) {
   if (const auto written = write_record(path, text); !written)
     log::error(written.error().message());
 }
 
-// What a cluster shows of a worker that recorded nothing: the reason and its last words. Kubernetes
-// cuts a termination message at 4096 bytes, so of many or long lines the last ones are kept.
+// The record for a worker that wrote none: the reason and the last lines of its stderr. A cluster
+// shows this text to its users. If the lines are too long, the last ones are kept: they tell most.
 ErrorRecord record_for(const ReportedWorker& worker) {
   std::string last_words;
   for (auto line = worker.stderr_end.rbegin(); line != worker.stderr_end.rend(); ++line) {
@@ -74,7 +78,7 @@ Result<void> Autopsy::check() const {
 
 ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& hostname) {
   const rendezvous::Round& round = lifecycle.round();
-  if (round.seats.empty())  // it never came to a round
+  if (round.seats.empty())  // the job ended before its first round
     return {.entry = config_.entry, .hostname = hostname, .run_id = config_.rendezvous.run_id};
   const rendezvous::Seat& seat = lifecycle.own_seat();
   ReportFacts facts{.entry = config_.entry,
@@ -84,6 +88,7 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
                     .node_rank = lifecycle.seat(),
                     .attempt = round.restart_count,
                     .max_restarts = config_.restarts.max_restarts};
+  // The lifecycle has its times from the steady clock. People read the time of day.
   const auto steady_now = std::chrono::steady_clock::now();
   const auto system_now = SystemClock::now();
   for (const EndedWorker& ended : lifecycle.ended()) {
@@ -99,10 +104,12 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
       worker.record = text ? parse_error_record(*text) : std::nullopt;
       worker.recorded_at = written_at(worker.error_file);
     }
+    // A SIGKILL of ours needs no explanation. All other signals tell by their name what happened.
     if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
       worker.evidence = kills_.explain(ended.exit.pid);
     facts.workers.push_back(std::move(worker));
   }
+  // Only the root cause is quoted: reading the log files of all workers would take its time.
   if (const auto cause = root_cause(facts)) {
     ReportedWorker& worker = facts.workers[*cause];
     worker.stderr_end = files_.stderr_tail(round.restart_count, worker.worker.exit.local_rank);
@@ -115,7 +122,7 @@ void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code
   if (cause) {
     leave_records(facts, facts.workers[*cause]);
   } else if (!ending.succeeded && !config_.error_file.empty()) {
-    // No worker of this node is to blame: the launcher's own failure, or that of another node.
+    // No worker of this node is to blame: the launcher itself failed, or another node did.
     const ErrorRecord record{.message = ending_text(ending),
                              .unix_seconds = SystemClock::to_time_t(SystemClock::now())};
     leave_record(config_.error_file, write_error_record(record));
@@ -124,13 +131,14 @@ void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code
     leave_record(config_.error_report, error_report_json(facts, ending, exit_code));
 }
 
-// The error file of a worker that wrote none, and the launcher's own, which tells of that worker.
+// Writes the error file for the root cause if it wrote none itself, and the launcher's own error
+// file, which tells of that worker.
 void Autopsy::leave_records(const ReportFacts& facts, const ReportedWorker& worker) const {
   const int exit_code = worker.worker.exit.exit_code;
   const std::string path = config_.log_dir.empty()
-                               ? std::string()  // a temporary folder is not kept for our own words
+                               ? std::string()  // a temporary folder is not kept for our own text
                                : files_.error_file(facts.attempt, worker.worker.exit.local_rank);
-  // What the worker wrote stays, also where it is no record.
+  // What the worker wrote stays, even if it is in no form that we know.
   if (worker.error_file.empty() && !path.empty())
     leave_record(path, write_error_record(record_for(worker)));
   if (config_.error_file.empty()) return;

@@ -1,7 +1,8 @@
-// Gathers what the failure report tells: error files, the end of the root cause's stderr, the
-// kernel's word on a silent kill; and leaves the records that others read (an error file for a
-// worker that wrote none, the launcher's own TORCHELASTIC_ERROR_FILE, --error-report). File system
-// shell; loop's thread; owned by Agent. What it finds is judged in report.h.
+// Gathers the facts for the failure report: the workers' error files, the last lines of the root
+// cause's stderr, and what the kernel says about a worker that was killed without a word. It also
+// leaves records for others to read: an error file for a worker that wrote none, the launcher's own
+// TORCHELASTIC_ERROR_FILE, and --error-report. It does not decide who is to blame and makes no text
+// for the user: report.h does. File system shell. Runs on the loop's thread. Owned by Reporter.
 #pragma once
 
 #include <string>
@@ -16,22 +17,24 @@ namespace ddprun::agent {
 
 class Autopsy {
  public:
-  // Both outlive this. Made before any worker is started: what the kernel logged before is not of
-  // this job.
+  // Both must outlive this object. Make it before the first worker is started: it reads only what
+  // the kernel logs from then on.
   Autopsy(const AgentConfig& config, const WorkerFiles& files);
 
-  // Tells whether --error-report can be written, before any work is done. Errors name the flag.
+  // Tells whether --error-report can be written. Call it before any work is done: else the user
+  // would learn it only when the job is over. Errors (kInvalidArgument) name flag and path.
   Result<void> check() const;
 
-  // Call before an attempt's workers are started: an earlier one's out-of-memory kills are not
-  // theirs.
+  // Call before the workers of an attempt are started: out-of-memory kills of an earlier attempt
+  // say nothing about them.
   void attempt_started() { kills_.attempt_started(); }
 
-  // The facts of the round that `lifecycle` is in or was in last. Call when the workers' pipes are
-  // drained.
+  // Returns the facts about the round that `lifecycle` is in, or was in last. Call it when the
+  // workers' pipes are drained (WorkerGroup::end_attempt): else the end of their stderr is missing.
   ReportFacts examine(const Lifecycle& lifecycle, const std::string& hostname);
 
-  // Writes what others read of a job that ended so.
+  // Writes the records for a job that ended so. `facts` come from examine(); `exit_code` is that of
+  // ddprun. A record that cannot be written is logged as an error; the exit code stays.
   void file(const ReportFacts& facts, const Ending& ending, int exit_code) const;
 
  private:

@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A number, or its text as `@record` writes it.
+// A number, or a text that starts with one: `@record` writes the seconds as text.
 std::optional<std::int64_t> seconds_of(const Json& value) {
   if (value.is_number_integer()) return value.get<std::int64_t>();
   if (value.is_number_float()) return static_cast<std::int64_t>(value.get<double>());
@@ -20,11 +20,15 @@ std::optional<std::int64_t> seconds_of(const Json& value) {
   return seconds;
 }
 
+// A text as it is, anything else as JSON. dump() throws on bytes that are no UTF-8, hence
+// `replace`: programs may write any bytes.
 std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>()
                            : value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// The JSON of an error file, without exceptions. Nothing if it has no "message": torchrun demands
+// one, too.
 std::optional<Json> parse(std::string_view text) {
   if (text.size() > kMaxErrorRecordBytes) return std::nullopt;
   Json json = Json::parse(text, nullptr, false);
@@ -39,7 +43,7 @@ std::optional<ErrorRecord> parse_error_record(std::string_view json) {
   if (!file) return std::nullopt;
   const Json& message = file->at("message");
   ErrorRecord record;
-  if (!message.is_object()) {
+  if (!message.is_object()) {  // the second form
     record.message = text_of(message);
     if (file->contains("timestamp")) record.unix_seconds = seconds_of(file->at("timestamp"));
     return record;
@@ -61,6 +65,7 @@ std::string write_error_record(const ErrorRecord& record) {
   return file.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// torchrun overwrites the code because a worker cannot know it when a signal kills it.
 std::string with_error_code(const std::string& json, int exit_code) {
   auto file = parse(json);
   if (!file || !file->at("message").is_object()) return json;

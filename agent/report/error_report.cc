@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// RFC 3339 in UTC, milliseconds.
+// The time in UTC with milliseconds, as RFC 3339 writes it: programs on other machines read it.
 std::string utc(std::chrono::system_clock::time_point when) {
   const auto since = std::chrono::floor<std::chrono::milliseconds>(when.time_since_epoch());
   const std::time_t seconds = std::chrono::floor<std::chrono::seconds>(since).count();
@@ -21,6 +21,7 @@ std::string utc(std::chrono::system_clock::time_point when) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", broken_down, since.count() % 1000);
 }
 
+// One worker of this node, without empty fields. `pid` is null if it never had a process.
 Json worker_json(const ReportFacts& facts, const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;
@@ -46,7 +47,7 @@ Json worker_json(const ReportFacts& facts, const ReportedWorker& worker) {
   return json;
 }
 
-// The cause where it is no worker of this node, as the rendezvous told it.
+// A cause that is no worker of this node. Only what the rendezvous told is known here.
 Json foreign_cause(const rendezvous::Failure& cause) {
   Json json = {{"hostname", cause.hostname}, {"reason", cause.message}};
   if (cause.rank < 0) return json;
@@ -57,6 +58,8 @@ Json foreign_cause(const rendezvous::Failure& cause) {
   return json;
 }
 
+// The first reason that holds. A signal comes before the others: the user or the scheduler asked
+// for the end, whatever failed after that.
 std::string_view ended_by(const Ending& ending) {
   if (ending.succeeded) return "success";
   if (ending.signal != 0) return "signal";
@@ -68,6 +71,7 @@ std::string_view ended_by(const Ending& ending) {
 }  // namespace
 
 std::string error_report_json(const ReportFacts& facts, const Ending& ending, int exit_code) {
+  // `schema` is raised when a field changes its meaning (docs/torchrun.md).
   Json json = {{"schema", 1},
                {"succeeded", ending.succeeded},
                {"ended_by", ended_by(ending)},

@@ -10,6 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// torchrun's names: programs that read event lines compare them.
 std::string_view name_of(EventState state) {
   switch (state) {
     case EventState::kRendezvous:
@@ -50,6 +51,8 @@ std::string_view backend_of(RendezvousPlan::Kind kind) {
 
 }  // namespace
 
+// A field without a value is null and not left out: readers expect all of them. torchrun never sets
+// `timestamp` either. The inner "metadata" is a text that holds JSON, as in torchrun's lines.
 std::string event_line(const Event& event, const AgentConfig& config, int restarts) {
   const Json nothing;
   Json metadata = {{"run_id", config.rendezvous.run_id},

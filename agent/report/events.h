@@ -1,6 +1,8 @@
-// torchrun's event lines (--event-log-handler=console): one JSON object for what happens to a
-// worker group, as torch/distributed/elastic/events/ 2.11 writes them; and the health port's
-// answer. Pure text.
+// torchrun's event lines (--event-log-handler=console): one JSON object for each thing that happens
+// to the workers of a node, with the field names of torch/distributed/elastic/events/ of 2.11. Two
+// things differ: `local_rank` stands beside the other fields and not in the inner text, and the
+// node's rank is always null. And the text that the health port answers with. Makes text only; the
+// reporter and the health port write it. Pure; any thread.
 #pragma once
 
 #include <chrono>
@@ -14,20 +16,21 @@ namespace ddprun::agent {
 
 enum class EventState { kRendezvous, kAssignRanks, kStart, kSucceeded, kFailed };
 
+// What one line tells.
 struct Event {
   EventState state = EventState::kRendezvous;
   std::string hostname;
-  std::chrono::milliseconds since_start{};
-  // Of one worker; unset for the agent's own.
+  std::chrono::milliseconds since_start{};  // since the agent started
+  // The worker that the event is about; unset: it is about the agent.
   std::optional<WorkerExit> worker{};
-  int rank = 0;  // of that worker
+  int rank = 0;  // global rank of that worker
 };
 
-// One line, with its newline.
+// One line, with its newline. `restarts`: restarts of the job so far.
 std::string event_line(const Event& event, const AgentConfig& config, int restarts);
 
-// What a probe of the health port is told: one JSON object with the node's phase (lifecycle.h), its
-// live workers and the attempt, from 0.
+// The answer to a probe of the health port: one line with one JSON object. It has the node's phase
+// (lifecycle.h), the number of its live workers, and the attempt, counted from 0.
 std::string health_line(const Lifecycle& lifecycle);
 
 }  // namespace ddprun::agent

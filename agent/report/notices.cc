@@ -12,6 +12,7 @@ const char* plural(Count count) {
 
 }  // namespace
 
+// One line of ours, or nothing when there were enough.
 std::string Notices::line(const std::string& text) {
   if (quiet_ || lines_ >= kOwnLines) return {};
   ++lines_;
@@ -30,6 +31,7 @@ std::string Notices::started(const rendezvous::Round& round, const std::string& 
 
 std::string Notices::restarting(const rendezvous::Failure& cause, int restarts,
                                 const RestartPlan& plan) {
+  // With a window the budget comes back, so the restarts of a job have no upper limit to name.
   const std::string of = plan.window.count() > 0 ? "" : fmt::format(" of {}", plan.max_restarts);
   return line(fmt::format("{}; restart {}{}",
                           cause.message.empty() ? "a worker failed" : cause.message, restarts, of));
@@ -38,7 +40,7 @@ std::string Notices::restarting(const rendezvous::Failure& cause, int restarts,
 std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,
                              std::chrono::seconds limit) {
   if (!shows_waiting()) return {};
-  waiting_ = true;
+  waiting_ = true;  // the cursor now stands behind a text without a newline
   return fmt::format("\r{}: waiting for the other nodes at {} ({} s of {} s)", called_, where,
                      waited.count(), limit.count());
 }

@@ -1,6 +1,7 @@
-// The few lines ddprun says of its own accord: where the job runs, where its logs are, that it
-// waits, that it restarts. Never more than kOwnLines, none with --quiet; all but restarts only on a
-// terminal, since a batch job's log belongs to its workers. Pure.
+// The few lines that ddprun prints without being asked: where the job runs, where its logs are,
+// that it waits for nodes, that it restarts. With --quiet there are none. If stderr is no terminal,
+// only restarts are told, because the log of a batch job belongs to its workers. Errors and the
+// failure report are not notices. Notices makes text and writes nothing. Pure. Owned by Reporter.
 #pragma once
 
 #include <chrono>
@@ -13,24 +14,30 @@
 
 namespace ddprun::agent {
 
-// Further restarts are only logged, at LOGLEVEL=INFO.
+// The most lines of one job; the line of waiting() does not count. Further restarts are only
+// logged, at LOGLEVEL=INFO.
 inline constexpr int kOwnLines = 5;
 
 class Notices {
  public:
-  // `called` is the name that the lines begin with.
+  // `called` is the name that the lines begin with. `terminal`: whether stderr is one.
   Notices(std::string called, bool quiet, bool terminal)
       : called_(std::move(called)), quiet_(quiet), terminal_(terminal) {}
 
-  // What to write on stderr, newline included; empty: nothing.
+  // These return what to write on stderr, newline included. Empty: write nothing.
+  // The job starts; says so once, for the first attempt only. An empty `log_folder` is not named.
   std::string started(const rendezvous::Round& round, const std::string& log_folder);
+  // `restarts`: restarts so far, this one included.
   std::string restarting(const rendezvous::Failure& cause, int restarts, const RestartPlan& plan);
-  // Written over itself (\r, no newline) while nodes are awaited. `where` is the endpoint.
+  // The line that is shown while nodes are awaited. It starts with \r and has no newline, so each
+  // one is written over the last. `where` is the endpoint. Call waited() before anything else is
+  // written.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
                       std::chrono::seconds limit);
-  // Ends the line of waiting(), if one was written.
+  // Returns the newline that ends the line of waiting(), if one was shown.
   std::string waited();
 
+  // Whether waiting() shows anything: no timer is needed if not.
   bool shows_waiting() const { return terminal_ && !quiet_; }
 
  private:

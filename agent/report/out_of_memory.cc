@@ -19,7 +19,7 @@ constexpr std::size_t kRecordBytes = 8192;
 // A memory limit above this stands for "none" (cgroup v1 rounds LONG_MAX down to a page).
 constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
 
-// The text between `before` and the next comma or blank; empty where `before` does not occur.
+// The text between `before` and the next comma or blank. Empty if `before` is not in the line.
 std::string_view field(std::string_view line, std::string_view before) {
   const auto at = line.find(before);
   if (at == std::string_view::npos) return {};
@@ -27,6 +27,7 @@ std::string_view field(std::string_view line, std::string_view before) {
   return rest.substr(0, rest.find_first_of(", "));
 }
 
+// The number that the text begins with: the kernel's lines have a unit behind it ("65536kB").
 std::optional<std::uint64_t> number(std::string_view text) {
   std::uint64_t value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -39,11 +40,12 @@ std::optional<std::uint64_t> kib(std::string_view text) {
   return value ? std::optional(*value * 1024) : std::nullopt;
 }
 
+// The number in a cgroup's file. Nothing for no limit: "max" in version 2, a huge one in version 1.
 std::optional<std::uint64_t> read_number(const std::string& path) {
   std::ifstream file(path);
   std::string text;
   if (!(file >> text)) return std::nullopt;
-  const auto value = number(text);  // "max": no limit
+  const auto value = number(text);
   return value && *value < kNoLimit ? value : std::nullopt;
 }
 
@@ -52,13 +54,14 @@ std::string in_mib(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMib);
 }
 
-// A memory controller's folder, and its file names: version 1 or 2.
+// A cgroup's folder. Versions 1 and 2 of the memory controller name the files in it differently.
 struct MemoryFolder {
   std::string path;
   bool v2 = false;
 };
 
-// Where the controller may be mounted (systemd's layouts; cgroups(7)).
+// Finds that folder. systemd mounts the controller in one of these places: version 1 alone, version
+// 2 alone, or both (cgroups(7)). In a container the path of another cgroup may not exist.
 std::optional<MemoryFolder> memory_folder(const std::string& cgroup) {
   for (const char* root : {"/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
     const std::string path = root + cgroup;
@@ -69,8 +72,8 @@ std::optional<MemoryFolder> memory_folder(const std::string& cgroup) {
   return std::nullopt;
 }
 
-// This process's memory cgroup: version 1's line names the controller, version 2's has none
-// (cgroups(7), /proc/pid/cgroup).
+// This process's memory cgroup, from lines "number:controllers:path" (cgroups(7)). A version 1 line
+// names the controller. The version 2 line names none, and counts only if no other one has memory.
 std::string own_cgroup() {
   std::ifstream file("/proc/self/cgroup");
   std::string unified;
@@ -93,18 +96,21 @@ std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& ke
   std::optional<std::uint64_t> usage;
   std::optional<std::uint64_t> limit;
   for (const std::string& line : kernel_lines) {
-    if (line.starts_with("memory: usage ")) {  // of the cgroup whose kill follows
+    // The kernel prints the use and the limit of the cgroup first, then the line with the victim.
+    if (line.starts_with("memory: usage ")) {
       usage = kib(field(line, "usage "));
       limit = kib(field(line, "limit "));
     }
     if (!line.starts_with("oom-kill:")) continue;
     if (number(field(line, ",pid=")) == static_cast<std::uint64_t>(pid)) {
+      // Other constraints mean that the host, or a NUMA node of it, had no memory left.
       OutOfMemory found;
       if (line.find("CONSTRAINT_MEMCG") != std::string::npos) {
         found = {std::string(field(line, "oom_memcg=")), limit, usage};
       }
       return found;
     }
+    // They belonged to that kill. The next one may be of the whole host, and has none.
     usage.reset();
     limit.reset();
   }
@@ -119,6 +125,8 @@ std::string describe(const OutOfMemory& record) {
   return text;
 }
 
+// O_NONBLOCK: a read at the end of the log would wait for the next message. SEEK_END goes behind
+// the newest message (Documentation/ABI/testing/dev-kmsg).
 KernelLog::KernelLog(const char* path) : log_(::open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
   if (log_.get() >= 0) ::lseek(log_.get(), 0, SEEK_END);
 }
@@ -129,8 +137,11 @@ std::vector<std::string> KernelLog::read_new() {
   std::array<char, kRecordBytes> buffer;
   while (true) {
     const ssize_t got = ::read(log_.get(), buffer.data(), buffer.size());
-    if (got < 0 && (errno == EPIPE || errno == EINTR)) continue;  // EPIPE: some were overwritten
+    // EPIPE: the kernel has overwritten messages that we did not read yet. The next read goes on
+    // with the oldest that is left.
+    if (got < 0 && (errno == EPIPE || errno == EINTR)) continue;
     if (got <= 0) return lines;
+    // A record is "priority,number,time,flags;text". Lines behind the first are a dictionary.
     const std::string_view record(buffer.data(), static_cast<std::size_t>(got));
     const auto head = record.find(';');
     if (head == std::string_view::npos) continue;
@@ -162,6 +173,7 @@ void complete(OutOfMemory& record) {
   if (!record.limit_bytes)
     record.limit_bytes =
         read_number(folder->path + (folder->v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  // The peak of the files is better than the use that the log told: it is from all of the time.
   const auto peak =
       read_number(folder->path + (folder->v2 ? "/memory.peak" : "/memory.max_usage_in_bytes"));
   if (peak) record.peak_bytes = peak;
@@ -170,6 +182,8 @@ void complete(OutOfMemory& record) {
 KillExplainer::KillExplainer(KernelLog log, Count oom_kills)
     : log_(std::move(log)), oom_kills_(std::move(oom_kills)), kills_before_(oom_kills_()) {}
 
+// Says less rather than something wrong: only a record of this pid, or a count that rose in this
+// attempt, proves an out-of-memory kill.
 std::string KillExplainer::explain(int pid) {
   for (std::string& line : log_.read_new()) lines_.push_back(std::move(line));
   if (auto record = find_out_of_memory(lines_, pid)) {

@@ -1,7 +1,8 @@
-// Why a worker got a SIGKILL that nobody here sent: the out-of-memory killer's record. The kernel's
-// log names victim and cgroup (Linux mm/oom_kill.c, dump_oom_victim); the cgroup has limit and
-// peak. The words are parsed purely; KernelLog is the shell over /dev/kmsg (root or an open log
-// only).
+// Why a worker got a SIGKILL that ddprun did not send. Mostly it was the kernel's out-of-memory
+// killer. The kernel's log names its victim and the cgroup (Linux mm/oom_kill.c, dump_oom_victim);
+// the files of the cgroup have its limit and its peak. Without a readable log the cgroup's count of
+// kills must do. Nothing here watches memory or prevents a kill. The parsing is pure; KernelLog and
+// the functions on cgroups are shells. Runs on the loop's thread. Owned by Autopsy.
 #pragma once
 
 #include <cstdint>
@@ -15,60 +16,67 @@
 
 namespace ddprun::agent {
 
+// One kill by the out-of-memory killer. No value: not known, or there is no limit.
 struct OutOfMemory {
-  std::string cgroup{};  // whose limit was hit; empty: the whole host ran out
+  std::string cgroup{};  // its limit was hit; empty: the whole host had no memory left
   std::optional<std::uint64_t> limit_bytes{};
-  std::optional<std::uint64_t> peak_bytes{};
+  std::optional<std::uint64_t> peak_bytes{};  // the most that the cgroup ever used
 
   bool operator==(const OutOfMemory&) const = default;
 };
 
-// The kill of `pid` in the kernel's lines, oldest first. Limit and peak where the log tells them.
+// Looks for the kill of `pid` in the kernel's lines, the oldest of which comes first. Limit and
+// peak are set only if the log tells them. Nothing: the log does not name this pid.
 std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
                                               int pid);
 
 // One line for people: "out of memory in cgroup /job: limit 64.0 MiB, peak 64.0 MiB".
 std::string describe(const OutOfMemory& record);
 
-// The kernel's messages since this object was made.
+// The kernel's messages since this object was made. Reads /dev/kmsg, which only root may do, or
+// anybody if the sysctl kernel.dmesg_restrict is 0.
 class KernelLog {
  public:
   explicit KernelLog(const char* path = "/dev/kmsg");
   bool can_be_read() const { return log_.get() >= 0; }
-  // Lines without their numeric head. Empty where the log may not be read.
+  // The lines since the last call, without their numeric heads. Empty if the log may not be read.
   std::vector<std::string> read_new();
 
  private:
   FileHandle log_;
 };
 
-// How often the out-of-memory killer struck in the memory cgroup of this process (memory.events or
-// memory.oom_control, `oom_kill`); nothing where there is none to be read.
+// How many processes the out-of-memory killer has killed in this process's own memory cgroup: the
+// value `oom_kill` of memory.events (version 2) or memory.oom_control (version 1). Nothing if there
+// is no such file to read.
 std::optional<std::uint64_t> own_cgroup_oom_kills();
-// That cgroup with its limit and peak.
+// The same cgroup with its limit and peak.
 OutOfMemory own_cgroup_memory();
-// Completes `record` from its cgroup's files where the log did not tell.
+// Adds the limit, if `record` has none, and the peak from the files of its cgroup. Values that
+// cannot be read stay as they are.
 void complete(OutOfMemory& record);
 
-// The word on a silent kill: the kernel's log where it may be read and names the victim (in a
-// container it is closed, and its pids are the host's), else the cgroup's count.
+// Explains a kill of which the worker itself could say nothing. It asks the kernel's log first. In
+// a container the log is mostly closed, and it names processes by the host's pids: then the
+// cgroup's count of kills decides.
 class KillExplainer {
  public:
   using Count = std::function<std::optional<std::uint64_t>()>;
 
-  // What was logged and counted before is not of this job.
+  // Make it before the first worker starts. What was logged and counted earlier is not of this job.
   explicit KillExplainer(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills);
 
-  // Kills that were counted until now say nothing of this attempt's workers.
+  // A new attempt begins: kills that were counted until now say nothing about its workers.
   void attempt_started() { kills_before_ = oom_kills_(); }
-  // One line on the SIGKILL of `pid`, a worker of this attempt.
+  // One line about the SIGKILL of `pid`, a worker of this attempt. Call it only if ddprun did not
+  // send that signal.
   std::string explain(int pid);
 
  private:
   KernelLog log_;
   Count oom_kills_;
-  std::vector<std::string> lines_;  // since the job's start
-  std::optional<std::uint64_t> kills_before_;
+  std::vector<std::string> lines_;             // of the log, since the job's start
+  std::optional<std::uint64_t> kills_before_;  // the count when this attempt began
 };
 
 }  // namespace ddprun::agent

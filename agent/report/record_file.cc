@@ -16,7 +16,7 @@
 namespace ddprun::agent {
 namespace {
 
-// Something is at `path` itself that must not be replaced.
+// Whether something is at `path` that must not be replaced. lstat(): a link counts as well.
 bool is_special(const std::string& path) {
   struct stat facts {};
   return ::lstat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode);
@@ -31,7 +31,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-// Our stdout or stderr where `facts` is what that is on; -1 where it is neither.
+// The descriptor of our stdout or stderr, if it is open on the file that `facts` describe; else -1.
 int own_stream(const struct stat& facts) {
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat own {};
@@ -41,7 +41,8 @@ int own_stream(const struct stat& facts) {
   return -1;
 }
 
-// 0, or why not.
+// Writes all of `text`. Returns 0, or the errno of the failure. `fd` may be non-blocking: waits for
+// its reader until kRecordWait has passed.
 int write_all(int fd, std::string_view text) {
   const auto deadline = std::chrono::steady_clock::now() + kRecordWait;
   while (!text.empty()) {
@@ -58,7 +59,9 @@ int write_all(int fd, std::string_view text) {
   return 0;
 }
 
-// O_NONBLOCK: a FIFO that nobody reads is an error (ENXIO, fifo(7)), no reason to wait for ever.
+// Writes to what is at `path`, and follows links. O_NONBLOCK: to open a FIFO that nobody reads is
+// then an error (ENXIO, fifo(7)); without it we would wait for ever. O_NOCTTY: a terminal must not
+// become ours.
 Result<void> write_through(const std::string& path, std::string_view text) {
   constexpr int kFlags = O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
   constexpr mode_t kMode = 0666;
@@ -70,7 +73,9 @@ Result<void> write_through(const std::string& path, std::string_view text) {
   int target = file.get();
   if (S_ISREG(facts.st_mode)) {
     const int own = own_stream(facts);
-    if (own >= 0) target = own;  // its offset is where the output ends
+    // The offset of our own descriptor is where the output ends. The new one is at the beginning of
+    // the file and would overwrite it.
+    if (own >= 0) target = own;
     if (own < 0 && ::ftruncate(target, 0) != 0) return failed(path, errno);
   }
   const int why = write_all(target, text);
@@ -78,6 +83,8 @@ Result<void> write_through(const std::string& path, std::string_view text) {
   return {};
 }
 
+// Writes a draft beside `path` and renames it. Both are in one folder: rename(2) does not cross
+// file systems. The pid keeps drafts of two launchers apart.
 Result<void> replace(const std::string& path, std::string_view text) {
   const std::string draft = fmt::format("{}.{}", path, ::getpid());
   std::ofstream file(draft, std::ios::binary);
@@ -91,6 +98,7 @@ Result<void> replace(const std::string& path, std::string_view text) {
 
 }  // namespace
 
+// A file is replaced by a rename, so its folder must be writable; the file itself need not be.
 Result<void> can_write_record(const std::string& path) {
   struct stat facts {};
   const bool is_there = ::stat(path.c_str(), &facts) == 0;

@@ -1,6 +1,7 @@
-// Leaves a record for others to read: an error file, --error-report. A file appears whole or not at
-// all; what is no file (a device, a FIFO, a link) is written through and stays what it is. File
-// system shell; waits at most kRecordWait for a FIFO's reader. Any thread.
+// Writes a record for others to read: an error file, or --error-report. A regular file appears
+// whole or not at all. If the path is something else (a device, a FIFO, a link), the text is
+// written to it, and it stays what it is. This file knows nothing of what a record says. File
+// system shell; blocks its thread for kRecordWait at most. No state; any thread.
 #pragma once
 
 #include <chrono>
@@ -11,16 +12,19 @@
 
 namespace ddprun::agent {
 
-// For a reader of a FIFO or terminal that is there and slow; the launcher's end waits for it.
+// How long write_record() waits for a reader of a FIFO or terminal that is slow. The launcher
+// cannot end in that time.
 inline constexpr std::chrono::milliseconds kRecordWait{2000};
 
-// Whether write_record() would probably succeed. Errors are the reason alone, without the path.
+// Tells whether write_record() would probably succeed; nothing is written. Errors
+// (kInvalidArgument) are the reason alone, without the path.
 Result<void> can_write_record(const std::string& path);
 
-// Writes `text` to `path`. An existing regular file is replaced, by a rename: a reader never sees
-// half a file. Anything else that is there is opened, links followed, and written to: root's rename
-// would replace /dev/null itself. Where that is what our stdout or stderr is on (/dev/stdout), the
-// text goes behind what was printed. Errors name the path.
+// Writes `text` to `path`. A regular file, or one that is not there yet, gets its new content by a
+// rename, so a reader never sees half of it. Anything else is opened, links are followed, and the
+// text is written to it: a rename by root would replace /dev/null itself. If it is the file that
+// our own stdout or stderr goes to (/dev/stdout), the text is added behind what was printed. A FIFO
+// that nobody reads is an error at once. Errors (kSystem) name the path.
 Result<void> write_record(const std::string& path, std::string_view text);
 
 }  // namespace ddprun::agent

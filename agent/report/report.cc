@@ -30,7 +30,8 @@ constexpr std::chrono::milliseconds kClearlyBefore{10};
 constexpr const char* kNoTraceback =
     "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
 
-// A line, and how readily it is left out when the screen is too small: 0 never, the highest first.
+// One line of the report. If there are too many, those with the highest `spare` are left out first;
+// 0 is never left out.
 struct Line {
   std::string text;
   int spare = 0;
@@ -44,7 +45,7 @@ std::string local_time(SystemTime when) {
   return fmt::format("{:%Y-%m-%d_%H:%M:%S}", broken_down);
 }
 
-// When it failed, by its own account where it gave one.
+// When the worker failed: the time that it recorded, else the time of its death.
 SystemTime failed_at(const ReportedWorker& worker) {
   if (worker.record && worker.record->unix_seconds)
     return SystemTime(std::chrono::seconds(*worker.record->unix_seconds));
@@ -68,7 +69,8 @@ std::size_t control_bytes(std::string_view text, std::size_t at) {
   return c1 ? 2 : 0;
 }
 
-// Others' words on a line of ours, as UTF-8 that cannot move the cursor of whoever reads it.
+// Text from others as valid UTF-8, with a blank for each control character: it must not move the
+// cursor or change the colours of the reader's terminal.
 std::string printable(std::string_view text) {
   std::string utf8;
   append_whole_utf8(utf8, text);
@@ -81,7 +83,7 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
-// The same of a worker's line, which may be long.
+// The same, cut to kQuotedLineBytes: a worker's line may be very long.
 std::string excerpt(std::string_view line) {
   std::string text = printable(line);
   if (text.size() <= kQuotedLineBytes) return text;
@@ -103,7 +105,8 @@ std::vector<std::string> split_lines(std::string_view text) {
   return lines;
 }
 
-// Its first line and its last ones.
+// At most `most` lines: the first one and the last ones, with a note between them. The note takes a
+// line too, so one more line than necessary is left out.
 std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t most) {
   if (lines.size() <= most) return lines;
   const std::size_t left_out = lines.size() - most;
@@ -112,7 +115,8 @@ std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t m
   return lines;
 }
 
-// One line for all that we stopped, by exit code.
+// One line for all workers that we stopped, grouped by exit code, so that a job of many workers
+// does not fill the screen. Exit codes come before signals.
 void add_stopped(Lines& lines, const ReportFacts& facts, std::size_t cause) {
   std::map<int, std::vector<int>, std::greater<>> by_code;
   for (std::size_t i = 0; i < facts.workers.size(); ++i) {
@@ -130,6 +134,8 @@ void add_stopped(Lines& lines, const ReportFacts& facts, std::size_t cause) {
   if (!text.empty()) lines.push_back({text});
 }
 
+// The other workers that failed by themselves. At most kListedFailures are named. If there are
+// none, the heading says nothing and may be left out.
 void add_other_failures(Lines& lines, const ReportFacts& facts, std::size_t cause) {
   std::size_t others = 0;
   lines.push_back({"Failures:", 2});
@@ -151,13 +157,15 @@ void add_other_failures(Lines& lines, const ReportFacts& facts, std::size_t caus
   }
 }
 
-// With a restart window there can be more attempts than the budget of one window allows.
+// With a restart window a job may have more attempts than the budget of one window: then "6 of 4"
+// would be wrong, and only the number is shown.
 std::string attempt_text(const ReportFacts& facts) {
   return facts.attempt > facts.max_restarts
              ? fmt::format("{}", facts.attempt + 1)
              : fmt::format("{} of {}", facts.attempt + 1, facts.max_restarts + 1);
 }
 
+// What happened to the root cause. The labels are torchrun's, except "run time".
 void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;
@@ -179,8 +187,8 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
   }
 }
 
-// The end of its stderr, without the traceback that its record has told already: Python prints it
-// as well.
+// The last lines of the worker's stderr, without the last traceback if its record has one: Python
+// prints the same text to stderr, and it would be shown twice.
 std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
   std::vector<std::string> lines = worker.stderr_end;
   if (!worker.record || worker.record->trace.empty()) return lines;
@@ -197,7 +205,7 @@ void add_stderr(Lines& lines, const std::vector<std::string>& text, std::size_t 
     lines.push_back({fmt::format("  stderr    | {}", excerpt(*line))});
 }
 
-// Leaves out what can be spared, the most sparable kind first.
+// Leaves lines out until there are at most `most`, or no line is left that can be spared.
 void fit(Lines& lines, std::size_t most) {
   for (int spare = 4; spare > 0 && lines.size() > most; --spare)
     std::erase_if(lines, [spare](const Line& line) { return line.spare == spare; });
@@ -210,6 +218,8 @@ std::optional<std::size_t> root_cause(const ReportFacts& facts) {
   const auto by_itself = [](const ReportedWorker& worker) { return !worker.worker.stopped_by_us; };
   const auto first = std::find_if(workers.begin(), workers.end(), by_itself);
   if (first == workers.end()) return std::nullopt;
+  // Start with the first death. A worker whose record is clearly older takes its place: it may have
+  // failed first and hung at its exit, while another died because of it.
   auto cause = first;
   SystemTime earliest =
       first->recorded_at ? std::min(first->when, *first->recorded_at) : first->when;
@@ -228,7 +238,7 @@ std::string reason_of(const ReportedWorker& worker) {
   if (worker.record && !worker.record->message.empty()) return worker.record->message;
   if (!exit.start_error.empty()) return "the worker could not be started: " + exit.start_error;
   if (exit.exec_errno != 0) {
-    // The kernel says the same of a script whose interpreter is missing, which is there to be seen.
+    // ENOENT has other causes too, and the user may see that the file itself is there (execve(2)).
     const char* hint = exit.exec_errno == ENOENT ? " (itself, its #! interpreter or loader)" : "";
     return fmt::format("the program could not be started: {}{}", ::strerrordesc_np(exit.exec_errno),
                        hint);
@@ -265,9 +275,10 @@ std::string failure_report(const ReportFacts& facts) {
   const std::vector<std::string> stderr_end = untold_stderr(cause);
   const std::size_t quoted = std::min(stderr_end.size(), kQuotedStderrLines);
   const std::size_t wanted = lines.size() + end.size() + quoted;
+  // First lines that say little go. Then the quoted stderr gets what is left of the screen.
   if (wanted > kReportLines) {
     const std::size_t room = kReportLines - std::min(quoted, kReportLines);
-    end.back().spare = 3;  // one rule at the top is enough
+    end.back().spare = 3;  // the closing rule; the one at the top is enough
     fit(end, 1);
     fit(lines, room - std::min(end.size(), room));
   }

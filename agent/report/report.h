@@ -1,6 +1,8 @@
-// What the user reads when a job failed: who failed first, how, why, and who was only stopped
-// because of it; on one screen. Pure text; torchrun's words and labels where it has them, so that
-// log scrapers keep working.
+// The report that the user reads when a job has failed: which worker failed first, how and why, and
+// which workers were only stopped because of that. It fits on one screen. Words and labels are
+// those of torchrun if torchrun has them, so that programs which search logs keep working. This
+// file decides who is to blame (root_cause); it gathers no facts and writes no file: autopsy.h
+// does. Pure text; any thread.
 #pragma once
 
 #include <chrono>
@@ -13,57 +15,63 @@
 
 namespace ddprun::agent {
 
-// The report never has more lines: it must stay on the screen that it is read on.
+// The most lines of the report: all of it must be seen on one screen.
 inline constexpr std::size_t kReportLines = 30;
-// Of the root cause's stderr at most so many are quoted.
+// The most lines that are quoted from the end of the root cause's stderr.
 inline constexpr std::size_t kQuotedStderrLines = 20;
-// Of a recorded Python traceback; its end is what tells.
+// The most lines that are quoted of a recorded Python traceback: its first and its last ones. The
+// last ones name the exception.
 inline constexpr std::size_t kQuotedTraceLines = 12;
-// Bytes of a quoted line; the file has the whole one.
+// The most bytes that are quoted of one line. The worker's log file has all of it.
 inline constexpr std::size_t kQuotedLineBytes = 300;
 
+// What is known about one worker that ended with a failure.
 struct ReportedWorker {
   EndedWorker worker;
   int rank = 0;                                  // global
-  std::chrono::system_clock::time_point when{};  // of its end
-  std::string error_file;                        // path; empty when there is none
-  std::optional<ErrorRecord> record{};           // what the worker itself wrote there
-  std::optional<std::chrono::system_clock::time_point> recorded_at{};  // when it wrote it
-  std::string evidence{};                 // one line on a silent end; empty without
-  std::vector<std::string> stderr_end{};  // its last lines, oldest first
+  std::chrono::system_clock::time_point when{};  // when it ended
+  std::string error_file;                        // path; empty: it wrote none
+  std::optional<ErrorRecord> record{};           // what it wrote there; nothing: no known form
+  std::optional<std::chrono::system_clock::time_point> recorded_at{};  // when it wrote that
+  std::string evidence{};  // one line about a SIGKILL that we did not send; else empty
+  std::vector<std::string> stderr_end{};  // of the root cause only: the last lines, oldest first
 };
 
+// All that the report tells.
 struct ReportFacts {
-  std::string entry;  // script or program as the user gave it
+  std::string entry;  // script or program, as the user gave it
   std::string hostname;
   std::string role = "default";
   std::string run_id{};
   int node_rank = 0;
   int attempt = 0;
   int max_restarts = 0;
-  // That ended with a failure, in the order in which that was noticed.
+  // Workers of this node that ended with a failure, in the order in which their ends were noticed.
   std::vector<ReportedWorker> workers{};
 };
 
-// The worker that the failure began with, as an index of facts.workers: the one that died first,
-// or, where a worker had recorded its error clearly before that death, this one, even if it lived
-// on and was stopped. Nothing when no worker of this node failed by itself.
+// Returns the worker with which the failure began, as an index into facts.workers. Mostly it is the
+// one that died first. But if a worker recorded an error clearly before that death, it is that
+// worker, even if it lived on and we stopped it. Nothing: no worker of this node failed by itself.
 std::optional<std::size_t> root_cause(const ReportFacts& facts);
 
-// What is known of how a worker failed: its record, its signal, or where to read on.
+// Says why a worker failed: the traceback or message that it recorded, else why it could not be
+// started, else its signal. If nothing of this is known, it says where to read how to record
+// errors.
 std::string reason_of(const ReportedWorker& worker);
 
-// The same for a record that others show without a report around it: never only "see elsewhere".
+// The same for a record that others show alone, without our report around it. If nothing is known,
+// it names the worker and its exit code instead of a page to read.
 std::string reason_on_record(const ReportedWorker& worker);
 
-// The report of a node whose own worker failed; ends in a newline. Empty when none did.
+// The report of a node; ends in a newline. Empty if no worker of this node failed by itself.
 std::string failure_report(const ReportFacts& facts);
 
-// One clause for an ending whose cause is not a worker of this node.
+// One clause, without newline, about an ending whose cause is no worker of this node.
 std::string ending_text(const Ending& ending);
 
-// The same facts as JSON (--error-report; docs/torchrun.md lists the fields); also for a job that
-// ended well.
+// The same facts as JSON, for --error-report; docs/torchrun.md lists the fields. Also for a job
+// that ended well. `exit_code` is that of ddprun. Ends in a newline.
 std::string error_report_json(const ReportFacts& facts, const Ending& ending, int exit_code);
 
 }  // namespace ddprun::agent

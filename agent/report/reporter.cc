@@ -30,12 +30,14 @@ void Reporter::joining() {
   show_waiting();
 }
 
-// Only a terminal is told, and only where there is somebody to wait for.
+// Shows the line of waiting once a second, for as long as the node joins. Only on a terminal, and
+// only if there are other nodes.
 void Reporter::show_waiting() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
   if (!notices_.shows_waiting() || plan.node_count == 1) return;
   waiting_timer_.expires_after(kWaitingTick);
   waiting_timer_.async_wait([this, &plan](boost::system::error_code cancelled) {
+    // The phase is asked too: a timer that has expired can no longer be cancelled.
     if (cancelled || sources_.lifecycle.phase() != Phase::kJoining) return;
     using std::chrono::duration_cast;
     using std::chrono::seconds;
@@ -52,7 +54,7 @@ void Reporter::end_waiting() {
 }
 
 void Reporter::attempt_begins(const std::string& log_folder) {
-  end_waiting();
+  end_waiting();  // first: else the next text would stand behind the line of waiting
   say(notices_.started(sources_.lifecycle.round(), log_folder));
   tell(EventState::kAssignRanks);
   tell(EventState::kStart);
@@ -67,6 +69,7 @@ void Reporter::worker_ended(const WorkerExit& exit) {
   tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
 }
 
+// A notice while there are few of them, else a line of the log at LOGLEVEL=INFO.
 void Reporter::restarting(const rendezvous::Failure& cause) {
   const int restarts = sources_.lifecycle.round().restart_count + 1;
   const std::string line = notices_.restarting(cause, restarts, sources_.config.restarts);
@@ -78,15 +81,17 @@ void Reporter::job_ended(int exit_code) {
   end_waiting();
   const Ending& ending = sources_.lifecycle.ending();
   tell(ending.succeeded ? EventState::kSucceeded : EventState::kFailed);
+  // The records before the report: they are there even if nobody reads the console.
   const ReportFacts facts = autopsy_.examine(sources_.lifecycle, hostname_);
   autopsy_.file(facts, ending, exit_code);
   if (ending.succeeded) return;
   const std::string report = failure_report(facts);
   Console& err = sources_.consoles.err();
+  // What comes now is never dropped, even if the console's queue is full of workers' output.
   err.begin_last_words();
   err.begin_line();  // a worker may have died behind a prompt or a progress bar
   say(report);
-  // The report tells of this node's workers. A cause that is none of them gets its own line.
+  // The report tells only of this node's workers. Any other cause gets a line of its own.
   const bool told = !report.empty() && ending.signal == 0 && !ending.session_error &&
                     (!ending.cause || sources_.lifecycle.is_own_rank(ending.cause->rank));
   if (!told) say(fmt::format("{}: {}\n", sources_.config.called, ending_text(ending)));

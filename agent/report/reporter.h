@@ -1,6 +1,6 @@
-// What the agent says to people while the job runs and when it ends: notices, event lines, the line
-// of waiting, the failure report. It judges nothing: autopsy.h gathers the facts, report.h words
-// them. Loop's thread; owned by Agent.
+// What the agent tells people while the job runs and when it ends: notices, event lines, the line
+// of waiting, and the failure report. All of it goes to stderr. Reporter does not judge: autopsy.h
+// gathers the facts, report.h puts them into words. Runs on the loop's thread. Owned by Agent.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -21,7 +21,7 @@ namespace ddprun::agent {
 
 class Reporter {
  public:
-  // What a reporter looks at; all of it outlives the reporter.
+  // What a reporter looks at. All of it must outlive the reporter.
   struct Sources {
     const AgentConfig& config;
     const Lifecycle& lifecycle;
@@ -36,24 +36,28 @@ class Reporter {
   Reporter& operator=(Reporter&&) = delete;
   ~Reporter() = default;
 
-  // Whether the records that the user asked for can be written. Errors name the flag.
+  // Tells whether the records that the user asked for can be written. Call it before the job
+  // begins. Errors name the flag.
   Result<void> check() const { return autopsy_.check(); }
 
-  // The node has asked for a seat. A terminal is shown whom it waits for, until the next call.
+  // The node asks for a seat. On a terminal a line shows every second how long it has waited for
+  // the other nodes, until attempt_begins() or job_ended().
   void joining();
-  // The workers of lifecycle.round() are about to start. `log_folder` is empty when there are no
-  // files.
+  // The workers of lifecycle.round() are about to start. An empty `log_folder` means that there are
+  // no log files.
   void attempt_begins(const std::string& log_folder);
+  // A worker was reaped.
   void worker_ended(const WorkerExit& exit);
-  // The round broke and a restart was granted.
+  // The round broke because of `cause`, and a restart is left.
   void restarting(const rendezvous::Failure& cause);
-  // The job is over on this node: writes the records and the report. Call when the workers' pipes
-  // are drained.
+  // The job is over on this node: writes the records and the report. Call it once, when the
+  // workers' pipes are drained: else the end of their stderr is missing in the report.
   void job_ended(int exit_code);
 
  private:
   void show_waiting();
   void end_waiting();
+  // Writes an event line, if the user asked for events.
   void tell(EventState state, const std::optional<WorkerExit>& worker = std::nullopt);
   void say(const std::string& text);
 
@@ -61,7 +65,7 @@ class Reporter {
   const std::string hostname_;
   Autopsy autopsy_;
   Notices notices_;
-  asio::steady_timer waiting_timer_;  // ticks only while a terminal shows that nodes are awaited
+  asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown
   const Time started_ = now();
   Time joining_since_{};
 };
