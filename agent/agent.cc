@@ -164,14 +164,12 @@ void Agent::children_died() {
   if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
 }
 
-// After the end of the job only the console can hold us up: a signal then means that the user does
-// not want to wait for its reader.
+// A signal after the end of the job, or a second one, means that the user does not want to wait:
+// neither for workers nor for the console's reader.
 void Agent::stop_requested(int signo) {
-  if (lifecycle_.phase() == Phase::kDone) {
-    consoles_.stop_waiting();
-  } else {
-    perform(lifecycle_.stop_requested(signo, now()));
-  }
+  const bool is_over = lifecycle_.phase() == Phase::kDone;
+  if (is_over || lifecycle_.ending().signal != 0) consoles_.stop_waiting();
+  if (!is_over) perform(lifecycle_.stop_requested(signo, now()));
 }
 
 void Agent::told(const rendezvous::HostMessage& message) {

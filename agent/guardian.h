@@ -32,8 +32,8 @@ struct AgentStart {
 
 // How long the agent has after a second request to end; then the guardian kills it. A second
 // request kills the workers. The agent waits for them up to kKillLimit, and up to kSweepLimit for
-// what they left. So an agent needs longer only if it is stopped, if it hangs on a log disk, or if
-// nobody reads its console (kFlushLimit).
+// what they left; it does not wait for a reader of its console. So an agent needs longer only if it
+// is stopped, or if it hangs on a log disk.
 inline constexpr std::chrono::seconds kAgentLimit{20};
 
 inline constexpr std::size_t kNoteBytes = 4096;  // PATH_MAX

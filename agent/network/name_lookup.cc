@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <memory>
 #include <utility>
 
 #include "agent/network/addresses.h"
@@ -17,25 +18,28 @@ using boost::system::error_code;
 using Addresses = std::vector<address>;
 using Clock = std::chrono::steady_clock;
 
-// Asks the resolver once. An empty answer: it has no address, and `why` says why. If a DNS server
-// is dead, getaddrinfo(3) takes some seconds and nothing can interrupt it. So after `limit` this
-// says that nobody answered, but it returns only when that call does.
-asio::awaitable<Addresses> ask(asio::io_context& loop, const std::string& host,
-                               std::chrono::nanoseconds limit, std::string& why) {
-  using asio::experimental::awaitable_operators::operator||;
-  tcp::resolver resolver(loop);
-  asio::steady_timer timer(loop);
-  const auto answer =
-      co_await (resolver.async_resolve(host, "", kAsTuple) || expires(timer, limit));
+// One question to the resolver. getaddrinfo(3) takes some seconds if a DNS server is dead, and
+// nothing can interrupt it: who asked may have gone on before the answer comes.
+struct Question {
+  explicit Question(asio::io_context& loop) : resolver(loop), answered(loop) {}
+  tcp::resolver resolver;
+  asio::steady_timer answered;  // cancelled by the answer
   Addresses found;
-  if (answer.index() != 0) {
-    why = "the resolver does not answer";
-    co_return found;
-  }
-  const auto& [failure, entries] = std::get<0>(answer);
-  why = failure ? failure.message() : "it has no address";
-  for (const auto& entry : entries) found.push_back(entry.endpoint().address());
-  co_return found;
+  std::string why = "the resolver does not answer";  // no address was found
+};
+
+// Asks the resolver once and waits for up to `limit`.
+asio::awaitable<std::shared_ptr<Question>> ask(asio::io_context& loop, const std::string& host,
+                                               std::chrono::nanoseconds limit) {
+  auto question = std::make_shared<Question>(loop);
+  question->resolver.async_resolve(
+      host, "", [question](const error_code& failure, const tcp::resolver::results_type& entries) {
+        question->why = failure ? failure.message() : "it has no address";
+        for (const auto& entry : entries) question->found.push_back(entry.endpoint().address());
+        question->answered.cancel();
+      });
+  co_await expires(question->answered, limit);
+  co_return question;
 }
 
 double seconds(std::chrono::milliseconds duration) {
@@ -56,18 +60,17 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
   // Any failure counts as "not known yet": the resolver of a pod that just began may have no server
   // to ask, and says so with other errors than "host not found".
   for (bool told = false;; told = true) {
-    std::string why;
-    Addresses found = co_await ask(loop, host, deadline - Clock::now(), why);
-    if (!found.empty()) co_return found;
+    const auto question = co_await ask(loop, host, deadline - Clock::now());
+    if (!question->found.empty()) co_return question->found;
     if (Clock::now() >= deadline)
       co_return Error(ErrorCode::kNotFound,
                       fmt::format("rendezvous: the host '{}' was looked up for {} s: {}", host,
-                                  seconds(limit), why));
+                                  seconds(limit), question->why));
     if (!told)
       log::warning(
           fmt::format("the host '{}' of the rendezvous is not known yet ({}); looking it "
                       "up again for up to {} s",
-                      host, why, seconds(limit)));
+                      host, question->why, seconds(limit)));
     co_await expires(pause,
                      std::min<std::chrono::nanoseconds>(kLookUpEvery, deadline - Clock::now()));
   }

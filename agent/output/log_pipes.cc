@@ -72,7 +72,9 @@ void LogPipes::readable(const std::shared_ptr<Pipe>& pipe) {
 void LogPipes::park(const std::shared_ptr<Pipe>& pipe) {
   pipe->sink->console().when_ready([this, pipe] {
     // The console kept this stream waiting; the worker did not stall. So its time starts anew.
-    if (pipe->sink->in_long_line()) settle_turn(*pipe->sink);
+    // Only if it has the turn: it may have been interrupted, and another stream has it now.
+    StreamSink& sink = *pipe->sink;
+    if (sink.console().turn().is_held_by(&sink)) settle_turn(sink);
     arm(pipe);
   });
 }
@@ -110,8 +112,9 @@ void LogPipes::read_rest(Pipe& pipe) {
 void LogPipes::drain() {
   // A stream in the middle of a long line ends that line first. Otherwise the others' lines would
   // be shown in the middle of it.
-  std::stable_partition(pipes_.begin(), pipes_.end(),
-                        [](const auto& pipe) { return pipe->sink->in_long_line(); });
+  std::stable_partition(pipes_.begin(), pipes_.end(), [](const auto& pipe) {
+    return pipe->sink->console().turn().is_held_by(pipe->sink.get());
+  });
   for (const auto& pipe : pipes_) read_rest(*pipe);
   // Only now: the streams fold together, and a line of the last pipe may equal one of the first.
   for (const auto& pipe : pipes_) pipe->sink->time_passed(Time::max());

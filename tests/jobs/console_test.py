@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 
-from machine import DEADLINE, free_port, wait_until
+from machine import DEADLINE, free_port, signal_waits, wait_until
 from support import DDPRUN, Job, JobTest, LoggedTest, main, with_variables
 
 QUIET = with_variables(OMP_NUM_THREADS="1")  # without torchrun's warning about it on stderr
@@ -264,6 +264,16 @@ class StalledSocket(JobTest):
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: not Job.children_of(agent), "the end of the workers", 10)
         process.send_signal(signal.SIGTERM)  # nobody reads: do not wait for it
+        self.assertEqual(process.wait(10), 1)
+
+    def test_who_asks_twice_does_not_wait_for_the_reader(self):
+        fifo = self.fifo()
+        script = self.script(FLOOD.replace("{fifo}", str(fifo)).replace("exit 0", ""))
+        process, _ = self.start_on_socket("--nproc-per-node=2", "-t", "3", f"--log-dir={self.folder}", script)
+        self.read_lines(fifo, 2)
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not signal_waits(process.pid, signal.SIGTERM), "a guardian that took the signal")
         self.assertEqual(process.wait(10), 1)
 
     def test_a_reader_that_goes_on_gets_every_line(self):

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from machine import free_port, state_of, wait_until
+from machine import free_port, signal_waits, state_of, wait_until
 from support import DEAF, HEARING, SLEEPER, JobTest, main, told, with_variables
 
 # A PyTorch job's shape: a leader that writes its checkpoint at SIGTERM, for which its child must
@@ -289,7 +289,7 @@ class HungAgent(JobTest):
         begin = time.monotonic()
         for _ in range(2):
             job.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: not pending(job.pid, signal.SIGTERM), "a guardian that took the signal")
+            wait_until(lambda: not signal_waits(job.pid, signal.SIGTERM), "a guardian that took the signal")
         # The kernel keeps a dead process for its tracer until that has asked for its status.
         wait_until(lambda: os.WIFSIGNALED(os.waitpid(agent, os.WNOHANG | os.WUNTRACED)[1]), "the agent's end", 40)
         code, _, err = job.finish(10)
@@ -329,7 +329,7 @@ class EverybodyIsSignalled(JobTest):
     def test_two_quick_requests_of_the_user_still_kill(self):
         job, folder = self.start_savers("twice", seconds=60)
         job.process.send_signal(signal.SIGINT)
-        wait_until(lambda: not pending(job.pid, signal.SIGINT), "a guardian that took the signal")
+        wait_until(lambda: not signal_waits(job.pid, signal.SIGINT), "a guardian that took the signal")
         job.process.send_signal(signal.SIGINT)
         self.assertEqual(job.finish(10)[0], 1)
         self.assertEqual(os.listdir(folder), [])
@@ -339,17 +339,10 @@ class EverybodyIsSignalled(JobTest):
         job, folder = self.start_savers("agent")
         for _ in range(3):
             os.kill(job.agent(), signal.SIGTERM)
-            wait_until(lambda: not pending(job.agent(), signal.SIGTERM), "an agent that took the signal")
+            wait_until(lambda: not signal_waits(job.agent(), signal.SIGTERM), "an agent that took the signal")
         self.assertEqual(job.finish()[0], 1)
         self.assertEqual(len(os.listdir(folder)), 2)
         job.wait_gone()
-
-
-def pending(pid, signo):
-    """Whether a signal waits to be taken by this process (proc(5), ShdPnd)."""
-    with open(f"/proc/{pid}/status") as file:
-        mask = next(line.split()[1] for line in file if line.startswith("ShdPnd"))
-    return int(mask, 16) >> (signo - 1) & 1
 
 
 if __name__ == "__main__":

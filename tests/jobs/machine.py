@@ -42,6 +42,13 @@ def state_of(pid):
         return None
 
 
+def signal_waits(pid, signo):
+    """Whether a signal waits to be taken by this process (proc(5), ShdPnd)."""
+    with open(f"/proc/{pid}/status") as file:
+        mask = next(line.split()[1] for line in file if line.startswith("ShdPnd"))
+    return int(mask, 16) >> (signo - 1) & 1
+
+
 def each_process_with(variable):
     """Pids of the live processes but this one that have this NAME=value in their environment, in any order, each as soon as it is
     seen. Zombies do not count."""
