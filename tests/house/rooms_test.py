@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The habits that a machine can hold: every file has an owner, no file grows without end, every header says what it is."""
 
+import ast
 import unittest
 
 from sources import ROOMS, ROOT, cpp_files, name, room_files, run_tests
@@ -39,6 +40,15 @@ class Rooms(unittest.TestCase):
             recipe = (path.parent / "CMakeLists.txt").read_text()
             call = f"({path.stem.removesuffix('_test')})"  # of a function that adds the ending
             self.assertTrue(path.name in recipe or call in recipe, name(path))
+
+    def test_no_test_class_hides_a_method_of_unittest(self):
+        """With a fail() of its own most assertions would fail nothing."""
+        own = {"setUp", "tearDown", "setUpClass", "tearDownClass"}
+        hidden = [f"{name(path)}: {node.name}.{part.name}" for path in sorted((ROOT / "tests").rglob("*.py"))
+                  for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+                  for part in node.body if isinstance(part, ast.FunctionDef)
+                  and hasattr(unittest.TestCase, part.name) and not part.name.startswith("__") and part.name not in own]
+        self.assertEqual(hidden, [])
 
     def test_files_stay_short(self):
         files = [path for room in ROOMS for path in room_files(room)] + cpp_files("examples", "bench")

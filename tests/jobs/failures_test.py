@@ -59,7 +59,7 @@ class RootCause(JobTest):
 
 
 class ErrorFiles(JobTest):
-    def fail(self, *args, timeout=None, **options):
+    def failing(self, *args, timeout=None, **options):
         """A job that fails; its stderr."""
         env = options.pop("env", {}) | {"TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
         code, _, err = self.run_job(*args, timeout=timeout, env=with_variables(**env), **options)
@@ -81,18 +81,18 @@ class ErrorFiles(JobTest):
         self.assertRegex(cause, r"rank 0 \(exitcode -15\)")
 
     def test_case_18_a_recorded_exception(self):
-        self.check_recorded(self.fail("--nproc-per-node=2", self.recording()))
+        self.check_recorded(self.failing("--nproc-per-node=2", self.recording()))
 
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_case_18_recorded_by_pytorch(self):
         script = self.script(RECORDED, "recorded.py")
-        err = self.fail("--nproc-per-node=2", script, env={"PYTHON_EXEC": torch_python()}, timeout=TORCH_DEADLINE)
+        err = self.failing("--nproc-per-node=2", script, env={"PYTHON_EXEC": torch_python()}, timeout=TORCH_DEADLINE)
         self.check_recorded(err)
 
     def test_case_19_the_launchers_own_error_file(self):
         path = self.folder / "f"
         path.write_text("of an earlier run")
-        self.fail("--nproc-per-node=2", self.recording(), env={"TORCHELASTIC_ERROR_FILE": str(path)})
+        self.failing("--nproc-per-node=2", self.recording(), env={"TORCHELASTIC_ERROR_FILE": str(path)})
         message = json.loads(path.read_text())["message"]
         self.assertEqual(message["errorCode"], 1)
         self.assertEqual(message["message"], "ValueError: no such layer")
@@ -103,7 +103,7 @@ class ErrorFiles(JobTest):
             "#!/bin/sh\n"
             """echo '{"message":"text","timestamp":1700000000}' > "$TORCHELASTIC_ERROR_FILE"\n"""
             "exit 5\n")
-        cause = self.cause(self.fail(script, env={"TZ": "UTC"}))
+        cause = self.cause(self.failing(script, env={"TZ": "UTC"}))
         self.assertRegex(cause, r"traceback : text\n")
         self.assertRegex(cause, r"time +: 2023-11-14_22:13:20\n")
         self.assertRegex(cause, r"exitcode +: 5 ")
@@ -112,7 +112,7 @@ class ErrorFiles(JobTest):
         for text in "{]", "", '{"message": {"message": "m"}}', "\\0\\377", "[]", "null":
             with self.subTest(text):
                 script = self.script(f"#!/bin/sh\nprintf '{text}' > \"$TORCHELASTIC_ERROR_FILE\"\nexit 5\n")
-                cause = self.cause(self.fail(script))
+                cause = self.cause(self.failing(script))
                 self.assertRegex(cause, r"exitcode +: 5 ")
                 self.assertRegex(cause, r"rank +: 0 ")
 
@@ -123,7 +123,7 @@ class ErrorFiles(JobTest):
             """  echo '{"message":"I broke it"}' > "$TORCHELASTIC_ERROR_FILE"\n"""
             f"  echo > {self.folder}/recorded\n  exec sleep 1000\nfi\n"
             f"until test -e {self.folder}/recorded; do :; done\nsleep 0.3\nexit 3\n")
-        err = self.fail("--nproc-per-node=2", script)
+        err = self.failing("--nproc-per-node=2", script)
         cause = self.cause(err)
         self.assertRegex(cause, r"rank +: 0 ")
         self.assertIn("I broke it", cause)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from support import LoggedTest, main, sanitized, with_variables
+from support import JobTest, LoggedTest, main, sanitized, with_variables
 
 # Writes LINES lines, after half of them one line of LONG bytes, all with write(2) itself. How many bytes have been written is in a
 # file that others see, so that it is known even of a worker that was killed. The victim tells its pid in the midst of the long line.
@@ -128,6 +128,26 @@ class Flood(LoggedTest):
         pid = max(map(int, self.heard(WORKERS + 1)))
         os.kill(pid, signal.SIGKILL)
         self.assertEqual(reader.wait(), 0)
+
+
+class Stranger(JobTest):
+    def test_who_writes_on_does_not_hold_the_end(self):
+        """A worker's pipe may be written to by what ddprun cannot end, such as a process in a dead network file system."""
+        gate = self.fifo("gate")
+        script = self.worker(f"#!/bin/sh\necho $$ > {{fifo}}\nread word < {gate}\n")
+        job = self.start("-t", "1", script)
+        (pid,) = map(int, self.heard(1))
+        with open(f"/proc/{pid}/fd/1", "wb") as pipe:
+            writers = [subprocess.Popen(["yes", "from outside"], stdout=pipe, stderr=subprocess.DEVNULL) for _ in range(4)]
+        for writer in writers:
+            self.addCleanup(writer.wait)
+            self.addCleanup(writer.kill)
+        self.assertEqual(job.process.stdout.readline(), "[default0]:from outside\n")
+        with open(gate, "w") as file:
+            file.write("go\n")
+        with subprocess.Popen(["tail", "-n", "1"], stdin=job.process.stdout, stdout=subprocess.PIPE) as reader:
+            self.assertEqual(job.process.wait(20), 0)
+            self.assertEqual(reader.stdout.read(), b"[default0]:from outside\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import time
@@ -24,7 +25,7 @@ FAILS = "#!/bin/sh\ntest $RANK = 1 || exec sleep 1000\n"
 
 
 class Report(JobTest):
-    def fail(self, *args, env=None, **options):
+    def failing(self, *args, env=None, **options):
         env = with_variables(OMP_NUM_THREADS="1", **(env or {}))
         code, _, err = self.run_job(*args, env=env, **options)
         self.assertEqual(code, 1, err)
@@ -32,7 +33,7 @@ class Report(JobTest):
 
     def check_last_words(self, *flags):
         script = self.script(FAILS + "seq -f 'word %g' 100 >&2\nexit 7\n")
-        report = report_of(self.fail("--nproc-per-node=2", *flags, script))
+        report = report_of(self.failing("--nproc-per-node=2", *flags, script))
         self.assertLessEqual(len(report), SCREEN_LINES, report)
         quoted = [line.partition("| ")[2] for line in report if line.startswith("  stderr")]
         self.assertEqual(quoted, [f"word {number}" for number in range(81, 101)])
@@ -58,7 +59,7 @@ class Report(JobTest):
         script = self.script(
             FAILS + "printf '" + record % (time.time(), trace) + "' > $TORCHELASTIC_ERROR_FILE\n"
             "seq -f 'word %g' 100 >&2\nexit 1\n")
-        report = report_of(self.fail("--nproc-per-node=2", script))
+        report = report_of(self.failing("--nproc-per-node=2", script))
         self.assertLessEqual(len(report), SCREEN_LINES, report)
         self.assertIn("  frame 99", report)
         self.assertIn("  stderr    | word 100", report)
@@ -99,6 +100,16 @@ class Report(JobTest):
         self.stop(job)
         report = json.loads(path.read_text())
         self.assertEqual((report["ended_by"], report["signal"]), ("signal", "SIGTERM"))
+
+    def test_a_worker_that_never_started_has_no_pid(self):
+        # Descriptors for some of eight workers and their pipes only.
+        few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))}
+        flags = "--nproc-per-node=8", "-t", "3", "--log-dir", self.folder / "logs"
+        report = self.error_report(*flags, "/bin/sleep", "1000", **few)
+        self.assertIn(None, [worker["pid"] for worker in [report["root_cause"], *report["other_workers"]]])
+        text = "\n".join(report_of(self.failing(*flags, "/bin/sleep", "1000", **few)))
+        self.assertIn("(never started)", text)
+        self.assertNotIn("pid: 0", text)
 
     def test_error_report_where_none_can_be_written(self):
         code, _, err = self.run_job("--error-report=/proc/none/report", "/bin/true")
