@@ -29,7 +29,8 @@ namespace {
 // The longest that the sweep between two rounds may block the loop. A blocked loop sends no beats,
 // and the rendezvous takes a node that is silent for kSilenceTicks beats for lost.
 constexpr std::chrono::milliseconds kSweepBetweenRounds{1000};
-static_assert(kSweepBetweenRounds < rendezvous::kBeatEvery * (rendezvous::kSilenceTicks - 1));
+static_assert(kSweepBetweenRounds + kLeaveLimit <
+              rendezvous::kBeatEvery * (rendezvous::kSilenceTicks - 1));
 
 class Agent {
  public:

@@ -1,6 +1,7 @@
 #include "agent/guardian.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -15,7 +16,9 @@
 #include <cstring>
 #include <ctime>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "agent/core/exit_code.h"
 #include "agent/output/log_tree.h"
@@ -33,7 +36,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long the end of a job waits for the sweeper: enough to read /proc, too short to be noticed.
 constexpr int kSweeperPatienceMs = 200;
-static_assert(kAgentLimit > kKillLimit + kSweepLimit, "an agent that works must not be killed");
+static_assert(kAgentLimit > kKillLimit + kSweepLimit + kLeaveLimit,
+              "an agent that works must not be killed");
 
 // The signals that the guardian waits for: those of the job, and SIGCHLD for the agent's end.
 // SIGTSTP, SIGTTIN and SIGTTOU are not among them: they stop the guardian, and the job runs on.
@@ -44,6 +48,14 @@ sigset_t watched_signals(const SignalPlan& plan) {
   for (const int signo : handled_signals(plan)) ::sigaddset(&set, signo);
   ::sigaddset(&set, SIGCHLD);
   return set;
+}
+
+// Prints text if stderr takes it now. The guardian must not wait for a reader: what it has to end may
+// hang because of that reader. poll() promises room for a short write (pipe(7), PIPE_BUF).
+void say(const std::string& text) {
+  pollfd writable{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&writable, 1, 0) > 0) [[maybe_unused]]
+    const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
 // The agent as the guardian sees it. Passes signals on to the agent, and kills it if it does not
@@ -110,12 +122,12 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
     const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end();
     if (signo > 0 && signo != SIGCHLD && !is_ignored) pass_on(signo);
     if (Clock::now() < kill_at_) continue;
-    std::fprintf(stderr,
-                 "%s: the agent (pid %d) does not end %d s after a second signal; it waits in "
-                 "the kernel in %s; it is killed\n",
-                 job_.called.c_str(), pid_, static_cast<int>(kAgentLimit.count()),
-                 wait_channel(pid_).c_str());
+    const std::string where = wait_channel(pid_);
     ::kill(pid_, SIGKILL);
+    say(
+        fmt::format("{}: the agent (pid {}) does not end {} s after a second signal; it waits in "
+                    "the kernel in {}; it is killed\n",
+                    job_.called, pid_, kAgentLimit.count(), where));
     // Even a killed agent may hang in the kernel, on a disk that never answers. So wait no longer
     // than for any other leftover, and then count the agent as killed (wait status 9).
     const FileHandle process = open_pidfd(pid_);
@@ -151,11 +163,11 @@ void end_sweeper(pid_t sweeper) {
 // Ends and removes all that a killed agent left. An agent that exits has done this itself.
 void clean_up(const GuardedJob& job, const char* temporary_folder, const std::set<pid_t>& spared) {
   end_job_cgroup(job.cookie);  // first, and with one write: nothing in it can outrun us by forking
-  for (const Stuck& left : end_descendants(kSweepLimit, spared))
-    std::fprintf(stderr, "%s: %s\n", job.called.c_str(), describe(left).c_str());
+  const std::vector<Stuck> stuck = end_descendants(kSweepLimit, spared);
   end_job_cgroup(job.cookie);  // again: a cgroup can be removed only when it is empty
   remove_shared_memory(job.cookie);
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
+  for (const Stuck& left : stuck) say(fmt::format("{}: {}\n", job.called, describe(left)));
 }
 
 // Returns the program's exit code when all is over. `spared`: children that are older than the job.
@@ -171,8 +183,8 @@ int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const AgentStart& 
     return WEXITSTATUS(status);
   }
   clean_up(job, start.temporary_folder, spared);
-  std::fprintf(stderr, "%s: the agent was killed by %s; all its processes were ended\n",
-               job.called.c_str(), signal_name(WTERMSIG(status)).c_str());
+  say(fmt::format("{}: the agent was killed by {}; all its processes were ended\n", job.called,
+                  signal_name(WTERMSIG(status))));
   return kExitSignalBase + WTERMSIG(status);
 }
 

@@ -50,7 +50,7 @@ void OutsideEvents::wait_for_signal() {
     if (cancelled) return;
     wait_for_signal();
     const SignalMeaning meaning = meaning_of(plan_, received);
-    if (!meaning.is_message && requests_.direct()) handlers_.stop_requested(meaning.signo);
+    if (!meaning.is_message && requests_.direct(received)) handlers_.stop_requested(meaning.signo);
   });
 }
 
@@ -77,7 +77,7 @@ void OutsideEvents::passed_on(int received) {
   const SignalMeaning meaning = meaning_of(plan_, received);
   if (meaning.is_message) {
     handlers_.message(meaning.signo);
-  } else if (requests_.passed_on()) {
+  } else if (requests_.passed_on(received)) {
     handlers_.stop_requested(meaning.signo);
   }
 }

@@ -12,9 +12,6 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
-# CMake's default is -O3. Only the engine's sums gain by it, and they ask for it (worker/collective); it builds a fifth longer.
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
-
 find_program(DDPRUN_CCACHE ccache)
 if(DDPRUN_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${DDPRUN_CCACHE}")

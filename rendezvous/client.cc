@@ -120,7 +120,7 @@ class RemoteSession final : public Session {
   const MessageHandler handler_;
   SharedGate gate_;
   boost::asio::steady_timer deadline_;
-  boost::asio::steady_timer pace_;  // retries while connecting, beats once connected
+  boost::asio::steady_timer next_step_;  // retries while connecting, beats once connected
   State state_ = State::kConnecting;
   bool left_ = false;
   std::vector<v1::FromNode> unsent_;  // said before we were connected
@@ -207,7 +207,7 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
       handler_(std::move(handler)),
       gate_(std::make_shared<LoopGate<RemoteSession>>(loop, *this)),
       deadline_(loop),
-      pace_(loop) {
+      next_step_(loop) {
   if (const auto error = check(options_)) {
     gate_->post([error](RemoteSession& session) {
       session.state_ = State::kOver;
@@ -243,7 +243,7 @@ void RemoteSession::keep_for_ever(std::shared_ptr<Call> call) {
 void RemoteSession::leave(const Failure& reason) {
   const State before = std::exchange(state_, State::kOver);
   deadline_.cancel();
-  pace_.cancel();
+  next_step_.cancel();
   if (before != State::kConnected) return;
   left_ = true;
   call_->send(encode(Leave{reason}));
@@ -268,7 +268,7 @@ void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
   for (v1::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
-  set_timer(pace_, options_.beat_every, &RemoteSession::tick);
+  set_timer(next_step_, options_.beat_every, &RemoteSession::tick);
 }
 
 void RemoteSession::heard(const std::shared_ptr<Call>& call,
@@ -291,7 +291,7 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
         "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()));
   if (unreachable) {
     last_problem_ = status.error_message();
-    return set_timer(pace_, kRetryEvery, &RemoteSession::attempt);
+    return set_timer(next_step_, kRetryEvery, &RemoteSession::attempt);
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
     return end(ErrorCode::kProtocol, "the peer speaks another version of the protocol");
@@ -310,7 +310,7 @@ void RemoteSession::tick() {
                            seconds(options_.beat_every * options_.silence_ticks)));
   // If a message waits, it does what a beat does, and beats must not fill the queue.
   if (call_->idle()) call_->send(encode(Beat{}));
-  set_timer(pace_, options_.beat_every, &RemoteSession::tick);
+  set_timer(next_step_, options_.beat_every, &RemoteSession::tick);
 }
 
 void RemoteSession::give_up_connecting() {
@@ -342,7 +342,7 @@ void RemoteSession::deliver(const HostMessage& message) {
   if (is_last(message)) {
     state_ = State::kOver;
     deadline_.cancel();
-    pace_.cancel();
+    next_step_.cancel();
   }
   const MessageHandler handler = handler_;
   handler(message);

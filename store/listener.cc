@@ -40,7 +40,7 @@ Error bind_error(const std::string& address, std::uint16_t port, const error_cod
                              "listens there",
                              setting));
   if (failure.value() == EADDRNOTAVAIL)
-    return error(ErrorCode::kUnavailable, "no interface of this host has that address");
+    return error(ErrorCode::kSystem, "no interface of this host has that address");
   if (failure == asio::error::access_denied)
     return error(ErrorCode::kSystem,
                  fmt::format("permission denied; choose a {} of 1024 or more", setting));

@@ -136,7 +136,8 @@ bool Lifecycle::stopped_by_us(const WorkerExit& exit) const {
 Actions Lifecycle::stop_requested(int signo, Time now) {
   if (phase_ == Phase::kDone) return {};
   if (ending_.signal != 0) {  // a second request: the user does not want to wait for the grace
-    return live_ > 0 ? kill(now) : Actions{};
+    // A third request changes nothing: the limit of the kill must not begin anew.
+    return live_ > 0 && !killed_ ? kill(now) : Actions{};
   }
   ending_.signal = signo;
   // The job already ends for another reason. The workers still get the user's signal, but the grace

@@ -8,28 +8,30 @@
 // first request or none. This needs no time window: two quick Ctrl-C still kill.
 #pragma once
 
+#include <utility>
+
 namespace ddprun::agent {
 
 class StopRequests {
  public:
   // The guardian passed a signal on. True: it is a new request, the first or a further one. False:
   // the agent has already got the same signal directly.
-  bool passed_on() {
-    const bool first_of_a_pair = asked_ && passed_on_ == 0;
+  bool passed_on(int signo) {
+    const bool is_second_of_a_pair = std::exchange(direct_, 0) == signo;
     asked_ = true;
-    ++passed_on_;
-    return !first_of_a_pair;
+    return !is_second_of_a_pair;
   }
   // A signal reached the agent directly. True: it is the first request. Otherwise ignore it.
-  bool direct() {
-    const bool first = !asked_;
+  bool direct(int signo) {
+    if (asked_) return false;
     asked_ = true;
-    return first;
+    direct_ = signo;
+    return true;
   }
 
  private:
   bool asked_ = false;
-  int passed_on_ = 0;
+  int direct_ = 0;  // a direct request whose other copy the guardian has not passed on yet
 };
 
 }  // namespace ddprun::agent

@@ -25,7 +25,7 @@ struct Question {
   tcp::resolver resolver;
   asio::steady_timer answered;  // cancelled by the answer
   Addresses found;
-  std::string why = "the resolver does not answer";  // no address was found
+  std::string why;  // no address was found; empty: no answer yet
 };
 
 // Asks the resolver once and waits for up to `limit`.
@@ -59,18 +59,21 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
   asio::steady_timer pause(loop);
   // Any failure counts as "not known yet": the resolver of a pod that just began may have no server
   // to ask, and says so with other errors than "host not found".
+  std::string why = "the resolver does not answer";
   for (bool told = false;; told = true) {
     const auto question = co_await ask(loop, host, deadline - Clock::now());
     if (!question->found.empty()) co_return question->found;
+    // The last question may be cut short by the deadline: then the answer before it says more.
+    if (!question->why.empty()) why = question->why;
     if (Clock::now() >= deadline)
       co_return Error(ErrorCode::kNotFound,
                       fmt::format("rendezvous: the host '{}' was looked up for {} s: {}", host,
-                                  seconds(limit), question->why));
+                                  seconds(limit), why));
     if (!told)
       log::warning(
           fmt::format("the host '{}' of the rendezvous is not known yet ({}); looking it "
                       "up again for up to {} s",
-                      host, question->why, seconds(limit)));
+                      host, why, seconds(limit)));
     co_await expires(pause,
                      std::min<std::chrono::nanoseconds>(kLookUpEvery, deadline - Clock::now()));
   }

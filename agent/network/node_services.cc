@@ -132,7 +132,10 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
       open_demultiplexer(std::move(*acceptor), false);
       co_return Result<void>();
     }
-    if (plan_.is_host) co_return acceptor.error();  // the user said that this node hosts
+    // Another agent of this host may have the port: then this node joins it. Not if the user said
+    // that this node hosts, nor if the port could not be had for another reason.
+    if (plan_.is_host || acceptor.error().code() != ErrorCode::kUnavailable)
+      co_return acceptor.error();
     log::info(fmt::format("{}; another agent of this host has it, joining that one",
                           acceptor.error().message()));
     handler = telling_who_has_the_port(std::move(handler), acceptor.error().message());

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -57,15 +58,20 @@ NonblockingWriter::NonblockingWriter(asio::io_context& loop, int fd)
       fd_(way_ == Way::kOpenedAnew ? reopened_.get() : fd),
       waiter_(loop) {
   if (way_ == Way::kPlain) return;
-  boost::system::error_code refused;
-  waiter_.assign(fd_, refused);
+  FileHandle epoll(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event writable{.events = EPOLLOUT, .data = {}};
   // epoll refuses /dev/null with EPERM (epoll_ctl(2)). Writing to it does not wait either.
-  if (refused) way_ = Way::kPlain;
-}
-
-// The waiter would close a descriptor that is not its own.
-NonblockingWriter::~NonblockingWriter() {
-  if (waiter_.is_open()) waiter_.release();
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd_, &writable) != 0) {
+    way_ = Way::kPlain;
+    return;
+  }
+  boost::system::error_code refused;
+  waiter_.assign(epoll.get(), refused);
+  if (refused) {
+    way_ = Way::kPlain;
+  } else {
+    epoll.release();  // the waiter closes it
+  }
 }
 
 NonblockingWriter::Result NonblockingWriter::write(std::string_view text) {
@@ -86,7 +92,7 @@ NonblockingWriter::Result NonblockingWriter::write(std::string_view text) {
 }
 
 void NonblockingWriter::when_writable(std::function<void()> callback) {
-  waiter_.async_wait(asio::posix::stream_descriptor::wait_write,
+  waiter_.async_wait(asio::posix::stream_descriptor::wait_read,
                      [callback = std::move(callback)](boost::system::error_code cancelled) {
                        if (!cancelled) callback();
                      });

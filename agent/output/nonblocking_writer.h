@@ -30,7 +30,7 @@ class NonblockingWriter {
   NonblockingWriter& operator=(const NonblockingWriter&) = delete;
   NonblockingWriter(NonblockingWriter&&) = delete;
   NonblockingWriter& operator=(NonblockingWriter&&) = delete;
-  ~NonblockingWriter();
+  ~NonblockingWriter() = default;
 
   // Writes as much of `text` as can be written now without waiting, often less than all. SIGPIPE
   // must be ignored.
@@ -55,7 +55,9 @@ class NonblockingWriter {
   FileHandle reopened_;  // the pipe or terminal, opened anew; -1 if that is not possible
   Way way_;
   int fd_;
-  asio::posix::stream_descriptor waiter_;  // waits until fd_ takes bytes; does not own it
+  // An epoll descriptor of our own, which can be read when fd_ takes bytes. Asio sets O_NONBLOCK on
+  // what it waits for, and fd_ may be the user's.
+  asio::posix::stream_descriptor waiter_;
 };
 
 }  // namespace ddprun::agent

@@ -35,10 +35,8 @@ void write_one(const std::string& path) {
     const auto written = ::write(file.get(), "1", 1);
 }
 
-// A killed process leaves its cgroup some time after it closed its files and died for its parent.
-constexpr std::chrono::milliseconds kLeaveLimit{1000};
-
-// Waits until nobody is in the cgroup, or for `kLeaveLimit`. The kernel announces a change of
+// Waits until nobody is in the cgroup, or for kLeaveLimit. A killed process leaves its cgroup some
+// time after it closed its files and died for its parent. The kernel announces a change of
 // cgroup.events by POLLPRI (its manual cgroup-v2, "Populated Notification").
 void wait_until_empty(const std::string& path) {
   using Clock = std::chrono::steady_clock;

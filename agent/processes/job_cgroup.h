@@ -7,6 +7,7 @@
 // it.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "proto/file_handle.h"
@@ -15,6 +16,9 @@ namespace ddprun::agent {
 
 // The name of a cgroup's folder is this prefix and the job's cookie.
 inline constexpr const char* kCgroupPrefix = "ddprun-";
+
+// How long remove() waits for killed processes to leave.
+inline constexpr std::chrono::milliseconds kLeaveLimit{200};
 
 class JobCgroup {
  public:
@@ -27,8 +31,8 @@ class JobCgroup {
   int folder() const { return folder_.get(); }
   // Sends SIGKILL to every process in it. Returns before they are gone.
   void kill() const;
-  // Removes it; then this holds none. Call it when all its processes were killed: it waits up to a
-  // second until they have left. If one stays, in uninterruptible sleep, the kernel keeps the
+  // Removes it; then this holds none. Call it when all its processes were killed: it waits up to
+  // kLeaveLimit until they have left. If one stays, in uninterruptible sleep, the kernel keeps the
   // cgroup, and a later start of ddprun removes it (leftovers.h).
   void remove();
 

@@ -53,8 +53,10 @@ void leave_record(const std::string& path, const std::string& text) {
 ErrorRecord record_for(const ReportedWorker& worker) {
   std::string last_words;
   for (auto line = worker.stderr_end.rbegin(); line != worker.stderr_end.rend(); ++line) {
-    if (last_words.size() + line->size() > kQuotedRecordBytes) break;
-    last_words = *line + "\n" + last_words;
+    const std::size_t room = kQuotedRecordBytes - last_words.size();
+    const bool fits = line->size() < room;
+    last_words = (fits ? *line : line->substr(line->size() - room)) + "\n" + last_words;
+    if (!fits) break;
   }
   std::string message = reason_on_record(worker);
   if (!last_words.empty()) message += "\nLast lines of its stderr:\n" + last_words;

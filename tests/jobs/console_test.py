@@ -9,9 +9,10 @@ import select
 import signal
 import socket
 import subprocess
+import threading
 
 from machine import DEADLINE, free_port, signal_waits, wait_until
-from support import DDPRUN, Job, JobTest, LoggedTest, main, with_variables
+from support import DDPRUN, SLEEPER, Job, JobTest, LoggedTest, main, with_variables
 
 QUIET = with_variables(OMP_NUM_THREADS="1")  # without torchrun's warning about it on stderr
 STATES = "RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED"
@@ -249,10 +250,53 @@ class StalledSocket(JobTest):
         ours, theirs = socket.socketpair()
         self.addCleanup(ours.close)
         process = subprocess.Popen([DDPRUN, *map(str, args)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
-        theirs.close()
+        self.console = theirs
+        self.addCleanup(theirs.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process, ours
+
+    def wait_for_stall(self):
+        """Until the socket is full: what is written now waits for its reader."""
+        wait_until(lambda: not select.select([], [self.console], [], 0)[1], "a full socket")
+
+    def test_it_is_left_as_it_was(self):
+        """O_NONBLOCK belongs to the open file, which workers and the user's shell share."""
+        fifo = self.fifo()
+        flood = FLOOD.replace("{fifo}", str(fifo)).replace("while", "test $RANK = 1 && exec seq 200000\nwhile")
+        process, ours = self.start_on_socket("--nproc-per-node=2", "-t", "0:1", f"--log-dir={self.folder}", self.script(flood))
+        self.read_lines(fifo, 2)
+        self.wait_for_stall()
+        self.assertTrue(os.get_blocking(self.console.fileno()))
+        read = []
+        reader = threading.Thread(target=lambda: read.extend(iter(lambda: ours.recv(1 << 16), b"")))
+        reader.start()
+        agent = Job.children_of(process.pid)[0]
+        wait_until(lambda: len(Job.children_of(agent)) == 1, "the end of rank 1, which wrote to the socket itself")
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(20), 1)
+        self.assertTrue(os.get_blocking(self.console.fileno()))
+        self.console.close()
+        reader.join()
+        self.assertNotIn(b"FAILED", b"".join(read))
+
+    def test_beats_go_on(self):
+        """A node whose console stalls stays in its job: the others hear its beats."""
+        fifo = self.fifo()
+        flags = "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job"
+        script = self.script(FLOOD.replace("{fifo}", str(fifo)))
+        other = self.start(*flags, self.script(SLEEPER.replace("{fifo}", str(fifo)), "sleeper.sh"))
+        process, _ = self.start_on_socket(*flags, "-t", "3", f"--log-dir={self.folder}", script)
+        self.read_lines(fifo, 2)
+        self.wait_for_stall()
+        with self.assertRaises(subprocess.TimeoutExpired):
+            other.process.wait(5)  # the span that is tested: silence is noticed after 3 to 4 s
+        agent = Job.children_of(process.pid)[0]
+        self.stop(other)
+        wait_until(lambda: not Job.children_of(agent), "the end of the worker here")
+        process.send_signal(signal.SIGTERM)  # nobody reads: do not wait for it
+        self.assertEqual(process.wait(10), 1)
 
     def test_signals_are_heard(self):
         fifo = self.fifo()
@@ -260,7 +304,7 @@ class StalledSocket(JobTest):
         process, _ = self.start_on_socket("--nproc-per-node=2", "-t", "3", f"--log-dir={self.folder}", script)
         self.read_lines(fifo, 2)
         agent = Job.children_of(process.pid)[0]
-        wait_until(lambda: len(Job.children_of(agent)) == 2, "two workers")
+        self.wait_for_stall()
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: not Job.children_of(agent), "the end of the workers", 10)
         process.send_signal(signal.SIGTERM)  # nobody reads: do not wait for it
@@ -282,6 +326,7 @@ class StalledSocket(JobTest):
         path = "none_*/attempt_0/0/stdout.log"
         wait_until(lambda: any(log.read_text().endswith("\n50000\n") for log in self.folder.glob(path)), "a whole log")
         read = b""
+        self.console.close()  # the last end but the job's own
         while part := ours.recv(1 << 16):
             read += part  # the first comes when the log is whole: until then this reader pauses
         self.assertEqual(process.wait(10), 0)

@@ -328,9 +328,9 @@ class EverybodyIsSignalled(JobTest):
 
     def test_two_quick_requests_of_the_user_still_kill(self):
         job, folder = self.start_savers("twice", seconds=60)
-        job.process.send_signal(signal.SIGINT)
-        wait_until(lambda: not signal_waits(job.pid, signal.SIGINT), "a guardian that took the signal")
-        job.process.send_signal(signal.SIGINT)
+        job.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not signal_waits(job.pid, signal.SIGTERM), "a guardian that took the signal")
+        job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.finish(10)[0], 1)
         self.assertEqual(os.listdir(folder), [])
         job.wait_gone()

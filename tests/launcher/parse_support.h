@@ -47,7 +47,8 @@ inline std::string bad(const std::vector<std::string>& args, const Variables& va
                        FakeHost host = {}) {
   const Parsed parsed = parse_line(args, variables, host);
   const auto* error = std::get_if<UsageError>(&parsed);
-  return error == nullptr ? "accepted" : std::to_string(error->exit_code) + " ddprun: " + error->message;
+  return error == nullptr ? "accepted"
+                          : std::to_string(error->exit_code) + " ddprun: " + error->message;
 }
 
 }  // namespace ddprun::launcher

@@ -28,7 +28,7 @@ struct SimNode {
   bool connected = true;
   bool heard_last = false;
   std::int64_t round = 0;
-  Time up_free_at;        // a session keeps the order of its messages
+  Time up_free_at;  // a session keeps the order of its messages
   Time down_free_at;
 };
 

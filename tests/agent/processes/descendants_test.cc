@@ -64,10 +64,10 @@ TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
 TEST_F(DescendantsTest, OrphansAreReapedAlsoWhileAShellIsWaitedFor) {
   Children children({});
   Output output;
-  // The shell dies of the request to end; what it runs in its group goes on until its fifo is
-  // opened, and the orphan, in a session of its own, dies at once.
+  // The shell dies of the request to end; what it runs in its group goes on, and the orphan, in a
+  // session of its own, dies at once.
   SpawnSpec spec = shell(
-      0, "(setsid sh -c 'echo orphan' &); echo ready; sh -c \"trap '' TERM; sleep 1000\"; exit 5");
+      0, "(setsid sh -c 'echo orphan' &); sh -c \"trap '' TERM; echo ready; sleep 1000\"; exit 5");
   spec.out = output.writer();
   ASSERT_TRUE(children.spawn(spec).has_value());
   spec.out.close();
