@@ -236,7 +236,7 @@ TEST_F(LifecycleTest, ASecondSignalKillsAtOnceAndAThirdChangesNothing) {
   EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), Names{"kill"});
   // The limit of the kill does not begin anew: the guardian counts on it.
   const Time look_at = cycle.look_again_at();
-  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now + seconds(1))), Names{});
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now + std::chrono::seconds(1))), Names{});
   EXPECT_EQ(cycle.look_again_at(), look_at);
   cycle.worker_exited(exit(0, -SIGKILL), now);
   EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGKILL), now)), Names{"finish:1"});
