@@ -178,7 +178,7 @@ void Agent::told(const rendezvous::HostMessage& message) {
   // The lifecycle ignores a message about an older round. So must the report.
   const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
   if (broken != nullptr && broken->round == lifecycle_.round().number)
-    reporter_.restarting(broken->cause);
+    reporter_.round_broken(*broken);
   perform(lifecycle_.told(message, now()));
 }
 
@@ -238,7 +238,9 @@ rendezvous::NodeSpec Agent::node_spec(const StoreAddress& store) const {
           .max_restarts = restarts.max_restarts,
           .restart_window = restarts.window,
           .backoff = restarts.backoff,
-          .backoff_max = restarts.backoff_max};
+          .backoff_max = restarts.backoff_max,
+          .min_nodes = plan.min_nodes,
+          .max_nodes = plan.max_nodes};
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {

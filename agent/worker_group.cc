@@ -39,7 +39,8 @@ void WorkerGroup::begin_attempt() { children_.use_cgroup(containment_.begin_atte
 Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
                                  const LocalFacts& facts) {
   const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
-  auto files = files_.open({.attempt = round.restart_count,
+  // Rounds are counted and not restarts: after a resize the old attempt's files must stay.
+  auto files = files_.open({.attempt = static_cast<int>(round.number) - 1,
                             .local_rank = local_rank,
                             .rank = seat.first_rank + local_rank});
   if (!files) return files.error();

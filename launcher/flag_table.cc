@@ -57,6 +57,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kSignalMap, "signal-map", 0, kValue, kOwn, kPet, "", "USR1=TERM,…", "take one signal for another"},
   Flag{FlagId::kRestartWindow, "restart-window", 0, kValue, kOwn, kPet, "0", "S", "--max-restarts counts over any S seconds; 0: over the job"},
   Flag{FlagId::kRestartBackoff, "restart-backoff", 0, kValue, kOwn, kPet, "", "S[:MAX]", "wait before the second restart in a row; with a window 1:60"},
+  Flag{FlagId::kNodeUnit, "node-unit", 0, kValue, kOwn, kPet, "1", "K", "with --nnodes=MIN:MAX: every round has a multiple of K nodes"},
   Flag{FlagId::kFold, "fold", 0, kSwitch, kOwn, kPet, "0", "", "show equal lines of several ranks once"},
   Flag{FlagId::kQuiet, "quiet", 0, kSwitch, kOwn, kPet, "0", "", "no line of ddprun's own but errors"},
   Flag{FlagId::kLocalRank, "local-rank", 0, kSwitch, kOwn, kPet, "0", "", "hand SCRIPT --local-rank=K, as torch.distributed.launch does"},

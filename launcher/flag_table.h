@@ -49,6 +49,7 @@ enum class FlagId {
   kExitCodes,
   kRestartWindow,
   kRestartBackoff,
+  kNodeUnit,
   kFold,
   kQuiet,
   kLocalRank,

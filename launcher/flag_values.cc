@@ -146,7 +146,7 @@ std::optional<Error> check_backoff(RendezvousConf& /*conf*/, std::string_view te
   return expected("cas_backoff_max_seconds to be a number from 0");
 }
 
-// All keys that torchrun's backends read. A key that is not here is unknown and only warned of.
+// All keys that torchrun's backends read, and our own. A key that is not here is unknown and only warned of.
 const std::map<std::string_view, ConfSetter>& conf_setters() {
   using Conf = RendezvousConf;
   static const std::map<std::string_view, ConfSetter> setters = {
@@ -155,6 +155,8 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
       {"cas_backoff_max_seconds", check_backoff},
       {"join_timeout", seconds("join_timeout", &Conf::join_timeout)},
       {"last_call_timeout", seconds("last_call_timeout", &Conf::last_call)},
+      {"resize_wait", seconds("resize_wait", &Conf::resize_wait)},
+      {"resize_interval", seconds("resize_interval", &Conf::resize_interval)},
       {"read_timeout", seconds("read_timeout", &Conf::read_timeout)},
       {"timeout", seconds("timeout", &Conf::timeout)},
       {"close_timeout", checked_only("close_timeout")},

@@ -84,10 +84,13 @@ struct BadConfValue {
 struct RendezvousConf {
   std::optional<bool> is_host{};           // c10d: whether the host is here; unset: find out
   std::chrono::seconds join_timeout{600};  // c10d: until the round must be complete
-  std::chrono::seconds last_call{30};      // c10d: wait beyond MIN nodes; not read while MIN is MAX
-  std::chrono::seconds read_timeout{60};   // c10d: until the endpoint must be reached
-  std::chrono::seconds timeout{900};       // static: for all of it
-  std::vector<std::string> known_keys{};   // in the order given
+  std::chrono::seconds last_call{30};      // c10d: wait beyond MIN nodes, in the first round
+  // c10d, ddprun's own: how soon a running round takes newcomers in (rendezvous/round_policy.h).
+  std::chrono::seconds resize_wait{1};
+  std::chrono::seconds resize_interval{30};
+  std::chrono::seconds read_timeout{60};    // c10d: until the endpoint must be reached
+  std::chrono::seconds timeout{900};        // static: for all of it
+  std::vector<std::string> known_keys{};    // in the order given
   std::vector<std::string> unknown_keys{};  // to warn of: torchrun passes typing errors in silence
   std::vector<BadConfValue> bad_values{};   // an error only if the backend reads the key
 

@@ -45,7 +45,8 @@ enum class Mode {
 
 // A valid command line. What was not given has torchrun's default.
 struct Options {
-  NodeCount nodes{};         // min == max until elastic node counts are built
+  NodeCount nodes{};         // min < max, an elastic job, with kC10d only
+  int node_unit = 1;         // nodes.min and nodes.max are multiples of it
   int workers_per_node = 1;  // 1 … kMaxWorkersPerNode; words such as `cpu` are numbers by now
   Rendezvous rendezvous = Rendezvous::kLocal;
   bool standalone = false;  // --standalone was given; `rendezvous` is then kLocal

@@ -105,12 +105,12 @@ void read_backend(ParseContext& context) {
 
 // Whether a key of --rdzv-conf does anything with this backend. The other keys time a state machine
 // that does not exist here: no heartbeat is written to a store, nothing must be closed, no write is
-// lost. store_type and last_call_timeout change nothing either, but they promise nothing that is
-// not kept: the store is always `tcp`, and with MIN equal to MAX no node can come late.
+// lost. store_type changes nothing either, but it promises nothing that is not kept: the store is
+// always `tcp`.
 bool acts(const std::string& key, bool is_static) {
   if (is_static) return key == "timeout";
-  constexpr std::array keys = {"is_host", "store_type", "join_timeout", "last_call_timeout",
-                               "read_timeout"};
+  constexpr std::array keys = {"is_host",      "store_type",  "join_timeout",   "last_call_timeout",
+                               "read_timeout", "resize_wait", "resize_interval"};
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
@@ -150,6 +150,26 @@ void read_conf(ParseContext& context) {
   }
 }
 
+// --nnodes becomes the multiples of the unit that it holds. Elastic sizes need a rendezvous that
+// gives out the ranks.
+void read_node_unit(ParseContext& context) {
+  Options& options = context.options;
+  NodeCount& nodes = options.nodes;
+  options.node_unit = context.integer(FlagId::kNodeUnit, {1, kMaxNodes, "a whole number above 0"});
+  nodes.max -= nodes.max % options.node_unit;
+  nodes.min += (options.node_unit - nodes.min % options.node_unit) % options.node_unit;
+  if (nodes.min > nodes.max)
+    context.fail(FlagId::kNodeUnit, 1,
+                 fmt::format("expected a number of which --nnodes={} holds a multiple",
+                             context.given.text(FlagId::kNnodes)));
+  const bool is_static = !context.given.is_on(FlagId::kStandalone) &&
+                         context.given.text(FlagId::kRdzvBackend) == "static";
+  if (is_static && nodes.min != nodes.max)
+    context.fail(FlagId::kNnodes, 1,
+                 "expected one number with --rdzv-backend=static; MIN:MAX needs "
+                 "--rdzv-backend=c10d");
+}
+
 // An empty id is a new one on each node. That is fine for one node; several would never meet.
 void read_run_id(ParseContext& context) {
   std::string& run_id = context.options.run_id;
@@ -168,8 +188,7 @@ void read_run_id(ParseContext& context) {
 void read_rendezvous(ParseContext& context) {
   Options& options = context.options;
   options.nodes = context.value_of(FlagId::kNnodes, parse_node_count);
-  if (options.nodes.min != options.nodes.max)
-    context.fail(FlagId::kNnodes, 2, "elastic node counts are not built yet");
+  read_node_unit(context);
   options.node_rank = context.integer(FlagId::kNodeRank, {.expected = "a whole number from 0"});
   options.run_id = context.given.text(FlagId::kRdzvId);
   const std::string local_addr = context.given.text(FlagId::kLocalAddr);

@@ -34,13 +34,18 @@ std::string trimmed(const std::string& text) {
 
 // kLocal keeps the plan's default host and port: nothing listens for other nodes.
 agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string& token) {
-  agent::RendezvousPlan plan{.node_count = options.nodes.max,
+  agent::RendezvousPlan plan{.min_nodes = options.nodes.min,
+                             .max_nodes = options.nodes.max,
+                             .node_unit = options.node_unit,
                              .node_rank = options.node_rank,
                              .is_host = options.rendezvous_conf.is_host,
                              .run_id = options.run_id,
                              .token = token,
                              .local_addr = options.local_addr.value_or(""),
                              .join_timeout = options.rendezvous_conf.join_timeout,
+                             .last_call = options.rendezvous_conf.last_call,
+                             .resize_wait = options.rendezvous_conf.resize_wait,
+                             .resize_interval = options.rendezvous_conf.resize_interval,
                              .connect_timeout = options.rendezvous_conf.read_timeout};
   switch (options.rendezvous) {
     case Rendezvous::kLocal:

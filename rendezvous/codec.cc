@@ -54,6 +54,8 @@ v1::Join encode_spec(const NodeSpec& spec) {
   message.set_restart_window_ms(spec.restart_window.count());
   message.set_backoff_ms(spec.backoff.count());
   message.set_backoff_max_ms(spec.backoff_max.count());
+  message.set_min_nodes(spec.min_nodes);
+  message.set_max_nodes(spec.max_nodes);
   return message;
 }
 
@@ -132,6 +134,8 @@ Result<NodeMessage> decode_spec(const v1::Join& message) {
   spec.restart_window = decode_wait(message.restart_window_ms());
   spec.backoff = decode_wait(message.backoff_ms());
   spec.backoff_max = decode_wait(message.backoff_max_ms());
+  spec.min_nodes = message.min_nodes();
+  spec.max_nodes = message.max_nodes();
   return NodeMessage(std::move(spec));
 }
 
@@ -200,6 +204,7 @@ v1::ToNode encode(const HostMessage& said) {
       },
       [&](const RoundBroken& broken) {
         message.mutable_broken()->set_round(broken.round);
+        message.mutable_broken()->set_is_resize(broken.is_resize);
         *message.mutable_broken()->mutable_cause() = encode_failure(broken.cause);
       },
       [&](const JobEnded& ended) {
@@ -252,7 +257,8 @@ Result<std::optional<HostMessage>> decode(const v1::ToNode& message) {
     case v1::ToNode::kBroken: {
       auto cause = decode_failure(message.broken().cause());
       if (!cause) return cause.error();
-      return std::optional<HostMessage>(RoundBroken{message.broken().round(), *std::move(cause)});
+      return std::optional<HostMessage>(
+          RoundBroken{message.broken().round(), *std::move(cause), message.broken().is_resize()});
     }
     case v1::ToNode::kEnded: {
       auto cause = decode_failure(message.ended().cause());

@@ -37,6 +37,11 @@ std::optional<Error> clash(const NodeSpec& present, const NodeSpec& newcomer) {
   return std::nullopt;
 }
 
+// As --nnodes has it: "2" or "2:4".
+std::string node_range(int min, int max) {
+  return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
+}
+
 // For nodes that join after the end: they are told how the job went.
 std::string end_text(const JobEnded& end) {
   if (end.succeeded) return "it succeeded";
@@ -45,30 +50,13 @@ std::string end_text(const JobEnded& end) {
 
 }  // namespace
 
-Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
-  if (roster.waiting == 0) return {Choice::kWait, Reason::kNobody, Time::max()};
-  // Before all other reasons to start: a full round has to wait for its restart, too.
-  if (now < roster.not_before) return {Choice::kWait, Reason::kBackoff, roster.not_before};
-  // promote_spares() lets no more than max_nodes wait.
-  if (roster.waiting == policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
-  const bool enough = roster.waiting >= policy.min_nodes;
-  const Time given_up_at = roster.gathering_since + policy.join_timeout;
-  if (now >= given_up_at) {
-    // A node that still stops its workers is left out. It will be a spare, or in a later round.
-    return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
-  }
-  if (!enough) return {Choice::kWait, Reason::kTooFew, given_up_at};
-  // Nodes that are still stopping hold their seats, so no last call runs against them.
-  if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, given_up_at};
-  const Time last_call_ends = roster.min_reached_at + policy.last_call;
-  if (now >= last_call_ends) return {Choice::kClose, Reason::kLastCallOver, now};
-  return {Choice::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
-}
-
 Membership::Membership(RoundPolicy policy) : policy_(policy), budget_(policy.jitter_seed) {
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
+  DDPRUN_ASSERT(policy.node_unit >= 1);
+  DDPRUN_ASSERT(policy.min_nodes % policy.node_unit == 0);
+  DDPRUN_ASSERT(policy.max_nodes % policy.node_unit == 0);
 }
 
 // ---- events ----
@@ -96,6 +84,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   }
   if (error) {
     member.standing = Standing::kDismissed;
+    outcome.notes.push_back(error->message() + " (the node is refused)");
     outcome.deliveries.push_back({session, SessionLost{*error}});
   } else {
     member.entrant = {session, spec, observed};
@@ -132,8 +121,15 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   Member* member = find(session);
   if (member == nullptr || member->standing == Standing::kDismissed) return outcome;
   const bool alone = member->standing == Standing::kSpare;  // it holds no seat: nobody needs it
+  const bool breaks_round = member->in_round();
   member->standing = Standing::kDismissed;
-  if (!alone) end_job({.succeeded = false, .cause = reason}, outcome);
+  const auto remaining =
+      std::ranges::count_if(members_, [](const auto& entry) { return entry.second.listens(); });
+  if (!alone && remaining < policy_.min_nodes) {
+    end_job({.succeeded = false, .cause = reason}, outcome);
+  } else if (breaks_round) {
+    stop_round({.round = round_number_, .cause = reason, .is_resize = true}, outcome);
+  }
   settle(outcome, now);
   return outcome;
 }
@@ -195,6 +191,13 @@ std::vector<SessionId> Membership::by_arrival(Standing standing) const {
 std::optional<Error> Membership::objection(SessionId session, const NodeSpec& spec) const {
   if (phase_ == Phase::kEnded)
     return Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_);
+  if (spec.max_nodes != 0 &&
+      (spec.min_nodes != policy_.min_nodes || spec.max_nodes != policy_.max_nodes))
+    return Error(ErrorCode::kRejected,
+                 fmt::format("rendezvous: {} was started with --nnodes={}, the job's host with "
+                             "--nnodes={}: all nodes must be given the same",
+                             spec.hostname, node_range(spec.min_nodes, spec.max_nodes),
+                             node_range(policy_.min_nodes, policy_.max_nodes)));
   if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
@@ -218,14 +221,16 @@ std::optional<Error> Membership::objection(SessionId session, const NodeSpec& sp
 // ---- what follows ----
 
 // Every event ends with this: it gives free seats to spares, then starts the round if it may start,
-// or sets when to look again. While a round runs, only an event can change something.
+// or sets when to look again.
 void Membership::settle(Outcome& outcome, Time now) {
   look_again_at_ = Time::max();
+  if (phase_ == Phase::kRunning) consider_resize(now, outcome);
   if (phase_ != Phase::kGathering) return;
   promote_spares();
   update_times(now);
   const Roster roster{.waiting = count(Standing::kWaiting),
                       .returning = count(Standing::kStopping),
+                      .is_first = round_number_ == 0,
                       .gathering_since = gathering_since_.value_or(now),
                       .min_reached_at = min_reached_at_.value_or(now),
                       .not_before = budget_.not_before()};
@@ -264,8 +269,16 @@ void Membership::update_times(Time now) {
 
 void Membership::publish(Time now, Outcome& outcome) {
   std::vector<Entrant> arrivals;
-  for (const SessionId session : by_arrival(Standing::kWaiting))
-    arrivals.push_back(members_.at(session).entrant);
+  const auto size = static_cast<std::size_t>(usable_nodes(count(Standing::kWaiting), policy_));
+  for (const SessionId session : by_arrival(Standing::kWaiting)) {
+    Member& member = members_.at(session);
+    if (arrivals.size() == size) {
+      member.standing = Standing::kSpare;  // node_unit leaves no seat for it
+      continue;
+    }
+    arrivals.push_back(member.entrant);
+    arrivals.back().previous_seat = member.seat;
+  }
   const std::vector<Entrant> entrants = order_of_seats(std::move(arrivals));
   Publication publication{make_round(++round_number_, budget_.restarts(), entrants), {}};
   for (int seat = 0; const Entrant& entrant : entrants) {
@@ -302,14 +315,41 @@ void Membership::set_budget(const std::vector<Entrant>& entrants, Time now, Outc
 
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
   if (!budget_.take(now)) return end_job({.succeeded = false, .cause = cause}, outcome);
+  stop_round({.round = round_number_, .cause = cause}, outcome);
+}
+
+// Tells the nodes of the round to stop their workers and to come back. Its caller decides whether
+// that is a restart.
+void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
   phase_ = Phase::kGathering;
+  newcomer_since_.reset();
   // Nodes that went after their success do not come back: their seats are free now.
   std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
   for (auto& [session, member] : members_) {
     if (!member.in_round()) continue;
     member.standing = Standing::kStopping;
-    outcome.deliveries.push_back({session, RoundBroken{round_number_, cause}});
+    outcome.deliveries.push_back({session, message});
   }
+}
+
+// Breaks a running round that has room for spares. A round in which a node has finished is let be:
+// the job is about to end.
+void Membership::consider_resize(Time now, Outcome& outcome) {
+  const int running = count(Standing::kRunning);
+  const int spares = count(Standing::kSucceeded) > 0 ? 0 : count(Standing::kSpare);
+  const Time at = resize_at(running, spares, newcomer_since_.value_or(now), resized_at_, policy_);
+  if (at == Time::max()) return newcomer_since_.reset();
+  if (!newcomer_since_) newcomer_since_ = now;
+  if (now < at) {
+    look_again_at_ = at;
+    return;
+  }
+  resized_at_ = now;
+  const int size = usable_nodes(running + spares, policy_);
+  stop_round({.round = round_number_,
+              .cause = {.message = fmt::format("the job grows from {} to {} nodes", running, size)},
+              .is_resize = true},
+             outcome);
 }
 
 // Too few nodes came in time. The job ends for all that are here, also for those still stopping.

@@ -4,7 +4,8 @@
 //
 //   gathering --(enough nodes)--> running --(all succeeded)--> ended
 //       ^                            |
-//       +---(failure, restart left)--+----(failure, none left; a node leaves for good)----> ended
+//       +---(failure, restart left)--+----(failure, none left; too few nodes remain)----> ended
+//       +---(newcomers; departure)---+
 //
 // Owned by Host, used on its thread only.
 #pragma once
@@ -18,6 +19,7 @@
 
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/restart_budget.h"
+#include "rendezvous/round_policy.h"
 #include "rendezvous/seating.h"
 
 namespace ddprun::rendezvous {
@@ -25,50 +27,6 @@ namespace ddprun::rendezvous {
 // The most workers of one node. No machine has so many accelerators. And a world size, at most this
 // times kMaxNodes, always fits into an int.
 inline constexpr int kMaxLocalWorldSize = 4096;
-
-struct RoundPolicy {
-  int min_nodes = 1;
-  int max_nodes = 1;
-  // How long nodes wait for a round. The time starts with the first node that waits. At its end the
-  // round starts if min_nodes are there; otherwise the job ends.
-  std::chrono::nanoseconds join_timeout = std::chrono::seconds(600);
-  // How long a round that has min_nodes still waits for more nodes. The time starts when min_nodes
-  // is reached. A late joiner does not start it again: otherwise nodes that come one by one could
-  // delay the round up to join_timeout.
-  std::chrono::nanoseconds last_call = std::chrono::seconds(30);
-  std::uint64_t jitter_seed = 0;  // for the random part of the waits between restarts
-};
-
-// What decide() looks at.
-struct Roster {
-  int waiting = 0;                // nodes that asked for the next round and hold a seat in it
-  int returning = 0;              // nodes of the broken round that still stop their workers
-  Time gathering_since;           // since then at least one node waits; valid only if one does
-  Time min_reached_at;            // when `waiting` last reached min_nodes; valid only from there on
-  Time not_before = Time::min();  // no round may start earlier: the wait before a restart
-};
-
-// kWait: for an event or for a time. kClose: the round starts. kGiveUp: too few came, the job ends.
-enum class Choice { kWait, kClose, kGiveUp };
-// Why decide() chose so. Only tests read it.
-enum class Reason {
-  kNobody,
-  kTooFew,
-  kReturning,
-  kLastCall,
-  kFull,
-  kLastCallOver,
-  kJoinTimeout,
-  kBackoff
-};
-struct Decision {
-  Choice choice;
-  Reason reason;
-  Time look_again_at;  // for kWait: decide again then; Time::max(): only an event can change it
-};
-
-// Says whether the round may start at `now`.
-Decision decide(const Roster& roster, const RoundPolicy& policy, Time now);
 
 // One message and the node that gets it.
 struct Delivery {
@@ -108,7 +66,8 @@ class Membership {
   Outcome failed(SessionId session, std::int64_t round, const Failure& failure, Time now);
   // All workers of that node's `round` exited 0.
   Outcome succeeded(SessionId session, std::int64_t round, Time now);
-  // The node goes and ends the job for all nodes. A spare goes alone.
+  // The node goes for good. If min_nodes remain, the others go on without it and no restart is
+  // spent; otherwise the job ends for all.
   Outcome left(SessionId session, const Failure& reason, Time now);
   // The node is unreachable for good. This is the last event of a session, which is forgotten now.
   // If all workers of the node had succeeded, that success still counts. The loss of any other node
@@ -161,6 +120,8 @@ class Membership {
   void publish(Time now, Outcome& outcome);
   void set_budget(const std::vector<Entrant>& entrants, Time now, Outcome& outcome);
   void break_round(const Failure& cause, Time now, Outcome& outcome);
+  void stop_round(const RoundBroken& message, Outcome& outcome);
+  void consider_resize(Time now, Outcome& outcome);
   void give_up(Outcome& outcome);
   void end_job(const JobEnded& end, Outcome& outcome);
 
@@ -174,6 +135,8 @@ class Membership {
   std::string end_text_;  // how the job ended, for nodes that join after it
   std::optional<Time> gathering_since_;
   std::optional<Time> min_reached_at_;
+  std::optional<Time> newcomer_since_;  // while a round runs that has room for a spare
+  std::optional<Time> resized_at_;      // when a round was last broken for newcomers
   Time look_again_at_ = Time::max();
 };
 

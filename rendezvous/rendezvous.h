@@ -45,6 +45,9 @@ struct NodeSpec {
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds backoff{0};
   std::chrono::milliseconds backoff_max{0};
+  // --nnodes of this node: the host refuses a node that was given another one. 0: not told.
+  int min_nodes = 0;
+  int max_nodes = 0;
 
   bool operator==(const NodeSpec&) const = default;
 };
@@ -96,11 +99,13 @@ struct RoundPublished {
   Round round;
   int seat = 0;
 };
-// A worker or a node of `round` failed, and a restart is left. Stop this node's workers, then call
-// join() again.
+// `round` is over before its workers are: stop this node's workers, then call join() again. Either
+// a worker or a node failed, and a restart is left; or nodes came or left (`is_resize`), and no
+// restart is spent.
 struct RoundBroken {
   std::int64_t round = 0;
   Failure cause;
+  bool is_resize = false;
 };
 // The job is over for every node. If it succeeded, all nodes of the round reported success.
 // Otherwise stop this node's workers; `cause` says why.
@@ -139,8 +144,8 @@ class Session {
   // All workers of this node exited 0. The answer is JobEnded once every node of the round reported
   // success. If another node fails first, it is RoundBroken or JobEnded.
   virtual void report_success(std::int64_t round) = 0;
-  // This node goes for good and ends the job (it got a signal, or has an error of its own). A spare
-  // goes alone. No answer; the other nodes get JobEnded. Returns when the message is on its way.
+  // This node goes for good (it got a signal, or has an error of its own). If enough nodes remain,
+  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone. No answer. Returns when the message is on its way.
   // Over the network it waits until the host has read it, at most RemoteOptions::leave_limit.
   virtual void leave(const Failure& reason) = 0;
 };

@@ -52,23 +52,28 @@ bool is_loopback(const std::string& address) {
 
 std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals) {
   std::vector<std::optional<Entrant>> seats(arrivals.size());
-  std::vector<Entrant> anywhere;
-  for (Entrant& entrant : arrivals) {
-    // A round with fewer than max_nodes does not have the highest ranks. A node that wants one of
-    // them sits anywhere.
-    const int wanted = entrant.spec.node_rank;
-    if (wanted < 0 || wanted >= std::ssize(seats)) {
-      anywhere.push_back(std::move(entrant));
-      continue;
+  // Seats those whose `seat` is free, and leaves the others in `arrivals`. A round with fewer nodes
+  // does not have the highest seats.
+  const auto take = [&](auto seat_of) {
+    std::vector<Entrant> others;
+    for (Entrant& entrant : arrivals) {
+      const int seat = seat_of(entrant);
+      const bool is_free =
+          seat >= 0 && seat < std::ssize(seats) && !seats[static_cast<std::size_t>(seat)];
+      if (is_free) {
+        seats[static_cast<std::size_t>(seat)] = std::move(entrant);
+      } else {
+        others.push_back(std::move(entrant));
+      }
     }
-    auto& seat = seats[static_cast<std::size_t>(wanted)];
-    DDPRUN_ASSERT(!seat);  // membership refuses a rank that is taken
-    seat = std::move(entrant);
-  }
+    arrivals = std::move(others);
+  };
+  take([](const Entrant& entrant) { return entrant.spec.node_rank; });
+  take([](const Entrant& entrant) { return entrant.previous_seat; });
   std::vector<Entrant> ordered;
   ordered.reserve(seats.size());
-  // As many seats are free as nodes are left in `anywhere`.
-  auto next = anywhere.begin();
+  // As many seats are free as nodes are left.
+  auto next = arrivals.begin();
   for (auto& seat : seats) ordered.push_back(seat ? std::move(*seat) : std::move(*next++));
   return ordered;
 }

@@ -31,11 +31,13 @@ struct Entrant {
   SessionId session = 0;
   NodeSpec spec;
   Observed observed;
+  int previous_seat = -1;  // in the last round that it was in; -1: it is new
 };
 
 // Puts the nodes into seat order. A node gets the node rank it wants if that is below the number of
-// nodes; no two nodes may want the same. The others fill the free seats in the order given, which
-// is their order of arrival.
+// nodes; no two nodes may want the same. Who was in the last round keeps its seat if that is free;
+// no two may have had the same. The others fill the free seats in the order given, which is their
+// order of arrival.
 std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals);
 
 // Makes the round in which entrants[i] has seats[i]. `entrants` must be in seat order and must not

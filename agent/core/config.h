@@ -106,7 +106,9 @@ struct RendezvousPlan {
     kC10d,    // the agent on the endpoint's host hosts the rendezvous, which assigns node ranks
   };
   Kind kind = Kind::kAlone;
-  int node_count = 1;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int node_unit = 1;               // a round has a multiple of this
   int node_rank = 0;               // kStatic only
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not used by kAlone
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone
@@ -117,6 +119,11 @@ struct RendezvousPlan {
   std::string local_addr;  // --local-addr; empty: our address on the route to the endpoint
   // How long nodes wait for a round, and for the address of `host`.
   std::chrono::milliseconds join_timeout{600'000};
+  // How long the first round waits for more than min_nodes.
+  std::chrono::milliseconds last_call{30'000};
+  // How soon a running round with room takes newcomers in (rendezvous/round_policy.h).
+  std::chrono::milliseconds resize_wait{1'000};
+  std::chrono::milliseconds resize_interval{30'000};
   // How long this node tries to reach the host.
   std::chrono::milliseconds connect_timeout{60'000};
 };

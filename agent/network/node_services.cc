@@ -73,7 +73,7 @@ asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   const auto own = std::find_if(found->begin(), found->end(), is_local_address);
   const asio::ip::address address = own == found->end() ? found->front() : *own;
   const bool is_name = address.to_string() != plan_.host && plan_.host != "localhost";
-  if (!is_name || !address.is_loopback() || plan_.node_count == 1) co_return address;
+  if (!is_name || !address.is_loopback() || plan_.max_nodes == 1) co_return address;
   // Debian's hosts file gives the host's own name 127.0.1.1. Other hosts cannot connect to that.
   own_name_ = true;
   co_return outside_address();
@@ -107,7 +107,7 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
   if (!acceptor) co_return acceptor.error();
   fixed_store_ = StoreAddress{plan_.host, acceptor->local_endpoint().port()};
   host_here(std::move(handler), address->to_string());
-  if (plan_.node_count == 1) {
+  if (plan_.max_nodes == 1) {
     store_->serve(std::move(*acceptor));
   } else {
     open_demultiplexer(std::move(*acceptor), true);
@@ -122,7 +122,7 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
   if (!address) co_return address.error();
   face(*address);
   if (plan_.is_host.value_or(is_local_address(*address))) {
-    if (plan_.node_count == 1) {  // nobody else can join: nothing needs to listen
+    if (plan_.max_nodes == 1) {  // nobody else can join: nothing needs to listen
       host_here(std::move(handler), store_host_);
       co_return Result<void>();
     }
@@ -146,9 +146,13 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
 
 void NodeServices::host_here(Session::MessageHandler handler, const std::string& seen_at) {
   host_ = std::make_unique<rendezvous::Host>(
-      loop_, rendezvous::RoundPolicy{.min_nodes = plan_.node_count,
-                                     .max_nodes = plan_.node_count,
+      loop_, rendezvous::RoundPolicy{.min_nodes = plan_.min_nodes,
+                                     .max_nodes = plan_.max_nodes,
                                      .join_timeout = plan_.join_timeout,
+                                     .last_call = plan_.last_call,
+                                     .node_unit = plan_.node_unit,
+                                     .resize_wait = plan_.resize_wait,
+                                     .resize_interval = plan_.resize_interval,
                                      .jitter_seed = std::random_device{}()});
   // Now all workers of the last round are gone and none of the next has started. Only at this
   // moment a store with a fixed port can be emptied.

@@ -65,7 +65,7 @@ std::string event_line(const Event& event, const AgentConfig& config, int restar
                    {"total_run_time", event.since_start.count() / 1000},
                    {"rdzv_backend", backend_of(config.rendezvous.kind)},
                    {"raw_error", nothing},
-                   {"metadata", Json({{"group_world_size", config.rendezvous.node_count},
+                   {"metadata", Json({{"group_world_size", config.rendezvous.max_nodes},
                                       {"entry_point", config.entry}})
                                     .dump()},
                    {"agent_restarts", restarts},

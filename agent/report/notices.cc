@@ -37,6 +37,10 @@ std::string Notices::restarting(const rendezvous::Failure& cause, int restarts,
                           cause.message.empty() ? "a worker failed" : cause.message, restarts, of));
 }
 
+std::string Notices::resizing(const rendezvous::Failure& cause) {
+  return line(cause.message + "; the workers start again, no restart is spent");
+}
+
 std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,
                              std::chrono::seconds limit) {
   if (!shows_waiting()) return {};

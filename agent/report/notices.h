@@ -29,6 +29,8 @@ class Notices {
   std::string started(const rendezvous::Round& round, const std::string& log_folder);
   // `restarts`: restarts so far, this one included.
   std::string restarting(const rendezvous::Failure& cause, int restarts, const RestartPlan& plan);
+  // Nodes came or left: the workers start again, and no restart is spent.
+  std::string resizing(const rendezvous::Failure& cause);
   // The line that is shown while nodes are awaited. It starts with \r and has no newline, so each
   // one is written over the last. `where` is the endpoint. Call waited() before anything else is
   // written.

@@ -34,7 +34,7 @@ void Reporter::joining() {
 // only if there are other nodes.
 void Reporter::show_waiting() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
-  if (!notices_.shows_waiting() || plan.node_count == 1) return;
+  if (!notices_.shows_waiting() || plan.max_nodes == 1) return;
   waiting_timer_.expires_after(kWaitingTick);
   waiting_timer_.async_wait([this, &plan](boost::system::error_code cancelled) {
     // The phase is asked too: a timer that has expired can no longer be cancelled.
@@ -70,9 +70,12 @@ void Reporter::worker_ended(const WorkerExit& exit) {
 }
 
 // A notice while there are few of them, else a line of the log at LOGLEVEL=INFO.
-void Reporter::restarting(const rendezvous::Failure& cause) {
-  const int restarts = sources_.lifecycle.round().restart_count + 1;
-  const std::string line = notices_.restarting(cause, restarts, sources_.config.restarts);
+void Reporter::round_broken(const rendezvous::RoundBroken& message) {
+  const rendezvous::Failure& cause = message.cause;
+  const int restarts = sources_.lifecycle.round().restart_count + (message.is_resize ? 0 : 1);
+  const std::string line = message.is_resize
+                               ? notices_.resizing(cause)
+                               : notices_.restarting(cause, restarts, sources_.config.restarts);
   if (line.empty()) log::info(fmt::format("restart {}: {}", restarts, cause.message));
   say(line);
 }

@@ -48,8 +48,8 @@ class Reporter {
   void attempt_begins(const std::string& log_folder);
   // A worker was reaped.
   void worker_ended(const WorkerExit& exit);
-  // The round broke because of `cause`, and a restart is left.
-  void restarting(const rendezvous::Failure& cause);
+  // The round broke; the node will ask for a seat in the next one.
+  void round_broken(const rendezvous::RoundBroken& message);
   // The job is over on this node: writes the records and the report. Call it once, when the
   // workers' pipes are drained: else the end of their stderr is missing in the report.
   void job_ended(int exit_code);

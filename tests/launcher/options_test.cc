@@ -133,9 +133,23 @@ TEST(Options, WarnOfBadConfValuesThatTheBackendDoesNotRead) {
             "1 ddprun: --rdzv-conf=timeout=0: expected timeout to be a whole number above 0");
 }
 
-TEST(Options, RefuseWhatIsNotBuiltYet) {
+TEST(Options, TakeElasticSizesWithC10d) {
+  const Options options = good({"--nnodes=1:4", "--rdzv-backend=c10d", "E"});
+  EXPECT_EQ(options.nodes, (NodeCount{1, 4}));
   EXPECT_EQ(bad({"--nnodes=1:2", "E"}),
-            "2 ddprun: --nnodes=1:2: elastic node counts are not built yet");
+            "1 ddprun: --nnodes=1:2: expected one number with --rdzv-backend=static; MIN:MAX needs "
+            "--rdzv-backend=c10d");
+}
+
+TEST(Options, RoundSizesToMultiplesOfTheUnit) {
+  const Options options = good({"--nnodes=1:5", "--node-unit=2", "--rdzv-backend=c10d", "E"});
+  EXPECT_EQ(options.nodes, (NodeCount{2, 4}));
+  EXPECT_EQ(options.node_unit, 2);
+  EXPECT_EQ(bad({"--nnodes=3", "--node-unit=2", "--rdzv-backend=c10d", "E"}),
+            "1 ddprun: --node-unit=2: expected a number of which --nnodes=3 holds a multiple");
+}
+
+TEST(Options, RefuseWhatIsNotBuiltYet) {
   EXPECT_EQ(bad({"--rdzv-backend=etcd", "E"}),
             "2 ddprun: --rdzv-backend=etcd: not built yet; expected static or c10d");
   EXPECT_EQ(bad({"--rdzv-backend=etcd-v2", "E"}).substr(0, 2), "2 ");

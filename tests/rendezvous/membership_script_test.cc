@@ -29,7 +29,10 @@ RoundPolicy make_policy(const Command& command) {
   return {.min_nodes = min,
           .max_nodes = colon == std::string::npos ? min : std::stoi(nodes.substr(colon + 1)),
           .join_timeout = seconds(command.number("join_timeout", 600)),
-          .last_call = seconds(command.number("last_call", 30))};
+          .last_call = seconds(command.number("last_call", 30)),
+          .node_unit = command.number("unit", 1),
+          .resize_wait = seconds(command.number("resize_wait", 1)),
+          .resize_interval = seconds(command.number("resize_interval", 30))};
 }
 
 NodeSpec make_spec(const std::string& name, const Command& command) {
@@ -40,7 +43,9 @@ NodeSpec make_spec(const std::string& name, const Command& command) {
           .node_rank = command.number("rank", -1),
           .store_address = command.value("store", ""),
           .store_port = static_cast<std::uint16_t>(command.number("port", 5000)),
-          .max_restarts = command.number("restarts", 0)};
+          .max_restarts = command.number("restarts", 0),
+          .min_nodes = command.number("min", 0),
+          .max_nodes = command.number("max", 0)};
 }
 
 class Script {
@@ -119,7 +124,8 @@ class Script {
                        cause.message);
   }
   static std::string print_message(const RoundBroken& message) {
-    return fmt::format("broken round={} by {}", message.round, print_cause(message.cause));
+    return fmt::format("{} round={} by {}", message.is_resize ? "resize" : "broken", message.round,
+                       print_cause(message.cause));
   }
   static std::string print_message(const JobEnded& message) {
     return message.succeeded ? "ended well" : "ended by " + print_cause(message.cause);

@@ -74,6 +74,32 @@ TEST(Decide, ClosesWithEnoughAtTheJoinTimeoutWhoeverStillStops) {
   EXPECT_EQ(decision.reason, Reason::kJoinTimeout);
 }
 
+TEST(Decide, ClosesALaterRoundWhenAllAreBack) {
+  Roster later = roster(2);
+  later.is_first = false;
+  EXPECT_EQ(decide(later, kElastic, kStart).reason, Reason::kAllBack);
+  later.returning = 1;
+  EXPECT_EQ(decide(later, kElastic, kStart).reason, Reason::kReturning);
+  later = roster(1);
+  later.is_first = false;
+  EXPECT_EQ(decide(later, kElastic, kStart).reason, Reason::kTooFew);
+}
+
+TEST(Resize, NeedsRoomAndAWholeUnit) {
+  RoundPolicy policy = kElastic;
+  EXPECT_EQ(resize_at(4, 1, kStart, {}, policy), Time::max());
+  EXPECT_EQ(resize_at(3, 0, kStart, {}, policy), Time::max());
+  EXPECT_EQ(resize_at(3, 1, kStart, {}, policy), kStart + seconds(1));
+  policy.node_unit = 2;
+  EXPECT_EQ(resize_at(2, 1, kStart, {}, policy), Time::max());
+  EXPECT_EQ(resize_at(2, 2, kStart, {}, policy), kStart + seconds(1));
+}
+
+TEST(Resize, ComesNoSoonerThanTheIntervalAfterTheLast) {
+  EXPECT_EQ(resize_at(2, 1, kStart, kStart - seconds(10), kElastic), kStart + seconds(20));
+  EXPECT_EQ(resize_at(2, 1, kStart, kStart - seconds(100), kElastic), kStart + seconds(1));
+}
+
 TEST(Decide, EndsTheLastCallNoLaterThanTheJoinTimeout) {
   RoundPolicy policy = kElastic;
   policy.join_timeout = seconds(20);

@@ -49,7 +49,8 @@ class NodeServicesTest : public testing::Test {
   }
 
   static RendezvousPlan plan() {
-    return {.kind = RendezvousPlan::Kind::kStatic, .node_count = 2, .token = "secret"};
+    return {
+        .kind = RendezvousPlan::Kind::kStatic, .min_nodes = 2, .max_nodes = 2, .token = "secret"};
   }
   static NodeSpec node(int rank) {
     return {.node_id = std::to_string(rank), .node_rank = rank, .max_restarts = 1};

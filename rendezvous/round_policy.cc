@@ -1,0 +1,42 @@
+#include "rendezvous/round_policy.h"
+
+#include <algorithm>
+
+namespace ddprun::rendezvous {
+
+Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
+  if (roster.waiting == 0) return {Choice::kWait, Reason::kNobody, Time::max()};
+  // Before all other reasons to start: a full round has to wait for its restart, too.
+  if (now < roster.not_before) return {Choice::kWait, Reason::kBackoff, roster.not_before};
+  // promote_spares() lets no more than max_nodes wait.
+  if (roster.waiting == policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
+  const bool enough = roster.waiting >= policy.min_nodes;
+  const Time given_up_at = roster.gathering_since + policy.join_timeout;
+  if (now >= given_up_at) {
+    // A node that still stops its workers is left out. It will be a spare, or in a later round.
+    return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
+  }
+  if (!enough) return {Choice::kWait, Reason::kTooFew, given_up_at};
+  // Nodes that are still stopping hold their seats, so no last call runs against them.
+  if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, given_up_at};
+  // After a restart everybody who lives is back: a last call would only cost time. Who comes later
+  // is taken in by a resize.
+  if (!roster.is_first) return {Choice::kClose, Reason::kAllBack, now};
+  const Time last_call_ends = roster.min_reached_at + policy.last_call;
+  if (now >= last_call_ends) return {Choice::kClose, Reason::kLastCallOver, now};
+  return {Choice::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
+}
+
+int usable_nodes(int nodes, const RoundPolicy& policy) {
+  const int most = std::min(nodes, policy.max_nodes);
+  return most - most % policy.node_unit;
+}
+
+Time resize_at(int running, int spares, Time since, std::optional<Time> last,
+               const RoundPolicy& policy) {
+  if (spares == 0 || usable_nodes(running + spares, policy) <= running) return Time::max();
+  const Time gathered = since + policy.resize_wait;
+  return last ? std::max(gathered, *last + policy.resize_interval) : gathered;
+}
+
+}  // namespace ddprun::rendezvous
