@@ -37,6 +37,12 @@ std::optional<Error> clash(const NodeSpec& present, const NodeSpec& newcomer) {
   return std::nullopt;
 }
 
+// Whether the node was given another --nnodes than the host.
+bool differs(const NodeSpec& spec, const RoundPolicy& policy) {
+  return spec.max_nodes != 0 &&
+         (spec.min_nodes != policy.min_nodes || spec.max_nodes != policy.max_nodes);
+}
+
 // As --nnodes has it: "2" or "2:4".
 std::string node_range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
@@ -84,7 +90,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   }
   if (error) {
     member.standing = Standing::kDismissed;
-    outcome.notes.push_back(error->message() + " (the node is refused)");
+    // Told on the host too: its job waits for a node that the user thinks is there.
+    if (differs(spec, policy_)) outcome.notes.push_back(error->message());
     outcome.deliveries.push_back({session, SessionLost{*error}});
   } else {
     member.entrant = {session, spec, observed};
@@ -191,8 +198,7 @@ std::vector<SessionId> Membership::by_arrival(Standing standing) const {
 std::optional<Error> Membership::objection(SessionId session, const NodeSpec& spec) const {
   if (phase_ == Phase::kEnded)
     return Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_);
-  if (spec.max_nodes != 0 &&
-      (spec.min_nodes != policy_.min_nodes || spec.max_nodes != policy_.max_nodes))
+  if (differs(spec, policy_))
     return Error(ErrorCode::kRejected,
                  fmt::format("rendezvous: {} was started with --nnodes={}, the job's host with "
                              "--nnodes={}: all nodes must be given the same",
