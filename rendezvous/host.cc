@@ -18,8 +18,9 @@ Time now() { return std::chrono::steady_clock::now(); }
 // it, and messages that are posted but not yet delivered find no handler any more.
 class Host::LocalSession final : public Session {
  public:
-  LocalSession(Host& host, SessionId id, Observed observed)
-      : host_(host), id_(id), observed_(std::move(observed)) {}
+  // `is_here`: its node is in this process, and not one that service.h let in.
+  LocalSession(Host& host, SessionId id, Observed observed, bool is_here)
+      : host_(host), id_(id), observed_(std::move(observed)), is_here_(is_here) {}
   LocalSession(const LocalSession&) = delete;
   LocalSession& operator=(const LocalSession&) = delete;
   ~LocalSession() override { host_.close(id_); }
@@ -34,13 +35,16 @@ class Host::LocalSession final : public Session {
     host_.perform(host_.membership_.succeeded(id_, round, now()));
   }
   void leave(const Failure& reason) override {
-    host_.perform(host_.membership_.left(id_, reason, now()));
+    Membership& membership = host_.membership_;
+    host_.perform(is_here_ ? membership.host_left(id_, reason, now())
+                           : membership.left(id_, reason, now()));
   }
 
  private:
   Host& host_;
   const SessionId id_;
   const Observed observed_;
+  const bool is_here_;
 };
 
 Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy)
@@ -64,8 +68,9 @@ std::unique_ptr<Session> Host::open_direct_session(Session::MessageHandler handl
 
 std::unique_ptr<Session> Host::open(Reader reader, Observed observed) {
   const SessionId id = ++last_id_;
+  const bool is_here = !reader.at_once;
   readers_.emplace(id, std::move(reader));
-  return std::make_unique<LocalSession>(*this, id, std::move(observed));
+  return std::make_unique<LocalSession>(*this, id, std::move(observed), is_here);
 }
 
 void Host::perform(const Outcome& outcome) {

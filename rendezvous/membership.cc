@@ -141,6 +141,16 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   return outcome;
 }
 
+Outcome Membership::host_left(SessionId session, const Failure& reason, Time now) {
+  Outcome outcome;
+  Member* member = find(session);
+  if (member == nullptr || member->standing == Standing::kDismissed) return outcome;
+  member->standing = Standing::kDismissed;
+  end_job({.succeeded = false, .cause = reason}, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
 Outcome Membership::session_lost(SessionId session, Time now) {
   Outcome outcome;
   const auto found = members_.find(session);

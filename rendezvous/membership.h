@@ -69,6 +69,9 @@ class Membership {
   // The node goes for good. If min_nodes remain, the others go on without it and no restart is
   // spent; otherwise the job ends for all.
   Outcome left(SessionId session, const Failure& reason, Time now);
+  // As left(), of the node in whose process the rendezvous is: the job ends for all, since nobody
+  // would be there to gather the others.
+  Outcome host_left(SessionId session, const Failure& reason, Time now);
   // The node is unreachable for good. This is the last event of a session, which is forgotten now.
   // If all workers of the node had succeeded, that success still counts. The loss of any other node
   // of a running round is a failure of that round.

@@ -107,6 +107,15 @@ class Shrinks(ElasticTest):
         self.assertEqual(code, 1)
         self.assertIn("no restart is spent", err)
 
+    def test_the_host_of_the_rendezvous_that_is_told_to_end_ends_the_job(self):
+        host, other = self.nodes(2, "1:2", self.worker(WORKER))
+        self.world(2)
+        host.process.send_signal(signal.SIGTERM)
+        code, _, err = other.finish()
+        self.assertEqual(code, 1)
+        self.assertIn("received SIGTERM", err)
+        self.assertEqual(host.finish()[0], 1)
+
     def test_the_last_node_that_leaves_ends_the_job(self):
         host, other = self.nodes(2, "2:3", self.worker(WORKER))
         self.world(2)
