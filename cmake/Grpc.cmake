@@ -1,10 +1,16 @@
 # ddprun::grpc: Debian's gRPC and Protobuf, every archive linked statically, so that `ddprun` needs libc and libm only.
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(DDPRUN_GRPC REQUIRED grpc++ protobuf)
 find_program(DDPRUN_PROTOC protoc REQUIRED)
 find_program(DDPRUN_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 
-set(_libraries ${DDPRUN_GRPC_STATIC_LIBRARIES})
+# Not pkg_check_modules(): it asks 16 times, and each answer takes seconds (Abseil has some two hundred packages).
+if(NOT DDPRUN_GRPC_LIBS)
+  execute_process(COMMAND "${PKG_CONFIG_EXECUTABLE}" --static --libs-only-l grpc++ protobuf
+    OUTPUT_VARIABLE _libs OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set(DDPRUN_GRPC_LIBS "${_libs}" CACHE INTERNAL "What pkg-config says of gRPC and Protobuf")
+endif()
+string(REGEX MATCHALL "[^ ]+" _libraries "${DDPRUN_GRPC_LIBS}")
+list(TRANSFORM _libraries REPLACE "^-l" "")
 list(REMOVE_DUPLICATES _libraries)
 set(_archives "")
 foreach(_library IN LISTS _libraries)
