@@ -19,7 +19,7 @@ if(DDPRUN_CCACHE)
 endif()
 
 if(DDPRUN_SANITIZE)
-  add_compile_options(-fsanitize=${DDPRUN_SANITIZE} -fno-omit-frame-pointer -g)
+  add_compile_options(-fsanitize=${DDPRUN_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${DDPRUN_SANITIZE})
 endif()
 
