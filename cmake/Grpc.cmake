@@ -1,4 +1,4 @@
-# ddprun::grpc: Debian's gRPC and Protobuf, every archive linked statically, so that `ddprun` needs libc and libm only.
+# ddprun::grpc: Debian's gRPC and Protobuf, every archive linked statically: `ddprun` is one file that needs no library.
 find_package(PkgConfig REQUIRED)
 find_program(DDPRUN_PROTOC protoc REQUIRED)
 find_program(DDPRUN_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)

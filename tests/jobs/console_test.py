@@ -262,10 +262,9 @@ class StalledSocket(JobTest):
 
     def test_it_is_left_as_it_was(self):
         """O_NONBLOCK belongs to the open file, which workers and the user's shell share."""
-        fifo = self.fifo()
-        flood = FLOOD.replace("{fifo}", str(fifo)).replace("while", "test $RANK = 1 && exec seq 200000\nwhile")
-        process, ours = self.start_on_socket("--nproc-per-node=2", "-t", "0:1", f"--log-dir={self.folder}", self.script(flood))
-        self.read_lines(fifo, 2)
+        flood = self.worker(FLOOD.replace("while", "test $RANK = 1 && exec seq 200000\nwhile"))
+        process, ours = self.start_on_socket("--nproc-per-node=2", "-t", "0:1", f"--log-dir={self.folder}", flood)
+        self.heard(2)
         self.wait_for_stall()
         self.assertTrue(os.get_blocking(self.console.fileno()))
         read = []
@@ -283,12 +282,10 @@ class StalledSocket(JobTest):
 
     def test_beats_go_on(self):
         """A node whose console stalls stays in its job: the others hear its beats."""
-        fifo = self.fifo()
         flags = "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job"
-        script = self.script(FLOOD.replace("{fifo}", str(fifo)))
-        other = self.start(*flags, self.script(SLEEPER.replace("{fifo}", str(fifo)), "sleeper.sh"))
-        process, _ = self.start_on_socket(*flags, "-t", "3", f"--log-dir={self.folder}", script)
-        self.read_lines(fifo, 2)
+        other = self.start(*flags, self.worker(SLEEPER, "sleeper.sh"))
+        process, _ = self.start_on_socket(*flags, "-t", "3", f"--log-dir={self.folder}", self.worker(FLOOD))
+        self.heard(2)
         self.wait_for_stall()
         with self.assertRaises(subprocess.TimeoutExpired):
             other.process.wait(5)  # the span that is tested: silence is noticed after 3 to 4 s
@@ -299,10 +296,8 @@ class StalledSocket(JobTest):
         self.assertEqual(process.wait(10), 1)
 
     def test_signals_are_heard(self):
-        fifo = self.fifo()
-        script = self.script(FLOOD.replace("{fifo}", str(fifo)))
-        process, _ = self.start_on_socket("--nproc-per-node=2", "-t", "3", f"--log-dir={self.folder}", script)
-        self.read_lines(fifo, 2)
+        process, _ = self.start_on_socket("--nproc-per-node=2", "-t", "3", f"--log-dir={self.folder}", self.worker(FLOOD))
+        self.heard(2)
         agent = Job.children_of(process.pid)[0]
         self.wait_for_stall()
         process.send_signal(signal.SIGTERM)
@@ -311,10 +306,9 @@ class StalledSocket(JobTest):
         self.assertEqual(process.wait(10), 1)
 
     def test_who_asks_twice_does_not_wait_for_the_reader(self):
-        fifo = self.fifo()
-        script = self.script(FLOOD.replace("{fifo}", str(fifo)).replace("exit 0", ""))
-        process, _ = self.start_on_socket("--nproc-per-node=2", "-t", "3", f"--log-dir={self.folder}", script)
-        self.read_lines(fifo, 2)
+        deaf = self.worker(FLOOD.replace("exit 0", ""))
+        process, _ = self.start_on_socket("--nproc-per-node=2", "-t", "3", f"--log-dir={self.folder}", deaf)
+        self.heard(2)
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
             wait_until(lambda: not signal_waits(process.pid, signal.SIGTERM), "a guardian that took the signal")

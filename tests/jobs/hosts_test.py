@@ -115,9 +115,9 @@ class Names(HostsTest):
         mounts = "".join(f"mount --bind {path} /etc/{name} && " for name, path in self.files.items() if os.path.exists(f"/etc/{name}"))
         return self.node(*args, prefix=("unshare", "--mount", "sh", "-c", mounts + 'exec "$@"', "sh"), **options)
 
-    def know(self, name):
+    def know(self, name, address="127.0.0.1"):
         with open(self.files["hosts"], "a") as hosts:
-            hosts.write(f"127.0.0.1 {name}\n")
+            hosts.write(f"{address} {name}\n")
 
     def test_a_name_that_comes_late(self):
         script = self.script(PRINT_ENV)
@@ -138,8 +138,7 @@ class Names(HostsTest):
 
     def test_a_host_without_ipv6_finds_out_by_itself_that_it_hosts(self):
         # As Debian's hosts file has a host's own name. Others know it by another address, so all of them are served.
-        with open(self.files["hosts"], "a") as hosts:
-            hosts.write("127.0.1.1 own.example\n")
+        self.know("own.example", "127.0.1.1")
         script = self.script(PRINT_ENV)
         jobs = [self.start_on("own.example", None, script, preexec_fn=without_ipv6) for _ in range(2)]
         self.assertEqual(self.ranks(*jobs)[0], ["0", "1"])
