@@ -1,0 +1,1 @@
+// Owns a precompiled header (cmake/Rooms.cmake); has nothing of its own.
