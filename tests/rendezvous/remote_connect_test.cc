@@ -53,7 +53,7 @@ TEST_F(RemoteTest, GivesUpOnAPeerThatNeverAnswers) {
   std::vector<tcp::socket> mute;
   Listener listener(loop, [&](tcp::socket socket) { mute.push_back(std::move(socket)); });
   RemoteOptions options = to(listener.port());
-  options.read_timeout = milliseconds(400);
+  options.read_timeout = milliseconds(3000);
   TestNode node;
   join(node, options, make_node("a"));
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));

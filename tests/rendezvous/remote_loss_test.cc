@@ -6,6 +6,9 @@
 namespace ddprun::rendezvous {
 namespace {
 
+// Long enough that a busy machine does not make a beat's silence by itself.
+constexpr milliseconds kTestBeat = std::chrono::seconds(1);
+
 TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
   HostSide side(loop, 3, {.token = "secret", .beat_every = kNoBeat});
   Relay relay(loop, side.port());
@@ -32,10 +35,10 @@ TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
 }
 
 TEST_F(RemoteTest, NoticesASilentNodeAndASilentHost) {
-  HostSide side(loop, 2, {.token = "secret", .beat_every = milliseconds(200)});
+  HostSide side(loop, 2, {.token = "secret", .beat_every = kTestBeat});
   Relay relay(loop, side.port());
   RemoteOptions options = to(side.port());
-  options.beat_every = milliseconds(200);
+  options.beat_every = kTestBeat;
   TestNode there;
   TestNode frozen;
   join(there, options, make_node("a"));
@@ -45,21 +48,21 @@ TEST_F(RemoteTest, NoticesASilentNodeAndASilentHost) {
   const auto start = steady_clock::now();
   relay.freeze();
   ASSERT_TRUE(all_hear<JobEnded>({&there}));
-  EXPECT_GE(steady_clock::now() - start, milliseconds(400));  // not before the beats are missing
+  EXPECT_GE(steady_clock::now() - start, kTestBeat);  // not before beats are missing
   ASSERT_TRUE(all_hear<SessionLost>({&frozen}));
-  EXPECT_NE(frozen.error().find("the host was silent for 0.6 s"), std::string::npos)
+  EXPECT_NE(frozen.error().find("the host was silent for 3 s"), std::string::npos)
       << frozen.error();
 }
 
 TEST_F(RemoteTest, KeepsAnIdleSessionAliveByBeats) {
-  HostSide side(loop, 1, {.token = "secret", .beat_every = milliseconds(200)});
+  HostSide side(loop, 1, {.token = "secret", .beat_every = kTestBeat});
   RemoteOptions options = to(side.port());
-  options.beat_every = milliseconds(200);
+  options.beat_every = kTestBeat;
   TestNode node;
   join(node, options, make_node("a"));
   ASSERT_TRUE(all_hear<RoundPublished>({&node}));
   EXPECT_FALSE(run_until(
-      loop, [&] { return node.messages.size() > 1; }, milliseconds(2000)));
+      loop, [&] { return node.messages.size() > 1; }, (kSilenceTicks + 2) * kTestBeat));
   node.session->report_success(1);
   EXPECT_TRUE(all_hear<JobEnded>({&node}));
 }
