@@ -26,14 +26,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// Without blanks at both ends: Python's int() and torchrun's strip() allow them there.
-std::string_view trimmed(std::string_view text) {
-  const auto is_blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  return text;
-}
-
 // from_chars() on the whole text. It takes '-' but not '+'; Python's int() and float() take both.
 template <typename Number>
 std::optional<Number> parse_whole(std::string_view text) {
@@ -168,6 +160,13 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
 }
 
 }  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  const auto is_blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
 
 Streams StdSpec::of(int local_rank) const {
   const auto found = by_rank.find(local_rank);

@@ -34,6 +34,9 @@ inline constexpr int kMaxPort = 65535;
 // conversion to milliseconds from overflowing.
 inline constexpr double kMaxSeconds = 1e9;
 
+// `text` without blanks at both ends: Python's int() and torchrun's strip() allow them there.
+std::string_view trimmed(std::string_view text);
+
 // --nnodes: a round needs at least `min` nodes and holds at most `max`.
 struct NodeCount {
   int min = 1;

@@ -6,17 +6,13 @@
 #include <csignal>
 #include <cstring>
 
+#include "launcher/flag_values.h"
+
 namespace ddprun::launcher {
 namespace {
 
 // The last signal with a name of its own (signal(7)).
 constexpr int kLastSignal = 31;
-
-std::string_view trimmed(std::string_view text) {
-  while (text.starts_with(' ')) text.remove_prefix(1);
-  while (text.ends_with(' ')) text.remove_suffix(1);
-  return text;
-}
 
 // Calls `each` for every part of `text` between commas, without blanks around it.
 template <typename Each>

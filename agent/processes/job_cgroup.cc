@@ -39,17 +39,17 @@ void write_one(const std::string& path) {
 // time after it closed its files and died for its parent. The kernel announces a change of
 // cgroup.events by POLLPRI (its manual cgroup-v2, "Populated Notification").
 void wait_until_empty(const std::string& path) {
-  using Clock = std::chrono::steady_clock;
+  using std::chrono::steady_clock;
   const FileHandle events(::open((path + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
   if (events.get() < 0) return;
-  for (const auto end = Clock::now() + kLeaveLimit; Clock::now() < end;) {
+  for (const auto end = steady_clock::now() + kLeaveLimit; steady_clock::now() < end;) {
     std::array<char, 128> text{};
     const ssize_t got = ::pread(events.get(), text.data(), text.size(), 0);
     if (got <= 0) return;
     if (std::string_view(text.data(), static_cast<std::size_t>(got)).find("populated 0") !=
         std::string_view::npos)
       return;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
     pollfd change{.fd = events.get(), .events = POLLPRI, .revents = 0};
     ::poll(&change, 1, static_cast<int>(left.count()) + 1);
   }

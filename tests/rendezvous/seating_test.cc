@@ -5,7 +5,7 @@
 namespace ddprun::rendezvous {
 namespace {
 
-Entrant node(const std::string& id, int rank = -1, int slots = 1) {
+Entrant entrant(const std::string& id, int rank = -1, int slots = 1) {
   NodeSpec spec;
   spec.node_id = id;
   spec.node_rank = rank;
@@ -21,20 +21,20 @@ std::string order(std::vector<Entrant> arrivals) {
 }
 
 TEST(Seating, KeepsTheOrderOfArrival) {
-  EXPECT_EQ(order({node("b"), node("a"), node("c")}), "bac");
+  EXPECT_EQ(order({entrant("b"), entrant("a"), entrant("c")}), "bac");
 }
 
 TEST(Seating, GivesANodeTheRankItInsistsOn) {
-  EXPECT_EQ(order({node("c", 2), node("x"), node("a", 0)}), "axc");
+  EXPECT_EQ(order({entrant("c", 2), entrant("x"), entrant("a", 0)}), "axc");
 }
 
 TEST(Seating, SeatsARankBeyondTheRoundAnywhere) {
   // 2 of at most 4 nodes came; ranks 2 and 3 do not exist in this round.
-  EXPECT_EQ(order({node("d", 3), node("a", 0)}), "ad");
+  EXPECT_EQ(order({entrant("d", 3), entrant("a", 0)}), "ad");
 }
 
 TEST(Seating, NumbersRanksContiguouslyPerNode) {
-  const Round round = make_round(7, 2, {node("a", -1, 2), node("b", -1, 1), node("c", -1, 4)});
+  const Round round = make_round(7, 2, {entrant("a", -1, 2), entrant("b", -1, 1), entrant("c", -1, 4)});
   EXPECT_EQ(round.number, 7);
   EXPECT_EQ(round.restart_count, 2);
   EXPECT_EQ(round.world_size, 7);
@@ -45,9 +45,9 @@ TEST(Seating, NumbersRanksContiguouslyPerNode) {
 }
 
 TEST(Seating, CountsRoleRanksPerRole) {
-  auto reader = node("b", -1, 3);
+  auto reader = entrant("b", -1, 3);
   reader.spec.role = "reader";
-  const Round round = make_round(1, 0, {node("a", -1, 2), reader, node("c", -1, 4)});
+  const Round round = make_round(1, 0, {entrant("a", -1, 2), reader, entrant("c", -1, 4)});
   EXPECT_EQ(round.seats[0].role_first_rank, 0);
   EXPECT_EQ(round.seats[0].role_world_size, 6);
   EXPECT_EQ(round.seats[1].role_first_rank, 0);
@@ -56,23 +56,23 @@ TEST(Seating, CountsRoleRanksPerRole) {
 }
 
 TEST(Seating, TakesTheStoreAddressThatTheFirstSeatNames) {
-  auto first = node("a");
+  auto first = entrant("a");
   first.spec.store_address = "192.168.0.9";
-  EXPECT_EQ(make_round(1, 0, {first, node("b")}).master_addr, "192.168.0.9");
+  EXPECT_EQ(make_round(1, 0, {first, entrant("b")}).master_addr, "192.168.0.9");
 }
 
 TEST(Seating, TakesTheAddressTheFirstSeatWasSeenAt) {
-  const Round round = make_round(1, 0, {node("a"), node("b")});
+  const Round round = make_round(1, 0, {entrant("a"), entrant("b")});
   EXPECT_EQ(round.master_addr, "10.0.0.1");
   EXPECT_EQ(round.master_port, 1234);
 }
 
 TEST(Seating, ReplacesLoopbackByWhereRemoteNodesReachedThatMachine) {
-  auto here = node("a");
+  auto here = entrant("a");
   here.observed = {"127.0.0.1", ""};
-  auto neighbour = node("n");
+  auto neighbour = entrant("n");
   neighbour.observed = {"127.0.0.1", "127.0.0.1"};
-  auto remote = node("b");
+  auto remote = entrant("b");
   remote.observed = {"10.0.0.2", "10.0.0.7"};
   EXPECT_EQ(make_round(1, 0, {here, neighbour, remote}).master_addr, "10.0.0.7");
   EXPECT_EQ(make_round(1, 0, {here, neighbour}).master_addr, "127.0.0.1");

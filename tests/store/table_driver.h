@@ -11,6 +11,10 @@
 
 namespace ddprun::store {
 
+// The table's answers to `wait` and `check`.
+inline const std::string kReady(1, '\0');
+inline const std::string kNotReady(1, '\1');
+
 class TableDriver {
  public:
   TableDriver() = default;
@@ -56,8 +60,6 @@ class TableDriver {
   }
 
   static constexpr ConnectionId kAsker = 1000;
-  static inline const std::string kReady = std::string(1, '\0');
-  static inline const std::string kNotReady = std::string(1, '\1');
 
   const Limits limits_{};
   Table table{limits_};

@@ -13,8 +13,6 @@ namespace ddprun::store {
 namespace {
 
 using Woken = std::vector<ConnectionId>;
-const std::string kReady = TableDriver::kReady;
-const std::string kNotReady = TableDriver::kNotReady;
 
 TEST(Table, CountsAddsAndKeepsThemAsDecimalText) {
   TableDriver store;

@@ -5,12 +5,12 @@
 
 #include <chrono>
 
+#include "tests/agent/output/line_times.h"
+
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr Time kStart{1h};
 
 TEST(ConsoleTurn, IsForOneStreamUntilItsLineEndsOrItStalls) {
   ConsoleTurn turn;

@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/agent/output/line_times.h"
+
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr Time kStart{1h};
 
 const LineSource kZero{.rank = 0, .prefix = "[0]:"};
 const LineSource kOne{.rank = 1, .prefix = "[1]:"};

@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "tests/agent/output/line_times.h"
+
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr Time kStart{1h};
 
 // What a stream alone looks like, each piece as "(text)", "(text..." or "...text)".
 std::string pieces(LineSplitter& lines, std::string_view bytes, Time now = kStart) {

@@ -6,13 +6,12 @@
 #include <string>
 
 #include "agent/output/line_splitter.h"
+#include "tests/agent/output/line_times.h"
 
 namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr Time kStart{1h};
 
 TEST(LineJoiner, PassesWholeLinesOnAtOnceAndTheRestAfterAShortWait) {
   LineJoiner lines;

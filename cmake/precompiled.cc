@@ -1,1 +1,0 @@
-// Owns a precompiled header (cmake/Rooms.cmake); has nothing of its own.
