@@ -45,7 +45,8 @@ TEST(FlagTable, HoldsEveryFlagOfTorchrunOnce) {
                                         "help"};
   const std::set<std::string> own = {
       "error-report", "exit-codes", "signal-map", "restart-window", "restart-backoff",
-      "fold",         "quiet",      "local-rank", "use-env",        "version"};
+      "fold",         "node-unit",  "quiet",      "local-rank",     "use-env",
+      "version"};
   std::set<std::string> torchruns;
   std::set<std::string> ours;
   for (const Flag& flag : flag_table()) {
