@@ -49,7 +49,8 @@ void wait_until_empty(const std::string& path) {
     if (std::string_view(text.data(), static_cast<std::size_t>(got)).find("populated 0") !=
         std::string_view::npos)
       return;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
     pollfd change{.fd = events.get(), .events = POLLPRI, .revents = 0};
     ::poll(&change, 1, static_cast<int>(left.count()) + 1);
   }

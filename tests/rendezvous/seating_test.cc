@@ -34,7 +34,8 @@ TEST(Seating, SeatsARankBeyondTheRoundAnywhere) {
 }
 
 TEST(Seating, NumbersRanksContiguouslyPerNode) {
-  const Round round = make_round(7, 2, {entrant("a", -1, 2), entrant("b", -1, 1), entrant("c", -1, 4)});
+  const Round round =
+      make_round(7, 2, {entrant("a", -1, 2), entrant("b", -1, 1), entrant("c", -1, 4)});
   EXPECT_EQ(round.number, 7);
   EXPECT_EQ(round.restart_count, 2);
   EXPECT_EQ(round.world_size, 7);
