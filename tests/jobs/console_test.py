@@ -291,7 +291,7 @@ class StalledSocket(JobTest):
             other.process.wait(5)  # the span that is tested: silence is noticed after 3 to 4 s
         agent = Job.children_of(process.pid)[0]
         self.stop(other)
-        wait_until(lambda: not Job.children_of(agent), "the end of the worker here")
+        wait_until(lambda: not Job.has_children(agent), "the end of the worker here")
         process.send_signal(signal.SIGTERM)  # nobody reads: do not wait for it
         self.assertEqual(process.wait(10), 1)
 
@@ -301,7 +301,7 @@ class StalledSocket(JobTest):
         agent = Job.children_of(process.pid)[0]
         self.wait_for_stall()
         process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not Job.children_of(agent), "the end of the workers", 10)
+        wait_until(lambda: not Job.has_children(agent), "the end of the workers", 10)
         process.send_signal(signal.SIGTERM)  # nobody reads: do not wait for it
         self.assertEqual(process.wait(10), 1)
 

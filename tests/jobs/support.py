@@ -146,6 +146,14 @@ class Job:
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             return [int(child) for child in file.read().split()]
 
+    @staticmethod
+    def has_children(pid):
+        """False also for a process that is gone."""
+        try:
+            return bool(Job.children_of(pid))
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
     def finish(self, timeout=None):
         """Waits for the end; (exit code, stdout, stderr)."""
         out, err = self.process.communicate(timeout=timeout or DEADLINE)
