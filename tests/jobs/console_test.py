@@ -143,7 +143,7 @@ class Console(LoggedTest):
         self.addCleanup(process.kill)
         self.heard(1)
         agent = Job.children_of(process.pid)[0]
-        wait_until(lambda: not Job.children_of(agent), "the end of the worker")
+        wait_until(lambda: not Job.has_children(agent), "the end of the worker")
         with self.assertRaises(subprocess.TimeoutExpired, msg="nobody reads: it waits"):
             process.wait(0.5)
         process.send_signal(signal.SIGTERM)
