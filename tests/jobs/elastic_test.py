@@ -1,11 +1,10 @@
 """Jobs whose number of nodes changes: agents that meet over loopback, come late, are killed, or are told to leave."""
 
 import os
-import pathlib
 import signal
 import time
 
-from machine import TCP_TABLES, free_port, wait_until
+from machine import free_port, wait_until
 from support import JobTest, main, told, with_variables
 
 # Says who it is, and runs until it is told to end.
@@ -37,15 +36,6 @@ class ElasticTest(JobTest):
         self.assertEqual([line.split()[0] for line in lines], [f"{rank}/{size}" for rank in range(size)], lines)
         (rest,) = {tuple(line.split()[1:]) for line in lines}
         return int(rest[1]), rest[3]
-
-    def is_connected(self, job):
-        """Whether the job's agent has a connection to the rendezvous (proc_pid_net(5): rem_address, st 01, inode)."""
-        rows = [row.split() for table in TCP_TABLES for row in pathlib.Path(table).read_text().splitlines()[1:]]
-        ours = {f"socket:[{row[9]}]" for row in rows if row[3] == "01" and int(row[2].rpartition(":")[2], 16) == self.port}
-        try:
-            return any(os.readlink(fd) in ours for fd in pathlib.Path(f"/proc/{job.agent()}/fd").iterdir())
-        except (FileNotFoundError, ProcessLookupError, IndexError):
-            return False
 
     def stop_all(self, jobs):
         for job in jobs:
@@ -178,7 +168,7 @@ class Spares(ElasticTest):
         jobs = self.nodes(2, "1:2", script)
         self.world(2)
         spare = self.node("1:2", False, script)
-        wait_until(lambda: self.is_connected(spare), "the spare at the rendezvous")
+        wait_until(lambda: spare.is_connected_to(self.port), "the spare at the rendezvous")
         with open(gate, "w") as file:
             file.write("go\ngo\n")
         self.assertEqual([job.finish()[0] for job in (*jobs, spare)], [0, 0, 0])

@@ -119,15 +119,17 @@ class Nodes(NodesTest):
             self.assertEqual(loser.finish()[0], 1)
 
     def test_case_55_a_signal_to_a_finished_node(self):
-        for jobs in self.kinds(self.worker(FIRST_RANK_ENDS)):
-            self.heard(2)
-            runs, waits = self.owner(jobs, 1)
-            wait_until(lambda: waits.worker(0) is None, "rank 0's end")
-            code, _, _, seconds = self.stop(waits)
-            told("signal to the end of a node that waits", [seconds])
-            self.assertEqual(code, 1)
-            self.assertLess(seconds, 5, "it waited for a grace or for another node")
-            self.assertEqual(runs.finish()[0], 1)
+        took = []
+        for _ in range(2):
+            for jobs in self.kinds(self.worker(FIRST_RANK_ENDS)):
+                self.heard(2)
+                runs, waits = self.owner(jobs, 1)
+                wait_until(lambda: waits.worker(0) is None, "rank 0's end")
+                code, _, _, seconds = self.stop(waits)
+                took.append(seconds)
+                self.assertEqual(code, 1)
+                self.assertEqual(runs.finish()[0], 1)
+        self.assertLess(told("signal to the end of a node that waits", took), 1)
 
     def test_case_56_a_missing_peer(self):
         self.refused(1, ["1 of 2", "join_timeout"], "--nnodes=2", "--rdzv-backend=c10d",

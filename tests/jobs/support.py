@@ -18,7 +18,7 @@ import time
 import unittest
 import uuid
 
-from machine import DEADLINE, each_process_with, environment_of, listening_inodes, state_of, wait_until
+from machine import DEADLINE, connected_inodes, each_process_with, environment_of, listening_inodes, state_of, wait_until
 
 # Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them ignored.
 for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
@@ -135,7 +135,14 @@ class Job:
 
     def listens(self, port):
         """True if the job's agent listens on the port."""
-        sockets = {f"socket:[{inode}]" for inode in listening_inodes(port)}
+        return self.has_socket(listening_inodes(port))
+
+    def is_connected_to(self, port):
+        """True if the job's agent has a connection to the port."""
+        return self.has_socket(connected_inodes(port))
+
+    def has_socket(self, inodes):
+        sockets = {f"socket:[{inode}]" for inode in inodes}
         try:
             return any(os.readlink(fd) in sockets for fd in pathlib.Path(f"/proc/{self.agent()}/fd").iterdir())
         except (FileNotFoundError, ProcessLookupError, IndexError):
