@@ -28,7 +28,7 @@
 namespace ddprun::store {
 
 // No test waits longer than this for anything that should happen.
-inline constexpr std::chrono::seconds kPatience{20};
+inline constexpr std::chrono::seconds kPatience{60};
 
 class ServedStore {
  public:

@@ -46,6 +46,28 @@ TEST(Server, AClientThatDoesNotReadDelaysNobodyAndLosesNothing) {
   EXPECT_EQ(slow.read(8), unhex("0500000000000000"));
 }
 
+TEST(Server, AClientThatFloodsHasOneTurnAmongTheOthers) {
+  ServedStore store;
+  Client other = store.client();
+  ASSERT_TRUE(other.set("n", "0").has_value());
+  ASSERT_TRUE(other.ping().has_value());
+  RawPeer flooder = RawPeer::greeted(store.port());
+  RawPeer calm = RawPeer::greeted(store.port());
+  store.let_the_server_read();
+  constexpr int add_count = 2000;
+  std::string adds;
+  for (int i = 0; i < add_count; ++i) adds += request(Op::kAdd, {"n"}, 1);
+  // While the loop is busy with this, both arrive.
+  store.on_loop([&] {
+    flooder.send(adds);
+    calm.send(request(Op::kGet, {"n"}));
+  });
+  const std::uint64_t digits = get_u64(calm.read(8));
+  EXPECT_LE(std::stoi(calm.read(digits)), 200) << "requests of the flooder that came first";
+  for (int i = 1; i <= add_count; ++i)
+    ASSERT_EQ(get_u64(flooder.read(8)), static_cast<std::uint64_t>(i));
+}
+
 TEST(Server, AWakeReachesAClientWhoseBuffersAreFull) {
   ServedStore store;
   Client other = store.client();

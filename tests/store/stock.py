@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 SKIPPED = 77
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 def skip(reason):

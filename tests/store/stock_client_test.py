@@ -224,6 +224,7 @@ def barriers(stores):
         thread.join(stock.PATIENCE_S)
         assert not thread.is_alive()
     raises(dist.DistStoreError, "barrier timeout", lambda: (store.set_timeout(ms(50)), store.barrier("c", 2)))
+    store.set_timeout(LIMIT)
     store.barrier("b", 4)
 
 
