@@ -60,7 +60,9 @@ bool Training::finds_own_checkpoint() const {
   const std::filesystem::path& file = options_.checkpoint;
   if (file.empty() || !std::filesystem::exists(file)) return false;
   if (options_.resume) return true;
-  if (world_.restart_count > 0) {
+  // The cookie is this job's alone. A run id may be that of earlier jobs, too: there only a restart
+  // tells. A round after a resize has no restart more than the one before.
+  if (world_.restart_count > 0 || !world_.job_cookie.empty()) {
     const auto stamp = read_stamp(file);
     if (stamp && stamp->job == job_) return true;
     // It may be ours, on a disk that fails. Starting anew would lose hours of work: value() throws.

@@ -6,6 +6,7 @@ Needs PyTorch only. The same run gives the same digits: it is seeded, and Gloo's
 """
 import argparse
 import gzip
+import os
 import struct
 from pathlib import Path
 
@@ -64,6 +65,22 @@ def accuracy(net, data):
     return mean_over_ranks(net(images).argmax(dim=1).eq(labels).sum().item(), len(labels))
 
 
+def save(path, epoch, net, optimizer):
+    """Whole or not at all: a worker may be killed at any moment."""
+    torch.save({"epoch": epoch, "net": net.state_dict(), "optimizer": optimizer.state_dict()}, f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+def resume(path, net, optimizer):
+    """The epoch to go on with. Every rank reads the file, whatever the number of workers that wrote it."""
+    if not path or not Path(path).exists():
+        return 1
+    state = torch.load(path, weights_only=True)
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"] + 1
+
+
 def main():
     parser = argparse.ArgumentParser(description="MNIST with DistributedDataParallel and Gloo")
     parser.add_argument("--data", default=Path(__file__).resolve().parents[1] / "data/mnist_5k")
@@ -71,6 +88,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32, help="of each worker")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint", help="file to save after each epoch and to go on from")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -80,16 +98,21 @@ def main():
     loader = DataLoader(train, options.batch_size, sampler=sampler, generator=torch.Generator())
     torch.manual_seed(options.seed)
     net = make_net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.9)
+    first = resume(options.checkpoint, net, optimizer)
     model = DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    if options.checkpoint and rank == 0:
+        print(f"world={world}, {first - 1} epochs done", flush=True)
     loss = float("nan")
-    for epoch in range(1, options.epochs + 1):
+    for epoch in range(first, options.epochs + 1):
         sampler.set_epoch(epoch)
         optimizer.param_groups[0]["lr"] = options.lr * 0.7 ** (epoch - 1)
         torch.manual_seed(options.seed + 1 + epoch * world + rank)  # the ranks drop different units
         loss = train_epoch(model, loader, optimizer)
         if rank == 0:
             print(f"epoch {epoch}/{options.epochs} loss={loss:.4f}", flush=True)
+            if options.checkpoint:
+                save(options.checkpoint, epoch, net, optimizer)
     share = accuracy(net, held_out)
     if rank == 0:
         print(f"loss={loss!r}\naccuracy={share:.4f}")

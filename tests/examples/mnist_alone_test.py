@@ -71,6 +71,13 @@ class MnistAlone(unittest.TestCase):
                 self.assertIn("new weights", other)
                 self.assertEqual(pathlib.Path(str(self.checkpoint) + ".old").read_bytes(), saved)
 
+    def test_a_resized_job_resumes_as_well(self):
+        """Its restart count is still 0: the job's own cookie tells."""
+        worker = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
+        self.trained("--epochs=1", "--checkpoint", self.checkpoint, **worker, DDPRUN_JOB="a")
+        self.assertIn("resumed after epoch 1", self.trained("--epochs=2", "--checkpoint", self.checkpoint, **worker, DDPRUN_JOB="a"))
+        self.assertIn("new weights", self.trained("--epochs=1", "--checkpoint", self.checkpoint, **worker, DDPRUN_JOB="b"))
+
     def test_a_restarted_job_keeps_aside_what_is_no_checkpoint(self):
         self.checkpoint.write_text("of something else")
         output = self.trained("--epochs=1", "--checkpoint", self.checkpoint, RANK="0", WORLD_SIZE="1",
