@@ -18,7 +18,7 @@ namespace ddprun::agent {
 inline constexpr const char* kCgroupPrefix = "ddprun-";
 
 // How long remove() waits for killed processes to leave.
-inline constexpr std::chrono::milliseconds kLeaveLimit{200};
+inline constexpr std::chrono::milliseconds kLeaveLimit{700};
 
 class JobCgroup {
  public:

@@ -67,7 +67,7 @@ class ConsoleTest : public FolderTest {
   }
   // Runs the loop until the lines ends like this.
   void await_shown(std::string_view end) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!terminal.read().ends_with(end) && std::chrono::steady_clock::now() < deadline) {
       loop.restart();
       loop.run_one_for(std::chrono::milliseconds(100));

@@ -39,6 +39,9 @@ TEST_F(ConsoleTest, AConsoleThatNobodyReadsDropsTextInsteadOfFailing) {
   ::signal(SIGPIPE, SIG_DFL);
 }
 
+// Far longer than a flush() that waits for nobody takes on a busy machine.
+constexpr std::chrono::milliseconds kPatient{60'000};
+
 // The bytes that a line in `text` says were dropped; none without one. The text may have megabytes:
 // a regular expression would need many seconds for it under a sanitizer.
 std::optional<std::size_t> told_dropped(const std::string& text) {
@@ -81,8 +84,8 @@ TEST_F(ConsoleTest, AReaderIsNotWaitedForAnyLongerOnceSomebodySaysSo) {
   console.write("\nthe report\n");
   asio::post(loop, [this] { asio::post(loop, [this] { console.stop_waiting(); }); });
   const auto begin = std::chrono::steady_clock::now();
-  flush(loop, console);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, kFlushLimit);
+  flush(loop, console, kPatient);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kPatient / 2);
   EXPECT_TRUE(terminal.read().ends_with("\nthe report\n"));
 }
 
@@ -91,13 +94,13 @@ TEST_F(ConsoleTest, AReaderThatHasTakenEverythingIsNotWaitedForAnyLonger) {
   console.write(text);
   asio::post(loop, [&] { asio::post(loop, [this] { terminal.read(); }); });
   const auto begin = std::chrono::steady_clock::now();
-  flush(loop, console);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, kFlushLimit / 2);
+  flush(loop, console, kPatient);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kPatient / 2);
   EXPECT_EQ(terminal.read().size(), text.size());
 }
 
 TEST_F(ConsoleTest, AReaderThatTakesSomethingGetsEverything) {
-  constexpr auto kLimit = 1000ms;
+  constexpr auto kLimit = 3000ms;
   constexpr int kPauses = 15;
   const std::string text(2 * kFlushPipeBytes, 'x');
   console.write(text);

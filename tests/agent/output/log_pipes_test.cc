@@ -39,7 +39,7 @@ class LogPipesTest : public ConsoleTest {
 
   // Writes all of `text`, running the loop and reading the lines where nothing else can move.
   void say(const FileHandle& writer, std::string_view text) {
-    const auto deadline = std::chrono::steady_clock::now() + 30s;
+    const auto deadline = std::chrono::steady_clock::now() + 60s;
     while (!text.empty() && std::chrono::steady_clock::now() < deadline) {
       const ssize_t wrote = ::write(writer.get(), text.data(), text.size());
       if (wrote > 0) text.remove_prefix(static_cast<std::size_t>(wrote));
@@ -87,7 +87,7 @@ TEST_F(LogPipesTest, NothingIsLostWhenTheConsoleIsSlow) {
   FileHandle writer = open_tee({});
   std::size_t sent = 0;
   bool held_back = false;
-  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  const auto deadline = std::chrono::steady_clock::now() + 120s;
   std::size_t shown = 0;
   while (shown < expected.size() && std::chrono::steady_clock::now() < deadline) {
     const ssize_t wrote = ::write(writer.get(), expected.data() + sent, expected.size() - sent);
@@ -127,13 +127,14 @@ TEST_F(LogPipesTest, AStreamThatStallsInTheMiddleOfALongLineGivesItsTurnUp) {
   const FileHandle big = open_tee({.rank = 0, .prefix = "[0]:"});
   const FileHandle small = open_tee({.rank = 1, .prefix = "[1]:"});
   const std::string line(kHeldLineBytes, 'x');
+  const auto begin = std::chrono::steady_clock::now();
+  const auto since = [begin] { return std::chrono::steady_clock::now() - begin; };
   say(big, line);
   await_shown("x");
-  const auto begin = std::chrono::steady_clock::now();
   say(small, "waits\n");
-  EXPECT_TRUE(terminal.read() == "[0]:" + line);
+  EXPECT_TRUE(terminal.read() == "[0]:" + line || since() >= kTurnStall);
   await_shown("\n[1]:waits\n");
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, kTurnStall / 2);
+  EXPECT_GE(since(), kTurnStall);
   say(big, "rest\n");
   await_shown("[0]:rest\n");
   EXPECT_TRUE(content(folder / "stdout0.log") == line + "rest\n");
@@ -168,10 +169,13 @@ TEST_F(LogPipesTest, FoldedLinesAreShownWhenTheWindowHasPassedWithoutAnyFurtherO
   const FileHandle zero = open_tee({.rank = 0, .prefix = "[0]:"});
   const FileHandle one = open_tee({.rank = 1, .prefix = "[1]:"});
   const FileHandle two = open_tee({.rank = 2, .prefix = "[2]:"});
-  say(zero, "same\n");
-  say(one, "same\n");
-  say(two, "other\n");
-  EXPECT_EQ(terminal.read(), "");
+  // All of it is there when the loop looks: a pause between them would be longer than the window.
+  ASSERT_EQ(::write(zero.get(), "same\n", 5), 5);
+  ASSERT_EQ(::write(one.get(), "same\n", 5), 5);
+  ASSERT_EQ(::write(two.get(), "other\n", 6), 6);
+  const auto begin = std::chrono::steady_clock::now();
+  poll();
+  EXPECT_TRUE(terminal.read().empty() || std::chrono::steady_clock::now() - begin >= kFoldWindow);
   await_shown("[ranks 0-1] same\n[2]:other\n");
   EXPECT_EQ(content(folder / "stdout1.log"), "same\n");
   loop.restart();

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include "tests/agent/processes/shell_workers.h"
 
@@ -24,6 +25,12 @@ class JobCgroupTest : public testing::Test {
   bool is_there() const {
     struct stat facts {};
     return ::stat(path.c_str(), &facts) == 0;
+  }
+
+  bool is_populated() const {
+    std::ifstream file(path + "/cgroup.events");
+    const std::string events(std::istreambuf_iterator<char>(file), {});
+    return events.find("populated 1") != std::string::npos;
   }
 
   const std::string cookie = "1-" + std::to_string(::getpid()) + "-4-test";
@@ -48,6 +55,8 @@ TEST_F(JobCgroupTest, WorkersAreBornIntoItAndEndByOneWrite) {
   cgroup.kill();
   EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGKILL);
   EXPECT_EQ(output.text(), "") << "every holder of the pipe is gone";
+  while (is_populated())
+    std::this_thread::yield();  // on a busy machine for longer than kLeaveLimit
   cgroup.remove();
   EXPECT_FALSE(is_there());
   EXPECT_EQ(cgroup.folder(), -1);

@@ -182,7 +182,8 @@ TEST(Bootstrap, MeetsAgainInTheNextAttemptOfTheSameStore) {
 TEST(Bootstrap, NamesTheRankThatDoesNotCome) {
   const ServedStore store;
   run_workers(store, {0, 2}, 3, [](int /*rank*/) {
-    const auto process = bootstrap({.timeout = std::chrono::seconds(1)});
+    // Long enough for the other two to come.
+    const auto process = bootstrap({.timeout = std::chrono::seconds(5)});
     ASSERT_FALSE(process);
     EXPECT_EQ(process.error().code(), ErrorCode::kTimedOut);
     EXPECT_NE(process.error().message().find("rank 1 of 3 did not come"), std::string::npos)
