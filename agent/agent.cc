@@ -27,10 +27,9 @@ namespace ddprun::agent {
 namespace {
 
 // The longest that the sweep between two rounds may block the loop. A blocked loop sends no beats,
-// and the rendezvous takes a node that is silent for kSilenceTicks beats for lost.
+// and the lease of a node that sends none ends.
 constexpr std::chrono::milliseconds kSweepBetweenRounds{1000};
-static_assert(kSweepBetweenRounds + kLeaveLimit <
-              rendezvous::kBeatEvery * (rendezvous::kSilenceTicks - 1));
+static_assert(kSweepBetweenRounds + kLeaveLimit < rendezvous::lease_for({}, 1).length / 2);
 
 class Agent {
  public:
@@ -66,6 +65,7 @@ class Agent {
 
   void start_worker(int local_rank);
   void give_up(const std::string& why);
+  std::optional<rendezvous::Gathering> gathering() const;
   rendezvous::NodeSpec node_spec(const StoreAddress& store) const;
 
   asio::io_context& loop_;
@@ -93,7 +93,9 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                   .hostname = hostname_}),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO, config_.called),
       workers_(loop, config_, consoles_, hostname_, start.ignored_signals),
-      reporter_(loop, {config_, lifecycle_, workers_.files(), consoles_}, hostname_),
+      reporter_(loop,
+                {config_, lifecycle_, workers_.files(), consoles_, [this] { return gathering(); }},
+                hostname_),
       events_(loop, config_.signals, start),
       alarm_(loop, [this] { perform(lifecycle_.time_passed(now())); }) {
   consoles_.take_log();
@@ -189,7 +191,7 @@ void Agent::worker_is_stuck(pid_t pid) {
   give_up(fmt::format(
       "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in the "
       "kernel's {}; it may hold a device, so the job is not restarted",
-      lifecycle_.own_seat().first_rank + local_rank, local_rank, pid, hostname_,
+      lifecycle_.seat().first_rank + local_rank, local_rank, pid, hostname_,
       std::chrono::duration<double>(config_.watch.most_sleep).count(), wait_channel(pid)));
 }
 
@@ -232,7 +234,8 @@ rendezvous::NodeSpec Agent::node_spec(const StoreAddress& store) const {
           .hostname = hostname_,
           .local_world_size = config_.worker_count,
           .role = config_.role,
-          .node_rank = plan.kind == RendezvousPlan::Kind::kStatic ? plan.node_rank : -1,
+          .node_rank = plan.node_rank,
+          .rank_is_wish = plan.kind != RendezvousPlan::Kind::kStatic,
           .store_address = store.host,
           .store_port = store.port,
           .max_restarts = restarts.max_restarts,
@@ -243,10 +246,14 @@ rendezvous::NodeSpec Agent::node_spec(const StoreAddress& store) const {
           .max_nodes = plan.max_nodes};
 }
 
+std::optional<rendezvous::Gathering> Agent::gathering() const {
+  return services_->session().gathering();
+}
+
 void Agent::perform(const StartWorkers& /*action*/) {
   reporter_.attempt_begins(workers_.logs().job_folder());
   // Before the workers: they connect to the store as soon as they run.
-  if (lifecycle_.seat() == 0) services_->serve_store();
+  if (lifecycle_.seat().node_rank == 0) services_->serve_store();
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
@@ -298,6 +305,8 @@ void Agent::perform(const LeaveJob& action) {
 // The order matters: end_attempt() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
   workers_.end_attempt(kSweepLimit);
+  // Before the console is waited for: other nodes may wait for this one.
+  if (services_ != nullptr && services_->is_open()) services_->session().gone();
   exit_code_ = action.exit_code;
   reporter_.job_ended(action.exit_code);
   spawn(loop_, "agent end", end());

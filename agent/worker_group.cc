@@ -38,11 +38,9 @@ void WorkerGroup::begin_attempt() { children_.use_cgroup(containment_.begin_atte
 
 Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
                                  const LocalFacts& facts) {
-  const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
-  // Rounds are counted and not restarts: after a resize the old attempt's files must stay.
-  auto files = files_.open({.attempt = static_cast<int>(round.number) - 1,
+  auto files = files_.open({.attempt = attempt_of(round),
                             .local_rank = local_rank,
-                            .rank = seat.first_rank + local_rank});
+                            .rank = facts.seat.first_rank + local_rank});
   if (!files) return files.error();
   const WorkerProgram program = config_.command(local_rank);
   LocalFacts complete = facts;

@@ -110,6 +110,24 @@ ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*m
   };
 }
 
+std::optional<Error> set_keep_alive_interval(RendezvousConf& conf, std::string_view text) {
+  const auto value = parse_int(text);
+  if (!value || *value < 1 || *value > kMaxKeepAlive)
+    return expected(
+        fmt::format("keep_alive_interval to be a number of seconds from 1 to {}", kMaxKeepAlive));
+  conf.keep_alive_interval = std::chrono::seconds(*value);
+  return std::nullopt;
+}
+
+std::optional<Error> set_max_attempt(RendezvousConf& conf, std::string_view text) {
+  const auto value = parse_int(text);
+  if (!value || *value < 1 || *value > kMaxKeepAlive)
+    return expected(
+        fmt::format("keep_alive_max_attempt to be a number from 1 to {}", kMaxKeepAlive));
+  conf.keep_alive_max_attempt = *value;
+  return std::nullopt;
+}
+
 // A key that has no effect here. It is checked even so: a value that torchrun refuses is refused.
 ConfSetter checked_only(std::string_view key) {
   return
@@ -153,8 +171,8 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
       {"timeout", seconds("timeout", &Conf::timeout)},
       {"close_timeout", checked_only("close_timeout")},
       {"heartbeat_timeout", checked_only("heartbeat_timeout")},
-      {"keep_alive_interval", checked_only("keep_alive_interval")},
-      {"keep_alive_max_attempt", checked_only("keep_alive_max_attempt")},
+      {"keep_alive_interval", set_keep_alive_interval},
+      {"keep_alive_max_attempt", set_max_attempt},
   };
   return setters;
 }

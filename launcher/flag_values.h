@@ -22,13 +22,16 @@ namespace ddprun::launcher {
 inline constexpr int kMaxWorkersPerNode = 4096;
 // Nodes of one job: as many as a rendezvous holds (rendezvous/rendezvous.h). plan.cc checks that
 // the two numbers agree.
-inline constexpr int kMaxNodes = 1024;
+inline constexpr int kMaxNodes = 16384;
 // The port of a c10d rendezvous whose endpoint names none. torchrun's choice.
 inline constexpr std::uint16_t kDefaultRendezvousPort = 29400;
 // The port of a static rendezvous of several nodes without --master-port. torchrun's choice.
 inline constexpr std::uint16_t kDefaultMasterPort = 29500;
 
 inline constexpr int kMaxPort = 65535;
+// Of keep_alive_interval and keep_alive_max_attempt. More is a typing error, and their product must
+// not overflow.
+inline constexpr int kMaxKeepAlive = 3600;
 
 // More seconds than this (some thirty years) are a typing error. The bound also keeps the
 // conversion to milliseconds from overflowing.
@@ -91,7 +94,10 @@ struct RendezvousConf {
   // c10d, ddprun's own: how soon a running round takes newcomers in (rendezvous/round_policy.h).
   std::chrono::seconds resize_wait{1};
   std::chrono::seconds resize_interval{30};
-  std::chrono::seconds read_timeout{60};    // c10d: until the endpoint must be reached
+  std::chrono::seconds read_timeout{60};  // c10d: until the endpoint must be reached
+  // c10d: how soon a silent node is taken for lost (rendezvous/keep_alive.h).
+  std::chrono::seconds keep_alive_interval{1};
+  int keep_alive_max_attempt = 3;
   std::chrono::seconds timeout{900};        // static: for all of it
   std::vector<std::string> known_keys{};    // in the order given
   std::vector<std::string> unknown_keys{};  // to warn of: torchrun passes typing errors in silence

@@ -53,7 +53,8 @@ struct Options {
   Endpoint endpoint{};      // kStatic, kC10d: host and port; kLocal: empty
   std::string run_id = "none";
   RendezvousConf rendezvous_conf{};
-  int node_rank = 0;                        // kStatic: 0 … nodes.max-1; otherwise without effect
+  int node_rank =
+      0;  // kStatic: 0 … nodes.max-1; kC10d: a wish, -1 without one; else without effect
   std::optional<std::string> local_addr{};  // --local-addr: this node's address for its peers
 
   agent::RestartPlan restarts{};

@@ -81,8 +81,10 @@ void read_c10d(ParseContext& context) {
     endpoint = context.value_of(FlagId::kRdzvEndpoint, parse_endpoint);
     if (!endpoint.port) endpoint.port = kDefaultRendezvousPort;
   }
-  for (const FlagId id : {FlagId::kNodeRank, FlagId::kMasterAddr, FlagId::kMasterPort})
+  for (const FlagId id : {FlagId::kMasterAddr, FlagId::kMasterPort})
     context.warn_without_effect(id, "with --rdzv-backend=c10d");
+  // Schedulers number their nodes: the rank is met where it is free.
+  if (!context.given.has(FlagId::kNodeRank)) context.options.node_rank = -1;
   settle(context, Rendezvous::kC10d, FlagId::kRdzvEndpoint);
 }
 
@@ -109,8 +111,10 @@ void read_backend(ParseContext& context) {
 // always `tcp`.
 bool acts(const std::string& key, bool is_static) {
   if (is_static) return key == "timeout";
-  constexpr std::array keys = {"is_host",      "store_type",  "join_timeout",   "last_call_timeout",
-                               "read_timeout", "resize_wait", "resize_interval"};
+  constexpr std::array keys = {
+      "is_host",           "store_type",          "join_timeout",
+      "last_call_timeout", "read_timeout",        "resize_wait",
+      "resize_interval",   "keep_alive_interval", "keep_alive_max_attempt"};
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 

@@ -50,6 +50,7 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
   switch (options.rendezvous) {
     case Rendezvous::kLocal:
       plan.kind = agent::RendezvousPlan::Kind::kAlone;
+      plan.node_rank = -1;
       return plan;
     case Rendezvous::kStatic:
       plan.kind = agent::RendezvousPlan::Kind::kStatic;
@@ -58,6 +59,8 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
       break;
     case Rendezvous::kC10d:
       plan.kind = agent::RendezvousPlan::Kind::kC10d;
+      plan.keep_alive = {options.rendezvous_conf.keep_alive_interval,
+                         options.rendezvous_conf.keep_alive_max_attempt};
       break;
   }
   plan.host = options.endpoint.host;

@@ -18,6 +18,7 @@ namespace ddprun::rendezvous {
 // The most messages that wait for a peer to read. A round has a handful of messages, and a beat is
 // sent only if the queue is empty. So a full queue means that the peer is stuck; it is cut off.
 inline constexpr std::size_t kMaxQueued = 64;
+inline constexpr std::size_t kFewQueued = 4;
 
 template <typename Message>
 class CallWriter {
@@ -62,6 +63,12 @@ class CallWriter {
     const std::lock_guard lock(mutex_);
     drop();
     return end_once();
+  }
+
+  // Few messages wait, the one under way included: a peer that reads will get one more soon.
+  bool has_room() const {
+    const std::lock_guard lock(mutex_);
+    return queue_.size() < kFewQueued;
   }
 
   // Nothing is queued and no write is under way.

@@ -1,11 +1,9 @@
 #include "rendezvous/client.h"
 
 #include <fmt/format.h>
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <future>
@@ -16,6 +14,7 @@
 
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/call_writer.h"
+#include "rendezvous/channel.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/loop_gate.h"
 
@@ -24,26 +23,21 @@ namespace {
 
 // The pause between two attempts to reach a host that is not up yet.
 constexpr std::chrono::milliseconds kRetryEvery{100};
-// gRPC's pause between two connects grows from the first value to the second. With its defaults, 1
-// s and 120 s (gRPC doc/connection-backoff.md), a node would find a late host much too late.
-constexpr int kFirstBackoffMs = 50;
-constexpr int kMaxBackoffMs = 500;
-// After this time a connect gives up and a new one starts: the first packets to a host that is just
-// coming up are lost, and gRPC's default of 20 s is a third of read_timeout.
-constexpr int kConnectLimitMs = 3000;
+// The pause before a beat that could not be sent is tried again.
+constexpr std::chrono::milliseconds kBeatRetry{250};
 
 // How long we wait for the end of a cancelled call, which normally takes microseconds. If it takes
 // longer, the call's memory is given up (keep_for_ever()), so that the agent is not held up.
 constexpr std::chrono::milliseconds kCancelLimit{50};
 
-double seconds(std::chrono::milliseconds duration) {
-  return std::chrono::duration<double>(duration).count();
+// What a beat carries: this process's own clock.
+std::chrono::milliseconds stamp() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now().time_since_epoch());
 }
 
-bool is_v6(const std::string& address) { return address.find(':') != std::string::npos; }
-
-std::string endpoint(const std::string& host, std::uint16_t port) {
-  return is_v6(host) ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+double seconds(std::chrono::milliseconds duration) {
+  return std::chrono::duration<double>(duration).count();
 }
 
 // Refuses what would not fit into the metadata of a call: gRPC allows 8 KiB for all of it by
@@ -58,25 +52,6 @@ std::optional<Error> check(const RemoteOptions& options) {
                  fmt::format("rendezvous: rdzv_id has {} bytes, more than {}",
                              options.rdzv_id.size(), kMaxNameBytes));
   return std::nullopt;
-}
-
-// A channel to one numeric address. gRPC is given no name: its own resolver would ask a second time,
-// and might get another answer than the agent.
-std::shared_ptr<grpc::Channel> make_channel(const std::string& address, std::uint16_t port) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectLimitMs);
-  // A connection of our own: gRPC would share one between all sessions of a process.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // We try again ourselves, and a message must not reach the host twice.
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web, not for peers
-  arguments.SetMaxReceiveMessageSize(kMaxDownBytes);
-  arguments.SetMaxSendMessageSize(kMaxUpBytes);
-  // The scheme says that what follows is no name (gRPC Name Resolution, "ipv4" and "ipv6").
-  const std::string target = (is_v6(address) ? "ipv6:" : "ipv4:") + endpoint(address, port);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
 bool is_last(const HostMessage& message) {
@@ -97,6 +72,8 @@ class RemoteSession final : public Session {
   }
   void report_success(std::int64_t round) override { say(NodeSucceeded{round}); }
   void leave(const Failure& reason) override;
+  void gone() override;
+  std::optional<Gathering> gathering() const override { return gathering_; }
 
  private:
   class Call;
@@ -104,15 +81,19 @@ class RemoteSession final : public Session {
   enum class State { kConnecting, kConnected, kOver };
 
   void say(const NodeMessage& message);
+  bool end_after_leave();
   void attempt();
   void connected();
-  void heard(const std::shared_ptr<Call>& call, const Result<std::optional<HostMessage>>& message);
+  void heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& words);
+  void renew_lease(const LeaseGrant& grant);
+  void watch_lease();
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
-  void tick();
+  void beat();
   void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                  void (RemoteSession::*act)());
+  void stop_timers();
   void give_up_connecting();
-  void end(ErrorCode code, const std::string& what);
+  void end(ErrorCode code, const std::string& what, bool is_fenced = false);
   void deliver(const HostMessage& message);
   static void keep_for_ever(std::shared_ptr<Call> call);
 
@@ -121,25 +102,29 @@ class RemoteSession final : public Session {
   SharedGate gate_;
   boost::asio::steady_timer deadline_;
   boost::asio::steady_timer next_step_;  // retries while connecting, beats once connected
+  boost::asio::steady_timer lease_watch_;
   State state_ = State::kConnecting;
   bool left_ = false;
-  std::vector<v1::FromNode> unsent_;  // said before we were connected
+  bool said_gone_ = false;
+  std::vector<v2::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
-  int quiet_ticks_ = 0;
-  std::vector<std::unique_ptr<v1::Rendezvous::Stub>> stubs_;  // one for each address of the host
+  HeldLease lease_;                             // on the clock of stamp()
+  std::optional<HeldLease::Stamp> unanswered_;  // when the last beat was sent, until the answer
+  std::optional<Gathering> gathering_;
+  std::vector<std::unique_ptr<v2::Rendezvous::Stub>> stubs_;  // one for each address of the host
   std::size_t attempts_ = 0;
   std::shared_ptr<Call> call_;
 };
 
 // One gRPC call: an attempt to connect, which becomes the session if the host lets us in. Lives
 // until gRPC is done with it (self_) and the session has dropped it (call_).
-class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v1::ToNode>,
+class RemoteSession::Call final : public grpc::ClientBidiReactor<v2::FromNode, v2::ToNode>,
                                   public std::enable_shared_from_this<Call> {
  public:
   explicit Call(SharedGate gate) : gate_(std::move(gate)) {}
 
   // ---- loop's thread ----
-  void start(v1::Rendezvous::Stub& stub, const RemoteOptions& options) {
+  void start(v2::Rendezvous::Stub& stub, const RemoteOptions& options) {
     self_ = shared_from_this();
     if (!options.token.empty()) context_.AddMetadata(kTokenMetadata, options.token);
     context_.AddMetadata(kJobMetadata, options.rdzv_id);
@@ -150,9 +135,9 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
     StartRead(&in_);
     StartCall();
   }
-  void send(v1::FromNode message) { perform(writer_.send(std::move(message))); }
+  void send(v2::FromNode message) { perform(writer_.send(std::move(message))); }
   bool idle() const { return writer_.idle(); }
-  // No message follows those that were sent. The host ends the call when it has read a Leave.
+  // No message follows those that were sent. The host ends the call when it has read a Gone.
   void close() { perform(writer_.close()); }
   // Breaks the call off; what is queued is dropped.
   void cut() {
@@ -186,7 +171,7 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
  private:
   // Write-through: OnWriteDone() then means that the bytes are in the socket and in no buffer of
   // gRPC, where they would be lost with this process.
-  void perform(CallWriter<v1::FromNode>::Step step) {
+  void perform(CallWriter<v2::FromNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) RemoveHold();
     if (step.overflow) context_.TryCancel();  // the write under way then fails, and the queue too
@@ -194,8 +179,8 @@ class RemoteSession::Call final : public grpc::ClientBidiReactor<v1::FromNode, v
 
   const SharedGate gate_;
   grpc::ClientContext context_;
-  v1::ToNode in_;
-  CallWriter<v1::FromNode> writer_;
+  v2::ToNode in_;
+  CallWriter<v2::FromNode> writer_;
   const std::shared_ptr<std::promise<void>> done_ = std::make_shared<std::promise<void>>();
   const std::future<void> done_future_ = done_->get_future();
   std::shared_ptr<Call> self_;
@@ -207,7 +192,8 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
       handler_(std::move(handler)),
       gate_(std::make_shared<LoopGate<RemoteSession>>(loop, *this)),
       deadline_(loop),
-      next_step_(loop) {
+      next_step_(loop),
+      lease_watch_(loop) {
   if (const auto error = check(options_)) {
     gate_->post([error](RemoteSession& session) {
       session.state_ = State::kOver;
@@ -217,16 +203,15 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
   }
   if (options_.addresses.empty()) options_.addresses = {options_.host};
   for (const std::string& address : options_.addresses)
-    stubs_.push_back(v1::Rendezvous::NewStub(make_channel(address, options_.port)));
+    stubs_.push_back(v2::Rendezvous::NewStub(make_channel(address, options_.port)));
   set_timer(deadline_, options_.read_timeout, &RemoteSession::give_up_connecting);
   attempt();
 }
 
 RemoteSession::~RemoteSession() {
   gate_->close();
-  if (!call_) return;
-  // After leave() a cut could destroy the Leave before a slow host has read it.
-  if (!left_) call_->cut();
+  if (!call_ || end_after_leave()) return;
+  call_->cut();
   if (call_->wait_done(kCancelLimit)) return;
   keep_for_ever(std::move(call_));
 }
@@ -237,18 +222,34 @@ void RemoteSession::keep_for_ever(std::shared_ptr<Call> call) {
   kept->push_back(std::move(call));
 }
 
-// Blocks until the host has read the Leave, at most for leave_limit. Otherwise the end of this
-// process, or of the call, could overtake the Leave. The host's receipt is that it ends the call. A
-// session that is not connected has nobody to tell.
+// A session that is not connected has nobody to tell. Afterwards beats go on: the workers that still
+// run must end if the host hears us no more.
 void RemoteSession::leave(const Failure& reason) {
-  const State before = std::exchange(state_, State::kOver);
-  deadline_.cancel();
+  if (state_ == State::kConnected) {
+    left_ = true;
+    return call_->send(encode(Leave{reason}));
+  }
+  state_ = State::kOver;
+  stop_timers();
+}
+
+// After leave(): blocks until the host has read everything, at most for leave_limit. Otherwise the
+// end of this process, or of the call, could overtake what was said. The host's receipt is that it
+// ends the call. True if there is nothing more to do with the call.
+bool RemoteSession::end_after_leave() {
+  gone();
+  return left_ && state_ == State::kConnected && call_->wait_done(options_.leave_limit);
+}
+
+void RemoteSession::gone() {
+  // A lease has ended: the host need not wait out its patience any more.
+  if (state_ == State::kOver && call_) call_->cut();
+  if (!left_ || said_gone_ || state_ != State::kConnected) return;
+  said_gone_ = true;
   next_step_.cancel();
-  if (before != State::kConnected) return;
-  left_ = true;
-  call_->send(encode(Leave{reason}));
+  lease_watch_.cancel();
+  call_->send(encode(Gone{}));
   call_->close();
-  call_->wait_done(options_.leave_limit);
 }
 
 void RemoteSession::say(const NodeMessage& message) {
@@ -267,28 +268,64 @@ void RemoteSession::attempt() {
 void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
-  for (v1::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
-  set_timer(next_step_, options_.beat_every, &RemoteSession::tick);
+  for (v2::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
 }
 
-void RemoteSession::heard(const std::shared_ptr<Call>& call,
-                          const Result<std::optional<HostMessage>>& message) {
+void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& words) {
   if (call != call_ || state_ == State::kOver) return;
-  quiet_ticks_ = 0;
-  if (!message) return end(ErrorCode::kProtocol, message.error().message());
+  if (!words) return end(ErrorCode::kProtocol, words.error().message());
   if (state_ == State::kConnecting) connected();
-  if (*message) deliver(**message);
+  if (const auto* grant = std::get_if<LeaseGrant>(&*words)) return renew_lease(*grant);
+  deliver(std::get<HostMessage>(*words));
 }
+
+// ---- the lease ----
+
+void RemoteSession::renew_lease(const LeaseGrant& grant) {
+  const bool is_first = !lease_.is_held();
+  // Not later than now, whatever the host sends.
+  lease_.renewed(is_first ? stamp() : std::min(grant.stamp, stamp()), grant.lease);
+  unanswered_.reset();
+  gathering_ = grant.gathering;
+  if (is_first) set_timer(next_step_, lease_.lease().beat_every, &RemoteSession::beat);
+  watch_lease();  // anew each time: a lease may also end sooner than the one before
+}
+
+void RemoteSession::beat() {
+  const auto now = stamp();
+  // If a message waits to be written, a beat would wait behind it, and fill the queue of a host that
+  // does not read. While an answer is awaited, a second beat would only prolong the host's patience
+  // with a node that hears nothing any more. But the host may also have left the answer out.
+  const bool awaits_answer = unanswered_ && now - *unanswered_ < lease_.lease().length / 4;
+  const bool is_free = !awaits_answer && call_->idle();
+  if (is_free) {
+    unanswered_ = now;
+    call_->send(encode(Beat{now}));
+  }
+  // The next try comes soon: a lease is not much longer than the time between beats.
+  const auto pause = lease_.lease().beat_every;
+  set_timer(next_step_, is_free ? pause : std::min(pause, kBeatRetry), &RemoteSession::beat);
+}
+
+void RemoteSession::watch_lease() {
+  const auto left = lease_.ends() - stamp();
+  if (left.count() > 0) return set_timer(lease_watch_, left, &RemoteSession::watch_lease);
+  end(ErrorCode::kUnavailable,
+      fmt::format("the host was silent for {} s", seconds(lease_.lease().length)), true);
+}
+
+// ---- the end ----
 
 void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
   if (call != call_ || state_ == State::kOver) return;
   // gRPC's status for a peer that cannot be reached. Any other status is an answer of the peer, and
   // another attempt would get the same one.
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  // The lease may have ended while this process stood still, and nobody looked.
   if (state_ == State::kConnected)
-    return end(
-        ErrorCode::kUnavailable,
-        "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()));
+    return end(ErrorCode::kUnavailable,
+               "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()),
+               lease_.is_held() && stamp() >= lease_.ends());
   if (unreachable) {
     last_problem_ = status.error_message();
     return set_timer(next_step_, kRetryEvery, &RemoteSession::attempt);
@@ -301,16 +338,6 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
   end(ErrorCode::kProtocol,
       fmt::format("the call failed with gRPC status {}: {}", static_cast<int>(status.error_code()),
                   status.error_message()));
-}
-
-void RemoteSession::tick() {
-  if (++quiet_ticks_ > options_.silence_ticks)
-    return end(ErrorCode::kUnavailable,
-               fmt::format("the host was silent for {} s",
-                           seconds(options_.beat_every * options_.silence_ticks)));
-  // If a message waits, it does what a beat does, and beats must not fill the queue.
-  if (call_->idle()) call_->send(encode(Beat{}));
-  set_timer(next_step_, options_.beat_every, &RemoteSession::tick);
 }
 
 void RemoteSession::give_up_connecting() {
@@ -331,18 +358,25 @@ void RemoteSession::set_timer(boost::asio::steady_timer& timer, std::chrono::mil
   });
 }
 
-void RemoteSession::end(ErrorCode code, const std::string& what) {
-  if (call_) call_->cut();
-  deliver(
-      SessionLost{{code, "rendezvous at " + endpoint(options_.host, options_.port) + ": " + what}});
+void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced) {
+  // At the end of a lease the call stays: the host would hear of its end at once, and the others
+  // might start before the workers here are gone.
+  if (call_ && !is_fenced) call_->cut();
+  deliver(SessionLost{
+      .error = {code, "rendezvous at " + endpoint(options_.host, options_.port) + ": " + what},
+      .is_fenced = is_fenced,
+      .was_reached = state_ != State::kConnecting});
+}
+
+void RemoteSession::stop_timers() {
+  for (auto* timer : {&deadline_, &next_step_, &lease_watch_}) timer->cancel();
 }
 
 // The handler may destroy the session. So it is called as a copy, and nothing is touched after it.
 void RemoteSession::deliver(const HostMessage& message) {
   if (is_last(message)) {
     state_ = State::kOver;
-    deadline_.cancel();
-    next_step_.cancel();
+    stop_timers();
   }
   const MessageHandler handler = handler_;
   handler(message);

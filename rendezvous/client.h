@@ -16,7 +16,8 @@
 
 namespace ddprun::rendezvous {
 
-// leave() waits no longer than this for the host's receipt (default of RemoteOptions::leave_limit).
+// The end of a session that left waits no longer than this for the host's receipt (default of
+// RemoteOptions::leave_limit).
 inline constexpr std::chrono::milliseconds kLeaveLimit{1000};
 
 struct RemoteOptions {
@@ -29,17 +30,16 @@ struct RemoteOptions {
   std::string rdzv_id = "none";  // must be the job that the host serves
   // How long it may take in all until the host is reached and has let us in.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);
-  std::chrono::milliseconds beat_every = kBeatEvery;
-  int silence_ticks = kSilenceTicks;
   std::chrono::milliseconds leave_limit = kLeaveLimit;
 };
 
 // Starts to connect at once. join() and the rest may be called before it is connected; they are
-// sent then. `loop` must outlive the session. Destroying the session is quick in every state; the
+// sent then. `loop` must outlive the session. Destroying the session is quick, but
+// for one that left: it waits for the host's receipt, at most for leave_limit. The
 // host then counts this node as lost, unless it left. The error of SessionLost says what was tried.
 // Its codes:
 //   kTimedOut         nobody answered within read_timeout, or too few nodes joined in time
-//   kUnavailable      the connection broke, or the host was silent
+//   kUnavailable      the connection broke, or the host was silent until the lease ended
 //   kRejected         the host said no: wrong token or job id, rank taken, job over
 //   kInvalidArgument  `options` or the NodeSpec has a value that cannot be
 //   kLimit            too many nodes, or a name in the NodeSpec is too long

@@ -29,8 +29,8 @@ std::string cut(const std::string& text, std::size_t max) {
 }
 
 // Cuts, so that a long text never keeps a failure from being reported: the host would refuse it.
-v1::Failure encode_failure(const Failure& failure) {
-  v1::Failure message;
+v2::Failure encode_failure(const Failure& failure) {
+  v2::Failure message;
   message.set_hostname(cut(failure.hostname, kMaxNameBytes));
   message.set_rank(failure.rank);
   message.set_local_rank(failure.local_rank);
@@ -41,8 +41,8 @@ v1::Failure encode_failure(const Failure& failure) {
 
 // Cuts the hostname only, which is just for people. A cut id, role or address would name something
 // else, so the host refuses one that is too long.
-v1::Join encode_spec(const NodeSpec& spec) {
-  v1::Join message;
+v2::Join encode_spec(const NodeSpec& spec) {
+  v2::Join message;
   message.set_node_id(spec.node_id);
   message.set_hostname(cut(spec.hostname, kMaxNameBytes));
   message.set_local_world_size(spec.local_world_size);
@@ -54,28 +54,29 @@ v1::Join encode_spec(const NodeSpec& spec) {
   message.set_restart_window_ms(spec.restart_window.count());
   message.set_backoff_ms(spec.backoff.count());
   message.set_backoff_max_ms(spec.backoff_max.count());
+  message.set_rank_is_wish(spec.rank_is_wish);
   message.set_min_nodes(spec.min_nodes);
   message.set_max_nodes(spec.max_nodes);
   return message;
 }
 
-v1::Round encode_round(const Round& round) {
-  v1::Round message;
+v2::Round encode_round(const Round& round) {
+  v2::Round message;
   message.set_number(round.number);
   message.set_restart_count(round.restart_count);
   message.set_world_size(round.world_size);
   message.set_master_addr(round.master_addr);
   message.set_master_port(round.master_port);
-  for (const Seat& seat : round.seats) {
-    v1::Seat& to = *message.add_seats();
-    to.set_node_id(seat.node_id);
-    to.set_hostname(seat.hostname);
-    to.set_role(seat.role);
-    to.set_local_world_size(seat.local_world_size);
-    to.set_first_rank(seat.first_rank);
-    to.set_role_first_rank(seat.role_first_rank);
-    to.set_role_world_size(seat.role_world_size);
-  }
+  message.set_node_count(round.node_count);
+  return message;
+}
+
+v2::Seat encode_seat(const Seat& seat) {
+  v2::Seat message;
+  message.set_node_rank(seat.node_rank);
+  message.set_first_rank(seat.first_rank);
+  message.set_role_first_rank(seat.role_first_rank);
+  message.set_role_world_size(seat.role_world_size);
   return message;
 }
 
@@ -100,7 +101,7 @@ Result<std::uint16_t> decode_port(std::uint32_t port) {
   return static_cast<std::uint16_t>(port);
 }
 
-Result<Failure> decode_failure(const v1::Failure& message) {
+Result<Failure> decode_failure(const v2::Failure& message) {
   if (auto error = too_long("hostname", message.hostname(), kMaxNameBytes)) return *error;
   if (auto error = too_long("message", message.message(), kMaxTextBytes)) return *error;
   return Failure{.hostname = message.hostname(),
@@ -112,7 +113,7 @@ Result<Failure> decode_failure(const v1::Failure& message) {
 
 // Does not check the number of workers and the rank: Membership does, and says what would be right.
 // An id that was not sent reads as empty: proto3 does not tell these apart.
-Result<NodeMessage> decode_spec(const v1::Join& message) {
+Result<NodeMessage> decode_spec(const v2::Join& message) {
   if (message.node_id().empty()) return Error(ErrorCode::kProtocol, "node_id is empty");
   using Name = std::pair<std::string_view, const std::string*>;
   const std::array names{Name{"node_id", &message.node_id()}, Name{"hostname", &message.hostname()},
@@ -134,40 +135,58 @@ Result<NodeMessage> decode_spec(const v1::Join& message) {
   spec.restart_window = decode_wait(message.restart_window_ms());
   spec.backoff = decode_wait(message.backoff_ms());
   spec.backoff_max = decode_wait(message.backoff_max_ms());
+  spec.rank_is_wish = message.rank_is_wish();
   spec.min_nodes = message.min_nodes();
   spec.max_nodes = message.max_nodes();
   return NodeMessage(std::move(spec));
 }
 
-// Does not check names: they come from the host, and kMaxDownBytes is a limit for all of them.
-Result<Round> decode_round(const v1::Round& message) {
-  const auto port = decode_port(message.master_port());
+Result<DownMessage> decode_published(const v2::Published& message) {
+  const v2::Round& round = message.round();
+  const v2::Seat& seat = message.seat();
+  const auto port = decode_port(round.master_port());
   if (!port) return port.error();
-  Round round;
-  round.number = message.number();
-  round.restart_count = message.restart_count();
-  round.world_size = message.world_size();
-  round.master_addr = message.master_addr();
-  round.master_port = *port;
-  for (const v1::Seat& seat : message.seats())
-    round.seats.push_back({.node_id = seat.node_id(),
-                           .hostname = seat.hostname(),
-                           .role = seat.role(),
-                           .local_world_size = seat.local_world_size(),
-                           .first_rank = seat.first_rank(),
-                           .role_first_rank = seat.role_first_rank(),
-                           .role_world_size = seat.role_world_size()});
-  return round;
+  if (seat.node_rank() < 0 || seat.node_rank() >= round.node_count())
+    return Error(ErrorCode::kProtocol,
+                 fmt::format("node rank {} of {}", seat.node_rank(), round.node_count()));
+  return DownMessage(RoundPublished{.round = {.number = round.number(),
+                                              .restart_count = round.restart_count(),
+                                              .world_size = round.world_size(),
+                                              .node_count = round.node_count(),
+                                              .master_addr = round.master_addr(),
+                                              .master_port = *port},
+                                    .seat = {.node_rank = seat.node_rank(),
+                                             .first_rank = seat.first_rank(),
+                                             .role_first_rank = seat.role_first_rank(),
+                                             .role_world_size = seat.role_world_size()}});
 }
 
-Result<std::optional<HostMessage>> decode_published(const v1::Published& message) {
-  auto round = decode_round(message.round());
-  if (!round) return round.error();
-  // The agent uses it as an index.
-  if (message.seat() < 0 || message.seat() >= std::ssize(round->seats))
+// A newer host may wait for what we do not know.
+Await decode_awaits(std::int32_t awaits) {
+  const bool known = awaits >= 0 && awaits <= static_cast<std::int32_t>(Await::kSeat);
+  return known ? static_cast<Await>(awaits) : Await::kNodes;
+}
+
+// A beat every 0 ms would be no pause at all.
+Result<DownMessage> decode_lease(const v2::Lease& message) {
+  if (message.stamp_ms() < 0 || message.length_ms() <= 0 || message.beat_every_ms() <= 0)
     return Error(ErrorCode::kProtocol,
-                 fmt::format("seat {} of {}", message.seat(), round->seats.size()));
-  return std::optional<HostMessage>(RoundPublished{*std::move(round), message.seat()});
+                 fmt::format("a lease of {} ms from {} ms on with a beat every {} ms",
+                             message.length_ms(), message.stamp_ms(), message.beat_every_ms()));
+  if (auto error = too_long("missing", message.gathering().missing(), kMaxNameBytes)) return *error;
+  LeaseGrant grant{.stamp = std::chrono::milliseconds(message.stamp_ms()),
+                   .lease = {.length = decode_wait(message.length_ms()),
+                             .beat_every = decode_wait(message.beat_every_ms())}};
+  if (message.has_gathering()) {
+    const v2::Gathering& gathering = message.gathering();
+    grant.gathering = {.awaits = decode_awaits(gathering.awaits()),
+                       .have = gathering.have(),
+                       .min_nodes = gathering.min_nodes(),
+                       .max_nodes = gathering.max_nodes(),
+                       .ends_in = decode_wait(gathering.ends_in_ms()),
+                       .missing = gathering.missing()};
+  }
+  return DownMessage(std::move(grant));
 }
 
 // A newer host may refuse with a code that we do not know. Then we only know that it said no.
@@ -178,8 +197,8 @@ ErrorCode decode_code(std::int32_t code) {
 
 }  // namespace
 
-v1::FromNode encode(const NodeMessage& said) {
-  v1::FromNode message;
+v2::FromNode encode(const NodeMessage& said) {
+  v2::FromNode message;
   const auto fill = Overloaded{
       [&](const NodeSpec& spec) { *message.mutable_join() = encode_spec(spec); },
       [&](const WorkerFailed& failed) {
@@ -190,17 +209,18 @@ v1::FromNode encode(const NodeMessage& said) {
       [&](const Leave& leave) {
         *message.mutable_leave()->mutable_reason() = encode_failure(leave.reason);
       },
-      [&](const Beat&) { message.mutable_beat(); }};
+      [&](const Gone&) { message.mutable_gone(); },
+      [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); }};
   std::visit(fill, said);
   return message;
 }
 
-v1::ToNode encode(const HostMessage& said) {
-  v1::ToNode message;
+v2::ToNode encode(const HostMessage& said) {
+  v2::ToNode message;
   const auto fill = Overloaded{
       [&](const RoundPublished& published) {
         *message.mutable_published()->mutable_round() = encode_round(published.round);
-        message.mutable_published()->set_seat(published.seat);
+        *message.mutable_published()->mutable_seat() = encode_seat(published.seat);
       },
       [&](const RoundBroken& broken) {
         message.mutable_broken()->set_round(broken.round);
@@ -219,58 +239,71 @@ v1::ToNode encode(const HostMessage& said) {
   return message;
 }
 
-v1::ToNode encode_beat() {
-  v1::ToNode message;
-  message.mutable_beat();
+v2::ToNode encode(const LeaseGrant& grant) {
+  v2::ToNode message;
+  v2::Lease& lease = *message.mutable_lease();
+  lease.set_stamp_ms(grant.stamp.count());
+  lease.set_length_ms(grant.lease.length.count());
+  lease.set_beat_every_ms(grant.lease.beat_every.count());
+  if (!grant.gathering) return message;
+  v2::Gathering& gathering = *lease.mutable_gathering();
+  gathering.set_have(grant.gathering->have);
+  gathering.set_min_nodes(grant.gathering->min_nodes);
+  gathering.set_max_nodes(grant.gathering->max_nodes);
+  gathering.set_awaits(static_cast<std::int32_t>(grant.gathering->awaits));
+  gathering.set_ends_in_ms(grant.gathering->ends_in.count());
+  gathering.set_missing(grant.gathering->missing);
   return message;
 }
 
-Result<NodeMessage> decode(const v1::FromNode& message) {
+Result<NodeMessage> decode(const v2::FromNode& message) {
   switch (message.kind_case()) {
-    case v1::FromNode::kJoin:
+    case v2::FromNode::kJoin:
       return decode_spec(message.join());
-    case v1::FromNode::kFailed: {
+    case v2::FromNode::kFailed: {
       auto failure = decode_failure(message.failed().failure());
       if (!failure) return failure.error();
       return NodeMessage(WorkerFailed{message.failed().round(), *std::move(failure)});
     }
-    case v1::FromNode::kSucceeded:
+    case v2::FromNode::kSucceeded:
       return NodeMessage(NodeSucceeded{message.succeeded().round()});
-    case v1::FromNode::kLeave: {
+    case v2::FromNode::kLeave: {
       auto reason = decode_failure(message.leave().reason());
       if (!reason) return reason.error();
       return NodeMessage(Leave{*std::move(reason)});
     }
-    case v1::FromNode::kBeat:
-      return NodeMessage(Beat{});
+    case v2::FromNode::kGone:
+      return NodeMessage(Gone{});
+    case v2::FromNode::kBeat:
+      return NodeMessage(Beat{std::chrono::milliseconds(message.beat().stamp_ms())});
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.
-    case v1::FromNode::KIND_NOT_SET:
+    case v2::FromNode::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");
 }
 
-Result<std::optional<HostMessage>> decode(const v1::ToNode& message) {
+Result<DownMessage> decode(const v2::ToNode& message) {
   switch (message.kind_case()) {
-    case v1::ToNode::kPublished:
+    case v2::ToNode::kPublished:
       return decode_published(message.published());
-    case v1::ToNode::kBroken: {
+    case v2::ToNode::kBroken: {
       auto cause = decode_failure(message.broken().cause());
       if (!cause) return cause.error();
-      return std::optional<HostMessage>(
+      return DownMessage(
           RoundBroken{message.broken().round(), *std::move(cause), message.broken().is_resize()});
     }
-    case v1::ToNode::kEnded: {
+    case v2::ToNode::kEnded: {
       auto cause = decode_failure(message.ended().cause());
       if (!cause) return cause.error();
-      return std::optional<HostMessage>(JobEnded{message.ended().succeeded(), *std::move(cause)});
+      return DownMessage(JobEnded{message.ended().succeeded(), *std::move(cause)});
     }
-    case v1::ToNode::kRefused:
-      return std::optional<HostMessage>(
+    case v2::ToNode::kRefused:
+      return DownMessage(
           SessionLost{{decode_code(message.refused().code()), message.refused().message()}});
-    case v1::ToNode::kBeat:
-      return std::optional<HostMessage>();
-    case v1::ToNode::KIND_NOT_SET:
+    case v2::ToNode::kLease:
+      return decode_lease(message.lease());
+    case v2::ToNode::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");

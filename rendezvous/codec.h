@@ -3,12 +3,14 @@
 // by service.cc and client.cc only, on any thread.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <variant>
 
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/keep_alive.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/rendezvous.h"
 
@@ -22,16 +24,16 @@ inline constexpr std::size_t kMaxTextBytes = 4096;
 // The most bytes of a node's message. The largest is a failure: one text and a hostname. A join has
 // four names and some numbers.
 inline constexpr int kMaxUpBytes = 16 * 1024;
-// The most bytes of a host's message. The largest is a round: three names and some numbers per
-// seat.
-inline constexpr int kMaxDownBytes = kMaxNodes * 1024;
+// The most bytes of a host's message. The largest is a failure, as above.
+inline constexpr int kMaxDownBytes = kMaxUpBytes;
 // The metadata that a node shows with its call to be let in. gRPC takes any bytes as a value if the
 // name ends in "-bin" (gRPC doc/PROTOCOL-HTTP2.md). We need that: a job's id may be any text, and
 // it is also the token of a job whose user set none (launcher/plan.h).
 inline constexpr const char* kTokenMetadata = "ddprun-token-bin";
 inline constexpr const char* kJobMetadata = "ddprun-rdzv-id-bin";
 
-// The messages of a node. A NodeSpec asks to join; a Beat only says that the node lives.
+// The messages of a node. A NodeSpec asks to join; Gone is the last one of a node that left; a Beat
+// only says that the node lives, and when it said so by its own clock.
 struct WorkerFailed {
   std::int64_t round = 0;
   Failure failure;
@@ -42,18 +44,29 @@ struct NodeSucceeded {
 struct Leave {
   Failure reason;
 };
-struct Beat {};
-using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Beat>;
+struct Gone {};
+struct Beat {
+  std::chrono::milliseconds stamp{0};
+};
+using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Beat>;
+
+// The host's answer to the beat that had this stamp; 0: no beat yet, the node was let in.
+struct LeaseGrant {
+  std::chrono::milliseconds stamp{0};
+  Lease lease;
+  std::optional<Gathering> gathering{};
+};
+// What the host sends.
+using DownMessage = std::variant<HostMessage, LeaseGrant>;
 
 // A hostname or a text that is too long is cut here, between two characters. All other values
 // travel unchanged.
-v1::FromNode encode(const NodeMessage& said);
-v1::ToNode encode(const HostMessage& said);
-v1::ToNode encode_beat();
+v2::FromNode encode(const NodeMessage& said);
+v2::ToNode encode(const HostMessage& said);
+v2::ToNode encode(const LeaseGrant& grant);
 
 // Errors: kProtocol if the message makes no sense, kLimit if a text of it is too long.
-Result<NodeMessage> decode(const v1::FromNode& message);
-// No value: it is a beat. Errors as above.
-Result<std::optional<HostMessage>> decode(const v1::ToNode& message);
+Result<NodeMessage> decode(const v2::FromNode& message);
+Result<DownMessage> decode(const v2::ToNode& message);
 
 }  // namespace ddprun::rendezvous

@@ -1,5 +1,7 @@
 #include "rendezvous/host.h"
 
+#include <fmt/format.h>
+
 #include <boost/asio/post.hpp>
 #include <utility>
 #include <variant>
@@ -16,14 +18,14 @@ Time now() { return std::chrono::steady_clock::now(); }
 
 // One node's session in this process. Its handler is in the host's map and not here: close() erases
 // it, and messages that are posted but not yet delivered find no handler any more.
-class Host::LocalSession final : public Session {
+class Host::LocalSession final : public HostedSession {
  public:
   // `is_here`: its node is in this process, and not one that service.h let in.
   LocalSession(Host& host, SessionId id, Observed observed, bool is_here)
       : host_(host), id_(id), observed_(std::move(observed)), is_here_(is_here) {}
   LocalSession(const LocalSession&) = delete;
   LocalSession& operator=(const LocalSession&) = delete;
-  ~LocalSession() override { host_.close(id_); }
+  ~LocalSession() override { host_.close(id_, how_lost_); }
 
   void join(const NodeSpec& node) override {
     host_.perform(host_.membership_.joined(id_, node, observed_, now()));
@@ -39,12 +41,21 @@ class Host::LocalSession final : public Session {
     host_.perform(is_here_ ? membership.host_left(id_, reason, now())
                            : membership.left(id_, reason, now()));
   }
+  // The end of the session says it: a host that leaves ends the job anyway, and service.h destroys
+  // the session of a node that is gone.
+  void gone() override {}
+  std::optional<Gathering> gathering() const override { return host_.membership_.gathering(now()); }
+  void went_silent(std::chrono::milliseconds silence) override {
+    how_lost_ =
+        fmt::format("it was silent for {} s", std::chrono::duration<double>(silence).count());
+  }
 
  private:
   Host& host_;
   const SessionId id_;
   const Observed observed_;
   const bool is_here_;
+  std::string how_lost_ = "its connection to the rendezvous ended";
 };
 
 Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy)
@@ -60,13 +71,13 @@ std::unique_ptr<Session> Host::open_session(Session::MessageHandler handler, Obs
               std::move(observed));
 }
 
-std::unique_ptr<Session> Host::open_direct_session(Session::MessageHandler handler,
-                                                   Observed observed) {
+std::unique_ptr<Host::HostedSession> Host::open_direct_session(Session::MessageHandler handler,
+                                                               Observed observed) {
   return open({std::make_shared<Session::MessageHandler>(std::move(handler)), true},
               std::move(observed));
 }
 
-std::unique_ptr<Session> Host::open(Reader reader, Observed observed) {
+std::unique_ptr<Host::HostedSession> Host::open(Reader reader, Observed observed) {
   const SessionId id = ++last_id_;
   const bool is_here = !reader.at_once;
   readers_.emplace(id, std::move(reader));
@@ -82,8 +93,8 @@ void Host::perform(const Outcome& outcome) {
 
 void Host::publish(const Publication& published) {
   if (before_publish) before_publish(published.round);
-  for (int seat = 0; const SessionId session : published.sessions)
-    deliver(session, RoundPublished{published.round, seat++});
+  for (std::size_t i = 0; i < published.sessions.size(); ++i)
+    deliver(published.sessions[i], RoundPublished{published.round, published.seats[i]});
 }
 
 void Host::deliver(SessionId to, HostMessage message) {
@@ -97,10 +108,10 @@ void Host::deliver(SessionId to, HostMessage message) {
                     });
 }
 
-void Host::close(SessionId id) {
+void Host::close(SessionId id, const std::string& how) {
   // The handler goes first: a node gets no message about its own loss.
   readers_.erase(id);
-  perform(membership_.session_lost(id, now()));
+  perform(membership_.session_lost(id, how, now()));
 }
 
 }  // namespace ddprun::rendezvous

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,11 +38,20 @@ class Host {
   std::unique_ptr<Session> open_session(Session::MessageHandler handler,
                                         Observed observed = {"127.0.0.1"});
 
+  // The session of a node that is not in this process.
+  class HostedSession : public Session {
+   public:
+    // Call it before this session is destroyed, if the node said nothing for so long. Without it,
+    // the node's connection ended.
+    virtual void went_silent(std::chrono::milliseconds silence) = 0;
+  };
+
   // As open_session(), but messages are not posted: `handler` runs inside the function of a Session
   // that caused the message. So when leave() of one node returns, the messages to the other nodes
   // are on their way, even if this process ends right after. `handler` must not call the host and
   // must not destroy a session. For service.h.
-  std::unique_ptr<Session> open_direct_session(Session::MessageHandler handler, Observed observed);
+  std::unique_ptr<HostedSession> open_direct_session(Session::MessageHandler handler,
+                                                     Observed observed);
 
  private:
   class LocalSession;
@@ -52,11 +62,11 @@ class Host {
     bool at_once = false;  // call the handler directly; do not post
   };
 
-  std::unique_ptr<Session> open(Reader reader, Observed observed);
+  std::unique_ptr<HostedSession> open(Reader reader, Observed observed);
   void perform(const Outcome& outcome);
   void publish(const Publication& published);
   void deliver(SessionId to, HostMessage message);
-  void close(SessionId id);
+  void close(SessionId id, const std::string& how);
 
   boost::asio::io_context& loop_;
   Membership membership_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "proto/assert.h"
+#include "rendezvous/admission.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -16,36 +17,17 @@ double seconds(std::chrono::nanoseconds duration) {
 
 // What the other nodes are told when a node is unreachable. No worker is to blame, so rank and exit
 // code keep their defaults.
-Failure lost_node(const NodeSpec& spec, int node_rank) {
-  Failure cause;
-  cause.hostname = spec.hostname;
-  cause.message = fmt::format("node {} ({}) was lost: its connection to the rendezvous ended",
-                              node_rank, spec.hostname);
-  return cause;
+Failure lost_node(const Member& member, const std::string& how) {
+  const std::string& hostname = member.entrant.spec.hostname;
+  return {.hostname = hostname,
+          .message = fmt::format("node {} ({}) was lost: {}", member.last_seat(), hostname, how)};
 }
 
-// Why two nodes cannot be in one job; no value if they can. With equal ids their seats could not be
-// told apart; with equal ranks they would need the same seat.
-std::optional<Error> clash(const NodeSpec& present, const NodeSpec& newcomer) {
-  if (present.node_id == newcomer.node_id)
-    return Error(ErrorCode::kRejected, fmt::format("rendezvous: node id {} is here already ({})",
-                                                   newcomer.node_id, present.hostname));
-  if (newcomer.node_rank >= 0 && present.node_rank == newcomer.node_rank)
-    return Error(ErrorCode::kRejected,
-                 fmt::format("rendezvous: node rank {} is taken already by {}", newcomer.node_rank,
-                             present.hostname));
-  return std::nullopt;
-}
-
-// Whether the node was given another --nnodes than the host.
-bool differs(const NodeSpec& spec, const RoundPolicy& policy) {
-  return spec.max_nodes != 0 &&
-         (spec.min_nodes != policy.min_nodes || spec.max_nodes != policy.max_nodes);
-}
-
-// As --nnodes has it: "2" or "2:4".
-std::string node_range(int min, int max) {
-  return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
+Await awaited(Reason reason) {
+  if (reason == Reason::kLastCall) return Await::kLastCall;
+  if (reason == Reason::kBackoff) return Await::kRestartPause;
+  if (reason == Reason::kReturning || reason == Reason::kLeaving) return Await::kOldWorkers;
+  return Await::kNodes;
 }
 
 // For nodes that join after the end: they are told how the job went.
@@ -70,14 +52,11 @@ Membership::Membership(RoundPolicy policy) : policy_(policy), budget_(policy.jit
 Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observed& observed,
                            Time now) {
   Outcome outcome;
-  // A refused node becomes a member, too: it counts in kMaxNodes until its session is lost.
-  const auto [found, is_new] = members_.try_emplace(session);
-  Member& member = found->second;
-  if (is_new) {
-    member.arrival = ++arrivals_;
-  } else if (member.standing == Standing::kDismissed) {
-    return outcome;
-  }
+  // A refused node becomes a member, too: it counts in kMaxMembers until its session is lost.
+  Member* const known = members_.find(session);
+  const bool is_new = known == nullptr;
+  if (!is_new && !known->listens()) return outcome;
+  Member& member = is_new ? members_.add(session) : *known;
   std::optional<Error> error;
   const bool out_of_turn = !is_new && member.standing != Standing::kStopping;
   // Asked before the standing changes. break_round() comes after the change, so that this node gets
@@ -86,20 +65,24 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   if (out_of_turn) {
     error = Error(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
   } else {
-    error = objection(session, spec);
+    error = phase_ == Phase::kEnded
+                ? Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_)
+                : objection(session, spec, policy_, members_);
   }
   if (error) {
-    member.standing = Standing::kDismissed;
+    members_.set_standing(member, Standing::kDismissed);
     // Told on the host too: its job waits for a node that the user thinks is there.
     if (differs(spec, policy_)) outcome.notes.push_back(error->message());
     outcome.deliveries.push_back({session, SessionLost{*error}});
   } else {
-    member.entrant = {session, spec, observed};
+    members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is
     // free. The same holds for a node that was so slow to stop that the next round runs without it.
-    member.standing = is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting;
+    members_.set_standing(
+        member, is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting);
   }
-  if (breaks_round) break_round(lost_node(member.entrant.spec, member.seat), now, outcome);
+  if (breaks_round)
+    break_round(lost_node(member, "it asked for a round while in one"), now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -107,7 +90,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
 Outcome Membership::failed(SessionId session, std::int64_t round, const Failure& failure,
                            Time now) {
   Outcome outcome;
-  if (!speaks_of_this_round(find(session), round)) return outcome;
+  if (!speaks_of_this_round(members_.find(session), round)) return outcome;
   break_round(failure, now, outcome);
   settle(outcome, now);
   return outcome;
@@ -115,24 +98,23 @@ Outcome Membership::failed(SessionId session, std::int64_t round, const Failure&
 
 Outcome Membership::succeeded(SessionId session, std::int64_t round, Time now) {
   Outcome outcome;
-  Member* member = find(session);
+  Member* const member = members_.find(session);
   if (!speaks_of_this_round(member, round)) return outcome;
-  member->standing = Standing::kSucceeded;
-  if (count(Standing::kRunning) == 0) end_job({.succeeded = true, .cause = {}}, outcome);
+  members_.set_standing(*member, Standing::kSucceeded);
+  if (members_.count(Standing::kRunning) == 0) end_job({.succeeded = true, .cause = {}}, outcome);
   settle(outcome, now);
   return outcome;
 }
 
 Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   Outcome outcome;
-  Member* member = find(session);
-  if (member == nullptr || member->standing == Standing::kDismissed) return outcome;
+  Member* const member = members_.find(session);
+  if (member == nullptr || !member->listens()) return outcome;
   const bool alone = member->standing == Standing::kSpare;  // it holds no seat: nobody needs it
   const bool breaks_round = member->in_round();
-  member->standing = Standing::kDismissed;
-  const auto remaining =
-      std::ranges::count_if(members_, [](const auto& entry) { return entry.second.listens(); });
-  if (!alone && remaining < policy_.min_nodes) {
+  const bool has_workers = breaks_round || member->standing == Standing::kStopping;
+  members_.set_standing(*member, has_workers ? Standing::kLeaving : Standing::kDismissed);
+  if (!alone && members_.listeners() < policy_.min_nodes) {
     end_job({.succeeded = false, .cause = reason}, outcome);
   } else if (breaks_round) {
     stop_round({.round = round_number_, .cause = reason, .is_resize = true}, outcome);
@@ -143,28 +125,27 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
 
 Outcome Membership::host_left(SessionId session, const Failure& reason, Time now) {
   Outcome outcome;
-  Member* member = find(session);
-  if (member == nullptr || member->standing == Standing::kDismissed) return outcome;
-  member->standing = Standing::kDismissed;
+  Member* const member = members_.find(session);
+  if (member == nullptr || !member->listens()) return outcome;
+  members_.set_standing(*member, Standing::kDismissed);
   end_job({.succeeded = false, .cause = reason}, outcome);
   settle(outcome, now);
   return outcome;
 }
 
-Outcome Membership::session_lost(SessionId session, Time now) {
+Outcome Membership::session_lost(SessionId session, const std::string& how, Time now) {
   Outcome outcome;
-  const auto found = members_.find(session);
-  if (found == members_.end()) return outcome;
-  Member& member = found->second;
-  if (member.standing == Standing::kSucceeded) {
+  Member* const member = members_.find(session);
+  if (member == nullptr) return outcome;
+  if (member->standing == Standing::kSucceeded) {
     // Its work is done, so the round goes on. It stays a member: its seat is taken until the round
     // is over.
-    member.gone = true;
+    members_.set_gone(*member);
     return outcome;
   }
-  const bool breaks_round = member.in_round();
-  const Failure cause = lost_node(member.entrant.spec, member.seat);
-  members_.erase(found);
+  const bool breaks_round = member->in_round();
+  const Failure cause = lost_node(*member, how);
+  members_.erase(*member);
   if (breaks_round) break_round(cause, now, outcome);
   settle(outcome, now);
   return outcome;
@@ -178,60 +159,10 @@ Outcome Membership::tick(Time now) {
 
 // ---- who is here ----
 
-Membership::Member* Membership::find(SessionId session) {
-  const auto found = members_.find(session);
-  return found == members_.end() ? nullptr : &found->second;
-}
-
 // Whether a report counts. It does not if the node reported the end of its round already, or if it
 // speaks of another round: such a message was under way when the round broke.
 bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) const {
   return member != nullptr && member->standing == Standing::kRunning && round == round_number_;
-}
-
-int Membership::count(Standing standing) const {
-  return static_cast<int>(std::ranges::count_if(
-      members_, [&](const auto& entry) { return entry.second.standing == standing; }));
-}
-
-// In the order of the first joins and not of the last ones: so a node keeps its node rank over a
-// restart if the same nodes come back.
-std::vector<SessionId> Membership::by_arrival(Standing standing) const {
-  std::vector<SessionId> sessions;
-  for (const auto& [session, member] : members_)
-    if (member.standing == standing) sessions.push_back(session);
-  std::ranges::sort(sessions, {}, [&](SessionId session) { return members_.at(session).arrival; });
-  return sessions;
-}
-
-// Why `spec` cannot be in this job at all; no value if it can. The codec has checked lengths only.
-std::optional<Error> Membership::objection(SessionId session, const NodeSpec& spec) const {
-  if (phase_ == Phase::kEnded)
-    return Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_);
-  if (differs(spec, policy_))
-    return Error(ErrorCode::kRejected,
-                 fmt::format("rendezvous: {} was started with --nnodes={}, the job's host with "
-                             "--nnodes={}: all nodes must be given the same",
-                             spec.hostname, node_range(spec.min_nodes, spec.max_nodes),
-                             node_range(policy_.min_nodes, policy_.max_nodes)));
-  if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
-                             spec.local_world_size, kMaxLocalWorldSize));
-  if (spec.node_rank < -1 || spec.node_rank >= policy_.max_nodes)
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("rendezvous: node rank {} is out of range: the job has {} node(s), "
-                             "their ranks are 0 to {}",
-                             spec.node_rank, policy_.max_nodes, policy_.max_nodes - 1));
-  // The newcomer is one of members_ already.
-  if (std::ssize(members_) > kMaxNodes)
-    return Error(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxNodes));
-  for (const auto& [other, member] : members_) {
-    // A refused node and one that is gone need no seat in a later round: id and rank are free.
-    if (other == session || !member.listens()) continue;
-    if (auto error = clash(member.entrant.spec, spec)) return error;
-  }
-  return std::nullopt;
 }
 
 // ---- what follows ----
@@ -244,13 +175,15 @@ void Membership::settle(Outcome& outcome, Time now) {
   if (phase_ != Phase::kGathering) return;
   promote_spares();
   update_times(now);
-  const Roster roster{.waiting = count(Standing::kWaiting),
-                      .returning = count(Standing::kStopping),
+  const Roster roster{.waiting = members_.count(Standing::kWaiting),
+                      .returning = members_.count(Standing::kStopping),
+                      .leaving = members_.count(Standing::kLeaving),
                       .is_first = round_number_ == 0,
                       .gathering_since = gathering_since_.value_or(now),
                       .min_reached_at = min_reached_at_.value_or(now),
                       .not_before = budget_.not_before()};
   const Decision decision = decide(roster, policy_, now);
+  reason_ = decision.reason;
   switch (decision.choice) {
     case Choice::kWait:
       look_again_at_ = decision.look_again_at;
@@ -262,21 +195,48 @@ void Membership::settle(Outcome& outcome, Time now) {
   }
 }
 
+std::optional<Gathering> Membership::gathering(Time now) const {
+  if (phase_ == Phase::kEnded) return std::nullopt;
+  const bool runs = phase_ == Phase::kRunning;
+  Gathering gathering{.awaits = runs ? Await::kSeat : awaited(reason_),
+                      .have = members_.count(runs ? Standing::kRunning : Standing::kWaiting),
+                      .min_nodes = policy_.min_nodes,
+                      .max_nodes = policy_.max_nodes};
+  if (runs || look_again_at_ == Time::max()) return gathering;
+  gathering.ends_in = std::chrono::ceil<std::chrono::milliseconds>(look_again_at_ - now);
+  gathering.missing = missing_ranks();
+  return gathering;
+}
+
+// Known only where nodes come with ranks that they must have, and all of them are needed.
+std::string Membership::missing_ranks() const {
+  if (policy_.min_nodes != policy_.max_nodes || policy_.max_nodes > kMissingSearched ||
+      !members_.has_claimed_ranks())
+    return {};
+  std::vector<int> missing;
+  for (int rank = 0; rank < policy_.max_nodes && missing.size() <= kMissingShown; ++rank)
+    if (members_.holder_of_rank(rank) == nullptr) missing.push_back(rank);
+  const bool more = missing.size() > kMissingShown;
+  if (more) missing.pop_back();
+  return fmt::format("{}{}", fmt::join(missing, ", "), more ? ", …" : "");
+}
+
 // A node holds a seat if it waits for the next round or will be back for it. So a spare never takes
 // the seat of a node that is only slow to stop its workers.
 void Membership::promote_spares() {
-  int free_seats = policy_.max_nodes - count(Standing::kWaiting) - count(Standing::kStopping);
-  if (free_seats <= 0) return;
-  for (const SessionId session : by_arrival(Standing::kSpare)) {
-    if (free_seats-- == 0) return;
-    members_.at(session).standing = Standing::kWaiting;
+  int free_seats =
+      policy_.max_nodes - members_.count(Standing::kWaiting) - members_.count(Standing::kStopping);
+  while (free_seats-- > 0) {
+    Member* const spare = members_.first_spare();
+    if (spare == nullptr) return;
+    members_.set_standing(*spare, Standing::kWaiting);
   }
 }
 
 // Each time is set once and stays, until too few nodes wait for it to mean something. A node that
 // joins later does not move it.
 void Membership::update_times(Time now) {
-  const int waiting = count(Standing::kWaiting);
+  const int waiting = members_.count(Standing::kWaiting);
   if (waiting == 0) gathering_since_.reset();
   if (waiting > 0 && !gathering_since_) gathering_since_ = now;
   if (waiting < policy_.min_nodes) min_reached_at_.reset();
@@ -285,22 +245,22 @@ void Membership::update_times(Time now) {
 
 void Membership::publish(Time now, Outcome& outcome) {
   std::vector<Entrant> arrivals;
-  const auto size = static_cast<std::size_t>(usable_nodes(count(Standing::kWaiting), policy_));
-  for (const SessionId session : by_arrival(Standing::kWaiting)) {
-    Member& member = members_.at(session);
-    if (arrivals.size() == size) {
-      member.standing = Standing::kSpare;  // node_unit leaves no seat for it
-      continue;
+  const int waiting = members_.count(Standing::kWaiting);
+  const auto size = static_cast<std::size_t>(usable_nodes(waiting, policy_));
+  for (Member* const member : members_.by_arrival(Standing::kWaiting)) {
+    if (arrivals.size() < size) {
+      arrivals.push_back(member->entrant);
+    } else {
+      members_.set_standing(*member, Standing::kSpare);  // node_unit leaves no seat for it
     }
-    arrivals.push_back(member.entrant);
-    arrivals.back().previous_seat = member.seat;
   }
   const std::vector<Entrant> entrants = order_of_seats(std::move(arrivals));
-  Publication publication{make_round(++round_number_, budget_.restarts(), entrants), {}};
+  SeatedRound seated = make_round(++round_number_, budget_.restarts(), entrants);
+  Publication publication{std::move(seated.round), std::move(seated.seats), {}};
   for (int seat = 0; const Entrant& entrant : entrants) {
-    Member& member = members_.at(entrant.session);
-    member.standing = Standing::kRunning;
-    member.seat = seat++;
+    Member& member = *members_.find(entrant.session);
+    members_.set_standing(member, Standing::kRunning);
+    member.entrant.previous_seat = seat++;
     publication.sessions.push_back(entrant.session);
   }
   set_budget(entrants, now, outcome);
@@ -340,19 +300,20 @@ void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
   phase_ = Phase::kGathering;
   newcomer_since_.reset();
   // Nodes that went after their success do not come back: their seats are free now.
-  std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
-  for (auto& [session, member] : members_) {
-    if (!member.in_round()) continue;
-    member.standing = Standing::kStopping;
-    outcome.deliveries.push_back({session, message});
-  }
+  members_.erase_gone();
+  members_.for_each([&](Member& member) {
+    if (!member.in_round()) return;
+    members_.set_standing(member, Standing::kStopping);
+    outcome.deliveries.push_back({member.session(), message});
+  });
 }
 
 // Breaks a running round that has room for spares. A round in which a node has finished is let be:
 // the job is about to end.
 void Membership::consider_resize(Time now, Outcome& outcome) {
-  const int running = count(Standing::kRunning);
-  const int spares = count(Standing::kSucceeded) > 0 ? 0 : count(Standing::kSpare);
+  const int running = members_.count(Standing::kRunning);
+  const bool ending = members_.count(Standing::kSucceeded) > 0;
+  const int spares = ending ? 0 : members_.count(Standing::kSpare);
   const Time at = resize_at(running, spares, newcomer_since_.value_or(now), resized_at_, policy_);
   if (at == Time::max()) return newcomer_since_.reset();
   if (!newcomer_since_) newcomer_since_ = now;
@@ -370,27 +331,28 @@ void Membership::consider_resize(Time now, Outcome& outcome) {
 
 // Too few nodes came in time. The job ends for all that are here, also for those still stopping.
 void Membership::give_up(Outcome& outcome) {
-  end_text_ =
-      fmt::format("{} of {} nodes joined within join_timeout={} s", count(Standing::kWaiting),
-                  policy_.min_nodes, seconds(policy_.join_timeout));
+  end_text_ = fmt::format("{} of {} nodes joined within join_timeout={} s",
+                          members_.count(Standing::kWaiting), policy_.min_nodes,
+                          seconds(policy_.join_timeout));
   const Error error(ErrorCode::kTimedOut, "rendezvous: " + end_text_);
   phase_ = Phase::kEnded;
-  for (auto& [session, member] : members_) {
-    if (!member.listens()) continue;
-    member.standing = Standing::kDismissed;
-    outcome.deliveries.push_back({session, SessionLost{error}});
-  }
+  dismiss_all(SessionLost{error}, outcome);
 }
 
 void Membership::end_job(const JobEnded& end, Outcome& outcome) {
   phase_ = Phase::kEnded;
   end_text_ = end_text(end);
-  std::erase_if(members_, [](const auto& entry) { return entry.second.gone; });
-  for (auto& [session, member] : members_) {
-    if (!member.listens()) continue;
-    member.standing = Standing::kDismissed;
-    outcome.deliveries.push_back({session, end});
-  }
+  members_.erase_gone();
+  dismiss_all(end, outcome);
+}
+
+// Gives every node its last message.
+void Membership::dismiss_all(const HostMessage& message, Outcome& outcome) {
+  members_.for_each([&](Member& member) {
+    if (!member.listens()) return;
+    members_.set_standing(member, Standing::kDismissed);
+    outcome.deliveries.push_back({member.session(), message});
+  });
 }
 
 }  // namespace ddprun::rendezvous

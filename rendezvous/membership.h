@@ -12,21 +12,21 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "rendezvous/members.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/restart_budget.h"
 #include "rendezvous/round_policy.h"
-#include "rendezvous/seating.h"
 
 namespace ddprun::rendezvous {
 
-// The most workers of one node. No machine has so many accelerators. And a world size, at most this
-// times kMaxNodes, always fits into an int.
-inline constexpr int kMaxLocalWorldSize = 4096;
+// So many missing ranks are named at most.
+inline constexpr std::size_t kMissingShown = 8;
+// In a larger job nobody looks for them: it would cost too much for each node that is told.
+inline constexpr int kMissingSearched = 512;
 
 // One message and the node that gets it.
 struct Delivery {
@@ -34,10 +34,10 @@ struct Delivery {
   HostMessage message;
 };
 
-// A round that starts: sessions[i] gets RoundPublished{round, i}. The round is held once and not
-// once per node, because its size grows with the number of nodes.
+// A round that starts: sessions[i] gets RoundPublished{round, seats[i]}.
 struct Publication {
   Round round;
+  std::vector<Seat> seats;
   std::vector<SessionId> sessions;
 };
 
@@ -67,20 +67,25 @@ class Membership {
   // All workers of that node's `round` exited 0.
   Outcome succeeded(SessionId session, std::int64_t round, Time now);
   // The node goes for good. If min_nodes remain, the others go on without it and no restart is
-  // spent; otherwise the job ends for all.
+  // spent; otherwise the job ends for all. Its workers may still run: the next round waits for its
+  // session_lost().
   Outcome left(SessionId session, const Failure& reason, Time now);
   // As left(), of the node in whose process the rendezvous is: the job ends for all, since nobody
   // would be there to gather the others.
   Outcome host_left(SessionId session, const Failure& reason, Time now);
-  // The node is unreachable for good. This is the last event of a session, which is forgotten now.
+  // The node is unreachable for good; `how` says how we know, one clause for people ("its connection
+  // ended"). This is the last event of a session, which is forgotten now.
   // If all workers of the node had succeeded, that success still counts. The loss of any other node
   // of a running round is a failure of that round.
-  Outcome session_lost(SessionId session, Time now);
+  Outcome session_lost(SessionId session, const std::string& how, Time now);
   // Time passed. Call it at look_again_at().
   Outcome tick(Time now);
 
   // When tick() can next change something. Time::max(): only an event can.
   Time look_again_at() const { return look_again_at_; }
+
+  // What a node that waits, waits for; nothing when the job is over.
+  std::optional<Gathering> gathering(Time now) const;
 
   // For reports and tests.
   std::int64_t round_number() const { return round_number_; }
@@ -89,33 +94,7 @@ class Membership {
 
  private:
   enum class Phase { kGathering, kRunning, kEnded };
-  enum class Standing {
-    kSpare,      // all seats are taken: waits until one is free
-    kWaiting,    // holds a seat in the next round
-    kRunning,    // in the round
-    kSucceeded,  // in the round, all workers exited 0
-    kStopping,   // its round broke; has not asked for the next one yet
-    kDismissed,  // got its last message; nothing it says counts any more
-  };
-  struct Member {
-    Entrant entrant;
-    Standing standing = Standing::kSpare;
-    std::uint64_t arrival = 0;  // order of the first joins; a restart does not change it
-    int seat = -1;              // in the last round it was in
-    bool gone = false;          // its session was lost after its success
-
-    bool in_round() const {
-      return standing == Standing::kRunning || standing == Standing::kSucceeded;
-    }
-    // Whether a message may still be sent to it.
-    bool listens() const { return standing != Standing::kDismissed && !gone; }
-  };
-
-  Member* find(SessionId session);
   bool speaks_of_this_round(const Member* member, std::int64_t round) const;
-  int count(Standing standing) const;
-  std::vector<SessionId> by_arrival(Standing standing) const;
-  std::optional<Error> objection(SessionId session, const NodeSpec& spec) const;
 
   void settle(Outcome& outcome, Time now);
   void promote_spares();
@@ -125,14 +104,15 @@ class Membership {
   void break_round(const Failure& cause, Time now, Outcome& outcome);
   void stop_round(const RoundBroken& message, Outcome& outcome);
   void consider_resize(Time now, Outcome& outcome);
+  std::string missing_ranks() const;
   void give_up(Outcome& outcome);
+  void dismiss_all(const HostMessage& message, Outcome& outcome);
   void end_job(const JobEnded& end, Outcome& outcome);
 
   const RoundPolicy policy_;
   Phase phase_ = Phase::kGathering;
   // session_lost() erases a member. One that is `gone` stays until its round is over.
-  std::map<SessionId, Member> members_;
-  std::uint64_t arrivals_ = 0;
+  Members members_;
   std::int64_t round_number_ = 0;
   RestartBudget budget_;
   std::string end_text_;  // how the job ended, for nodes that join after it
@@ -141,6 +121,7 @@ class Membership {
   std::optional<Time> newcomer_since_;  // while a round runs that has room for a spare
   std::optional<Time> resized_at_;      // when a round was last broken for newcomers
   Time look_again_at_ = Time::max();
+  Reason reason_ = Reason::kNobody;  // why the next round has not started yet
 };
 
 }  // namespace ddprun::rendezvous

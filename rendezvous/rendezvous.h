@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,18 +18,10 @@
 
 namespace ddprun::rendezvous {
 
-// The most nodes of one job; spares and refused nodes count too. Each node of a round gets a
-// message that names every node. So what a round sends grows with the square of the nodes: about
-// 200 MB for 1,024 nodes.
-inline constexpr int kMaxNodes = 1024;
-
-// Each side sends a beat this often over an idle session. Without beats nobody would notice a cut
-// network or a stopped machine.
-inline constexpr std::chrono::milliseconds kBeatEvery{1000};
-// A peer is lost if it sends nothing for more than this many beats: after 3 to 4 s. We count the
-// beats of our own timer and do not look at the clock. Otherwise every peer would look silent after
-// our own loop stood still (a suspended machine).
-inline constexpr int kSilenceTicks = 3;
+// The most nodes of one round.
+inline constexpr int kMaxNodes = 16384;
+// The most nodes that the rendezvous knows at one time: those of a round, spares and refused ones.
+inline constexpr int kMaxMembers = kMaxNodes + 1024;
 
 // What a node brings to a round.
 struct NodeSpec {
@@ -36,7 +29,10 @@ struct NodeSpec {
   std::string hostname;      // for reports only, never resolved
   int local_world_size = 1;  // workers that this node will start
   std::string role = "default";
-  int node_rank = -1;  // the node rank it wants (--node-rank of the static backend); -1: any
+  int node_rank = -1;  // the node rank it wants (--node-rank); -1: any
+  // With c10d a rank is a wish: it is met if it is free and in the round. The static backend's must
+  // be met, and a node that cannot have it is refused.
+  bool rank_is_wish = false;
   // Numeric address of its store. Empty: the address from which the rendezvous sees this node.
   std::string store_address;
   std::uint16_t store_port = 0;  // it serves the round's store here if it gets node rank 0
@@ -52,12 +48,9 @@ struct NodeSpec {
   bool operator==(const NodeSpec&) const = default;
 };
 
-// A node's place in a round.
+// A node's own place in a round. The workers of one node have consecutive ranks.
 struct Seat {
-  std::string node_id;
-  std::string hostname;
-  std::string role;
-  int local_world_size = 1;
+  int node_rank = 0;
   int first_rank = 0;       // global rank of its local rank 0
   int role_first_rank = 0;  // role rank of its local rank 0
   int role_world_size = 1;  // workers of this role over all nodes
@@ -65,14 +58,13 @@ struct Seat {
   bool operator==(const Seat&) const = default;
 };
 
-// One agreed membership, equal on every node of the round. seats[i] has node rank i. Global ranks
-// are 0 … world_size-1. The workers of one node have consecutive ranks; the nodes follow each other
-// in the order of the seats.
+// What all nodes of a round agree on. Global ranks are 0 … world_size-1, node ranks 0 …
+// node_count-1; the ranks follow each other in the order of the node ranks.
 struct Round {
-  std::int64_t number = 0;  // only ever grows
+  std::int64_t number = 0;  // only ever grows; 0: no round yet
   int restart_count = 0;    // restarts of the job so far; one count for all nodes
   int world_size = 0;
-  std::vector<Seat> seats;
+  int node_count = 0;
   std::string master_addr;  // numeric; the store of node rank 0
   std::uint16_t master_port = 0;
 
@@ -93,11 +85,11 @@ struct Failure {
 
 // ---- messages of the host to a node ----
 
-// The round starts and this node is in it: start workers. round.seats[seat] is this node's seat, so
-// `seat` is its node rank.
+// The round starts and this node is in it: start workers. A node is told its own seat and nobody
+// else's, so what a round sends grows with the number of nodes and not with its square.
 struct RoundPublished {
   Round round;
-  int seat = 0;
+  Seat seat;
 };
 // `round` is over before its workers are: stop this node's workers, then call join() again. Either
 // a worker or a node failed, and a restart is left; or nodes came or left (`is_resize`), and no
@@ -117,8 +109,30 @@ struct JobEnded {
 // or too few nodes joined in time.
 struct SessionLost {
   Error error;
+  // The lease ended (keep_alive.h): the others may start a round soon. No worker may live on.
+  bool is_fenced = false;
+  bool was_reached = true;  // false: nobody ever answered at the endpoint
 };
 using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost>;
+
+// What the next round still waits for.
+enum class Await {
+  kNodes,         // too few are here; the job gives up at the end of the time
+  kLastCall,      // enough are here; more may come until the end of the time
+  kOldWorkers,    // workers of the last round still run; no time
+  kRestartPause,  // the round starts at the end of the time
+  kSeat,          // a round runs, and a node that waits is a spare; no time
+};
+struct Gathering {
+  Await awaits = Await::kNodes;
+  int have = 0;  // nodes that wait for it and hold a seat; with kSeat, nodes of the round that runs
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::chrono::milliseconds ends_in{0};
+  std::string missing;  // wanted node ranks that are not here, "1, 3"; empty: not known
+
+  bool operator==(const Gathering&) const = default;
+};
 
 // One node's session with the rendezvous. Call it on the loop's thread. The host's messages come on
 // that thread too. They are posted: none comes while a function of this interface runs, so the
@@ -145,9 +159,15 @@ class Session {
   // success. If another node fails first, it is RoundBroken or JobEnded.
   virtual void report_success(std::int64_t round) = 0;
   // This node goes for good (it got a signal, or has an error of its own). If enough nodes remain,
-  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone. No answer. Returns when the message is on its way.
-  // Over the network it waits until the host has read it, at most RemoteOptions::leave_limit.
+  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone. No answer.
   virtual void leave(const Failure& reason) = 0;
+  // No worker of this node is left, after leave() or SessionLost: the others' next round may wait for
+  // that. Without it the destructor says the same. After leave(), over the network, the destructor
+  // waits until the host has read it, at most RemoteOptions::leave_limit.
+  virtual void gone() = 0;
+  // As far as this node was told; over the network that is some moments old. Nothing: the job is
+  // over, or nothing is known yet.
+  virtual std::optional<Gathering> gathering() const = 0;
 };
 
 }  // namespace ddprun::rendezvous

@@ -1,5 +1,5 @@
-// When a round may start, and when a running one makes room for newcomers. Pure: Membership says who
-// is here and what time it is. Any thread.
+// When a round may start, and when a running one makes room for newcomers. Pure: Membership says
+// who is here and what time it is. Any thread.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ struct RoundPolicy {
   // round starts if min_nodes are there; otherwise the job ends.
   std::chrono::nanoseconds join_timeout = std::chrono::seconds(600);
   // How long the first round, once it has min_nodes, waits for more nodes. The time starts when
-  // min_nodes is reached. A late joiner does not start it again: otherwise nodes that come one by one could
-  // delay the round up to join_timeout.
+  // min_nodes is reached. A late joiner does not start it again: otherwise nodes that come one by
+  // one could delay the round up to join_timeout.
   std::chrono::nanoseconds last_call = std::chrono::seconds(30);
   // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
   int node_unit = 1;
@@ -33,6 +33,7 @@ struct RoundPolicy {
 struct Roster {
   int waiting = 0;                // nodes that asked for the next round and hold a seat in it
   int returning = 0;              // nodes of the broken round that still stop their workers
+  int leaving = 0;                // as `returning`, but they will not be back
   bool is_first = true;           // no round has started yet
   Time gathering_since;           // since then at least one node waits; valid only if one does
   Time min_reached_at;            // when `waiting` last reached min_nodes; valid only from there on
@@ -41,11 +42,12 @@ struct Roster {
 
 // kWait: for an event or for a time. kClose: the round starts. kGiveUp: too few came, the job ends.
 enum class Choice { kWait, kClose, kGiveUp };
-// Why decide() chose so. Only tests read it.
+// Why decide() chose so.
 enum class Reason {
   kNobody,
   kTooFew,
   kReturning,
+  kLeaving,
   kLastCall,
   kAllBack,
   kFull,

@@ -25,18 +25,6 @@ std::string master_address(const std::vector<Entrant>& entrants) {
   return master.observed.address;
 }
 
-// Without role_world_size: it is not known before all seats are made.
-Seat make_seat(const NodeSpec& spec, int first_rank, int role_first_rank) {
-  Seat seat;
-  seat.node_id = spec.node_id;
-  seat.hostname = spec.hostname;
-  seat.role = spec.role;
-  seat.local_world_size = spec.local_world_size;
-  seat.first_rank = first_rank;
-  seat.role_first_rank = role_first_rank;
-  return seat;
-}
-
 }  // namespace
 
 bool is_loopback(const std::string& address) {
@@ -68,8 +56,10 @@ std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals) {
     }
     arrivals = std::move(others);
   };
-  take([](const Entrant& entrant) { return entrant.spec.node_rank; });
+  const auto wanted = [](const Entrant& entrant) { return entrant.spec.node_rank; };
+  take([&](const Entrant& entrant) { return entrant.spec.rank_is_wish ? -1 : wanted(entrant); });
   take([](const Entrant& entrant) { return entrant.previous_seat; });
+  take(wanted);
   std::vector<Entrant> ordered;
   ordered.reserve(seats.size());
   // As many seats are free as nodes are left.
@@ -78,23 +68,28 @@ std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals) {
   return ordered;
 }
 
-Round make_round(std::int64_t number, int restart_count, const std::vector<Entrant>& entrants) {
+SeatedRound make_round(std::int64_t number, int restart_count,
+                       const std::vector<Entrant>& entrants) {
   DDPRUN_ASSERT(!entrants.empty());
-  Round round;
+  SeatedRound seated;
+  Round& round = seated.round;
   round.number = number;
   round.restart_count = restart_count;
+  round.node_count = static_cast<int>(entrants.size());
   std::map<std::string, int> role_sizes;
   for (const Entrant& entrant : entrants) {
-    const NodeSpec& spec = entrant.spec;
-    int& role_size = role_sizes[spec.role];
-    round.seats.push_back(make_seat(spec, round.world_size, role_size));
-    role_size += spec.local_world_size;
-    round.world_size += spec.local_world_size;
+    int& role_size = role_sizes[entrant.spec.role];
+    seated.seats.push_back({.node_rank = static_cast<int>(seated.seats.size()),
+                            .first_rank = round.world_size,
+                            .role_first_rank = role_size});
+    role_size += entrant.spec.local_world_size;
+    round.world_size += entrant.spec.local_world_size;
   }
-  for (Seat& seat : round.seats) seat.role_world_size = role_sizes[seat.role];
+  for (std::size_t i = 0; i < entrants.size(); ++i)
+    seated.seats[i].role_world_size = role_sizes[entrants[i].spec.role];
   round.master_addr = master_address(entrants);
   round.master_port = entrants.front().spec.store_port;
-  return round;
+  return seated;
 }
 
 }  // namespace ddprun::rendezvous

@@ -1,5 +1,5 @@
-// Who sits where: turns the nodes that are in a round into the Round that all of them get. Pure, so
-// any thread may use it: equal inputs give equal answers. It does not decide who is in the round;
+// Who sits where: turns the nodes that are in a round into the Round and their seats. Pure, so any
+// thread may use it: equal inputs give equal answers. It does not decide who is in the round;
 // membership.h does.
 #pragma once
 
@@ -34,15 +34,22 @@ struct Entrant {
   int previous_seat = -1;  // in the last round that it was in; -1: it is new
 };
 
-// Puts the nodes into seat order. A node gets the node rank it wants if that is below the number of
-// nodes; no two nodes may want the same. Who was in the last round keeps its seat if that is free;
-// no two may have had the same. The others fill the free seats in the order given, which is their
-// order of arrival.
+// Puts the nodes into seat order. A node gets the node rank that it must have if that is below the
+// number of nodes; no two may claim the same. Who was in the last round keeps its seat if that is
+// free; no two may have had the same. Then wishes are met where they can be. The others fill the
+// free seats in the order given, which is their order of arrival.
 std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals);
+
+// A round and the seats of its nodes; seats[i] has node rank i.
+struct SeatedRound {
+  Round round;
+  std::vector<Seat> seats;
+};
 
 // Makes the round in which entrants[i] has seats[i]. `entrants` must be in seat order and must not
 // be empty.
-Round make_round(std::int64_t number, int restart_count, const std::vector<Entrant>& entrants);
+SeatedRound make_round(std::int64_t number, int restart_count,
+                       const std::vector<Entrant>& entrants);
 
 // Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for text that
 // is no address.

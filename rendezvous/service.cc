@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <map>
@@ -75,7 +76,7 @@ std::string reason_to_log(const grpc::Status& refusal) {
 }
 
 // Answers a call that is not let in: gRPC wants a reactor for each call.
-class Refusal final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode> {
+class Refusal final : public grpc::ServerBidiReactor<v2::FromNode, v2::ToNode> {
  public:
   explicit Refusal(const grpc::Status& status) { Finish(status); }
   void OnDone() override { delete this; }
@@ -99,14 +100,15 @@ class Service::Calls {
   using SharedGate = std::shared_ptr<LoopGate<Calls>>;
   struct Node {
     std::shared_ptr<Call> call;
-    std::unique_ptr<Session> session;
-    int quiet_ticks = 0;
+    std::unique_ptr<Host::HostedSession> session;
+    Silence silence;
   };
 
   bool start_server();
   void opened(const std::shared_ptr<Call>& call, const std::string& peer);
   void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void obey(Node& node, const NodeMessage& message);
+  void grant_lease(Node& node, const Beat& beat);
   void deliver(Call* call, const HostMessage& message);
   void refused(const std::string& peer, const std::string& reason);
   void tick();
@@ -125,7 +127,7 @@ class Service::Calls {
 };
 
 // One node's call. Lives until gRPC is done with it (self_) and the loop has forgotten it (Node).
-class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>,
+class Service::Calls::Call final : public grpc::ServerBidiReactor<v2::FromNode, v2::ToNode>,
                                    public std::enable_shared_from_this<Call> {
  public:
   Call(SharedGate gate, grpc::CallbackServerContext* context)
@@ -133,12 +135,11 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
 
   // ---- gRPC's threads ----
   // The loop hears of the call before it hears the call's messages: its post comes before the first
-  // read. The beat tells the node that it was let in.
+  // read.
   void begin() {
     self_ = shared_from_this();
     gate_->post(
         [self = self_, peer = context_->peer()](Calls& calls) { calls.opened(self, peer); });
-    send(encode_beat());
     StartRead(&in_);
   }
   // Starts no next read; the loop does when it has handled this message (read_next()). So a node
@@ -158,8 +159,8 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
   }
 
   // ---- any thread ----
-  void send(v1::ToNode message) { perform(writer_.send(std::move(message))); }
-  bool idle() const { return writer_.idle(); }
+  void send(v2::ToNode message) { perform(writer_.send(std::move(message))); }
+  bool has_room() const { return writer_.has_room(); }
   // Ends the call when everything that was sent is written.
   void close() { perform(writer_.close()); }
   // Breaks the call off.
@@ -187,7 +188,7 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
   }
   // The call's status is always OK and says nothing. A node knows the reason from its last message;
   // a call that ends without one was broken off. Write-through as in client.cc.
-  void perform(CallWriter<v1::ToNode>::Step step) {
+  void perform(CallWriter<v2::ToNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) Finish(grpc::Status::OK);
     if (step.overflow) cancel();  // the write under way then fails, and the queue with it
@@ -195,18 +196,18 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v1::FromNode, 
 
   const SharedGate gate_;
   grpc::CallbackServerContext* const context_;  // valid until OnDone
-  v1::FromNode in_;
-  CallWriter<v1::ToNode> writer_;
+  v2::FromNode in_;
+  CallWriter<v2::ToNode> writer_;
   std::shared_ptr<Call> self_;
 };
 
 // Lets calls in, on gRPC's threads: so it has a copy of the options, and posts through the gate.
-class Service::Calls::Acceptor final : public v1::Rendezvous::CallbackService {
+class Service::Calls::Acceptor final : public v2::Rendezvous::CallbackService {
  public:
   Acceptor(SharedGate gate, ServiceOptions options)
       : gate_(std::move(gate)), options_(std::move(options)) {}
 
-  grpc::ServerBidiReactor<v1::FromNode, v1::ToNode>* OpenSession(
+  grpc::ServerBidiReactor<v2::FromNode, v2::ToNode>* OpenSession(
       grpc::CallbackServerContext* context) override {
     if (const grpc::Status status = check(*context, options_); !status.ok()) {
       gate_->post([peer = context->peer(), reason = reason_to_log(status)](Calls& calls) {
@@ -268,6 +269,10 @@ void Service::Calls::adopt(int fd) {
     ::close(fd);
     return;
   }
+  // After a lost packet to the node the kernel tries again six times at equal pauses, and does not
+  // double each (tcp(7)). What the node sends is tried again at doubled pauses: a beat that is lost
+  // in a blip of 2 s comes after some 3 s. Without effect on an old kernel.
+  ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
   // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
   connections_.add(fd);
   grpc::AddInsecureChannelFromFd(server_.get(), fd);
@@ -283,8 +288,19 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
   auto session =
       host_.open_direct_session([this, key](const HostMessage& message) { deliver(key, message); },
                                 connections_.observed(peer));
-  nodes_.emplace(key, Node{call, std::move(session)});
+  Node& node = nodes_.emplace(key, Node{call, std::move(session), {}}).first->second;
+  grant_lease(node, {});  // which tells the node that it was let in
   schedule_tick();
+}
+
+// Not while much waits to be written: leases must not fill the queue of a node that does not read.
+// Its lease then ends, as it would without a network.
+void Service::Calls::grant_lease(Node& node, const Beat& beat) {
+  if (!node.call->has_room()) return;
+  const int nodes = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));
+  const Lease lease = lease_for(options_.keep_alive, nodes);
+  node.silence.granted(options_.keep_alive, lease);
+  node.call->send(encode(LeaseGrant{beat.stamp, lease, node.session->gathering()}));
 }
 
 void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message) {
@@ -294,9 +310,8 @@ void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeM
     log::warning("rendezvous: a node's message makes no sense: " + message.error().message());
     return deliver(call.get(), SessionLost{message.error()});
   }
-  found->second.quiet_ticks = 0;
-  if (const auto* leave = std::get_if<Leave>(&*message)) {
-    found->second.session->leave(leave->reason);
+  found->second.silence.heard();
+  if (std::holds_alternative<Gone>(*message)) {
     nodes_.erase(found);
     return call->close();  // the end of the call is the receipt that the node waits for
   }
@@ -310,6 +325,8 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
   if (const auto* failed = std::get_if<WorkerFailed>(&message))
     session.report_failure(failed->round, failed->failure);
   if (const auto* done = std::get_if<NodeSucceeded>(&message)) session.report_success(done->round);
+  if (const auto* leave = std::get_if<Leave>(&message)) session.leave(leave->reason);
+  if (const auto* beat = std::get_if<Beat>(&message)) grant_lease(node, *beat);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is
@@ -336,7 +353,7 @@ void Service::Calls::refused(const std::string& peer, const std::string& reason)
 void Service::Calls::schedule_tick() {
   if (ticking_ || nodes_.empty()) return;
   ticking_ = true;
-  timer_.expires_after(options_.beat_every);
+  timer_.expires_after(look_every(options_.keep_alive));
   timer_.async_wait([gate = gate_](const boost::system::error_code& error) {
     if (!error && gate->owner() != nullptr) gate->owner()->tick();
   });
@@ -346,14 +363,14 @@ void Service::Calls::tick() {
   ticking_ = false;
   for (auto next = nodes_.begin(); next != nodes_.end();) {
     auto& [call, node] = *next;
-    if (++node.quiet_ticks > options_.silence_ticks) {
-      // The host tells the others of this loss through deliver(), which erases no node.
-      call->cut();
-      next = nodes_.erase(next);
+    if (!node.silence.looked()) {
+      ++next;
       continue;
     }
-    if (call->idle()) call->send(encode_beat());
-    ++next;
+    node.session->went_silent(node.silence.length());
+    // The host tells the others of this loss through deliver(), which erases no node.
+    call->cut();
+    next = nodes_.erase(next);
   }
   schedule_tick();
 }

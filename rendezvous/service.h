@@ -2,7 +2,7 @@
 // decides nothing: each call is a Session of the Host. It accepts no connection: it gets those that
 // were accepted elsewhere, so that one port can serve this and the TCPStore protocol (the first
 // byte of an HTTP/2 client is 'P', that of a store client 0x00). A node whose call breaks is lost
-// at once; a silent node is lost after ServiceOptions::silence_ticks beats.
+// at once; a silent node is lost some time after its lease (keep_alive.h).
 //
 // Used on the loop's thread. gRPC's threads reach the loop through a LoopGate only. Owned by the
 // agent that hosts the job.
@@ -15,24 +15,25 @@
 #include <string>
 
 #include "rendezvous/host.h"
+#include "rendezvous/keep_alive.h"
 
 namespace ddprun::rendezvous {
 
 // How long ~Service() waits until the last message (JobEnded) is sent, for nodes that read slowly.
 inline constexpr std::chrono::milliseconds kFlushLimit{2000};
 // The most calls at a time that were let in. Every node has one.
-inline constexpr int kMaxCalls = kMaxNodes;
+inline constexpr int kMaxCalls = kMaxMembers;
 // The most connections over which no node was let in. All nodes of the largest job may connect at
 // the same time. For one more, the oldest of these connections is cut.
-inline constexpr std::size_t kMaxStrangers = kMaxNodes;
+inline constexpr std::size_t kMaxStrangers = kMaxMembers;
 // The time between two warnings about refused connections.
 inline constexpr std::chrono::seconds kRefusalWarningEvery{10};
 
 struct ServiceOptions {
   std::string token;             // each node must show it; empty: anyone may join
   std::string rdzv_id = "none";  // the job served; a node of another job is refused
-  std::chrono::milliseconds beat_every = kBeatEvery;
-  int silence_ticks = kSilenceTicks;
+  KeepAlive keep_alive;
+  int expected_nodes = 1;  // leases are made for at least so many
   std::size_t max_strangers = kMaxStrangers;
 };
 

@@ -14,7 +14,7 @@ packages=(
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev
 )
 engine_packages=(python3 python3-venv)
-test_packages=(libgtest-dev clang-format iproute2 procps python3)
+test_packages=(libgtest-dev clang-format iproute2 nftables procps python3)
 
 with_engine=1
 with_tests=0

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "proto/result.h"
+#include "rendezvous/keep_alive.h"
 #include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {
@@ -109,7 +110,7 @@ struct RendezvousPlan {
   int min_nodes = 1;
   int max_nodes = 1;
   int node_unit = 1;               // a round has a multiple of this
-  int node_rank = 0;               // kStatic only
+  int node_rank = 0;               // kStatic: this node's; otherwise a wish, -1: any
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not used by kAlone
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone
   // kC10d: true or false says whether this node hosts. Unset: it does if `host` is its own address.
@@ -124,6 +125,8 @@ struct RendezvousPlan {
   // How soon a running round with room takes newcomers in (rendezvous/round_policy.h).
   std::chrono::milliseconds resize_wait{1'000};
   std::chrono::milliseconds resize_interval{30'000};
+  // When the host takes a silent node for lost. The host's hold for all nodes.
+  rendezvous::KeepAlive keep_alive;
   // How long this node tries to reach the host.
   std::chrono::milliseconds connect_timeout{60'000};
 };

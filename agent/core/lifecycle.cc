@@ -93,9 +93,15 @@ Actions Lifecycle::job_ended(const rendezvous::JobEnded& message, Time now) {
 }
 
 Actions Lifecycle::session_lost(const rendezvous::SessionLost& message, Time now) {
-  if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
-  ending_.session_error = message.error;
-  return drain(AfterDrain::kEnd, SIGTERM, now);
+  if (phase_ == Phase::kDone) return {};
+  Actions actions;
+  if (after_drain_ != AfterDrain::kEnd) {
+    ending_.session_error = message.error;
+    actions = drain(AfterDrain::kEnd, SIGTERM, now);
+  }
+  // The others may start a round in a moment, and two rounds at once must not be.
+  if (message.is_fenced && live_ > 0 && !killed_) append(actions, kill(now));
+  return actions;
 }
 
 // Only the first failure of a round is reported: the rendezvous breaks the round at once, and the
@@ -146,7 +152,7 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
     closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
-  // The workers come first: to leave a rendezvous that does not answer may take seconds. With no
+  // The workers come first: nothing else is as urgent. With no
   // live worker drain() has made Finish, and nothing may follow that: then LeaveJob goes in front.
   Actions actions = drain(AfterDrain::kEnd, signo, now);
   const LeaveJob leave{{.hostname = settings_.hostname,
@@ -235,7 +241,7 @@ Finish Lifecycle::finish() const {
 }
 
 rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
-  const int rank = own_seat().first_rank + exit.local_rank;
+  const int rank = seat_.first_rank + exit.local_rank;
   std::string how;
   if (!exit.start_error.empty()) {
     how = "could not be started: " + exit.start_error;
@@ -256,9 +262,8 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
 }
 
 bool Lifecycle::is_own_rank(int rank) const {
-  if (round_.seats.empty()) return false;
-  const rendezvous::Seat& seat = own_seat();
-  return rank >= seat.first_rank && rank < seat.first_rank + seat.local_world_size;
+  return had_round() && rank >= seat_.first_rank &&
+         rank < seat_.first_rank + settings_.worker_count;
 }
 
 }  // namespace ddprun::agent

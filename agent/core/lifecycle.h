@@ -70,8 +70,7 @@ struct ReportFailure {
 };
 // Tell the rendezvous that all workers of this node exited 0.
 struct ReportSuccess {};
-// Tell the rendezvous that this node leaves for good. The job then ends on all nodes (only a spare
-// leaves alone).
+// Tell the rendezvous that this node leaves for good. If too few remain, the job ends on all nodes.
 struct LeaveJob {
   rendezvous::Failure reason;
 };
@@ -156,11 +155,9 @@ class Lifecycle {
   Phase phase() const { return phase_; }
   // The last round that was published to this node. Empty before the first one.
   const rendezvous::Round& round() const { return round_; }
-  int seat() const { return seat_; }
-  // Call it only after the first round was published.
-  const rendezvous::Seat& own_seat() const {
-    return round_.seats.at(static_cast<std::size_t>(seat_));
-  }
+  bool had_round() const { return round_.number > 0; }
+  // This node's place in round().
+  const rendezvous::Seat& seat() const { return seat_; }
   // Whether the global rank `rank` is a worker of this node; false before the first round.
   bool is_own_rank(int rank) const;
   int live_workers() const { return live_; }
@@ -183,7 +180,7 @@ class Lifecycle {
   Settings settings_;
   Phase phase_ = Phase::kIdle;
   rendezvous::Round round_;
-  int seat_ = 0;
+  rendezvous::Seat seat_;
   int live_ = 0;
   Time started_{};  // of the attempt
   Time look_at_ = Time::max();
@@ -195,6 +192,10 @@ class Lifecycle {
   Ending ending_;
   std::vector<EndedWorker> ended_;
 };
+
+// The number of the round's log folder, attempt_N. Rounds are counted and not restarts: after a
+// resize the files of the round before must stay.
+inline int attempt_of(const rendezvous::Round& round) { return static_cast<int>(round.number) - 1; }
 
 // "SIGKILL" for 9; "signal 35" for one without a name.
 std::string signal_name(int signo);

@@ -32,15 +32,15 @@ void add_variable(Variables& env, const std::string& name, const std::string& va
 
 WorkerEnv of_round(const AgentConfig& config, const rendezvous::Round& round, int local_rank,
                    const LocalFacts& facts) {
-  const rendezvous::Seat& seat = round.seats.at(static_cast<std::size_t>(facts.seat));
+  const rendezvous::Seat& seat = facts.seat;
   return {.rank = seat.first_rank + local_rank,
           // With --virtual-local-rank a worker sees one device only, and that is its number 0.
           .local_rank = config.virtual_devices.empty() ? local_rank : 0,
           .world_size = round.world_size,
-          .local_world_size = seat.local_world_size,
-          .node_rank = facts.seat,
-          .node_count = static_cast<int>(round.seats.size()),
-          .role = seat.role,
+          .local_world_size = config.worker_count,
+          .node_rank = seat.node_rank,
+          .node_count = round.node_count,
+          .role = config.role,
           .role_rank = seat.role_first_rank + local_rank,
           .role_world_size = seat.role_world_size,
           .master_addr = round.master_addr,
@@ -70,7 +70,7 @@ std::vector<std::string> worker_variables(const AgentConfig& config, const rende
   }
   if (!facts.timer_file.empty()) set_variable(env, "TORCHELASTIC_TIMER_FILE", facts.timer_file);
   // On one node Gloo's own choice is good: loopback reaches every worker.
-  if (round.seats.size() > 1 && !facts.interface.empty())
+  if (round.node_count > 1 && !facts.interface.empty())
     add_variable(env, "GLOO_SOCKET_IFNAME", facts.interface);
   return env;
 }

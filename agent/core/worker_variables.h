@@ -12,7 +12,7 @@ namespace ddprun::agent {
 
 // What only this node knows, and only when the worker starts.
 struct LocalFacts {
-  int seat = 0;  // this node's, in round.seats
+  rendezvous::Seat seat{};  // this node's place in the round
   std::string error_file{};
   // The network interface towards the other nodes; empty: unknown, or there are no other nodes.
   std::string interface {};

@@ -26,9 +26,7 @@ Session::MessageHandler telling_who_has_the_port(Session::MessageHandler handler
   return [handler = std::move(handler),
           refusal = std::move(refusal)](rendezvous::HostMessage item) {
     auto* lost = std::get_if<rendezvous::SessionLost>(&item);
-    const bool nobody_answered = lost != nullptr && (lost->error.code() == ErrorCode::kTimedOut ||
-                                                     lost->error.code() == ErrorCode::kUnavailable);
-    if (nobody_answered) {
+    if (lost != nullptr && !lost->was_reached) {
       lost->error =
           Error(lost->error.code(),
                 fmt::format("{}; this host could not serve the endpoint itself: {} (is it another "
@@ -126,7 +124,8 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
       host_here(std::move(handler), store_host_);
       co_return Result<void>();
     }
-    auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
+    auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port,
+                                         "port in --rdzv-endpoint");
     if (acceptor) {
       host_here(std::move(handler), store_host_);
       open_demultiplexer(std::move(*acceptor), false);
@@ -166,7 +165,11 @@ void NodeServices::host_here(Session::MessageHandler handler, const std::string&
 
 void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store) {
   service_ = std::make_unique<rendezvous::Service>(
-      loop_, *host_, rendezvous::ServiceOptions{.token = plan_.token, .rdzv_id = plan_.run_id});
+      loop_, *host_,
+      rendezvous::ServiceOptions{.token = plan_.token,
+                                 .rdzv_id = plan_.run_id,
+                                 .keep_alive = plan_.keep_alive,
+                                 .expected_nodes = plan_.min_nodes});
   demultiplexer_ = std::make_unique<PortDemultiplexer>(
       loop_, std::move(acceptor),
       PortDemultiplexer::Handlers{.store =

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "proto/loop.h"
+#include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {
 
@@ -20,8 +21,8 @@ namespace ddprun::agent {
 inline constexpr std::chrono::milliseconds kFirstByteLimit{10'000};
 // The most connections that may be undecided: those that have sent no byte yet. If one more comes,
 // the oldest is closed. A job's nodes and workers send their first byte at once, so the oldest are
-// strangers' (a port scanner, a health check).
-inline constexpr std::size_t kUndecidedLimit = 1024;
+// strangers' (a port scanner, a health check). All nodes of the largest job may come at once.
+inline constexpr std::size_t kUndecidedLimit = rendezvous::kMaxMembers;
 
 struct DemultiplexerLimits {
   std::chrono::milliseconds first_byte = kFirstByteLimit;

@@ -80,15 +80,16 @@ Result<void> Autopsy::check() const {
 
 ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& hostname) {
   const rendezvous::Round& round = lifecycle.round();
-  if (round.seats.empty())  // the job ended before its first round
+  if (!lifecycle.had_round())  // the job ended before its first round
     return {.entry = config_.entry, .hostname = hostname, .run_id = config_.rendezvous.run_id};
-  const rendezvous::Seat& seat = lifecycle.own_seat();
+  const rendezvous::Seat& seat = lifecycle.seat();
   ReportFacts facts{.entry = config_.entry,
                     .hostname = hostname,
-                    .role = seat.role,
+                    .role = config_.role,
                     .run_id = config_.rendezvous.run_id,
-                    .node_rank = lifecycle.seat(),
-                    .attempt = round.restart_count,
+                    .node_rank = seat.node_rank,
+                    .restarts = round.restart_count,
+                    .attempt = attempt_of(round),
                     .max_restarts = config_.restarts.max_restarts};
   // The lifecycle has its times from the steady clock. People read the time of day.
   const auto steady_now = std::chrono::steady_clock::now();
@@ -100,7 +101,7 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
                           .rank = seat.first_rank + local_rank,
                           .when = system_now - std::chrono::duration_cast<SystemClock::duration>(
                                                    steady_now - ended.ended),
-                          .error_file = files_.written_error_file(round.restart_count, local_rank)};
+                          .error_file = files_.written_error_file(facts.attempt, local_rank)};
     if (!worker.error_file.empty()) {
       const auto text = read_record(worker.error_file);
       worker.record = text ? parse_error_record(*text) : std::nullopt;
@@ -114,7 +115,7 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
   // Only the root cause is quoted: reading the log files of all workers would take its time.
   if (const auto cause = root_cause(facts)) {
     ReportedWorker& worker = facts.workers[*cause];
-    worker.stderr_end = files_.stderr_tail(round.restart_count, worker.worker.exit.local_rank);
+    worker.stderr_end = files_.stderr_tail(facts.attempt, worker.worker.exit.local_rank);
   }
   return facts;
 }

@@ -80,7 +80,7 @@ std::string error_report_json(const ReportFacts& facts, const Ending& ending, in
                {"run_id", facts.run_id},
                {"hostname", facts.hostname},
                {"node_rank", facts.node_rank},
-               {"attempt", facts.attempt + 1},
+               {"attempt", facts.restarts + 1},
                {"max_restarts", facts.max_restarts}};
   if (ending.signal != 0) json["signal"] = signal_name(ending.signal);
   if (ending.session_error) json["message"] = ending.session_error->message();

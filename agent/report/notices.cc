@@ -10,6 +10,33 @@ const char* plural(Count count) {
   return count == 1 ? "" : "s";
 }
 
+// "last call ends in 12 s"
+std::string until(const rendezvous::Gathering& it) {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(it.ends_in).count();
+  switch (it.awaits) {
+    case rendezvous::Await::kNodes:
+      return fmt::format("giving up in {} s", seconds);
+    case rendezvous::Await::kLastCall:
+      return fmt::format("last call ends in {} s", seconds);
+    case rendezvous::Await::kOldWorkers:
+      return "workers of the last round still end";
+    case rendezvous::Await::kRestartPause:
+      return fmt::format("restart in {} s", seconds);
+    case rendezvous::Await::kSeat:
+      return "all seats are taken, this node is a spare";
+  }
+  return {};
+}
+
+// "have 3 of 2:4 nodes, last call ends in 12 s"
+std::string what_is_awaited(const rendezvous::Gathering& it) {
+  const std::string range = it.min_nodes == it.max_nodes
+                                ? fmt::format("{}", it.min_nodes)
+                                : fmt::format("{}:{}", it.min_nodes, it.max_nodes);
+  return fmt::format("have {} of {} nodes, {}{}", it.have, range, until(it),
+                     it.missing.empty() ? "" : fmt::format(", missing node rank {}", it.missing));
+}
+
 }  // namespace
 
 // One line of ours, or nothing when there were enough.
@@ -24,7 +51,7 @@ std::string Notices::started(const rendezvous::Round& round, const std::string& 
   told_start_ = true;
   std::string text = line(fmt::format(
       "{} worker{} on {} node{}, master {}:{}", round.world_size, plural(round.world_size),
-      round.seats.size(), plural(round.seats.size()), round.master_addr, round.master_port));
+      round.node_count, plural(round.node_count), round.master_addr, round.master_port));
   if (!log_folder.empty()) text += line("logs in " + log_folder);
   return text;
 }
@@ -42,11 +69,12 @@ std::string Notices::resizing(const rendezvous::Failure& cause) {
 }
 
 std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,
-                             std::chrono::seconds limit) {
+                             const std::optional<rendezvous::Gathering>& gathering) {
   if (!shows_waiting()) return {};
   waiting_ = true;  // the cursor now stands behind a text without a newline
-  return fmt::format("\r{}: waiting for the other nodes at {} ({} s of {} s)", called_, where,
-                     waited.count(), limit.count());
+  // Erases what a longer line before it left (ECMA-48, EL).
+  return fmt::format("\r{}: waiting at {} for {} s: {}\033[K", called_, where, waited.count(),
+                     gathering ? what_is_awaited(*gathering) : "no word from the host yet");
 }
 
 std::string Notices::waited() {

@@ -32,10 +32,10 @@ class Notices {
   // Nodes came or left: the workers start again, and no restart is spent.
   std::string resizing(const rendezvous::Failure& cause);
   // The line that is shown while nodes are awaited. It starts with \r and has no newline, so each
-  // one is written over the last. `where` is the endpoint. Call waited() before anything else is
-  // written.
+  // one is written over the last. `where` is the endpoint. Without a `gathering` nothing is known of
+  // the other nodes yet. Call waited() before anything else is written.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
-                      std::chrono::seconds limit);
+                      const std::optional<rendezvous::Gathering>& gathering);
   // Returns the newline that ends the line of waiting(), if one was shown.
   std::string waited();
 

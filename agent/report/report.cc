@@ -160,9 +160,9 @@ void add_other_failures(Lines& lines, const ReportFacts& facts, std::size_t caus
 // With a restart window a job may have more attempts than the budget of one window: then "6 of 4"
 // would be wrong, and only the number is shown.
 std::string attempt_text(const ReportFacts& facts) {
-  return facts.attempt > facts.max_restarts
-             ? fmt::format("{}", facts.attempt + 1)
-             : fmt::format("{} of {}", facts.attempt + 1, facts.max_restarts + 1);
+  return facts.restarts > facts.max_restarts
+             ? fmt::format("{}", facts.restarts + 1)
+             : fmt::format("{} of {}", facts.restarts + 1, facts.max_restarts + 1);
 }
 
 // What happened to the root cause. The labels are torchrun's, except "run time".

@@ -44,7 +44,8 @@ struct ReportFacts {
   std::string role = "default";
   std::string run_id{};
   int node_rank = 0;
-  int attempt = 0;
+  int restarts = 0;  // spent so far
+  int attempt = 0;   // attempt_of() the round: the N of the folder attempt_N
   int max_restarts = 0;
   // Workers of this node that ended with a failure, in the order in which their ends were noticed.
   std::vector<ReportedWorker> workers{};

@@ -39,11 +39,9 @@ void Reporter::show_waiting() {
   waiting_timer_.async_wait([this, &plan](boost::system::error_code cancelled) {
     // The phase is asked too: a timer that has expired can no longer be cancelled.
     if (cancelled || sources_.lifecycle.phase() != Phase::kJoining) return;
-    using std::chrono::duration_cast;
-    using std::chrono::seconds;
     say(notices_.waiting(fmt::format("{}:{}", plan.host, plan.port),
-                         duration_cast<seconds>(now() - joining_since_),
-                         duration_cast<seconds>(plan.join_timeout)));
+                         std::chrono::duration_cast<std::chrono::seconds>(now() - joining_since_),
+                         sources_.gathering()));
     show_waiting();
   });
 }
@@ -104,13 +102,13 @@ void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {
   const AgentConfig& config = sources_.config;
   const Lifecycle& lifecycle = sources_.lifecycle;
   if (!config.console_events) return;
-  const bool seated = worker && !lifecycle.round().seats.empty();
+  const bool seated = worker && lifecycle.had_round();
   using std::chrono::milliseconds;
   say(event_line({.state = state,
                   .hostname = hostname_,
                   .since_start = std::chrono::duration_cast<milliseconds>(now() - started_),
                   .worker = worker,
-                  .rank = seated ? lifecycle.own_seat().first_rank + worker->local_rank : 0},
+                  .rank = seated ? lifecycle.seat().first_rank + worker->local_rank : 0},
                  config, lifecycle.round().restart_count));
 }
 

@@ -27,6 +27,8 @@ class Reporter {
     const Lifecycle& lifecycle;
     const WorkerFiles& files;
     Consoles& consoles;
+    // Of this node's session; called while the node joins.
+    std::function<std::optional<rendezvous::Gathering>()> gathering;
   };
 
   Reporter(asio::io_context& loop, const Sources& sources, std::string hostname);
@@ -40,8 +42,8 @@ class Reporter {
   // begins. Errors name the flag.
   Result<void> check() const { return autopsy_.check(); }
 
-  // The node asks for a seat. On a terminal a line shows every second how long it has waited for
-  // the other nodes, until attempt_begins() or job_ended().
+  // The node asks for a seat. On a terminal a line shows every second what the round waits for,
+  // until attempt_begins() or job_ended().
   void joining();
   // The workers of lifecycle.round() are about to start. An empty `log_folder` means that there are
   // no log files.

@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "proto": set(),
     "store": {"proto"},
     "rendezvous": {"proto"},
-    "agent/core": {"proto", "rendezvous/rendezvous.h"},
+    "agent/core": {"proto", "rendezvous/rendezvous.h", "rendezvous/keep_alive.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
     "agent/report": {"proto", "rendezvous/rendezvous.h", "agent/core", "agent/output"},

@@ -23,11 +23,16 @@ class ElasticTest(JobTest):
         self.port = free_port()
 
     def node(self, nnodes, is_host, *args, conf="last_call_timeout=1", **options):
+        """One that waits a second for others where it may, and that a machine which stands still for some seconds does not fence."""
+        conf = f"keep_alive_interval=10,{conf}" if "keep_alive" not in conf else conf
         return self.start(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=127.0.0.1:{self.port}",
                           f"--rdzv-conf=is_host={int(is_host)},{conf}", *args, **options)
 
     def nodes(self, count, nnodes, *args, **options):
-        """The first of them hosts the rendezvous, so it has node rank 0."""
+        """The first of them hosts the rendezvous, so it has node rank 0. Where they are as many as there may be, the first round
+        starts with all of them, however late they come."""
+        if str(count) == nnodes.rpartition(":")[2]:
+            options.setdefault("conf", "last_call_timeout=600")
         return [self.node(nnodes, number == 0, *args, **options) for number in range(count)]
 
     def world(self, size):
@@ -59,20 +64,36 @@ class Grows(ElasticTest):
         self.assertEqual(sorted(path.name for path in logs.glob("job_*/attempt_*")), ["attempt_0", "attempt_1"])
         self.stop_all([first, second])
 
+    def test_after_a_resize_the_report_quotes_the_worker_that_failed(self):
+        flags = "-r", "3", f"--log-dir={self.folder / 'logs'}"
+        gate = self.fifo("gate")
+        fails = f"test $WORLD_SIZE = 1 && exec sleep 1000\nread word < {gate}\necho of round 2 >&2\nexit 7\n"
+        script = self.worker(WORKER.partition("while")[0] + fails)
+        first = self.node("1:2", True, *flags, script)
+        self.world(1)
+        second = self.node("1:2", False, self.worker(WORKER, "second.sh"))
+        self.world(2)
+        with open(gate, "w") as file:
+            file.write("go\n")
+        code, _, err = first.finish()
+        self.assertEqual(code, 1)
+        self.assertIn("of round 2", err)
+        self.stop_all([second])
+
     def test_newcomers_wait_for_the_interval(self):
-        conf = "last_call_timeout=1,resize_wait=1,resize_interval=3"
+        conf = "last_call_timeout=1,resize_wait=1,resize_interval=6"
         jobs = [self.node("1:3", True, self.worker(WORKER), conf=conf)]
         self.world(1)
+        begin = time.monotonic()  # before the resize that the interval counts from
         jobs.append(self.node("1:3", False, self.worker(WORKER), conf=conf))
         self.world(2)
-        begin = time.monotonic()
         jobs.append(self.node("1:3", False, self.worker(WORKER), conf=conf))
         self.assertEqual(self.world(3)[0], 0)
-        self.assertGreater(time.monotonic() - begin, 2)
+        self.assertGreater(time.monotonic() - begin, 6)
         self.stop_all(jobs)
 
     def test_the_first_round_starts_at_once_when_it_is_full(self):
-        jobs = self.nodes(2, "1:2", self.worker(WORKER), conf="last_call_timeout=600")
+        jobs = self.nodes(2, "1:2", self.worker(WORKER))
         self.assertEqual(self.world(2)[0], 0)
         self.stop_all(jobs)
 
@@ -86,7 +107,7 @@ class Grows(ElasticTest):
 
 class Shrinks(ElasticTest):
     def test_case_48_a_lost_node(self):
-        host, other = self.nodes(2, "1:2", "--max-restarts=3", self.worker(WORKER), conf="last_call_timeout=600")
+        host, other = self.nodes(2, "1:2", "--max-restarts=3", self.worker(WORKER))
         self.world(2)
         begin = time.monotonic()
         os.kill(other.agent(), signal.SIGKILL)
@@ -106,6 +127,21 @@ class Shrinks(ElasticTest):
         code, _, err, _ = self.stop(host)
         self.assertEqual(code, 1)
         self.assertIn("no restart is spent", err)
+
+    def test_the_next_round_waits_for_the_workers_of_a_node_that_leaves(self):
+        slow = self.worker("""#!/bin/sh
+trap 'trap "" TERM; echo saving > {fifo}; sleep 1; echo saved > {fifo}; exit 0' TERM
+echo ready > {fifo}
+while :; do sleep 1000 & wait; done
+""", "slow.sh")
+        host = self.node("1:2", True, self.worker(WORKER), conf="last_call_timeout=600")
+        other = self.node("1:2", False, slow)
+        self.heard(2)
+        other.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.heard(2), ["saving", "saved"])
+        self.assertEqual(self.world(1)[0], 0)
+        other.finish()
+        self.stop_all([host])
 
     def test_the_host_of_the_rendezvous_that_is_told_to_end_ends_the_job(self):
         host, other = self.nodes(2, "1:2", self.worker(WORKER))
@@ -156,8 +192,7 @@ class Spares(ElasticTest):
         begin = time.monotonic()
         os.kill(jobs[1].agent(), signal.SIGKILL)
         self.assertEqual(self.world(2)[0], 1)
-        seconds = told("a killed agent to the workers of the spare", [time.monotonic() - begin])
-        self.assertLess(seconds, 2)
+        told("a killed agent to the workers of the spare", [time.monotonic() - begin])
         self.assertIsNotNone(spare.worker(1))
         jobs[1].finish()
         self.stop_all([jobs[0], spare])
@@ -167,12 +202,56 @@ class Spares(ElasticTest):
         script = self.worker(UNTIL_TOLD % gate)
         jobs = self.nodes(2, "1:2", script)
         self.world(2)
-        spare = self.node("1:2", False, script)
-        wait_until(lambda: spare.is_connected_to(self.port), "the spare at the rendezvous")
+        spare, terminal = self.on_a_terminal("1:2", False, script, start=self.node)
+        self.read_terminal(terminal, "this node is a spare")
         with open(gate, "w") as file:
             file.write("go\ngo\n")
         self.assertEqual([job.finish()[0] for job in (*jobs, spare)], [0, 0, 0])
         spare.wait_gone()
+
+
+class Mixed(ElasticTest):
+    def test_seven_nodes_with_roles_and_sizes(self):
+        script = self.worker("#!/bin/sh\necho $GROUP_RANK $LOCAL_RANK $RANK $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE > {fifo}\n")
+        sizes = [1, 2, 3, 1, 2, 3, 4]
+        jobs = [self.node("7", number == 0, f"--nproc-per-node={size}", f"--role={'reader' if number % 3 else 'trainer'}",
+                          script) for number, size in enumerate(sizes)]
+        seen = [line.split() for line in self.heard(sum(sizes))]
+        self.assertEqual([job.finish()[0] for job in jobs], [0] * len(jobs))
+        self.assertEqual(sorted(int(rank) for _, _, rank, *_ in seen), list(range(sum(sizes))))
+        for role, size in (("trainer", 1 + 1 + 4), ("reader", 2 + 3 + 2 + 3)):
+            self.assertEqual(sorted(int(rank) for *_, name, rank, _ in seen if name == role), list(range(size)))
+            self.assertEqual({int(world) for *_, name, _, world in seen if name == role}, {size})
+        for node in range(len(sizes)):
+            mine = sorted((int(local), int(rank), int(role_rank)) for group, local, rank, _, role_rank, _ in seen
+                          if int(group) == node)
+            _, first, first_of_role = mine[0]
+            self.assertEqual(mine, [(local, first + local, first_of_role + local) for local in range(len(mine))])
+
+    def test_nodes_that_end_apart_all_end_well(self):
+        gate = self.fifo("gate")
+        quick, slow = self.worker("#!/bin/sh\necho quick > {fifo}\n", "quick.sh"), self.worker(UNTIL_TOLD % gate)
+        jobs = [self.node("2", is_host, script, conf="keep_alive_interval=1") for is_host, script in ((True, quick), (False, slow))]
+        self.heard(2)
+        time.sleep(8)  # the span that is tested: longer than a lease and the host's patience
+        with open(gate, "w") as file:
+            file.write("go\n")
+        self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
+
+    def test_the_number_of_nodes_by_variable(self):
+        """As Kubeflow's operator gives it."""
+        env = with_variables(PET_NNODES="1:2", PET_RDZV_BACKEND="c10d", PET_RDZV_ENDPOINT=f"127.0.0.1:{self.port}",
+                             PET_RDZV_ID="job")
+        jobs = [self.start(self.worker(WORKER), env=env) for _ in range(2)]
+        self.assertEqual(self.world(2)[0], 0)
+        self.stop_all(jobs)
+
+    def test_wished_ranks_are_met(self):
+        script = self.worker("#!/bin/sh\necho $GROUP_RANK $WISH > {fifo}\n")
+        jobs = [self.node("3", wish == 2, f"--node-rank={wish}", script, env=with_variables(WISH=str(wish)))
+                for wish in (2, 0, 1)]
+        self.assertEqual(sorted(self.heard(3)), ["0 0", "1 1", "2 2"])
+        self.assertEqual([job.finish()[0] for job in jobs], [0, 0, 0])
 
 
 class Differ(ElasticTest):

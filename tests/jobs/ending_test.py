@@ -41,7 +41,8 @@ while True:
     signal.pause()
 """
 
-# Saves for a second when it is told to end, once however often that is said.
+# Saves when it is told to end, once however often that is said: until its test opens the gate, and for a second more, in which it
+# would be killed by whoever took one of the signals for another request.
 SLOW_SAVER = """#!/usr/bin/env python3
 import os, signal, time
 asked = []
@@ -49,9 +50,11 @@ signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 print(os.environ["RANK"], file=open("{fifo}", "w"))
 while not asked:
     signal.pause()
-time.sleep({seconds})  # the whole span, whatever signals come meanwhile (PEP 475)
+os.read(os.open("{gate}", os.O_RDONLY), 1)  # its own byte; signals that come meanwhile end no wait (PEP 475)
+time.sleep(1)
 open("{folder}/saved_" + os.environ["RANK"] + "_" + os.environ["GROUP_RANK"], "w").close()
 """
+SOON_S = 20  # less than the grace of 30 s, which would be waited for by mistake
 LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
 
@@ -71,13 +74,13 @@ class Signals(JobTest):
                 self.assertIn("SIG" + name, err)
 
     def test_case_30_a_second_signal_kills_at_once(self):
-        # A grace of 30 s, which is longer than the test waits. The workers say when the first signal has reached them: two that
+        # The grace is longer than the test waits. The workers say when the first signal has reached them: two that
         # come at once may melt into one.
         job = self.start_workers(HEARING)
         job.process.send_signal(signal.SIGTERM)
         self.heard(2)
         job.process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.finish(20)[0], 1)
+        self.assertEqual(job.finish(SOON_S)[0], 1)
         job.wait_gone()
 
     def test_case_30_a_third_signal_changes_nothing(self):
@@ -87,7 +90,7 @@ class Signals(JobTest):
         begin = time.monotonic()
         job.process.send_signal(signal.SIGTERM)
         job.process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.finish(20)[0], 1)
+        self.assertEqual(job.finish(SOON_S)[0], 1)
         told("second signal to the end", [time.monotonic() - begin])
         job.wait_gone()
 
@@ -147,7 +150,7 @@ class Grace(JobTest):
     def check_grace(self, grace, seconds):
         print(f"grace of {grace} s: over after {seconds:.3f} s")
         self.assertGreaterEqual(seconds, grace)
-        self.assertLess(seconds, grace + 5)
+        self.assertLess(seconds, grace + 15)  # the graces differ by more
 
     def test_case_28_the_grace_of_30_s(self):
         self.check_grace(30, self.end_deaf())
@@ -219,11 +222,11 @@ class FirstSignal(JobTest):
         self.worker(SAVER, "saver.py")
         script = self.script(
             f"#!/bin/sh\n$PYTHON_EXEC {self.folder}/saver.py {self.ready} {gate}\necho over\n")
-        job = self.start("--shutdown-timeout=1", script, env=with_variables())
+        job = self.start("--shutdown-timeout=5", script, env=with_variables())  # it must get to its first word
         self.assertEqual(self.heard(1), ["ready"])
         code, _, _, seconds = self.stop(job)
         self.assertEqual((code, self.heard(1)), (1, ["saving"]))
-        self.assertGreaterEqual(seconds, 1)
+        self.assertGreaterEqual(seconds, 5)
 
 
 class EarlySignals(JobTest):
@@ -244,19 +247,21 @@ class EarlySignals(JobTest):
     def test_case_33_while_waiting_in_the_rendezvous(self):
         port = free_port()
         flags = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
-        host = self.start(*flags, "/bin/true")
-        wait_until(lambda: host.listens(port), "the rendezvous")
-        code, _, err, seconds = self.stop(host)
-        told("signal in the rendezvous to the end", [seconds])
-        self.assertLess(seconds, 1)
-        self.assertEqual(code, 128 + signal.SIGTERM)  # torchrun dies of it, too
-        self.assertIn("SIGTERM", err)
+        took = []
+        for _ in range(5):
+            host = self.start(*flags, "/bin/true")
+            wait_until(lambda: host.listens(port), "the rendezvous")
+            code, _, err, seconds = self.stop(host)
+            took.append(seconds)
+            self.assertEqual(code, 128 + signal.SIGTERM)  # torchrun dies of it, too
+            self.assertIn("SIGTERM", err)
+        self.assertLess(told("signal in the rendezvous to the end", took), 1)
         # Its place is free at once: two others form the job without waiting for anything.
         begin = time.monotonic()
         jobs = [self.start(*flags, "/bin/true") for _ in range(2)]
         self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
         told("two nodes after that", [time.monotonic() - begin])
-        self.assertLess(time.monotonic() - begin, 10)
+        self.assertLess(time.monotonic() - begin, SOON_S)
 
 
 class HungAgent(JobTest):
@@ -271,7 +276,7 @@ class HungAgent(JobTest):
         job = self.start_workers(SLEEPER)
         os.kill(job.agent(), signal.SIGSTOP)
         job.process.send_signal(signal.SIGTERM)
-        code, _, err = job.finish(10)
+        code, _, err = job.finish(SOON_S)
         self.assertEqual(code, 1)
         self.assertIn("received SIGTERM", err)
         job.wait_gone()
@@ -289,7 +294,7 @@ class HungAgent(JobTest):
             wait_until(lambda: not signal_waits(job.pid, signal.SIGTERM), "a guardian that took the signal")
         # The kernel keeps a dead process for its tracer until that has asked for its status.
         wait_until(lambda: os.WIFSIGNALED(os.waitpid(agent, os.WNOHANG | os.WUNTRACED)[1]), "the agent's end", 40)
-        code, _, err = job.finish(10)
+        code, _, err = job.finish(SOON_S)
         self.assertEqual(code, 128 + signal.SIGKILL)
         self.assertIn("does not end 20 s after a second signal", err)
         self.assertGreater(time.monotonic() - begin, 19)
@@ -299,14 +304,17 @@ class HungAgent(JobTest):
 class EverybodyIsSignalled(JobTest):
     """scancel and systemctl stop signal every process of a job: workers must have their time to save all the same."""
 
-    def start_savers(self, name, seconds=1):
+    def start_savers(self, name):
         folder = self.folder / name
         folder.mkdir()
-        fifo = self.fifo(f"ready_{name}")
-        text = SLOW_SAVER.replace("{fifo}", str(fifo)).replace("{folder}", str(folder)).replace("{seconds}", str(seconds))
+        fifo, self.gate = self.fifo(f"ready_{name}"), self.fifo(f"gate_{name}")
+        text = SLOW_SAVER.replace("{fifo}", str(fifo)).replace("{folder}", str(folder)).replace("{gate}", str(self.gate))
         job = self.start("--nproc-per-node=2", self.script(text, f"saver_{name}.py"))
         self.read_lines(fifo, 2)
         return job, folder
+
+    def let_them_save(self):
+        self.gate.write_text("gg")
 
     def test_every_rank_saves_whoever_is_signalled_first(self):
         for seed in range(8):
@@ -318,17 +326,18 @@ class EverybodyIsSignalled(JobTest):
                 for pid in everybody:
                     os.kill(pid, signal.SIGTERM)
                     threading.Event().wait(chance.choice((0, 0.005, 0.02)))  # the gap between them is what is tested
+                self.let_them_save()
                 code, _, err = job.finish()
                 self.assertEqual(code, 1, err)
                 self.assertEqual(sorted(os.listdir(folder)), ["saved_0_0", "saved_1_0"], everybody)
                 job.wait_gone()
 
     def test_two_quick_requests_of_the_user_still_kill(self):
-        job, folder = self.start_savers("twice", seconds=60)
+        job, folder = self.start_savers("twice")
         job.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not signal_waits(job.pid, signal.SIGTERM), "a guardian that took the signal")
         job.process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.finish(10)[0], 1)
+        self.assertEqual(job.finish(SOON_S)[0], 1)
         self.assertEqual(os.listdir(folder), [])
         job.wait_gone()
 
@@ -337,6 +346,7 @@ class EverybodyIsSignalled(JobTest):
         for _ in range(3):
             os.kill(job.agent(), signal.SIGTERM)
             wait_until(lambda: not signal_waits(job.agent(), signal.SIGTERM), "an agent that took the signal")
+        self.let_them_save()
         self.assertEqual(job.finish()[0], 1)
         self.assertEqual(len(os.listdir(folder)), 2)
         job.wait_gone()

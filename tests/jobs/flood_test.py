@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from machine import wait_until
+from machine import DEADLINE, state_of, wait_until
 from support import JobTest, LoggedTest, main, sanitized, with_variables
 
 # Writes LINES lines, after half of them one line of LONG bytes, all with write(2) itself. How many bytes have been written is in a
@@ -37,9 +37,10 @@ def lines_of(numbers, step=50):
 lines_of(range(0, lines // 2))
 for part in range(0, long, 1 << 20):
     put(bytes([ord("a") + rank]) * min(1 << 20, long - part))
-    if rank == victim and part >= long // 2:
+    if rank == victim and part == long // 2:
         os.write(said, b"%d\\n" % os.getpid())
-        victim = -1
+while rank == victim:
+    signal.pause()  # killed before it gets here, unless its test is late
 put(b"\\n")
 lines_of(range(lines // 2, lines))
 """
@@ -56,8 +57,8 @@ class Flood(LoggedTest):
 
     def start_flood(self, victim):
         script = self.script(FLOOD, "flood.py")
-        return self.start("--nproc-per-node", WORKERS, "-t", "1", "--log-dir", self.logs, script, self.counts, self.ready,
-                          self.lines, self.long_bytes, victim, env=with_variables(OMP_NUM_THREADS="1"))
+        return self.start("--nproc-per-node", WORKERS, "-t", "1", "--log-dir", self.logs, "--shutdown-timeout=240", script,
+                          self.counts, self.ready, self.lines, self.long_bytes, victim, env=with_variables(OMP_NUM_THREADS="1"))
 
     def record_screen(self, job):
         """Reads the console to its end; (bytes, seconds)."""
@@ -145,13 +146,15 @@ class Stranger(JobTest):
         for writer in writers:
             self.addCleanup(writer.wait)
             self.addCleanup(writer.kill)
-        os.setpriority(os.PRIO_PROCESS, job.agent(), 19)  # the writers are faster
+        os.setpriority(os.PRIO_PROCESS, job.agent(), 10)  # the writers are faster
         console = job.process.stdout.fileno()
         self.assertTrue(os.read(console, 1 << 16).startswith(b"[default0]:from outside"))
         with open(gate, "w") as file:
             file.write("go\n")
+        # Only then is the console read: before, the writers' words are passed on for as long as the worker lives.
+        wait_until(lambda: state_of(pid) is None, "the worker's end")
         with subprocess.Popen(["wc", "-c"], stdin=console, stdout=subprocess.PIPE) as reader:
-            self.assertEqual(job.process.wait(20), 0)
+            self.assertEqual(job.process.wait(DEADLINE), 0)
             shown = int(reader.stdout.read())
         print(f"{shown} bytes were shown after the worker's end")
         self.assertLess(shown, 8 << 20)  # what the pipe and the console hold, not what is written meanwhile

@@ -9,8 +9,7 @@ import time
 DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
 FIRST_PORT = 10000  # below are those of a host's services
 TCP_TABLES = "/proc/net/tcp", "/proc/net/tcp6"
-LOCAL, REMOTE = 1, 2  # proc_pid_net(5), the columns of the two addresses
-ESTABLISHED, LISTENING = "01", "0A"  # the same, st
+LISTENING = "0A"  # proc_pid_net(5), the state st of a socket
 
 
 def wait_until(condition, what, deadline=None):
@@ -83,14 +82,5 @@ def free_port():
 
 def listening_inodes(port, tables=TCP_TABLES):
     """Inodes of the sockets that listen on a TCP port, whosever they are."""
-    return socket_inodes(port, LOCAL, LISTENING, tables)
-
-
-def connected_inodes(port):
-    """Inodes of the sockets that are connected to a TCP port, whosever they are."""
-    return socket_inodes(port, REMOTE, ESTABLISHED, TCP_TABLES)
-
-
-def socket_inodes(port, side, state, tables):
     rows = [row.split() for table in tables for row in pathlib.Path(table).read_text().splitlines()]
-    return {row[9] for row in rows if row[3] == state and int(row[side].rpartition(":")[2], 16) == port}
+    return {row[9] for row in rows if row[3] == LISTENING and int(row[1].rpartition(":")[2], 16) == port}

@@ -7,6 +7,8 @@ import uuid
 
 from support import PRINT_ENV, ROOT, JobTest, main, parse_env, torch_python, with_variables
 
+TRAINING_DEADLINE = 300  # seconds; it takes some twenty
+
 
 def can_make_namespaces():
     return shutil.which("ip") and subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode == 0
@@ -58,7 +60,7 @@ class Namespaces(JobTest):
                               "--rdzv-endpoint=10.77.0.1:29400", ROOT / "examples/pytorch/ddp_mnist.py", "--epochs=1",
                               env=with_variables(PYTHON_EXEC=torch_python()))
                 for host in range(2)]
-        results = [job.finish(110) for job in jobs]
+        results = [job.finish(TRAINING_DEADLINE) for job in jobs]
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
         self.assertIn("accuracy=", results[0][1] + results[1][1])
 

@@ -53,8 +53,8 @@ class NothingLeft(JobTest):
                 job = self.start("--nproc-per-node=2", "--shutdown-timeout=0", script)
                 self.heard(2)
                 os.kill(victim(job), signal.SIGKILL)
-                job.process.wait(20)
-                job.wait_gone(2)
+                job.process.wait(DEADLINE)
+                job.wait_gone()
                 job.process.communicate()
 
     def test_kill_9_of_ddprun(self):
@@ -98,7 +98,7 @@ class NothingLeft(JobTest):
                         if end == "SIGTERM":
                             job.process.send_signal(signal.SIGTERM)
                         self.assertEqual(job.finish()[0], code)
-                        job.wait_gone(1)
+                        job.wait_gone()
 
     def test_a_restart_finds_nothing_of_the_old_attempt(self):
         script = self.worker(ESCAPING.replace(
@@ -167,7 +167,7 @@ class NothingLeft(JobTest):
         job.process.send_signal(signal.SIGTERM)
         wait_until(lambda: state_of(leader) in ("Z", None), "the end of the shell")
         os.kill(orphan, signal.SIGKILL)
-        wait_until(lambda: state_of(orphan) is None, "an orphan that is reaped", 5)
+        wait_until(lambda: state_of(orphan) is None, "an orphan that is reaped")
         self.assertIsNone(job.process.poll())
         with open(gate, "w") as file:
             file.write("go\n")
@@ -239,13 +239,13 @@ class Surroundings(JobTest):
     """Odd ways to be started."""
 
     def test_sigchld_ignored_by_the_parent(self):
-        code, _, _ = self.start("/bin/true", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).finish(10)
+        code, _, _ = self.start("/bin/true", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).finish()
         self.assertEqual(code, 0)
 
     def test_standard_descriptors_closed(self):
         closing = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
         job = self.start("-t", "1", self.script("#!/bin/sh\necho a\nexit 5\n"), prefix=closing)
-        self.assertEqual(job.finish(10)[0], 1)
+        self.assertEqual(job.finish()[0], 1)
         job.wait_gone()
 
     @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
@@ -263,7 +263,7 @@ class Surroundings(JobTest):
     def test_what_was_there_before_lives_on(self):
         """`monitor & exec ddprun …`: the shell's children become ours without our doing."""
         job = self.start("/bin/true", prefix=("sh", "-c", 'sleep 1000 > /dev/null 2>&1 & echo $!; exec "$@"', "sh"))
-        code, out, _ = job.finish(20)
+        code, out, _ = job.finish()
         earlier = int(out)
         self.assertEqual(code, 0)
         os.kill(earlier, signal.SIGKILL)  # raises where it is gone
@@ -273,7 +273,7 @@ class Surroundings(JobTest):
         namespace = os.stat("/proc/self/ns/pid").st_ino
         env = {**os.environ, "DDPRUN_JOB": f"{namespace}-4194000-12345-deadbeefdeadbeef"}
         job = self.start("/bin/true", env=env, prefix=("sh", "-c", '"$@"; echo alive', "sh"))
-        self.assertEqual(job.finish(20)[:2], (0, "alive\n"))
+        self.assertEqual(job.finish()[:2], (0, "alive\n"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import functools
 import mmap
 import os
 import pathlib
+import pty
 import select
 import signal
 import statistics
@@ -18,7 +19,7 @@ import time
 import unittest
 import uuid
 
-from machine import DEADLINE, connected_inodes, each_process_with, environment_of, listening_inodes, state_of, wait_until
+from machine import DEADLINE, each_process_with, environment_of, listening_inodes, state_of, wait_until
 
 # Who starts tests in the background or with nohup has them ignore these, and ddprun would keep them ignored.
 for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
@@ -26,6 +27,7 @@ for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
         signal.signal(signo, signal.SIG_DFL)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+GONE_S = 20  # what is left for good is left then, too; a busy machine may need seconds to end a process
 DDPRUN = os.environ.get("DDPRUN", str(ROOT / "build" / "bin" / "ddprun"))
 MARKER = "DDPRUN_TEST_MARKER"
 # Prints the variables that torchrun sets, one NAME=value each, on one line, then its arguments.
@@ -135,14 +137,7 @@ class Job:
 
     def listens(self, port):
         """True if the job's agent listens on the port."""
-        return self.has_socket(listening_inodes(port))
-
-    def is_connected_to(self, port):
-        """True if the job's agent has a connection to the port."""
-        return self.has_socket(connected_inodes(port))
-
-    def has_socket(self, inodes):
-        sockets = {f"socket:[{inode}]" for inode in inodes}
+        sockets = {f"socket:[{inode}]" for inode in listening_inodes(port)}
         try:
             return any(os.readlink(fd) in sockets for fd in pathlib.Path(f"/proc/{self.agent()}/fd").iterdir())
         except (FileNotFoundError, ProcessLookupError, IndexError):
@@ -166,7 +161,7 @@ class Job:
         out, err = self.process.communicate(timeout=timeout or DEADLINE)
         return self.process.returncode, out, err
 
-    def wait_gone(self, deadline=2):
+    def wait_gone(self, deadline=GONE_S):
         wait_until(lambda: not self.processes(), f"no process of the job left, still there: {self.processes()}", deadline)
 
     def end(self):
@@ -234,6 +229,24 @@ class JobTest(unittest.TestCase):
         result = job.finish(timeout)
         job.wait_gone()
         return result
+
+    def on_a_terminal(self, *args, start=None):
+        """The job, by `start` or start(), with a terminal as its stderr; and the terminal's other end."""
+        leader, terminal = pty.openpty()
+        self.addCleanup(os.close, leader)
+        prefix = ("sh", "-c", f'exec "$@" 2>/proc/{os.getpid()}/fd/{terminal}', "sh")
+        job = (start or self.start)(*args, prefix=prefix)
+        self.addCleanup(os.close, terminal)
+        return job, leader
+
+    def read_terminal(self, leader, wanted):
+        """What the terminal shows, until `wanted` is part of it."""
+        shown = ""
+        while wanted not in shown:
+            readable, _, _ = select.select([leader], [], [], DEADLINE)
+            self.assertTrue(readable, f"{wanted} not in: {shown}")
+            shown += os.read(leader, 1000).decode()
+        return shown
 
     def stop(self, job, signo=signal.SIGTERM):
         """Ends the job from outside; (exit code, stdout, stderr, seconds until it was over)."""

@@ -38,7 +38,7 @@ TEST(ParseNodeCount, RefusesWhatIsNoRange) {
     const auto count = parse_node_count(text);
     ASSERT_FALSE(count) << text;
     EXPECT_EQ(count.error().code(), ErrorCode::kInvalidArgument) << text;
-    EXPECT_EQ(count.error().message(), "expected N or MIN:MAX with 0 < MIN <= MAX <= 1024");
+    EXPECT_EQ(count.error().message(), "expected N or MIN:MAX with 0 < MIN <= MAX <= 16384");
   }
 }
 

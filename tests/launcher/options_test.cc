@@ -60,7 +60,7 @@ TEST(Options, Case9UsageErrorsExitWith2) {
 
 // Acceptance case 10: bad values are 1, each in one line that names the option.
 TEST(Options, Case10BadValuesExitWith1) {
-  const std::string nodes = ": expected N or MIN:MAX with 0 < MIN <= MAX <= 1024";
+  const std::string nodes = ": expected N or MIN:MAX with 0 < MIN <= MAX <= 16384";
   EXPECT_EQ(bad({"--nnodes=2:1", "E"}), "1 ddprun: --nnodes=2:1" + nodes);
   EXPECT_EQ(bad({"--nnodes=0", "E"}), "1 ddprun: --nnodes=0" + nodes);
   EXPECT_EQ(bad({"--nnodes=1:2:3", "E"}), "1 ddprun: --nnodes=1:2:3" + nodes);
@@ -106,9 +106,9 @@ TEST(Options, WarnOfConfKeysThatTheBackendDoesNotNeed) {
                    "keep_alive_interval"}));
   const std::string all =
       "--rdzv-conf=join_timeout=1,read_timeout=1,is_host=1,last_call_timeout=1,timeout=1,"
+      "keep_alive_interval=1,"
       "close_timeout=1,keep_alive_max_attempt=1,cas_backoff_max_seconds=0";
-  const std::string idle =
-      "timeout, close_timeout, keep_alive_max_attempt, cas_backoff_max_seconds";
+  const std::string idle = "timeout, close_timeout, cas_backoff_max_seconds";
   for (const Words& line : {Words{"--rdzv-backend=c10d", "--rdzv-endpoint=n1", all, "E"},
                             Words{"--standalone", all, "E"}}) {
     EXPECT_EQ(good(line).warnings,
@@ -275,12 +275,17 @@ TEST(Options, AnyFreePortIsForOneNode) {
             "1 ddprun: --master-port=0: expected a port above 0 for several nodes");
 }
 
+TEST(Options, ANodeRankIsAWishWithC10d) {
+  const Words c10d = {"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "E"};
+  EXPECT_EQ(good(c10d).node_rank, -1);
+  const Options wished = good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--node-rank=7", "E"});
+  EXPECT_EQ(wished.node_rank, 7);
+  EXPECT_EQ(wished.warnings, Words{});
+}
+
 TEST(Options, WarnOfFlagsWithoutEffect) {
-  EXPECT_EQ(
-      good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--node-rank=1", "--master-port=5", "E"})
-          .warnings,
-      (Words{"--node-rank=1 has no effect with --rdzv-backend=c10d",
-             "--master-port=5 has no effect with --rdzv-backend=c10d"}));
+  EXPECT_EQ(good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--master-port=5", "E"}).warnings,
+            (Words{"--master-port=5 has no effect with --rdzv-backend=c10d"}));
   EXPECT_EQ(good({"--standalone", "--master-port=5", "E"}).warnings,
             (Words{"--master-port=5 has no effect with --standalone"}));
   EXPECT_EQ(good({"--standalone", "--node-rank=0", "E"}).warnings, Words{});

@@ -11,38 +11,43 @@ NodeSpec spec() {
           .local_world_size = 8,
           .role = "trainer",
           .node_rank = 3,
+          .rank_is_wish = true,
           .store_address = "10.0.0.1",
           .store_port = 29500,
-          .max_restarts = 2};
+          .max_restarts = 2,
+          .min_nodes = 2,
+          .max_nodes = 4};
 }
 
 Failure failure() {
   return {.hostname = "host", .rank = 5, .local_rank = 1, .exit_code = -9, .message = "killed"};
 }
 
-Round large_round(int nodes) {
-  Round round{.number = 1,
-              .restart_count = 0,
-              .world_size = nodes,
-              .seats = {},
-              .master_addr = "a",
-              .master_port = 1};
-  const std::string name(kMaxNameBytes, 'n');
-  for (int i = 0; i < nodes; ++i)
-    round.seats.push_back({.node_id = name, .hostname = name, .role = name, .first_rank = i});
-  return round;
+RoundPublished published() {
+  return {.round = {.number = 5,
+                    .restart_count = 1,
+                    .world_size = 24,
+                    .node_count = 3,
+                    .master_addr = "10.0.0.1",
+                    .master_port = 29500},
+          .seat = {.node_rank = 2, .first_rank = 16, .role_first_rank = 8, .role_world_size = 16}};
 }
 
 // Through the bytes, as on the wire.
 Result<NodeMessage> travel(const NodeMessage& said) {
-  v1::FromNode message;
+  v2::FromNode message;
   EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
   return decode(message);
 }
-Result<std::optional<HostMessage>> travel(const HostMessage& said) {
-  v1::ToNode message;
-  EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
+Result<DownMessage> travel(const v2::ToNode& said) {
+  v2::ToNode message;
+  EXPECT_TRUE(message.ParseFromString(said.SerializeAsString()));
   return decode(message);
+}
+// What the node gets of a message of the host.
+template <typename Kind>
+Kind received(const HostMessage& said) {
+  return std::get<Kind>(std::get<HostMessage>(*travel(encode(said))));
 }
 
 TEST(Codec, CarriesEveryMessageOfANode) {
@@ -52,7 +57,9 @@ TEST(Codec, CarriesEveryMessageOfANode) {
   EXPECT_EQ(failed.failure, failure());
   EXPECT_EQ(std::get<NodeSucceeded>(*travel(NodeMessage(NodeSucceeded{8}))).round, 8);
   EXPECT_EQ(std::get<Leave>(*travel(NodeMessage(Leave{failure()}))).reason, failure());
-  EXPECT_TRUE(std::holds_alternative<Beat>(*travel(NodeMessage(Beat{}))));
+  EXPECT_TRUE(std::holds_alternative<Gone>(*travel(NodeMessage(Gone{}))));
+  const Beat beat{std::chrono::milliseconds(9)};
+  EXPECT_EQ(std::get<Beat>(*travel(NodeMessage(beat))).stamp, beat.stamp);
 }
 
 TEST(Codec, CarriesDefaultsAndMinusOne) {
@@ -62,20 +69,35 @@ TEST(Codec, CarriesDefaultsAndMinusOne) {
 }
 
 TEST(Codec, CarriesEveryMessageOfTheHost) {
-  const Round round = large_round(3);
-  const auto published = std::get<RoundPublished>(**travel(HostMessage(RoundPublished{round, 2})));
-  EXPECT_EQ(published.round, round);
-  EXPECT_EQ(published.seat, 2);
-  const auto broken = std::get<RoundBroken>(**travel(HostMessage(RoundBroken{4, failure()})));
+  const auto got = received<RoundPublished>(published());
+  EXPECT_EQ(got.round, published().round);
+  EXPECT_EQ(got.seat, published().seat);
+  const auto broken = received<RoundBroken>(RoundBroken{4, failure(), true});
   EXPECT_EQ(broken.round, 4);
   EXPECT_EQ(broken.cause, failure());
-  const auto ended = std::get<JobEnded>(**travel(HostMessage(JobEnded{false, failure()})));
+  EXPECT_TRUE(broken.is_resize);
+  const auto ended = received<JobEnded>(JobEnded{false, failure()});
   EXPECT_FALSE(ended.succeeded);
   EXPECT_EQ(ended.cause, failure());
-  EXPECT_TRUE(std::get<JobEnded>(**travel(HostMessage(JobEnded{true, {}}))).succeeded);
+  EXPECT_TRUE(received<JobEnded>(JobEnded{true, {}}).succeeded);
   const Error error(ErrorCode::kRejected, "no");
-  EXPECT_EQ(std::get<SessionLost>(**travel(HostMessage(SessionLost{error}))).error, error);
-  EXPECT_FALSE(decode(encode_beat())->has_value());
+  EXPECT_EQ(received<SessionLost>(SessionLost{error}).error, error);
+}
+
+TEST(Codec, CarriesLeases) {
+  const LeaseGrant grant{.stamp = std::chrono::milliseconds(5),
+                         .lease = {.length = std::chrono::milliseconds(3500),
+                                   .beat_every = std::chrono::milliseconds(250)},
+                         .gathering = Gathering{.awaits = Await::kRestartPause,
+                                                .have = 1,
+                                                .min_nodes = 2,
+                                                .max_nodes = 3,
+                                                .ends_in = std::chrono::milliseconds(9),
+                                                .missing = "0"}};
+  const auto got = std::get<LeaseGrant>(*travel(encode(grant)));
+  EXPECT_EQ(got.gathering, grant.gathering);
+  EXPECT_EQ(got.stamp, grant.stamp);
+  EXPECT_EQ(got.lease, grant.lease);
 }
 
 TEST(Codec, CarriesTextThatIsNoUtf8) {
@@ -97,43 +119,49 @@ TEST(Codec, RefusesWhatIsTooLong) {
   EXPECT_TRUE(travel(NodeMessage(long_role)));
   long_role.role += 'r';
   EXPECT_EQ(travel(NodeMessage(long_role)).error().code(), ErrorCode::kLimit);
-  v1::FromNode leave;
+  v2::FromNode leave;
   leave.mutable_leave()->mutable_reason()->set_message(std::string(kMaxTextBytes + 1, 'x'));
   EXPECT_EQ(decode(leave).error().code(), ErrorCode::kLimit);
 }
 
 TEST(Codec, RefusesWhatMakesNoSense) {
-  EXPECT_EQ(decode(v1::FromNode()).error().code(), ErrorCode::kProtocol);
-  EXPECT_EQ(decode(v1::ToNode()).error().code(), ErrorCode::kProtocol);
-  v1::FromNode nameless = encode(NodeMessage(spec()));
+  EXPECT_EQ(decode(v2::FromNode()).error().code(), ErrorCode::kProtocol);
+  EXPECT_EQ(decode(v2::ToNode()).error().code(), ErrorCode::kProtocol);
+  v2::FromNode nameless = encode(NodeMessage(spec()));
   nameless.mutable_join()->clear_node_id();
   EXPECT_EQ(decode(nameless).error().code(), ErrorCode::kProtocol);
-  v1::FromNode port = encode(NodeMessage(spec()));
+  v2::FromNode port = encode(NodeMessage(spec()));
   port.mutable_join()->set_store_port(65536);
   EXPECT_EQ(decode(port).error().code(), ErrorCode::kProtocol);
-  v1::ToNode seat = encode(HostMessage(RoundPublished{large_round(2), 1}));
-  seat.mutable_published()->set_seat(2);
-  EXPECT_EQ(decode(seat).error().code(), ErrorCode::kProtocol);
-  seat.mutable_published()->set_seat(-1);
-  EXPECT_EQ(decode(seat).error().code(), ErrorCode::kProtocol);
+  v2::ToNode message = encode(HostMessage(published()));
+  for (const int node_rank : {-1, 3}) {
+    message.mutable_published()->mutable_seat()->set_node_rank(node_rank);
+    EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
+  }
+  EXPECT_EQ(decode(encode(LeaseGrant{})).error().code(), ErrorCode::kProtocol);
+  message = encode(HostMessage(published()));
+  message.mutable_published()->mutable_round()->set_master_port(65536);
+  EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
 }
 
 TEST(Codec, ReadsAnUnknownRefusalAsRejected) {
-  v1::ToNode message;
+  v2::ToNode message;
   message.mutable_refused()->set_code(99);
   message.mutable_refused()->set_message("new");
-  EXPECT_EQ(std::get<SessionLost>(**decode(message)).error, Error(ErrorCode::kRejected, "new"));
+  EXPECT_EQ(std::get<SessionLost>(std::get<HostMessage>(*decode(message))).error,
+            Error(ErrorCode::kRejected, "new"));
 }
 
 TEST(Codec, FitsTheLargestMessagesIntoItsLimits) {
-  const HostMessage largest = RoundPublished{large_round(kMaxNodes), 0};
-  EXPECT_LE(encode(largest).ByteSizeLong(), static_cast<std::size_t>(kMaxDownBytes));
   const std::string name(kMaxNameBytes, 'n');
   NodeSpec join = spec();
   join.node_id = join.hostname = join.role = join.store_address = name;
   EXPECT_LE(encode(NodeMessage(join)).ByteSizeLong(), static_cast<std::size_t>(kMaxUpBytes));
   Failure wordy = failure();
+  wordy.hostname = name;
   wordy.message = std::string(kMaxTextBytes, 'x');
+  EXPECT_LE(encode(HostMessage(JobEnded{false, wordy})).ByteSizeLong(),
+            static_cast<std::size_t>(kMaxDownBytes));
   EXPECT_LE(encode(NodeMessage(Leave{wordy})).ByteSizeLong(),
             static_cast<std::size_t>(kMaxUpBytes));
 }

@@ -40,7 +40,8 @@ NodeSpec make_spec(const std::string& name, const Command& command) {
           .hostname = "host-" + name,
           .local_world_size = command.number("slots", 1),
           .role = command.value("role", "default"),
-          .node_rank = command.number("rank", -1),
+          .node_rank = command.number("rank", command.number("wish", -1)),
+          .rank_is_wish = command.values.contains("wish"),
           .store_address = command.value("store", ""),
           .store_port = static_cast<std::uint16_t>(command.number("port", 5000)),
           .max_restarts = command.number("restarts", 0),
@@ -76,7 +77,7 @@ class Script {
                           .message = command.value("why", "it")};
     const std::int64_t round = command.number("round", 1);
     if (verb == "join")
-      return membership_->joined(session, make_spec(name, command),
+      return membership_->joined(session, specs_[session] = make_spec(name, command),
                                  {command.value("from", "127.0.0.1"), command.value("via", "")},
                                  now_);
     if (verb == "fail") return membership_->failed(session, round, failure, now_);
@@ -84,14 +85,14 @@ class Script {
     if (verb == "leave") return membership_->left(session, failure, now_);
     if (verb != "lose") ADD_FAILURE() << "no such command: " << verb;
     sessions_.erase(found);
-    return membership_->session_lost(session, now_);
+    return membership_->session_lost(session, "its connection to the rendezvous ended", now_);
   }
 
   std::string print(const Outcome& outcome) {
     std::string text;
     for (const std::string& note : outcome.notes) text += "note " + note + '\n';
     if (outcome.published)
-      text += print_round(outcome.published->round) + print_sessions(*outcome.published);
+      text += print_round(*outcome.published) + print_sessions(*outcome.published);
     for (const Delivery& delivery : outcome.deliveries)
       text += names_.at(delivery.to) + ": " +
               std::visit([](const auto& n) { return print_message(n); }, delivery.message) + '\n';
@@ -100,22 +101,26 @@ class Script {
     return text;
   }
 
-  static std::string print_round(const Round& round) {
+  std::string print_round(const Publication& published) {
+    const Round& round = published.round;
     std::string text =
         fmt::format("round {} restart={} world={} master={}:{}\n", round.number,
                     round.restart_count, round.world_size, round.master_addr, round.master_port);
-    for (const Seat& seat : round.seats)
+    for (std::size_t i = 0; i < published.seats.size(); ++i) {
+      const Seat& seat = published.seats[i];
+      const NodeSpec& spec = specs_.at(published.sessions.at(i));
       text +=
-          fmt::format("  {} ranks {}-{} {} ranks {}-{} of {}\n", seat.node_id, seat.first_rank,
-                      seat.first_rank + seat.local_world_size - 1, seat.role, seat.role_first_rank,
-                      seat.role_first_rank + seat.local_world_size - 1, seat.role_world_size);
+          fmt::format("  {} ranks {}-{} {} ranks {}-{} of {}\n", spec.node_id, seat.first_rank,
+                      seat.first_rank + spec.local_world_size - 1, spec.role, seat.role_first_rank,
+                      seat.role_first_rank + spec.local_world_size - 1, seat.role_world_size);
+    }
     return text;
   }
   std::string print_sessions(const Publication& published) {
     std::string text;
-    for (int seat = 0; const SessionId session : published.sessions)
-      text += fmt::format("{}: published round={} seat={}\n", names_.at(session),
-                          published.round.number, seat++);
+    for (std::size_t i = 0; i < published.sessions.size(); ++i)
+      text += fmt::format("{}: published round={} seat={}\n", names_.at(published.sessions[i]),
+                          published.round.number, published.seats.at(i).node_rank);
     return text;
   }
   static std::string print_message(const RoundPublished& /*message*/) { return "not by delivery"; }
@@ -139,6 +144,7 @@ class Script {
   SessionId last_session_ = 0;
   std::map<std::string, SessionId> sessions_;
   std::map<SessionId, std::string> names_;
+  std::map<SessionId, NodeSpec> specs_;
 };
 
 class MembershipScript : public testing::TestWithParam<std::string> {};

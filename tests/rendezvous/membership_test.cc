@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "rendezvous/admission.h"
+
 namespace ddprun::rendezvous {
 namespace {
 
@@ -132,22 +134,49 @@ TEST(Membership, PublishesToAllInSeatOrder) {
   const Outcome outcome = membership.joined(9, first, {"10.0.0.2"}, kStart);
   ASSERT_TRUE(outcome.published);
   EXPECT_EQ(outcome.published->sessions, (std::vector<SessionId>{9, 7}));
-  EXPECT_EQ(outcome.published->round.seats.at(0).node_id, "b");
+  ASSERT_EQ(outcome.published->seats.size(), 2U);
+  EXPECT_EQ(outcome.published->seats[1].node_rank, 1);
   EXPECT_EQ(outcome.published->round.master_addr, "10.0.0.2");
+}
+
+TEST(Membership, SaysWhatTheNextRoundWaitsFor) {
+  Membership membership({.min_nodes = 3, .max_nodes = 3, .join_timeout = seconds(600)});
+  NodeSpec second = node("b");
+  second.node_rank = 1;
+  membership.joined(1, second, {}, kStart);
+  EXPECT_EQ(
+      membership.gathering(kStart + seconds(10)),
+      (Gathering{
+          .have = 1, .min_nodes = 3, .max_nodes = 3, .ends_in = seconds(590), .missing = "0, 2"}));
+  Membership elastic(kElastic);
+  elastic.joined(1, node("a"), {}, kStart);
+  elastic.joined(2, node("b"), {}, kStart + seconds(5));
+  EXPECT_EQ(elastic.gathering(kStart + seconds(5)), (Gathering{.awaits = Await::kLastCall,
+                                                               .have = 2,
+                                                               .min_nodes = 2,
+                                                               .max_nodes = 4,
+                                                               .ends_in = seconds(30)}));
+  elastic.tick(kStart + seconds(35));
+  EXPECT_EQ(elastic.gathering(kStart + seconds(36)),
+            (Gathering{.awaits = Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 4}));
 }
 
 TEST(Membership, RefusesOneNodeMoreThanItsLimit) {
   Membership membership({.min_nodes = kMaxNodes, .max_nodes = kMaxNodes});
-  for (int i = 1; i < kMaxNodes; ++i)
-    membership.joined(static_cast<SessionId>(i), node(std::to_string(i)), {}, kStart);
-  const auto last = static_cast<SessionId>(kMaxNodes);
-  EXPECT_TRUE(membership.joined(last, node("last"), {}, kStart).published);
+  const auto last = static_cast<SessionId>(kMaxMembers);
+  for (SessionId i = 1; i <= last; ++i) {
+    const Outcome outcome = membership.joined(i, node(std::to_string(i)), {}, kStart);
+    EXPECT_EQ(outcome.published.has_value(), i == kMaxNodes);
+    EXPECT_TRUE(outcome.deliveries.empty());
+  }
   const Outcome refused = membership.joined(last + 1, node("more"), {}, kStart);
   EXPECT_EQ(only_message<SessionLost>(refused).error.code(), ErrorCode::kLimit);
-  // It counts no more once its session is gone, and a lost node makes room.
-  membership.session_lost(last + 1, kStart);
-  membership.succeeded(1, 1, kStart);
-  EXPECT_EQ(membership.joined(last + 2, node("still more"), {}, kStart).deliveries.size(), 1U);
+  // A refused node counts until its session is gone.
+  membership.session_lost(last, "its connection ended", kStart);
+  EXPECT_EQ(membership.joined(last + 2, node("2"), {}, kStart).deliveries.size(), 1U);
+  membership.session_lost(last + 1, "its connection ended", kStart);
+  membership.session_lost(last + 2, "its connection ended", kStart);
+  EXPECT_TRUE(membership.joined(last + 3, node("3rd"), {}, kStart).deliveries.empty());
 }
 
 TEST(Membership, AcceptsWorkersUpToItsLimit) {

@@ -22,12 +22,13 @@ namespace ddprun::rendezvous {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Longer than any test. With it no beat is ever missing, so what a test notices has another cause.
-inline constexpr milliseconds kNoBeat = std::chrono::minutes(10);
+// Longer than any test. With it no lease ever ends, so what a test notices has another cause.
+inline constexpr KeepAlive kNoBeats{.interval = std::chrono::minutes(10)};
 
 // A host with its listening port. A test may end its parts one by one.
 struct HostSide {
-  HostSide(asio::io_context& loop, int nodes, ServiceOptions options = {.token = "secret"},
+  HostSide(asio::io_context& loop, int nodes,
+           ServiceOptions options = {.token = "secret", .keep_alive = kNoBeats},
            milliseconds join_timeout = std::chrono::seconds(60)) {
     host.emplace(loop,
                  RoundPolicy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});
@@ -50,11 +51,6 @@ struct RemoteTest : testing::Test {
 
   static RemoteOptions to(std::uint16_t port) {
     return {.host = "127.0.0.1", .port = port, .token = "secret", .read_timeout = kTestLimit};
-  }
-  static RemoteOptions without_beats(std::uint16_t port) {
-    RemoteOptions options = to(port);
-    options.beat_every = kNoBeat;
-    return options;
   }
   void open_session(TestNode& node, const RemoteOptions& options) {
     node.session = open_remote_session(loop, options, node.handler());

@@ -34,36 +34,38 @@ TEST(Seating, SeatsARankBeyondTheRoundAnywhere) {
 }
 
 TEST(Seating, NumbersRanksContiguouslyPerNode) {
-  const Round round =
+  const auto [round, seats] =
       make_round(7, 2, {entrant("a", -1, 2), entrant("b", -1, 1), entrant("c", -1, 4)});
   EXPECT_EQ(round.number, 7);
   EXPECT_EQ(round.restart_count, 2);
   EXPECT_EQ(round.world_size, 7);
-  ASSERT_EQ(round.seats.size(), 3U);
-  EXPECT_EQ(round.seats[0].first_rank, 0);
-  EXPECT_EQ(round.seats[1].first_rank, 2);
-  EXPECT_EQ(round.seats[2].first_rank, 3);
+  EXPECT_EQ(round.node_count, 3);
+  ASSERT_EQ(seats.size(), 3U);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(seats[static_cast<std::size_t>(i)].node_rank, i);
+  EXPECT_EQ(seats[0].first_rank, 0);
+  EXPECT_EQ(seats[1].first_rank, 2);
+  EXPECT_EQ(seats[2].first_rank, 3);
 }
 
 TEST(Seating, CountsRoleRanksPerRole) {
   auto reader = entrant("b", -1, 3);
   reader.spec.role = "reader";
-  const Round round = make_round(1, 0, {entrant("a", -1, 2), reader, entrant("c", -1, 4)});
-  EXPECT_EQ(round.seats[0].role_first_rank, 0);
-  EXPECT_EQ(round.seats[0].role_world_size, 6);
-  EXPECT_EQ(round.seats[1].role_first_rank, 0);
-  EXPECT_EQ(round.seats[1].role_world_size, 3);
-  EXPECT_EQ(round.seats[2].role_first_rank, 2);
+  const auto seats = make_round(1, 0, {entrant("a", -1, 2), reader, entrant("c", -1, 4)}).seats;
+  EXPECT_EQ(seats[0].role_first_rank, 0);
+  EXPECT_EQ(seats[0].role_world_size, 6);
+  EXPECT_EQ(seats[1].role_first_rank, 0);
+  EXPECT_EQ(seats[1].role_world_size, 3);
+  EXPECT_EQ(seats[2].role_first_rank, 2);
 }
 
 TEST(Seating, TakesTheStoreAddressThatTheFirstSeatNames) {
   auto first = entrant("a");
   first.spec.store_address = "192.168.0.9";
-  EXPECT_EQ(make_round(1, 0, {first, entrant("b")}).master_addr, "192.168.0.9");
+  EXPECT_EQ(make_round(1, 0, {first, entrant("b")}).round.master_addr, "192.168.0.9");
 }
 
 TEST(Seating, TakesTheAddressTheFirstSeatWasSeenAt) {
-  const Round round = make_round(1, 0, {entrant("a"), entrant("b")});
+  const Round round = make_round(1, 0, {entrant("a"), entrant("b")}).round;
   EXPECT_EQ(round.master_addr, "10.0.0.1");
   EXPECT_EQ(round.master_port, 1234);
 }
@@ -75,8 +77,8 @@ TEST(Seating, ReplacesLoopbackByWhereRemoteNodesReachedThatMachine) {
   neighbour.observed = {"127.0.0.1", "127.0.0.1"};
   auto remote = entrant("b");
   remote.observed = {"10.0.0.2", "10.0.0.7"};
-  EXPECT_EQ(make_round(1, 0, {here, neighbour, remote}).master_addr, "10.0.0.7");
-  EXPECT_EQ(make_round(1, 0, {here, neighbour}).master_addr, "127.0.0.1");
+  EXPECT_EQ(make_round(1, 0, {here, neighbour, remote}).round.master_addr, "10.0.0.7");
+  EXPECT_EQ(make_round(1, 0, {here, neighbour}).round.master_addr, "127.0.0.1");
 }
 
 TEST(Seating, KnowsLoopbackInEverySpelling) {

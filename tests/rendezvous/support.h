@@ -17,7 +17,7 @@
 
 namespace ddprun::rendezvous {
 
-inline constexpr std::chrono::seconds kTestLimit{20};
+inline constexpr std::chrono::seconds kTestLimit{40};
 
 // Runs `loop` until `holds()` is true, at most for `limit`. Returns whether it is true then.
 template <typename Condition>

@@ -52,13 +52,13 @@ using Names = std::vector<std::string>;
 
 class LifecycleTest : public testing::Test {
  protected:
-  // Seat 1 of two nodes, `workers` workers each: global ranks start at `workers`.
+  // Node rank 1 of two nodes, `workers` workers each: global ranks start at `workers`.
   RoundPublished round(std::int64_t number, int restart_count = 0, int workers = 2) const {
-    rendezvous::Round round{
-        .number = number, .restart_count = restart_count, .world_size = 2 * workers};
-    round.seats = {{.node_id = "a", .local_world_size = workers, .first_rank = 0},
-                   {.node_id = "b", .local_world_size = workers, .first_rank = workers}};
-    return {round, 1};
+    return {.round = {.number = number,
+                      .restart_count = restart_count,
+                      .world_size = 2 * workers,
+                      .node_count = 2},
+            .seat = {.node_rank = 1, .first_rank = workers}};
   }
 
   void run_round(std::int64_t number) {
@@ -270,6 +270,26 @@ TEST_F(LifecycleTest, ALostLinkStopsTheWorkersAndIsNamed) {
   cycle.worker_exited(exit(0, -SIGTERM), now);
   EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGTERM), now)), Names{"finish:1"});
   EXPECT_EQ(cycle.ending().session_error->message(), "gone");
+}
+
+TEST_F(LifecycleTest, AnEndedLeaseKillsTheWorkersAtOnce) {
+  run_round(1);
+  const SessionLost fenced{.error = Error(ErrorCode::kUnavailable, "silent"), .is_fenced = true};
+  EXPECT_EQ(names(cycle.session_lost(fenced, now)), (Names{"SIGTERM", "kill"}));
+  EXPECT_EQ(names(cycle.session_lost(fenced, now)), Names{});
+  cycle.worker_exited(exit(0, -SIGKILL), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGKILL), now)), Names{"finish:1"});
+}
+
+// The user's grace counts no more: the others may start without this node.
+TEST_F(LifecycleTest, AnEndedLeaseKillsAlsoWhileTheNodeLeaves) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"SIGTERM", "leave"}));
+  EXPECT_EQ(names(cycle.session_lost({.error = Error(ErrorCode::kUnavailable, "gone")}, now)),
+            Names{});
+  EXPECT_EQ(names(cycle.session_lost(
+                {.error = Error(ErrorCode::kUnavailable, "silent"), .is_fenced = true}, now)),
+            Names{"kill"});
 }
 
 TEST_F(LifecycleTest, GivingUpBeforeTheFirstRoundFinishes) {

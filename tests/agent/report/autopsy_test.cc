@@ -31,10 +31,9 @@ class AutopsyTest : public FolderTest {
     logs = std::move(*LogTree::make(config.log_dir, "job"));
     for (const int rank : {0, 1}) ASSERT_TRUE(files.open({.local_rank = rank}).has_value());
     lifecycle.start();
-    const rendezvous::Seat seat{.hostname = "h", .role = "default", .local_world_size = 2};
     lifecycle.told(
-        rendezvous::RoundPublished{.round = {.number = 1, .world_size = 2, .seats = {seat}},
-                                   .seat = 0},
+        rendezvous::RoundPublished{.round = {.number = 1, .world_size = 2, .node_count = 1},
+                                   .seat = {}},
         now());
   }
   // Rank 1 ends by itself, rank 0 is stopped.

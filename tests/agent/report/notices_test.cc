@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 
 TEST(Notices, AreFewAndOnlyOnATerminal) {
   const rendezvous::Round round{
-      .world_size = 4, .seats = {{}, {}}, .master_addr = "10.0.0.1", .master_port = 99};
+      .world_size = 4, .node_count = 2, .master_addr = "10.0.0.1", .master_port = 99};
   Notices terminal("ddprun", false, true);
   EXPECT_EQ(terminal.started(round, "/logs"),
             "ddprun: 4 workers on 2 nodes, master 10.0.0.1:99\nddprun: logs in /logs\n");
@@ -22,21 +22,34 @@ TEST(Notices, AreFewAndOnlyOnATerminal) {
   EXPECT_EQ(lines, kOwnLines);
   Notices batch("ddprun", false, false);
   EXPECT_EQ(batch.started(round, "/logs"), "");
-  EXPECT_EQ(batch.waiting("h:1", 3s, 60s), "");
+  EXPECT_EQ(batch.waiting("h:1", 3s, {}), "");
   EXPECT_EQ(batch.restarting({.message = "rank 1 died"}, 1, {.max_restarts = 3}),
             "ddprun: rank 1 died; restart 1 of 3\n");
   EXPECT_EQ(batch.restarting({.message = "rank 1 died"}, 4, {.max_restarts = 3, .window = 60s}),
             "ddprun: rank 1 died; restart 4\n");
   Notices quiet("ddprun", true, true);
   EXPECT_EQ(
-      quiet.started(round, "/logs") + quiet.restarting({}, 1, {}) + quiet.waiting("h", 1s, 2s), "");
+      quiet.started(round, "/logs") + quiet.restarting({}, 1, {}) + quiet.waiting("h", 1s, {}), "");
 }
 
 TEST(Notices, TheLineOfWaitingIsEndedOnce) {
   Notices terminal("ddprun", false, true);
   EXPECT_EQ(terminal.waited(), "");
-  EXPECT_EQ(terminal.waiting("h:1", 3s, 60s),
-            "\rddprun: waiting for the other nodes at h:1 (3 s of 60 s)");
+  EXPECT_EQ(terminal.waiting("h:1", 3s, {}),
+            "\rddprun: waiting at h:1 for 3 s: no word from the host yet\033[K");
+  rendezvous::Gathering gathering{.awaits = rendezvous::Await::kLastCall,
+                                  .have = 3,
+                                  .min_nodes = 2,
+                                  .max_nodes = 4,
+                                  .ends_in = 11'001ms};
+  EXPECT_EQ(terminal.waiting("h:1", 4s, gathering),
+            "\rddprun: waiting at h:1 for 4 s: have 3 of 2:4 nodes, last call ends in 12 s\033[K");
+  gathering = {.awaits = rendezvous::Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 2};
+  EXPECT_TRUE(terminal.waiting("h:1", 4s, gathering).ends_with("this node is a spare\033[K"));
+  gathering = {.have = 1, .min_nodes = 3, .max_nodes = 3, .ends_in = 600s, .missing = "0, 2"};
+  EXPECT_EQ(terminal.waiting("h:1", 5s, gathering),
+            "\rddprun: waiting at h:1 for 5 s: have 1 of 3 nodes, giving up in 600 s, missing node "
+            "rank 0, 2\033[K");
   EXPECT_EQ(terminal.waited(), "\n");
   EXPECT_EQ(terminal.waited(), "");
 }

@@ -158,9 +158,9 @@ TEST(Report, CutsALongLineBetweenCharacters) {
 TEST(Report, CountsNoAttemptsBeyondTheBudget) {
   ReportFacts windowed = facts({worker(0, 1)});
   windowed.max_restarts = 1;
-  windowed.attempt = 1;
+  windowed.restarts = 1;
   EXPECT_TRUE(has(failure_report(windowed), " in attempt 2 of 2, "));
-  windowed.attempt = 3;
+  windowed.restarts = 3;
   EXPECT_TRUE(has(failure_report(windowed), " in attempt 4, "));
 }
 

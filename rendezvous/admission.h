@@ -1,0 +1,23 @@
+// Who can be in a job at all. Pure; used by Membership only.
+#pragma once
+
+#include <optional>
+
+#include "rendezvous/members.h"
+#include "rendezvous/round_policy.h"
+
+namespace ddprun::rendezvous {
+
+// The most workers of one node. No machine has so many accelerators. And a world size, at most this
+// times kMaxNodes, always fits into an int.
+inline constexpr int kMaxLocalWorldSize = 4096;
+
+// Whether the node was given another --nnodes than the host.
+bool differs(const NodeSpec& spec, const RoundPolicy& policy);
+
+// Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The node
+// of `session` is one of `members` already.
+std::optional<Error> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
+                               const Members& members);
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,61 @@
+#include "rendezvous/keep_alive.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(KeepAlive, GivesALeaseForTheProductOfBothSettingsAndSomeBeats) {
+  EXPECT_EQ(lease_for({}, 1), (Lease{milliseconds(3500), milliseconds(250)}));
+  EXPECT_EQ(lease_for({.interval = milliseconds(2000), .max_attempts = 5}, 1),
+            (Lease{milliseconds(11'000), milliseconds(500)}));
+}
+
+TEST(KeepAlive, BeatsGetRarerWhereNodesAreMany) {
+  EXPECT_EQ(lease_for({}, 50).beat_every, milliseconds(250));
+  EXPECT_EQ(lease_for({}, 1000), (Lease{milliseconds(8250), milliseconds(5000)}));
+  EXPECT_EQ(lease_for({}, 10'000), (Lease{milliseconds(11'250), milliseconds(8000)}));
+}
+
+// Whatever the settings: the host's patience is longer than the lease, by the time that the node
+// needs to end its workers.
+TEST(KeepAlive, TheHostWaitsLongerThanTheLease) {
+  for (const int interval : {1, 7, 1000, 60'000})
+    for (const int attempts : {1, 3, 100})
+      for (const int nodes : {1, 100, 16'384}) {
+        const KeepAlive wanted{milliseconds(interval), attempts};
+        const Lease lease = lease_for(wanted, nodes);
+        // The first look may come at once after the node was heard.
+        EXPECT_GE((patience(wanted, lease)) * look_every(wanted), lease.length + kFenceMargin);
+      }
+}
+
+TEST(KeepAlive, ALeaseCountsFromTheBeatThatWasAnswered) {
+  HeldLease held;
+  EXPECT_FALSE(held.is_held());
+  held.renewed(milliseconds(1000), {milliseconds(3500), milliseconds(250)});
+  EXPECT_TRUE(held.is_held());
+  EXPECT_EQ(held.ends(), milliseconds(4500));
+  held.renewed(milliseconds(2000), {milliseconds(3500), milliseconds(250)});
+  EXPECT_EQ(held.ends(), milliseconds(5500));
+  // A later lease may be shorter: the host has less patience now.
+  held.renewed(milliseconds(2100), {milliseconds(1000), milliseconds(250)});
+  EXPECT_EQ(held.ends(), milliseconds(3100));
+}
+
+TEST(KeepAlive, SilenceIsCountedInLooks) {
+  const KeepAlive wanted;
+  const Lease lease = lease_for(wanted, 1);
+  Silence silence;
+  silence.granted(wanted, lease);
+  for (int look = 0; look < patience(wanted, lease); ++look) EXPECT_FALSE(silence.looked());
+  silence.heard();
+  for (int look = 0; look < patience(wanted, lease); ++look) EXPECT_FALSE(silence.looked());
+  EXPECT_TRUE(silence.looked());
+  EXPECT_EQ(silence.length(), milliseconds(3900));
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous
