@@ -1,0 +1,218 @@
+// The two sides of bench/rendezvous, and the membership alone.
+//
+//   bench-rendezvous pure NODES         joins of so many nodes, without any network
+//   bench-rendezvous host NODES         a host for so many; prints its port, ends with its stdin
+//   bench-rendezvous nodes NODES PORT ROUNDS
+//                                       so many nodes of one process, at the host of that port
+//
+// Each prints lines of `name value`, times in milliseconds. bench/rendezvous reads them.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/loop.h"
+#include "rendezvous/client.h"
+#include "rendezvous/host.h"
+#include "rendezvous/membership.h"
+#include "rendezvous/service.h"
+
+namespace ddprun {
+namespace {
+
+using asio::ip::tcp;
+using rendezvous::NodeSpec;
+using rendezvous::SessionId;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kManyRestarts = 1'000'000;
+// How long the host is left alone, so that it has handled what was sent.
+constexpr std::chrono::seconds kQuiet{2};
+
+void tell(std::string_view name, double value) {
+  fmt::print("{} {:.3f}\n", name, value);
+  std::fflush(stdout);
+}
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+NodeSpec spec_of(int node) {
+  return {.node_id = fmt::format("node-{}", node),
+          .hostname = fmt::format("host-{}", node),
+          .store_port = 1,
+          .max_restarts = kManyRestarts};
+}
+
+rendezvous::RoundPolicy policy_for(int nodes) {
+  return {.min_nodes = nodes, .max_nodes = nodes, .join_timeout = std::chrono::hours(1)};
+}
+
+int pure(int nodes) {
+  rendezvous::Membership membership(policy_for(nodes));
+  std::vector<NodeSpec> specs;
+  for (int i = 0; i < nodes; ++i) specs.push_back(spec_of(i));
+  const rendezvous::Observed observed{"10.0.0.1", "10.0.0.2"};
+  const auto start = Clock::now();
+  bool published = false;
+  for (int i = 0; i < nodes; ++i)
+    published = membership
+                    .joined(static_cast<SessionId>(i) + 1, specs[static_cast<std::size_t>(i)],
+                            observed, Clock::now())
+                    .published.has_value();
+  tell("joins_ms", milliseconds_since(start));
+  return published ? 0 : 1;
+}
+
+// Runs `loop` until our input is closed.
+void run_until_input_ends(asio::io_context& loop) {
+  asio::posix::stream_descriptor input(loop, STDIN_FILENO);
+  char byte = 0;
+  input.async_read_some(asio::buffer(&byte, 1),
+                        [&](const boost::system::error_code&, std::size_t) { loop.stop(); });
+  loop.restart();
+  loop.run();
+}
+
+// Hands every connection to the service, until `loop` ends.
+asio::awaitable<void> accept(tcp::acceptor& acceptor, rendezvous::Service& service) {
+  for (;;) {
+    auto [error, socket] = co_await acceptor.async_accept(kAsTuple);
+    if (!error) service.adopt(socket.release());
+  }
+}
+
+int host(int nodes) {
+  asio::io_context loop{1};
+  rendezvous::Host rendezvous_host(loop, policy_for(nodes));
+  rendezvous::Service service(loop, rendezvous_host, {.token = "bench", .expected_nodes = nodes});
+  tcp::acceptor acceptor(loop, {asio::ip::address_v4::loopback(), 0});
+  acceptor.listen(4096);
+  spawn(loop, "accept", accept(acceptor, service));
+  tell("port", acceptor.local_endpoint().port());
+  run_until_input_ends(loop);
+  return 0;
+}
+
+// So many nodes on one loop.
+class Nodes {
+ public:
+  Nodes(int count, std::uint16_t port) : count_(count), port_(port) {}
+
+  void open() {
+    sessions_.clear();
+    for (int i = 0; i < count_; ++i) {
+      sessions_.push_back(rendezvous::open_remote_session(
+          loop_, {.host = "127.0.0.1", .port = port_, .token = "bench"},
+          [this](const rendezvous::HostMessage& message) { heard(message); }));
+    }
+  }
+  void join(int first, int last) {
+    for (int i = first; i < last; ++i) sessions_[static_cast<std::size_t>(i)]->join(spec_of(i));
+  }
+  void fail() {
+    broken_ = 0;
+    sessions_.front()->report_failure(round_, {.hostname = "host-0", .message = "bench"});
+    run_until([this] { return broken_ == count_; });
+  }
+  void await_round() {
+    run_until([this] { return published_ == count_; });
+    published_ = 0;
+  }
+  void rest() {
+    loop_.restart();
+    loop_.run_for(kQuiet);
+  }
+  // Beats go on meanwhile.
+  void idle() { run_until_input_ends(loop_); }
+
+ private:
+  void heard(const rendezvous::HostMessage& message) {
+    if (const auto* published = std::get_if<rendezvous::RoundPublished>(&message)) {
+      ++published_;
+      round_ = published->round.number;
+    } else if (std::holds_alternative<rendezvous::RoundBroken>(message)) {
+      ++broken_;
+    } else {
+      const auto* lost = std::get_if<rendezvous::SessionLost>(&message);
+      fmt::print(stderr, "a node was lost: {}\n",
+                 lost != nullptr ? lost->error.message() : "the job ended");
+      std::_Exit(1);
+    }
+  }
+  template <typename Condition>
+  void run_until(Condition holds) {
+    while (!holds()) {
+      loop_.restart();
+      loop_.run_one_for(std::chrono::seconds(60));
+    }
+  }
+
+  asio::io_context loop_{1};
+  const int count_;
+  const std::uint16_t port_;
+  int published_ = 0;
+  int broken_ = 0;
+  std::int64_t round_ = 0;
+  std::vector<std::unique_ptr<rendezvous::Session>> sessions_;
+};
+
+int nodes(int count, std::uint16_t port, int rounds) {
+  Nodes nodes(count, port);
+  auto start = Clock::now();
+  nodes.open();
+  nodes.join(0, count);
+  nodes.await_round();
+  tell("first_connect_ms", milliseconds_since(start));
+  for (int round = 0; round < rounds; ++round) {
+    nodes.fail();
+    nodes.join(1, count);
+    nodes.rest();
+    start = Clock::now();
+    nodes.join(0, 1);
+    nodes.await_round();
+    tell("last_join_ms", milliseconds_since(start));
+  }
+  tell("idle", 1);
+  nodes.idle();
+  return 0;
+}
+
+int number(const char* text) {
+  int value = 0;
+  std::from_chars(text, text + std::strlen(text), value);
+  return value;
+}
+
+int run(int argc, char** argv) {
+  const std::string_view mode = argc > 2 ? argv[1] : "";
+  const int count = argc > 2 ? number(argv[2]) : 0;
+  if (mode == "pure" && count > 0) return pure(count);
+  if (mode == "host" && count > 0) return host(count);
+  if (mode == "nodes" && argc == 5 && count > 0)
+    return nodes(count, static_cast<std::uint16_t>(number(argv[3])), number(argv[4]));
+  fmt::print(stderr, "expected: pure NODES, host NODES, or nodes NODES PORT ROUNDS\n");
+  return 2;
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  return ddprun::run(argc, argv);
+}

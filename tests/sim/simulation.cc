@@ -1,0 +1,173 @@
+#include "tests/sim/simulation.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace ddprun::sim {
+
+using std::chrono::seconds;
+
+namespace {
+
+constexpr seconds kFaults{60};
+// From the end of the faults until the job must be over: the longest waits of a round (the last
+// call, the interval between two resizes, a grace) and the work itself, with room.
+constexpr seconds kRest{180};
+constexpr seconds kJoinTimeout{3600};  // longer than all of it: no round may need it
+
+}  // namespace
+
+JobPlan Simulation::make_plan(VirtualTime& time) {
+  const int unit = time.one_in(5) ? 2 : 1;
+  const int max = unit * (1 + time.draw(5));
+  const int min = time.one_in(2) ? max : unit * (1 + time.draw(max / unit));
+  return {.policy = {.min_nodes = min,
+                     .max_nodes = max,
+                     .join_timeout = kJoinTimeout,
+                     .last_call = seconds(1 + time.draw(5)),
+                     .node_unit = unit,
+                     .resize_interval = seconds(2 + time.draw(30))},
+          .budget = time.draw(10),
+          .keep_alive = {}};
+}
+
+Simulation::Simulation(unsigned seed)
+    : time_(seed),
+      plan_(make_plan(time_)),
+      began_(time_.now()),
+      faults_end_(began_ + kFaults),
+      most_delay_ms_(time_.one_in(2) ? 5 : 300),
+      works_long_(time_.one_in(2)),
+      wanted_(time_.one_in(2) ? plan_.policy.min_nodes : plan_.policy.max_nodes),
+      host_(time_, plan_) {
+  const int nodes = plan_.policy.max_nodes + time_.draw(3) - time_.draw(2);
+  for (int i = 0; i < std::max(nodes, 1); ++i)
+    time_.after(time_.up_to(3000), [this] { add_node(); });
+  // Somebody who comes to a running job.
+  if (time_.one_in(2)) time_.after(time_.up_to(40'000), [this] { add_node(); });
+  time_.at(faults_end_, [this] { fill_up(); });
+}
+
+void Simulation::run() {
+  const Time end = faults_end_ + kRest;
+  while (!testing::Test::HasFailure() && !(host_.membership().ended() && all_over()))
+    if (!time_.step(end)) break;
+  check_end();
+}
+
+// ---- nodes ----
+
+void Simulation::add_node() {
+  if (host_.membership().ended()) return;
+  const auto session = static_cast<SessionId>(nodes_.size()) + 1;
+  const std::string id = std::to_string(session);
+  const auto since_began = std::chrono::duration_cast<milliseconds>(time_.now() - began_);
+  NodePlan plan{.spec = {.node_id = id,
+                         .hostname = "h" + id,
+                         .local_world_size = 1 + time_.draw(3),
+                         .store_port = static_cast<std::uint16_t>(session),
+                         .max_restarts = plan_.budget},
+                .clock_rate = 1 + (time_.draw(21) - 10) / 1000.0,
+                .work_least = works_long_ ? kFaults - since_began + seconds(5) : milliseconds(0),
+                .most_delay_ms = most_delay_ms_};
+  if (time_.one_in(6)) {
+    plan.spec.node_rank = time_.draw(plan_.policy.max_nodes + 1);
+    plan.spec.rank_is_wish = true;
+  }
+  nodes_.push_back(std::make_unique<SimNode>(
+      SimNode::World{.time = time_,
+                     .host = host_,
+                     .workers_start = [this](std::int64_t round) { check_start(round); },
+                     .faulty = [this] { return faulty(); }},
+      session, std::move(plan)));
+  SimNode& node = *nodes_.back();
+  node.start();
+  if (faulty()) plan_faults(node);
+}
+
+// One kind of fault for each node: an agent that stalls cannot act on a lease that ends meanwhile.
+void Simulation::plan_faults(SimNode& node) {
+  const auto in_time = [this](auto act) {
+    time_.after(time_.up_to(40'000), [this, act] {
+      if (faulty()) act();
+    });
+  };
+  switch (time_.draw(12)) {
+    case 0:
+    case 1:
+      return in_time([this, &node] {
+        node.crash(!time_.one_in(3));
+        replace_later();
+      });
+    case 2:
+    case 3:
+      return in_time([this, &node] {
+        const int which = time_.draw(3);
+        node.cut(which != 0, which != 1, time_.up_to(time_.one_in(2) ? 1500 : 12'000));
+        replace_later();
+      });
+    case 4:
+      return in_time([this, &node] { node.stall(time_.up_to(2000)); });
+    case 5:
+      return in_time([&node] { node.leave(); });
+    default:
+      return;
+  }
+}
+
+void Simulation::replace_later() {
+  if (time_.one_in(3)) return;  // not every lost node is replaced
+  time_.after(time_.up_to(8000), [this] { add_node(); });
+}
+
+int Simulation::live_nodes() const {
+  return static_cast<int>(std::ranges::count_if(
+      nodes_, [](const auto& node) { return !node->is_over() && !node->is_leaving(); }));
+}
+
+void Simulation::fill_up() {
+  // Cut-off nodes may still count as live here and end a moment later.
+  for (int missing = wanted_ - live_nodes(); missing > 0; --missing) add_node();
+  time_.after(seconds(20), [this] {
+    if (!host_.membership().ended()) fill_up();
+  });
+}
+
+// ---- what must hold ----
+
+void Simulation::check_start(std::int64_t round) const {
+  for (const auto& node : nodes_) {
+    const std::int64_t oldest = node->oldest_live_round();
+    EXPECT_TRUE(oldest == 0 || oldest == round)
+        << "a worker of round " << oldest << " lives on node " << node->session() << " when round "
+        << round << " starts\n"
+        << state();
+  }
+}
+
+bool Simulation::all_over() const {
+  return std::ranges::all_of(nodes_, [](const auto& node) { return node->is_over(); });
+}
+
+void Simulation::check_end() const {
+  if (testing::Test::HasFailure()) return;
+  EXPECT_TRUE(host_.membership().ended()) << "the job hangs\n" << state();
+  EXPECT_TRUE(all_over()) << "a node was forgotten\n" << state();
+  for (const auto& node : nodes_) EXPECT_EQ(node->live_workers(), 0) << "a worker was forgotten";
+}
+
+std::string Simulation::state() const {
+  std::string text = fmt::format("{:.1f} s, round {}, {} restarts of {}, nodes {}:{}\n",
+                                 std::chrono::duration<double>(time_.now() - began_).count(),
+                                 host_.last_round(), host_.membership().restart_count(),
+                                 plan_.budget, plan_.policy.min_nodes, plan_.policy.max_nodes);
+  for (const auto& node : nodes_)
+    text += fmt::format("  node {}: phase {}, round {}, {} live workers{}\n", node->session(),
+                        static_cast<int>(node->phase()), node->round(), node->live_workers(),
+                        node->is_over() ? ", over" : "");
+  return text;
+}
+
+}  // namespace ddprun::sim

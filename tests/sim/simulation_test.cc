@@ -1,0 +1,49 @@
+// Many jobs, each from one seed. A failure names the seed. DDPRUN_SIM_SEED=N replays one;
+// DDPRUN_SIM_COUNT=N runs so many fresh ones, DDPRUN_SIM_FIXED=N so many fixed ones.
+#include "tests/sim/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+#include <string>
+
+namespace ddprun::sim {
+namespace {
+
+// A sanitizer's build is some twenty times as slow.
+constexpr unsigned kFreshSeeds = DDPRUN_SIM_SEEDS;
+constexpr unsigned kFixedSeeds = kFreshSeeds / 3;
+
+unsigned number_of(const char* name, unsigned otherwise) {
+  const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return text == nullptr ? otherwise : static_cast<unsigned>(std::stoul(text));
+}
+
+// Runs the seeds and answers how many jobs went through more than one round.
+int run_seeds(unsigned first, unsigned count) {
+  int restarted = 0;
+  for (unsigned seed = first; seed - first < count && !testing::Test::HasFailure(); ++seed) {
+    Simulation simulation(seed);
+    simulation.run();
+    if (simulation.rounds() > 1) ++restarted;
+    EXPECT_FALSE(testing::Test::HasFailure()) << "replay with DDPRUN_SIM_SEED=" << seed;
+  }
+  return restarted;
+}
+
+TEST(Simulation, KeepsItsPromisesUnderFixedSeeds) {
+  const unsigned count = number_of("DDPRUN_SIM_FIXED", kFixedSeeds);
+  EXPECT_GT(run_seeds(1, count), static_cast<int>(count) / 3) << "too few faults to test anything";
+}
+
+TEST(Simulation, KeepsItsPromisesUnderFreshSeeds) {
+  if (const unsigned seed = number_of("DDPRUN_SIM_SEED", 0); seed != 0) {
+    run_seeds(seed, 1);
+    return;
+  }
+  run_seeds(std::random_device()(), number_of("DDPRUN_SIM_COUNT", kFreshSeeds));
+}
+
+}  // namespace
+}  // namespace ddprun::sim
