@@ -10,7 +10,6 @@
 #include <sys/resource.h>
 
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/program.h"
 #include "proto/loop.h"
 #include "rendezvous/client.h"
 #include "rendezvous/host.h"
@@ -31,22 +31,16 @@ namespace ddprun {
 namespace {
 
 using asio::ip::tcp;
+using bench::Clock;
+using bench::milliseconds_since;
+using bench::run_until_input_ends;
+using bench::tell;
 using rendezvous::NodeSpec;
 using rendezvous::SessionId;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kManyRestarts = 1'000'000;
 // How long the host is left alone, so that it has handled what was sent.
 constexpr std::chrono::seconds kQuiet{2};
-
-void tell(std::string_view name, double value) {
-  fmt::print("{} {:.3f}\n", name, value);
-  std::fflush(stdout);
-}
-
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 NodeSpec spec_of(int node) {
   return {.node_id = fmt::format("node-{}", node),
@@ -73,16 +67,6 @@ int pure(int nodes) {
                     .published.has_value();
   tell("joins_ms", milliseconds_since(start));
   return published ? 0 : 1;
-}
-
-// Runs `loop` until our input is closed.
-void run_until_input_ends(asio::io_context& loop) {
-  asio::posix::stream_descriptor input(loop, STDIN_FILENO);
-  char byte = 0;
-  input.async_read_some(asio::buffer(&byte, 1),
-                        [&](const boost::system::error_code&, std::size_t) { loop.stop(); });
-  loop.restart();
-  loop.run();
 }
 
 // Hands every connection to the service, until `loop` ends.

@@ -7,7 +7,7 @@
 //   bench-store multi PORT PAIRS ROUNDS                 one MULTI_SET of so many pairs, and PING
 //   bench-store bulk PORT ROUNDS                        a value of 1 MiB: SET and PING, then GET
 //   bench-store idle PORT CONNECTIONS                   open and silent until its stdin ends
-//   bench-store crowd PORT SECONDS                      1,799 calm connections, without and with 201 bad ones
+//   bench-store crowd PORT SECONDS                      1,799 calm connections, without and with bad ones
 //
 // OP: get, set (SET and PING in one send), add, check. Each prints lines of `name value`; bench/store
 // reads them.
@@ -15,12 +15,12 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <charconv>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "bench/program.h"
 #include "bench/store_load.h"
 #include "proto/loop.h"
 #include "store/server.h"
@@ -31,19 +31,9 @@ namespace {
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 constexpr int kCalm = 1'799;
 constexpr int kSlow = 100;
-constexpr int kGarbage = 100;
 // The calm connections ask one after the other, so often in all: the server is far from busy.
 constexpr std::chrono::microseconds kCalmPause{200};
 constexpr std::chrono::milliseconds kBadPause{1};
-
-void tell(std::string_view name, double value) {
-  fmt::print("{} {:.3f}\n", name, value);
-  std::fflush(stdout);
-}
-
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 int serve() {
   asio::io_context loop{1};
@@ -52,11 +42,7 @@ int serve() {
   tell("port", acceptor->local_endpoint().port());
   store::Server server(loop);
   server.serve(std::move(*acceptor));
-  asio::posix::stream_descriptor input(loop, STDIN_FILENO);
-  char byte = 0;
-  input.async_read_some(asio::buffer(&byte, 1),
-                        [&server](const auto&, std::size_t) { server.close(); });
-  loop.run();
+  run_until_input_ends(loop);
   return 0;
 }
 
@@ -172,14 +158,15 @@ void flood(std::uint16_t port, std::stop_token stop) {
   }
 }
 
-// The slow ones send a request byte by byte; the others garbage, are thrown out, and come again.
+// The slow ones send a request byte by byte. Beside each byte somebody new comes, sends garbage and
+// goes.
 void disturb(std::uint16_t port, std::stop_token stop) {
   std::vector<Socket> slow;
   for (int i = 0; i < kSlow; ++i) slow.emplace_back(port);
   const std::string request = set("slow", std::string(1 << 16, 's'));
   for (std::size_t turn = 0; !stop.stop_requested(); ++turn) {
     slow[turn % kSlow].send(request.substr(turn / kSlow % request.size(), 1));
-    if (turn % (kSlow / kGarbage) == 0) Socket(port).send(std::string(200, '\xee'));
+    Socket(port).send(std::string(200, '\xee'));
     std::this_thread::sleep_for(kBadPause);
   }
 }

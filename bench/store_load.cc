@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "bench/program.h"
 #include "store/wire.h"
 
 namespace ddprun::bench {

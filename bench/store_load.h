@@ -11,8 +11,6 @@
 
 namespace ddprun::bench {
 
-using Clock = std::chrono::steady_clock;
-
 inline constexpr std::string_view kValue = "sixteen bytes ok";
 
 // Says why on stderr and ends the program with code 1.

@@ -84,7 +84,7 @@ class RemoteSession final : public Session {
   bool end_after_leave();
   void attempt();
   void connected();
-  void heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& words);
+  void heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message);
   void renew_lease(const LeaseGrant& grant);
   void watch_lease();
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
@@ -271,12 +271,12 @@ void RemoteSession::connected() {
   for (v2::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
 }
 
-void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& words) {
+void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message) {
   if (call != call_ || state_ == State::kOver) return;
-  if (!words) return end(ErrorCode::kProtocol, words.error().message());
+  if (!message) return end(ErrorCode::kProtocol, message.error().message());
   if (state_ == State::kConnecting) connected();
-  if (const auto* grant = std::get_if<LeaseGrant>(&*words)) return renew_lease(*grant);
-  deliver(std::get<HostMessage>(*words));
+  if (const auto* grant = std::get_if<LeaseGrant>(&*message)) return renew_lease(*grant);
+  deliver(std::get<HostMessage>(*message));
 }
 
 // ---- the lease ----

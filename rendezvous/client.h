@@ -34,9 +34,9 @@ struct RemoteOptions {
 };
 
 // Starts to connect at once. join() and the rest may be called before it is connected; they are
-// sent then. `loop` must outlive the session. Destroying the session is quick, but
-// for one that left: it waits for the host's receipt, at most for leave_limit. The
-// host then counts this node as lost, unless it left. The error of SessionLost says what was tried.
+// sent then. `loop` must outlive the session. Destroying the session is quick; only
+// one that left waits for the host's receipt, at most for leave_limit. The host then counts this
+// node as lost, unless it left. The error of SessionLost says what was tried.
 // Its codes:
 //   kTimedOut         nobody answered within read_timeout, or too few nodes joined in time
 //   kUnavailable      the connection broke, or the host was silent until the lease ended

@@ -152,8 +152,8 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
     closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
-  // The workers come first: nothing else is as urgent. With no
-  // live worker drain() has made Finish, and nothing may follow that: then LeaveJob goes in front.
+  // The workers come first: nothing else is as urgent. With no live worker drain() has made Finish,
+  // and nothing may follow that: then LeaveJob goes in front.
   Actions actions = drain(AfterDrain::kEnd, signo, now);
   const LeaveJob leave{{.hostname = settings_.hostname,
                         .message = fmt::format("the launcher on {} received {}", settings_.hostname,
