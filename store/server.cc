@@ -36,7 +36,7 @@ using Time = std::chrono::steady_clock::time_point;
 constexpr std::size_t kFirstReadBytes = 128;
 constexpr std::size_t kSharedReadBytes = std::size_t{256} * 1024;
 // A connection's turn ends after so many requests or so many bytes of answers, though more requests
-// wait: a client that floods us delays the others by some 0.05 ms, and makes us hold no more.
+// wait. So a client that floods us with small requests delays the others by some 0.05 ms.
 constexpr int kRequestsPerTurn = 64;
 constexpr std::size_t kGatherBytes = kMiB;
 
@@ -111,7 +111,7 @@ class Server::Core {
   std::optional<Table> table_;
   std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<Listener>> listeners_;  // two owners: this and each one's coroutine
-  Replies outbox_;                                    // scratch of one readable event
+  Replies outbox_;                                    // scratch of one turn
   // Used between two suspensions only, so that no two connections meet in it.
   std::vector<char> shared_read_ = std::vector<char>(kSharedReadBytes);
   std::size_t buffered_bytes_ = 0;

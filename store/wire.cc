@@ -131,18 +131,17 @@ Result<std::optional<Request>> Decoder::next() {
 }
 
 void Decoder::keep() {
-  const std::string_view rest = input_.substr(start_);
   if (borrowed_) {
     // `pending_` is empty here, but may still own memory reserved for a large field.
-    pending_.append(rest);
-  } else if (rest.empty()) {
-    pending_.clear();
-    if (pending_.capacity() > kKeptCapacityBytes) pending_.shrink_to_fit();
-  } else {
+    pending_.append(input_.substr(start_));
+    start_ = 0;
+  } else if (start_ >= pending_.size() - start_) {
+    // Not sooner: however many turns it takes to decode them, each byte is moved once or twice.
     pending_.erase(0, start_);
+    start_ = 0;
+    if (pending_.empty() && pending_.capacity() > kKeptCapacityBytes) pending_.shrink_to_fit();
   }
   borrowed_ = false;
-  start_ = 0;
   input_ = pending_;
   if (views_.capacity() > kKeptFields) views_ = {};
 }

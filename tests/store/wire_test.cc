@@ -287,7 +287,7 @@ TEST(Wire, AWholeRequestHasALimit) {
   EXPECT_EQ(decode_whole(several, limits).requests.size(), 50U);
 }
 
-TEST(Wire, HoldsOnlyWhatIsNotDecodedYet) {
+TEST(Wire, HoldsWhatIsNotDecodedYet) {
   const Limits limits;
   Decoder decoder(limits);
   const std::string get = encoded({Op::kGet, 0, {"key"}});
@@ -301,6 +301,26 @@ TEST(Wire, HoldsOnlyWhatIsNotDecodedYet) {
   EXPECT_FALSE(decoder.next()->has_value());
   EXPECT_EQ(decoder.held_bytes(), 5U);
   decoder.feed(get.substr(5));
+  EXPECT_EQ(own(**decoder.next()), (Owned{Op::kGet, 0, {"key"}}));
+  EXPECT_FALSE(decoder.next()->has_value());
+  EXPECT_EQ(decoder.held_bytes(), 0U);
+}
+
+// As when a client sends many requests at once, and each turn decodes one of them.
+TEST(Wire, HoldsAtMostTwiceWhatIsNotDecodedYet) {
+  const Limits limits;
+  Decoder decoder(limits);
+  const std::string get = encoded({Op::kGet, 0, {"key"}});
+  std::string bytes = kHello;
+  for (int i = 0; i < 10; ++i) bytes += get;
+  decoder.feed(std::string_view(bytes).substr(0, bytes.size() - 5));
+  for (std::size_t left = 10; left > 1; --left) {
+    ASSERT_TRUE(decoder.next()->has_value());
+    decoder.keep();
+    EXPECT_LE(decoder.held_bytes(), 2 * ((left - 1) * get.size() - 5));
+  }
+  EXPECT_FALSE(decoder.next()->has_value());
+  decoder.feed(std::string_view(bytes).substr(bytes.size() - 5));
   EXPECT_EQ(own(**decoder.next()), (Owned{Op::kGet, 0, {"key"}}));
   EXPECT_FALSE(decoder.next()->has_value());
   EXPECT_EQ(decoder.held_bytes(), 0U);
