@@ -36,8 +36,8 @@ if(DDPRUN_SANITIZE)
 endif()
 if(CMAKE_UNITY_BUILD)
   # The sanitizers' builds compile eight files as one (the presets), which takes half the time. The release build compiles each
-  # file alone, so that a missing #include is noticed there. Eight in one means that one file includes the eight sources; GCC
-  # takes them for headers, and warns of each anonymous namespace in a header.
+  # file of a room alone, so that a missing #include is noticed there. Eight in one means that one file includes the eight
+  # sources; GCC takes them for headers, and warns of each anonymous namespace in a header.
   target_compile_options(ddprun_flags INTERFACE -Wno-subobject-linkage)
 endif()
 target_include_directories(ddprun_flags INTERFACE "${PROJECT_SOURCE_DIR}")
