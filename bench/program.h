@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 // Prints one line, `name value`, at once.
 inline void tell(std::string_view name, double value) {
-  fmt::print("{} {:.3f}\n", name, value);
+  fmt::print("{} {:.8g}\n", name, value);
   std::fflush(stdout);
 }
 

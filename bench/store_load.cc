@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -98,6 +99,11 @@ Socket::Socket(std::uint16_t port) : fd_(new_socket(0)) {
 
 Socket::Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 
+Socket& Socket::operator=(Socket&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
 Socket::~Socket() {
   if (fd_ >= 0) ::close(fd_);
 }
@@ -113,7 +119,8 @@ void Socket::send(std::string_view bytes) {
 void Socket::await(std::size_t bytes) {
   while (bytes > 0) {
     const auto got = ::recv(fd_, scratch.data(), std::min(bytes, scratch.size()), 0);
-    if (got <= 0) fail_with_errno("recv");
+    if (got == 0) fail("the server ended a connection");
+    if (got < 0) fail_with_errno("recv");
     bytes -= static_cast<std::size_t>(got);
   }
 }
@@ -126,6 +133,11 @@ void Socket::ask(std::string_view request, std::size_t answer_bytes) {
 bool Socket::discard() {
   std::array<char, 1 << 16> bytes;
   return ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0;
+}
+
+void Socket::await_end() {
+  while (::recv(fd_, scratch.data(), scratch.size(), 0) > 0) {
+  }
 }
 
 // ---- many connections ----
@@ -181,7 +193,8 @@ void Load::each_event(Act act, std::uint32_t events) {
     Connection& connection = connections_[event.data.u64];
     if ((event.events & EPOLLIN) != 0) {
       const auto got = ::recv(connection.fd, scratch.data(), scratch.size(), 0);
-      if (got <= 0) fail_with_errno("a connection ended");
+      if (got == 0) fail("the server ended a connection");
+      if (got < 0) fail_with_errno("recv");
       connection.read += static_cast<std::size_t>(got);
     }
     if ((event.events & events) != 0) act(event.data.u64);
@@ -213,6 +226,16 @@ void Load::await_all(std::size_t bytes) {
         EPOLLIN);
   }
   for (Connection& connection : connections_) connection.read -= bytes;
+}
+
+void Load::close_and_wait() {
+  for (const Connection& connection : connections_) ::shutdown(connection.fd, SHUT_WR);
+  pollfd ended{.events = POLLIN};
+  for (const Connection& connection : connections_) {
+    ended.fd = connection.fd;
+    if (::poll(&ended, 1, -1) < 0 || ::recv(connection.fd, scratch.data(), 1, 0) != 0)
+      fail("a connection did not end");
+  }
 }
 
 std::vector<double> Load::run(const Exchange& exchange, int depth, std::chrono::milliseconds span) {

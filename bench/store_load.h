@@ -1,6 +1,6 @@
-// Clients that load a store server over raw sockets, for bench/store. Nothing here waits longer than
-// the kernel: what is measured is the server and the kernel's sockets. Any error ends the program.
-// One thread for each object.
+// Clients that load a store server over raw sockets, for bench/store. All of an object's connections
+// share one thread, so the client itself is part of what is measured, the same for both servers. Any
+// error ends the program.
 #pragma once
 
 #include <chrono>
@@ -40,7 +40,7 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
   Socket(Socket&& other) noexcept;
-  Socket& operator=(Socket&&) = delete;
+  Socket& operator=(Socket&& other) noexcept;
   ~Socket();
 
   void send(std::string_view bytes);
@@ -49,6 +49,8 @@ class Socket {
   void ask(std::string_view request, std::size_t answer_bytes);
   // Reads some of what is there, without waiting. False: nothing was there.
   bool discard();
+  // Until the server ends the connection. What it sends before is dropped.
+  void await_end();
 
  private:
   int fd_;
@@ -68,6 +70,8 @@ class Load {
   void send_all(std::string_view bytes);
   // Until each connection has read so many bytes.
   void await_all(std::size_t bytes);
+  // Ends all, and waits until the server has ended them, too. Nothing else may follow.
+  void close_and_wait();
   // Each connection keeps `depth` requests under way. Returns the time of each, in microseconds,
   // when the answers to all of them are there.
   std::vector<double> run(const Exchange& exchange, int depth, std::chrono::milliseconds span);
