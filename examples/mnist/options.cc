@@ -85,7 +85,7 @@ constexpr std::array kFlags{
          [](Options& o, const std::string& v) { return store_rate(o.lr, v); }},
     Flag{"--seed", "N", "a whole number from 0", "of the weights, the shuffling and the dropout (1)",
          [](Options& o, const std::string& v) { return store_seed(o.seed, v); }},
-    Flag{"--checkpoint", "FILE", "a file", "save here after each epoch; a restarted job goes on from it (none)",
+    Flag{"--checkpoint", "FILE", "a file", "save here after each epoch; a restarted or resized job goes on from it (none)",
          [](Options& o, const std::string& v) { return store_path(o.checkpoint, v); }},
     Flag{"--resume", "", "", "go on from the checkpoint also when the job is started anew",
          [](Options& o, const std::string& /*v*/) { return o.resume = true; }},

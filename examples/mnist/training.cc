@@ -60,8 +60,8 @@ bool Training::finds_own_checkpoint() const {
   const std::filesystem::path& file = options_.checkpoint;
   if (file.empty() || !std::filesystem::exists(file)) return false;
   if (options_.resume) return true;
-  // The cookie is this job's alone. A run id may be that of earlier jobs, too: there only a restart
-  // tells. A round after a resize has no restart more than the one before.
+  // The cookie is this launcher's alone: it tells as long as rank 0 stays on its node. A run id may
+  // be that of earlier jobs, too: there only a restart tells. A resize is no restart.
   if (world_.restart_count > 0 || !world_.job_cookie.empty()) {
     const auto stamp = read_stamp(file);
     if (stamp && stamp->job == job_) return true;

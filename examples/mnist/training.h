@@ -22,10 +22,11 @@ namespace ddprun::examples {
 class Training {
  public:
   // All ranks must call it. They start from the same checkpoint, or from the weights of rank 0. A
-  // restarted job goes on from options.checkpoint if it has saved that file itself. With
+  // restarted or resized job goes on from options.checkpoint if it has saved that file itself. With
   // options.resume any job goes on from it. Otherwise a file found there is renamed to
-  // `<file>.old`. The launcher's cookie tells whether a file is the job's own. A launcher other
-  // than ddprun gives no cookie; then the run id tells, which several jobs may share.
+  // `<file>.old`. The launcher's cookie tells whether a file is the job's own. It is of one node:
+  // if rank 0 moves to another one, only options.resume goes on. A launcher other than ddprun gives
+  // no cookie; then the run id tells after a restart, and several jobs may share it.
   Training(const Options& options, worker::Process& process, Samples train, Samples held_out);
 
   // Trains to the last epoch. Rank 0 reports on stdout. Its last lines are `loss=<of the last

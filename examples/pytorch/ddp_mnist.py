@@ -81,6 +81,13 @@ def resume(path, net, optimizer):
     return state["epoch"] + 1
 
 
+def require_same(value, what):
+    bounds = torch.tensor([value, -value])
+    dist.all_reduce(bounds, dist.ReduceOp.MAX)
+    if bounds[0] != -bounds[1]:
+        raise SystemExit(f"{what}: not the same on all ranks; the file must be on a disk that all hosts share")
+
+
 def main():
     parser = argparse.ArgumentParser(description="MNIST with DistributedDataParallel and Gloo")
     parser.add_argument("--data", default=Path(__file__).resolve().parents[1] / "data/mnist_5k")
@@ -88,7 +95,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32, help="of each worker")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--checkpoint", help="file to save after each epoch and to go on from")
+    parser.add_argument("--checkpoint", help="file to save after each epoch and to go on from, on a disk that all hosts share")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -100,6 +107,7 @@ def main():
     net = make_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.9)
     first = resume(options.checkpoint, net, optimizer)
+    require_same(first, f"epochs in --checkpoint={options.checkpoint}")
     model = DistributedDataParallel(net)
     if options.checkpoint and rank == 0:
         print(f"world={world}, {first - 1} epochs done", flush=True)
@@ -110,9 +118,9 @@ def main():
         torch.manual_seed(options.seed + 1 + epoch * world + rank)  # the ranks drop different units
         loss = train_epoch(model, loader, optimizer)
         if rank == 0:
-            print(f"epoch {epoch}/{options.epochs} loss={loss:.4f}", flush=True)
             if options.checkpoint:
                 save(options.checkpoint, epoch, net, optimizer)
+            print(f"epoch {epoch}/{options.epochs} loss={loss:.4f}", flush=True)
     share = accuracy(net, held_out)
     if rank == 0:
         print(f"loss={loss!r}\naccuracy={share:.4f}")
