@@ -39,6 +39,7 @@ void WorkerGroup::begin_attempt() { children_.use_cgroup(containment_.begin_atte
 Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
                                  const LocalFacts& facts) {
   auto files = files_.open({.attempt = attempt_of(round),
+                            .restart_count = round.restart_count,
                             .local_rank = local_rank,
                             .rank = facts.seat.first_rank + local_rank});
   if (!files) return files.error();

@@ -101,6 +101,16 @@ std::optional<Error> check_positive(std::string_view key, std::string_view text)
   return expected(fmt::format("{} to be a whole number above 0", key));
 }
 
+// A key whose value is a number of seconds, or 0.
+ConfSetter seconds_or_none(std::string_view key, std::chrono::seconds RendezvousConf::*member) {
+  return [key, member](RendezvousConf& conf, std::string_view text) -> std::optional<Error> {
+    const auto value = parse_int(text);
+    if (!value || *value < 0) return expected(fmt::format("{} to be a whole number from 0", key));
+    conf.*member = std::chrono::seconds(*value);
+    return std::nullopt;
+  };
+}
+
 // A key whose value is a number of seconds.
 ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member) {
   return [key, member](RendezvousConf& conf, std::string_view text) {
@@ -165,8 +175,8 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
       {"cas_backoff_max_seconds", check_backoff},
       {"join_timeout", seconds("join_timeout", &Conf::join_timeout)},
       {"last_call_timeout", seconds("last_call_timeout", &Conf::last_call)},
-      {"resize_wait", seconds("resize_wait", &Conf::resize_wait)},
-      {"resize_interval", seconds("resize_interval", &Conf::resize_interval)},
+      {"resize_wait", seconds_or_none("resize_wait", &Conf::resize_wait)},
+      {"resize_interval", seconds_or_none("resize_interval", &Conf::resize_interval)},
       {"read_timeout", seconds("read_timeout", &Conf::read_timeout)},
       {"timeout", seconds("timeout", &Conf::timeout)},
       {"close_timeout", checked_only("close_timeout")},

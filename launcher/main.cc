@@ -76,17 +76,6 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
   return bind_to_cpus(*std::move(command), options, *numa, facts);
 }
 
-// On a terminal as a line of ours, in a batch job at LOGLEVEL=INFO: a job inside a trusted network
-// needs no token, and its log belongs to its workers.
-void tell_of_missing_token(const Options& options, const std::string& token,
-                           const std::string& called) {
-  if (options.nodes.max == 1 || token != options.run_id) return;
-  const std::string text =
-      "no DDPRUN_TOKEN is set: whoever knows the rendezvous id can join this job";
-  if (options.quiet || ::isatty(STDERR_FILENO) == 0) return log::info(text);
-  std::fprintf(stderr, "%s: %s\n", called.c_str(), text.c_str());
-}
-
 // All checks come before run_guarded(): from there on there are two processes to end.
 int run(const Options& options, const EnvLookup& env, const Failures& failures) {
   log::set_level(options.quiet ? log::Level::kError : options.log_level);
@@ -95,7 +84,6 @@ int run(const Options& options, const EnvLookup& env, const Failures& failures) 
   if (!command) return failures.fail(command.error(), 1);
   const auto token = job_token(options, env);
   if (!token) return failures.fail(token.error(), 1);
-  tell_of_missing_token(options, *token, failures.called);
   Inherited inherited{.variables = process_variables(),
                       .token = *token,
                       .job_cookie = agent::make_job_cookie().text(),

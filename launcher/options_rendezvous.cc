@@ -159,7 +159,9 @@ void read_conf(ParseContext& context) {
 void read_node_unit(ParseContext& context) {
   Options& options = context.options;
   NodeCount& nodes = options.nodes;
-  options.node_unit = context.integer(FlagId::kNodeUnit, {1, kMaxNodes, "a whole number above 0"});
+  // A value that was refused must not be divided by.
+  options.node_unit =
+      std::max(1, context.integer(FlagId::kNodeUnit, {1, kMaxNodes, "a whole number above 0"}));
   nodes.max -= nodes.max % options.node_unit;
   nodes.min += (options.node_unit - nodes.min % options.node_unit) % options.node_unit;
   if (nodes.min > nodes.max)

@@ -88,6 +88,7 @@ class RemoteSession final : public Session {
   void renew_lease(const LeaseGrant& grant);
   void watch_lease();
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
+  void schedule_beat();
   void beat();
   void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                  void (RemoteSession::*act)());
@@ -108,8 +109,7 @@ class RemoteSession final : public Session {
   bool said_gone_ = false;
   std::vector<v2::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
-  HeldLease lease_;                             // on the clock of stamp()
-  std::optional<HeldLease::Stamp> unanswered_;  // when the last beat was sent, until the answer
+  HeldLease lease_;  // on the clock of stamp()
   std::optional<Gathering> gathering_;
   std::vector<std::unique_ptr<v2::Rendezvous::Stub>> stubs_;  // one for each address of the host
   std::size_t attempts_ = 0;
@@ -282,29 +282,31 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMe
 // ---- the lease ----
 
 void RemoteSession::renew_lease(const LeaseGrant& grant) {
-  const bool is_first = !lease_.is_held();
+  if (said_gone_) return;
   // Not later than now, whatever the host sends.
-  lease_.renewed(is_first ? stamp() : std::min(grant.stamp, stamp()), grant.lease);
-  unanswered_.reset();
+  const auto from = lease_.is_held() ? std::min(grant.stamp, stamp()) : stamp();
+  lease_.renewed(from, grant.lease);
   gathering_ = grant.gathering;
-  if (is_first) set_timer(next_step_, lease_.lease().beat_every, &RemoteSession::beat);
-  watch_lease();  // anew each time: a lease may also end sooner than the one before
+  // Both anew each time: a lease may also be shorter than the one before.
+  schedule_beat();
+  watch_lease();
+}
+
+void RemoteSession::schedule_beat() {
+  set_timer(next_step_, std::max(lease_.next_beat() - stamp(), std::chrono::milliseconds(0)),
+            &RemoteSession::beat);
 }
 
 void RemoteSession::beat() {
-  const auto now = stamp();
   // If a message waits to be written, a beat would wait behind it, and fill the queue of a host that
-  // does not read. While an answer is awaited, a second beat would only prolong the host's patience
-  // with a node that hears nothing any more. But the host may also have left the answer out.
-  const bool awaits_answer = unanswered_ && now - *unanswered_ < lease_.lease().length / 4;
-  const bool is_free = !awaits_answer && call_->idle();
-  if (is_free) {
-    unanswered_ = now;
-    call_->send(encode(Beat{now}));
-  }
-  // The next try comes soon: a lease is not much longer than the time between beats.
-  const auto pause = lease_.lease().beat_every;
-  set_timer(next_step_, is_free ? pause : std::min(pause, kBeatRetry), &RemoteSession::beat);
+  // does not read. The next try comes soon: a lease is not much longer than the time between beats.
+  if (!call_->idle())
+    return set_timer(next_step_, std::min(lease_.lease().beat_every, kBeatRetry),
+                     &RemoteSession::beat);
+  const auto now = stamp();
+  lease_.beat_sent(now);
+  call_->send(encode(Beat{now}));
+  schedule_beat();
 }
 
 void RemoteSession::watch_lease() {

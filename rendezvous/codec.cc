@@ -163,7 +163,7 @@ Result<DownMessage> decode_published(const v2::Published& message) {
 
 // A newer host may wait for what we do not know.
 Await decode_awaits(std::int32_t awaits) {
-  const bool known = awaits >= 0 && awaits <= static_cast<std::int32_t>(Await::kSeat);
+  const bool known = awaits >= 0 && awaits <= static_cast<std::int32_t>(Await::kResize);
   return known ? static_cast<Await>(awaits) : Await::kNodes;
 }
 

@@ -8,8 +8,8 @@
 // a node that was cut off has no workers left when the others start a new round.
 //
 // Two things this cannot do. An agent that does not run (SIGSTOP, a paused machine) cannot kill. And
-// where something between the two resets a connection, the host hears of an end at once, as when the
-// agent was killed: then the workers still have their grace.
+// where something between the two resets the connection or corrupts it, the host takes the node for
+// dead at once. The node's workers still have their grace, and may live on beside the new round.
 #pragma once
 
 #include <algorithm>
@@ -72,18 +72,32 @@ class HeldLease {
   // not know how long the answer was under way. The first one answers no beat. It counts from now:
   // the node asks for a seat only when it was let in, and the host counts from what it heard last.
   void renewed(Stamp from, const Lease& lease) {
+    if (!is_held()) last_beat_ = from;
+    if (from >= last_beat_) awaits_answer_ = false;
     lease_ = lease;
     ends_ = from + lease.length;
+  }
+  void beat_sent(Stamp now) {
+    last_beat_ = now;
+    awaits_answer_ = true;
   }
 
   bool is_held() const { return lease_.length.count() > 0; }
   const Lease& lease() const { return lease_; }
   // Valid once held.
   Stamp ends() const { return ends_; }
+  // When the next beat is due; valid once held. Ask again after each of the calls above. A beat waits
+  // for the answer of the one before: a node that hears nothing would only prolong the host's
+  // patience. But the host may leave an answer out, so it does not wait for ever.
+  Stamp next_beat() const {
+    return last_beat_ + (awaits_answer_ ? lease_.length / 4 : lease_.beat_every);
+  }
 
  private:
   Stamp ends_{0};
   Lease lease_;
+  Stamp last_beat_{0};
+  bool awaits_answer_ = false;
 };
 
 // What the host knows of a node's silence.

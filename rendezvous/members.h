@@ -28,7 +28,7 @@ struct Member {
   Entrant entrant;
   Standing standing = Standing::kSpare;
   std::uint64_t arrival = 0;  // order of the first joins; a restart does not change it
-  bool gone = false;          // its session was lost after its success
+  bool gone = false;          // it left, or was lost, after its success
 
   bool in_round() const {
     return standing == Standing::kRunning || standing == Standing::kSucceeded;

@@ -77,9 +77,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   } else {
     members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is
-    // free. The same holds for a node that was so slow to stop that the next round runs without it.
-    members_.set_standing(
-        member, is_new || phase_ != Phase::kGathering ? Standing::kSpare : Standing::kWaiting);
+    // free.
+    members_.set_standing(member, is_new ? Standing::kSpare : Standing::kWaiting);
   }
   if (breaks_round)
     break_round(lost_node(member, "it asked for a round while in one"), now, outcome);
@@ -110,11 +109,13 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   Outcome outcome;
   Member* const member = members_.find(session);
   if (member == nullptr || !member->listens()) return outcome;
-  const bool alone = member->standing == Standing::kSpare;  // it holds no seat: nobody needs it
+  if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
+  // A spare holds no seat. For one that was in no round yet the others wait for somebody else.
+  const bool is_needed = member->standing != Standing::kSpare && member->last_seat() >= 0;
   const bool breaks_round = member->in_round();
   const bool has_workers = breaks_round || member->standing == Standing::kStopping;
   members_.set_standing(*member, has_workers ? Standing::kLeaving : Standing::kDismissed);
-  if (!alone && members_.listeners() < policy_.min_nodes) {
+  if (is_needed && members_.listeners() < policy_.min_nodes) {
     end_job({.succeeded = false, .cause = reason}, outcome);
   } else if (breaks_round) {
     stop_round({.round = round_number_, .cause = reason, .is_resize = true}, outcome);
@@ -137,18 +138,20 @@ Outcome Membership::session_lost(SessionId session, const std::string& how, Time
   Outcome outcome;
   Member* const member = members_.find(session);
   if (member == nullptr) return outcome;
-  if (member->standing == Standing::kSucceeded) {
-    // Its work is done, so the round goes on. It stays a member: its seat is taken until the round
-    // is over.
-    members_.set_gone(*member);
-    return outcome;
-  }
+  if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
   const bool breaks_round = member->in_round();
   const Failure cause = lost_node(*member, how);
   members_.erase(*member);
   if (breaks_round) break_round(cause, now, outcome);
   settle(outcome, now);
   return outcome;
+}
+
+// Its work is done, so the round goes on. It stays a member: its seat is taken until the round is
+// over. It may be told twice: a node leaves, and then its session ends.
+Outcome Membership::lost_after_success(Member& member) {
+  if (!member.gone) members_.set_gone(member);
+  return {};
 }
 
 Outcome Membership::tick(Time now) {
@@ -198,13 +201,16 @@ void Membership::settle(Outcome& outcome, Time now) {
 std::optional<Gathering> Membership::gathering(Time now) const {
   if (phase_ == Phase::kEnded) return std::nullopt;
   const bool runs = phase_ == Phase::kRunning;
-  Gathering gathering{.awaits = runs ? Await::kSeat : awaited(reason_),
+  const bool grows = runs && look_again_at_ != Time::max();
+  Gathering gathering{.awaits = grows  ? Await::kResize
+                                : runs ? Await::kSeat
+                                       : awaited(reason_),
                       .have = members_.count(runs ? Standing::kRunning : Standing::kWaiting),
                       .min_nodes = policy_.min_nodes,
                       .max_nodes = policy_.max_nodes};
-  if (runs || look_again_at_ == Time::max()) return gathering;
+  if (look_again_at_ == Time::max()) return gathering;
   gathering.ends_in = std::chrono::ceil<std::chrono::milliseconds>(look_again_at_ - now);
-  gathering.missing = missing_ranks();
+  if (!runs) gathering.missing = missing_ranks();
   return gathering;
 }
 
@@ -237,8 +243,11 @@ void Membership::promote_spares() {
 // joins later does not move it.
 void Membership::update_times(Time now) {
   const int waiting = members_.count(Standing::kWaiting);
-  if (waiting == 0) gathering_since_.reset();
-  if (waiting > 0 && !gathering_since_) gathering_since_ = now;
+  // While old workers end, nobody is late.
+  const bool gathers = waiting > 0 && members_.count(Standing::kStopping) == 0 &&
+                       members_.count(Standing::kLeaving) == 0;
+  if (!gathers) gathering_since_.reset();
+  if (gathers && !gathering_since_) gathering_since_ = now;
   if (waiting < policy_.min_nodes) min_reached_at_.reset();
   if (waiting >= policy_.min_nodes && !min_reached_at_) min_reached_at_ = now;
 }
@@ -329,7 +338,7 @@ void Membership::consider_resize(Time now, Outcome& outcome) {
              outcome);
 }
 
-// Too few nodes came in time. The job ends for all that are here, also for those still stopping.
+// Too few nodes came in time. The job ends for all that are here.
 void Membership::give_up(Outcome& outcome) {
   end_text_ = fmt::format("{} of {} nodes joined within join_timeout={} s",
                           members_.count(Standing::kWaiting), policy_.min_nodes,

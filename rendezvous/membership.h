@@ -68,7 +68,7 @@ class Membership {
   Outcome succeeded(SessionId session, std::int64_t round, Time now);
   // The node goes for good. If min_nodes remain, the others go on without it and no restart is
   // spent; otherwise the job ends for all. Its workers may still run: the next round waits for its
-  // session_lost().
+  // session_lost(). A node that was in no round yet, or whose workers all succeeded, harms nobody.
   Outcome left(SessionId session, const Failure& reason, Time now);
   // As left(), of the node in whose process the rendezvous is: the job ends for all, since nobody
   // would be there to gather the others.
@@ -106,6 +106,7 @@ class Membership {
   void consider_resize(Time now, Outcome& outcome);
   std::string missing_ranks() const;
   void give_up(Outcome& outcome);
+  Outcome lost_after_success(Member& member);
   void dismiss_all(const HostMessage& message, Outcome& outcome);
   void end_job(const JobEnded& end, Outcome& outcome);
 

@@ -115,17 +115,19 @@ struct SessionLost {
 };
 using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost>;
 
-// What the next round still waits for.
+// What a node that waits, waits for. It travels as a number: new ones come last.
 enum class Await {
   kNodes,         // too few are here; the job gives up at the end of the time
   kLastCall,      // enough are here; more may come until the end of the time
   kOldWorkers,    // workers of the last round still run; no time
   kRestartPause,  // the round starts at the end of the time
   kSeat,          // a round runs, and a node that waits is a spare; no time
+  kResize,        // a round runs that has room, and breaks at the end of the time
 };
 struct Gathering {
   Await awaits = Await::kNodes;
-  int have = 0;  // nodes that wait for it and hold a seat; with kSeat, nodes of the round that runs
+  // Nodes that wait and hold a seat; with kSeat and kResize, the nodes of the round that runs.
+  int have = 0;
   int min_nodes = 1;
   int max_nodes = 1;
   std::chrono::milliseconds ends_in{0};
@@ -159,7 +161,8 @@ class Session {
   // success. If another node fails first, it is RoundBroken or JobEnded.
   virtual void report_success(std::int64_t round) = 0;
   // This node goes for good (it got a signal, or has an error of its own). If enough nodes remain,
-  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone. No answer.
+  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone, and so does a node
+  // that was in no round yet or has reported success. No answer.
   virtual void leave(const Failure& reason) = 0;
   // No worker of this node is left, after leave() or SessionLost: the others' next round may wait for
   // that. Without it the destructor says the same. After leave(), over the network, the destructor

@@ -5,23 +5,21 @@
 namespace ddprun::rendezvous {
 
 Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
+  // Before all other reasons: workers of two rounds must not run at once, and who still stops its
+  // workers keeps its seat. Each of them ends by its own grace or lease, so there is no time to look
+  // at.
+  if (roster.leaving > 0) return {Choice::kWait, Reason::kLeaving, Time::max()};
+  if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, Time::max()};
   if (roster.waiting == 0) return {Choice::kWait, Reason::kNobody, Time::max()};
-  // Before all other reasons to start: a full round has to wait for its restart, too.
+  // A full round has to wait for its restart, too.
   if (now < roster.not_before) return {Choice::kWait, Reason::kBackoff, roster.not_before};
   const Time given_up_at = roster.gathering_since + policy.join_timeout;
-  // A full round, too: workers of two rounds must not run at once.
-  // Each of them ends by its own grace or lease, so there is no time to look at.
-  if (roster.leaving > 0) return {Choice::kWait, Reason::kLeaving, Time::max()};
   // promote_spares() lets no more than max_nodes wait.
   if (roster.waiting == policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;
-  if (now >= given_up_at) {
-    // A node that still stops its workers is left out. It will be a spare, or in a later round.
+  if (now >= given_up_at)
     return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
-  }
   if (!enough) return {Choice::kWait, Reason::kTooFew, given_up_at};
-  // Nodes that are still stopping hold their seats, so no last call runs against them.
-  if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, given_up_at};
   // After a restart everybody who lives is back: a last call would only cost time. Who comes later
   // is taken in by a resize.
   if (!roster.is_first) return {Choice::kClose, Reason::kAllBack, now};

@@ -13,8 +13,8 @@ namespace ddprun::rendezvous {
 struct RoundPolicy {
   int min_nodes = 1;
   int max_nodes = 1;
-  // How long nodes wait for a round. The time starts with the first node that waits. At its end the
-  // round starts if min_nodes are there; otherwise the job ends.
+  // How long nodes wait for a round. The time starts with the first node that waits while no worker of
+  // the last round lives. At its end the round starts if min_nodes are there; otherwise the job ends.
   std::chrono::nanoseconds join_timeout = std::chrono::seconds(600);
   // How long the first round, once it has min_nodes, waits for more nodes. The time starts when
   // min_nodes is reached. A late joiner does not start it again: otherwise nodes that come one by
@@ -31,12 +31,12 @@ struct RoundPolicy {
 
 // What decide() looks at.
 struct Roster {
-  int waiting = 0;                // nodes that asked for the next round and hold a seat in it
-  int returning = 0;              // nodes of the broken round that still stop their workers
-  int leaving = 0;                // as `returning`, but they will not be back
-  bool is_first = true;           // no round has started yet
-  Time gathering_since;           // since then at least one node waits; valid only if one does
-  Time min_reached_at;            // when `waiting` last reached min_nodes; valid only from there on
+  int waiting = 0;       // nodes that asked for the next round and hold a seat in it
+  int returning = 0;     // nodes of the broken round that still stop their workers
+  int leaving = 0;       // as `returning`, but they will not be back
+  bool is_first = true;  // no round has started yet
+  Time gathering_since;  // how long nodes have waited; valid only if one waits and nobody stops
+  Time min_reached_at;   // when `waiting` last reached min_nodes; valid only from there on
   Time not_before = Time::min();  // no round may start earlier: the wait before a restart
 };
 

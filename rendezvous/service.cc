@@ -269,9 +269,9 @@ void Service::Calls::adopt(int fd) {
     ::close(fd);
     return;
   }
-  // After a lost packet to the node the kernel tries again six times at equal pauses, and does not
-  // double each (tcp(7)). What the node sends is tried again at doubled pauses: a beat that is lost
-  // in a blip of 2 s comes after some 3 s. Without effect on an old kernel.
+  // As long as little is sent, the kernel tries a lost packet again six times at equal pauses, and
+  // does not double each (the kernel's Documentation/networking/tcp-thin). What the node sends is
+  // tried again at doubled pauses: a beat that is lost in a blip of 2 s comes after some 3 s.
   ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
   // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
   connections_.add(fd);

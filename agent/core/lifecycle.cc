@@ -152,13 +152,12 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
     closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
-  // The workers come first: nothing else is as urgent. With no live worker drain() has made Finish,
-  // and nothing may follow that: then LeaveJob goes in front.
-  Actions actions = drain(AfterDrain::kEnd, signo, now);
-  const LeaveJob leave{{.hostname = settings_.hostname,
-                        .message = fmt::format("the launcher on {} received {}", settings_.hostname,
-                                               signal_name(signo))}};
-  actions.insert(phase_ == Phase::kDone ? actions.begin() : actions.end(), leave);
+  // The host should hear it before another node's worker fails for want of ours: that would be a
+  // failure, and spend a restart.
+  Actions actions = {LeaveJob{{.hostname = settings_.hostname,
+                               .message = fmt::format("the launcher on {} received {}",
+                                                      settings_.hostname, signal_name(signo))}}};
+  append(actions, drain(AfterDrain::kEnd, signo, now));
   return actions;
 }
 

@@ -70,7 +70,7 @@ struct ReportFailure {
 };
 // Tell the rendezvous that all workers of this node exited 0.
 struct ReportSuccess {};
-// Tell the rendezvous that this node leaves for good. If too few remain, the job ends on all nodes.
+// Tell the rendezvous that this node leaves for good (Session::leave()).
 struct LeaveJob {
   rendezvous::Failure reason;
 };

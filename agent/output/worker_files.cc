@@ -128,7 +128,7 @@ Result<FileHandle> WorkerFiles::open_tee(Kind kind, const WorkerStart& worker) {
                                                                .local_rank = worker.local_rank,
                                                                .rank = worker.rank,
                                                                .hostname = hostname_,
-                                                               .restart = worker.attempt})};
+                                                               .restart = worker.restart_count})};
   return pipes_.open(std::make_unique<TeeSink>(std::move(*file), std::move(source),
                                                *tee_consoles_.at(static_cast<std::size_t>(kind))));
 }

@@ -28,7 +28,8 @@ struct OpenedFiles {
 
 // One start of one worker.
 struct WorkerStart {
-  int attempt = 0;
+  int attempt = 0;        // counts rounds: the number of its folder
+  int restart_count = 0;  // torchrun's; a resize does not raise it
   int local_rank = 0;
   int rank = 0;
 };

@@ -24,6 +24,8 @@ std::string until(const rendezvous::Gathering& it) {
       return fmt::format("restart in {} s", seconds);
     case rendezvous::Await::kSeat:
       return "all seats are taken, this node is a spare";
+    case rendezvous::Await::kResize:
+      return fmt::format("the job takes newcomers in {} s", seconds);
   }
   return {};
 }

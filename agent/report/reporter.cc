@@ -27,7 +27,17 @@ Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string h
 void Reporter::joining() {
   tell(EventState::kRendezvous);
   joining_since_ = now();
+  if (notices_.shows_waiting()) tell_of_missing_token();
   show_waiting();
+}
+
+// In a batch job only once the nodes have met, and once a job: one that is refused, or gives up,
+// prints one line, and that is why.
+void Reporter::tell_of_missing_token() {
+  const RendezvousPlan& plan = sources_.config.rendezvous;
+  if (told_of_token_ || plan.max_nodes == 1 || plan.token != plan.run_id) return;
+  told_of_token_ = true;
+  log::warning("no DDPRUN_TOKEN is set: whoever knows the rendezvous id can join this job");
 }
 
 // Shows the line of waiting once a second, for as long as the node joins. Only on a terminal, and
@@ -54,6 +64,7 @@ void Reporter::end_waiting() {
 void Reporter::attempt_begins(const std::string& log_folder) {
   end_waiting();  // first: else the next text would stand behind the line of waiting
   say(notices_.started(sources_.lifecycle.round(), log_folder));
+  if (sources_.lifecycle.seat().node_rank == 0) tell_of_missing_token();
   tell(EventState::kAssignRanks);
   tell(EventState::kStart);
   autopsy_.attempt_started();

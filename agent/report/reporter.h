@@ -59,6 +59,7 @@ class Reporter {
  private:
   void show_waiting();
   void end_waiting();
+  void tell_of_missing_token();
   // Writes an event line, if the user asked for events.
   void tell(EventState state, const std::optional<WorkerExit>& worker = std::nullopt);
   void say(const std::string& text);
@@ -70,6 +71,7 @@ class Reporter {
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown
   const Time started_ = now();
   Time joining_since_{};
+  bool told_of_token_ = false;
 };
 
 }  // namespace ddprun::agent

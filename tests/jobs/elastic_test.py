@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 import time
+import unittest
 
 from machine import free_port, wait_until
 from support import JobTest, main, told, with_variables
@@ -13,8 +15,13 @@ trap 'exit 0' TERM
 echo "$RANK/$WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT at $MASTER_ADDR:$MASTER_PORT" > {fifo}
 while :; do sleep 1000 & wait; done
 """
+OTHER_CLOCK = "--time", "--monotonic", "60"  # a minute ahead, for unshare(1)
 # Ends well when the gate is opened.
 UNTIL_TOLD = "#!/bin/sh\necho \"$RANK/$WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT at x:1\" > {fifo}\nread word < %s\n"
+
+
+# A lost node is known by the end of its connection alone.
+NOT_BY_SILENCE = "keep_alive_interval=600,last_call_timeout=600"
 
 
 class ElasticTest(JobTest):
@@ -23,7 +30,7 @@ class ElasticTest(JobTest):
         self.port = free_port()
 
     def node(self, nnodes, is_host, *args, conf="last_call_timeout=1", **options):
-        """One that waits a second for others where it may, and that a machine which stands still for some seconds does not fence."""
+        """A node that waits a second for others where it may. Its lease is long: it must not end while a busy machine stands still."""
         conf = f"keep_alive_interval=10,{conf}" if "keep_alive" not in conf else conf
         return self.start(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=127.0.0.1:{self.port}",
                           f"--rdzv-conf=is_host={int(is_host)},{conf}", *args, **options)
@@ -37,7 +44,7 @@ class ElasticTest(JobTest):
 
     def world(self, size):
         """Waits for the workers of a round, one a node; (restarts, master)."""
-        lines = sorted(self.heard(size))
+        lines = sorted(self.heard(size), key=lambda line: int(line.partition("/")[0]))
         self.assertEqual([line.split()[0] for line in lines], [f"{rank}/{size}" for rank in range(size)], lines)
         (rest,) = {tuple(line.split()[1:]) for line in lines}
         return int(rest[1]), rest[3]
@@ -51,14 +58,32 @@ class ElasticTest(JobTest):
             job.wait_gone()
 
 
+class Forms(ElasticTest):
+    def test_case_46_many_nodes_that_are_ready(self):
+        for count in 2, 8, 32:
+            begin = time.monotonic()
+            jobs = self.nodes(count, str(count), self.worker(WORKER))
+            self.world(count)
+            told(f"{count} nodes from the first start to the last worker", [time.monotonic() - begin])
+            self.stop_all(jobs)
+            self.port = free_port()
+
+
 class Grows(ElasticTest):
     def test_case_50_a_newcomer_is_taken_in(self):
+        self.check_newcomer([], [])
+
+    def test_case_50_a_newcomer_that_sorts_first(self):
+        # torchrun gives ranks in the order of addresses; here who stays keeps its seat.
+        self.check_newcomer(["--local-addr=127.0.0.2"], ["--local-addr=127.0.0.1"])
+
+    def check_newcomer(self, flags_of_first, flags_of_second):
         logs = self.folder / "logs"
         flags = "-r", "3", f"--log-dir={logs}"
-        first = self.node("1:3", True, *flags, self.worker(WORKER))
+        first = self.node("1:3", True, *flags, *flags_of_first, self.worker(WORKER))
         self.assertEqual(self.world(1)[0], 0)
         begin = time.monotonic()
-        second = self.node("1:3", False, self.worker(WORKER))
+        second = self.node("1:3", False, *flags_of_second, self.worker(WORKER))
         self.assertEqual(self.world(2)[0], 0)
         told("a newcomer's start to the workers of the larger world", [time.monotonic() - begin])
         self.assertEqual(sorted(path.name for path in logs.glob("job_*/attempt_*")), ["attempt_0", "attempt_1"])
@@ -107,7 +132,7 @@ class Grows(ElasticTest):
 
 class Shrinks(ElasticTest):
     def test_case_48_a_lost_node(self):
-        host, other = self.nodes(2, "1:2", "--max-restarts=3", self.worker(WORKER))
+        host, other = self.nodes(2, "1:2", "--max-restarts=3", self.worker(WORKER), conf=NOT_BY_SILENCE)
         self.world(2)
         begin = time.monotonic()
         os.kill(other.agent(), signal.SIGKILL)
@@ -158,6 +183,17 @@ while :; do sleep 1000 & wait; done
         other.process.send_signal(signal.SIGTERM)
         self.assertEqual([job.finish()[0] for job in (host, other)], [1, 1])
 
+    def test_a_node_that_is_told_to_end_before_the_first_round_harms_nobody(self):
+        host = self.node("3", True, self.worker(WORKER))
+        wait_until(lambda: host.listens(self.port), "the rendezvous")
+        leaving, terminal = self.on_a_terminal("3", False, self.worker(WORKER), start=self.node)
+        self.read_terminal(terminal, "of 3 nodes")
+        leaving.process.send_signal(signal.SIGTERM)
+        leaving.finish()
+        others = [self.node("3", False, self.worker(WORKER)) for _ in range(2)]
+        self.world(3)
+        self.stop_all([host, *others])
+
     def test_seats_are_kept(self):
         host, second, third = self.nodes(3, "2:3", "--max-restarts=9", self.worker(WORKER))
         self.world(3)
@@ -173,6 +209,17 @@ while :; do sleep 1000 & wait; done
         self.assertIsNotNone(newcomer.worker(2))
         self.stop_all([host, by_rank[1], newcomer])
 
+    def test_case_51_the_node_of_rank_0_is_lost(self):
+        """The rendezvous lives on another one."""
+        host, lost, other = (self.node("2:3", wish == 2, "--max-restarts=3", f"--node-rank={wish}", self.worker(WORKER),
+                                       conf="last_call_timeout=600") for wish in (2, 0, 1))
+        self.world(3)
+        self.assertIsNotNone(lost.worker(0))
+        os.kill(lost.agent(), signal.SIGKILL)
+        self.assertEqual(self.world(2)[0], 1)  # world() wants one master for all
+        lost.finish()
+        self.stop_all([host, other])
+
 
 class Spares(ElasticTest):
     def test_case_49_a_node_is_replaced(self):
@@ -185,7 +232,7 @@ class Spares(ElasticTest):
         self.stop_all([host, new])
 
     def test_case_53_a_spare_takes_over(self):
-        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER))
+        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER), conf=NOT_BY_SILENCE)
         self.world(2)
         spare = self.node("2", False, "--max-restarts=3", self.worker(WORKER))
         wait_until(lambda: spare.children_of(spare.pid), "the spare's agent")
@@ -246,12 +293,30 @@ class Mixed(ElasticTest):
         self.assertEqual(self.world(2)[0], 0)
         self.stop_all(jobs)
 
+    def test_the_words_of_torchx(self):
+        """`dist.ddp -j 1:2x1`, as its local scheduler starts each replica."""
+        flags = ("--rdzv_backend", "c10d", "--rdzv_endpoint", f"localhost:{self.port}", "--rdzv_id", "job", "--nnodes", "1:2",
+                 "--nproc_per_node", "1", "--tee", "3", "--role", "", "--rdzv_conf", "keep_alive_interval=10")
+        jobs = [self.start(*flags, self.worker(WORKER)) for _ in range(2)]
+        self.assertEqual(self.world(2)[0], 0)
+        self.stop_all(jobs)
+
     def test_wished_ranks_are_met(self):
         script = self.worker("#!/bin/sh\necho $GROUP_RANK $WISH > {fifo}\n")
         jobs = [self.node("3", wish == 2, f"--node-rank={wish}", script, env=with_variables(WISH=str(wish)))
                 for wish in (2, 0, 1)]
         self.assertEqual(sorted(self.heard(3)), ["0 0", "1 1", "2 2"])
         self.assertEqual([job.finish()[0] for job in jobs], [0, 0, 0])
+
+    @unittest.skipUnless(subprocess.run(["unshare", *OTHER_CLOCK, "true"], capture_output=True).returncode == 0,
+                         "another clock needs CAP_SYS_ADMIN and time namespaces")
+    def test_case_59_clocks_that_differ(self):
+        jobs = [self.node("2", is_host, self.worker(WORKER), prefix=prefix)
+                for is_host, prefix in ((True, ()), (False, ("unshare", *OTHER_CLOCK)))]
+        self.assertEqual(self.world(2)[0], 0)
+        clocks = {os.readlink(f"/proc/{job.agent()}/ns/time") for job in jobs}
+        self.assertEqual(len(clocks), 2, clocks)
+        self.stop_all(jobs)
 
 
 class Differ(ElasticTest):

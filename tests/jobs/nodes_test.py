@@ -85,7 +85,7 @@ class Nodes(NodesTest):
                 self.assertEqual({env["TORCHELASTIC_RUN_ID"] for env in envs}, {"job"})
                 self.assertEqual(len({env["MASTER_ADDR"] + env["MASTER_PORT"] for env in envs}), 1)
 
-    def test_a_failure_restarts_all_nodes_with_one_count(self):
+    def test_case_47_a_failure_restarts_all_nodes_with_one_count(self):
         script = self.worker('#!/bin/sh\necho "$RANK $TORCHELASTIC_RESTART_COUNT" > {fifo}\n'
                              'test "$TORCHELASTIC_RESTART_COUNT" = 2 && exit 0\nexec sleep 1000\n')
         for jobs in self.kinds("--max-restarts=3", script):

@@ -214,8 +214,10 @@ class JobTest(unittest.TestCase):
 
     def script(self, text, name="worker.sh"):
         path = self.folder / name
-        path.write_text(text)
-        path.chmod(0o755)
+        # A launcher may be reading it: a file that is there already is not written again.
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            path.chmod(0o755)
         return str(path)
 
     def start(self, *args, **options):

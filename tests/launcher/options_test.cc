@@ -106,7 +106,7 @@ TEST(Options, WarnOfConfKeysThatTheBackendDoesNotNeed) {
                    "keep_alive_interval"}));
   const std::string all =
       "--rdzv-conf=join_timeout=1,read_timeout=1,is_host=1,last_call_timeout=1,timeout=1,"
-      "keep_alive_interval=1,"
+      "keep_alive_interval=1,resize_wait=0,resize_interval=0,"
       "close_timeout=1,keep_alive_max_attempt=1,cas_backoff_max_seconds=0";
   const std::string idle = "timeout, close_timeout, cas_backoff_max_seconds";
   for (const Words& line : {Words{"--rdzv-backend=c10d", "--rdzv-endpoint=n1", all, "E"},
@@ -131,6 +131,9 @@ TEST(Options, WarnOfBadConfValuesThatTheBackendDoesNotRead) {
   EXPECT_EQ(good({"--rdzv-conf=join_timeout=x,store_type=file", "E"}).warnings.size(), 2U);
   EXPECT_EQ(bad({"--rdzv-conf=timeout=0", "E"}),
             "1 ddprun: --rdzv-conf=timeout=0: expected timeout to be a whole number above 0");
+  EXPECT_EQ(
+      bad({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--rdzv-conf=resize_wait=-1", "E"}),
+      "1 ddprun: --rdzv-conf=resize_wait=-1: expected resize_wait to be a whole number from 0");
 }
 
 TEST(Options, TakeElasticSizesWithC10d) {
@@ -145,6 +148,8 @@ TEST(Options, RoundSizesToMultiplesOfTheUnit) {
   const Options options = good({"--nnodes=1:5", "--node-unit=2", "--rdzv-backend=c10d", "E"});
   EXPECT_EQ(options.nodes, (NodeCount{2, 4}));
   EXPECT_EQ(options.node_unit, 2);
+  EXPECT_EQ(bad({"--nnodes=2", "--node-unit=0", "E"}),
+            "1 ddprun: --node-unit=0: expected a whole number above 0");
   EXPECT_EQ(bad({"--nnodes=3", "--node-unit=2", "--rdzv-backend=c10d", "E"}),
             "1 ddprun: --node-unit=2: expected a number of which --nnodes=3 holds a multiple");
 }

@@ -100,6 +100,18 @@ TEST(Codec, CarriesLeases) {
   EXPECT_EQ(got.lease, grant.lease);
 }
 
+TEST(Codec, CarriesWhatIsAwaited) {
+  const auto carried = [](Await awaits) {
+    const LeaseGrant grant{.lease = rendezvous::lease_for({}, 1),
+                           .gathering = Gathering{.awaits = awaits}};
+    return std::get<LeaseGrant>(*travel(encode(grant))).gathering->awaits;
+  };
+  for (const Await awaits : {Await::kNodes, Await::kLastCall, Await::kOldWorkers,
+                             Await::kRestartPause, Await::kSeat, Await::kResize})
+    EXPECT_EQ(carried(awaits), awaits);
+  EXPECT_EQ(carried(Await{static_cast<int>(Await::kResize) + 1}), Await::kNodes) << "a newer host";
+}
+
 TEST(Codec, CarriesTextThatIsNoUtf8) {
   Failure odd = failure();
   odd.message = "latin-1 \xE9 and \xFF";

@@ -45,6 +45,34 @@ TEST(KeepAlive, ALeaseCountsFromTheBeatThatWasAnswered) {
   EXPECT_EQ(held.ends(), milliseconds(3100));
 }
 
+TEST(KeepAlive, ABeatWaitsForTheAnswerOfTheOneBefore) {
+  constexpr Lease lease{milliseconds(3500), milliseconds(250)};
+  HeldLease held;
+  held.renewed(milliseconds(1000), lease);
+  EXPECT_EQ(held.next_beat(), milliseconds(1250));
+  held.beat_sent(milliseconds(1250));
+  EXPECT_EQ(held.next_beat(), milliseconds(1250 + 875)) << "no answer yet";
+  held.renewed(milliseconds(1250), lease);
+  EXPECT_EQ(held.next_beat(), milliseconds(1500));
+  // The answer to an older beat does not count for the newer one.
+  held.beat_sent(milliseconds(1500));
+  held.beat_sent(milliseconds(2375));
+  held.renewed(milliseconds(1500), lease);
+  EXPECT_EQ(held.next_beat(), milliseconds(2375 + 875));
+}
+
+// As when most of a thousand nodes leave at one time.
+TEST(KeepAlive, AShorterLeaseBringsTheNextBeatForward) {
+  const Lease many = lease_for({}, 1000);
+  const Lease few = lease_for({}, 100);
+  HeldLease held;
+  held.renewed(milliseconds(0), many);
+  held.beat_sent(many.beat_every);
+  held.renewed(many.beat_every, few);
+  EXPECT_LT(held.next_beat(), held.ends());
+  EXPECT_EQ(held.next_beat(), many.beat_every + few.beat_every);
+}
+
 TEST(KeepAlive, SilenceIsCountedInLooks) {
   const KeepAlive wanted;
   const Lease lease = lease_for(wanted, 1);

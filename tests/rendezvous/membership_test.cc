@@ -37,7 +37,7 @@ const Kind& only_message(const Outcome& outcome) {
 }
 
 TEST(Decide, NeverLooksAgainWhileNobodyWaits) {
-  const Decision decision = decide(roster(0, 3), kElastic, kStart + seconds(10000));
+  const Decision decision = decide(roster(0), kElastic, kStart + seconds(10000));
   EXPECT_EQ(decision.choice, Choice::kWait);
   EXPECT_EQ(decision.reason, Reason::kNobody);
   EXPECT_EQ(decision.look_again_at, Time::max());
@@ -65,15 +65,14 @@ TEST(Decide, GivesOneLastCallFromTheMinimumOn) {
 }
 
 TEST(Decide, WaitsForNodesThatStillStopTheirWorkers) {
-  const Decision decision = decide(roster(2, 1), kElastic, kStart + seconds(100));
-  EXPECT_EQ(decision.reason, Reason::kReturning);
-  EXPECT_EQ(decision.look_again_at, kStart + seconds(600));
-}
-
-TEST(Decide, ClosesWithEnoughAtTheJoinTimeoutWhoeverStillStops) {
-  const Decision decision = decide(roster(2, 1), kElastic, kStart + seconds(600));
-  EXPECT_EQ(decision.choice, Choice::kClose);
-  EXPECT_EQ(decision.reason, Reason::kJoinTimeout);
+  // However long it takes: each ends by its own grace or lease.
+  for (const int waiting : {0, 1, 2, 4})
+    for (const int passed : {100, 600, 10'000}) {
+      const Decision decision = decide(roster(waiting, 1), kElastic, kStart + seconds(passed));
+      EXPECT_EQ(decision.choice, Choice::kWait);
+      EXPECT_EQ(decision.reason, Reason::kReturning);
+      EXPECT_EQ(decision.look_again_at, Time::max());
+    }
 }
 
 TEST(Decide, ClosesALaterRoundWhenAllAreBack) {
@@ -159,6 +158,12 @@ TEST(Membership, SaysWhatTheNextRoundWaitsFor) {
   elastic.tick(kStart + seconds(35));
   EXPECT_EQ(elastic.gathering(kStart + seconds(36)),
             (Gathering{.awaits = Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 4}));
+  elastic.joined(3, node("c"), {}, kStart + seconds(40));
+  EXPECT_EQ(elastic.gathering(kStart + seconds(40)), (Gathering{.awaits = Await::kResize,
+                                                                .have = 2,
+                                                                .min_nodes = 2,
+                                                                .max_nodes = 4,
+                                                                .ends_in = seconds(1)}));
 }
 
 TEST(Membership, RefusesOneNodeMoreThanItsLimit) {

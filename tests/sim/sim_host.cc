@@ -17,6 +17,13 @@ SimHost::Session* SimHost::find(SessionId session) {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
+// Of a message of this session. Null: the session is over.
+SimHost::Session* SimHost::heard(SessionId session) {
+  Session* const known = find(session);
+  if (known != nullptr) known->silence.heard();
+  return known;
+}
+
 void SimHost::opened(SessionId session, Ears ears) {
   Session& opened = sessions_[session];
   opened.ears = std::move(ears);
@@ -26,29 +33,28 @@ void SimHost::opened(SessionId session, Ears ears) {
 }
 
 void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
-  Session* const known = find(session);
+  Session* const known = heard(session);
   if (known == nullptr) return;
-  known->silence.heard();
   known->spec = spec;
   perform(membership_.joined(session, spec, {"10.0.0." + std::to_string(session % 250), ""},
                              time_.now()));
 }
 
 void SimHost::failed(SessionId session, std::int64_t round, const rendezvous::Failure& failure) {
-  if (find(session) == nullptr) return;
+  if (!heard(session)) return;
   perform(membership_.failed(session, round, failure, time_.now()));
   check_stale_reports_change_nothing(session);
 }
 
 void SimHost::succeeded(SessionId session, std::int64_t round) {
-  if (find(session) == nullptr) return;
+  if (!heard(session)) return;
   if (round == last_round_) ++succeeded_;
   perform(membership_.succeeded(session, round, time_.now()));
   check_stale_reports_change_nothing(session);
 }
 
 void SimHost::left(SessionId session) {
-  Session* const known = find(session);
+  Session* const known = heard(session);
   if (known == nullptr) return;
   known->left = true;
   perform(membership_.left(session, {.hostname = known->spec.hostname, .message = "left"},
@@ -56,9 +62,8 @@ void SimHost::left(SessionId session) {
 }
 
 void SimHost::beat(SessionId session, milliseconds stamp) {
-  Session* const known = find(session);
+  Session* const known = heard(session);
   if (known == nullptr) return;
-  known->silence.heard();
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));
   known->silence.granted(plan_.keep_alive, lease);
   known->ears.lease(stamp, lease);

@@ -63,6 +63,7 @@ class SimHost {
   };
 
   Session* find(SessionId session);
+  Session* heard(SessionId session);
   void perform(const rendezvous::Outcome& outcome);
   void publish(const rendezvous::Publication& published);
   void check_seats_are_kept(const std::vector<SessionId>& sessions);

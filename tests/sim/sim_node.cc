@@ -89,6 +89,7 @@ void SimNode::open_session() {
 void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
   const bool is_first = !lease_.is_held();
   lease_.renewed(is_first ? stamp() : beat, lease);
+  if (watched_) schedule_beat();
   if (is_first && !over_) ask_for_seat();
 }
 
@@ -107,11 +108,19 @@ void SimNode::watch_network() {
   watch_lease();
 }
 
+void SimNode::schedule_beat() {
+  const auto left = std::max(lease_.next_beat() - stamp(), milliseconds(0));
+  world_.time.after(left, [this, turn = ++beat_turn_] {
+    if (turn == beat_turn_) beat();
+  });
+}
+
 void SimNode::beat() {
   if (over_) return;
   when_awake([this] {
+    lease_.beat_sent(stamp());
     say([session = session_, stamp = stamp()](SimHost& host) { host.beat(session, stamp); });
-    world_.time.after(lease_.lease().beat_every, [this] { beat(); });
+    schedule_beat();
   });
 }
 

@@ -85,6 +85,7 @@ class SimNode {
   void exit_worker(std::size_t index, int code);
   void finish();
   void look_again();
+  void schedule_beat();
   void beat();
   void watch_lease();
   // While the network is in doubt, beats and leases are simulated; before, they are known to work.
@@ -100,6 +101,7 @@ class SimNode {
   OneWay up_;
   OneWay down_;
   rendezvous::HeldLease lease_;
+  int beat_turn_ = 0;  // of the timer that counts; those that were set before do nothing
   std::vector<SimWorker> workers_;  // of all rounds
   bool has_session_ = false;
   bool over_ = false;

@@ -224,7 +224,7 @@ TEST_F(LifecycleTest, ASecondFailureWhileDrainingDoesNotMoveTheDeadline) {
 
 TEST_F(LifecycleTest, ASignalIsPassedOnAndEndsTheJob) {
   run_round(1);
-  EXPECT_EQ(names(cycle.stop_requested(SIGINT, now)), (Names{"SIGINT", "leave"}));
+  EXPECT_EQ(names(cycle.stop_requested(SIGINT, now)), (Names{"leave", "SIGINT"}));
   cycle.worker_exited(exit(0, 0), now);
   EXPECT_EQ(names(cycle.worker_exited(exit(1, 0), now)), Names{"finish:1"});
   EXPECT_EQ(cycle.ending().signal, SIGINT);
@@ -284,7 +284,7 @@ TEST_F(LifecycleTest, AnEndedLeaseKillsTheWorkersAtOnce) {
 // The user's grace counts no more: the others may start without this node.
 TEST_F(LifecycleTest, AnEndedLeaseKillsAlsoWhileTheNodeLeaves) {
   run_round(1);
-  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"SIGTERM", "leave"}));
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"leave", "SIGTERM"}));
   EXPECT_EQ(names(cycle.session_lost({.error = Error(ErrorCode::kUnavailable, "gone")}, now)),
             Names{});
   EXPECT_EQ(names(cycle.session_lost(

@@ -94,10 +94,10 @@ TEST_F(WorkerFilesTest, TeedStreamsAreFilesAndPrefixedLines) {
   config.role = "trn";
   config.output.prefix_template = "<$role_name$local_rank ${rank} ${hostname} ${restart}>";
   make(folder / "logs");
-  run({.attempt = 2, .local_rank = 1, .rank = 9});
+  run({.attempt = 2, .restart_count = 1, .local_rank = 1, .rank = 9});
   EXPECT_EQ(worker_file(1, "stdout.log", 2), "out\n");
-  EXPECT_EQ(out(), "<trn1 9 node3 2>out\n");
-  EXPECT_EQ(err(), "<trn1 9 node3 2>err\n");
+  EXPECT_EQ(out(), "<trn1 9 node3 1>out\n");
+  EXPECT_EQ(err(), "<trn1 9 node3 1>err\n");
   EXPECT_EQ(files->stderr_tail(2, 1), Lines{"err"});
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -55,8 +56,9 @@ TEST_F(JobCgroupTest, WorkersAreBornIntoItAndEndByOneWrite) {
   cgroup.kill();
   EXPECT_EQ(reap_all(children).at(0).exit_code, -SIGKILL);
   EXPECT_EQ(output.text(), "") << "every holder of the pipe is gone";
-  while (is_populated())
-    std::this_thread::yield();  // on a busy machine for longer than kLeaveLimit
+  // On a busy machine it takes longer than kLeaveLimit.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (is_populated() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   cgroup.remove();
   EXPECT_FALSE(is_there());
   EXPECT_EQ(cgroup.folder(), -1);

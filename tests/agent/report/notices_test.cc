@@ -46,6 +46,10 @@ TEST(Notices, TheLineOfWaitingIsEndedOnce) {
             "\rddprun: waiting at h:1 for 4 s: have 3 of 2:4 nodes, last call ends in 12 s\033[K");
   gathering = {.awaits = rendezvous::Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 2};
   EXPECT_TRUE(terminal.waiting("h:1", 4s, gathering).ends_with("this node is a spare\033[K"));
+  gathering.awaits = rendezvous::Await::kResize;
+  gathering.ends_in = 30s;
+  EXPECT_TRUE(
+      terminal.waiting("h:1", 4s, gathering).ends_with("the job takes newcomers in 30 s\033[K"));
   gathering = {.have = 1, .min_nodes = 3, .max_nodes = 3, .ends_in = 600s, .missing = "0, 2"};
   EXPECT_EQ(terminal.waiting("h:1", 5s, gathering),
             "\rddprun: waiting at h:1 for 5 s: have 1 of 3 nodes, giving up in 600 s, missing node "
