@@ -1,4 +1,5 @@
-// How gRPC connects to the host: a channel to one numeric address. Used by client.cc only.
+// How gRPC is set up, for both ends, and how it connects to the host: a channel to one numeric
+// address. Used by client.cc and service.cc only.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -8,6 +9,9 @@
 #include <string>
 
 namespace ddprun::rendezvous {
+
+// Call it before anything else of gRPC. Further calls do nothing.
+void set_up_grpc();
 
 // "host:port", with brackets around an IPv6 address.
 std::string endpoint(const std::string& host, std::uint16_t port);

@@ -253,24 +253,26 @@ void Membership::update_times(Time now) {
 }
 
 void Membership::publish(Time now, Outcome& outcome) {
-  std::vector<Entrant> arrivals;
-  const int waiting = members_.count(Standing::kWaiting);
-  const auto size = static_cast<std::size_t>(usable_nodes(waiting, policy_));
-  for (Member* const member : members_.by_arrival(Standing::kWaiting)) {
-    if (arrivals.size() < size) {
-      arrivals.push_back(member->entrant);
-    } else {
-      members_.set_standing(*member, Standing::kSpare);  // node_unit leaves no seat for it
-    }
-  }
-  const std::vector<Entrant> entrants = order_of_seats(std::move(arrivals));
+  std::vector<Member*> arrivals = members_.by_arrival(Standing::kWaiting);
+  const auto size =
+      static_cast<std::size_t>(usable_nodes(static_cast<int>(arrivals.size()), policy_));
+  // node_unit leaves no seat for the last ones.
+  for (std::size_t i = size; i < arrivals.size(); ++i)
+    members_.set_standing(*arrivals[i], Standing::kSpare);
+  arrivals.resize(size);
+  std::vector<const Entrant*> entrants;
+  entrants.reserve(size);
+  for (const Member* const member : arrivals) entrants.push_back(&member->entrant);
+  const std::vector<std::size_t> order = order_of_seats(entrants);
+  for (std::size_t seat = 0; seat < size; ++seat) entrants[seat] = &arrivals[order[seat]]->entrant;
   SeatedRound seated = make_round(++round_number_, budget_.restarts(), entrants);
   Publication publication{std::move(seated.round), std::move(seated.seats), {}};
-  for (int seat = 0; const Entrant& entrant : entrants) {
-    Member& member = *members_.find(entrant.session);
+  publication.sessions.reserve(size);
+  for (std::size_t seat = 0; seat < size; ++seat) {
+    Member& member = *arrivals[order[seat]];
     members_.set_standing(member, Standing::kRunning);
-    member.entrant.previous_seat = seat++;
-    publication.sessions.push_back(entrant.session);
+    member.entrant.previous_seat = static_cast<int>(seat);
+    publication.sessions.push_back(member.session());
   }
   set_budget(entrants, now, outcome);
   outcome.published = std::move(publication);
@@ -281,10 +283,13 @@ void Membership::publish(Time now, Outcome& outcome) {
 
 // The job has one budget. If the nodes were started with different ones, the smallest holds: no
 // node is restarted more often than its user allowed. Window and backoff are those of node rank 0.
-void Membership::set_budget(const std::vector<Entrant>& entrants, Time now, Outcome& outcome) {
-  const auto [least, most] = std::ranges::minmax_element(
-      entrants, {}, [](const Entrant& entrant) { return entrant.spec.max_restarts; });
-  const NodeSpec& first = entrants.front().spec;
+void Membership::set_budget(const std::vector<const Entrant*>& entrants, Time now,
+                            Outcome& outcome) {
+  const auto [at_least, at_most] = std::ranges::minmax_element(
+      entrants, {}, [](const Entrant* entrant) { return entrant->spec.max_restarts; });
+  const Entrant* const least = *at_least;
+  const Entrant* const most = *at_most;
+  const NodeSpec& first = entrants.front()->spec;
   budget_.attempt_started({.max_restarts = least->spec.max_restarts,
                            .window = first.restart_window,
                            .backoff = first.backoff,

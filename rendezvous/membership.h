@@ -100,7 +100,7 @@ class Membership {
   void promote_spares();
   void update_times(Time now);
   void publish(Time now, Outcome& outcome);
-  void set_budget(const std::vector<Entrant>& entrants, Time now, Outcome& outcome);
+  void set_budget(const std::vector<const Entrant*>& entrants, Time now, Outcome& outcome);
   void break_round(const Failure& cause, Time now, Outcome& outcome);
   void stop_round(const RoundBroken& message, Outcome& outcome);
   void consider_resize(Time now, Outcome& outcome);

@@ -2,8 +2,7 @@
 
 #include <boost/asio/ip/address.hpp>
 #include <map>
-#include <optional>
-#include <utility>
+#include <numeric>
 
 #include "proto/assert.h"
 
@@ -14,13 +13,13 @@ namespace {
 // rendezvous is seen at loopback, and no other machine can connect to that. But the others reached
 // the rendezvous, so the address at which they reached it works. If all nodes are on that machine,
 // loopback is right.
-std::string master_address(const std::vector<Entrant>& entrants) {
-  const Entrant& master = entrants.front();
+std::string master_address(const std::vector<const Entrant*>& entrants) {
+  const Entrant& master = *entrants.front();
   if (!master.spec.store_address.empty()) return master.spec.store_address;
   if (!is_loopback(master.observed.address)) return master.observed.address;
-  for (const Entrant& other : entrants) {
-    const bool remote = !is_loopback(other.observed.address);
-    if (remote && !other.observed.reached_at.empty()) return other.observed.reached_at;
+  for (const Entrant* const other : entrants) {
+    const bool remote = !is_loopback(other->observed.address);
+    if (remote && !other->observed.reached_at.empty()) return other->observed.reached_at;
   }
   return master.observed.address;
 }
@@ -38,57 +37,56 @@ bool is_loopback(const std::string& address) {
   return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, v6).is_loopback();
 }
 
-std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals) {
-  std::vector<std::optional<Entrant>> seats(arrivals.size());
-  // Seats those whose `seat` is free, and leaves the others in `arrivals`. A round with fewer nodes
+std::vector<std::size_t> order_of_seats(const std::vector<const Entrant*>& arrivals) {
+  constexpr std::size_t kFree = -1;
+  std::vector<std::size_t> seats(arrivals.size(), kFree);
+  std::vector<std::size_t> others(arrivals.size());
+  std::iota(others.begin(), others.end(), std::size_t{0});
+  // Seats those whose `seat` is free, and leaves the others in `others`. A round with fewer nodes
   // does not have the highest seats.
   const auto take = [&](auto seat_of) {
-    std::vector<Entrant> others;
-    for (Entrant& entrant : arrivals) {
-      const int seat = seat_of(entrant);
-      const bool is_free =
-          seat >= 0 && seat < std::ssize(seats) && !seats[static_cast<std::size_t>(seat)];
-      if (is_free) {
-        seats[static_cast<std::size_t>(seat)] = std::move(entrant);
-      } else {
-        others.push_back(std::move(entrant));
-      }
-    }
-    arrivals = std::move(others);
+    std::erase_if(others, [&](std::size_t arrival) {
+      const int seat = seat_of(*arrivals[arrival]);
+      if (seat < 0 || seat >= std::ssize(seats)) return false;
+      std::size_t& taken_by = seats[static_cast<std::size_t>(seat)];
+      if (taken_by != kFree) return false;
+      taken_by = arrival;
+      return true;
+    });
   };
   const auto wanted = [](const Entrant& entrant) { return entrant.spec.node_rank; };
   take([&](const Entrant& entrant) { return entrant.spec.rank_is_wish ? -1 : wanted(entrant); });
   take([](const Entrant& entrant) { return entrant.previous_seat; });
   take(wanted);
-  std::vector<Entrant> ordered;
-  ordered.reserve(seats.size());
   // As many seats are free as nodes are left.
-  auto next = arrivals.begin();
-  for (auto& seat : seats) ordered.push_back(seat ? std::move(*seat) : std::move(*next++));
-  return ordered;
+  auto next = others.begin();
+  for (std::size_t& seat : seats)
+    if (seat == kFree) seat = *next++;
+  return seats;
 }
 
 SeatedRound make_round(std::int64_t number, int restart_count,
-                       const std::vector<Entrant>& entrants) {
+                       const std::vector<const Entrant*>& entrants) {
   DDPRUN_ASSERT(!entrants.empty());
   SeatedRound seated;
   Round& round = seated.round;
   round.number = number;
   round.restart_count = restart_count;
   round.node_count = static_cast<int>(entrants.size());
+  seated.seats.reserve(entrants.size());
   std::map<std::string, int> role_sizes;
-  for (const Entrant& entrant : entrants) {
-    int& role_size = role_sizes[entrant.spec.role];
+  for (const Entrant* const entrant : entrants) {
+    int& role_size = role_sizes[entrant->spec.role];
     seated.seats.push_back({.node_rank = static_cast<int>(seated.seats.size()),
                             .first_rank = round.world_size,
                             .role_first_rank = role_size});
-    role_size += entrant.spec.local_world_size;
-    round.world_size += entrant.spec.local_world_size;
+    role_size += entrant->spec.local_world_size;
+    round.world_size += entrant->spec.local_world_size;
   }
   for (std::size_t i = 0; i < entrants.size(); ++i)
-    seated.seats[i].role_world_size = role_sizes[entrants[i].spec.role];
+    seated.seats[i].role_world_size = role_sizes[entrants[i]->spec.role];
   round.master_addr = master_address(entrants);
-  round.master_port = entrants.front().spec.store_port;
+  round.master_port = entrants.front()->spec.store_port;
   return seated;
 }
 

@@ -3,6 +3,7 @@
 // membership.h does.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,11 +35,11 @@ struct Entrant {
   int previous_seat = -1;  // in the last round that it was in; -1: it is new
 };
 
-// Puts the nodes into seat order. A node gets the node rank that it must have if that is below the
+// The nodes' indices in seat order. A node gets the node rank that it must have if that is below the
 // number of nodes; no two may claim the same. Who was in the last round keeps its seat if that is
 // free; no two may have had the same. Then wishes are met where they can be. The others fill the
 // free seats in the order given, which is their order of arrival.
-std::vector<Entrant> order_of_seats(std::vector<Entrant> arrivals);
+std::vector<std::size_t> order_of_seats(const std::vector<const Entrant*>& arrivals);
 
 // A round and the seats of its nodes; seats[i] has node rank i.
 struct SeatedRound {
@@ -49,7 +50,7 @@ struct SeatedRound {
 // Makes the round in which entrants[i] has seats[i]. `entrants` must be in seat order and must not
 // be empty.
 SeatedRound make_round(std::int64_t number, int restart_count,
-                       const std::vector<Entrant>& entrants);
+                       const std::vector<const Entrant*>& entrants);
 
 // Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for text that
 // is no address.

@@ -22,6 +22,7 @@
 #include "proto/log.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/call_writer.h"
+#include "rendezvous/channel.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/connections.h"
 #include "rendezvous/loop_gate.h"
@@ -242,6 +243,7 @@ Service::Calls::~Calls() {
 
 // A server that listens on no port: it gets its connections from adopt().
 bool Service::Calls::start_server() {
+  set_up_grpc();
   acceptor_ = std::make_unique<Acceptor>(gate_, options_);
   grpc::ServerBuilder builder;
   builder.RegisterService(acceptor_.get());
@@ -249,6 +251,7 @@ bool Service::Calls::start_server() {
   builder.SetMaxSendMessageSize(kMaxDownBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as in channel.cc
   server_ = builder.BuildAndStart();
   return server_ != nullptr;
 }

@@ -14,9 +14,9 @@ TEST(KeepAlive, GivesALeaseForTheProductOfBothSettingsAndSomeBeats) {
 }
 
 TEST(KeepAlive, BeatsGetRarerWhereNodesAreMany) {
-  EXPECT_EQ(lease_for({}, 50).beat_every, milliseconds(250));
-  EXPECT_EQ(lease_for({}, 1000), (Lease{milliseconds(8250), milliseconds(5000)}));
-  EXPECT_EQ(lease_for({}, 10'000), (Lease{milliseconds(11'250), milliseconds(8000)}));
+  EXPECT_EQ(lease_for({}, 83).beat_every, milliseconds(250));
+  EXPECT_EQ(lease_for({}, 1000), (Lease{milliseconds(6750), milliseconds(3000)}));
+  EXPECT_EQ(lease_for({}, 10'000), (Lease{milliseconds(18'250), milliseconds(10'000)}));
 }
 
 // Whatever the settings: the host's patience is longer than the lease, by the time that the node

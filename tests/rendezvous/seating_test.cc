@@ -14,10 +14,20 @@ Entrant entrant(const std::string& id, int rank = -1, int slots = 1) {
   return {.session = 0, .spec = spec, .observed = {"10.0.0.1"}};
 }
 
-std::string order(std::vector<Entrant> arrivals) {
+std::vector<const Entrant*> pointers(const std::vector<Entrant>& entrants) {
+  std::vector<const Entrant*> all;
+  for (const Entrant& entrant : entrants) all.push_back(&entrant);
+  return all;
+}
+
+std::string order(const std::vector<Entrant>& arrivals) {
   std::string text;
-  for (const Entrant& entrant : order_of_seats(std::move(arrivals))) text += entrant.spec.node_id;
+  for (const std::size_t i : order_of_seats(pointers(arrivals))) text += arrivals[i].spec.node_id;
   return text;
+}
+
+SeatedRound make_round(std::int64_t number, int restarts, const std::vector<Entrant>& entrants) {
+  return rendezvous::make_round(number, restarts, pointers(entrants));
 }
 
 TEST(Seating, KeepsTheOrderOfArrival) {
