@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <charconv>
-#include <cstdio>
 #include <stop_token>
 #include <string_view>
 #include <thread>
