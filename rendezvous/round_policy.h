@@ -31,12 +31,12 @@ struct RoundPolicy {
 
 // What decide() looks at.
 struct Roster {
-  int waiting = 0;       // nodes that asked for the next round and hold a seat in it
-  int returning = 0;     // nodes of the broken round that still stop their workers
-  int leaving = 0;       // as `returning`, but they will not be back
-  bool is_first = true;  // no round has started yet
-  Time gathering_since;  // how long nodes have waited; valid only if one waits and nobody stops
-  Time min_reached_at;   // when `waiting` last reached min_nodes; valid only from there on
+  int waiting = 0;                // nodes that asked for the next round and hold a seat in it
+  int returning = 0;              // nodes of the broken round that still stop their workers
+  int leaving = 0;                // as `returning`, but they will not be back
+  bool is_first = true;           // no round has started yet
+  Time gathering_since;           // since when nodes wait; valid only if one waits and nobody stops
+  Time min_reached_at;            // when `waiting` last reached min_nodes; valid only from there on
   Time not_before = Time::min();  // no round may start earlier: the wait before a restart
 };
 

@@ -31,8 +31,6 @@ void Reporter::joining() {
   show_waiting();
 }
 
-// In a batch job only once the nodes have met, and once a job: one that is refused, or gives up,
-// prints one line, and that is why.
 void Reporter::tell_of_missing_token() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
   if (told_of_token_ || plan.max_nodes == 1 || plan.token != plan.run_id) return;
@@ -64,6 +62,8 @@ void Reporter::end_waiting() {
 void Reporter::attempt_begins(const std::string& log_folder) {
   end_waiting();  // first: else the next text would stand behind the line of waiting
   say(notices_.started(sources_.lifecycle.round(), log_folder));
+  // Without a terminal only now, and on one node: one that is refused, or gives up, prints one line,
+  // and that is why.
   if (sources_.lifecycle.seat().node_rank == 0) tell_of_missing_token();
   tell(EventState::kAssignRanks);
   tell(EventState::kStart);

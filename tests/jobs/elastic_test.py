@@ -85,6 +85,7 @@ class Grows(ElasticTest):
         begin = time.monotonic()
         second = self.node("1:3", False, *flags_of_second, self.worker(WORKER))
         self.assertEqual(self.world(2)[0], 0)
+        self.assertIsNotNone(first.worker(0))
         told("a newcomer's start to the workers of the larger world", [time.monotonic() - begin])
         self.assertEqual(sorted(path.name for path in logs.glob("job_*/attempt_*")), ["attempt_0", "attempt_1"])
         self.stop_all([first, second])

@@ -41,13 +41,13 @@ void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
 }
 
 void SimHost::failed(SessionId session, std::int64_t round, const rendezvous::Failure& failure) {
-  if (!heard(session)) return;
+  if (heard(session) == nullptr) return;
   perform(membership_.failed(session, round, failure, time_.now()));
   check_stale_reports_change_nothing(session);
 }
 
 void SimHost::succeeded(SessionId session, std::int64_t round) {
-  if (!heard(session)) return;
+  if (heard(session) == nullptr) return;
   if (round == last_round_) ++succeeded_;
   perform(membership_.succeeded(session, round, time_.now()));
   check_stale_reports_change_nothing(session);
