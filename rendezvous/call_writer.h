@@ -4,8 +4,8 @@
 // next.
 //
 // Any thread: the loop sends, and gRPC's threads report that a write is done. So it has a mutex. In
-// the launcher only this, LoopGate and the log have one, because only gRPC brings other threads.
-// Owned by the reactor of the call.
+// the launcher only this, LoopGate, StreamServer and the log have one: only gRPC needs threads.
+// Owned by the call.
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,8 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include <climits>
+
 #include "rendezvous/codec.h"
 
 namespace ddprun::rendezvous {
@@ -49,6 +51,9 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, std::uin
   // Our messages are small. To learn how much a connection can carry would cost two packets and a
   // timer for each of them.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  // No pings of gRPC: the kernel's keep-alive and our beats find dead hosts, and gRPC sets a timer
+  // anew for each message.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web, not for peers
   arguments.SetMaxReceiveMessageSize(kMaxDownBytes);
   arguments.SetMaxSendMessageSize(kMaxUpBytes);

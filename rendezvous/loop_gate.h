@@ -1,7 +1,7 @@
-// How gRPC's threads get into the loop: they post a handler here, and have no other way. A reactor
-// of gRPC may outlive the object that it works for (the owner), and even the loop. So a reactor
+// How gRPC's threads get into the loop: they post a handler here, and have no other way. A call
+// of gRPC may outlive the object that it works for (the owner), and even the loop. So a call
 // holds a LoopGate instead of its owner. The gate posts to the loop while the owner lives; after
-// close() it drops what it gets. Made and closed by the owner, shared with its reactors.
+// close() it drops what it gets. Made and closed by the owner, shared with its calls.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <grpcpp/security/server_credentials.h>
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,6 +11,7 @@
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <climits>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -27,6 +26,7 @@
 #include "rendezvous/connections.h"
 #include "rendezvous/loop_gate.h"
 #include "rendezvous/rate_limiter.h"
+#include "rendezvous/stream_server.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -48,7 +48,7 @@ bool equal_in_constant_time(std::string_view given, std::string_view expected) {
   return difference == 0;
 }
 
-std::string_view metadata(const grpc::CallbackServerContext& context, const char* key) {
+std::string_view metadata(const grpc::ServerContext& context, const char* key) {
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return {};
   return {found->second.data(), found->second.size()};
@@ -57,7 +57,7 @@ std::string_view metadata(const grpc::CallbackServerContext& context, const char
 // The job's id is compared first. If the user set no token, the id is also the token; then a node
 // of another job has a wrong token, too, but must be told that its id is wrong. A caller without
 // the token is not told our id: it may be the token.
-grpc::Status check(const grpc::CallbackServerContext& context, const ServiceOptions& options) {
+grpc::Status check(const grpc::ServerContext& context, const ServiceOptions& options) {
   const bool known = options.token.empty() ||
                      equal_in_constant_time(metadata(context, kTokenMetadata), options.token);
   const std::string id(metadata(context, kJobMetadata));
@@ -76,13 +76,6 @@ std::string reason_to_log(const grpc::Status& refusal) {
              : refusal.error_message();
 }
 
-// Answers a call that is not let in: gRPC wants a reactor for each call.
-class Refusal final : public grpc::ServerBidiReactor<v2::FromNode, v2::ToNode> {
- public:
-  explicit Refusal(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
-
 }  // namespace
 
 // What the loop knows of gRPC's calls; each has a Session of the host. Loop's thread only.
@@ -97,7 +90,6 @@ class Service::Calls {
 
  private:
   class Call;
-  class Acceptor;
   using SharedGate = std::shared_ptr<LoopGate<Calls>>;
   struct Node {
     std::shared_ptr<Call> call;
@@ -123,41 +115,15 @@ class Service::Calls {
   std::map<Call*, Node> nodes_;
   Connections connections_;
   RateLimiter refusal_warnings_{kRefusalWarningEvery};
-  std::unique_ptr<Acceptor> acceptor_;  // must outlive server_, which calls it
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<StreamServer> server_;
 };
 
-// One node's call. Lives until gRPC is done with it (self_) and the loop has forgotten it (Node).
-class Service::Calls::Call final : public grpc::ServerBidiReactor<v2::FromNode, v2::ToNode>,
-                                   public std::enable_shared_from_this<Call> {
+// One node's call. Lives until gRPC is done with it and the loop has forgotten it (Node).
+class Service::Calls::Call final : public ServerStream {
  public:
-  Call(SharedGate gate, grpc::CallbackServerContext* context)
-      : gate_(std::move(gate)), context_(context) {}
-
-  // ---- gRPC's threads ----
-  // The loop hears of the call before it hears the call's messages: its post comes before the first
-  // read.
-  void begin() {
-    self_ = shared_from_this();
-    gate_->post(
-        [self = self_, peer = context_->peer()](Calls& calls) { calls.opened(self, peer); });
-    StartRead(&in_);
-  }
-  // Starts no next read; the loop does when it has handled this message (read_next()). So a node
-  // that sends without end is stopped by flow control and does not fill our memory.
-  void OnReadDone(bool ok) override {
-    if (!ok) return broken();
-    gate_->post(
-        [self = self_, message = decode(in_)](Calls& calls) { calls.heard(self, message); });
-  }
-  void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
-  // Also called if the server shuts down before the loop has heard of this call. It must end here
-  // then, because gRPC's shutdown waits for the end of every call.
-  void OnCancel() override { perform(writer_.abandon()); }
-  void OnDone() override {
-    forget();
-    self_.reset();
-  }
+  // `options` must outlive the server, which makes calls.
+  Call(SharedGate gate, const ServiceOptions& options)
+      : gate_(std::move(gate)), options_(options) {}
 
   // ---- any thread ----
   void send(v2::ToNode message) { perform(writer_.send(std::move(message))); }
@@ -166,64 +132,70 @@ class Service::Calls::Call final : public grpc::ServerBidiReactor<v2::FromNode, 
   void close() { perform(writer_.close()); }
   // Breaks the call off.
   void cut() {
-    cancel();
+    break_off();
     perform(writer_.abandon());
   }
   // Makes the loop forget the call. The host then counts the node as lost, unless it sent the node
   // its last message. Posted, because it is also called from inside the host (deliver()), where no
   // session may be destroyed.
   void forget() {
-    gate_->post([self = shared_from_this()](Calls& calls) { calls.nodes_.erase(self.get()); });
+    gate_->post([self = shared()](Calls& calls) { calls.nodes_.erase(self.get()); });
   }
   void read_next() {
-    writer_.while_alive([this] { StartRead(&in_); });
+    writer_.while_alive([this] { start_read(&in_); });
   }
 
  private:
-  void cancel() {
-    writer_.while_alive([this] { context_->TryCancel(); });
+  // ---- gRPC's threads ----
+  // The loop hears of the call before it hears the call's messages: its post comes before the first
+  // read.
+  void opened() override {
+    if (const grpc::Status status = check(context(), options_); !status.ok()) return refuse(status);
+    gate_->post(
+        [self = shared(), peer = context().peer()](Calls& calls) { calls.opened(self, peer); });
+    start_read(&in_);
+  }
+  // Starts no next read; the loop does when it has handled this message (read_next()). So a node
+  // that sends without end is stopped by flow control and does not fill our memory.
+  void read(bool ok) override {
+    if (!ok) return broken();
+    gate_->post(
+        [self = shared(), message = decode(in_)](Calls& calls) { calls.heard(self, message); });
+  }
+  void written(bool ok) override { perform(writer_.written(ok)); }
+  // Also called if the server shuts down before the loop has heard of this call. It must end here
+  // then, because the server's end waits for the end of every call.
+  void cancelled() override { perform(writer_.abandon()); }
+  void done() override { forget(); }
+
+  std::shared_ptr<Call> shared() { return std::static_pointer_cast<Call>(shared_from_this()); }
+  void refuse(const grpc::Status& status) {
+    gate_->post([peer = context().peer(), reason = reason_to_log(status)](Calls& calls) {
+      calls.refused(peer, reason);
+    });
+    refusal_ = status;
+    perform(writer_.close());
+  }
+  void break_off() {
+    writer_.while_alive([this] { cancel(); });
   }
   void broken() {
     forget();
     perform(writer_.abandon());
   }
-  // The call's status is always OK and says nothing. A node knows the reason from its last message;
-  // a call that ends without one was broken off. Write-through as in client.cc.
+  // The status of a call that was let in is always OK and says nothing. A node knows the reason from
+  // its last message; a call that ends without one was broken off. Write-through as in client.cc.
   void perform(CallWriter<v2::ToNode>::Step step) {
-    if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
-    if (step.end) Finish(grpc::Status::OK);
-    if (step.overflow) cancel();  // the write under way then fails, and the queue with it
+    if (step.write != nullptr) start_write(*step.write, grpc::WriteOptions().set_write_through());
+    if (step.end) finish(refusal_);
+    if (step.overflow) break_off();  // the write under way then fails, and the queue with it
   }
 
   const SharedGate gate_;
-  grpc::CallbackServerContext* const context_;  // valid until OnDone
+  const ServiceOptions& options_;
   v2::FromNode in_;
   CallWriter<v2::ToNode> writer_;
-  std::shared_ptr<Call> self_;
-};
-
-// Lets calls in, on gRPC's threads: so it has a copy of the options, and posts through the gate.
-class Service::Calls::Acceptor final : public v2::Rendezvous::CallbackService {
- public:
-  Acceptor(SharedGate gate, ServiceOptions options)
-      : gate_(std::move(gate)), options_(std::move(options)) {}
-
-  grpc::ServerBidiReactor<v2::FromNode, v2::ToNode>* OpenSession(
-      grpc::CallbackServerContext* context) override {
-    if (const grpc::Status status = check(*context, options_); !status.ok()) {
-      gate_->post([peer = context->peer(), reason = reason_to_log(status)](Calls& calls) {
-        calls.refused(peer, reason);
-      });
-      return new Refusal(status);  // deletes itself
-    }
-    const auto call = std::make_shared<Call>(gate_, context);
-    call->begin();
-    return call.get();
-  }
-
- private:
-  const SharedGate gate_;
-  const ServiceOptions options_;
+  grpc::Status refusal_;  // OK: let in
 };
 
 Service::Calls::Calls(boost::asio::io_context& loop, Host& host, ServiceOptions options)
@@ -238,21 +210,23 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host& host, ServiceOptions 
 Service::Calls::~Calls() {
   gate_->close();
   for (auto& [call, node] : nodes_) call->close();
-  if (server_) server_->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
+  if (server_) server_->shut_down(kFlushLimit);
 }
 
 // A server that listens on no port: it gets its connections from adopt().
 bool Service::Calls::start_server() {
   set_up_grpc();
-  acceptor_ = std::make_unique<Acceptor>(gate_, options_);
   grpc::ServerBuilder builder;
-  builder.RegisterService(acceptor_.get());
   builder.SetMaxReceiveMessageSize(kMaxUpBytes);
   builder.SetMaxSendMessageSize(kMaxDownBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as in channel.cc
-  server_ = builder.BuildAndStart();
+  // As in channel.cc.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
+  server_ = std::make_unique<StreamServer>(
+      builder, options_.expected_nodes, [this] { return std::make_shared<Call>(gate_, options_); });
+  if (server_->server() == nullptr) server_.reset();
   return server_ != nullptr;
 }
 
@@ -278,7 +252,7 @@ void Service::Calls::adopt(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
   // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
   connections_.add(fd);
-  grpc::AddInsecureChannelFromFd(server_.get(), fd);
+  grpc::AddInsecureChannelFromFd(server_->server(), fd);
 }
 
 void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& peer) {

@@ -1,9 +1,12 @@
 // Rounds of remote nodes: service and client from the first join to the last message.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/rendezvous/remote_fixture.h"
 
@@ -51,6 +54,25 @@ TEST_F(RemoteTest, RestartsAllNodesAndThenEndsForAll) {
   a.session->report_failure(2, make_failure("again"));
   ASSERT_TRUE(all_hear<JobEnded>({&a, &b}));
   EXPECT_EQ(b.last<JobEnded>().cause, make_failure("again"));
+}
+
+// A host for many nodes has several queues. It ends while all calls are open.
+TEST_F(RemoteTest, SpreadsTheCallsOverTheQueuesOfALargeHost) {
+  constexpr int kNodes = 40;
+  HostSide side(loop, kNodes,
+                {.token = "secret", .keep_alive = kNoBeats, .expected_nodes = 10'000});
+  std::vector<TestNode> nodes(kNodes);
+  const auto all = [&](auto last_is) {
+    return run_until(loop, [&] { return std::ranges::all_of(nodes, last_is); });
+  };
+  for (int i = 0; i < kNodes; ++i)
+    join(nodes[static_cast<std::size_t>(i)], to(side.port()),
+         make_node("n" + std::to_string(i), 1));
+  ASSERT_TRUE(all([](const TestNode& node) { return node.last_is<RoundPublished>(); }));
+  nodes.back().session->report_failure(1, make_failure("boom"));
+  ASSERT_TRUE(all([](const TestNode& node) { return node.last_is<RoundBroken>(); }));
+  side.end();
+  ASSERT_TRUE(all([](const TestNode& node) { return node.last_is<SessionLost>(); }));
 }
 
 TEST_F(RemoteTest, CarriesTheMembershipsRefusal) {
