@@ -1,4 +1,5 @@
 """What the benchmarks ask of this machine: its processes, their memory, a port."""
+import os
 import socket
 
 
@@ -6,6 +7,16 @@ def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+def is_listened_on(port):
+    """Whether some process of this host listens on the TCP port (proc_pid_net(5): state 0A)."""
+    for table in "/proc/net/tcp", "/proc/net/tcp6":
+        with open(table) as file:
+            rows = [line.split() for line in file]
+        if any(row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port for row in rows[1:]):
+            return True
+    return False
 
 
 def family(pid):
@@ -20,7 +31,18 @@ def family(pid):
     return found
 
 
+def runs_program(pid, program):
+    """Whether the process lives and was made from this file."""
+    try:
+        return os.path.samefile(f"/proc/{pid}/exe", program)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def pss_kib(pid):
-    """Its memory; what it shares with others counts in part (proc_pid_smaps(5), Pss)."""
-    with open(f"/proc/{pid}/smaps_rollup") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    """Its memory; what it shares with others counts in part (proc_pid_smaps(5), Pss). 0 for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("Pss:")), 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
