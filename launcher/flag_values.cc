@@ -101,20 +101,19 @@ std::optional<Error> check_positive(std::string_view key, std::string_view text)
   return expected(fmt::format("{} to be a whole number above 0", key));
 }
 
-// A key whose value is a number of seconds, or 0.
-ConfSetter seconds_or_none(std::string_view key, std::chrono::seconds RendezvousConf::*member) {
-  return [key, member](RendezvousConf& conf, std::string_view text) -> std::optional<Error> {
-    const auto value = parse_int(text);
-    if (!value || *value < 0) return expected(fmt::format("{} to be a whole number from 0", key));
-    conf.*member = std::chrono::seconds(*value);
-    return std::nullopt;
-  };
+// The same for a number that may be 0.
+std::optional<Error> check_not_negative(std::string_view key, std::string_view text) {
+  const auto value = parse_int(text);
+  if (value && *value >= 0) return std::nullopt;
+  return expected(fmt::format("{} to be a whole number from 0", key));
 }
 
-// A key whose value is a number of seconds.
-ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member) {
-  return [key, member](RendezvousConf& conf, std::string_view text) {
-    auto error = check_positive(key, text);
+// A key whose value is a number of seconds that passes `check`.
+ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member,
+                   std::optional<Error> (*check)(std::string_view,
+                                                 std::string_view) = check_positive) {
+  return [key, member, check](RendezvousConf& conf, std::string_view text) {
+    auto error = check(key, text);
     if (!error) conf.*member = std::chrono::seconds(*parse_int(text));
     return error;
   };
@@ -175,8 +174,8 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
       {"cas_backoff_max_seconds", check_backoff},
       {"join_timeout", seconds("join_timeout", &Conf::join_timeout)},
       {"last_call_timeout", seconds("last_call_timeout", &Conf::last_call)},
-      {"resize_wait", seconds_or_none("resize_wait", &Conf::resize_wait)},
-      {"resize_interval", seconds_or_none("resize_interval", &Conf::resize_interval)},
+      {"resize_wait", seconds("resize_wait", &Conf::resize_wait, check_not_negative)},
+      {"resize_interval", seconds("resize_interval", &Conf::resize_interval, check_not_negative)},
       {"read_timeout", seconds("read_timeout", &Conf::read_timeout)},
       {"timeout", seconds("timeout", &Conf::timeout)},
       {"close_timeout", checked_only("close_timeout")},
