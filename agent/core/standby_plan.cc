@@ -1,0 +1,47 @@
+#include "agent/core/standby_plan.h"
+
+#include <algorithm>
+
+namespace ddprun::agent {
+
+void StandbyPlan::attempt_started(Time now) {
+  running_ = true;
+  settled_ = false;
+  started_ = now;
+  look_at_ = wanted_ ? now + kLook : Time::max();
+}
+
+void StandbyPlan::attempt_ended() {
+  running_ = false;
+  look_at_ = Time::max();
+}
+
+void StandbyPlan::looked(const std::vector<std::uint64_t>& steps, Time now) {
+  if (!running_ || settled_) return;
+  const bool stepped = std::ranges::all_of(steps, [](std::uint64_t done) { return done > 0; });
+  settled_ = stepped || now >= started_ + kSettled;
+  look_at_ = settled_ ? Time::max() : now + kLook;
+}
+
+void StandbyPlan::warming(int local_rank) { set(local_rank, State::kWarming); }
+void StandbyPlan::waits(int local_rank) { set(local_rank, State::kWaiting); }
+void StandbyPlan::released(int local_rank) { set(local_rank, State::kNone); }
+void StandbyPlan::unfit(int local_rank) { set(local_rank, State::kUnfit); }
+
+void StandbyPlan::set(int local_rank, State state) {
+  standbys_.at(static_cast<std::size_t>(local_rank)) = state;
+}
+
+std::optional<int> StandbyPlan::next() const {
+  if (!wanted_ || !running_ || !settled_) return std::nullopt;
+  if (std::ranges::find(standbys_, State::kWarming) != standbys_.end()) return std::nullopt;
+  const auto cold = std::ranges::find(standbys_, State::kNone);
+  if (cold == standbys_.end()) return std::nullopt;
+  return static_cast<int>(cold - standbys_.begin());
+}
+
+bool StandbyPlan::is_waiting(int local_rank) const {
+  return standbys_.at(static_cast<std::size_t>(local_rank)) == State::kWaiting;
+}
+
+}  // namespace ddprun::agent

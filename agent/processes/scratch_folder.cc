@@ -1,0 +1,44 @@
+#include "agent/processes/scratch_folder.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "proto/assert.h"
+
+namespace ddprun::agent {
+namespace {
+
+std::string path_of(const std::string& job_cookie) {
+  DDPRUN_ASSERT(!job_cookie.empty());
+  return temporary_base() + "/" + kScratchPrefix + job_cookie;
+}
+
+}  // namespace
+
+std::string temporary_base() {
+  const char* named = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): one thread
+  return named != nullptr && *named != '\0' ? named : "/tmp";
+}
+
+Result<std::string> make_scratch_folder(const std::string& job_cookie) {
+  constexpr mode_t kMode = 0700;
+  const std::string path = path_of(job_cookie);
+  if (::mkdir(path.c_str(), kMode) != 0)
+    return Error(ErrorCode::kSystem,
+                 fmt::format("make the folder {}: {}", path, ::strerrordesc_np(errno)));
+  std::error_code failed;
+  const auto real = std::filesystem::canonical(path, failed);
+  return failed ? path : real.string();
+}
+
+void remove_scratch_folder(const std::string& job_cookie) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_of(job_cookie), ignored);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Standby workers and the Python hook, as a user meets them. The workers are Python without PyTorch: they count a step themselves, and
+import a module of a virtual environment of their own."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+from machine import environment_of, wait_until
+from support import MARKER, JobTest, main, with_variables
+
+RECVMSG = {"x86_64": 47, "aarch64": 212}.get(os.uname().machine)  # its number among the system calls
+# Says that it runs, and how. Counts a step, as an optimizer's would be, and waits to be killed; ends well in the attempt LAST.
+WORKER = """
+import sys
+begin = {"path": list(sys.path), "modules": sorted(sys.modules)}
+import json, os, time
+{imports}
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+told = {**begin, "pid": os.getpid(), "env": dict(os.environ), "argv": sys.argv, "file": __file__, "name": __name__}
+place = f"{sys.argv[1]}/{os.environ['RANK']}.{attempt}"
+with open(place + ".tmp", "w") as file:
+    json.dump(told, file)
+os.rename(place + ".tmp", place)
+print("out of", os.environ["RANK"], attempt, flush=True)
+print("err of", os.environ["RANK"], attempt, file=sys.stderr, flush=True)
+if attempt < int(sys.argv[2]):
+    if "DDPRUN_PAGE" in os.environ:
+        import mmap
+        offset, _, _, path = os.environ["DDPRUN_PAGE"].split(":", 3)
+        with open(path, "r+b") as page:
+            words = memoryview(mmap.mmap(page.fileno(), 0))[int(offset):int(offset) + 64].cast("Q")
+        words[2] = time.monotonic_ns()
+        words[0] = 1
+    while True:
+        time.sleep(1000)
+"""
+# What an attempt has of its own.
+OF_AN_ATTEMPT = {"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "MASTER_PORT"}
+OURS = {"DDPRUN_JOB", "DDPRUN_PAGE", MARKER}
+
+
+class Standby(JobTest):
+    def setUp(self):
+        super().setUp()
+        self.told = self.folder / "told"
+        self.told.mkdir()
+
+    def begin(self, *flags, imports="", last=1, workers=2, python=sys.executable, **variables):
+        script = self.script(WORKER.replace("{imports}", imports), "worker.py")
+        job = self.start(f"--nproc-per-node={workers}", f"--max-restarts={last}", *flags, script, self.told, last,
+                         env=with_variables(OMP_NUM_THREADS="1", **variables) | {"PYTHON_EXEC": str(python)})
+        for rank in range(workers):
+            self.said(rank, 0)
+        return job
+
+    def said(self, rank, attempt):
+        path = self.told / f"{rank}.{attempt}"
+        wait_until(path.exists, f"rank {rank} in attempt {attempt}")
+        return json.loads(path.read_text())
+
+    def standbys(self, job):
+        """Pids of the standbys, whether they wait or not."""
+        return [pid for pid in job.children_of(job.agent()) if f"DDPRUN_HOOK={job.agent()}:3".encode() in environment_of(pid)]
+
+    def waiting(self, job, count=2):
+        """Pids of the standbys, when so many wait: in recvmsg() on their connection, which is descriptor 3."""
+        def found():
+            asleep = [pid for pid in self.standbys(job) if self.waits(pid)]
+            return asleep if len(asleep) == count else None
+        return wait_until(found, f"{count} standbys that wait")
+
+    @staticmethod
+    def waits(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/syscall").read_text().startswith(f"{RECVMSG} 0x3 ")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def forget(self):
+        for path in self.told.iterdir():
+            path.unlink()
+
+    def virtual_environment(self, **modules):
+        """A Python with these modules among its packages."""
+        place = self.folder / "env"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+        (packages,) = place.glob("lib/python3*/site-packages")
+        for name, text in modules.items():
+            file = packages / f"{name}.py"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        return place / "bin/python"
+
+    def restarted(self, job, rank=0):
+        """Kills a worker; what the workers of attempt 1 say, when the job has ended well."""
+        os.kill(self.said(rank, 0)["pid"], signal.SIGKILL)
+        second = [self.said(rank, 1) for rank in (0, 1)]
+        code, self.out, self.err = job.finish()
+        self.assertEqual(code, 0, self.err)
+        job.wait_gone()
+        return second
+
+    def test_takes_the_place_of_a_killed_worker(self):
+        job = self.begin()
+        first = [self.said(rank, 0) for rank in (0, 1)]
+        standbys = self.waiting(job)
+        second = self.restarted(job)
+        self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
+        for before, after in zip(first, second):
+            self.assertEqual([after[key] for key in ("path", "argv", "file", "name")],
+                             [before[key] for key in ("path", "argv", "file", "name")])
+            changed = {name for name in before["env"] | after["env"] if before["env"].get(name) != after["env"].get(name)}
+            self.assertLessEqual(changed, OF_AN_ATTEMPT)
+            self.assertEqual(after["env"]["TORCHELASTIC_RESTART_COUNT"], "1")
+            self.assertLessEqual(set(before["modules"]), set(after["modules"]))
+        for text, stream in ("out", self.out), ("err", self.err):
+            for rank in 0, 1:
+                self.assertEqual(stream.count(f"{text} of {rank} 1\n"), 1)
+
+    def test_its_output_goes_into_the_files_of_its_attempt(self):
+        logs = self.folder / "logs"
+        job = self.begin(f"--log-dir={logs}", "--redirects=1", "--tee=2")
+        self.waiting(job)
+        self.restarted(job)
+        for rank in 0, 1:
+            (file,) = logs.glob(f"*_*/attempt_1/{rank}/stdout.log")
+            self.assertEqual(file.read_text(), f"out of {rank} 1\n")
+            self.assertIn(f"[default{rank}]:err of {rank} 1\n", self.err)
+
+    def test_restarts_again_and_again(self):
+        job = self.begin(last=3)
+        for attempt in range(3):
+            standbys = self.waiting(job)
+            os.kill(self.said(attempt % 2, attempt)["pid"], signal.SIGKILL)
+            self.assertIn(self.said(0, attempt + 1)["pid"], standbys)
+        code, _, err = job.finish()
+        self.assertEqual(code, 0, err)
+        job.wait_gone()
+        told = [line for line in err.splitlines() if "lost" in line]
+        self.assertEqual(len(told), 2, err)  # the last attempt does no step
+        for rank, line in enumerate(told):
+            self.assertRegex(line, rf"^ddprun: rank {rank} on \S+: killed by SIGKILL: stopped \d.\d+, re-formed \d.\d+, "
+                                   r"first line \d.\d+, first step \d.\d+; \d.\d+ s lost$")
+            *stages, lost = map(float, re.findall(r"\d\.\d+", line))
+            self.assertAlmostEqual(sum(stages), lost, delta=0.003)  # each is rounded
+
+    def test_none_without_a_restart_to_come_or_where_it_is_off(self):
+        for flags in (["--standby=0"], ["--python-hook=0"]):
+            job = self.begin(*flags)
+            before = set(job.children_of(job.agent())) | {self.said(rank, 0)["pid"] for rank in (0, 1)}
+            second = self.restarted(job)
+            self.assertTrue(before.isdisjoint(one["pid"] for one in second))
+            self.forget()
+
+    def test_the_hook_is_invisible(self):
+        facts = []
+        for flags in (["--python-hook=0"], []):
+            job = self.begin(*flags, last=0, PYTHONPATH=str(self.folder))
+            self.assertEqual(job.finish()[0], 0)
+            one = self.said(0, 0)
+            for name in OURS | OF_AN_ATTEMPT:
+                one["env"].pop(name, None)
+            facts.append({key: one[key] for key in ("path", "modules", "env", "argv", "file", "name")})
+        self.assertEqual(*facts)
+
+    def test_the_users_own_customization_runs(self):
+        for name in "sitecustomize", "usercustomize":
+            (self.folder / f"{name}.py").write_text("import os, sys\nprint(__name__, __file__, os.environ.get('DDPRUN_HOOK'), "
+                                                    "'hook' in str(sys.path), flush=True)\n")
+        job = self.begin(last=0, workers=1, PYTHONPATH=str(self.folder))
+        code, out, err = job.finish()
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.splitlines()[:2], [f"{name} {self.folder}/{name}.py None False" for name in ("sitecustomize", "usercustomize")])
+
+    def test_started_cold_where_an_import_read_what_differs(self):
+        python = self.virtual_environment(reads="import os\nATTEMPT = os.environ['TORCHELASTIC_RESTART_COUNT']\n")
+        job = self.begin(imports="import reads\nprint('attempt', reads.ATTEMPT)", python=python)
+        standbys = self.waiting(job)
+        second = self.restarted(job)
+        self.assertTrue(set(standbys).isdisjoint(one["pid"] for one in second))
+        self.assertEqual(self.out.count("attempt 1\n"), 2)
+
+    def test_none_for_an_import_that_does_more_than_import(self):
+        for what, text in {"starts a thread": "import threading, time\n"
+                                              "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+                           "starts a process": "import subprocess\nCHILD = subprocess.Popen(['sleep', '1000'])\n",
+                           "opens a device": "DEVICE = open('/dev/zero', 'rb')\n",
+                           "fails the second time": "import os, sys\nplace = f'{sys.argv[1]}/tried.{os.environ[\"RANK\"]}'\n"
+                                                    "if os.path.exists(place): os.remove(place); raise ImportError(place)\n"
+                                                    "open(place, 'w').close()\n"}.items():
+            with self.subTest(what):
+                job = self.begin(imports="try: import does_more\nexcept ImportError: pass", python=self.virtual_environment(does_more=text))
+                seen = set()
+                wait_until(lambda: seen.update(self.standbys(job)) or (len(seen) == 2 and not self.standbys(job)), "both standbys' end")
+                second = self.restarted(job)
+                self.assertTrue(seen.isdisjoint(one["pid"] for one in second))
+                self.forget()
+
+    def test_imports_a_namespace_package(self):
+        python = self.virtual_environment(**{"space/inner": "VALUE = 1\n"})
+        job = self.begin(imports="import space.inner", python=python)
+        standbys = self.waiting(job)
+        second = self.restarted(job)
+        self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
+
+    def test_goes_on_where_the_imports_change(self):
+        python = self.virtual_environment(early="print('early', flush=True)\n", late="print('late', flush=True)\n")
+        job = self.begin(imports="__import__('late' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' else 'early')", python=python)
+        standbys = self.waiting(job)
+        second = self.restarted(job)
+        self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
+        self.assertEqual([self.out.count(f"{word}\n") for word in ("early", "late")], [2, 2])
+
+    def test_never_runs_a_file_of_the_users(self):
+        (self.folder / "own.py").write_text("import os\nprint('own in', os.getpid(), flush=True)\n")
+        job = self.begin(imports="import own")
+        standbys = self.waiting(job)
+        second = self.restarted(job)
+        self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
+        self.assertEqual(self.out.count("own in"), 4)  # once in each worker of each attempt
+
+    def test_one_that_hangs_or_was_killed_is_replaced_by_a_cold_start(self):
+        for signo in signal.SIGSTOP, signal.SIGKILL:
+            with self.subTest(signal=signo.name):
+                job = self.begin()
+                standbys = self.waiting(job)
+                for pid in standbys:
+                    os.kill(pid, signo)
+                second = self.restarted(job)
+                self.assertTrue(set(standbys).isdisjoint(one["pid"] for one in second))
+                self.forget()
+
+    def test_ends_with_the_job(self):
+        job = self.begin()
+        self.waiting(job)
+        self.stop(job)
+
+    def test_ends_with_a_killed_agent(self):
+        job = self.begin()
+        self.waiting(job)
+        os.kill(job.agent(), signal.SIGKILL)
+        job.finish()
+        job.wait_gone()
+        self.assertEqual(list(pathlib.Path(os.environ.get("TMPDIR", "/tmp")).glob(f"ddprun-*-{job.pid}-*")), [])
+
+    def test_workers_that_are_no_plain_python_run_as_without_it(self):
+        wrapper = self.script('#!/bin/sh\n"$PYTHON_EXEC" "$@"\n', "wrapper.sh")
+        os.chmod(wrapper, 0o755)
+        for command in (sys.executable, "-I"), (sys.executable, "-S"), (sys.executable, "-E"), (wrapper,):
+            said = []
+            for hook in 0, 1:
+                with self.subTest(command=command, hook=hook):
+                    script = self.script(WORKER.replace("{imports}", ""), "worker.py")
+                    job = self.start("--nproc-per-node=2", "--max-restarts=1", f"--python-hook={hook}", "--no-python", *command, script,
+                                     self.told, 1, env=with_variables(OMP_NUM_THREADS="1") | {"PYTHON_EXEC": sys.executable})
+                    self.said(1, 0)
+                    second = self.restarted(job)
+                    said.append([[one[key] for key in ("path", "modules", "argv")] for one in second])
+                    self.forget()
+            self.assertEqual(*said)
+
+    def test_flags_are_checked(self):
+        self.refused(2, ["--standby=2", "auto", "0", "1"], "--standby=2", "/bin/true")
+        self.refused(2, ["--python-hook=x", "0", "1"], "--python-hook=x", "/bin/true")
+
+
+if __name__ == "__main__":
+    main()
