@@ -50,8 +50,6 @@ enum class FlagId {
   kRestartWindow,
   kRestartBackoff,
   kNodeUnit,
-  kStandby,
-  kPythonHook,
   kFold,
   kQuiet,
   kLocalRank,

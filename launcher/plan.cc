@@ -116,8 +116,6 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.output = options.output;
   agent.virtual_devices = options.virtual_devices;
   agent.detailed_exit_codes = options.detailed_exit_codes;
-  agent.standby = options.standby;
-  agent.python_hook = options.python_hook;
   agent.quiet = options.quiet;
   agent.console_events = options.console_events;
   agent.error_report = options.error_report;

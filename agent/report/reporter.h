@@ -4,10 +4,8 @@
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
-#include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "agent/core/clock.h"
 #include "agent/core/config.h"
@@ -16,7 +14,6 @@
 #include "agent/output/worker_files.h"
 #include "agent/report/autopsy.h"
 #include "agent/report/events.h"
-#include "agent/report/incidents.h"
 #include "agent/report/notices.h"
 #include "proto/loop.h"
 
@@ -32,8 +29,6 @@ class Reporter {
     Consoles& consoles;
     // Of this node's session; called while the node joins.
     std::function<std::optional<rendezvous::Gathering>()> gathering;
-    // How far this node's workers are, by local rank.
-    std::function<std::vector<WorkerProgress>()> progress;
   };
 
   Reporter(asio::io_context& loop, const Sources& sources, std::string hostname);
@@ -64,7 +59,6 @@ class Reporter {
  private:
   void show_waiting();
   void end_waiting();
-  void tell_incident(const Incident& incident);
   void tell_of_missing_token();
   // Writes an event line, if the user asked for events.
   void tell(EventState state, const std::optional<WorkerExit>& worker = std::nullopt);
@@ -74,9 +68,6 @@ class Reporter {
   const std::string hostname_;
   Autopsy autopsy_;
   Notices notices_;
-  Incidents incidents_;
-  std::string log_folder_;
-  std::vector<Incident> told_incidents_;
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown
   const Time started_ = now();
   Time joining_since_{};

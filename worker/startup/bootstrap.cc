@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "proto/worker_page.h"
 #include "store/client.h"
 #include "worker/collective/nccl_collective.h"
 #include "worker/collective/shm_collective.h"
@@ -89,7 +88,6 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
 }  // namespace
 
 Result<Process> bootstrap(const BootstrapOptions& options) {
-  note_first_line(own_worker_page());
   auto decoded = decode_worker_env(environment);
   if (!decoded) return decoded.error();
   Process process;

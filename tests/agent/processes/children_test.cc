@@ -12,7 +12,6 @@
 #include <chrono>
 #include <csignal>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -194,51 +193,6 @@ TEST(Children, TheGroupOfAWorkerThatExitedDiesWithIt) {
   spec.out.close();
   EXPECT_EQ(reap_all(children).at(0).exit_code, 0);
   EXPECT_EQ(output.text(), "");
-}
-
-TEST(Children, AStandbyIsNoWorkerUntilItIsAdopted) {
-  Children children({});
-  Output output;
-  SpawnSpec spec = shell(1, "echo ready; exec sleep 300");
-  spec.out = output.writer();
-  const auto standby = children.spawn_standby(spec, -1);
-  ASSERT_TRUE(standby.has_value());
-  spec.out.close();
-  EXPECT_EQ(output.line(), "ready");
-  children.signal_groups(SIGTERM);
-  children.ask_to_end(SIGTERM);
-  EXPECT_EQ(children.live(), 0U);
-  EXPECT_EQ(children.standbys(), std::set<pid_t>{*standby});
-  children.adopt(*standby, 1);
-  EXPECT_TRUE(children.standbys().empty());
-  EXPECT_EQ(children.local_rank(*standby), 1);
-  children.ask_to_end(SIGTERM);
-  const WorkerExit exit = reap_all(children).at(0);
-  EXPECT_EQ(exit.local_rank, 1);
-  EXPECT_EQ(exit.exit_code, -SIGTERM);
-}
-
-TEST(Children, AStandbyThatEndedIsForgotten) {
-  Children children({});
-  const auto standby = children.spawn_standby(shell(0, "exec sleep 300"), -1);
-  ASSERT_TRUE(standby.has_value());
-  children.end_standby(*standby);
-  wait_for_a_death();
-  EXPECT_TRUE(children.reap().empty());
-  EXPECT_TRUE(children.standbys().empty());
-  children.end_standby(*standby);  // the pid is somebody else's now
-}
-
-TEST(Children, GiveAStandbyItsConnection) {
-  Children children({});
-  Output output;
-  SpawnSpec spec = shell(0, "echo hello >&3");
-  spec.control = output.writer();
-  ASSERT_TRUE(children.spawn_standby(spec, -1).has_value());
-  spec.control.close();
-  EXPECT_EQ(output.line(), "hello");
-  wait_for_a_death();
-  children.reap();
 }
 
 TEST(Children, DieWithTheAgent) {
