@@ -211,11 +211,13 @@ void SimHost::check_room() {
       [this, since = room_since_] { EXPECT_NE(room_since_, since) << "a newcomer was forgotten"; });
 }
 
-// A round with all the nodes that it can have waits for nobody, and every wait has an end.
+// No more nodes wait than there are seats; a round with all the nodes that it can have waits for
+// nobody; and every wait has an end.
 void SimHost::check_waits() const {
   using rendezvous::Await;
   const auto gathering = membership_.gathering(time_.now());
   if (!gathering || gathering->have == 0) return;
+  EXPECT_LE(gathering->have, plan_.policy.max_nodes) << "a spare waits as if it had a seat";
   const bool is_last_call = gathering->awaits == Await::kLastCall;
   EXPECT_FALSE(is_last_call && gathering->have == plan_.policy.max_nodes) << "a full round waits";
   if (is_last_call || gathering->awaits == Await::kNodes) {
