@@ -32,13 +32,12 @@ using boost::system::error_code;
 using Time = std::chrono::steady_clock::time_point;
 
 // What an idle connection reads into. Most requests fit. The rest of a longer one goes into the
-// buffer that all connections share, so that an idle connection does not own 256 KiB.
+// buffer that all connections share, so that an idle connection does not own 64 KiB.
 constexpr std::size_t kFirstReadBytes = 128;
-constexpr std::size_t kSharedReadBytes = std::size_t{256} * 1024;
-// A connection's turn ends after so many requests or so many bytes of answers, though more requests
-// wait. So a client that floods us with small requests delays the others by some 0.05 ms.
-constexpr int kRequestsPerTurn = 64;
-constexpr std::size_t kGatherBytes = kMiB;
+constexpr std::size_t kSharedReadBytes = std::size_t{64} * 1024;
+// A connection's turn ends after so many requests or a large answer, though more requests wait. So a
+// client that floods us with small requests hardly delays the others.
+constexpr int kRequestsPerTurn = 16;
 
 // Two owners: the server's map while the connection is open, and its coroutine until it ends.
 struct Connection {
@@ -92,7 +91,7 @@ class Server::Core {
   void answer(Connection& connection);
   bool apply_requests(Connection& connection);
   void deliver(Connection& connection);
-  void send(Connection& connection, std::string_view bytes);
+  void send(Connection& connection, std::string_view bytes, std::string_view large_value = {});
   void account(Connection& connection);
   void drop_largest();
   bool has_room_for(tcp::socket& socket) const;
@@ -254,10 +253,7 @@ asio::awaitable<void> Server::Core::send_rest(Core& self, Connection& connection
   error_code error = failure;
   if (!error)
     connection.sent += connection.socket.write_some(asio::buffer(connection.unsent_bytes()), error);
-  if (error && error != asio::error::would_block) {
-    self.drop(connection);
-    co_return;
-  }
+  if (error && error != asio::error::would_block) co_return self.drop(connection);
   if (connection.unsent_bytes().empty()) {
     connection.unsent = {};
     connection.sent = 0;
@@ -279,15 +275,16 @@ std::string_view Server::Core::take_chunk(Connection& connection, std::size_t fi
 // One turn of a connection. Then one send goes to it and one to each that was woken.
 void Server::Core::answer(Connection& connection) {
   outbox_.reply.clear();
+  outbox_.large_value = {};
   outbox_.woken.clear();
   connection.requests_left = apply_requests(connection);
   deliver(connection);
-  if (outbox_.reply.capacity() > kGatherBytes) outbox_.reply = {};
+  if (outbox_.reply.capacity() > kMiB) outbox_.reply = {};
 }
 
 // True: the turn is over, and there may be more requests.
 bool Server::Core::apply_requests(Connection& connection) {
-  for (int n = 0; n < kRequestsPerTurn && outbox_.reply.size() < kGatherBytes; ++n) {
+  for (int n = 0; n < kRequestsPerTurn && outbox_.bytes() < kLargeValueBytes; ++n) {
     const auto request = connection.decoder.next();
     if (request.has_error()) {
       refuse(connection, request.error());
@@ -305,7 +302,7 @@ bool Server::Core::apply_requests(Connection& connection) {
 
 void Server::Core::deliver(Connection& connection) {
   if (connection.open) {
-    send(connection, outbox_.reply);
+    send(connection, outbox_.reply, outbox_.large_value);
     account(connection);
   }
   for (const ConnectionId id : outbox_.woken) {
@@ -319,18 +316,20 @@ void Server::Core::deliver(Connection& connection) {
 
 // Sends what the kernel takes now and keeps the rest for the connection's coroutine. cancel() gets
 // that coroutine out of its read.
-void Server::Core::send(Connection& connection, std::string_view bytes) {
+void Server::Core::send(Connection& connection, std::string_view bytes,
+                        std::string_view large_value) {
   if (bytes.empty()) return;
-  if (!connection.unsent.empty()) {
-    connection.unsent.append(bytes);
-    return;
+  std::size_t taken = 0;
+  if (connection.unsent.empty()) {
+    error_code failure;
+    const std::array parts{asio::buffer(bytes), asio::buffer(large_value)};
+    taken = connection.socket.write_some(parts, failure);
+    if (failure && failure != asio::error::would_block) return drop(connection);
+    if (taken == bytes.size() + large_value.size()) return;
+    connection.socket.cancel(failure);
   }
-  error_code failure;
-  const std::size_t taken = connection.socket.write_some(asio::buffer(bytes), failure);
-  if (failure && failure != asio::error::would_block) return drop(connection);
-  if (taken == bytes.size()) return;
-  connection.unsent.assign(bytes.substr(taken));
-  connection.socket.cancel(failure);
+  const std::size_t of_bytes = std::min(taken, bytes.size());
+  connection.unsent.append(bytes.substr(of_bytes)).append(large_value.substr(taken - of_bytes));
 }
 
 // Keeps count of the memory that clients make us hold.

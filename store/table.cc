@@ -43,6 +43,7 @@ std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
 }  // namespace
 
 Result<void> Table::apply(ConnectionId from, const Request& request, Replies& out) {
+  DDPRUN_ASSERT(out.large_value.empty());
   const std::size_t woken_before = out.woken.size();
   const std::size_t reply_before = out.reply.size();
   auto applied = dispatch(from, request, out);
@@ -171,7 +172,12 @@ Result<void> Table::get(std::string_view key, Replies& out) const {
   const auto found = values_.find(key);
   const std::string_view value = found == values_.end() ? std::string_view{} : found->second;
   if (auto fits = check_reply(value.size()); fits.has_error()) return fits;
-  put_bytes(value, out.reply);
+  if (value.size() < kLargeValueBytes) {
+    put_bytes(value, out.reply);
+  } else {
+    put_number(static_cast<std::int64_t>(value.size()), out.reply);
+    out.large_value = value;
+  }
   return {};
 }
 

@@ -19,10 +19,17 @@
 
 namespace ddprun::store {
 
+// From this size on GET does not copy the value. Below, two pieces cost more than the copy.
+inline constexpr std::size_t kLargeValueBytes = std::size_t{32} * 1024;
+
 // What requests make the server send. The caller clears it before the next use and keeps its
 // memory, so that an ordinary request allocates nothing.
 struct Replies {
   std::string reply;  // to the connection that asked, in the order of its requests
+  // Follows `reply`: a large value of a GET, where the table has it, so that it is not copied. Send
+  // it before the next request is applied (asserted).
+  std::string_view large_value;
+  std::size_t bytes() const { return reply.size() + large_value.size(); }
   // Each gets one Status::kReady byte; a connection may occur twice.
   std::vector<ConnectionId> woken;
 };

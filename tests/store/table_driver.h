@@ -32,7 +32,7 @@ class TableDriver {
       error = applied.error();
       return "error";
     }
-    return out.reply;
+    return out.reply.append(out.large_value);
   }
 
   // For an `op` that answers a number. -999999 if the answer is no number.

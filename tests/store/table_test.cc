@@ -281,5 +281,18 @@ TEST(Table, AFailedRequestLeavesNoHalfAnswer) {
   EXPECT_EQ(out.reply.size(), 48U);
 }
 
+TEST(Table, ALargeValueIsNotCopiedIntoTheAnswer) {
+  TableDriver store;
+  for (const std::size_t size : {kLargeValueBytes - 1, kLargeValueBytes, 3 * kLargeValueBytes}) {
+    store.set("a", std::string(size, 'v'));
+    Replies out;
+    const std::vector<std::string_view> key = {"a"};
+    ASSERT_TRUE(store.table.apply(1, {Op::kGet, 0, key}, out).has_value());
+    EXPECT_EQ(get_u64(out.reply), size);
+    EXPECT_EQ(out.bytes(), 8 + size);
+    EXPECT_EQ(out.large_value.size(), size < kLargeValueBytes ? 0 : size);
+  }
+}
+
 }  // namespace
 }  // namespace ddprun::store
