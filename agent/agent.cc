@@ -47,6 +47,7 @@ class Agent {
   asio::awaitable<void> end();
 
   void children_died();
+  void worker_is_dying(int local_rank);
   void stop_requested(int signo);
   void told(const rendezvous::HostMessage& message);
   void worker_is_stuck(pid_t pid);
@@ -64,6 +65,7 @@ class Agent {
   void perform(const Finish& action);
 
   void start_worker(int local_rank);
+  bool may_restart() const;
   void give_up(const std::string& why);
   std::optional<rendezvous::Gathering> gathering() const;
   rendezvous::NodeSpec node_spec(const StoreAddress& store) const;
@@ -92,9 +94,11 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                   .detailed_exit_codes = config_.detailed_exit_codes,
                   .hostname = hostname_}),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO, config_.called),
-      workers_(loop, config_, consoles_, hostname_, start.ignored_signals),
+      workers_(loop, config_, consoles_, hostname_, start.ignored_signals,
+               [this](int local_rank) { worker_is_dying(local_rank); }),
       reporter_(loop,
-                {config_, lifecycle_, workers_.files(), consoles_, [this] { return gathering(); }},
+                {config_, lifecycle_, workers_.files(), consoles_, [this] { return gathering(); },
+                 [this] { return workers_.progress(); }},
                 hostname_),
       events_(loop, config_.signals, start),
       alarm_(loop, [this] { perform(lifecycle_.time_passed(now())); }) {
@@ -121,6 +125,7 @@ int Agent::run(char* temporary_folder) {
 Result<void> Agent::prepare(char* temporary_folder) {
   if (auto checked = reporter_.check(); !checked) return checked.error();
   if (auto opened = workers_.open_logs(); !opened) return opened.error();
+  workers_.open_standbys();
   const std::string& temporary = workers_.logs().temporary_root();
   // From now on the guardian removes this folder if we are killed. A path that does not fit is left
   // out: then the folder would stay.
@@ -156,7 +161,7 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
 // ---- what happens ----
 
 void Agent::children_died() {
-  // The job is over. The sweep of end_attempt() has reaped or named all that was left.
+  // The job is over. The sweep of WorkerGroup::end() has reaped or named all that was left.
   if (lifecycle_.phase() == Phase::kDone) return;
   const std::vector<WorkerExit> exits = workers_.children().reap();
   for (const WorkerExit& exit : exits) {
@@ -164,7 +169,22 @@ void Agent::children_died() {
     monitors_.forget(exit.pid);
     reporter_.worker_ended(exit);
   }
-  if (!exits.empty()) perform(lifecycle_.workers_exited(exits, now()));
+  if (exits.empty()) return;
+  perform(lifecycle_.workers_exited(exits, now()));
+  if (lifecycle_.phase() == Phase::kFinished) workers_.expect_no_restart();
+}
+
+// Its memory is still being given back. The others need not wait for that.
+void Agent::worker_is_dying(int local_rank) {
+  if (lifecycle_.phase() != Phase::kRunning) return;
+  const auto exit = workers_.children().coming_failure(local_rank);
+  if (!exit) return;
+  // Where several are dying, only the order of their deaths tells who was first.
+  for (int other = 0; other < config_.worker_count; ++other) {
+    if (other != local_rank && workers_.children().coming_failure(other)) return;
+  }
+  reporter_.worker_is_ending();
+  perform(lifecycle_.worker_is_ending(*exit, now()));
 }
 
 // A signal after the end of the job, or a second one, means that the user does not want to wait:
@@ -199,7 +219,7 @@ void Agent::worker_is_stuck(pid_t pid) {
 // process now, without a grace and without a report.
 void Agent::guardian_died() {
   workers_.children().signal_groups(SIGKILL);
-  workers_.end_attempt(kSweepLimit);
+  workers_.end(kSweepLimit);
   monitors_.end();
   workers_.remove_logs(true);
   exit_code_ = kExitSignalBase + SIGKILL;
@@ -257,6 +277,16 @@ void Agent::perform(const StartWorkers& /*action*/) {
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
+  workers_.attempt_started(may_restart());
+}
+
+// Elastic jobs start their workers anew for a newcomer too, and that costs no restart.
+bool Agent::may_restart() const {
+  const RestartPlan& restarts = config_.restarts;
+  const RendezvousPlan& plan = config_.rendezvous;
+  if (plan.min_nodes < plan.max_nodes) return true;
+  return restarts.max_restarts > 0 &&
+         (restarts.window.count() > 0 || lifecycle_.round().restart_count < restarts.max_restarts);
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this
@@ -302,9 +332,9 @@ void Agent::perform(const LeaveJob& action) {
   if (services_ != nullptr && services_->is_open()) services_->session().leave(action.reason);
 }
 
-// The order matters: end_attempt() empties the workers' pipes, and the report quotes their stderr.
+// The order matters: end() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
-  workers_.end_attempt(kSweepLimit);
+  workers_.end(kSweepLimit);
   // Before the console is waited for: other nodes may wait for this one.
   if (services_ != nullptr && services_->is_open()) services_->session().gone();
   exit_code_ = action.exit_code;

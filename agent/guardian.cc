@@ -28,6 +28,7 @@
 #include "agent/processes/job_cgroup.h"
 #include "agent/processes/leftovers.h"
 #include "agent/processes/process.h"
+#include "agent/processes/scratch_folder.h"
 
 namespace ddprun::agent {
 namespace {
@@ -166,6 +167,7 @@ void clean_up(const GuardedJob& job, const char* temporary_folder, const std::se
   const std::vector<Stuck> stuck = end_descendants(kSweepLimit, spared);
   end_job_cgroup(job.cookie);  // again: a cgroup can be removed only when it is empty
   remove_shared_memory(job.cookie);
+  remove_scratch_folder(job.cookie);
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
   for (const Stuck& left : stuck) say(fmt::format("{}: {}\n", job.called, describe(left)));
 }

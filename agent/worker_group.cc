@@ -10,10 +10,14 @@
 namespace ddprun::agent {
 
 WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
-                         std::string hostname, const std::vector<int>& ignored_signals)
+                         std::string hostname, const std::vector<int>& ignored_signals,
+                         std::function<void(int)> dying)
     : config_(config),
       children_(ignored_signals),
       containment_(config.job_cookie),
+      standbys_(
+          loop, config, children_, [this] { return containment_.standby_cgroup(); },
+          std::move(dying)),
       pipes_(loop),
       files_(config, logs_, pipes_, consoles, std::move(hostname)) {
   // The agent may need many descriptors: each connection to the store costs one. Workers get the
@@ -52,14 +56,23 @@ Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
                  .env = worker_variables(config_, round, local_rank, complete)};
   spec.out = std::move(files->out);
   spec.err = std::move(files->err);
+  if (const auto released = standbys_.begin_worker(spec)) return *released;
   return children_.spawn(spec);
 }
 
 // Kill first, drain then: a process that still lived could write into a pipe after it was drained,
 // and those bytes would be lost.
 void WorkerGroup::end_attempt(std::chrono::milliseconds limit) {
-  containment_.end_attempt(limit);
+  standbys_.attempt_ended();
+  containment_.end_attempt(limit, children_.standbys());
   pipes_.drain();
+}
+
+void WorkerGroup::end(std::chrono::milliseconds limit) {
+  standbys_.end();
+  containment_.end(limit);
+  pipes_.drain();
+  standbys_.remove_files();
 }
 
 }  // namespace ddprun::agent

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "agent/output/worker_files.h"
 #include "agent/processes/children.h"
 #include "agent/processes/containment.h"
+#include "agent/standby/standbys.h"
 #include "proto/loop.h"
 #include "rendezvous/rendezvous.h"
 
@@ -25,8 +27,10 @@ class WorkerGroup {
  public:
   // `config` and `consoles` must outlive this object. `ignored_signals` were ignored when ddprun
   // was started; workers ignore them too. Raises this process's limit of open files.
+  // `dying`: as Standbys takes it.
   WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
-              std::string hostname, const std::vector<int>& ignored_signals);
+              std::string hostname, const std::vector<int>& ignored_signals,
+              std::function<void(int)> dying);
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
   WorkerGroup(WorkerGroup&&) = delete;
@@ -36,6 +40,9 @@ class WorkerGroup {
   // Makes the job's log folder. Call it once, before the first attempt. Errors name the folder.
   Result<void> open_logs();
 
+  // Makes what standbys and the workers' pages need. Without it workers start as if there were none.
+  void open_standbys() { standbys_.open(); }
+
   // Makes the cgroup into which the workers of this attempt are born, if the host allows one. Call
   // it before the attempt's first start().
   void begin_attempt();
@@ -43,14 +50,22 @@ class WorkerGroup {
   // could be made. A program that cannot be executed is no error here: Children::reap() reports it
   // as that worker's exit.
   Result<pid_t> start(const rendezvous::Round& round, int local_rank, const LocalFacts& facts);
-  // Kills what is left of the attempt, waits up to `limit` for its end, and passes on the output
+  // All of the attempt's workers are started. `may_restart`: another attempt can follow it.
+  void attempt_started(bool may_restart) { standbys_.attempt_started(may_restart); }
+  // All workers have ended well. If another node fails after all, they start cold.
+  void expect_no_restart() { standbys_.end(); }
+  // Kills what is left of the attempt but its standbys, waits up to `limit` for its end, and passes on the output
   // that is still in the pipes. Blocks the loop. Kills workers too: call only when none may
   // survive.
   void end_attempt(std::chrono::milliseconds limit);
+  // The same at the end of the job, with the standbys.
+  void end(std::chrono::milliseconds limit);
   // Removes the log folder if it is a temporary one; with `keep_files` only if it holds no file.
   void remove_logs(bool keep_files) const { logs_.clean_up(keep_files); }
 
   Children& children() { return children_; }
+  // How far the workers say they are, by local rank.
+  std::vector<WorkerProgress> progress() const { return standbys_.progress(); }
   const LogTree& logs() const { return logs_; }
   const WorkerFiles& files() const { return files_; }
 
@@ -58,6 +73,7 @@ class WorkerGroup {
   const AgentConfig& config_;
   Children children_;
   Containment containment_;
+  Standbys standbys_;
   LogTree logs_;
   LogPipes pipes_;
   WorkerFiles files_;

@@ -50,6 +50,8 @@ enum class FlagId {
   kRestartWindow,
   kRestartBackoff,
   kNodeUnit,
+  kStandby,
+  kPythonHook,
   kFold,
   kQuiet,
   kLocalRank,

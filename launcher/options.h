@@ -74,6 +74,8 @@ struct Options {
   std::string error_report{};   // file for the report as JSON; empty: none
   std::string error_file{};     // TORCHELASTIC_ERROR_FILE; empty: none
   bool detailed_exit_codes = false;
+  agent::StandbyMode standby = agent::StandbyMode::kAuto;
+  bool python_hook = true;
   agent::WatchPlan watch{};
   std::vector<std::string> virtual_devices{};  // one for each local rank; empty: not asked for
   std::optional<NumaMode> numa_binding{};

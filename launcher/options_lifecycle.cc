@@ -53,6 +53,16 @@ std::chrono::seconds shutdown_timeout(ParseContext& context) {
   return std::chrono::seconds(seconds.value_or(0));
 }
 
+void read_standbys(ParseContext& context) {
+  const std::string mode = context.choice(FlagId::kStandby, 2);
+  context.options.standby = mode == "0"   ? agent::StandbyMode::kOff
+                            : mode == "1" ? agent::StandbyMode::kOn
+                                          : agent::StandbyMode::kAuto;
+  context.options.python_hook = context.choice(FlagId::kPythonHook, 2) == "1";
+  if (mode == "1" && !context.options.python_hook)
+    context.warn_without_effect(FlagId::kStandby, "with --python-hook=0");
+}
+
 }  // namespace
 
 void read_lifecycle(ParseContext& context) {
@@ -60,6 +70,7 @@ void read_lifecycle(ParseContext& context) {
   read_signals(context);
   context.options.shutdown_timeout = shutdown_timeout(context);
   context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
+  read_standbys(context);
   // The value has no effect, but what torchrun refuses is refused, with its exit codes.
   const auto interval = parse_number(context.given.text(FlagId::kMonitorInterval));
   if (!interval || *interval <= 0 || *interval > kMaxSeconds) {

@@ -116,6 +116,8 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.output = options.output;
   agent.virtual_devices = options.virtual_devices;
   agent.detailed_exit_codes = options.detailed_exit_codes;
+  agent.standby = options.standby;
+  agent.python_hook = options.python_hook;
   agent.quiet = options.quiet;
   agent.console_events = options.console_events;
   agent.error_report = options.error_report;
@@ -131,6 +133,10 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.base_env = std::move(inherited.variables);
   // Workers get everything that we have but the token.
   std::erase_if(agent.base_env, [](const std::string& entry) {
+    // Those of a job in which we are ourselves a worker (agent/standby).
+    for (const char* outer : {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH="}) {
+      if (entry.starts_with(outer)) return true;
+    }
     return entry.starts_with(std::string(kTokenVariable) + "=");
   });
   // torchrun's rule: by default each worker starts a thread for each CPU, and several workers would

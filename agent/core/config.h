@@ -131,6 +131,13 @@ struct RendezvousPlan {
   std::chrono::milliseconds connect_timeout{60'000};
 };
 
+// --standby.
+enum class StandbyMode {
+  kAuto,  // where a restart can come, and memory is left
+  kOff,
+  kOn,  // also where memory is short
+};
+
 struct AgentConfig {
   std::string called = "ddprun";  // the program's name in its own lines
   RendezvousPlan rendezvous;
@@ -143,6 +150,8 @@ struct AgentConfig {
   std::string log_dir;              // empty: a temporary folder; "/dev/null": no files at all
   std::vector<StreamPlan> streams;  // one per local rank
   OutputPlan output;
+  bool python_hook = true;  // Python workers get agent/python_hook/
+  StandbyMode standby = StandbyMode::kAuto;
   // --virtual-local-rank: every worker gets LOCAL_RANK=0. It sees one device only: entry
   // [local rank] of this list, in CUDA_VISIBLE_DEVICES. Empty: off.
   std::vector<std::string> virtual_devices;

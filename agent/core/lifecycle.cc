@@ -59,6 +59,7 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Ti
   ended_.clear();
   workers_started_ = true;
   killed_ = false;
+  foretold_ = -1;
   after_drain_ = AfterDrain::kUndecided;
   phase_ = Phase::kRunning;
   return {StartWorkers{}};
@@ -113,19 +114,28 @@ Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time n
   for (const WorkerExit& exit : at_once) {
     DDPRUN_ASSERT(live_ > 0);
     --live_;
-    ended_.push_back({exit, started_, now, draining && stopped_by_us(exit)});
+    const bool was_first = exit.local_rank == foretold_;
+    ended_.push_back({exit, started_, now, draining && !was_first && stopped_by_us(exit)});
     if (exit.failed() && first_failure == nullptr) first_failure = &exit;
   }
   if (draining) return live_ == 0 ? drained() : Actions{};
-  if (first_failure != nullptr) {
-    Actions actions = {ReportFailure{describe(*first_failure)}};
-    append(actions, drain(AfterDrain::kUndecided, SIGTERM, now));
-    return actions;
-  }
+  if (first_failure != nullptr) return worker_failed(*first_failure, now);
   if (live_ > 0) return {};
   // Workers of other nodes may still fail, and then ours start again. So the job has not ended yet.
   phase_ = Phase::kFinished;
   return {ReportSuccess{}};
+}
+
+Actions Lifecycle::worker_is_ending(const WorkerExit& exit, Time now) {
+  if (phase_ != Phase::kRunning || !exit.failed()) return {};
+  foretold_ = exit.local_rank;
+  return worker_failed(exit, now);
+}
+
+Actions Lifecycle::worker_failed(const WorkerExit& exit, Time now) {
+  Actions actions = {ReportFailure{describe(exit)}};
+  append(actions, drain(AfterDrain::kUndecided, SIGTERM, now));
+  return actions;
 }
 
 // Called for workers that end after the request to end. An exit code may be the answer to the

@@ -140,6 +140,8 @@ class Lifecycle {
   // node stop its workers, none of them counts as stopped by us.
   Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }
   Actions workers_exited(const std::vector<WorkerExit>& at_once, Time now);
+  // A running worker is about to end as `exit` says; its exit follows. A failure is acted on now.
+  Actions worker_is_ending(const WorkerExit& exit, Time now);
   // A signal asks to end the job. The first request is passed on to the workers and starts the
   // grace. Every further request kills the workers at once.
   Actions stop_requested(int signo, Time now);
@@ -171,6 +173,7 @@ class Lifecycle {
   enum class AfterDrain { kUndecided, kRejoin, kEnd };
 
   Actions drain(AfterDrain after_drain, int signo, Time now);
+  Actions worker_failed(const WorkerExit& exit, Time now);
   bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
   Actions kill(Time now);
@@ -188,6 +191,7 @@ class Lifecycle {
   int closing_signal_ = 0;        // the last request to end that the workers got
   bool workers_started_ = false;  // in this round or an earlier one
   bool killed_ = false;           // SIGKILL was sent to the workers of this round
+  int foretold_ = -1;             // local rank of the failure that we acted on before the exit
   AfterDrain after_drain_ = AfterDrain::kUndecided;
   Ending ending_;
   std::vector<EndedWorker> ended_;

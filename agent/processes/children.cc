@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -33,6 +34,7 @@ struct ChildPlan {
   std::vector<char*> envp;
   int stdout_fd = -1;
   int stderr_fd = -1;
+  int control_fd = -1;
   int exec_pipe = -1;
   pid_t agent = 0;
   const std::vector<int>* keep_ignored = nullptr;
@@ -73,10 +75,19 @@ void reset_signals(const std::vector<int>& keep_ignored) {
   if (plan.descriptors != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.descriptors);
   // Close-on-exec and not closed now: the pipe must stay open until execve() has succeeded.
   ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+  int exec_pipe = plan.exec_pipe;
+  if (plan.control_fd >= 0) {
+    if (exec_pipe == kControlFd) exec_pipe = ::fcntl(exec_pipe, F_DUPFD_CLOEXEC, kControlFd + 1);
+    // dup2() of a descriptor to itself would leave it close-on-exec.
+    if (plan.control_fd == kControlFd)
+      ::fcntl(kControlFd, F_SETFD, 0);
+    else
+      ::dup2(plan.control_fd, kControlFd);
+  }
   ::execve(plan.file, plan.argv.data(), plan.envp.data());
   const int why = errno;
   // If this fails, the agent only learns the exit code.
-  [[maybe_unused]] const auto written = ::write(plan.exec_pipe, &why, sizeof(why));
+  [[maybe_unused]] const auto written = ::write(exec_pipe, &why, sizeof(why));
   ::_exit(127);
 }
 
@@ -147,6 +158,34 @@ Children::Children(std::vector<int> keep_ignored)
     : keep_ignored_(std::move(keep_ignored)), deaths_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
 Result<pid_t> Children::spawn(const SpawnSpec& spec) {
+  auto made = make_process(spec, cgroup_fd_);
+  if (!made) return made.error();
+  Worker& worker = workers_[made->pid];
+  worker.local_rank = spec.local_rank;
+  worker.exec_pipe = std::move(made->exec_pipe);
+  watch(made->pid, worker);
+  return made->pid;
+}
+
+Result<pid_t> Children::spawn_standby(const SpawnSpec& spec, int cgroup_fd) {
+  const auto made = make_process(spec, cgroup_fd);
+  if (!made) return made.error();
+  standbys_.insert(made->pid);
+  return made->pid;
+}
+
+void Children::end_standby(pid_t standby) const {
+  if (standbys_.contains(standby)) ::kill(standby, SIGKILL);
+}
+
+void Children::adopt(pid_t standby, int local_rank) {
+  standbys_.erase(standby);
+  Worker& worker = workers_[standby];
+  worker.local_rank = local_rank;
+  watch(standby, worker);
+}
+
+Result<Children::Made> Children::make_process(const SpawnSpec& spec, int cgroup_fd) const {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return Error(ErrorCode::kSystem, fmt::format("make a pipe for local rank {}: {}",
@@ -158,6 +197,7 @@ Result<pid_t> Children::spawn(const SpawnSpec& spec) {
                           .envp = pointers(spec.env),
                           .stdout_fd = spec.out.get(),
                           .stderr_fd = spec.err.get(),
+                          .control_fd = spec.control.get(),
                           .exec_pipe = exec_errno_writer.get(),
                           .agent = ::getpid(),
                           .keep_ignored = &keep_ignored_,
@@ -169,28 +209,24 @@ Result<pid_t> Children::spawn(const SpawnSpec& spec) {
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = fork_worker();
+  const pid_t pid = fork_into(cgroup_fd);
   if (pid == 0) become_worker(plan);
   const int fork_errno = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0)
     return Error(ErrorCode::kSystem, fmt::format("make a process for local rank {}: {}",
                                                  spec.local_rank, ::strerrordesc_np(fork_errno)));
-  Worker& worker = workers_[pid];
-  worker.local_rank = spec.local_rank;
-  worker.exec_pipe = std::move(exec_errno_reader);
-  watch(pid, worker);
-  return pid;
+  return Made{pid, std::move(exec_errno_reader)};
 }
 
 // If there is a cgroup, the worker is born into it (clone3(2), CLONE_INTO_CGROUP, Linux 5.7). To
 // move a live process takes some 20 ms, because the kernel waits for an RCU grace period.
-pid_t Children::fork_worker() const {
-  if (cgroup_fd_ >= 0) {
+pid_t Children::fork_into(int cgroup_fd) {
+  if (cgroup_fd >= 0) {
     clone_args args{};
     args.flags = CLONE_INTO_CGROUP;
     args.exit_signal = SIGCHLD;
-    args.cgroup = static_cast<decltype(args.cgroup)>(cgroup_fd_);
+    args.cgroup = static_cast<decltype(args.cgroup)>(cgroup_fd);
     const long pid = ::syscall(SYS_clone3, &args, sizeof(args));
     if (pid >= 0) return static_cast<pid_t>(pid);
     // The cgroup is full or gone, or a seccomp filter refuses clone3(). The worker then starts
@@ -207,6 +243,24 @@ void Children::watch(pid_t pid, Worker& worker) const {
   event.events = EPOLLIN;
   event.data.fd = pid;
   ::epoll_ctl(deaths_.get(), EPOLL_CTL_ADD, worker.pidfd.get(), &event);
+}
+
+pid_t Children::pid_of(int local_rank) const {
+  const auto found = std::ranges::find_if(
+      workers_, [local_rank](const auto& entry) { return entry.second.local_rank == local_rank; });
+  return found == workers_.end() ? 0 : found->first;
+}
+
+std::optional<WorkerExit> Children::coming_failure(int local_rank) const {
+  const pid_t pid = pid_of(local_rank);
+  if (pid == 0) return std::nullopt;
+  const std::string stat = read_proc_file(pid, "stat");
+  // The last field (proc_pid_stat(5), exit_code). 0 while the process lives.
+  int status = 0;
+  const auto last = stat.rfind(' ') + 1;
+  std::from_chars(stat.data() + last, stat.data() + stat.size(), status);
+  if (exit_code_of(status) == 0) return std::nullopt;
+  return WorkerExit{local_rank, pid, exit_code_of(status)};
 }
 
 std::vector<pid_t> Children::pids() const {
@@ -269,9 +323,9 @@ std::vector<WorkerExit> Children::reap() {
 }
 
 // Children that are no workers are orphans. Nobody asks for their status, but they stay zombies.
-void Children::reap_orphans() const {
+void Children::reap_orphans() {
   for (const pid_t child : own_children()) {
-    if (!workers_.contains(child)) ::waitpid(child, nullptr, WNOHANG);
+    if (!workers_.contains(child) && ::waitpid(child, nullptr, WNOHANG) > 0) standbys_.erase(child);
   }
 }
 
@@ -302,7 +356,9 @@ bool Children::is_still_needed(pid_t dead) const {
 // group. Afterwards nobody uses the pid again.
 void Children::collect(pid_t pid, std::vector<WorkerExit>& exits) {
   const auto known = workers_.extract(pid);
-  if (known) ::killpg(pid, SIGKILL);  // data loaders and the like must not keep the GPU
+  const bool was_standby = standbys_.erase(pid) > 0;
+  if (known || was_standby)
+    ::killpg(pid, SIGKILL);  // data loaders and the like must not keep the GPU
   int status = 0;
   ::waitpid(pid, &status, 0);
   if (!known) return;

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,11 @@ struct SpawnSpec {
   std::vector<std::string> env;   // NAME=value
   FileHandle out{};               // becomes fd 1 of the worker; -1: the worker inherits ours
   FileHandle err{};               // the same for fd 2
+  FileHandle control{};           // becomes fd kControlFd; -1: there is none
 };
+
+// The descriptor by which a standby hears from the agent.
+inline constexpr int kControlFd = 3;
 
 // The signals that this process ignores now. Call it before the process itself ignores any.
 std::vector<int> ignored_signals();
@@ -51,6 +56,15 @@ class Children {
   // returns the worker with exec_errno set. Errors: no pipe or no process could be made (kSystem);
   // then reap() never returns this worker.
   Result<pid_t> spawn(const SpawnSpec& spec);
+  // Starts a process that is no worker yet. It gets no signal from the functions below, and reap()
+  // does not return it. `cgroup_fd`: as in use_cgroup().
+  Result<pid_t> spawn_standby(const SpawnSpec& spec, int cgroup_fd);
+  // That process is a worker from now on.
+  void adopt(pid_t standby, int local_rank);
+  // Ends that process. Does nothing if it has ended: its pid may belong to somebody else.
+  void end_standby(pid_t standby) const;
+  // The standbys that live. reap() forgets dead ones.
+  const std::set<pid_t>& standbys() const { return standbys_; }
 
   // Workers started from now on are born into the cgroup whose folder this descriptor is. The
   // caller keeps it open. -1: into our own cgroup.
@@ -76,6 +90,13 @@ class Children {
   // counts as running (ask_to_end()) is left for a later call.
   std::vector<WorkerExit> reap();
 
+  // How this worker ends, if it is dying: the kernel has its exit code before it can be reaped.
+  // Nothing: it lives, or ends with 0, or it is gone.
+  std::optional<WorkerExit> coming_failure(int local_rank) const;
+
+  // 0: there is none.
+  pid_t pid_of(int local_rank) const;
+
   // Live workers only: those that reap() has not returned yet.
   std::vector<pid_t> pids() const;
   int local_rank(pid_t pid) const { return workers_.at(pid).local_rank; }
@@ -89,11 +110,18 @@ class Children {
     bool wraps = false;    // a shell whose group got the request to end
   };
 
-  pid_t fork_worker() const;
+  // A new process, and the read end of its pipe for execve()'s errno.
+  struct Made {
+    pid_t pid = 0;
+    FileHandle exec_pipe;
+  };
+
+  Result<Made> make_process(const SpawnSpec& spec, int cgroup_fd) const;
+  static pid_t fork_into(int cgroup_fd);
   void watch(pid_t pid, Worker& worker) const;
   std::vector<pid_t> dead_workers() const;
   bool is_still_needed(pid_t dead) const;
-  void reap_orphans() const;
+  void reap_orphans();
   void collect(pid_t pid, std::vector<WorkerExit>& exits);
 
   std::vector<int> keep_ignored_;
@@ -102,6 +130,7 @@ class Children {
   // An epoll of the workers' pidfds. Its ready list is in the order of the deaths.
   FileHandle deaths_;
   std::map<pid_t, Worker> workers_;
+  std::set<pid_t> standbys_;
 };
 
 }  // namespace ddprun::agent

@@ -11,16 +11,29 @@ namespace ddprun::agent {
 namespace fs = std::filesystem;
 
 int Containment::begin_attempt() {
-  cgroup_ = JobCgroup::make(job_cookie_);
+  if (!next_) next_ = JobCgroup::make(job_cookie_, ++cgroups_);
+  cgroup_ = std::move(*next_);
+  next_.reset();
   return cgroup_.folder();
 }
 
-void Containment::end_attempt(std::chrono::milliseconds limit) {
+int Containment::standby_cgroup() {
+  if (!next_) next_ = JobCgroup::make(job_cookie_, ++cgroups_);
+  return next_->folder();
+}
+
+void Containment::end(std::chrono::milliseconds limit) {
+  if (next_) next_->kill();
+  end_attempt(limit, {});
+  if (next_) next_->remove();
+}
+
+void Containment::end_attempt(std::chrono::milliseconds limit, const std::set<pid_t>& standbys) {
   // This comes first: it also kills what forks faster than end_descendants() can look. The cgroup
   // can be removed only when it is empty, so after the sweep. Shared memory comes last: a process
   // that still lives could make some.
   cgroup_.kill();
-  for (const Stuck& left : end_descendants(limit)) log::warning(describe(left));
+  for (const Stuck& left : end_descendants(limit, standbys)) log::warning(describe(left));
   cgroup_.remove();
   remove_shared_memory(job_cookie_);
 }

@@ -4,8 +4,13 @@
 // Loop's thread; owned by WorkerGroup.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "agent/processes/job_cgroup.h"
 
@@ -18,15 +23,23 @@ class Containment {
   // Makes a cgroup for a new attempt. Returns a descriptor of its folder: start the workers in it.
   // The descriptor stays ours. -1: there is no cgroup.
   int begin_attempt();
+  // The same for those that will be workers of the next attempt. Every process in it lives on when
+  // this attempt ends.
+  int standby_cgroup();
   // Sends SIGKILL to every process below us and to the whole cgroup, waits up to `limit` for their
   // ends, then removes the cgroup and the shared memory. A process that is still there is in
   // uninterruptible sleep; the log names it. Kills workers too, and reaps them: call only when none
   // may survive and nobody needs their exit codes any more.
-  void end_attempt(std::chrono::milliseconds limit);
+  // `standbys`, children of ours, live on.
+  void end_attempt(std::chrono::milliseconds limit, const std::set<pid_t>& standbys);
+  // The same at the end of the job, for the standbys too.
+  void end(std::chrono::milliseconds limit);
 
  private:
   std::string job_cookie_;
   JobCgroup cgroup_;
+  std::optional<JobCgroup> next_;
+  int cgroups_ = 0;  // made so far
 };
 
 // Removes the shared memory that this job's workers left: every file in /dev/shm whose name begins

@@ -49,10 +49,17 @@ bool has_children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
 }
 
-// Reaps every dead child. The kernel may give their pids out again, so they leave `signalled`: the
-// next process with such a pid counts as new.
-void reap_dead(std::set<pid_t>& signalled) {
-  for (pid_t dead = 0; (dead = ::waitpid(-1, nullptr, WNOHANG)) > 0;) signalled.erase(dead);
+// Reaps every dead child that is not spared: of those, somebody else wants to know the end. The
+// kernel may give a pid out again, so it leaves `signalled`: the next process with such a pid counts
+// as new.
+void reap_dead(std::set<pid_t>& signalled, const std::set<pid_t>& spared) {
+  if (spared.empty()) {
+    for (pid_t dead = 0; (dead = ::waitpid(-1, nullptr, WNOHANG)) > 0;) signalled.erase(dead);
+    return;
+  }
+  for (const pid_t child : children_of(::getpid())) {
+    if (!spared.contains(child) && ::waitpid(child, nullptr, WNOHANG) > 0) signalled.erase(child);
+  }
 }
 
 // Waits until a child is dead or the deadline has come. Children are enough: when one dies, the
@@ -117,11 +124,11 @@ std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::s
       found_new = signalled.insert(pid).second || found_new;
       ::kill(pid, SIGKILL);
     }
-    reap_dead(signalled);
+    reap_dead(signalled, spared);
     if (Clock::now() >= deadline) return name_all(descendants(::getpid(), spared));
     if (found_new || !anything_left()) continue;
     wait_for_a_death(deadline);
-    reap_dead(signalled);
+    reap_dead(signalled, spared);
   }
   return {};
 }

@@ -1,12 +1,14 @@
 #include "agent/processes/job_cgroup.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -69,14 +71,12 @@ std::string own_cgroup_folder() {
   return {};
 }
 
-JobCgroup JobCgroup::make(const std::string& job_cookie) {
+JobCgroup JobCgroup::make(const std::string& job_cookie, int number) {
   JobCgroup cgroup;
   const std::string parent = own_cgroup_folder();
   if (parent.empty()) return cgroup;
   constexpr mode_t kMode = 0755;
-  const std::string path = parent + "/" + kCgroupPrefix + job_cookie;
-  // It also fails if the last attempt's cgroup is still there, held by a process that nobody can
-  // end. We must not use that one: it was killed (job_cgroup.h).
+  const std::string path = fmt::format("{}/{}{}-{}", parent, kCgroupPrefix, job_cookie, number);
   if (::mkdir(path.c_str(), kMode) != 0) return cgroup;
   // cgroup.kill is there since Linux 5.14. Without it the cgroup would be of no use.
   if (::access((path + "/cgroup.kill").c_str(), W_OK) != 0) {
@@ -102,9 +102,14 @@ void JobCgroup::remove() {
 void end_job_cgroup(const std::string& job_cookie) {
   const std::string parent = own_cgroup_folder();
   if (parent.empty()) return;
-  const std::string path = parent + "/" + kCgroupPrefix + job_cookie;
-  write_one(path + "/cgroup.kill");
-  ::rmdir(path.c_str());
+  const std::string prefix = kCgroupPrefix + job_cookie;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(parent, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (!at->path().filename().string().starts_with(prefix)) continue;
+    write_one(at->path().string() + "/cgroup.kill");
+    ::rmdir(at->path().c_str());
+  }
 }
 
 }  // namespace ddprun::agent

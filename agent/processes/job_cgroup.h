@@ -14,7 +14,7 @@
 
 namespace ddprun::agent {
 
-// The name of a cgroup's folder is this prefix and the job's cookie.
+// The name of a cgroup's folder is this prefix, the job's cookie, '-' and a number.
 inline constexpr const char* kCgroupPrefix = "ddprun-";
 
 // How long remove() waits for killed processes to leave.
@@ -24,8 +24,9 @@ class JobCgroup {
  public:
   // Holds no cgroup.
   JobCgroup() = default;
-  // Makes the cgroup below the one of this process. Holds none if that fails.
-  static JobCgroup make(const std::string& job_cookie);
+  // Makes the cgroup below the one of this process. Holds none if that fails. `number`: a job's
+  // cgroups have different ones.
+  static JobCgroup make(const std::string& job_cookie, int number);
 
   // A descriptor of its folder, for clone3(2). Do not close it. -1: there is none.
   int folder() const { return folder_.get(); }
@@ -41,8 +42,8 @@ class JobCgroup {
   FileHandle folder_;
 };
 
-// Kills and removes a job's cgroup by its name, for a process that did not make it. If killed
-// processes are not gone yet, the folder stays: call it again later.
+// Kills and removes all cgroups of a job by their names, for a process that did not make it. If killed
+// processes are not gone yet, a folder stays: call it again later.
 void end_job_cgroup(const std::string& job_cookie);
 // The folder of this process's own cgroup, version 2. Empty if there is none.
 std::string own_cgroup_folder();

@@ -13,6 +13,7 @@
 #include "agent/processes/job_cgroup.h"
 #include "agent/processes/job_cookie.h"
 #include "agent/processes/process.h"
+#include "agent/processes/scratch_folder.h"
 
 namespace ddprun::agent {
 namespace {
@@ -160,6 +161,7 @@ std::size_t end_leftovers() {
     if (kill_if_still(pid, processes.at(pid))) ++ended;
   }
   for_each_gone("/dev/shm", "ddprun-", remove_shared_memory);
+  for_each_gone(kScratchBase, kScratchPrefix, remove_scratch_folder);
   // The first call killed what was in them; a cgroup can be removed only when it is empty.
   end_cgroups();
   return ended;

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "agent/report/incidents.h"
 #include "agent/report/report.h"
 
 namespace ddprun::agent {
@@ -95,6 +96,10 @@ std::string error_report_json(const ReportFacts& facts, const Ending& ending, in
     if (i != cause) others.push_back(worker_json(facts, facts.workers[i]));
   }
   json["other_workers"] = std::move(others);
+  Json incidents = Json::array();
+  for (const Incident& incident : facts.incidents)
+    incidents.push_back(Json::parse(incident_json(incident)));
+  json["incidents"] = std::move(incidents);
   return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 

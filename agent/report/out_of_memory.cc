@@ -10,15 +10,14 @@
 #include <fstream>
 #include <utility>
 
+#include "agent/processes/memory_cgroup.h"
+
 namespace ddprun::agent {
 namespace {
 
 // /dev/kmsg gives one record per read and refuses a smaller buffer
 // (Documentation/ABI/testing/dev-kmsg).
 constexpr std::size_t kRecordBytes = 8192;
-// A memory limit above this stands for "none" (cgroup v1 rounds LONG_MAX down to a page).
-constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
-
 // The text between `before` and the next comma or blank. Empty if `before` is not in the line.
 std::string_view field(std::string_view line, std::string_view before) {
   const auto at = line.find(before);
@@ -40,53 +39,9 @@ std::optional<std::uint64_t> kib(std::string_view text) {
   return value ? std::optional(*value * 1024) : std::nullopt;
 }
 
-// The number in a cgroup's file. Nothing for no limit: "max" in version 2, a huge one in version 1.
-std::optional<std::uint64_t> read_number(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  if (!(file >> text)) return std::nullopt;
-  const auto value = number(text);
-  return value && *value < kNoLimit ? value : std::nullopt;
-}
-
 std::string in_mib(std::uint64_t bytes) {
   constexpr double kMib = 1 << 20;
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMib);
-}
-
-// A cgroup's folder. Versions 1 and 2 of the memory controller name the files in it differently.
-struct MemoryFolder {
-  std::string path;
-  bool v2 = false;
-};
-
-// Finds that folder. systemd mounts the controller in one of these places: version 1 alone, version
-// 2 alone, or both (cgroups(7)). In a container the path of another cgroup may not exist.
-std::optional<MemoryFolder> memory_folder(const std::string& cgroup) {
-  for (const char* root : {"/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-    const std::string path = root + cgroup;
-    if (::access((path + "/memory.limit_in_bytes").c_str(), R_OK) == 0)
-      return MemoryFolder{path, false};
-    if (::access((path + "/memory.max").c_str(), R_OK) == 0) return MemoryFolder{path, true};
-  }
-  return std::nullopt;
-}
-
-// This process's memory cgroup, from lines "number:controllers:path" (cgroups(7)). A version 1 line
-// names the controller. The version 2 line names none, and counts only if no other one has memory.
-std::string own_cgroup() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string unified;
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (("," + controllers + ",").find(",memory,") != std::string::npos)
-      return line.substr(second + 1);
-    if (controllers.empty()) unified = line.substr(second + 1);
-  }
-  return unified;
 }
 
 }  // namespace
@@ -151,7 +106,7 @@ std::vector<std::string> KernelLog::read_new() {
 }
 
 std::optional<std::uint64_t> own_cgroup_oom_kills() {
-  const auto folder = memory_folder(own_cgroup());
+  const auto folder = memory_folder(own_memory_cgroup());
   if (!folder) return std::nullopt;
   std::ifstream file(folder->path + (folder->v2 ? "/memory.events" : "/memory.oom_control"));
   std::string key;
@@ -162,7 +117,7 @@ std::optional<std::uint64_t> own_cgroup_oom_kills() {
 }
 
 OutOfMemory own_cgroup_memory() {
-  OutOfMemory record{.cgroup = own_cgroup()};
+  OutOfMemory record{.cgroup = own_memory_cgroup()};
   complete(record);
   return record;
 }
@@ -172,10 +127,10 @@ void complete(OutOfMemory& record) {
   if (!folder) return;
   if (!record.limit_bytes)
     record.limit_bytes =
-        read_number(folder->path + (folder->v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+        read_cgroup_number(folder->path + (folder->v2 ? "/memory.max" : "/memory.limit_in_bytes"));
   // The peak of the files is better than the use that the log told: it is from all of the time.
-  const auto peak =
-      read_number(folder->path + (folder->v2 ? "/memory.peak" : "/memory.max_usage_in_bytes"));
+  const auto peak = read_cgroup_number(
+      folder->path + (folder->v2 ? "/memory.peak" : "/memory.max_usage_in_bytes"));
   if (peak) record.peak_bytes = peak;
 }
 

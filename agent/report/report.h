@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/incident.h"
 #include "agent/core/lifecycle.h"
 #include "agent/report/error_record.h"
 
@@ -49,6 +50,7 @@ struct ReportFacts {
   int max_restarts = 0;
   // Workers of this node that ended with a failure, in the order in which their ends were noticed.
   std::vector<ReportedWorker> workers{};
+  std::vector<Incident> incidents{};  // that are over, in order
 };
 
 // Returns the worker with which the failure began, as an index into facts.workers. Mostly it is the

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <utility>
 
 #include "agent/report/report.h"
@@ -22,9 +23,12 @@ Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string h
       hostname_(std::move(hostname)),
       autopsy_(sources.config, sources.files),
       notices_(sources.config.called, sources.config.quiet, ::isatty(STDERR_FILENO) == 1),
+      incidents_(loop, sources.progress,
+                 [this](const Incident& incident) { tell_incident(incident); }),
       waiting_timer_(loop) {}
 
 void Reporter::joining() {
+  incidents_.stopped();
   tell(EventState::kRendezvous);
   joining_since_ = now();
   if (notices_.shows_waiting()) tell_of_missing_token();
@@ -60,6 +64,8 @@ void Reporter::end_waiting() {
 }
 
 void Reporter::attempt_begins(const std::string& log_folder) {
+  incidents_.formed();
+  log_folder_ = log_folder;
   end_waiting();  // first: else the next text would stand behind the line of waiting
   say(notices_.started(sources_.lifecycle.round(), log_folder));
   // Without a terminal only now, and on one node: one that is refused, or gives up, prints one line,
@@ -72,6 +78,7 @@ void Reporter::attempt_begins(const std::string& log_folder) {
 
 void Reporter::worker_ended(const WorkerExit& exit) {
   if (exit.failed()) {
+    if (sources_.lifecycle.phase() == Phase::kRunning) incidents_.broke();
     log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                           exit.exit_code, exit.local_rank, exit.pid, sources_.config.entry));
   }
@@ -81,6 +88,8 @@ void Reporter::worker_ended(const WorkerExit& exit) {
 // A notice while there are few of them, else a line of the log at LOGLEVEL=INFO.
 void Reporter::round_broken(const rendezvous::RoundBroken& message) {
   const rendezvous::Failure& cause = message.cause;
+  incidents_.broke();
+  incidents_.explained(cause, sources_.lifecycle.round());
   const int restarts = sources_.lifecycle.round().restart_count + (message.is_resize ? 0 : 1);
   const std::string line = message.is_resize
                                ? notices_.resizing(cause)
@@ -91,10 +100,12 @@ void Reporter::round_broken(const rendezvous::RoundBroken& message) {
 
 void Reporter::job_ended(int exit_code) {
   end_waiting();
+  incidents_.end();
   const Ending& ending = sources_.lifecycle.ending();
   tell(ending.succeeded ? EventState::kSucceeded : EventState::kFailed);
   // The records before the report: they are there even if nobody reads the console.
-  const ReportFacts facts = autopsy_.examine(sources_.lifecycle, hostname_);
+  ReportFacts facts = autopsy_.examine(sources_.lifecycle, hostname_);
+  facts.incidents = std::move(told_incidents_);
   autopsy_.file(facts, ending, exit_code);
   if (ending.succeeded) return;
   const std::string report = failure_report(facts);
@@ -107,6 +118,19 @@ void Reporter::job_ended(int exit_code) {
   const bool told = !report.empty() && ending.signal == 0 && !ending.session_error &&
                     (!ending.cause || sources_.lifecycle.is_own_rank(ending.cause->rank));
   if (!told) say(fmt::format("{}: {}\n", sources_.config.called, ending_text(ending)));
+}
+
+// Workers that fail again and again would fill the console: it shows only from what the job recovered.
+// A record for programs only where the user keeps log files.
+void Reporter::tell_incident(const Incident& incident) {
+  told_incidents_.push_back(incident);
+  if (!incident.recovered) log::info(incident_line(incident));
+  if (incident.recovered && !sources_.config.quiet)
+    say(fmt::format("{}: {}\n", sources_.config.called, incident_line(incident)));
+  if (sources_.config.log_dir.empty() || log_folder_.empty()) return;
+  std::ofstream file(log_folder_ + "/incidents.jsonl", std::ios::app);
+  if (!(file << incident_json(incident) << std::endl))
+    log::warning("cannot write " + log_folder_ + "/incidents.jsonl");
 }
 
 void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {

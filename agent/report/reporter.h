@@ -4,8 +4,10 @@
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/core/clock.h"
 #include "agent/core/config.h"
@@ -14,6 +16,7 @@
 #include "agent/output/worker_files.h"
 #include "agent/report/autopsy.h"
 #include "agent/report/events.h"
+#include "agent/report/incidents.h"
 #include "agent/report/notices.h"
 #include "proto/loop.h"
 
@@ -29,6 +32,8 @@ class Reporter {
     Consoles& consoles;
     // Of this node's session; called while the node joins.
     std::function<std::optional<rendezvous::Gathering>()> gathering;
+    // How far this node's workers are, by local rank.
+    std::function<std::vector<WorkerProgress>()> progress;
   };
 
   Reporter(asio::io_context& loop, const Sources& sources, std::string hostname);
@@ -50,6 +55,8 @@ class Reporter {
   void attempt_begins(const std::string& log_folder);
   // A worker was reaped.
   void worker_ended(const WorkerExit& exit);
+  // A worker fails; worker_ended() follows.
+  void worker_is_ending() { incidents_.broke(); }
   // The round broke; the node will ask for a seat in the next one.
   void round_broken(const rendezvous::RoundBroken& message);
   // The job is over on this node: writes the records and the report. Call it once, when the
@@ -59,6 +66,7 @@ class Reporter {
  private:
   void show_waiting();
   void end_waiting();
+  void tell_incident(const Incident& incident);
   void tell_of_missing_token();
   // Writes an event line, if the user asked for events.
   void tell(EventState state, const std::optional<WorkerExit>& worker = std::nullopt);
@@ -68,6 +76,9 @@ class Reporter {
   const std::string hostname_;
   Autopsy autopsy_;
   Notices notices_;
+  Incidents incidents_;
+  std::string log_folder_;
+  std::vector<Incident> told_incidents_;
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown
   const Time started_ = now();
   Time joining_since_{};

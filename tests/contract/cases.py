@@ -14,8 +14,11 @@ TEMPORARY = "torchrun leaves a temporary log folder after every run; ddprun remo
 ALWAYS = {
     "worker * env DDPRUN_JOB":
         "names the job in all its processes, so that none can be left behind",
+    "worker * env DDPRUN_PAGE":
+        "where a worker says how far it is (proto/worker_page.h)",
     "left in the temporary folder": TEMPORARY,
     "logs latest": "a link to the newest job's folder below --log-dir",
+    "logs *incidents.jsonl": "what each restart cost",
 }
 
 

@@ -7,11 +7,15 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
 
 import support
+
+sys.path.insert(0, str(support.ROOT / "tests" / "jobs"))
+import machine  # noqa: E402  (found by the line above)
 
 DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
 LAUNCH = [DDPRUN, "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--no-python"]
@@ -71,6 +75,27 @@ class MnistRestart(unittest.TestCase):
                 kill_rank = None
         self.assertIsNone(kill_rank, "epoch 2 never began:\n" + "".join(lines))
         return "".join(lines)
+
+    def test_standbys_take_over(self):
+        """They wait in bootstrap(); when a worker is killed they are the workers of the next attempt."""
+        job = f"{os.getpid()}-standby"
+        flags = ["--epochs=100000", "--data", self.folder]
+        with subprocess.Popen([str(word) for word in [*LAUNCH, support.MNIST, *flags]], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, env=support.environment(**{MARKER: job})) as process:
+            self.addCleanup(process.kill)
+            standbys = machine.wait_until(lambda: self.standbys_of(job), "both standbys")
+            (victim,) = processes_of(job, "RANK=1")
+            os.kill(victim, signal.SIGKILL)
+            machine.wait_until(lambda: set(processes_of(job, "TORCHELASTIC_RESTART_COUNT=1")) == standbys, "the second attempt")
+            line = next(line for line in process.stderr if "lost" in line)
+            self.assertRegex(line, r"rank 1 on \S+: killed by SIGKILL: stopped .*, first line .*, first step .*; \d+\.\d+ s lost$")
+            process.terminate()
+        self.assertEqual(processes_of(job), [], "processes are left")
+
+    @staticmethod
+    def standbys_of(job):
+        found = set(filter(machine.waits_as_standby, processes_of(job)))
+        return found if len(found) == 2 else None
 
     def test_goes_on_from_the_checkpoint_to_the_same_weights(self):
         undisturbed = self.run_job("undisturbed")

@@ -10,6 +10,7 @@ DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until 
 FIRST_PORT = 10000  # below are those of a host's services
 TCP_TABLES = "/proc/net/tcp", "/proc/net/tcp6"
 LISTENING = "0A"  # proc_pid_net(5), the state st of a socket
+RECVMSG = {"x86_64": 47, "aarch64": 212}.get(os.uname().machine)  # its number among the system calls
 
 
 def wait_until(condition, what, deadline=None):
@@ -40,6 +41,15 @@ def state_of(pid):
             return file.read().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def waits_as_standby(pid):
+    """Whether it is in recvmsg() on its connection, which is descriptor 3 (agent/standby)."""
+    try:
+        with open(f"/proc/{pid}/syscall") as file:
+            return file.read().startswith(f"{RECVMSG} 0x3 ")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def signal_waits(pid, signo):

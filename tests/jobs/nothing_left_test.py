@@ -181,10 +181,13 @@ class NothingLeft(JobTest):
         job = self.start("--nproc-per-node=2", self.worker(SLEEPER), env=with_variables(TMPDIR=str(temporary)))
         self.heard(2)
         self.assertRegex(" ".join(os.listdir(temporary)), r"^torchelastic_\w+$")
+        scratch = list(pathlib.Path("/dev/shm").glob(f"ddprun_scratch-*-{job.process.pid}-*"))
+        self.assertEqual(len(scratch), 1)
         os.kill(job.agent(), signal.SIGKILL)
         self.assertNotEqual(job.finish()[0], 0)
         job.wait_gone()
         self.assertEqual(os.listdir(temporary), [])
+        self.assertFalse(scratch[0].exists())
 
     def test_a_job_has_a_cgroup_where_the_host_allows_one(self):
         job = self.start("--nproc-per-node=2", self.worker(SLEEPER))

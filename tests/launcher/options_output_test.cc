@@ -128,6 +128,17 @@ TEST(OptionsLifecycle, ChooseExitCodes) {
             "2 ddprun: --exit-codes=mine: expected torchrun or detailed");
 }
 
+TEST(OptionsLifecycle, ChooseStandbys) {
+  using agent::StandbyMode;
+  EXPECT_EQ(good({"E"}).standby, StandbyMode::kAuto);
+  EXPECT_EQ(good({"--standby=0", "E"}).standby, StandbyMode::kOff);
+  EXPECT_EQ(good({"--standby=1", "E"}).standby, StandbyMode::kOn);
+  EXPECT_TRUE(good({"E"}).python_hook);
+  EXPECT_FALSE(good({"--python-hook=0", "E"}).python_hook);
+  EXPECT_EQ(bad({"--standby=2", "E"}), "2 ddprun: --standby=2: expected auto, 0 or 1");
+  EXPECT_EQ(bad({"--python-hook=no", "E"}), "2 ddprun: --python-hook=no: expected 0 or 1");
+}
+
 TEST(OptionsLifecycle, RestartsHaveNoWindowByDefault) {
   const agent::RestartPlan plan = good({"--max-restarts=3", "E"}).restarts;
   EXPECT_EQ(plan.max_restarts, 3);

@@ -106,5 +106,14 @@ TEST(Plan, HidesTheTokenFromWorkers) {
   EXPECT_FALSE(holds(env, "DDPRUN_TOKEN=s"));
 }
 
+TEST(Plan, HidesAnOuterJobsPageFromWorkers) {
+  const Words env =
+      plan_of({"E"}, {"DDPRUN_PAGE=0", "DDPRUN_HOOK=1:", "DDPRUN_PYTHONPATH=x", "A=1"})
+          .agent.base_env;
+  EXPECT_TRUE(holds(env, "A=1"));
+  for (const char* outer : {"DDPRUN_PAGE=0", "DDPRUN_HOOK=1:", "DDPRUN_PYTHONPATH=x"})
+    EXPECT_FALSE(holds(env, outer)) << outer;
+}
+
 }  // namespace
 }  // namespace ddprun::launcher

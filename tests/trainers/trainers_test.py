@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import typing
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "jobs"))
 
+from machine import wait_until, waits_as_standby  # noqa: E402
 from support import DDPRUN, ROOT, Job, JobTest, main  # noqa: E402  (found by the line above)
 
 PYTHON = ROOT / ".venv-trainers" / "bin" / "python"
@@ -140,6 +142,54 @@ class TorchrunsDigits(JobTest):
         ours = self.run_well("ddprun", ["--max-restarts=1"], [script, "--die-once"], aborts)
         self.assertEqual(ours.attempt, 1)
         self.check(f"{script}, restarted", theirs, ours, aborts)
+
+    def compare_after_a_kill(self, script):
+        """Under ddprun rank 1 is killed at the end of the first attempt, when standbys wait. They must be the workers of the second
+        attempt, and come to what a run without a death comes to."""
+        aborts = []
+        theirs = self.run_well("torchrun", [], [script], aborts)
+        for run in range(RUNS_MAX):
+            started = time.monotonic()
+            code, out, err = self.run_and_kill(script, self.folder / f"killed_{run}")
+            if code == 0 or ABORT_AT_EXIT not in err:
+                break
+            aborts.append("ddprun")
+        self.assertEqual(code, 0, f"{out}\n{err}")
+        ours = Outcome(found(r"^final_loss=(\S+)$", out), 1, time.monotonic() - started)
+        self.check(f"{script}, killed", theirs, ours, aborts)
+
+    def run_and_kill(self, script, folder):
+        folder.mkdir()
+        job = Job(["--standalone", "--nproc-per-node=2", "--max-restarts=1", HERE / script, folder, "--killed-once"],
+                  env=environment(folder) | {"LOGLEVEL": "INFO"}, program=LAUNCHERS["ddprun"], cwd=folder)
+        self.addCleanup(job.end)
+        wait_until(lambda: all((folder / f"rank_{rank}.0").exists() for rank in (0, 1)), "the end of both ranks' training", RUN_DEADLINE)
+        standbys = wait_until(lambda: self.two_standbys(job), "both standbys", RUN_DEADLINE)
+        os.kill(int((folder / "rank_1.0").read_text()), signal.SIGKILL)
+        code, out, err = job.finish(RUN_DEADLINE)
+        job.wait_gone()
+        self.assertEqual({int((folder / f"rank_{rank}.1").read_text()) for rank in (0, 1)}, standbys, err)
+        return code, out, err
+
+    @staticmethod
+    def two_standbys(job):
+        found = set(filter(waits_as_standby, job.children_of(job.agent())))
+        return found if len(found) == 2 else None
+
+    def test_fsdp2_after_a_kill(self):
+        self.compare_after_a_kill("fsdp2.py")
+
+    def test_rpc_after_a_kill(self):
+        self.compare_after_a_kill("rpc_halves.py")
+
+    def test_accelerate_after_a_kill(self):
+        self.compare_after_a_kill("with_accelerate.py")
+
+    def test_transformers_after_a_kill(self):
+        self.compare_after_a_kill("with_transformers.py")
+
+    def test_lightning_after_a_kill(self):
+        self.compare_after_a_kill("with_lightning.py")
 
     def test_plain_ddp(self):
         self.compare("plain_ddp.py")

@@ -10,6 +10,9 @@
 #include <cstring>
 #include <span>
 #include <stdexcept>
+#include <utility>
+
+#include "proto/worker_page.h"
 
 namespace ddprun::worker {
 namespace {
@@ -52,6 +55,8 @@ GradientReducer::~GradientReducer() {
 // them ready_order_ is still empty, on all ranks.
 void GradientReducer::begin_pass() {
   check_finished();
+  // Whoever begins anew has used the sums: his step is done.
+  if (std::exchange(summed_, false)) count_step(own_worker_page());
   if (!rebuilt_ && !ready_order_.empty()) rebuild();
 }
 
@@ -109,6 +114,7 @@ void GradientReducer::finish() {
   }
   armed_ = false;
   unfinished_ = false;
+  summed_ = true;
 }
 
 void GradientReducer::rebuild() {

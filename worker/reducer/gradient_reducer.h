@@ -74,6 +74,7 @@ class GradientReducer {
   std::uint64_t pass_ = 0;                // armed passes, for messages
   bool armed_ = false;
   bool unfinished_ = false;  // a gradient of this pass came, not yet all
+  bool summed_ = false;      // a pass was summed, and no other one began
   bool rebuilt_ = false;
 };
 

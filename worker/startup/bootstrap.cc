@@ -8,10 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "proto/worker_page.h"
 #include "store/client.h"
 #include "worker/collective/nccl_collective.h"
 #include "worker/collective/shm_collective.h"
 #include "worker/startup/pipe_exchange.h"
+#include "worker/startup/standby.h"
 #include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {
@@ -88,6 +90,8 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
 }  // namespace
 
 Result<Process> bootstrap(const BootstrapOptions& options) {
+  wait_if_standby(own_worker_page());
+  note_first_line(own_worker_page());
   auto decoded = decode_worker_env(environment);
   if (!decoded) return decoded.error();
   Process process;

@@ -46,6 +46,7 @@ struct Process {
 // CPU ranks on several hosts, no store that a launcher serves, no answer at
 // MASTER_ADDR:MASTER_PORT, no GPU, or a rank that does not come within the timeout. Throws
 // LoggedError if shared memory cannot be had: rank 0 has logged why, one line for the host.
+// ddprun may start this program as a standby (docs/recovery.md): then it waits here until it is needed.
 Result<Process> bootstrap(const BootstrapOptions& options = {});
 
 }  // namespace ddprun::worker

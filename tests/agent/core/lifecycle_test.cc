@@ -99,6 +99,23 @@ TEST_F(LifecycleTest, AFailureIsReportedWithItsGlobalRankAndStopsTheOthers) {
   EXPECT_EQ(cycle.look_again_at(), now + kPatience);
 }
 
+TEST_F(LifecycleTest, AFailureThatIsComingStopsTheOthersAtOnce) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.worker_is_ending(exit(0, 0), now)), Names{}) << "it ends well";
+  EXPECT_EQ(names(cycle.worker_is_ending(exit(1, -SIGTERM), now)), (Names{"failure:3", "SIGTERM"}));
+  EXPECT_EQ(names(cycle.worker_is_ending(exit(0, -SIGTERM), now)), Names{});
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now + 50ms)), Names{});
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGTERM), now + 90ms)), Names{});
+  ASSERT_EQ(cycle.ended().size(), 2U);
+  EXPECT_TRUE(cycle.ended()[0].stopped_by_us);
+  EXPECT_FALSE(cycle.ended()[1].stopped_by_us) << "it had failed before we asked";
+  EXPECT_EQ(names(cycle.round_broken(RoundBroken{1, {}}, now + 90ms)), Names{"join"});
+  run_round(2);
+  cycle.worker_exited(exit(0, 1), now + 1s);
+  cycle.worker_exited(exit(1, -SIGTERM), now + 1s);
+  EXPECT_TRUE(cycle.ended()[1].stopped_by_us) << "that was another round";
+}
+
 TEST_F(LifecycleTest, ShellsAreAskedOnceMoreWithTheSameSignal) {
   run_round(1);
   cycle.stop_requested(SIGINT, now);

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,23 @@ TEST(Children, ReportsExitCodesAndSignals) {
   std::map<int, int> codes;
   for (const WorkerExit& exit : reap_all(children)) codes[exit.local_rank] = exit.exit_code;
   EXPECT_EQ(codes, (std::map<int, int>{{0, 7}, {1, -9}}));
+}
+
+TEST(Children, KnowTheExitCodeOfOneThatIsNotReapedYet) {
+  Children children({});
+  ASSERT_TRUE(children.spawn(shell(0, "sleep 300")).has_value());
+  const pid_t failing = *children.spawn(shell(1, "exit 7"));
+  const pid_t ending = *children.spawn(shell(2, "exit 0"));
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(failing), &info, WEXITED | WNOWAIT), 0);
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(ending), &info, WEXITED | WNOWAIT), 0);
+  const WorkerExit expected{.local_rank = 1, .pid = failing, .exit_code = 7};
+  EXPECT_EQ(children.coming_failure(1), expected);
+  EXPECT_EQ(children.coming_failure(0), std::nullopt) << "it lives";
+  EXPECT_EQ(children.coming_failure(2), std::nullopt) << "it does not fail";
+  EXPECT_EQ(children.coming_failure(3), std::nullopt);
+  children.signal_groups(SIGKILL);
+  reap_all(children);
 }
 
 TEST(Children, ReportsAProgramThatCannotBeExecuted) {
@@ -193,6 +211,51 @@ TEST(Children, TheGroupOfAWorkerThatExitedDiesWithIt) {
   spec.out.close();
   EXPECT_EQ(reap_all(children).at(0).exit_code, 0);
   EXPECT_EQ(output.text(), "");
+}
+
+TEST(Children, AStandbyIsNoWorkerUntilItIsAdopted) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(1, "echo ready; exec sleep 300");
+  spec.out = output.writer();
+  const auto standby = children.spawn_standby(spec, -1);
+  ASSERT_TRUE(standby.has_value());
+  spec.out.close();
+  EXPECT_EQ(output.line(), "ready");
+  children.signal_groups(SIGTERM);
+  children.ask_to_end(SIGTERM);
+  EXPECT_EQ(children.live(), 0U);
+  EXPECT_EQ(children.standbys(), std::set<pid_t>{*standby});
+  children.adopt(*standby, 1);
+  EXPECT_TRUE(children.standbys().empty());
+  EXPECT_EQ(children.local_rank(*standby), 1);
+  children.ask_to_end(SIGTERM);
+  const WorkerExit exit = reap_all(children).at(0);
+  EXPECT_EQ(exit.local_rank, 1);
+  EXPECT_EQ(exit.exit_code, -SIGTERM);
+}
+
+TEST(Children, AStandbyThatEndedIsForgotten) {
+  Children children({});
+  const auto standby = children.spawn_standby(shell(0, "exec sleep 300"), -1);
+  ASSERT_TRUE(standby.has_value());
+  children.end_standby(*standby);
+  wait_for_a_death();
+  EXPECT_TRUE(children.reap().empty());
+  EXPECT_TRUE(children.standbys().empty());
+  children.end_standby(*standby);  // the pid is somebody else's now
+}
+
+TEST(Children, GiveAStandbyItsConnection) {
+  Children children({});
+  Output output;
+  SpawnSpec spec = shell(0, "echo hello >&3");
+  spec.control = output.writer();
+  ASSERT_TRUE(children.spawn_standby(spec, -1).has_value());
+  spec.control.close();
+  EXPECT_EQ(output.line(), "hello");
+  wait_for_a_death();
+  children.reap();
 }
 
 TEST(Children, DieWithTheAgent) {

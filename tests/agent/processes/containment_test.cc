@@ -57,10 +57,26 @@ TEST(Containment, EndsWhatWorkersStartedAndTheirSharedMemory) {
   make_segment("/ddprun-" + cookie);
   reap_all(children);
   EXPECT_FALSE(own_children().empty());
-  containment.end_attempt(kSweepLimit);
+  containment.end_attempt(kSweepLimit, {});
   EXPECT_TRUE(own_children().empty());
   EXPECT_FALSE(has_segment("/ddprun-" + cookie));
-  containment.end_attempt(kSweepLimit);  // nothing is left to be done
+  containment.end_attempt(kSweepLimit, {});  // nothing is left to be done
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+TEST(Containment, StandbysLiveOnUntilTheEnd) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  Containment containment("1-" + std::to_string(::getpid()) + "-5-job");
+  Children children({});
+  children.use_cgroup(containment.begin_attempt());
+  ASSERT_TRUE(children.spawn(shell(0, "sleep 1000")).has_value());
+  const auto standby = children.spawn_standby(shell(0, "sleep 1000"), containment.standby_cgroup());
+  ASSERT_TRUE(standby.has_value());
+  containment.end_attempt(kSweepLimit, children.standbys());
+  EXPECT_EQ(own_children(), std::set<pid_t>{*standby});
+  children.use_cgroup(containment.begin_attempt());
+  containment.end(kSweepLimit);
+  EXPECT_TRUE(own_children().empty());
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 

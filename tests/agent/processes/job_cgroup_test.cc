@@ -19,7 +19,7 @@ namespace {
 class JobCgroupTest : public testing::Test {
  protected:
   void SetUp() override {
-    cgroup = JobCgroup::make(cookie);
+    cgroup = JobCgroup::make(cookie, 1);
     if (cgroup.folder() < 0) GTEST_SKIP() << "no cgroup v2 with cgroup.kill that may be written";
   }
   void TearDown() override { end_job_cgroup(cookie); }
@@ -35,7 +35,7 @@ class JobCgroupTest : public testing::Test {
   }
 
   const std::string cookie = "1-" + std::to_string(::getpid()) + "-4-test";
-  const std::string path = own_cgroup_folder() + "/" + kCgroupPrefix + cookie;
+  const std::string path = own_cgroup_folder() + "/" + kCgroupPrefix + cookie + "-1";
   JobCgroup cgroup;
 };
 
@@ -68,6 +68,15 @@ TEST_F(JobCgroupTest, IsEndedByNameFromOutside) {
   end_job_cgroup(cookie);
   EXPECT_FALSE(is_there());
   end_job_cgroup(cookie);  // is gone already
+}
+
+TEST_F(JobCgroupTest, AllOfAJobAreEndedTogether) {
+  const JobCgroup second = JobCgroup::make(cookie, 2);
+  EXPECT_GE(second.folder(), 0);
+  end_job_cgroup(cookie);
+  EXPECT_FALSE(is_there());
+  struct stat facts {};
+  EXPECT_NE(::stat((own_cgroup_folder() + "/" + kCgroupPrefix + cookie + "-2").c_str(), &facts), 0);
 }
 
 TEST(JobCgroup, NoneDoesNothing) {

@@ -1,0 +1,111 @@
+#include "agent/core/incident.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "agent/core/lifecycle.h"
+
+namespace ddprun::agent {
+namespace {
+
+double seconds(std::chrono::nanoseconds length) {
+  return std::chrono::duration<double>(length).count();
+}
+
+std::string who(const rendezvous::Failure& cause) {
+  if (cause.rank < 0) return cause.message;
+  return fmt::format("rank {} on {}: {}", cause.rank, cause.hostname,
+                     cause.exit_code < 0 ? "killed by " + signal_name(-cause.exit_code)
+                                         : fmt::format("ended with exit code {}", cause.exit_code));
+}
+
+// The moment when the last worker was there; nothing: one of them was not, or nobody knows.
+template <typename Moment>
+std::optional<Time> last(const std::vector<WorkerProgress>& workers, Moment moment) {
+  Time latest{};
+  for (const WorkerProgress& worker : workers) {
+    if (worker.*moment == Time{}) return std::nullopt;
+    latest = std::max(latest, worker.*moment);
+  }
+  return workers.empty() ? std::nullopt : std::optional(latest);
+}
+
+}  // namespace
+
+std::chrono::nanoseconds Incident::lost() const {
+  return std::accumulate(stages.begin(), stages.end(), std::chrono::nanoseconds{},
+                         [](auto sum, const IncidentStage& stage) { return sum + stage.length; });
+}
+
+std::string incident_line(const Incident& incident) {
+  std::string stages;
+  for (const IncidentStage& stage : incident.stages)
+    stages +=
+        fmt::format("{}{} {:.3f}", stages.empty() ? "" : ", ", stage.name, seconds(stage.length));
+  return fmt::format("{}: {}; {:.3f} s lost", who(incident.cause), stages,
+                     seconds(incident.lost()));
+}
+
+void IncidentClock::broke(Time now) {
+  if (!broke_) broke_ = now;
+}
+
+void IncidentClock::explained(const rendezvous::Failure& cause, const rendezvous::Round& round) {
+  incident_ = {.cause = cause, .attempt = attempt_of(round), .world_size = round.world_size};
+}
+
+void IncidentClock::stopped(Time now) {
+  if (broke_) stopped_ = now;
+}
+
+void IncidentClock::formed(Time now) {
+  if (!broke_ || !stopped_) return;
+  formed_ = now;
+  look_at_ = now + kLook;
+}
+
+std::optional<Incident> IncidentClock::looked(const std::vector<WorkerProgress>& workers,
+                                              Time now) {
+  if (!formed_) return std::nullopt;
+  // Whoever tells of its first line may do its first step late: it loads a checkpoint before.
+  const bool tells = last(workers, &WorkerProgress::first_line).has_value();
+  const bool done = last(workers, &WorkerProgress::first_step).has_value();
+  if (!done && now < *formed_ + (tells ? kLongest : kPatience)) {
+    // The longer it takes, the less often.
+    look_at_ = now + std::max<Time::duration>(kLook, (now - *formed_) / 8);
+    return std::nullopt;
+  }
+  Incident incident = finish(workers);
+  incident.recovered = true;
+  return incident;
+}
+
+std::optional<Incident> IncidentClock::cut_short(const std::vector<WorkerProgress>& workers) {
+  if (!formed_) return std::nullopt;
+  Incident incident = finish(workers);
+  incident.recovered = last(workers, &WorkerProgress::first_step).has_value();
+  return incident;
+}
+
+Incident IncidentClock::finish(const std::vector<WorkerProgress>& workers) {
+  Time before = *broke_;
+  const auto add = [&](const char* name, std::optional<Time> moment) {
+    if (!moment) return;
+    incident_.stages.push_back({name, std::max(*moment - before, Time::duration{})});
+    before = std::max(before, *moment);
+  };
+  add("stopped", stopped_);
+  add("re-formed", formed_);
+  add("first line", last(workers, &WorkerProgress::first_line));
+  add("first step", last(workers, &WorkerProgress::first_step));
+  broke_.reset();
+  stopped_.reset();
+  formed_.reset();
+  look_at_ = Time::max();
+  return std::exchange(incident_, {});
+}
+
+}  // namespace ddprun::agent

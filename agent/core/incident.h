@@ -1,0 +1,83 @@
+// What one incident cost: a worker that failed, a node that was lost, or a resize. Pure: IncidentClock
+// hears what happens and when; an Incident comes out when the workers of the next attempt have done
+// their first step. Every time is one that was seen: a stage that cannot be known is left out, and
+// the time until the next known moment belongs to the stage after it. Loop's thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/core/clock.h"
+#include "rendezvous/rendezvous.h"
+
+namespace ddprun::agent {
+
+// One part of an incident, up to the moment that gives it its name.
+struct IncidentStage {
+  std::string name;
+  std::chrono::nanoseconds length{};
+
+  bool operator==(const IncidentStage&) const = default;
+};
+
+struct Incident {
+  rendezvous::Failure cause;
+  int attempt = 0;     // attempt_of() the round that broke
+  int world_size = 0;  // of the round that broke
+  // False: the new workers failed, or the job ended, before they had done a step.
+  bool recovered = false;
+  // In order of time, from the moment when this node heard of the failure.
+  std::vector<IncidentStage> stages{};
+
+  std::chrono::nanoseconds lost() const;
+};
+
+// "rank 5 on n3: killed by SIGKILL: stopped 0.120, re-formed 0.030, first line 0.020, first step
+// 0.150; 0.320 s lost"
+std::string incident_line(const Incident& incident);
+
+// What a worker's page tells (proto/worker_page.h). Time{}: not yet.
+struct WorkerProgress {
+  Time first_line{};
+  Time first_step{};
+};
+
+class IncidentClock {
+ public:
+  // How long a program is waited for that tells nothing, and one that tells only of its first line.
+  static constexpr std::chrono::seconds kPatience{30};
+  static constexpr std::chrono::minutes kLongest{10};
+  // How often the workers' progress is looked at.
+  static constexpr std::chrono::milliseconds kLook{250};
+
+  // A worker of this node failed, or the round broke. Only the first one of a round counts.
+  void broke(Time now);
+  // The rendezvous has said why.
+  void explained(const rendezvous::Failure& cause, const rendezvous::Round& round);
+  // No worker of the broken round is left on this node.
+  void stopped(Time now);
+  // The workers of the next attempt are started. The incident before it, if it is still open, is
+  // over: nobody will ever do its first step.
+  void formed(Time now);
+  // How far the workers are, by local rank. The incident, when it is over.
+  std::optional<Incident> looked(const std::vector<WorkerProgress>& workers, Time now);
+  // The attempt ends, or the job. What is known of an incident that is still open.
+  std::optional<Incident> cut_short(const std::vector<WorkerProgress>& workers);
+
+  // When to look. Time::max(): there is nothing to look for.
+  Time look_again_at() const { return look_at_; }
+
+ private:
+  Incident finish(const std::vector<WorkerProgress>& workers);
+
+  std::optional<Time> broke_;  // of the incident that begins
+  std::optional<Time> stopped_;
+  std::optional<Time> formed_;  // then the incident is open
+  Incident incident_;
+  Time look_at_ = Time::max();
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,65 @@
+#include "agent/core/standby_plan.h"
+
+#include <algorithm>
+
+namespace ddprun::agent {
+
+void StandbyPlan::attempt_started(Time now) {
+  running_ = true;
+  settled_ = false;
+  started_ = now;
+  look_at_ = wanted_ ? now + kLook : Time::max();
+}
+
+void StandbyPlan::attempt_ended() {
+  running_ = false;
+  look_at_ = Time::max();
+}
+
+std::optional<int> StandbyPlan::looked(const std::vector<std::uint64_t>& steps, Time now) {
+  if (!running_) return std::nullopt;
+  if (settled_) {
+    look_at_ = warmed_rank() && now < warm_until_ ? warm_until_ : Time::max();
+    return now < warm_until_ ? std::nullopt : warmed_rank();
+  }
+  const bool stepped = std::ranges::all_of(steps, [](std::uint64_t done) { return done > 0; });
+  settled_ = stepped || now >= started_ + kSettled;
+  look_at_ = settled_ ? Time::max() : now + kLook;
+  return std::nullopt;
+}
+
+void StandbyPlan::warming(int local_rank, Time now) {
+  set(local_rank, State::kWarming);
+  warm_until_ = look_at_ = now + kLongestWarming;
+}
+void StandbyPlan::waits(int local_rank) { set(local_rank, State::kWaiting); }
+void StandbyPlan::released(int local_rank) {
+  if (standbys_.at(static_cast<std::size_t>(local_rank)) != State::kUnfit)
+    set(local_rank, State::kNone);
+}
+void StandbyPlan::ended(int local_rank) { set(local_rank, State::kEnded); }
+void StandbyPlan::unfit(int local_rank) { set(local_rank, State::kUnfit); }
+
+void StandbyPlan::set(int local_rank, State state) {
+  standbys_.at(static_cast<std::size_t>(local_rank)) = state;
+}
+
+std::optional<int> StandbyPlan::next() const {
+  if (!wanted_ || !running_ || !settled_) return std::nullopt;
+  if (warmed_rank()) return std::nullopt;
+  const auto cold = std::ranges::find(standbys_, State::kNone);
+  if (cold == standbys_.end()) return std::nullopt;
+  return static_cast<int>(cold - standbys_.begin());
+}
+
+std::optional<int> StandbyPlan::warmed_rank() const {
+  const auto warming = std::ranges::find(standbys_, State::kWarming);
+  if (warming == standbys_.end()) return std::nullopt;
+  return static_cast<int>(warming - standbys_.begin());
+}
+
+bool StandbyPlan::is_waiting(int local_rank) const {
+  return standbys_.at(static_cast<std::size_t>(local_rank)) == State::kWaiting;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,142 @@
+"""ddprun's hook in a Python worker. Python runs it before the user's code (module site). It takes itself out of the way, counts
+optimizer steps and notes imports in the worker's page (proto/worker_page.h). In a standby it runs standby.py, which lies beside it.
+Any error in it means: as if it were not there."""
+import os
+import sys
+
+
+class Hook:
+    STEPS, LAST_STEP, FIRST_STEP, FIRST_LINE, NOTES_SIZE, PARKS = range(6)  # words of the page
+
+    def __init__(self, page):
+        import _thread
+        import ctypes  # module mmap keeps a descriptor, which the user would see
+        import time
+        at, notes, capacity, path = page.split(":", 3)
+        at, notes, end, file = int(at), int(notes), int(notes) + int(capacity), os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.libc, size = ctypes.CDLL(None), ctypes.c_size_t(end)
+        self.libc.mmap.restype = ctypes.c_void_p
+        address = self.libc.mmap(None, size, 3, 1, file, ctypes.c_long(0))  # PROT_READ | PROT_WRITE, MAP_SHARED
+        os.close(file)
+        if address in (None, 2 ** 64 - 1):
+            raise OSError("mmap")
+        memory = memoryview((ctypes.c_char * end).from_address(address)).cast("B")
+        self.words, self.notes, self.lock = memory[at:at + 64].cast("Q"), memory[notes:end], ctypes.c_void_p(address + at + 64)
+        self.clock, self.thread, self.main = time.monotonic_ns, _thread.get_ident, _thread.get_ident()
+        self.last, self.counts, self.environ = None, False, dict(os.environ._data)
+        packages = [folder for folder in sys.path if folder.endswith(("/site-packages", "/dist-packages"))]
+        self.shared, words = tuple(folder + "/" for folder in (os.path.dirname(os.__file__), *packages)), getattr(sys, "orig_argv", [])
+        self.users = words[words.index("-m") + 1].partition(".")[0] if "-m" in words[:-1] else None
+        self.words[self.PARKS] = os.getpid()
+        os.register_at_fork(after_in_child=self.retire)
+
+    def is_shared(self, spec):
+        """Whether a module is Python's own or a package's. A standby never runs the user's files."""
+        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
+        known = spec.origin in ("built-in", "frozen") or all(place.startswith(self.shared) for place in places)
+        return known and spec.name.partition(".")[0] != self.users
+
+    def find_spec(self, name, path=None, target=None):
+        """A finder that finds nothing: it hears of each import. The one before has its spec by now."""
+        try:
+            if self.thread() == self.main:
+                self.note_last()
+                if self.environ != os.environ._data:
+                    self.note_variables(sys._getframe(1))
+                self.last = name
+            self.count_steps()
+        except Exception:
+            self.retire()
+
+    def retire(self):
+        """A forked child, or one of us that fails, does nothing any more."""
+        self.find_spec = self.count_step = lambda *_: None
+
+    def note_last(self):
+        """`-`: there is no such module, or it is not ready while it imports others; an import of its package does it again."""
+        spec = getattr(sys.modules.get(self.last), "__spec__", None)
+        if self.last:
+            self.note((b"-" if not spec else b"" if self.is_shared(spec) else b"!") + os.fsencode(self.last))
+        self.last = None
+
+    def note(self, entry):
+        at = self.words[self.NOTES_SIZE]
+        if at + len(entry) < len(self.notes):
+            self.notes[at:at + len(entry) + 1] = entry + b"\0"
+            self.words[self.NOTES_SIZE] = at + len(entry) + 1
+
+    def note_variables(self, frame):
+        """What the user's code has done to the environment: the next import may read it. What an import does, it does again."""
+        before, now, self.environ = self.environ, os.environ._data, dict(os.environ._data)
+        while frame and not self.is_import(frame):
+            frame = frame.f_back
+        for name in [name for name in {**before, **now} if before.get(name) != now.get(name) and not frame]:
+            self.note(b"=" + name + (b"=" + now[name] if name in now else b""))
+
+    def is_import(self, frame):
+        named, code = frame.f_globals.get("__name__"), frame.f_code
+        return code.co_name == "<module>" and named != "__main__" and code.co_filename.startswith(self.shared)
+
+    def entries(self):
+        return [os.fsdecode(entry) for entry in bytes(self.notes[:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]]
+
+    def count_steps(self):
+        register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
+        compiles = getattr(sys.modules.get("torch.compiler"), "is_dynamo_compiling", None)
+        if register and compiles and not self.counts:
+            self.compiles = compiles
+            self.counts = register(self.stepped)
+            if self.thread() == self.main and hasattr(self.libc, "gnu_get_libc_version"):
+                self.libc.pthread_mutex_trylock(self.lock)  # its release tells of our end
+
+    def stepped(self, optimizer, args, kwargs):
+        if not self.compiles():  # a compiled step must not have us in it
+            self.count_step()
+
+    def count_step(self):
+        try:
+            now = self.words[self.LAST_STEP] = self.clock()
+            if not self.words[self.FIRST_STEP]:
+                self.words[self.FIRST_STEP] = now
+                self.mark_failures()
+            self.words[self.STEPS] += 1
+        except Exception:
+            self.retire()
+
+    def mark_failures(self):
+        """Marks a module whose import failed in the end. It was noted, since what it imported came after it."""
+        self.note_last()
+        entries, self.words[self.NOTES_SIZE] = self.entries(), 0
+        for entry in entries:
+            self.note(os.fsencode(entry if entry[0] in "=!-" or entry in sys.modules else "-" + entry))
+
+
+def begin():
+    told, before = os.environ.pop("DDPRUN_HOOK", ""), os.environ.pop("DDPRUN_PYTHONPATH", None)
+    os.environ.pop("PYTHONPATH", None)
+    os.environ.update({} if before is None else {"PYTHONPATH": before})
+    for name in "RANK", "LOCAL_RANK":  # hidden in a standby, since people look for the worker of a rank
+        if "?" + name[1:] in os.environ:
+            os.environ[name] = os.environ.pop("?" + name[1:])
+    folder = os.path.dirname(__file__)
+    sys.path[:] = [place for place in sys.path if place != folder]
+    del sys.modules["sitecustomize"]
+    agent, _, connection = told.partition(":")
+    if not agent or int(agent) != os.getppid():  # a program that a worker has started
+        return os._exit(1) if connection else None
+    known = set(sys.modules)
+    try:
+        hook = Hook(os.environ["DDPRUN_PAGE"])
+        if connection:
+            with open(folder + "/standby.py") as file:
+                exec(compile(file.read(), file.name, "exec"), {"hook": hook, "connection": int(connection)})
+    except Exception:
+        return os._exit(1) if connection else None
+    for name in set() if connection else set(sys.modules) - known:
+        del sys.modules[name]
+    sys.meta_path.insert(0, hook)
+    hook.words[Hook.FIRST_LINE] = hook.clock()
+
+
+begin()
+import sitecustomize  # the user's own; where there is none, module site expects this error

@@ -1,0 +1,127 @@
+"""A standby: does its predecessor's imports, waits until the agent lets it go, and then becomes the worker. sitecustomize.py runs it,
+with its Hook and the descriptor of the agent's connection (agent/standby/standbys.h says what is said there). It refuses, and the
+agent starts the worker cold, where it would not be what a cold start is."""
+import _socket
+import os
+import sys
+
+# Who copies all variables has not read these.
+OF_AN_ATTEMPT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT"}
+agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, connection)  # noqa: F821
+
+
+def refuse(why):
+    agent.sendall(b"!" + why.encode(errors="replace")[:200])
+    os._exit(1)
+
+
+class Watched(type(os.environ)):
+    """The environment while the imports run. A copy of all of it, dict(os.environ), asks for keys() and then for each of them."""
+    read, copied, copier, names = set(), False, None, set()
+
+    def __getitem__(self, name):
+        if sys._getframe(1) is Watched.copier and name in Watched.names:
+            Watched.names.remove(name)
+            Watched.copied = True
+        else:
+            Watched.read.add(name)
+        return super().__getitem__(name)
+
+    def keys(self):
+        Watched.copier, Watched.names = sys._getframe(1), set(self)
+        return super().keys()
+
+    def items(self):
+        return dict(self).items()
+
+
+class Guard:
+    """A finder that finds nothing. The user's files must run in the worker only, and imports must go its way."""
+
+    def __init__(self, hook):
+        self.hook, entries = hook, hook.entries()
+        self.users, self.known = {entry[1:] for entry in entries if entry[0] == "!"}, {entry.lstrip("-") for entry in entries}
+
+    def find_spec(self, name, path=None, target=None):
+        spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, path)
+        if name in self.users or spec and not self.hook.is_shared(spec):
+            refuse(f"a package imports {name}, which is the user's")
+        if spec and name not in self.known:
+            refuse(f"{name} is imported here and not in the worker")
+
+
+class Standby:
+    def __init__(self, hook):
+        self.hook, self.prepared, self.devices = hook, {}, self.open_devices()
+
+    def open_devices(self):
+        paths = set(map(os.path.realpath, os.scandir("/proc/self/fd")))
+        return {path for path in paths if path.startswith("/dev/") and not path.startswith(("/dev/shm/", "/dev/null", "/dev/urandom"))}
+
+    def import_all(self):
+        guard, plain = Guard(self.hook), os.environ.__class__
+        os.environ.__class__ = Watched
+        sys.meta_path.insert(0, guard)
+        for entry in self.hook.entries():
+            if entry[0] == "=":
+                self.prepare(*entry[1:].partition("="))
+            elif entry[0] not in "!-":
+                __import__(entry)
+        sys.meta_path.remove(guard)
+        os.environ.__class__, Watched.copier = plain, None
+        devices = self.open_devices() - self.devices
+        if len(os.listdir("/proc/self/task")) > 1:
+            refuse("an import has started a thread")
+        if devices:
+            refuse(f"an import has opened {min(devices)}")
+
+    def prepare(self, name, given, value):
+        """Does to the environment what the user's code did before its next import."""
+        before, wanted = os.environ._data.get(os.fsencode(name)), os.fsencode(value) if given else None
+        if before != wanted:
+            self.prepared[name] = wanted, before
+            self.set(name, wanted)
+
+    @staticmethod
+    def set(name, value):
+        os.environ.pop(name, None)
+        os.environ.update({} if value is None else {name: os.fsdecode(value)})
+
+    def wait(self):
+        """The variables that are new, other or (None) gone since it was started, and stdout and stderr of the worker that it becomes."""
+        agent.sendall(b"w")
+        head, rights, *_ = agent.recvmsg(8, 64)
+        block, size = b"", int.from_bytes(head, "little")
+        while len(block) < size:
+            block += agent.recv(size - len(block)) or os._exit(1)
+        entries = [entry.partition(b"=") for entry in block.split(b"\0") if entry]
+        return {os.fsdecode(name): value if given else None for name, given, value in entries}, memoryview(rights[0][2]).cast("i")
+
+    def become(self, variables, output):
+        read = variables.keys() & Watched.read or Watched.copied and variables.keys() - OF_AN_ATTEMPT
+        if read:
+            refuse("an import has read " + ", ".join(sorted(read)))
+        # What an import has set stays, the import would set it again. What the user's code had set before an import, it sets again.
+        for name, (wanted, before) in self.prepared.items():
+            if os.environ._data.get(os.fsencode(name)) == wanted:
+                self.set(name, before)
+        for name, value in variables.items():
+            self.set(name, value)
+        for target, given in enumerate(output, 1):
+            printed = os.pread(target, 1 << 15, 0)  # so much fits a pipe whose reader is busy
+            os.dup2(given, target)
+            os.close(given)
+            os.write(target, printed)
+        sys.stdout.reconfigure(line_buffering=os.isatty(1))
+        self.hook.environ = dict(os.environ._data)
+        self.hook.count_steps()
+        agent.sendall(b"g")
+        agent.close()
+
+
+try:
+    standby = Standby(hook)  # noqa: F821
+    standby.import_all()
+    standby.become(*standby.wait())
+except BaseException as error:
+    refuse(f"{type(error).__name__}: {error}")

@@ -1,0 +1,47 @@
+// Tells what each incident cost: a line on the console, a line of JSON in the job's log folder, and
+// an entry of --error-report. Shell around IncidentClock. Loop's thread; owned by Reporter.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "agent/core/incident.h"
+#include "proto/alarm.h"
+#include "proto/loop.h"
+
+namespace ddprun::agent {
+
+// One incident as a JSON object on one line; docs/recovery.md lists the fields.
+std::string incident_json(const Incident& incident);
+
+class Incidents {
+ public:
+  // `progress` answers how far this node's workers are; `tell` is given each incident.
+  Incidents(asio::io_context& loop, std::function<std::vector<WorkerProgress>()> progress,
+            std::function<void(const Incident&)> tell);
+  Incidents(const Incidents&) = delete;
+  Incidents& operator=(const Incidents&) = delete;
+  Incidents(Incidents&&) = delete;
+  Incidents& operator=(Incidents&&) = delete;
+  ~Incidents() = default;
+
+  // What happens, as in IncidentClock.
+  void broke();
+  void explained(const rendezvous::Failure& cause, const rendezvous::Round& round);
+  void stopped();
+  void formed();
+  // The job is over.
+  void end();
+
+ private:
+  void look();
+  void told(std::optional<Incident> incident);
+
+  const std::function<std::vector<WorkerProgress>()> progress_;
+  const std::function<void(const Incident&)> tell_;
+  IncidentClock clock_;
+  Alarm alarm_;
+};
+
+}  // namespace ddprun::agent

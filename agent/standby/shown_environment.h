@@ -1,0 +1,22 @@
+// What others see of a standby's variables, in /proc/<pid>/environ: people and programs find the
+// worker of a rank there. The file shows the memory that execve() filled (proc_pid_environ(5)), and
+// not what the process has set since. So a standby is started with names that are none, and when it
+// becomes the worker, that memory is brought up to date.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace ddprun::agent {
+
+// Renames RANK and LOCAL_RANK: their first letter is `?` then. The hook, and an engine's standby
+// (worker/startup/standby.h), give the names back before anything reads them.
+void hide_rank(std::vector<std::string>& env);
+
+// Shows the variables of `env` in the process's file, as far as they are there already, hidden or not,
+// and have the same length. Does nothing where the kernel does not let us write.
+void show_environment(pid_t pid, const std::vector<std::string>& env);
+
+}  // namespace ddprun::agent

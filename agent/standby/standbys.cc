@@ -1,0 +1,393 @@
+#include "agent/standby/standbys.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "agent/processes/descendants.h"
+#include "agent/processes/memory_cgroup.h"
+#include "agent/processes/scratch_folder.h"
+#include "agent/standby/hook_text.h"
+#include "agent/standby/python_program.h"
+#include "agent/standby/shown_environment.h"
+#include "proto/log.h"
+
+namespace ddprun::agent {
+namespace {
+
+// For all standbys of an attempt together. One that has not gone by then is stopped, or hangs.
+constexpr std::chrono::milliseconds kReleaseLimit{400};
+// The longest thing that a standby says: why it refuses.
+constexpr std::size_t kAnswerBytes = 256;
+// What a standby takes for itself. One that has imported PyTorch and its DDP has 346 MiB private.
+constexpr std::uint64_t kStandbyBytes = std::uint64_t{400} << 20;
+
+// Below the scratch folder.
+constexpr const char* kHookFile = "/hook/sitecustomize.py";
+constexpr const char* kStandbyFile = "/hook/standby.py";
+
+constexpr std::string_view kHookVariable = "DDPRUN_HOOK";
+constexpr std::string_view kSavedPathVariable = "DDPRUN_PYTHONPATH";
+constexpr std::string_view kPathVariable = "PYTHONPATH";
+
+std::optional<std::string> value_in(const std::vector<std::string>& env, std::string_view name) {
+  for (const std::string& entry : env) {
+    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=')
+      return entry.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
+// Tells a worker (-1) or a standby, by the descriptor of its connection, what it is.
+std::string hook_variable(int control) {
+  return fmt::format("{}={}:{}", kHookVariable, ::getpid(),
+                     control < 0 ? std::string() : std::to_string(control));
+}
+
+// What leads Python to the hook, and tells the hook what to do. `control`: the descriptor of a
+// standby's connection; -1: a worker.
+void add_hook(std::vector<std::string>& env, const std::string& folder, int control) {
+  const auto path = value_in(env, kPathVariable);
+  std::erase_if(env, [](const std::string& entry) {
+    return entry.starts_with("PYTHONPATH=") || entry.starts_with("DDPRUN_PYTHONPATH=");
+  });
+  env.push_back(fmt::format("{}={}{}", kPathVariable, folder,
+                            path && !path->empty() ? ":" + *path : std::string()));
+  if (path) env.push_back(fmt::format("{}={}", kSavedPathVariable, *path));
+  env.push_back(hook_variable(control));
+}
+
+// The first bytes of a release go with both descriptors.
+bool send_descriptors(int socket, std::uint64_t size, std::array<int, 2> given) {
+  std::array<char, CMSG_SPACE(sizeof(given))> control{};
+  iovec bytes{&size, sizeof(size)};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(given));
+  std::memcpy(CMSG_DATA(rights), given.data(), sizeof(given));
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(size));
+}
+
+// Whether the socket is ready before `until`. A signal's handler may interrupt the wait.
+bool await_ready(int socket, short event, Time until) {
+  pollfd ready{socket, event, 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now()).count();
+    const int found = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 1)));
+    if (found >= 0 || errno != EINTR) return found > 0;
+  }
+}
+
+bool send_all(int socket, std::string_view text, Time until) {
+  while (!text.empty()) {
+    if (!await_ready(socket, POLLOUT, until)) return false;
+    const ssize_t sent = ::send(socket, text.data(), text.size(), MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(sent));
+  }
+  return true;
+}
+
+// What a standby says to its release; empty: nothing in time.
+std::string await_answer(int socket, Time until) {
+  std::string said(kAnswerBytes, '\0');
+  if (!await_ready(socket, POLLIN, until)) return "";
+  const ssize_t size = ::read(socket, said.data(), said.size());
+  said.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
+  return said;
+}
+
+// What becomes of the variables `before`: NAME=VALUE, or NAME for one that is gone, each with a zero
+// byte at its end.
+std::string changes(const std::vector<std::string>& before, const std::vector<std::string>& after) {
+  const std::set<std::string_view> old(before.begin(), before.end());
+  std::set<std::string_view> names;
+  std::string block;
+  for (const std::string_view entry : after) {
+    names.insert(entry.substr(0, entry.find('=')));
+    if (!old.contains(entry)) block.append(entry).push_back('\0');
+  }
+  for (const std::string_view entry : before) {
+    const std::string_view name = entry.substr(0, entry.find('='));
+    if (!names.contains(name)) block.append(name).push_back('\0');
+  }
+  return block;
+}
+
+FileHandle new_output() { return FileHandle(::memfd_create("ddprun-standby-output", MFD_CLOEXEC)); }
+
+bool write_file(const std::string& path, std::string_view text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return !file.fail();
+}
+
+}  // namespace
+
+struct Standbys::Standby {
+  Standby(asio::io_context& loop, int rank) : local_rank(rank), socket(loop) {}
+  const int local_rank;
+  pid_t pid = 0;
+  Socket socket;
+  std::array<char, kAnswerBytes> said{};
+};
+
+Standbys::Standbys(asio::io_context& loop, const AgentConfig& config, Children& children,
+                   std::function<int()> cgroup, std::function<void(int)> dying)
+    : loop_(loop),
+      config_(config),
+      children_(children),
+      cgroup_(std::move(cgroup)),
+      plan_(config.standby != StandbyMode::kOff, config.worker_count),
+      cold_(static_cast<std::size_t>(config.worker_count)),
+      standbys_(cold_.size()),
+      look_(loop, [this] { look(); }),
+      deaths_(loop, std::move(dying)) {}
+
+void Standbys::open() {
+  if (const auto made = make_files(); !made) {
+    log::warning(fmt::format("{}; workers start without standbys", made.error().message()));
+    remove_files();
+  }
+}
+
+Result<void> Standbys::make_files() {
+  auto folder = make_scratch_folder(config_.job_cookie);
+  if (!folder) return folder.error();
+  scratch_ = std::move(*folder);
+  auto pages = WorkerPages::make(scratch_ + "/pages", config_.worker_count);
+  if (!pages) return pages.error();
+  // A folder of its own: what is on PYTHONPATH is searched for every import.
+  const std::string path = scratch_ + "/hook";
+  if (::mkdir(path.c_str(), S_IRWXU) != 0 || !write_file(scratch_ + kHookFile, kHookText) ||
+      !write_file(scratch_ + kStandbyFile, kStandbyText))
+    return Error(ErrorCode::kSystem, "write the Python hook into " + path);
+  pages_.emplace(std::move(*pages));
+  return {};
+}
+
+std::optional<pid_t> Standbys::begin_worker(SpawnSpec& worker) {
+  if (!pages_) return std::nullopt;
+  const auto rank = static_cast<std::size_t>(worker.local_rank);
+  worker.env.push_back(
+      fmt::format("{}={}", kWorkerPageVariable, pages_->variable(worker.local_rank)));
+  if (rank == 0) release_until_ = now() + kReleaseLimit;
+  const auto standby = std::move(standbys_[rank]);
+  const bool waits = standby && plan_.is_waiting(worker.local_rank);
+  pages_->begin(worker.local_rank, waits);
+  plan_.released(worker.local_rank);  // before let_go(), which may know better
+  if (waits && let_go(*standby, worker)) {
+    cold_[rank].env = worker.env;
+    children_.adopt(standby->pid, worker.local_rank);
+    return standby->pid;
+  }
+  if (standby) children_.end_standby(standby->pid);
+  pages_->begin(worker.local_rank, false);
+  const bool is_python =
+      config_.python_hook && takes_hook({worker.file, worker.argv}) && hook_is_there();
+  cold_[rank] = {worker.file, worker.argv, worker.env, is_python};
+  if (is_python) add_hook(worker.env, scratch_ + "/hook", -1);
+  return std::nullopt;
+}
+
+// Its own command must be the worker's: the flags of a job do not change, but its program may.
+bool Standbys::let_go(Standby& standby, const SpawnSpec& worker) {
+  const Cold& cold = cold_[static_cast<std::size_t>(worker.local_rank)];
+  if (cold.file != worker.file || cold.argv != worker.argv) return false;
+  boost::system::error_code ignored;
+  standby.socket.cancel(ignored);
+  show_environment(standby.pid, worker.env);
+  const int socket = standby.socket.native_handle();
+  const std::string variables = changes(cold.env, worker.env);
+  const std::array<int, 2> output{worker.out.get() < 0 ? STDOUT_FILENO : worker.out.get(),
+                                  worker.err.get() < 0 ? STDERR_FILENO : worker.err.get()};
+  std::string said;
+  if (send_descriptors(socket, variables.size(), output) &&
+      send_all(socket, variables, release_until_))
+    said = await_answer(socket, release_until_);
+  if (said == "g") return true;
+  const bool refused = said.starts_with('!');
+  tell_why(worker.local_rank, refused ? said.substr(1) : "it hangs");
+  if (refused) plan_.unfit(worker.local_rank);  // another one would refuse too
+  return false;
+}
+
+std::vector<WorkerProgress> Standbys::progress() const {
+  std::vector<WorkerProgress> workers;
+  // steady_clock is CLOCK_MONOTONIC, which the pages tell.
+  const auto moment = [](std::uint64_t ns) { return Time(std::chrono::nanoseconds(ns)); };
+  for (int rank = 0; pages_ && rank < config_.worker_count; ++rank) {
+    const WorkerPage& page = pages_->page(rank);
+    workers.push_back({moment(page.first_line), moment(page.first_step)});
+  }
+  return workers;
+}
+
+void Standbys::attempt_started(bool may_restart) {
+  if (!may_restart || !pages_) return;
+  plan_.attempt_started(now());
+  look_.set(plan_.look_again_at());
+}
+
+void Standbys::attempt_ended() {
+  plan_.attempt_ended();
+  look_.set(plan_.look_again_at());
+  deaths_.stop();
+}
+
+void Standbys::look() {
+  std::vector<std::uint64_t> steps;
+  for (int rank = 0; rank < config_.worker_count; ++rank) steps.push_back(pages_->page(rank).steps);
+  if (const auto late = plan_.looked(steps, now())) drop(*late, "its imports take too long", true);
+  look_.set(plan_.look_again_at());
+  if (plan_.is_settled()) watch_for_deaths();
+  warm_next();
+}
+
+// Only now: the workers hold their locks since their first step at the latest.
+void Standbys::watch_for_deaths() {
+  std::vector<std::atomic<std::uint32_t>*> locks;
+  for (int rank = 0; rank < config_.worker_count; ++rank)
+    locks.push_back(pages_->page(rank).lock_word());
+  deaths_.start(std::move(locks));
+}
+
+// Whether the worker has shown that this command line comes to the hook, or to bootstrap(), in the
+// very process that we start, and the hook is still there. Else a standby would run the user's
+// program.
+bool Standbys::can_wait(int local_rank) const {
+  const auto parked = static_cast<pid_t>(pages_->page(local_rank).parks.load());
+  return parked != 0 && parked == children_.pid_of(local_rank) && hook_is_there();
+}
+
+bool Standbys::hook_is_there() const {
+  return ::access((scratch_ + kHookFile).c_str(), R_OK) == 0 &&
+         ::access((scratch_ + kStandbyFile).c_str(), R_OK) == 0;
+}
+
+void Standbys::warm_next() {
+  const auto rank = plan_.next();
+  if (!rank) return;
+  if (!can_wait(*rank)) return plan_.give_up();
+  if (config_.standby == StandbyMode::kAuto && !has_room()) return plan_.give_up();
+  const auto warmed = warm(*rank);
+  if (warmed) {
+    plan_.warming(*rank, now());
+    return look_.set(plan_.look_again_at());
+  }
+  log::warning(fmt::format("no standby for local rank {}: {}", *rank, warmed.error().message()));
+  plan_.give_up();
+}
+
+bool Standbys::has_room() {
+  const auto left = memory_left();
+  if (!left || *left >= 2 * kStandbyBytes) return true;
+  log::warning(fmt::format(
+      "no standby workers: {} MiB of memory are left, and a standby starts only with {} MiB "
+      "(--standby=1 starts it anyway, --standby=0 says nothing)",
+      *left >> 20, (2 * kStandbyBytes) >> 20));
+  return false;
+}
+
+Result<void> Standbys::warm(int local_rank) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return Error(ErrorCode::kSystem, fmt::format("make a socket: {}", ::strerrordesc_np(errno)));
+  const auto standby = std::make_shared<Standby>(loop_, local_rank);
+  boost::system::error_code failed;
+  standby->socket.assign({}, ends[0], failed);
+  const Cold& cold = cold_[static_cast<std::size_t>(local_rank)];
+  SpawnSpec spec{.local_rank = local_rank, .file = cold.file, .argv = cold.argv, .env = cold.env};
+  spec.control = FileHandle(ends[1]);
+  // What imports print is passed on when it becomes the worker.
+  spec.out = new_output();
+  spec.err = new_output();
+  if (spec.out.get() < 0 || spec.err.get() < 0)
+    return Error(ErrorCode::kSystem,
+                 fmt::format("make a file for its output: {}", ::strerrordesc_np(errno)));
+  if (cold.is_python)
+    add_hook(spec.env, scratch_ + "/hook", kControlFd);
+  else
+    spec.env.push_back(hook_variable(kControlFd));
+  hide_rank(spec.env);
+  const auto pid = children_.spawn_standby(spec, cgroup_());
+  if (!pid) return pid.error();
+  standby->pid = *pid;
+  standbys_[static_cast<std::size_t>(local_rank)] = standby;
+  hear(standby);
+  return {};
+}
+
+// Hears that it waits or refuses, and then of its end.
+void Standbys::hear(const std::shared_ptr<Standby>& standby) {
+  standby->socket.async_read_some(
+      asio::buffer(standby->said),
+      [this, standby](const boost::system::error_code& error, std::size_t read) {
+        const int rank = standby->local_rank;
+        // It was let go or dropped meanwhile.
+        if (standbys_[static_cast<std::size_t>(rank)] != standby) return;
+        const std::string_view said(standby->said.data(), read);
+        if (error || said != "w") {
+          drop(rank, said.starts_with('!') ? said.substr(1) : "it has ended", !error);
+        } else if (!descendants(standby->pid).empty()) {
+          drop(rank, "an import has started a process", true);  // it would be there twice
+        } else {
+          plan_.waits(rank);
+          hear(standby);
+        }
+        warm_next();
+      });
+}
+
+void Standbys::tell_why(int local_rank, std::string_view why) {
+  log::info(fmt::format("local rank {} has no standby: {}", local_rank, why));
+}
+
+// `for_good`: another one would end the same way.
+void Standbys::drop(int local_rank, std::string_view why, bool for_good) {
+  tell_why(local_rank, why);
+  auto& standby = standbys_[static_cast<std::size_t>(local_rank)];
+  children_.end_standby(standby->pid);
+  standby.reset();
+  for_good ? plan_.unfit(local_rank) : plan_.ended(local_rank);
+}
+
+void Standbys::end() {
+  plan_.give_up();
+  look_.set(Time::max());
+  deaths_.stop();
+  for (auto& standby : standbys_) {
+    if (standby) children_.end_standby(standby->pid);
+    standby.reset();
+  }
+}
+
+void Standbys::remove_files() {
+  if (scratch_.empty()) return;
+  scratch_.clear();
+  remove_scratch_folder(config_.job_cookie);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,104 @@
+// The standbys of this node: starts them when the plan says so, hears that they wait, and lets them
+// go. A standby is the worker's own command line. A Python program has the hook in front
+// (python_hook/) and waits before any line of the user; a program of the engine waits in
+// bootstrap(). It becomes the worker when it is given the new round's
+// variables and its stdout and stderr. Every standby may end at any time: then the worker is
+// started cold. Loop's thread; owned by WorkerGroup.
+//
+// What is said over a standby's connection, a stream: it says `w` when it waits. It gets 8 bytes, the
+// size of what follows (little-endian), with two descriptors (SCM_RIGHTS, stdout and stderr), and
+// then the variables that differ from those that it was started with: NAME=VALUE, or NAME for one
+// that is gone, each with a zero byte at its end. It says `g` and goes. At any time it may say
+// `!` and why it will not do, and end.
+#pragma once
+
+#include <boost/asio/local/stream_protocol.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/core/config.h"
+#include "agent/core/incident.h"
+#include "agent/core/standby_plan.h"
+#include "agent/processes/children.h"
+#include "agent/standby/death_watch.h"
+#include "agent/standby/worker_pages.h"
+#include "proto/alarm.h"
+#include "proto/loop.h"
+
+namespace ddprun::agent {
+
+class Standbys {
+ public:
+  // `config` and `children` must outlive this. `cgroup` answers the one into which standbys are
+  // born, as Children::use_cgroup() takes it.
+  // `dying` is called when a worker is noticed early (death_watch.h), with its local rank.
+  Standbys(asio::io_context& loop, const AgentConfig& config, Children& children,
+           std::function<int()> cgroup, std::function<void(int)> dying);
+  Standbys(const Standbys&) = delete;
+  Standbys& operator=(const Standbys&) = delete;
+  Standbys(Standbys&&) = delete;
+  Standbys& operator=(Standbys&&) = delete;
+  ~Standbys() = default;
+
+  // Makes the scratch folder with the pages and the hook. If that fails, workers start without
+  // them; the log says why.
+  void open();
+
+  // Makes `worker` complete, before it is started: its page, and what leads it to the hook. If its
+  // standby waits, that becomes the worker instead: its pid; the caller then starts nothing. Blocks
+  // for some milliseconds.
+  std::optional<pid_t> begin_worker(SpawnSpec& worker);
+  // All workers of the attempt have started. `may_restart`: another attempt can follow this one.
+  void attempt_started(bool may_restart);
+  void attempt_ended();
+  // Ends all of them: none will be needed any more.
+  void end();
+  // Also removes the scratch folder. No worker is alive any more.
+  void remove_files();
+
+  // How far the workers say they are, by local rank. Empty: there are no pages.
+  std::vector<WorkerProgress> progress() const;
+
+ private:
+  using Socket = asio::local::stream_protocol::socket;
+  struct Standby;
+  // How a worker was started cold: its standby is started the same way.
+  struct Cold {
+    std::string file;
+    std::vector<std::string> argv;
+    std::vector<std::string> env;
+    bool is_python = false;  // and takes the hook
+  };
+
+  Result<void> make_files();
+  bool let_go(Standby& standby, const SpawnSpec& worker);
+  void look();
+  void watch_for_deaths();
+  bool can_wait(int local_rank) const;
+  bool hook_is_there() const;
+  void warm_next();
+  bool has_room();
+  Result<void> warm(int local_rank);
+  void hear(const std::shared_ptr<Standby>& standby);
+  static void tell_why(int local_rank, std::string_view why);
+  void drop(int local_rank, std::string_view why, bool for_good);
+
+  asio::io_context& loop_;
+  const AgentConfig& config_;
+  Children& children_;
+  const std::function<int()> cgroup_;
+  StandbyPlan plan_;
+  std::string scratch_;  // empty: there are no files
+  std::optional<WorkerPages> pages_;
+  std::vector<Cold> cold_;                          // by local rank
+  std::vector<std::shared_ptr<Standby>> standbys_;  // by local rank; null: none
+  Time release_until_{};
+  Alarm look_;
+  DeathWatch deaths_;  // of the workers whose pages say that they have begun
+};
+
+}  // namespace ddprun::agent

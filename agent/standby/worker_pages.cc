@@ -1,0 +1,73 @@
+#include "agent/standby/worker_pages.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "proto/file_handle.h"
+
+namespace ddprun::agent {
+namespace {
+
+std::size_t file_bytes(int worker_count) {
+  return static_cast<std::size_t>(worker_count) * (kWorkerPageBytes + WorkerPages::kNotesBytes);
+}
+
+// Its last owner is dead.
+void make_lock(pthread_mutex_t& lock) {
+  pthread_mutexattr_t kind;
+  ::pthread_mutexattr_init(&kind);
+  ::pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+  ::pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+  ::pthread_mutex_init(&lock, &kind);
+  ::pthread_mutexattr_destroy(&kind);
+}
+
+Error failed(const std::string& path, int why) {
+  return {ErrorCode::kSystem,
+          fmt::format("make the workers' pages {}: {}", path, ::strerrordesc_np(why))};
+}
+
+}  // namespace
+
+void WorkerPages::Unmap::operator()(void* memory) const { ::munmap(memory, bytes); }
+
+Result<WorkerPages> WorkerPages::make(const std::string& path, int worker_count) {
+  const std::size_t bytes = file_bytes(worker_count);
+  const FileHandle file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file.get() < 0) return failed(path, errno);
+  if (const int why = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); why != 0)
+    return failed(path, why);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (memory == MAP_FAILED) return failed(path, errno);
+  return WorkerPages(path, worker_count, {memory, Unmap{bytes}});
+}
+
+std::string WorkerPages::variable(int local_rank) const {
+  const auto rank = static_cast<std::size_t>(local_rank);
+  const auto notes =
+      static_cast<std::size_t>(worker_count_) * kWorkerPageBytes + rank * kNotesBytes;
+  return fmt::format("{}:{}:{}:{}", rank * kWorkerPageBytes, notes, kNotesBytes, path_);
+}
+
+WorkerPage& WorkerPages::at(int local_rank) const {
+  return static_cast<WorkerPage*>(memory_.get())[local_rank];
+}
+
+void WorkerPages::begin(int local_rank, bool keeps_notes) {
+  WorkerPage& page = at(local_rank);
+  make_lock(page.lock);
+  page.steps = 0;
+  page.last_step = 0;
+  page.first_step = 0;
+  page.first_line = 0;
+  if (keeps_notes) return;
+  page.notes_size = 0;
+  page.parks = 0;
+}
+
+}  // namespace ddprun::agent

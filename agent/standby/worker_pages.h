@@ -1,0 +1,45 @@
+// The pages of this node's workers (proto/worker_page.h): one file, mapped here and in each worker.
+// The file is in the job's scratch folder, and its blocks are there from the beginning: a write can
+// not fail for want of space. Loop's thread; owned by Standbys.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "proto/result.h"
+#include "proto/worker_page.h"
+
+namespace ddprun::agent {
+
+class WorkerPages {
+ public:
+  // For the names of the modules that one worker imports. PyTorch's DDP imports some 2,000: 48 KiB.
+  static constexpr std::size_t kNotesBytes = std::size_t{256} << 10;
+
+  // Makes the file. Errors name it.
+  static Result<WorkerPages> make(const std::string& path, int worker_count);
+
+  // DDPRUN_PAGE of one worker.
+  std::string variable(int local_rank) const;
+  WorkerPage& page(int local_rank) const { return at(local_rank); }
+  // Before a worker starts: nothing is done yet. A standby keeps what its predecessor has noted.
+  void begin(int local_rank, bool keeps_notes);
+
+ private:
+  struct Unmap {
+    std::size_t bytes = 0;
+    void operator()(void* memory) const;
+  };
+
+  WorkerPages(std::string path, int worker_count, std::unique_ptr<void, Unmap> memory)
+      : path_(std::move(path)), worker_count_(worker_count), memory_(std::move(memory)) {}
+
+  WorkerPage& at(int local_rank) const;
+
+  std::string path_;
+  int worker_count_;
+  std::unique_ptr<void, Unmap> memory_;
+};
+
+}  // namespace ddprun::agent
