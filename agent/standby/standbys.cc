@@ -31,7 +31,7 @@ namespace ddprun::agent {
 namespace {
 
 // For all standbys of an attempt together. One that has not gone by then is stopped, or hangs.
-constexpr std::chrono::milliseconds kReleaseLimit{400};
+constexpr std::chrono::milliseconds kReleaseLimit{1000};
 // The longest thing that a standby says: why it refuses.
 constexpr std::size_t kAnswerBytes = 256;
 // What a standby takes for itself. One that has imported PyTorch and its DDP has 346 MiB private.
