@@ -214,13 +214,13 @@ class Standby(JobTest):
     def test_imports_see_what_the_script_has_set_and_its_first_line_does_not(self):
         python = self.virtual_environment(reads="import os\nVALUE = os.environ.get('PREPARED')\n",
                                           sets="import os\nos.environ['OF_AN_IMPORT'] = '1'\n")
-        job = self.begin(imports="print('at first', os.environ.get('PREPARED'), os.environ.get('HOME'))\n"
+        job = self.begin(imports="first = os.environ.get('PREPARED'), os.environ.get('HOME')\n"
                                  "os.environ['PREPARED'] = 'yes'\ndel os.environ['HOME']\nimport reads, sets\n"
-                                 "print('then', reads.VALUE, os.environ['OF_AN_IMPORT'], 'HOME' in os.environ, flush=True)", python=python)
+                                 "print('at first', *first, 'then', reads.VALUE, os.environ['OF_AN_IMPORT'], 'HOME' in os.environ, flush=True)", python=python)
         standbys = self.waiting(job)
         second = self.restarted(job)
         self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
-        self.assertEqual(self.out.count(f"at first None {os.environ.get('HOME')}\nthen yes 1 False\n"), 4)
+        self.assertEqual(self.out.count(f"at first None {os.environ.get('HOME')} then yes 1 False\n"), 4)
 
     def test_an_import_may_copy_all_variables(self):
         python = self.virtual_environment(copies="import os\nALL = [os.environ.copy(), {**os.environ}, dict(os.environ), list(os.environ.items())]\n")
