@@ -19,8 +19,10 @@ void StandbyPlan::attempt_ended() {
 std::optional<int> StandbyPlan::looked(const std::vector<std::uint64_t>& steps, Time now) {
   if (!running_) return std::nullopt;
   if (settled_) {
-    look_at_ = warmed_rank() && now < warm_until_ ? warm_until_ : Time::max();
-    return now < warm_until_ ? std::nullopt : warmed_rank();
+    const auto rank = warmed_rank();
+    const bool is_late = now >= warm_until_;
+    look_at_ = rank && !is_late ? warm_until_ : Time::max();
+    return is_late ? rank : std::nullopt;
   }
   const bool stepped = std::ranges::all_of(steps, [](std::uint64_t done) { return done > 0; });
   settled_ = stepped || now >= started_ + kSettled;
@@ -32,11 +34,14 @@ void StandbyPlan::warming(int local_rank, Time now) {
   set(local_rank, State::kWarming);
   warm_until_ = look_at_ = now + kLongestWarming;
 }
+
 void StandbyPlan::waits(int local_rank) { set(local_rank, State::kWaiting); }
+
 void StandbyPlan::released(int local_rank) {
   if (standbys_.at(static_cast<std::size_t>(local_rank)) != State::kUnfit)
     set(local_rank, State::kNone);
 }
+
 void StandbyPlan::ended(int local_rank) { set(local_rank, State::kEnded); }
 void StandbyPlan::unfit(int local_rank) { set(local_rank, State::kUnfit); }
 

@@ -5,17 +5,12 @@
 #include "proto/worker_env.h"
 
 namespace ddprun::agent {
-namespace {
 
-using Variables = std::vector<std::string>;
-
-auto find_variable(Variables& env, const std::string& name) {
+Variables::iterator find_variable(Variables& env, const std::string& name) {
   return std::find_if(env.begin(), env.end(),
                       [&](const std::string& entry) { return entry.starts_with(name + "="); });
 }
 
-// Replaces the value that the worker would inherit. Two entries of one name must not be there:
-// programs differ in which of the two they take.
 void set_variable(Variables& env, const std::string& name, const std::string& value) {
   const auto old = find_variable(env, name);
   if (old != env.end()) {
@@ -24,6 +19,8 @@ void set_variable(Variables& env, const std::string& name, const std::string& va
     env.push_back(name + "=" + value);
   }
 }
+
+namespace {
 
 // For a variable that the user may set: a value that is there stays, also an empty one.
 void add_variable(Variables& env, const std::string& name, const std::string& value) {

@@ -19,10 +19,20 @@ struct LocalFacts {
   std::string timer_file{};  // the watchdog's FIFO; empty: off
 };
 
+// NAME=value entries.
+using Variables = std::vector<std::string>;
+
+// The entry of this name, or end().
+Variables::iterator find_variable(Variables& env, const std::string& name);
+
+// Replaces the value that the worker would inherit. Two entries of one name must not be there:
+// programs differ in which of the two they take.
+void set_variable(Variables& env, const std::string& name, const std::string& value);
+
 // NAME=value, each name once. A job of several nodes gets GLOO_SOCKET_IFNAME unless the user set
 // it. Without the variable, Gloo takes the address of the host's own name. On many hosts that is
 // loopback, where no other node can reach it.
-std::vector<std::string> worker_variables(const AgentConfig& config, const rendezvous::Round& round,
-                                          int local_rank, const LocalFacts& facts);
+Variables worker_variables(const AgentConfig& config, const rendezvous::Round& round,
+                           int local_rank, const LocalFacts& facts);
 
 }  // namespace ddprun::agent

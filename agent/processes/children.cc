@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -254,11 +253,8 @@ pid_t Children::pid_of(int local_rank) const {
 std::optional<WorkerExit> Children::coming_failure(int local_rank) const {
   const pid_t pid = pid_of(local_rank);
   if (pid == 0) return std::nullopt;
-  const std::string stat = read_proc_file(pid, "stat");
-  // The last field (proc_pid_stat(5), exit_code). 0 while the process lives.
-  int status = 0;
-  const auto last = stat.rfind(' ') + 1;
-  std::from_chars(stat.data() + last, stat.data() + stat.size(), status);
+  constexpr int kExitCode = 52;  // 0 while the process lives
+  const int status = static_cast<int>(read_stat_number(pid, kExitCode).value_or(0));
   if (exit_code_of(status) == 0) return std::nullopt;
   return WorkerExit{local_rank, pid, exit_code_of(status)};
 }

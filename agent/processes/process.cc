@@ -19,6 +19,14 @@ std::string first_line_of(pid_t pid, std::string_view name) {
   return text.substr(0, text.find('\n'));
 }
 
+// The fields of /proc/<pid>/stat from the third on; none if the process is gone. Field 2 is the name
+// in brackets, and the name may hold anything, also blanks and ')'.
+std::istringstream behind_the_name(pid_t pid) {
+  const std::string text = read_proc_file(pid, "stat");
+  const auto name_end = text.rfind(')');
+  return std::istringstream(name_end == std::string::npos ? "" : text.substr(name_end + 1));
+}
+
 }  // namespace
 
 std::string read_proc_file(pid_t pid, std::string_view name) {
@@ -38,11 +46,7 @@ std::string read_proc_file(pid_t pid, std::string_view name) {
 }
 
 std::optional<ProcessStat> read_process_stat(pid_t pid) {
-  const std::string text = read_proc_file(pid, "stat");
-  // Field 2 is the name in brackets, and the name may hold anything, also blanks and ')'.
-  const auto name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
+  std::istringstream fields = behind_the_name(pid);
   ProcessStat stat;
   std::string skipped;  // field 5, the process group
   if (!(fields >> stat.state >> stat.parent >> skipped >> stat.session)) return std::nullopt;
@@ -51,6 +55,15 @@ std::optional<ProcessStat> read_process_stat(pid_t pid) {
   for (int number = kAfterSession; number < kStartTime; ++number) fields >> skipped;
   if (!(fields >> stat.started)) return std::nullopt;
   return stat;
+}
+
+std::optional<std::int64_t> read_stat_number(pid_t pid, int place) {
+  constexpr int kState = 3;
+  std::istringstream fields = behind_the_name(pid);
+  std::string skipped;
+  for (int number = kState; number < place; ++number) fields >> skipped;
+  std::int64_t value = 0;
+  return fields >> value ? std::optional(value) : std::nullopt;
 }
 
 std::string process_name(pid_t pid) { return first_line_of(pid, "comm"); }

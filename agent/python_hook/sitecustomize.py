@@ -13,20 +13,23 @@ class Hook:
         import ctypes  # module mmap keeps a descriptor, which the user would see
         import time
         at, notes, capacity, path = page.split(":", 3)
-        at, notes, end, file = int(at), int(notes), int(notes) + int(capacity), os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self.libc, size = ctypes.CDLL(None), ctypes.c_size_t(end)
+        at, notes, end = int(at), int(notes), int(notes) + int(capacity)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.libc = ctypes.CDLL(None)
         self.libc.mmap.restype = ctypes.c_void_p
-        address = self.libc.mmap(None, size, 3, 1, file, ctypes.c_long(0))  # PROT_READ | PROT_WRITE, MAP_SHARED
+        address = self.libc.mmap(None, ctypes.c_size_t(end), 3, 1, file, ctypes.c_long(0))  # PROT_READ | PROT_WRITE, MAP_SHARED
         os.close(file)
         if address in (None, 2 ** 64 - 1):
             raise OSError("mmap")
         memory = memoryview((ctypes.c_char * end).from_address(address)).cast("B")
-        self.words, self.notes, self.lock = memory[at:at + 64].cast("Q"), memory[notes:end], ctypes.c_void_p(address + at + 64)
+        self.words, self.notes = memory[at:at + 64].cast("Q"), memory[notes:end]
+        self.lock = ctypes.c_void_p(address + at + 64)
         self.clock, self.thread, self.main = time.monotonic_ns, _thread.get_ident, _thread.get_ident()
         self.last, self.counts, self.environ = None, False, dict(os.environ._data)
         packages = [folder for folder in sys.path if folder.endswith(("/site-packages", "/dist-packages"))]
-        self.shared, words = tuple(folder + "/" for folder in (os.path.dirname(os.__file__), *packages)), getattr(sys, "orig_argv", [])
-        self.users = words[words.index("-m") + 1].partition(".")[0] if "-m" in words[:-1] else None
+        self.shared = tuple(folder + "/" for folder in (os.path.dirname(os.__file__), *packages))
+        command = getattr(sys, "orig_argv", [])
+        self.users_package = command[command.index("-m") + 1].partition(".")[0] if "-m" in command[:-1] else None
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
 
@@ -34,7 +37,7 @@ class Hook:
         """Whether a module is Python's own or a package's. A standby never runs the user's files."""
         places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
         known = spec.origin in ("built-in", "frozen") or all(place.startswith(self.shared) for place in places)
-        return known and spec.name.partition(".")[0] != self.users
+        return known and spec.name.partition(".")[0] != self.users_package
 
     def find_spec(self, name, path=None, target=None):
         """A finder that finds nothing: it hears of each import. The one before has its spec by now."""

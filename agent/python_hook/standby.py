@@ -1,5 +1,5 @@
 """A standby: does its predecessor's imports, waits until the agent lets it go, and then becomes the worker. sitecustomize.py runs it,
-with its Hook and the descriptor of the agent's connection (agent/standby/standbys.h says what is said there). It refuses, and the
+with its Hook and the descriptor of the agent's connection (proto/standby.h says what is said there). It refuses, and the
 agent starts the worker cold, where it would not be what a cold start is."""
 import _socket
 import os

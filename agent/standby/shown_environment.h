@@ -6,17 +6,15 @@
 
 #include <sys/types.h>
 
-#include <string>
-#include <vector>
+#include "agent/core/worker_variables.h"
 
 namespace ddprun::agent {
 
-// Renames RANK and LOCAL_RANK: their first letter is `?` then. The hook, and an engine's standby
-// (worker/startup/standby.h), give the names back before anything reads them.
-void hide_rank(std::vector<std::string>& env);
+// Renames kHiddenVariables (proto/standby.h).
+void hide_variables(Variables& env);
 
 // Shows the variables of `env` in the process's file, as far as they are there already, hidden or not,
 // and have the same length. Does nothing where the kernel does not let us write.
-void show_environment(pid_t pid, const std::vector<std::string>& env);
+void show_environment(pid_t pid, const Variables& env);
 
 }  // namespace ddprun::agent

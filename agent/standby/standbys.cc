@@ -5,20 +5,19 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "agent/core/worker_variables.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/memory_cgroup.h"
 #include "agent/processes/scratch_folder.h"
@@ -26,6 +25,7 @@
 #include "agent/standby/python_program.h"
 #include "agent/standby/shown_environment.h"
 #include "proto/log.h"
+#include "proto/standby.h"
 
 namespace ddprun::agent {
 namespace {
@@ -37,56 +37,23 @@ constexpr std::size_t kAnswerBytes = 256;
 // What a standby takes for itself. One that has imported PyTorch and its DDP has 346 MiB private.
 constexpr std::uint64_t kStandbyBytes = std::uint64_t{400} << 20;
 
-// Below the scratch folder.
+// Below the scratch folder. A folder of its own: what is on PYTHONPATH is searched for every import.
+constexpr const char* kHookFolder = "/hook";
 constexpr const char* kHookFile = "/hook/sitecustomize.py";
 constexpr const char* kStandbyFile = "/hook/standby.py";
 
-constexpr std::string_view kHookVariable = "DDPRUN_HOOK";
-constexpr std::string_view kSavedPathVariable = "DDPRUN_PYTHONPATH";
-constexpr std::string_view kPathVariable = "PYTHONPATH";
+// DDPRUN_HOOK of a standby, by the descriptor of its connection.
+std::string standby_value() { return fmt::format("{}:{}", ::getpid(), kControlFd); }
+std::string worker_value() { return fmt::format("{}:", ::getpid()); }
 
-std::optional<std::string> value_in(const std::vector<std::string>& env, std::string_view name) {
-  for (const std::string& entry : env) {
-    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=')
-      return entry.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
-
-// Tells a worker (-1) or a standby, by the descriptor of its connection, what it is.
-std::string hook_variable(int control) {
-  return fmt::format("{}={}:{}", kHookVariable, ::getpid(),
-                     control < 0 ? std::string() : std::to_string(control));
-}
-
-// What leads Python to the hook, and tells the hook what to do. `control`: the descriptor of a
-// standby's connection; -1: a worker.
-void add_hook(std::vector<std::string>& env, const std::string& folder, int control) {
-  const auto path = value_in(env, kPathVariable);
-  std::erase_if(env, [](const std::string& entry) {
-    return entry.starts_with("PYTHONPATH=") || entry.starts_with("DDPRUN_PYTHONPATH=");
-  });
-  env.push_back(fmt::format("{}={}{}", kPathVariable, folder,
-                            path && !path->empty() ? ":" + *path : std::string()));
-  if (path) env.push_back(fmt::format("{}={}", kSavedPathVariable, *path));
-  env.push_back(hook_variable(control));
-}
-
-// The first bytes of a release go with both descriptors.
-bool send_descriptors(int socket, std::uint64_t size, std::array<int, 2> given) {
-  std::array<char, CMSG_SPACE(sizeof(given))> control{};
-  iovec bytes{&size, sizeof(size)};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(given));
-  std::memcpy(CMSG_DATA(rights), given.data(), sizeof(given));
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(size));
+// What leads Python to the hook, and tells the hook what to do.
+void add_hook(std::vector<std::string>& env, const std::string& folder, const std::string& value) {
+  const std::string name = "PYTHONPATH";
+  const auto found = find_variable(env, name);
+  const std::string path = found == env.end() ? "" : found->substr(name.size() + 1);
+  if (found != env.end()) set_variable(env, "DDPRUN_PYTHONPATH", path);
+  set_variable(env, name, path.empty() ? folder : folder + ":" + path);
+  set_variable(env, kHookVariable, value);
 }
 
 // Whether the socket is ready before `until`. A signal's handler may interrupt the wait.
@@ -179,8 +146,7 @@ Result<void> Standbys::make_files() {
   scratch_ = std::move(*folder);
   auto pages = WorkerPages::make(scratch_ + "/pages", config_.worker_count);
   if (!pages) return pages.error();
-  // A folder of its own: what is on PYTHONPATH is searched for every import.
-  const std::string path = scratch_ + "/hook";
+  const std::string path = scratch_ + kHookFolder;
   if (::mkdir(path.c_str(), S_IRWXU) != 0 || !write_file(scratch_ + kHookFile, kHookText) ||
       !write_file(scratch_ + kStandbyFile, kStandbyText))
     return Error(ErrorCode::kSystem, "write the Python hook into " + path);
@@ -191,12 +157,10 @@ Result<void> Standbys::make_files() {
 std::optional<pid_t> Standbys::begin_worker(SpawnSpec& worker) {
   if (!pages_) return std::nullopt;
   const auto rank = static_cast<std::size_t>(worker.local_rank);
-  worker.env.push_back(
-      fmt::format("{}={}", kWorkerPageVariable, pages_->variable(worker.local_rank)));
+  set_variable(worker.env, kWorkerPageVariable, pages_->variable(worker.local_rank));
   if (rank == 0) release_until_ = now() + kReleaseLimit;
   const auto standby = std::move(standbys_[rank]);
   const bool waits = standby && plan_.is_waiting(worker.local_rank);
-  pages_->begin(worker.local_rank, waits);
   plan_.released(worker.local_rank);  // before let_go(), which may know better
   if (waits && let_go(*standby, worker)) {
     cold_[rank].env = worker.env;
@@ -208,7 +172,7 @@ std::optional<pid_t> Standbys::begin_worker(SpawnSpec& worker) {
   const bool is_python =
       config_.python_hook && takes_hook({worker.file, worker.argv}) && hook_is_there();
   cold_[rank] = {worker.file, worker.argv, worker.env, is_python};
-  if (is_python) add_hook(worker.env, scratch_ + "/hook", -1);
+  if (is_python) add_hook(worker.env, scratch_ + kHookFolder, worker_value());
   return std::nullopt;
 }
 
@@ -218,13 +182,14 @@ bool Standbys::let_go(Standby& standby, const SpawnSpec& worker) {
   if (cold.file != worker.file || cold.argv != worker.argv) return false;
   boost::system::error_code ignored;
   standby.socket.cancel(ignored);
+  pages_->begin(worker.local_rank, true);
   show_environment(standby.pid, worker.env);
   const int socket = standby.socket.native_handle();
   const std::string variables = changes(cold.env, worker.env);
   const std::array<int, 2> output{worker.out.get() < 0 ? STDOUT_FILENO : worker.out.get(),
                                   worker.err.get() < 0 ? STDERR_FILENO : worker.err.get()};
   std::string said;
-  if (send_descriptors(socket, variables.size(), output) &&
+  if (send_release_head(socket, {variables.size(), output}) &&
       send_all(socket, variables, release_until_))
     said = await_answer(socket, release_until_);
   if (said == "g") return true;
@@ -328,10 +293,10 @@ Result<void> Standbys::warm(int local_rank) {
     return Error(ErrorCode::kSystem,
                  fmt::format("make a file for its output: {}", ::strerrordesc_np(errno)));
   if (cold.is_python)
-    add_hook(spec.env, scratch_ + "/hook", kControlFd);
+    add_hook(spec.env, scratch_ + kHookFolder, standby_value());
   else
-    spec.env.push_back(hook_variable(kControlFd));
-  hide_rank(spec.env);
+    set_variable(spec.env, kHookVariable, standby_value());
+  hide_variables(spec.env);
   const auto pid = children_.spawn_standby(spec, cgroup_());
   if (!pid) return pid.error();
   standby->pid = *pid;

@@ -1,15 +1,9 @@
 // The standbys of this node: starts them when the plan says so, hears that they wait, and lets them
-// go. A standby is the worker's own command line. A Python program has the hook in front
-// (python_hook/) and waits before any line of the user; a program of the engine waits in
-// bootstrap(). It becomes the worker when it is given the new round's
-// variables and its stdout and stderr. Every standby may end at any time: then the worker is
-// started cold. Loop's thread; owned by WorkerGroup.
-//
-// What is said over a standby's connection, a stream: it says `w` when it waits. It gets 8 bytes, the
-// size of what follows (little-endian), with two descriptors (SCM_RIGHTS, stdout and stderr), and
-// then the variables that differ from those that it was started with: NAME=VALUE, or NAME for one
-// that is gone, each with a zero byte at its end. It says `g` and goes. At any time it may say
-// `!` and why it will not do, and end.
+// go (proto/standby.h). A standby is the worker's own command line. A Python program has the hook in
+// front (python_hook/) and waits before any line of the user; a program of the engine waits in
+// bootstrap(). It becomes the worker when it is given the new round's variables and its stdout and
+// stderr. Every standby may end at any time: then the worker is started cold. Loop's thread; owned
+// by WorkerGroup.
 #pragma once
 
 #include <boost/asio/local/stream_protocol.hpp>

@@ -83,7 +83,7 @@ class MnistRestart(unittest.TestCase):
         with subprocess.Popen([str(word) for word in [*LAUNCH, support.MNIST, *flags]], stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True, env=support.environment(**{MARKER: job})) as process:
             self.addCleanup(process.kill)
-            standbys = machine.wait_until(lambda: self.standbys_of(job), "both standbys")
+            standbys = machine.wait_until(lambda: machine.waiting_standbys(processes_of(job)), "both standbys")
             (victim,) = processes_of(job, "RANK=1")
             os.kill(victim, signal.SIGKILL)
             machine.wait_until(lambda: set(processes_of(job, "TORCHELASTIC_RESTART_COUNT=1")) == standbys, "the second attempt")
@@ -91,11 +91,6 @@ class MnistRestart(unittest.TestCase):
             self.assertRegex(line, r"rank 1 on \S+: killed by SIGKILL: stopped .*, first line .*, first step .*; \d+\.\d+ s lost$")
             process.terminate()
         self.assertEqual(processes_of(job), [], "processes are left")
-
-    @staticmethod
-    def standbys_of(job):
-        found = set(filter(machine.waits_as_standby, processes_of(job)))
-        return found if len(found) == 2 else None
 
     def test_goes_on_from_the_checkpoint_to_the_same_weights(self):
         undisturbed = self.run_job("undisturbed")

@@ -193,14 +193,14 @@ class OwnWords(JobTest):
 
     def test_a_terminal_is_told_world_and_master(self):
         job, leader = self.on_a_terminal("--nproc-per-node=2", self.worker("#!/bin/sh\nexit 0\n"))
-        shown = self.read_terminal(leader, "master 127.0.0.1:")
+        shown = self.read_until(leader, "master 127.0.0.1:")
         self.assertIn("ddprun: 2 workers on 1 node, master 127.0.0.1:", shown)
         self.assertEqual(job.finish()[0], 0)
 
     def test_a_terminal_sees_whom_the_job_waits_for(self):
         job, leader = self.on_a_terminal("--nnodes=2", "--rdzv-backend=c10d",
                                          f"--rdzv-endpoint=127.0.0.1:{free_port()}", "/bin/true")
-        shown = self.read_terminal(leader, "have 1 of 2 nodes, giving up in 5")
+        shown = self.read_until(leader, "have 1 of 2 nodes, giving up in 5")
         self.assertIn("ddprun: waiting at 127.0.0.1:", shown)
         self.assertIn("no DDPRUN_TOKEN is set", shown)
         job.process.send_signal(signal.SIGTERM)

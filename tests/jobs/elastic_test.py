@@ -188,7 +188,7 @@ while :; do sleep 1000 & wait; done
         host = self.node("3", True, self.worker(WORKER))
         wait_until(lambda: host.listens(self.port), "the rendezvous")
         leaving, terminal = self.on_a_terminal("3", False, self.worker(WORKER), start=self.node)
-        self.read_terminal(terminal, "of 3 nodes")
+        self.read_until(terminal, "of 3 nodes")
         leaving.process.send_signal(signal.SIGTERM)
         leaving.finish()
         others = [self.node("3", False, self.worker(WORKER)) for _ in range(2)]
@@ -251,7 +251,7 @@ class Spares(ElasticTest):
         jobs = self.nodes(2, "1:2", script)
         self.world(2)
         spare, terminal = self.on_a_terminal("1:2", False, script, start=self.node)
-        self.read_terminal(terminal, "this node is a spare")
+        self.read_until(terminal, "this node is a spare")
         with open(gate, "w") as file:
             file.write("go\ngo\n")
         self.assertEqual([job.finish()[0] for job in (*jobs, spare)], [0, 0, 0])

@@ -52,6 +52,12 @@ def waits_as_standby(pid):
         return False
 
 
+def waiting_standbys(pids, count=2):
+    """Those of the pids that wait as standbys, when they are so many; else None."""
+    found = set(filter(waits_as_standby, pids))
+    return found if len(found) == count else None
+
+
 def signal_waits(pid, signo):
     """Whether a signal waits to be taken by this process (proc(5), ShdPnd)."""
     with open(f"/proc/{pid}/status") as file:

@@ -241,14 +241,16 @@ class JobTest(unittest.TestCase):
         self.addCleanup(os.close, terminal)
         return job, leader
 
-    def read_terminal(self, leader, wanted):
-        """What the terminal shows, until `wanted` is part of it."""
-        shown = ""
-        while wanted not in shown:
-            readable, _, _ = select.select([leader], [], [], DEADLINE)
-            self.assertTrue(readable, f"{wanted} not in: {shown}")
-            shown += os.read(leader, 1000).decode()
-        return shown
+    def read_until(self, source, wanted, times=1):
+        """What a terminal or a pipe brings, until `wanted` was in it so many times."""
+        shown = b""
+        while shown.count(wanted.encode()) < times:
+            readable, _, _ = select.select([source], [], [], DEADLINE)
+            self.assertTrue(readable, f"{wanted} not in: {shown.decode()}")
+            part = os.read(source, 1000)
+            self.assertTrue(part, f"{wanted} not in all of: {shown.decode()}")
+            shown += part
+        return shown.decode()
 
     def stop(self, job, signo=signal.SIGTERM):
         """Ends the job from outside; (exit code, stdout, stderr, seconds until it was over)."""

@@ -20,7 +20,7 @@ import typing
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "jobs"))
 
-from machine import wait_until, waits_as_standby  # noqa: E402
+from machine import wait_until, waiting_standbys  # noqa: E402
 from support import DDPRUN, ROOT, Job, JobTest, main  # noqa: E402  (found by the line above)
 
 PYTHON = ROOT / ".venv-trainers" / "bin" / "python"
@@ -164,17 +164,12 @@ class TorchrunsDigits(JobTest):
                   env=environment(folder) | {"LOGLEVEL": "INFO"}, program=LAUNCHERS["ddprun"], cwd=folder)
         self.addCleanup(job.end)
         wait_until(lambda: all((folder / f"rank_{rank}.0").exists() for rank in (0, 1)), "the end of both ranks' training", RUN_DEADLINE)
-        standbys = wait_until(lambda: self.two_standbys(job), "both standbys", RUN_DEADLINE)
+        standbys = wait_until(lambda: waiting_standbys(job.children_of(job.agent())), "both standbys", RUN_DEADLINE)
         os.kill(int((folder / "rank_1.0").read_text()), signal.SIGKILL)
         code, out, err = job.finish(RUN_DEADLINE)
         job.wait_gone()
         self.assertEqual({int((folder / f"rank_{rank}.1").read_text()) for rank in (0, 1)}, standbys, err)
         return code, out, err
-
-    @staticmethod
-    def two_standbys(job):
-        found = set(filter(waits_as_standby, job.children_of(job.agent())))
-        return found if len(found) == 2 else None
 
     def test_fsdp2_after_a_kill(self):
         self.compare_after_a_kill("fsdp2.py")

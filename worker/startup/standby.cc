@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -17,31 +16,28 @@
 #include <utility>
 
 #include "proto/file_handle.h"
+#include "proto/standby.h"
 
 namespace ddprun::worker {
 namespace {
 
-constexpr const char* kHookVariable = "DDPRUN_HOOK";
 // These differ in each attempt. A program reads them after bootstrap(), if at all.
 constexpr std::array<std::string_view, 3> kOfAnAttempt = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE",
                                                           "TORCHELASTIC_RESTART_COUNT"};
-// The ranks in a standby's first environment, and their names.
-constexpr std::array<std::pair<const char*, const char*>, 2> kHidden = {
-    {{"?ANK", "RANK"}, {"?OCAL_RANK", "LOCAL_RANK"}}};
 // More than an environment can have (execve(2): a quarter of the stack's limit).
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 // What was printed before the release; so much fits a pipe whose reader is busy.
 constexpr std::size_t kPrintedBytes = std::size_t{32} << 10;
 
-// A standby is started with hidden ranks (agent/standby/shown_environment.h). The program may read
-// them before bootstrap(), so they are given back before main().
-[[gnu::constructor]] void show_ranks() {
+// The program may read them before bootstrap(), so they are given back before main().
+[[gnu::constructor]] void show_hidden_variables() {
   // NOLINTBEGIN(concurrency-mt-unsafe): there is one thread
-  for (const auto& [hidden, name] : kHidden) {
-    const char* const value = std::getenv(hidden);
+  for (const char* name : kHiddenVariables) {
+    const std::string hidden = hidden_name(name);
+    const char* const value = std::getenv(hidden.c_str());
     if (value == nullptr) continue;
     ::setenv(name, value, 1);
-    ::unsetenv(hidden);
+    ::unsetenv(hidden.c_str());
   }
   // NOLINTEND(concurrency-mt-unsafe)
 }
@@ -86,26 +82,16 @@ struct Release {
 
 // Waits for it. Ends the process with the agent.
 Release receive(int agent) {
-  std::uint64_t size = 0;
-  std::array<int, 2> given{-1, -1};
-  std::array<char, CMSG_SPACE(sizeof(given))> control{};
-  iovec bytes{&size, sizeof(size)};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (::recvmsg(agent, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(size)) ||
-      size > kMostBytes || CMSG_FIRSTHDR(&message) == nullptr)
-    ::_exit(1);
-  std::memcpy(given.data(), CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(given));
+  const auto head = receive_release_head(agent);
+  if (!head || head->size > kMostBytes) ::_exit(1);
+  const std::size_t size = head->size;
   std::string block(size, '\0');
   for (std::size_t at = 0; at < size;) {
     const ssize_t got = ::recv(agent, block.data() + at, size - at, 0);
     if (got <= 0) ::_exit(1);
     at += static_cast<std::size_t>(got);
   }
-  return {std::move(block), {FileHandle(given[0]), FileHandle(given[1])}};
+  return {std::move(block), {FileHandle(head->output[0]), FileHandle(head->output[1])}};
 }
 
 // Passes on what this stream has printed so far.

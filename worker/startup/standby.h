@@ -1,5 +1,5 @@
 // A standby of an engine program: a process that has come as far as bootstrap() and waits there
-// until its agent lets it go. agent/standby/standbys.h has what is said over the connection. LibTorch
+// until its agent lets it go. proto/standby.h has what is said over the connection. LibTorch
 // is loaded by then, and no device is open.
 #pragma once
 
