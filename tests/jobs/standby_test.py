@@ -65,13 +65,9 @@ class Standby(JobTest):
         wait_until(path.exists, f"rank {rank} in attempt {attempt}")
         return json.loads(path.read_text())
 
-    def standbys(self, job):
-        """Pids of the standbys, whether they wait or not."""
-        return [pid for pid in job.children_of(job.agent()) if f"DDPRUN_HOOK={job.agent()}:3".encode() in environment_of(pid)]
-
     def waiting(self, job, count=2):
         """Pids of the standbys, when so many wait."""
-        return wait_until(lambda: waiting_standbys(self.standbys(job), count), f"{count} standbys that wait")
+        return wait_until(lambda: waiting_standbys(job.standbys(), count), f"{count} standbys that wait")
 
     def forget(self):
         for path in self.told.iterdir():
@@ -332,7 +328,7 @@ class Standby(JobTest):
                 control = self.begin(told=other)
                 self.waiting(control)
                 self.assertEqual(len(job.children_of(job.agent())), 2)
-                self.assertEqual(self.standbys(job), [])
+                self.assertEqual(job.standbys(), [])
                 self.stop(control)
                 os.kill(min(first), signal.SIGKILL)
                 self.told = self.folder / "told"

@@ -131,6 +131,11 @@ class Job:
                 return pid
         return None
 
+    def standbys(self):
+        """Pids of the standbys, whether they wait or not."""
+        agent = self.agent()
+        return [pid for pid in self.children_of(agent) if f"DDPRUN_HOOK={agent}:3".encode() in environment_of(pid)]
+
     def agent(self):
         """Pid of the agent, the guardian's one child."""
         return self.children_of(self.pid)[0]
@@ -197,6 +202,12 @@ class Fifo:
             self.rest += os.read(self.file, 1 << 16)
         *lines, self.rest = self.rest.split(b"\n", count)
         return [line.decode() for line in lines]
+
+    def lines_so_far(self):
+        """The lines that nobody has taken yet; waits for none."""
+        while select.select([self.file], [], [], 0)[0]:
+            self.rest += os.read(self.file, 1 << 16)
+        return self.lines(self.rest.count(b"\n"))
 
     def close(self):
         os.close(self.file)
