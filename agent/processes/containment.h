@@ -43,10 +43,9 @@ class Containment {
 };
 
 // Removes the shared memory that this job's workers left: every file in /dev/shm whose name begins
-// with `ddprun-<job_cookie>` (the names are those of worker/collective/shm_segment.h). The engine
-// itself unlinks a segment as soon as all ranks of the host have mapped it. So only a worker that
-// was killed before leaves one. `job_cookie` must not be empty. Call only when no worker of this
-// job is alive: a rank that has not mapped the segment yet could not find it any more.
+// with `ddprun-<job_cookie>`, as a program may name what it shares (DDPRUN_JOB has the cookie); the
+// engine's own memory has no name. `job_cookie` must not be empty. Call only when no worker of this job
+// is alive: a rank that has not mapped the file yet could not find it any more.
 void remove_shared_memory(const std::string& job_cookie);
 
 }  // namespace ddprun::agent

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <utility>
 
-#include "agent/processes/memory_cgroup.h"
+#include "proto/memory_cgroup.h"
 
 namespace ddprun::agent {
 namespace {

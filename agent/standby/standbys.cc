@@ -19,12 +19,12 @@
 
 #include "agent/core/worker_variables.h"
 #include "agent/processes/descendants.h"
-#include "agent/processes/memory_cgroup.h"
 #include "agent/processes/scratch_folder.h"
 #include "agent/standby/hook_text.h"
 #include "agent/standby/python_program.h"
 #include "agent/standby/shown_environment.h"
 #include "proto/log.h"
+#include "proto/memory_cgroup.h"
 #include "proto/standby.h"
 
 namespace ddprun::agent {

@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import unittest
 
 from machine import free_port
@@ -34,16 +33,6 @@ class Training(JobTest):
         code, out, err = self.mnist("--epochs=5").finish(TRAINING_DEADLINE)
         self.assertEqual(code, 0, err)
         self.assertGreaterEqual(float(found(r"accuracy=([0-9.]+)$", out.strip())), 0.93)
-
-    @unittest.skipUnless(subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0,
-                         "a mount of its own needs CAP_SYS_ADMIN")
-    def test_shared_memory_too_small_for_the_buckets(self):
-        small = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=4m tmpfs /dev/shm && exec "$@"', "sh")
-        job = self.start("--standalone", "--nproc-per-node=2", MNIST, "--epochs=1", prefix=small)
-        code, _, err = job.finish(TRAINING_DEADLINE)
-        self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"\d+ MiB of shared memory needed for the gradient buckets, /dev/shm has")
-        job.wait_gone()
 
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_stock_pytorch_gives_torchruns_digits(self):

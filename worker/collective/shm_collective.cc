@@ -19,14 +19,14 @@
 namespace ddprun::worker {
 namespace {
 
-// A large slice starts at a multiple of the huge page, so that the kernel can use huge pages. A
-// small one would waste most of such a page.
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-constexpr std::size_t kPageBytes = 4096;
+constexpr const char* kControlPurpose = "the ranks' control area";
+constexpr const char* kBucketsPurpose = "the gradient buckets";
 
 // A text that begins so is an error line, not the name of a segment. Names begin with a slash.
 constexpr char kFailureMark = '!';
 
+// A large slice starts at a multiple of the huge page, so that the kernel can use huge pages. A
+// small one would waste most of such a page.
 std::size_t slice_bytes_for(std::size_t bytes) {
   const std::size_t wanted = std::max<std::size_t>(bytes, 1);
   return round_up(wanted, wanted < kHugePageBytes ? kPageBytes : kHugePageBytes);
@@ -63,8 +63,8 @@ struct Region {
 
 class ShmCollective final : public Collective {
  public:
-  ShmCollective(ShmSegment control, const ShmPeers::Options& options, std::string cookie)
-      : peers_(std::move(control), options), cookie_(std::move(cookie)) {}
+  ShmCollective(ShmSegment control, const ShmPeers::Options& options)
+      : peers_(std::move(control), options) {}
 
   int rank() const override { return static_cast<int>(peers_.rank()); }
   int world_size() const override { return static_cast<int>(peers_.ranks()); }
@@ -77,32 +77,39 @@ class ShmCollective final : public Collective {
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
-  void barrier() override { all_gather({}); }
+  void barrier() override;
 
-  // After the barrier all ranks have mapped the control segment. Without its name it leaves nothing
-  // in /dev/shm, whoever is killed.
+  // After the barrier all ranks have mapped the control segment: nobody opens it any more.
   void complete_meeting() {
     barrier();
-    peers_.control().unlink();
+    peers_.control().close_file();
   }
 
  private:
-  std::shared_ptr<ShmSegment> make_region(std::size_t bytes);
+  std::shared_ptr<ShmSegment> make_region(std::size_t slice_bytes);
   SumSlot describe(Flat flat) const;
   void add_chunk(Ticket ticket);
   void check_same_sum(Ticket ticket, const SumSlot& mine);
-  std::uint32_t post(PostKind kind, std::span<const std::byte> piece, std::size_t total_bytes);
-  const PostSlot& look_at(std::size_t peer, std::uint32_t number, PostKind kind);
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine,
+                                             std::uint32_t operation);
+  std::uint32_t post(PostKind kind, std::span<const std::byte> piece, std::size_t total_bytes,
+                     std::uint32_t operation);
+  const PostSlot& look_at(std::size_t peer, std::uint32_t number, PostKind kind,
+                          std::uint32_t operation);
+  ShmPeers::Doing sum_of(Ticket ticket) const {
+    return {"sum of gradients", operations_[ticket % kSumSlots]};
+  }
 
   ShmPeers peers_;
-  const std::string cookie_;
   std::vector<Region> regions_;
   // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have
   // dropped its pointer meanwhile.
   std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
+  std::array<std::uint32_t, kSumSlots> operations_{};  // by slot: the sum's number in the ring
   Ticket launched_ = 0;
-  Ticket added_ = 0;             // sums whose chunk this rank has added
-  std::uint32_t operation_ = 0;  // gathers, barriers, pieces of broadcasts
+  Ticket added_ = 0;          // sums whose chunk this rank has added
+  Ticket complete_ = 0;       // sums that wait() has seen complete
+  std::uint32_t posted_ = 0;  // gathers, barriers, pieces of broadcasts
 };
 
 // Compares the sizes first: the ranks map one common region, and slices of unequal size would make
@@ -117,32 +124,37 @@ std::shared_ptr<std::byte> ShmCollective::allocate(std::size_t bytes) {
           fmt::format("ranks allocate buckets of different sizes: {} and {} bytes", slice, theirs));
     }
   }
-  auto segment = make_region(slice * peers_.ranks());
+  auto segment = make_region(slice);
   std::byte* base = segment->data();
   regions_.push_back({segment, base, slice});
   return {std::move(segment), base + slice * peers_.rank()};
 }
 
-// Rank 0 makes the segment, the others map it, and then all tell each other whether that worked: a
-// failure on one rank must end all of them. Throws LoggedError.
-std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t bytes) {
+// Rank 0 makes the segment, the others map it. Each takes the pages of its own slice: it writes most of
+// them, and so they are near to it. Then all tell each other whether that worked: a failure on one rank
+// must end all of them. Throws LoggedError.
+std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t slice_bytes) {
+  const std::size_t bytes = slice_bytes * peers_.ranks();
   Result<ShmSegment> segment = Error();
   std::string name;
   if (rank() == 0) {
-    segment = ShmSegment::create(bytes, "the gradient buckets", cookie_);
+    segment = ShmSegment::create(bytes, kBucketsPurpose);
     name = name_or_failure(segment);
   }
   name = text_of(from_root(bytes_of(name), 0));
   if (name.starts_with(kFailureMark)) throw LoggedError(name.substr(1));
   if (rank() != 0) segment = ShmSegment::open(name, bytes);
-  const std::string failure = segment ? "" : logged(segment.error());
+  auto done = segment ? segment->reserve(slice_bytes * peers_.rank(), slice_bytes, kBucketsPurpose)
+                      : Result<void>(segment.error());
+  const std::string failure = done ? "" : logged(done.error());
   const auto failures =
       all_gather(bytes_of(failure).first(std::min(failure.size(), kStagingBytes)));
-  // By now each rank has mapped it or has failed to: nobody needs the name any more.
-  if (rank() == 0) segment->unlink();
   for (const auto& theirs : failures) {
     if (!theirs.empty()) throw LoggedError(text_of(theirs));
   }
+  // By now each rank has mapped it, and all its pages are there.
+  segment->close_file();
+  segment->enter_pages();
   return std::make_shared<ShmSegment>(std::move(*segment));
 }
 
@@ -167,11 +179,14 @@ SumSlot ShmCollective::describe(Flat flat) const {
 Ticket ShmCollective::launch_sum(Flat flat) {
   DDPRUN_ASSERT(flat.dtype != Dtype::kByte);
   const SumSlot sum = describe(flat);
+  const std::uint32_t operation = peers_.mine().operations.begin(Verb::kSum, flat.bytes());
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
   // The other ranks read our slot when they add that sum, so it can be overwritten once all have
   // added it. For the first sums the target wraps to a number below 0: reached at once.
-  peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, "sum of gradients");
+  peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots,
+                      {"sum of gradients", operation});
   peers_.mine().sums[++launched_ % kSumSlots] = sum;
+  operations_[launched_ % kSumSlots] = operation;
   held_[launched_ % kSumSlots] = regions_[sum.region].segment.lock();
   advance(peers_.mine().launched, launched_);
   return launched_;
@@ -187,11 +202,15 @@ void ShmCollective::progress() {
 void ShmCollective::wait(Ticket ticket) {
   DDPRUN_ASSERT(reached(launched_, ticket));
   while (!reached(added_, ticket)) {
-    peers_.wait_for_all(&RankArea::launched, added_ + 1, "sum of gradients");
+    peers_.wait_for_all(&RankArea::launched, added_ + 1, sum_of(added_ + 1));
     add_chunk(added_ + 1);
   }
   // Our chunk is done. The other chunks of our buffer are written by the other ranks.
-  peers_.wait_for_all(&RankArea::summed, ticket, "sum of gradients");
+  peers_.wait_for_all(&RankArea::summed, ticket, sum_of(ticket));
+  // Of those that are longer ago the slots belong to others by now.
+  if (launched_ - complete_ > kSumSlots) complete_ = launched_ - kSumSlots;
+  while (!reached(complete_, ticket))
+    peers_.mine().operations.end(operations_[++complete_ % kSumSlots]);
 }
 
 // Without this check ranks with different models would train on nonsense, silently.
@@ -227,13 +246,13 @@ void ShmCollective::add_chunk(Ticket ticket) {
 }
 
 // Puts a piece into this rank's next staging slot, where the others see it. Returns the number of
-// the operation.
+// the piece.
 std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piece,
-                                  std::size_t total_bytes) {
-  const std::uint32_t number = ++operation_;
+                                  std::size_t total_bytes, std::uint32_t operation) {
+  const std::uint32_t number = ++posted_;
   const std::uint32_t slot = number % kStagingSlots;
-  // The slot was last used two operations ago. A rank that still reads it must not be overtaken.
-  peers_.wait_for_all(&RankArea::taken, number - kStagingSlots, "wait for the others");
+  // The slot was last used two pieces ago. A rank that still reads it must not be overtaken.
+  peers_.wait_for_all(&RankArea::taken, number - kStagingSlots, {"wait for the others", operation});
   peers_.mine().posts[slot] = {
       .number = number, .kind = kind, .bytes = piece.size(), .total_bytes = total_bytes};
   if (!piece.empty()) {
@@ -245,13 +264,13 @@ std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piec
 
 // Waits for the piece that `peer` has posted under the same number. If it posted something else,
 // the programs of the two ranks have taken different ways.
-const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, PostKind kind) {
+const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, PostKind kind,
+                                       std::uint32_t operation) {
   peers_.wait_for(peer, &RankArea::posted, number,
-                  kind == PostKind::kGather ? "gather or barrier" : "broadcast");
+                  {kind == PostKind::kGather ? "gather or barrier" : "broadcast", operation});
   const PostSlot& post = peers_.area(peer).posts[number % kStagingSlots];
   if (post.number != number || post.kind != kind) {
-    peers_.abort(fmt::format("operation number {}: ranks {} and {} do different things", number,
-                             peers_.rank(), peer));
+    peers_.abort(peers_.compare(peer, operation) + ": they do different things");
   }
   return post;
 }
@@ -262,12 +281,13 @@ void ShmCollective::broadcast(Flat flat, int root) {
   auto* data = static_cast<std::byte*>(flat.data);
   const std::size_t total = flat.bytes();
   const auto source = static_cast<std::size_t>(root);
+  const std::uint32_t operation = peers_.mine().operations.begin(Verb::kBroadcast, total);
   for (std::size_t done = 0; done < total; done += kStagingBytes) {
     const std::size_t length = std::min(total - done, kStagingBytes);
     const std::span<const std::byte> piece(data + done, rank() == root ? length : 0);
-    const std::uint32_t number = post(PostKind::kBroadcast, piece, total);
+    const std::uint32_t number = post(PostKind::kBroadcast, piece, total, operation);
     if (rank() != root) {
-      const PostSlot& theirs = look_at(source, number, PostKind::kBroadcast);
+      const PostSlot& theirs = look_at(source, number, PostKind::kBroadcast, operation);
       if (theirs.bytes != length || theirs.total_bytes != total) {
         peers_.abort(fmt::format("broadcast: rank {} sends {} bytes, rank {} expects {}", root,
                                  theirs.total_bytes, rank(), total));
@@ -276,24 +296,36 @@ void ShmCollective::broadcast(Flat flat, int root) {
     }
     advance(peers_.mine().taken, number);
   }
+  peers_.mine().operations.end(operation);
 }
+
+void ShmCollective::barrier() { gather({}, peers_.mine().operations.begin(Verb::kBarrier, 0)); }
 
 std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const std::byte> mine) {
   check_gather_size(mine.size());
-  const std::uint32_t number = post(PostKind::kGather, mine, mine.size());
+  return gather(mine, peers_.mine().operations.begin(Verb::kGather, mine.size()));
+}
+
+std::vector<std::vector<std::byte>> ShmCollective::gather(std::span<const std::byte> mine,
+                                                          std::uint32_t operation) {
+  const std::uint32_t number = post(PostKind::kGather, mine, mine.size(), operation);
   std::vector<std::vector<std::byte>> blobs(peers_.ranks());
   for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
-    const PostSlot& theirs = look_at(peer, number, PostKind::kGather);
+    const PostSlot& theirs = look_at(peer, number, PostKind::kGather, operation);
     const std::byte* piece = peers_.staging(peer, number % kStagingSlots);
     blobs[peer].assign(piece, piece + theirs.bytes);
   }
   advance(peers_.mine().taken, number);
+  peers_.mine().operations.end(operation);
   return blobs;
 }
 
 Result<ShmSegment> create_control(const ShmJob& job, Exchange& exchange) {
-  auto control = ShmSegment::create(control_bytes(static_cast<std::size_t>(job.ranks)),
-                                    "the ranks' control area", job.cookie);
+  const std::size_t bytes = control_bytes(static_cast<std::size_t>(job.ranks));
+  auto control = ShmSegment::create(bytes, kControlPurpose);
+  if (control) {
+    if (auto done = control->reserve(0, bytes, kControlPurpose); !done) control = done.error();
+  }
   if (control) {
     Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();
     header.magic = kControlMagic;
@@ -332,7 +364,7 @@ Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchan
   auto control = job.rank == 0 ? create_control(job, exchange) : open_control(job, exchange);
   if (!control) return control.error();
   const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
-  auto collective = std::make_unique<ShmCollective>(std::move(*control), options, job.cookie);
+  auto collective = std::make_unique<ShmCollective>(std::move(*control), options);
   try {
     collective->complete_meeting();
   } catch (const CollectiveError& error) {

@@ -18,7 +18,6 @@ struct ShmJob {
   int rank = 0;
   int ranks = 1;                        // all of them on this host
   std::chrono::milliseconds timeout{};  // of every wait for a peer
-  std::string cookie{};                 // of the job; the agent removes segments named after it
 };
 
 // All ranks must call it: they meet over `exchange`. Errors: those of the exchange, a segment that

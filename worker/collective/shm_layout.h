@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "worker/collective/collective.h"
+#include "worker/collective/operation_ring.h"
 
 namespace ddprun::worker {
 
@@ -59,12 +60,24 @@ inline constexpr std::uint32_t kSumSlots = 256;
 inline constexpr std::size_t kStagingBytes = Collective::kGatherBytesMax;
 inline constexpr std::uint32_t kStagingSlots = 2;
 
+// What a rank waits for at this moment. Its `sequence` is odd while it waits, and moves at each begin
+// and end: two looks that find it unchanged have seen one and the same wait.
+struct alignas(kLineBytes) Waiting {
+  std::atomic<std::uint32_t> sequence;
+  std::atomic<std::uint32_t> peer;       // for whom
+  std::atomic<std::uint32_t> counter;    // which one of the peer, by its place in shm_peers.cc
+  std::atomic<std::uint32_t> target;     // of the counter
+  std::atomic<std::uint32_t> operation;  // the number of the operation that waits
+};
+
 struct RankArea {
   Counter launched;  // sums started by this rank
   Counter summed;    // sums whose chunk this rank has added and stored
   Counter posted;    // gathers, barriers and broadcast pieces that this rank has put into staging
   Counter taken;     // … and those that it has read from every rank it reads from
+  Waiting waiting;
   std::atomic<std::int32_t> pid;
+  OperationRing operations;
   std::array<SumSlot, kSumSlots> sums;
   std::array<PostSlot, kStagingSlots> posts;
 };
@@ -79,6 +92,9 @@ struct Header {
 
 inline constexpr std::uint64_t kControlMagic = 0x6464'7072'756e'7368;  // "ddprunsh"
 inline constexpr std::uint32_t kControlVersion = 1;
+
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 inline constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -52,6 +53,36 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
+// What a rank can wait for, in the order of Waiting::counter.
+constexpr std::array kCounters{&RankArea::launched, &RankArea::summed, &RankArea::posted,
+                               &RankArea::taken};
+
+std::uint32_t place_of(Counter RankArea::*counter) {
+  return static_cast<std::uint32_t>(std::ranges::find(kCounters, counter) - kCounters.begin());
+}
+
+// Says that this rank waits, as long as it lives.
+class WaitingMark {
+ public:
+  WaitingMark(Waiting& waiting, std::size_t peer, std::uint32_t counter, std::uint32_t target,
+              std::uint32_t operation)
+      : waiting_(waiting) {
+    waiting_.peer.store(static_cast<std::uint32_t>(peer));
+    waiting_.counter.store(counter);
+    waiting_.target.store(target);
+    waiting_.operation.store(operation);
+    waiting_.sequence.fetch_add(1);
+  }
+  WaitingMark(const WaitingMark&) = delete;
+  WaitingMark& operator=(const WaitingMark&) = delete;
+  WaitingMark(WaitingMark&&) = delete;
+  WaitingMark& operator=(WaitingMark&&) = delete;
+  ~WaitingMark() { waiting_.sequence.fetch_add(1); }
+
+ private:
+  Waiting& waiting_;
+};
+
 }  // namespace
 
 void advance(Counter& counter, std::uint32_t value) {
@@ -86,15 +117,20 @@ bool ShmPeers::all_reached(Counter RankArea::*counter, std::uint32_t target) con
   return true;
 }
 
-void ShmPeers::wait_for_all(Counter RankArea::*counter, std::uint32_t target, const char* doing) {
+void ShmPeers::wait_for_all(Counter RankArea::*counter, std::uint32_t target, Doing doing) {
   for (std::size_t peer = 0; peer < ranks(); ++peer) wait_for(peer, counter, target, doing);
 }
 
 void ShmPeers::wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target,
-                        const char* doing) {
+                        Doing doing) {
   Counter& awaited = area(peer).*counter;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
   if (worth_spinning() && spin(awaited, target)) return;
+  const WaitingMark mark(mine().waiting, peer, place_of(counter), target, doing.operation);
+  wait_asleep(peer, awaited, target, doing);
+}
+
+void ShmPeers::wait_asleep(std::size_t peer, Counter& awaited, std::uint32_t target, Doing doing) {
   auto now = Clock::now();
   const auto deadline = now + timeout_;
   auto next_look = now + slice_;
@@ -115,14 +151,74 @@ void ShmPeers::check_peer(std::size_t peer, const Counter& awaited, std::uint32_
   // Look for death first, at the counter second: what a peer did before it died counts.
   const bool dead = died(peer);
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
+  throw_if_aborted();  // it says why a peer has ended since
   if (dead) {
-    abort(fmt::format("rank {}: {}: rank {} (pid {}) has ended", rank_, wait.doing, peer,
+    abort(fmt::format("rank {}: {}: rank {} (pid {}) has ended", rank_, wait.doing.what, peer,
                       area(peer).pid.load()));
   }
-  if (Clock::now() >= wait.deadline) {
-    abort(fmt::format("rank {}: {}: rank {} did not come within {} s", rank_, wait.doing, peer,
-                      std::chrono::duration<double>(timeout_).count()));
+  std::string circle;
+  for (const Look& look : ranks_in_a_circle()) {
+    const auto operation = area(look.rank).operations.find(look.operation);
+    circle += fmt::format("{}rank {} waits in {} for rank {}", circle.empty() ? "" : ", ",
+                          look.rank, operation ? describe(*operation) : "an operation", look.peer);
   }
+  if (!circle.empty()) abort(circle + ": they do different things, and none of them can go on");
+  if (Clock::now() >= wait.deadline) {
+    abort(fmt::format("rank {}: {}: rank {} did not come within {} s; {}", rank_, wait.doing.what,
+                      peer, std::chrono::duration<double>(timeout_).count(),
+                      last_operation_of(peer)));
+  }
+}
+
+// Nothing: it does not wait, or what it waits for is there.
+std::optional<ShmPeers::Look> ShmPeers::look_at_wait(std::size_t rank) const {
+  const Waiting& waiting = area(rank).waiting;
+  const std::uint32_t sequence = waiting.sequence.load();
+  const std::uint32_t peer = waiting.peer.load();
+  const std::uint32_t counter = waiting.counter.load();
+  const std::uint32_t target = waiting.target.load();
+  const std::uint32_t operation = waiting.operation.load();
+  const bool whole = sequence % 2 == 1 && waiting.sequence.load() == sequence;
+  if (!whole || peer >= ranks() || counter >= kCounters.size()) return std::nullopt;
+  if (reached((area(peer).*kCounters.at(counter)).value.load(), target)) return std::nullopt;
+  return Look{.rank = rank, .sequence = sequence, .peer = peer, .operation = operation};
+}
+
+// A rank that waits moves none of its counters. So ranks that wait for one another in a circle wait for
+// ever. Each was seen at another moment: a second look that finds the same waits shows that all of them
+// waited at once. The lowest rank comes first. Empty: this rank is in no circle.
+std::vector<ShmPeers::Look> ShmPeers::ranks_in_a_circle() const {
+  std::vector<Look> circle;
+  for (std::size_t next = rank_; circle.empty() || next != rank_; next = circle.back().peer) {
+    const auto look = look_at_wait(next);
+    // Longer than there are ranks: a circle of others, which they will find.
+    if (!look || circle.size() == ranks()) return {};
+    circle.push_back(*look);
+  }
+  for (const Look& first : circle) {
+    const auto second = look_at_wait(first.rank);
+    if (!second || second->sequence != first.sequence) return {};
+  }
+  std::ranges::rotate(circle, std::ranges::min_element(circle, {}, &Look::rank));
+  return circle;
+}
+
+std::string ShmPeers::last_operation_of(std::size_t peer) const {
+  const auto last = area(peer).operations.last();
+  if (!last) return "it has begun no operation";
+  const bool done = last->done_ns != 0;
+  const std::chrono::nanoseconds since(done ? last->done_ns : last->begun_ns);
+  const std::chrono::duration<double> ago = Clock::now().time_since_epoch() - since;
+  return fmt::format("its last operation was {}, {} {:.1f} s ago", describe(*last),
+                     done ? "done" : "begun", ago.count());
+}
+
+std::string ShmPeers::compare(std::size_t peer, std::uint32_t operation) const {
+  const auto said = [&](std::size_t rank) {
+    const auto found = area(rank).operations.find(operation);
+    return fmt::format("rank {} does {}", rank, found ? describe(*found) : "another operation");
+  };
+  return said(rank_) + ", " + said(peer);
 }
 
 // Never if ranks share cores: a rank that spins then takes the time that its peer needs.
@@ -201,9 +297,7 @@ void ShmPeers::abort(const std::string& why) {
 void ShmPeers::wake_everybody() const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     RankArea& woken = area(peer);
-    for (Counter* counter : {&woken.launched, &woken.summed, &woken.posted, &woken.taken}) {
-      futex_wake(counter->value);
-    }
+    for (const auto counter : kCounters) futex_wake((woken.*counter).value);
   }
 }
 

@@ -1,11 +1,13 @@
 // Waits for the other ranks of this host. A rank waits for a counter in shared memory: first it
 // spins for a short time, then it sleeps in the kernel (futex(2)). No wait is for ever: a peer that
-// died, an abort by another rank or a passed deadline ends it with an error that names the rank.
+// died, an abort by another rank or a passed deadline ends it with an error that names the rank. Ranks
+// that wait for each other, since they do different things, end at the next look.
 // Owns the control segment and one pidfd per peer. ShmCollective owns it. One thread.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,12 +64,21 @@ class ShmPeers {
   // Whether `counter` of every rank has reached `target`. Does not wait.
   bool all_reached(Counter RankArea::*counter, std::uint32_t target) const;
 
-  // Wait until `counter` of one rank, or of all ranks, has reached `target`. `doing` is the middle
-  // of the error line "rank 0: <doing>: rank 1 …". Throw CollectiveError if the peer has died, does
-  // not come in time, or any rank has called abort().
-  void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target,
-                const char* doing);
-  void wait_for_all(Counter RankArea::*counter, std::uint32_t target, const char* doing);
+  // Who waits: the middle of the error line "rank 0: <what>: rank 1 …", and the number of the
+  // operation in this rank's ring.
+  struct Doing {
+    const char* what;
+    std::uint32_t operation;
+  };
+
+  // Wait until `counter` of one rank, or of all ranks, has reached `target`. Throw CollectiveError if
+  // the peer has died, does not come in time, waits itself for something that cannot come, or if any
+  // rank has called abort().
+  void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target, Doing doing);
+  void wait_for_all(Counter RankArea::*counter, std::uint32_t target, Doing doing);
+
+  // "rank 0 does barrier (operation 7), rank 1 …": what each of these ranks has under this number.
+  std::string compare(std::size_t peer, std::uint32_t operation) const;
 
   // Ends the collective for all ranks. Each rank that must wait, now or later, throws with the
   // reason of the first abort. The caller gets a CollectiveError with its own `why`.
@@ -78,10 +89,21 @@ class ShmPeers {
   bool spin(const Counter& counter, std::uint32_t target);
   void sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const;
   struct Wait {
-    const char* doing;
+    Doing doing;
     std::chrono::steady_clock::time_point deadline;
   };
+  // One look at what a rank waits for.
+  struct Look {
+    std::size_t rank;
+    std::uint32_t sequence;
+    std::uint32_t peer;
+    std::uint32_t operation;
+  };
+  void wait_asleep(std::size_t peer, Counter& awaited, std::uint32_t target, Doing doing);
   void check_peer(std::size_t peer, const Counter& awaited, std::uint32_t target, const Wait& wait);
+  std::optional<Look> look_at_wait(std::size_t rank) const;
+  std::vector<Look> ranks_in_a_circle() const;
+  std::string last_operation_of(std::size_t peer) const;
   bool died(std::size_t peer);
   void throw_if_aborted() const;
   void wake_everybody() const;

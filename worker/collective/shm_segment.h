@@ -1,53 +1,59 @@
-// A piece of POSIX shared memory (shm_overview(7)) that the ranks of one host map. create()
-// reserves all of it at once: if /dev/shm filled up later, the kernel would kill a rank with
-// SIGBUS. The creator unlinks the name as soon as all ranks have mapped it. So nothing stays
-// behind, whatever dies afterwards. A ShmSegment owns its mapping; it synchronises nobody. One
-// thread at a time.
+// A piece of memory that the ranks of one host map. It has no name in any file system (memfd_create(2)),
+// so no /dev/shm limits it, and nothing stays behind, whatever dies. While its creator has the file
+// open, other processes of the same user open it by its number, over /proc. A ShmSegment owns its
+// mapping and its file; it synchronises nobody. One thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
+#include "proto/file_handle.h"
 #include "proto/result.h"
 
 namespace ddprun::worker {
 
 class ShmSegment {
  public:
-  // Creates and maps `bytes` of zeroed memory. The name is new: "/ddprun-<cookie>-<pid>-<random>".
-  // `cookie` is the job's. kLimit if /dev/shm is too small: "N MiB of shared memory needed for
-  // <purpose>, /dev/shm has M MiB free: …". kSystem for every other failure.
-  static Result<ShmSegment> create(std::size_t bytes, std::string_view purpose,
-                                   std::string_view cookie);
+  // Creates and maps `bytes` of zeroed memory. Nobody has its pages yet: reserve() takes them. kLimit
+  // if less memory is left than that, here or in our cgroup: "N MiB of shared memory needed for
+  // <purpose>, M MiB of memory are left: …". kSystem for every other failure.
+  static Result<ShmSegment> create(std::size_t bytes, std::string_view purpose);
 
-  // Maps the segment that another process has created. It must still have its name (else kSystem)
-  // and be `bytes` long (else kProtocol).
+  // Maps the segment that another process has created. That must still have its file open (else
+  // kSystem), it must be `bytes` long, and nobody may make it shorter (else kProtocol).
   static Result<ShmSegment> open(const std::string& name, std::size_t bytes);
 
   ShmSegment(const ShmSegment&) = delete;
   ShmSegment& operator=(const ShmSegment&) = delete;
   ShmSegment(ShmSegment&& other) noexcept;
   ShmSegment& operator=(ShmSegment&& other) noexcept;
-  // Unmaps. In the creator also unlinks, if unlink() was not called.
+  // Unmaps and closes.
   ~ShmSegment();
 
-  // Removes the name. The memory lives until the last process unmaps it. Does nothing in a process
-  // that opened the segment, and nothing when called again.
-  void unlink();
+  // Takes the pages of a part now, in the memory that is near to this process. At its first use a page
+  // that cannot be had would end the process with SIGBUS. Large parts become huge pages, where the
+  // kernel can do that. Errors as in create().
+  Result<void> reserve(std::size_t offset, std::size_t bytes, std::string_view purpose);
+
+  // Enters all pages into this process's page table, so that no use of them faults. A wish.
+  void enter_pages();
+
+  // Nobody can open it any more. The memory lives until the last process unmaps it.
+  void close_file() { file_ = FileHandle(); }
 
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
-  const std::string& name() const { return name_; }  // "/ddprun-…", empty once unlinked
+  // "/proc/<pid>/fd/<number>", as other processes find it until close_file().
+  std::string name() const;
 
  private:
-  ShmSegment(std::byte* data, std::size_t size_bytes, std::string name, bool linked)
-      : data_(data), size_bytes_(size_bytes), name_(std::move(name)), linked_(linked) {}
+  ShmSegment(std::byte* data, std::size_t size_bytes, FileHandle file)
+      : data_(data), size_bytes_(size_bytes), file_(std::move(file)) {}
 
   std::byte* data_ = nullptr;
   std::size_t size_bytes_ = 0;
-  std::string name_;
-  bool linked_ = false;  // this process created the name and has not removed it
+  FileHandle file_;
 };
 
 }  // namespace ddprun::worker

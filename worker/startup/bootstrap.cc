@@ -80,10 +80,7 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
                       .timeout = options.timeout};
     return join_nccl(job, **exchange);
   }
-  const ShmJob job{.rank = world.rank,
-                   .ranks = world.world_size,
-                   .timeout = options.timeout,
-                   .cookie = world.job_cookie};
+  const ShmJob job{.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout};
   return join_shm(job, **exchange);
 }
 

@@ -15,7 +15,7 @@
 
 #include "proto/file_handle.h"
 #include "proto/log.h"
-#include "tests/agent/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "agent/output/console.h"
 #include "tests/agent/output/flushed.h"
-#include "tests/agent/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
 

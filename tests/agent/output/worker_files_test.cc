@@ -11,7 +11,7 @@
 #include <string>
 
 #include "tests/agent/output/flushed.h"
-#include "tests/agent/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {

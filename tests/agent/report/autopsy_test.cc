@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/agent/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {

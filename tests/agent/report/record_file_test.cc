@@ -12,7 +12,7 @@
 #include <string>
 
 #include "proto/file_handle.h"
-#include "tests/agent/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "agent/standby/worker_pages.h"
-#include "tests/agent/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {
 namespace {

@@ -2,13 +2,14 @@
 // peer fails.
 #include "worker/collective/shm_collective.h"
 
-#include <dirent.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,6 +18,7 @@
 #include "tests/worker/forked_ranks.h"
 #include "worker/collective/ring_order.h"
 #include "worker/collective/shm_layout.h"
+#include "worker/collective/shm_segment.h"
 
 namespace ddprun::worker {
 namespace {
@@ -47,15 +49,14 @@ void fill(float* data, int rank, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) data[i] = element(rank, i);
 }
 
-std::vector<std::string> segments_left() {
+// Files of shared memory that this process has open.
+std::vector<std::string> files_left() {
   std::vector<std::string> names;
-  DIR* folder = ::opendir("/dev/shm");
-  for (const dirent* entry = ::readdir(folder); entry != nullptr; entry = ::readdir(folder)) {
-    const std::string name = entry->d_name;
-    // The second part is the creator's pid: other jobs on this host are none of ours.
-    if (name.starts_with("ddprun-" + std::to_string(::getpid()) + "-")) names.push_back(name);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the directory's own
+    const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("/memfd:ddprun")) names.push_back(target);
   }
-  ::closedir(folder);
   return names;
 }
 
@@ -181,8 +182,34 @@ TEST_P(ShmRanks, LeaveNothingInSharedMemory) {
   run_ranks(GetParam(), [](Collective& collective) {
     const auto memory = collective.allocate(std::size_t{1} << 20);
     collective.barrier();
-    EXPECT_EQ(segments_left(), std::vector<std::string>{});
+    EXPECT_EQ(files_left(), std::vector<std::string>{});
   });
+}
+
+TEST(ShmSegments, AreOnlyOpenedWhereNobodyCanMakeThemShorter) {
+  const std::string path = testing::TempDir() + "ddprun_no_segment";
+  std::ofstream(path) << std::string(kPageBytes, '.');
+  const auto opened = ShmSegment::open(path, kPageBytes);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(opened.has_error());
+  EXPECT_EQ(opened.error().code(), ErrorCode::kProtocol) << opened.error().message();
+}
+
+TEST(ShmSegments, LieAtHugePagesAndAreSeenByWhoOpensThem) {
+  auto made = ShmSegment::create(3 * kHugePageBytes, "a test");
+  ASSERT_TRUE(made.has_value()) << made.error().message();
+  ASSERT_TRUE(made->reserve(0, 3 * kHugePageBytes, "a test").has_value());
+  auto opened = ShmSegment::open(made->name(), 3 * kHugePageBytes);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message();
+  for (const ShmSegment* segment : {&*made, &*opened})
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(segment->data()) % kHugePageBytes, 0U);
+  made->enter_pages();
+  made->data()[3 * kHugePageBytes - 1] = std::byte{7};
+  EXPECT_EQ(opened->data()[3 * kHugePageBytes - 1], std::byte{7});
+  EXPECT_TRUE(ShmSegment::open(made->name(), kHugePageBytes).has_error()) << "it is longer";
+  const std::string name = made->name();
+  made->close_file();
+  EXPECT_TRUE(ShmSegment::open(name, 3 * kHugePageBytes).has_error());
 }
 
 TEST_P(ShmRanks, HaveSeveralRegionsOfMemoryAtOnce) {
@@ -341,7 +368,69 @@ TEST(ShmFailures, RefuseDifferentVerbs) {
       else
         collective.broadcast({&value, 1, Dtype::kInt32}, 0);
     });
+    EXPECT_NE(message.find("does barrier (operation "), std::string::npos) << message;
+    EXPECT_NE(message.find("does broadcast of 4 bytes (operation "), std::string::npos) << message;
     EXPECT_NE(message.find("do different things"), std::string::npos) << message;
+  });
+  for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+// With a deadline that does not pass in the life of a test's rank.
+void expect_a_verdict(int ranks, const RankBody& verbs, const std::vector<std::string>& words) {
+  const RanksOptions options{.ranks = ranks, .timeout = std::chrono::minutes(10)};
+  const auto statuses = run_ranks_to_end(options, [&](Collective& collective) {
+    ::alarm(kSoonSeconds);
+    const auto message = message_of([&] { verbs(collective); });
+    for (const std::string& word : words)
+      EXPECT_NE(message.find(word), std::string::npos) << word << " not in: " << message;
+  });
+  for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+TEST(ShmFailures, EndRanksThatWaitForEachOther) {
+  expect_a_verdict(
+      2,
+      [](Collective& collective) {
+        const auto memory = collective.allocate(4096);
+        if (collective.rank() == 0)
+          collective.barrier();
+        else
+          collective.wait(collective.launch_sum({memory.get(), 1024, Dtype::kFloat32}));
+      },
+      {"rank 0 waits in barrier (operation ", " for rank 1, ",
+       "rank 1 waits in sum of 4096 bytes (operation ", ": they do different things"});
+}
+
+TEST(ShmFailures, EndThreeRanksOfWhichOneDoesAnotherThing) {
+  expect_a_verdict(3,
+                   [](Collective& collective) {
+                     const auto memory = collective.allocate(4096);
+                     if (collective.rank() == 2) collective.barrier();
+                     collective.wait(collective.launch_sum({memory.get(), 1024, Dtype::kFloat32}));
+                     collective.barrier();
+                   },
+                   {"rank 2 waits in barrier (operation ", "waits in sum of 4096 bytes (operation ",
+                    ": they do different things"});
+}
+
+TEST(ShmFailures, NameTheLastOperationOfARankThatDoesNotCome) {
+  int gate[2];
+  ASSERT_EQ(::pipe(gate), 0);
+  const RanksOptions options{.ranks = 2, .timeout = std::chrono::milliseconds(300)};
+  const auto statuses = run_ranks_to_end(options, [&gate](Collective& collective) {
+    char byte = 0;
+    int value = 0;
+    collective.broadcast({&value, 1, Dtype::kInt32}, 0);
+    if (collective.rank() == 1) {
+      EXPECT_EQ(::read(gate[0], &byte, 1), 1);
+      return;
+    }
+    const auto message = message_of([&] { collective.barrier(); });
+    EXPECT_NE(message.find("; its last operation was broadcast of 4 bytes (operation "),
+              std::string::npos)
+        << message;
+    EXPECT_NE(message.find("), done 0."), std::string::npos) << message;
+    EXPECT_EQ(::write(gate[1], &byte, 1), 1);
   });
   for (const int status : statuses) EXPECT_EQ(status, 0);
 }
@@ -373,10 +462,10 @@ TEST(ShmFailures, StayWholeWhenSharedMemoryIsTooSmall) {
     EXPECT_NE(message.find("33554432 MiB of shared memory needed for the gradient buckets"),
               std::string::npos)
         << message;
-    EXPECT_NE(message.find("--shm-size"), std::string::npos) << message;
+    EXPECT_NE(message.find("--memory"), std::string::npos) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos);
     collective.barrier();  // the collective itself is whole
-    EXPECT_EQ(segments_left(), std::vector<std::string>{});
+    EXPECT_EQ(files_left(), std::vector<std::string>{});
   });
 }
 

@@ -1,4 +1,4 @@
-#include "agent/processes/memory_cgroup.h"
+#include "proto/memory_cgroup.h"
 
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string_view>
 
-namespace ddprun::agent {
+namespace ddprun {
 namespace {
 
 // A memory limit above this stands for "none" (cgroup v1 rounds LONG_MAX down to a page).
@@ -91,4 +91,4 @@ std::optional<std::uint64_t> memory_left_in(const MemoryFolder& folder, std::str
   }
 }
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 // A cgroup's folder. Versions 1 and 2 of the memory controller name the files in it differently.
 struct MemoryFolder {
@@ -34,4 +34,4 @@ std::optional<std::uint64_t> memory_left();
 // limit. `cgroup`: as own_memory_cgroup() answers, and what `folder.path` ends with.
 std::optional<std::uint64_t> memory_left_in(const MemoryFolder& folder, std::string cgroup);
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <string>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 inline std::string content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -28,4 +28,4 @@ class FolderTest : public testing::Test {
   std::filesystem::path folder;
 };
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

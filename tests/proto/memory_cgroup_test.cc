@@ -1,4 +1,4 @@
-#include "agent/processes/memory_cgroup.h"
+#include "proto/memory_cgroup.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/agent/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
-namespace ddprun::agent {
+namespace ddprun {
 namespace {
 
 TEST(MemoryCgroup, LessIsLeftThanTheHostHas) {
@@ -53,4 +53,4 @@ TEST_F(FolderTest, CgroupNumbersAndTheirAbsence) {
 }
 
 }  // namespace
-}  // namespace ddprun::agent
+}  // namespace ddprun
