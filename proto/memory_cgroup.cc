@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string>
 #include <string_view>
 
 namespace ddprun {
@@ -33,8 +34,10 @@ std::optional<std::uint64_t> left_in(const std::string& folder, bool v2) {
   const auto used =
       read_cgroup_number(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
   if (!limit || !used) return std::nullopt;
-  const auto dropped =
-      value_of(folder + "/memory.stat", v2 ? "inactive_file" : "total_inactive_file").value_or(0);
+  std::uint64_t dropped = 0;
+  for (const char* kind : {"inactive_file", "active_file"})
+    dropped +=
+        value_of(folder + "/memory.stat", (v2 ? "" : "total_") + std::string(kind)).value_or(0);
   const std::uint64_t needed = *used - std::min(dropped, *used);
   return *limit - std::min(needed, *limit);
 }

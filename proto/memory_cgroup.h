@@ -27,7 +27,7 @@ std::optional<std::uint64_t> read_cgroup_number(const std::string& path);
 
 // Bytes that new processes can use without swapping or meeting a limit: the host's MemAvailable
 // (proc_meminfo(5)), or what is left in our cgroup or one above it, whichever is less. File pages
-// that the kernel can drop at once count as left. Nothing: it cannot be known.
+// count as left: the kernel drops them first. Nothing: it cannot be known.
 std::optional<std::uint64_t> memory_left();
 
 // The same, of this cgroup and those above it, also the uppermost one: in a container that has the

@@ -10,7 +10,7 @@ namespace {
 
 using Output = decltype(ReleaseHead::output);
 
-// A message of `size`, with room for the descriptors. Both must live as long as it (sendmsg(2)).
+// A message of `size`, with room for the descriptors. `size` must outlive it.
 class HeadMessage {
  public:
   explicit HeadMessage(std::uint64_t& size) : bytes_{&size, sizeof(size)} {
@@ -34,7 +34,11 @@ class HeadMessage {
 
 }  // namespace
 
-std::string hidden_name(std::string_view name) { return "?" + std::string(name.substr(1)); }
+std::string hidden_name(std::string_view name) {
+  std::string hidden(name);
+  if (!hidden.empty()) hidden.front() = '?';
+  return hidden;
+}
 
 bool send_release_head(int socket, const ReleaseHead& head) {
   std::uint64_t size = head.size;

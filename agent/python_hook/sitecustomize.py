@@ -30,7 +30,7 @@ class Hook:
         self.shared = tuple(folder + "/" for folder in (os.path.dirname(os.__file__), *packages))
         command = getattr(sys, "orig_argv", [])
         self.users_package = command[command.index("-m") + 1].partition(".")[0] if "-m" in command[:-1] else None
-        self.marked = self.words[self.NOTES_SIZE]  # by our predecessor, up to there
+        self.marked = len(self.entries())  # those of our predecessor, who marks them
         self.words[self.PARKS] = os.getpid()
         os.register_at_fork(after_in_child=self.retire)
 
@@ -81,8 +81,8 @@ class Hook:
         named, code = frame.f_globals.get("__name__"), frame.f_code
         return code.co_name == "<module>" and named != "__main__" and code.co_filename.startswith(self.shared)
 
-    def entries(self, start=0):
-        return [os.fsdecode(entry) for entry in bytes(self.notes[start:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]]
+    def entries(self):
+        return bytes(self.notes[:self.words[self.NOTES_SIZE]]).split(b"\0")[:-1]
 
     def count_steps(self):
         register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
@@ -110,9 +110,10 @@ class Hook:
     def mark_failures(self):
         """Marks a module whose import failed in the end. It was noted, since what it imported came after it."""
         self.note_last()
-        entries, self.words[self.NOTES_SIZE] = self.entries(self.marked), self.marked
+        before, entries = self.entries()[:self.marked], self.entries()[self.marked:]
+        self.words[self.NOTES_SIZE] = sum(map(len, before)) + len(before)
         for entry in entries:
-            self.note(os.fsencode(entry if entry[0] in "=!-" or entry in sys.modules else "-" + entry))
+            self.note(entry if entry[:1] in b"=!-" or os.fsdecode(entry) in sys.modules else b"-" + entry)
 
 
 def begin():

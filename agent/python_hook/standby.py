@@ -39,7 +39,7 @@ class Guard:
     """A finder that finds nothing. The user's files must run in the worker only, and imports must go its way."""
 
     def __init__(self, hook):
-        self.hook, entries = hook, hook.entries()
+        self.hook, entries = hook, list(map(os.fsdecode, hook.entries()))
         self.users, self.known = {entry[1:] for entry in entries if entry[0] == "!"}, {entry.lstrip("-") for entry in entries}
 
     def find_spec(self, name, path=None, target=None):
@@ -62,7 +62,7 @@ class Standby:
         guard, plain = Guard(self.hook), os.environ.__class__
         os.environ.__class__ = Watched
         sys.meta_path.insert(0, guard)
-        for entry in self.hook.entries():
+        for entry in map(os.fsdecode, self.hook.entries()):
             if entry[0] == "=":
                 self.prepare(*entry[1:].partition("="))
             elif entry[0] not in "!-":

@@ -42,7 +42,7 @@ constexpr const char* kHookFolder = "/hook";
 constexpr const char* kHookFile = "/hook/sitecustomize.py";
 constexpr const char* kStandbyFile = "/hook/standby.py";
 
-// DDPRUN_HOOK of a standby, by the descriptor of its connection.
+// DDPRUN_HOOK of a standby, by the descriptor of its connection; and of a worker, which has none.
 std::string standby_value() { return fmt::format("{}:{}", ::getpid(), kControlFd); }
 std::string worker_value() { return fmt::format("{}:", ::getpid()); }
 
@@ -50,8 +50,12 @@ std::string worker_value() { return fmt::format("{}:", ::getpid()); }
 void add_hook(std::vector<std::string>& env, const std::string& folder, const std::string& value) {
   const std::string name = "PYTHONPATH";
   const auto found = find_variable(env, name);
-  const std::string path = found == env.end() ? "" : found->substr(name.size() + 1);
-  if (found != env.end()) set_variable(env, "DDPRUN_PYTHONPATH", path);
+  const bool given = found != env.end();
+  const std::string path = given ? found->substr(name.size() + 1) : "";
+  // Not one that ddprun has inherited: the hook would make it the worker's PYTHONPATH.
+  std::erase_if(env,
+                [](const std::string& entry) { return entry.starts_with("DDPRUN_PYTHONPATH="); });
+  if (given) set_variable(env, "DDPRUN_PYTHONPATH", path);
   set_variable(env, name, path.empty() ? folder : folder + ":" + path);
   set_variable(env, kHookVariable, value);
 }

@@ -138,7 +138,7 @@ double Training::train_step(const torch::Tensor& batch) {
   const auto guess = parallel_.forward(net_, train_.images.index_select(0, batch));
   const auto loss = torch::nll_loss(guess, train_.labels.index_select(0, batch));
   loss.backward();
-  optimizer_.step();
+  parallel_.step(optimizer_);
   return loss.item<double>();
 }
 

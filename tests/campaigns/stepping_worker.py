@@ -1,7 +1,7 @@
 """A worker that does one step and then waits: stepping_worker.py FIFO GATE.
 
-It writes "ATTEMPT RANK start" to FIFO, counts a step in its page as an optimizer's would be, waits until
-nobody has an exclusive lock on GATE, writes "ATTEMPT RANK done" and ends well.
+It writes "ATTEMPT RANK start PID" to FIFO, counts a step in its page as an optimizer's would be, waits until
+nobody has an exclusive lock on GATE, writes "ATTEMPT RANK done PID" and ends well.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ import bisect  # noqa: F401  something for a standby to import
 def say(word):
     """In one write, which no other one can get into."""
     attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
-    os.write(fifo, f"{attempt} {rank} {word}\n".encode())
+    os.write(fifo, f"{attempt} {rank} {word} {os.getpid()}\n".encode())
 
 
 def count_step():

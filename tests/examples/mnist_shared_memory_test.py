@@ -33,7 +33,7 @@ def with_memory_left(kib, folder, *command):
 
 def why_not():
     try:
-        done = with_dev_shm("4k", "true")
+        done = in_namespace("mount -t tmpfs tmpfs /dev/shm && mount --bind /proc/uptime /proc/meminfo", "true")
     except FileNotFoundError:
         return "no unshare program here"
     return done.stderr.strip() if done.returncode != 0 else None

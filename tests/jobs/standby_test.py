@@ -185,17 +185,17 @@ class Standby(JobTest):
         self.assertEqual(self.out.count("attempt 1\n"), 2)
 
     def test_none_for_an_import_that_does_more_than_import(self):
-        for what, text in {"starts a thread": "import threading, time\n"
-                                              "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
-                           "starts a process": "import subprocess\nCHILD = subprocess.Popen(['sleep', '1000'])\n",
-                           "opens a device": "DEVICE = open('/dev/zero', 'rb')\n",
-                           "fails the second time": "import os, sys\nplace = f'{sys.argv[1]}/tried.{os.environ[\"RANK\"]}'\n"
-                                                    "if os.path.exists(place): os.remove(place); raise ImportError(place)\n"
-                                                    "open(place, 'w').close()\n"}.items():
-            with self.subTest(what):
+        for why, text in {"an import has started a thread": "import threading, time\n"
+                                                            "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+                          "an import has started a process": "import subprocess\nCHILD = subprocess.Popen(['sleep', '1000'])\n",
+                          "an import has opened /dev/zero": "DEVICE = open('/dev/zero', 'rb')\n",
+                          "ImportError: ": "import os, sys\nplace = f'{sys.argv[1]}/tried.{os.environ[\"RANK\"]}'\n"
+                                           "if os.path.exists(place): os.remove(place); raise ImportError(place)\n"
+                                           "open(place, 'w').close()\n"}.items():
+            with self.subTest(why):
                 job = self.begin(LOGLEVEL="INFO", imports="try: import does_more\nexcept ImportError: pass",
                                  python=self.virtual_environment(does_more=text))
-                self.without_standbys(job)
+                self.without_standbys(job, why)
                 self.forget()
 
     def test_imports_a_namespace_package(self):
@@ -230,13 +230,13 @@ class Standby(JobTest):
         self.without_standbys(job, "a package imports own_settings, which is the user's\n")
         self.assertEqual(self.out.count("value 5\n"), 4)
 
-    def without_standbys(self, job, why=""):
+    def without_standbys(self, job, why):
         """Restarts the workers when the job has said that both have no standby. Needs LOGLEVEL=INFO."""
         said = self.read_until(job.process.stderr.fileno(), f" has no standby: {why}", times=2)
-        refused = job.children_of(job.agent())
+        before = job.children_of(job.agent())
         second = self.restarted(job)
         self.err = said + self.err
-        self.assertTrue(set(refused).isdisjoint(one["pid"] for one in second))
+        self.assertTrue(set(before).isdisjoint(one["pid"] for one in second))
         self.assertEqual(self.err.count(" has no standby: "), 2)
 
     def test_counts_the_steps_of_optimizers(self):

@@ -24,7 +24,7 @@ TEST_F(FolderTest, TheLowestLimitAboveCounts) {
     std::filesystem::create_directories(place);
     std::ofstream(place / "memory.max") << most;
     std::ofstream(place / "memory.current") << used;
-    std::ofstream(place / "memory.stat") << "anon 7\ninactive_file 100\n";
+    std::ofstream(place / "memory.stat") << "anon 7\ninactive_file 60\nactive_file 40\n";
   };
   const auto left = [&](const std::string& cgroup) {
     return memory_left_in({folder.string() + cgroup, true}, cgroup.empty() ? "/" : cgroup);

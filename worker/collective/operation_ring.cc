@@ -48,6 +48,11 @@ std::optional<Operation> OperationRing::last() const {
   return find(begun_.load(std::memory_order_acquire));
 }
 
+std::string OperationRing::describe(std::uint32_t number) const {
+  const auto found = find(number);
+  return found ? worker::describe(*found) : "another operation";
+}
+
 std::string describe(const Operation& operation) {
   const std::string size =
       operation.verb == Verb::kBarrier ? "" : fmt::format(" of {} bytes", operation.bytes);

@@ -34,6 +34,8 @@ class OperationRing {
   std::optional<Operation> find(std::uint32_t number) const;
   // The latest one; nothing: the rank has begun none.
   std::optional<Operation> last() const;
+  // As below; "another operation" where there is none of this number.
+  std::string describe(std::uint32_t number) const;
 
  private:
   std::atomic<std::uint32_t> begun_;  // the number of the latest one

@@ -25,11 +25,14 @@ constexpr const char* kBucketsPurpose = "the gradient buckets";
 // A text that begins so is an error line, not the name of a segment. Names begin with a slash.
 constexpr char kFailureMark = '!';
 
+// Sums of slices below this size got slower with huge pages, those above faster.
+constexpr std::size_t kHugeSliceBytes = 2 * kHugePageBytes;
+
 // A large slice starts at a multiple of the huge page, so that the kernel can use huge pages. A
 // small one would waste most of such a page.
 std::size_t slice_bytes_for(std::size_t bytes) {
-  const std::size_t wanted = std::max<std::size_t>(bytes, 1);
-  return round_up(wanted, wanted < kHugePageBytes ? kPageBytes : kHugePageBytes);
+  return round_up(std::max<std::size_t>(bytes, 1),
+                  bytes < kHugeSliceBytes ? kPageBytes : kHugePageBytes);
 }
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -108,7 +111,6 @@ class ShmCollective final : public Collective {
   std::array<std::uint32_t, kSumSlots> operations_{};  // by slot: the sum's number in the ring
   Ticket launched_ = 0;
   Ticket added_ = 0;          // sums whose chunk this rank has added
-  Ticket complete_ = 0;       // sums that wait() has seen complete
   std::uint32_t posted_ = 0;  // gathers, barriers, pieces of broadcasts
 };
 
@@ -132,7 +134,7 @@ std::shared_ptr<std::byte> ShmCollective::allocate(std::size_t bytes) {
 
 // Rank 0 makes the segment, the others map it. Each takes the pages of its own slice: it writes most of
 // them, and so they are near to it. Then all tell each other whether that worked: a failure on one rank
-// must end all of them. Throws LoggedError.
+// must end all of them. Each that fails logs why. Throws LoggedError.
 std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t slice_bytes) {
   const std::size_t bytes = slice_bytes * peers_.ranks();
   Result<ShmSegment> segment = Error();
@@ -144,7 +146,8 @@ std::shared_ptr<ShmSegment> ShmCollective::make_region(std::size_t slice_bytes) 
   name = text_of(from_root(bytes_of(name), 0));
   if (name.starts_with(kFailureMark)) throw LoggedError(name.substr(1));
   if (rank() != 0) segment = ShmSegment::open(name, bytes);
-  auto done = segment ? segment->reserve(slice_bytes * peers_.rank(), slice_bytes, kBucketsPurpose)
+  auto done = segment ? segment->reserve(slice_bytes * peers_.rank(), slice_bytes,
+                                         slice_bytes >= kHugeSliceBytes, kBucketsPurpose)
                       : Result<void>(segment.error());
   const std::string failure = done ? "" : logged(done.error());
   const auto failures =
@@ -207,10 +210,8 @@ void ShmCollective::wait(Ticket ticket) {
   }
   // Our chunk is done. The other chunks of our buffer are written by the other ranks.
   peers_.wait_for_all(&RankArea::summed, ticket, sum_of(ticket));
-  // Of those that are longer ago the slots belong to others by now.
-  if (launched_ - complete_ > kSumSlots) complete_ = launched_ - kSumSlots;
-  while (!reached(complete_, ticket))
-    peers_.mine().operations.end(operations_[++complete_ % kSumSlots]);
+  if (launched_ - ticket < kSumSlots)  // else its slot is another one's by now
+    peers_.mine().operations.end(operations_[ticket % kSumSlots]);
 }
 
 // Without this check ranks with different models would train on nonsense, silently.
@@ -253,8 +254,11 @@ std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piec
   const std::uint32_t slot = number % kStagingSlots;
   // The slot was last used two pieces ago. A rank that still reads it must not be overtaken.
   peers_.wait_for_all(&RankArea::taken, number - kStagingSlots, {"wait for the others", operation});
-  peers_.mine().posts[slot] = {
-      .number = number, .kind = kind, .bytes = piece.size(), .total_bytes = total_bytes};
+  peers_.mine().posts[slot] = {.number = number,
+                               .operation = operation,
+                               .kind = kind,
+                               .bytes = piece.size(),
+                               .total_bytes = total_bytes};
   if (!piece.empty()) {
     std::memcpy(peers_.staging(peers_.rank(), slot), piece.data(), piece.size());
   }
@@ -270,7 +274,9 @@ const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, P
                   {kind == PostKind::kGather ? "gather or barrier" : "broadcast", operation});
   const PostSlot& post = peers_.area(peer).posts[number % kStagingSlots];
   if (post.number != number || post.kind != kind) {
-    peers_.abort(peers_.compare(peer, operation) + ": they do different things");
+    peers_.abort(fmt::format("rank {} does {}, rank {} does {}: they do different things",
+                             peers_.rank(), peers_.mine().operations.describe(operation), peer,
+                             peers_.area(peer).operations.describe(post.operation)));
   }
   return post;
 }
@@ -324,7 +330,8 @@ Result<ShmSegment> create_control(const ShmJob& job, Exchange& exchange) {
   const std::size_t bytes = control_bytes(static_cast<std::size_t>(job.ranks));
   auto control = ShmSegment::create(bytes, kControlPurpose);
   if (control) {
-    if (auto done = control->reserve(0, bytes, kControlPurpose); !done) control = done.error();
+    if (auto done = control->reserve(0, bytes, false, kControlPurpose); !done)
+      control = done.error();
   }
   if (control) {
     Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();

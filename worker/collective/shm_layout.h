@@ -45,7 +45,8 @@ enum class PostKind : std::uint8_t { kNone, kGather, kBroadcast };
 
 // What a rank put into its staging slot.
 struct PostSlot {
-  std::uint32_t number;  // of the operation
+  std::uint32_t number;     // of the piece
+  std::uint32_t operation;  // that it belongs to, in its rank's ring
   PostKind kind;
   std::uint64_t bytes;        // in the slot
   std::uint64_t total_bytes;  // of the whole broadcast
@@ -91,7 +92,7 @@ struct Header {
 };
 
 inline constexpr std::uint64_t kControlMagic = 0x6464'7072'756e'7368;  // "ddprunsh"
-inline constexpr std::uint32_t kControlVersion = 1;
+inline constexpr std::uint32_t kControlVersion = 2;
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;

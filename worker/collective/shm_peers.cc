@@ -9,12 +9,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <ctime>
 #include <utility>
+
+#include "worker/collective/wait_circle.h"
 
 namespace ddprun::worker {
 namespace {
@@ -24,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 // Values of Header::aborted. Two steps, so that nobody reads half a reason.
 constexpr std::uint32_t kAbortClaimed = 1;
 constexpr std::uint32_t kAbortPublished = 2;
+constexpr std::chrono::milliseconds kReasonLimit{100};  // to write one
 
 // Spins between two looks at the clock. One look costs about as much as so many pauses.
 constexpr int kPausesPerLook = 8;
@@ -52,36 +54,6 @@ int usable_cores() {
   cpu_set_t cores;
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
-
-// What a rank can wait for, in the order of Waiting::counter.
-constexpr std::array kCounters{&RankArea::launched, &RankArea::summed, &RankArea::posted,
-                               &RankArea::taken};
-
-std::uint32_t place_of(Counter RankArea::*counter) {
-  return static_cast<std::uint32_t>(std::ranges::find(kCounters, counter) - kCounters.begin());
-}
-
-// Says that this rank waits, as long as it lives.
-class WaitingMark {
- public:
-  WaitingMark(Waiting& waiting, std::size_t peer, std::uint32_t counter, std::uint32_t target,
-              std::uint32_t operation)
-      : waiting_(waiting) {
-    waiting_.peer.store(static_cast<std::uint32_t>(peer));
-    waiting_.counter.store(counter);
-    waiting_.target.store(target);
-    waiting_.operation.store(operation);
-    waiting_.sequence.fetch_add(1);
-  }
-  WaitingMark(const WaitingMark&) = delete;
-  WaitingMark& operator=(const WaitingMark&) = delete;
-  WaitingMark(WaitingMark&&) = delete;
-  WaitingMark& operator=(WaitingMark&&) = delete;
-  ~WaitingMark() { waiting_.sequence.fetch_add(1); }
-
- private:
-  Waiting& waiting_;
-};
 
 }  // namespace
 
@@ -126,7 +98,7 @@ void ShmPeers::wait_for(std::size_t peer, Counter RankArea::*counter, std::uint3
   Counter& awaited = area(peer).*counter;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
   if (worth_spinning() && spin(awaited, target)) return;
-  const WaitingMark mark(mine().waiting, peer, place_of(counter), target, doing.operation);
+  const WaitingMark mark(mine().waiting, peer, counter, target, doing.operation);
   wait_asleep(peer, awaited, target, doing);
 }
 
@@ -156,51 +128,13 @@ void ShmPeers::check_peer(std::size_t peer, const Counter& awaited, std::uint32_
     abort(fmt::format("rank {}: {}: rank {} (pid {}) has ended", rank_, wait.doing.what, peer,
                       area(peer).pid.load()));
   }
-  std::string circle;
-  for (const Look& look : ranks_in_a_circle()) {
-    const auto operation = area(look.rank).operations.find(look.operation);
-    circle += fmt::format("{}rank {} waits in {} for rank {}", circle.empty() ? "" : ", ",
-                          look.rank, operation ? describe(*operation) : "an operation", look.peer);
-  }
-  if (!circle.empty()) abort(circle + ": they do different things, and none of them can go on");
+  const auto circle = circle_of(view_, rank_);
+  if (!circle.empty() && still_wait(view_, circle)) abort(describe(view_, circle));
   if (Clock::now() >= wait.deadline) {
     abort(fmt::format("rank {}: {}: rank {} did not come within {} s; {}", rank_, wait.doing.what,
                       peer, std::chrono::duration<double>(timeout_).count(),
                       last_operation_of(peer)));
   }
-}
-
-// Nothing: it does not wait, or what it waits for is there.
-std::optional<ShmPeers::Look> ShmPeers::look_at_wait(std::size_t rank) const {
-  const Waiting& waiting = area(rank).waiting;
-  const std::uint32_t sequence = waiting.sequence.load();
-  const std::uint32_t peer = waiting.peer.load();
-  const std::uint32_t counter = waiting.counter.load();
-  const std::uint32_t target = waiting.target.load();
-  const std::uint32_t operation = waiting.operation.load();
-  const bool whole = sequence % 2 == 1 && waiting.sequence.load() == sequence;
-  if (!whole || peer >= ranks() || counter >= kCounters.size()) return std::nullopt;
-  if (reached((area(peer).*kCounters.at(counter)).value.load(), target)) return std::nullopt;
-  return Look{.rank = rank, .sequence = sequence, .peer = peer, .operation = operation};
-}
-
-// A rank that waits moves none of its counters. So ranks that wait for one another in a circle wait for
-// ever. Each was seen at another moment: a second look that finds the same waits shows that all of them
-// waited at once. The lowest rank comes first. Empty: this rank is in no circle.
-std::vector<ShmPeers::Look> ShmPeers::ranks_in_a_circle() const {
-  std::vector<Look> circle;
-  for (std::size_t next = rank_; circle.empty() || next != rank_; next = circle.back().peer) {
-    const auto look = look_at_wait(next);
-    // Longer than there are ranks: a circle of others, which they will find.
-    if (!look || circle.size() == ranks()) return {};
-    circle.push_back(*look);
-  }
-  for (const Look& first : circle) {
-    const auto second = look_at_wait(first.rank);
-    if (!second || second->sequence != first.sequence) return {};
-  }
-  std::ranges::rotate(circle, std::ranges::min_element(circle, {}, &Look::rank));
-  return circle;
 }
 
 std::string ShmPeers::last_operation_of(std::size_t peer) const {
@@ -211,14 +145,6 @@ std::string ShmPeers::last_operation_of(std::size_t peer) const {
   const std::chrono::duration<double> ago = Clock::now().time_since_epoch() - since;
   return fmt::format("its last operation was {}, {} {:.1f} s ago", describe(*last),
                      done ? "done" : "begun", ago.count());
-}
-
-std::string ShmPeers::compare(std::size_t peer, std::uint32_t operation) const {
-  const auto said = [&](std::size_t rank) {
-    const auto found = area(rank).operations.find(operation);
-    return fmt::format("rank {} does {}", rank, found ? describe(*found) : "another operation");
-  };
-  return said(rank_) + ", " + said(peer);
 }
 
 // Never if ranks share cores: a rank that spins then takes the time that its peer needs.
@@ -271,12 +197,17 @@ bool ShmPeers::died(std::size_t peer) {
   return ::poll(&ended, 1, 0) == 1;
 }
 
+// Another rank that writes the reason at this moment has done so soon, unless it died meanwhile.
 void ShmPeers::throw_if_aborted() const {
   const Header& header = view_.header();
-  const std::uint32_t state = header.aborted.load(std::memory_order_acquire);
-  if (state == kAbortPublished) throw CollectiveError(header.reason.data());
-  // Another rank writes the reason at this moment, or it died meanwhile: we do not wait for it.
-  if (state == kAbortClaimed) throw CollectiveError("the collective was aborted by another rank");
+  const auto limit = Clock::now() + kReasonLimit;
+  while (true) {
+    const std::uint32_t state = header.aborted.load(std::memory_order_acquire);
+    if (state == 0) return;
+    if (state == kAbortPublished) throw CollectiveError(header.reason.data());
+    if (Clock::now() >= limit) throw CollectiveError("the collective was aborted by another rank");
+    ::sched_yield();
+  }
 }
 
 // Only the first abort writes its reason. Later ones are mostly consequences of it.
@@ -297,7 +228,9 @@ void ShmPeers::abort(const std::string& why) {
 void ShmPeers::wake_everybody() const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     RankArea& woken = area(peer);
-    for (const auto counter : kCounters) futex_wake((woken.*counter).value);
+    for (Counter* counter : {&woken.launched, &woken.summed, &woken.posted, &woken.taken}) {
+      futex_wake(counter->value);
+    }
   }
 }
 

@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,7 +63,7 @@ class ShmPeers {
   // Whether `counter` of every rank has reached `target`. Does not wait.
   bool all_reached(Counter RankArea::*counter, std::uint32_t target) const;
 
-  // Who waits: the middle of the error line "rank 0: <what>: rank 1 …", and the number of the
+  // What waits: the middle of the error line "rank 0: <what>: rank 1 …", and the number of the
   // operation in this rank's ring.
   struct Doing {
     const char* what;
@@ -76,9 +75,6 @@ class ShmPeers {
   // rank has called abort().
   void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target, Doing doing);
   void wait_for_all(Counter RankArea::*counter, std::uint32_t target, Doing doing);
-
-  // "rank 0 does barrier (operation 7), rank 1 …": what each of these ranks has under this number.
-  std::string compare(std::size_t peer, std::uint32_t operation) const;
 
   // Ends the collective for all ranks. Each rank that must wait, now or later, throws with the
   // reason of the first abort. The caller gets a CollectiveError with its own `why`.
@@ -92,17 +88,8 @@ class ShmPeers {
     Doing doing;
     std::chrono::steady_clock::time_point deadline;
   };
-  // One look at what a rank waits for.
-  struct Look {
-    std::size_t rank;
-    std::uint32_t sequence;
-    std::uint32_t peer;
-    std::uint32_t operation;
-  };
   void wait_asleep(std::size_t peer, Counter& awaited, std::uint32_t target, Doing doing);
   void check_peer(std::size_t peer, const Counter& awaited, std::uint32_t target, const Wait& wait);
-  std::optional<Look> look_at_wait(std::size_t rank) const;
-  std::vector<Look> ranks_in_a_circle() const;
   std::string last_operation_of(std::size_t peer) const;
   bool died(std::size_t peer);
   void throw_if_aborted() const;

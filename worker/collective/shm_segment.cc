@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -18,8 +19,6 @@ namespace ddprun::worker {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-// Sums of parts below this size got slower with huge pages, those above faster.
-constexpr std::size_t kCollapseBytes = 4 * kMiB;
 // Linux 6.1 (madvise(2)); the C library's header is older.
 constexpr int kMadvCollapse = 25;
 // Nobody may make the file shorter than what is mapped: that would end in SIGBUS.
@@ -27,16 +26,46 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
+// The caller says what it is for, or which file.
 Error failed(std::string_view doing, std::string_view what, int error) {
   return {ErrorCode::kSystem, fmt::format("{} shared memory {}: {}", doing, what, reason(error))};
 }
 
-Error too_little(std::size_t bytes, std::string_view purpose) {
+// Opening a file of another process takes the right to look into that process (proc_pid_fd(5)).
+Error not_opened(const std::string& name, int error) {
   return {
-      ErrorCode::kLimit,
-      fmt::format("{} MiB of shared memory needed for {}, {} MiB of memory are left: free some, or "
-                  "allow the job more (docker: --memory, Slurm: --mem)",
-                  (bytes + kMiB - 1) / kMiB, purpose, memory_left().value_or(0) / kMiB)};
+      ErrorCode::kSystem,
+      fmt::format("open shared memory {}: {}: the ranks of a host must see each other's processes "
+                  "(one pid namespace with its /proc, one user namespace)",
+                  name, reason(error))};
+}
+
+std::string needed(std::size_t bytes, std::string_view purpose) {
+  return fmt::format("{} MiB of shared memory needed for {}", (bytes + kMiB - 1) / kMiB, purpose);
+}
+
+Error too_little(std::size_t bytes, std::string_view purpose, std::uint64_t left) {
+  return {ErrorCode::kLimit,
+          fmt::format("{}, {} MiB of memory are left: free some, or allow the job more (docker: "
+                      "--memory, Slurm: --mem)",
+                      needed(bytes, purpose), left / kMiB)};
+}
+
+// The kernel refuses though memory is left: vm.overcommit_memory is 2, or a limit of this process.
+Error refused(std::size_t bytes, std::string_view purpose, int error) {
+  return {ErrorCode::kLimit, fmt::format("{}: {}", needed(bytes, purpose), reason(error))};
+}
+
+std::string what_for(std::string_view purpose) { return "for " + std::string(purpose); }
+
+// Where the host refuses files that could be executed (vm.memfd_noexec, Linux 6.3), ours says that it
+// is none; older kernels do not know the flag.
+FileHandle make_file() {
+  constexpr unsigned kNoExecSeal = 8;
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  FileHandle file(::memfd_create("ddprun", kFlags | kNoExecSeal));
+  return file.get() < 0 && errno == EINVAL ? FileHandle(::memfd_create("ddprun", kFlags))
+                                           : std::move(file);
 }
 
 bool is_limit(int error) { return error == ENOSPC || error == ENOMEM || error == EFBIG; }
@@ -66,21 +95,22 @@ std::byte* map(int file, std::size_t bytes) {
 
 Result<ShmSegment> ShmSegment::create(std::size_t bytes, std::string_view purpose) {
   // The kernel would end a process of the job, not refuse, where a cgroup's limit is met.
-  if (const auto left = memory_left(); left && *left < bytes) return too_little(bytes, purpose);
-  FileHandle file(::memfd_create("ddprun", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (file.get() < 0) return failed("make", purpose, errno);
+  if (const auto left = memory_left(); left && *left < bytes)
+    return too_little(bytes, purpose, *left);
+  FileHandle file = make_file();
+  if (file.get() < 0) return failed("make", what_for(purpose), errno);
   std::byte* memory = nullptr;
   if (::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0 &&
       ::fcntl(file.get(), F_ADD_SEALS, kSeals) == 0)
     memory = map(file.get(), bytes);
   if (memory != nullptr) return ShmSegment(memory, bytes, std::move(file));
   const int why = errno;
-  return is_limit(why) ? too_little(bytes, purpose) : failed("make", purpose, why);
+  return is_limit(why) ? refused(bytes, purpose, why) : failed("make", what_for(purpose), why);
 }
 
 Result<ShmSegment> ShmSegment::open(const std::string& name, std::size_t bytes) {
   FileHandle file(::open(name.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.get() < 0) return failed("open", name, errno);
+  if (file.get() < 0) return not_opened(name, errno);
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals)
     return Error(ErrorCode::kProtocol, name + " is no shared memory that a rank has made");
@@ -112,21 +142,27 @@ ShmSegment::~ShmSegment() {
   if (data_ != nullptr) ::munmap(data_, size_bytes_);
 }
 
-Result<void> ShmSegment::reserve(std::size_t offset, std::size_t bytes, std::string_view purpose) {
+Result<void> ShmSegment::reserve(std::size_t offset, std::size_t bytes, bool huge,
+                                 std::string_view purpose) {
   // posix_fallocate returns its error and does not set errno.
   int error = EINTR;
   while (error == EINTR)
     error = ::posix_fallocate(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  if (error != 0)
-    return is_limit(error) ? too_little(bytes, purpose) : failed("reserve", purpose, error);
-  if (bytes >= kCollapseBytes) ::madvise(data_ + offset, bytes, kMadvCollapse);
+  if (error != 0) {
+    return is_limit(error) ? refused(bytes, purpose, error)
+                           : failed("reserve", what_for(purpose), error);
+  }
+  if (huge) ::madvise(data_ + offset, bytes, kMadvCollapse);
   return {};
 }
 
 void ShmSegment::enter_pages() { ::madvise(data_, size_bytes_, MADV_POPULATE_WRITE); }
 
+// /proc may be that of another pid namespace: it knows our number there.
 std::string ShmSegment::name() const {
-  return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get());
+  std::error_code failed;
+  const std::string self = std::filesystem::read_symlink("/proc/self", failed).string();
+  return fmt::format("/proc/{}/fd/{}", failed ? std::to_string(::getpid()) : self, file_.get());
 }
 
 }  // namespace ddprun::worker

@@ -3,8 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <exception>
 #include <stdexcept>
 
+#include "proto/log.h"
 #include "worker/reducer/gradient_reducer.h"
 #include "worker/reducer/module_state.h"
 
@@ -75,6 +78,8 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
   std::vector<NamedTensor> state = parameters_of(*module_);
   std::vector<NamedTensor> parameters = trainable(state);
   check_parameters(parameters, collective_);
+  for (const auto& [name, tensor] : state)
+    parameters_.push_back({name, tensor, tensor.requires_grad()});
   // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
   // Frozen parameters are copied too; forward() uses them.
   if (options_.init_sync) {
@@ -88,10 +93,28 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
                                                reducer_options(options_));
 }
 
-DataParallel::~DataParallel() = default;
+DataParallel::~DataParallel() {
+  const auto why = reducer_->why_unfinished();
+  if (!why || reducer_->program_knows() || std::uncaught_exceptions() > 0) return;
+  log::error(*why);
+  std::_Exit(EXIT_FAILURE);  // not exit(): no code of the program may use the model now
+}
+
+// The hooks are those of construction: what is unfrozen later would never be summed.
+void DataParallel::check_frozen() const {
+  for (const auto& [name, tensor, trained] : parameters_) {
+    if (tensor.requires_grad() == trained) continue;
+    throw std::runtime_error(fmt::format(
+        "parameter '{}' {} since DataParallel was made: make DataParallel after freezing", name,
+        trained ? "was frozen" : "was unfrozen"));
+  }
+}
 
 void DataParallel::before_forward() {
-  if (at::GradMode::is_enabled()) reducer_->begin_pass();
+  if (at::GradMode::is_enabled()) {
+    reducer_->begin_pass();
+    check_frozen();
+  }
   // Buffers are looked up each time: a model may replace them. They need a copy only after a pass
   // that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
   if (options_.broadcast_buffers && buffers_due_) {

@@ -11,7 +11,7 @@
 //     optimizer.zero_grad();
 //     const auto loss = torch::nll_loss(parallel.forward(net, images), labels);
 //     loss.backward();  // the sums travel while it runs; they are complete when it returns
-//     optimizer.step();
+//     parallel.step(optimizer);
 //   }
 //
 // It does not wrap the module, own the optimizer or split the data (see DistributedSampler). Call
@@ -21,9 +21,12 @@
 // words.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -69,7 +72,9 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
   DataParallel(DataParallel&&) = delete;
   DataParallel& operator=(DataParallel&&) = delete;
-  // Removes the hooks. Gradients that lie in buckets stay valid.
+  // Removes the hooks. Gradients that lie in buckets stay valid. If the last backward() returned and
+  // left parameters without a gradient, nobody may use the model any more: a step on it has made the
+  // ranks part. Then this logs which parameters, and ends the process with exit code 1.
   ~DataParallel();
 
   // model->forward(arguments...) with what must happen before and after it. `model` must be the
@@ -84,7 +89,8 @@ class DataParallel {
   }
 
   // The two halves of forward(), for models with several entry points. With gradients on,
-  // before_forward() throws if the previous backward() left parameters without a gradient.
+  // before_forward() throws if the previous backward() left parameters without a gradient, or if a
+  // parameter was frozen, or unfrozen, since construction.
   void before_forward();
   void after_forward();
 
@@ -105,8 +111,15 @@ class DataParallel {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // Throws if backward() left parameters without a gradient, and names them. Call it before
-  // optimizer.step() to learn this before the step; the next forward() would throw one step later.
+  // optimizer.step(), if backward() has reduced all gradients; else throws, and names those that are
+  // missing. A plain optimizer.step() makes the ranks part there; the next forward() throws then.
+  template <typename Optimizer, typename... Arguments>
+  auto step(Optimizer& optimizer, Arguments&&... arguments) {
+    check_reduced();
+    return optimizer.step(std::forward<Arguments>(arguments)...);
+  }
+
+  // The check alone.
   void check_reduced() const;
 
   // Parameter indices by bucket, in launch order. At first there is one bucket per dtype. The first
@@ -116,8 +129,17 @@ class DataParallel {
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
+  // A parameter of the module, and whether it needed a gradient at construction.
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    bool trained;
+  };
+  void check_frozen() const;
+
   Collective& collective_;
   DataParallelOptions options_;
+  std::vector<Parameter> parameters_;
   std::unique_ptr<GradientReducer> reducer_;
   int no_sync_depth_ = 0;
   bool buffers_due_ = true;  // the previous forward was a synchronising one

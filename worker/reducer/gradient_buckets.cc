@@ -132,11 +132,14 @@ void GradientBuckets::fill(std::size_t parameter, int ranks) {
     return;
   }
   if (lies_in_bucket(parameter, gradient)) {
-    view.div_(ranks);
+    if (ranks > 1) view.div_(ranks);
     return;
   }
   check_layout(parameter, gradient);
-  at::mul_out(view, gradient.detach(), wrapped_number(1.0 / ranks));
+  if (ranks > 1)
+    at::mul_out(view, gradient.detach(), wrapped_number(1.0 / ranks));
+  else
+    view.copy_(gradient.detach());
   if (mode_ == GradientMode::kView) gradient = view;
 }
 

@@ -65,11 +65,21 @@ void GradientReducer::arm() {
   tickets_.clear();
   if (!rebuilt_) ready_order_.clear();
   armed_ = true;
+  told_ = false;
   ++pass_;
 }
 
 void GradientReducer::on_gradient(std::size_t parameter) {
   if (!armed_) return;
+  try {
+    take_gradient(parameter);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+void GradientReducer::take_gradient(std::size_t parameter) {
   // backward(create_graph=true) turns gradients on: autograd must not record our copies.
   const at::NoGradGuard no_grad;
   // From here to finish() the pass is unfinished. check_finished() finds it so if a gradient is
@@ -89,13 +99,10 @@ void GradientReducer::on_gradient(std::size_t parameter) {
 }
 
 void GradientReducer::launch_ready_buckets() {
-  bool launched = false;
   for (auto bucket = queue_.next_to_launch(); bucket != BucketQueue::kNone;
        bucket = queue_.next_to_launch()) {
     tickets_.push_back(collective_.launch_sum(buckets_.flat(bucket)));
-    launched = true;
   }
-  if (!launched) return;
   // Sums that all ranks have launched by now are added here, in the middle of backward(). The rest
   // is added when it ends.
   collective_.progress();
@@ -108,10 +115,12 @@ void GradientReducer::launch_ready_buckets() {
 // Gives each bucket back as soon as its own sum is complete: later sums may still be under way.
 void GradientReducer::finish() {
   const at::NoGradGuard no_grad;
+  failed_ = true;  // until all is well
   for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) {
     collective_.wait(tickets_[bucket]);
     buckets_.give_back(bucket);
   }
+  failed_ = false;
   armed_ = false;
   unfinished_ = false;
   summed_ = true;
@@ -135,14 +144,26 @@ void GradientReducer::rebuild() {
 }
 
 void GradientReducer::check_finished() const {
-  if (!unfinished_) return;
-  const std::vector<std::size_t> missing = queue_.missing();
-  throw std::runtime_error(fmt::format(
+  const auto why = why_unfinished();
+  if (!why) return;
+  told_ = true;
+  throw std::runtime_error(*why);
+}
+
+std::optional<std::string> GradientReducer::why_unfinished() const {
+  if (!unfinished_) return std::nullopt;
+  const std::string begin = fmt::format(
       "Expected to have finished reduction in the prior iteration before starting a new one. On "
-      "rank {}, backward() of pass {} gave no gradient to {} of {} parameters: {}. Every parameter "
-      "that needs a gradient must take part in the loss: use all outputs of forward(), or freeze "
-      "what is not trained with requires_grad_(false).",
-      collective_.rank(), pass_, missing.size(), buckets_.sizes().size(), describe(missing)));
+      "rank {}, backward() of pass {} ",
+      collective_.rank(), pass_);
+  if (failed_) return begin + "ended with an error: the job must start anew from a checkpoint.";
+  const std::vector<std::size_t> missing = queue_.missing();
+  if (missing.empty()) return begin + "ended before its sums were complete.";
+  return begin + fmt::format(
+                     "gave no gradient to {} of {} parameters: {}. Every parameter that needs a "
+                     "gradient must take part in the loss: use all outputs of forward(), or freeze "
+                     "what is not trained with requires_grad_(false).",
+                     missing.size(), buckets_.sizes().size(), describe(missing));
 }
 
 std::string GradientReducer::describe(const std::vector<std::size_t>& parameters) const {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,8 +48,13 @@ class GradientReducer {
   // next backward().
   void arm();
 
-  // Throws std::runtime_error if backward() left parameters without a gradient, and names them.
+  // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or if
+  // it ended by an error of ours.
   void check_finished() const;
+  // What check_finished() throws. Nothing: it throws nothing.
+  std::optional<std::string> why_unfinished() const;
+  // An exception of this pass has told the program that it is unfinished.
+  bool program_knows() const { return failed_ || told_; }
   const BucketPlan& plan() const { return buckets_.plan(); }
   bool rebuilt() const { return rebuilt_; }
 
@@ -59,6 +65,7 @@ class GradientReducer {
   };
 
   void on_gradient(std::size_t parameter);
+  void take_gradient(std::size_t parameter);
   void launch_ready_buckets();
   void finish();
   void rebuild();
@@ -73,8 +80,10 @@ class GradientReducer {
   std::vector<std::size_t> ready_order_;  // of the first pass; empty once rebuilt
   std::uint64_t pass_ = 0;                // armed passes, for messages
   bool armed_ = false;
-  bool unfinished_ = false;  // a gradient of this pass came, not yet all
-  bool summed_ = false;      // a pass was summed, and no other one began
+  bool unfinished_ = false;    // a gradient of this pass came, not yet all
+  bool failed_ = false;        // a hook, or a sum, has thrown in this pass
+  mutable bool told_ = false;  // check_finished() has thrown in this pass
+  bool summed_ = false;        // a pass was summed, and no other one began
   bool rebuilt_ = false;
 };
 

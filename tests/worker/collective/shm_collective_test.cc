@@ -9,16 +9,16 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/worker/forked_ranks.h"
 #include "worker/collective/ring_order.h"
 #include "worker/collective/shm_layout.h"
-#include "worker/collective/shm_segment.h"
+#include "worker/collective/shm_peers.h"
 
 namespace ddprun::worker {
 namespace {
@@ -184,32 +184,6 @@ TEST_P(ShmRanks, LeaveNothingInSharedMemory) {
     collective.barrier();
     EXPECT_EQ(files_left(), std::vector<std::string>{});
   });
-}
-
-TEST(ShmSegments, AreOnlyOpenedWhereNobodyCanMakeThemShorter) {
-  const std::string path = testing::TempDir() + "ddprun_no_segment";
-  std::ofstream(path) << std::string(kPageBytes, '.');
-  const auto opened = ShmSegment::open(path, kPageBytes);
-  std::filesystem::remove(path);
-  ASSERT_TRUE(opened.has_error());
-  EXPECT_EQ(opened.error().code(), ErrorCode::kProtocol) << opened.error().message();
-}
-
-TEST(ShmSegments, LieAtHugePagesAndAreSeenByWhoOpensThem) {
-  auto made = ShmSegment::create(3 * kHugePageBytes, "a test");
-  ASSERT_TRUE(made.has_value()) << made.error().message();
-  ASSERT_TRUE(made->reserve(0, 3 * kHugePageBytes, "a test").has_value());
-  auto opened = ShmSegment::open(made->name(), 3 * kHugePageBytes);
-  ASSERT_TRUE(opened.has_value()) << opened.error().message();
-  for (const ShmSegment* segment : {&*made, &*opened})
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(segment->data()) % kHugePageBytes, 0U);
-  made->enter_pages();
-  made->data()[3 * kHugePageBytes - 1] = std::byte{7};
-  EXPECT_EQ(opened->data()[3 * kHugePageBytes - 1], std::byte{7});
-  EXPECT_TRUE(ShmSegment::open(made->name(), kHugePageBytes).has_error()) << "it is longer";
-  const std::string name = made->name();
-  made->close_file();
-  EXPECT_TRUE(ShmSegment::open(name, 3 * kHugePageBytes).has_error());
 }
 
 TEST_P(ShmRanks, HaveSeveralRegionsOfMemoryAtOnce) {
@@ -415,24 +389,40 @@ TEST(ShmFailures, EndThreeRanksOfWhichOneDoesAnotherThing) {
 
 TEST(ShmFailures, NameTheLastOperationOfARankThatDoesNotCome) {
   int gate[2];
+  int done[2];
   ASSERT_EQ(::pipe(gate), 0);
-  const RanksOptions options{.ranks = 2, .timeout = std::chrono::milliseconds(300)};
-  const auto statuses = run_ranks_to_end(options, [&gate](Collective& collective) {
+  ASSERT_EQ(::pipe(done), 0);
+  const RanksOptions options{.ranks = 2, .timeout = std::chrono::milliseconds(2000)};
+  const auto statuses = run_ranks_to_end(options, [&](Collective& collective) {
     char byte = 0;
     int value = 0;
     collective.broadcast({&value, 1, Dtype::kInt32}, 0);
-    if (collective.rank() == 1) {
+    if (collective.rank() == 1) {  // alive until rank 0 has given up
+      EXPECT_EQ(::write(done[1], &byte, 1), 1);
       EXPECT_EQ(::read(gate[0], &byte, 1), 1);
       return;
     }
+    EXPECT_EQ(::read(done[0], &byte, 1), 1);
     const auto message = message_of([&] { collective.barrier(); });
     EXPECT_NE(message.find("; its last operation was broadcast of 4 bytes (operation "),
               std::string::npos)
         << message;
-    EXPECT_NE(message.find("), done 0."), std::string::npos) << message;
+    EXPECT_NE(message.find("), done "), std::string::npos) << message;
     EXPECT_EQ(::write(gate[1], &byte, 1), 1);
   });
   for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+// Many looks of the two that wait find no reason to end.
+TEST(ShmFailures, LeaveRanksAloneThatWaitForASlowOne) {
+  run_ranks(3, [](Collective& collective) {
+    const auto memory = collective.allocate(4096);
+    for (int round = 0; round < 2; ++round) {
+      if (collective.rank() == round) std::this_thread::sleep_for(5 * kWaitSlice);
+      collective.wait(collective.launch_sum({memory.get(), 1024, Dtype::kFloat32}));
+      collective.barrier();
+    }
+  });
 }
 
 TEST(ShmFailures, RefuseMemoryThatIsNotTheirs) {

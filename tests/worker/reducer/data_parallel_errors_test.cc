@@ -1,6 +1,7 @@
 // What DataParallel refuses, and in which words, in forked ranks over shared memory.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
+#include <torch/optim.h>
 
 #include <csignal>
 #include <stdexcept>
@@ -48,6 +49,66 @@ TEST(DataParallelErrors, NameParametersThatGotNoGradient) {
         << message;
     EXPECT_NE(message.find("2 ('rare')"), std::string::npos) << message;
     EXPECT_EQ(message.find("'first'"), std::string::npos) << message;
+  });
+}
+
+TEST(DataParallelErrors, StepOnlyOnGradientsOfAllRanks) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    torch::optim::SGD optimizer(net->parameters(), 1.0);
+    parallel.forward(net, torch::ones({4}) * (collective.rank() + 1)).sum().backward();
+    parallel.step(optimizer);
+    EXPECT_EQ(first_of(net->first), 1.0F - 1.5F);
+    parallel.forward(net, torch::ones({4}), /*with_rare=*/false).sum().backward();
+    const auto message = message_of([&] { parallel.step(optimizer); });
+    EXPECT_NE(message.find("2 ('rare')"), std::string::npos) << message;
+    EXPECT_EQ(first_of(net->first), 1.0F - 1.5F) << "no step was made";
+  });
+}
+
+TEST(DataParallelErrors, EndTheProcessThatNeverAskedWhetherItsGradientsAreReduced) {
+  const auto statuses = run_ranks_to_end({.ranks = 2}, [](Collective& collective) {
+    at::set_num_threads(1);
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::ones({4}), /*with_rare=*/collective.rank() == 1).sum().backward();
+  });
+  // Rank 1's gradients were all there: its sums wait for rank 0, which ends.
+  EXPECT_TRUE(WIFEXITED(statuses[0]) && WEXITSTATUS(statuses[0]) == 1) << statuses[0];
+  EXPECT_TRUE(WIFEXITED(statuses[1]) && WEXITSTATUS(statuses[1]) == 1) << statuses[1];
+}
+
+TEST(DataParallelErrors, SayThatAPassEndedWithAnError) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    net->first.register_hook([&net](const at::Tensor& gradient) {
+      net->second.mutable_grad() = net->second.grad().clone();
+      return gradient;
+    });
+    EXPECT_THROW(parallel.forward(net, torch::ones({4})).sum().backward(), std::runtime_error);
+    const auto message = message_of([&] { parallel.check_reduced(); });
+    EXPECT_NE(message.find("backward() of pass 1 ended with an error: "), std::string::npos)
+        << message;
+  });
+}
+
+TEST(DataParallelErrors, NoticeParametersThatAreFrozenOrUnfrozenLater) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    net->rare.requires_grad_(false);
+    DataParallel parallel(net.ptr(), collective);
+    parallel.forward(net, torch::ones({4})).sum().backward();
+    net->rare.requires_grad_(true);
+    EXPECT_EQ(
+        message_of([&] { parallel.forward(net, torch::ones({4})); }),
+        "parameter 'rare' was unfrozen since DataParallel was made: make DataParallel after freezing");
+    net->rare.requires_grad_(false);
+    net->second.requires_grad_(false);
+    EXPECT_EQ(
+        message_of([&] { parallel.forward(net, torch::ones({4})); }),
+        "parameter 'second' was frozen since DataParallel was made: make DataParallel after freezing");
   });
 }
 
