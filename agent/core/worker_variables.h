@@ -25,8 +25,8 @@ using Variables = std::vector<std::string>;
 // The entry of this name, or end().
 Variables::iterator find_variable(Variables& env, const std::string& name);
 
-// Replaces the value that the worker would inherit. Two entries of one name must not be there:
-// programs differ in which of the two they take.
+// Adds the entry, in place of one of the same name. Two of one name must not be there: programs
+// differ in which of the two they take.
 void set_variable(Variables& env, const std::string& name, const std::string& value);
 
 // NAME=value, each name once. A job of several nodes gets GLOO_SOCKET_IFNAME unless the user set

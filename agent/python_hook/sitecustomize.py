@@ -110,9 +110,10 @@ class Hook:
     def mark_failures(self):
         """Marks a module whose import failed in the end. It was noted, since what it imported came after it."""
         self.note_last()
-        before, entries = self.entries()[:self.marked], self.entries()[self.marked:]
-        self.words[self.NOTES_SIZE] = sum(map(len, before)) + len(before)
-        for entry in entries:
+        entries = self.entries()
+        before = entries[:self.marked]
+        self.words[self.NOTES_SIZE] = sum(map(len, before)) + len(before)  # a zero byte ends each
+        for entry in entries[self.marked:]:
             self.note(entry if entry[:1] in b"=!-" or os.fsdecode(entry) in sys.modules else b"-" + entry)
 
 

@@ -128,15 +128,16 @@ class DataParallel {
   bool buckets_rebuilt() const;
 
  private:
-  std::shared_ptr<torch::nn::Module> module_;
   // A parameter of the module, and whether it needed a gradient at construction.
   struct Parameter {
     std::string name;
     at::Tensor tensor;
     bool trained;
   };
+
   void check_frozen() const;
 
+  std::shared_ptr<torch::nn::Module> module_;
   Collective& collective_;
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;

@@ -13,6 +13,14 @@
 namespace ddprun::worker {
 namespace {
 
+// `second` is complete by the time that `first` gets its gradient.
+void replace_a_gradient_in_backward(Chain& net) {
+  net->first.register_hook([&net](const at::Tensor& gradient) {
+    net->second.mutable_grad() = net->second.grad().clone();
+    return gradient;
+  });
+}
+
 TEST(DataParallelErrors, RaiseADifferentParameterCountOnAllRanks) {
   run_torch_ranks(3, [](Collective& collective) {
     torch::nn::Sequential net(torch::nn::Linear(2, 2));
@@ -83,10 +91,7 @@ TEST(DataParallelErrors, SayThatAPassEndedWithAnError) {
   run_torch_ranks(2, [](Collective& collective) {
     Chain net;
     DataParallel parallel(net.ptr(), collective);
-    net->first.register_hook([&net](const at::Tensor& gradient) {
-      net->second.mutable_grad() = net->second.grad().clone();
-      return gradient;
-    });
+    replace_a_gradient_in_backward(net);
     EXPECT_THROW(parallel.forward(net, torch::ones({4})).sum().backward(), std::runtime_error);
     const auto message = message_of([&] { parallel.check_reduced(); });
     EXPECT_NE(message.find("backward() of pass 1 ended with an error: "), std::string::npos)
@@ -138,11 +143,7 @@ TEST(DataParallelErrors, NoticeAReplacedGradient) {
   run_torch_ranks(2, [](Collective& collective) {
     Chain net;
     DataParallel parallel(net.ptr(), collective);
-    // `second` is complete by the time that `first` gets its gradient.
-    net->first.register_hook([&net](const at::Tensor& gradient) {
-      net->second.mutable_grad() = net->second.grad().clone();
-      return gradient;
-    });
+    replace_a_gradient_in_backward(net);
     const auto message =
         message_of([&] { parallel.forward(net, torch::ones({4})).sum().backward(); });
     EXPECT_EQ(
