@@ -17,6 +17,8 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
 #include <charconv>
 #include <stop_token>
 #include <string_view>
@@ -110,16 +112,38 @@ int multi(std::uint16_t port, int pairs, int rounds) {
   return 0;
 }
 
+// Answers each request of its one client with these bytes, in one call. No server can do less.
+void answer_from_bare_socket(boost::asio::ip::tcp::acceptor& acceptor, std::size_t request_bytes,
+                             std::size_t answer_bytes) {
+  auto client = acceptor.accept();
+  client.set_option(boost::asio::ip::tcp::no_delay(true));
+  std::string request(request_bytes, '\0');
+  const std::string answer(answer_bytes, 'v');
+  boost::system::error_code ended;
+  while (!ended) {
+    boost::asio::read(client, boost::asio::buffer(request), ended);
+    if (!ended) client.send(boost::asio::buffer(answer), 0, ended);
+  }
+}
+
 int bulk(std::uint16_t port, int rounds) {
-  Socket socket(port);
-  const auto rate = [&](std::string_view name, const std::string& request, std::size_t answer) {
+  const auto rate = [&](Socket& socket, std::string_view name, const std::string& request,
+                        std::size_t answer) {
     socket.ask(request, answer);
     const auto start = Clock::now();
     for (int round = 0; round < rounds; ++round) socket.ask(request, answer);
     tell(name, rounds * static_cast<double>(kMebibyte) / 1e3 / milliseconds_since(start));
   };
-  rate("set_mb_per_s", set("bulk", std::string(kMebibyte, 'v')) + ping(), 4);
-  rate("get_mb_per_s", get("bulk"), 8 + kMebibyte);
+  Socket socket(port);
+  const std::string request = get("bulk");
+  const std::size_t answer = 8 + kMebibyte;
+  rate(socket, "set_mb_per_s", set("bulk", std::string(kMebibyte, 'v')) + ping(), 4);
+  rate(socket, "get_mb_per_s", request, answer);
+  boost::asio::io_context context;
+  boost::asio::ip::tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
+  const std::jthread bare([&] { answer_from_bare_socket(acceptor, request.size(), answer); });
+  Socket to_bare(acceptor.local_endpoint().port(), Socket::Greeting::kNone);
+  rate(to_bare, "bare_mb_per_s", request, answer);
   return 0;
 }
 

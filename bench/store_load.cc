@@ -37,7 +37,7 @@ std::string encoded(store::Op op, std::vector<std::string_view> fields, std::int
   return bytes;
 }
 
-std::string greeting() { return encoded(store::Op::kValidate, {}, store::kMagic); }
+std::string validate() { return encoded(store::Op::kValidate, {}, store::kMagic); }
 
 int new_socket(int flags) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
@@ -92,9 +92,9 @@ std::string multi_set(int pairs, std::string_view value) {
 
 // ---- one connection ----
 
-Socket::Socket(std::uint16_t port) : fd_(new_socket(0)) {
+Socket::Socket(std::uint16_t port, Greeting greeting) : fd_(new_socket(0)) {
   connect_to(fd_, port);
-  send(greeting());
+  if (greeting == Greeting::kValidate) send(validate());
 }
 
 Socket::Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -160,7 +160,7 @@ Load::Load(std::uint16_t port, int connections)
   while (connected < connections_.size()) {
     each_event(
         [&](std::size_t i) {
-          send(connections_[i], greeting() + ping());
+          send(connections_[i], validate() + ping());
           watch(i, EPOLL_CTL_MOD, EPOLLIN);
           ++connected;
         },

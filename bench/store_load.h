@@ -33,10 +33,11 @@ struct Exchange {
   std::size_t answer_bytes;
 };
 
-// One connection to 127.0.0.1 that has sent its VALIDATE. Blocks.
+// One connection to 127.0.0.1. Blocks.
 class Socket {
  public:
-  explicit Socket(std::uint16_t port);
+  enum class Greeting : std::uint8_t { kValidate, kNone };
+  explicit Socket(std::uint16_t port, Greeting greeting = Greeting::kValidate);
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
   Socket(Socket&& other) noexcept;
