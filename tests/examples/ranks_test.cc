@@ -38,6 +38,7 @@ class ScriptedRanks final : public worker::Collective {
   void wait(worker::Ticket /*ticket*/) override {}
   void broadcast(worker::Flat /*flat*/, int /*root*/) override {}
   void barrier() override {}
+  void reset() override {}
   std::vector<Blob> all_gather(std::span<const std::byte> mine) override {
     std::vector<Blob> all{{mine.begin(), mine.end()}};
     all.insert(all.end(), peers_.begin(), peers_.end());

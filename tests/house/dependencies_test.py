@@ -13,7 +13,7 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
-WORKER = {"worker/collective", "worker/reducer", "worker/startup", "worker/data"}
+WORKER = {"worker/collective", "worker/reducer", "worker/comm_hooks", "worker/startup", "worker/data"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
 MAY_INCLUDE = {
     "proto": set(),
@@ -31,6 +31,7 @@ MAY_INCLUDE = {
     "launcher": {"proto", "agent", "agent/core", "agent/processes", "agent/report"},
     "worker/collective": {"proto"},
     "worker/reducer": {"proto", "worker/collective"},
+    "worker/comm_hooks": {"worker/collective", "worker/reducer"},
     "worker/startup": {"proto", "store", "worker/collective"},
     "worker/data": {"proto"},
     "examples": {"proto", "store", *WORKER},

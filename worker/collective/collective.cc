@@ -44,6 +44,7 @@ class AloneCollective final : public Collective {
     return {std::vector<std::byte>(mine.begin(), mine.end())};
   }
   void barrier() override {}
+  void reset() override {}
 
  private:
   Ticket launched_;

@@ -7,7 +7,7 @@
 //
 // A failure throws CollectiveError: a peer died, a deadline passed, or the ranks do different
 // things. After it the program may only destroy the collective, and it should end. The agent then
-// starts all workers again. There is no other recovery.
+// starts all workers again. There is no other recovery, but for reset().
 #pragma once
 
 #include <cstddef>
@@ -100,6 +100,13 @@ class Collective {
 
   // Returns after every rank has called it.
   virtual void barrier() = 0;
+
+  // Gives up all sums under way, on all ranks: each must call it, and it returns when all have. A rank
+  // that waits for anything of before throws CollectiveError, which says who has called reset(); after
+  // that error, and no other, a program may go on, with reset(). What the memory of those sums holds is
+  // then unspecified. Throws CollectiveError where a rank has died or does not call it before the
+  // deadline, and where the implementation cannot do it: nccl.
+  virtual void reset() = 0;
 
   // Adds host numbers over all ranks, in rank order: all ranks get the same bits. For metrics (sums
   // and counts). `values` must have the same size on all ranks, at most kGatherBytesMax bytes.

@@ -123,6 +123,9 @@ class NcclCollective final : public Collective {
   void broadcast(Flat flat, int root) override;
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
   void barrier() override { all_gather({}); }
+  void reset() override {
+    throw CollectiveError("NCCL has no reset(): start the job anew from a checkpoint");
+  }
 
  private:
   // Weak: the caller alone decides how long its memory lives.

@@ -44,9 +44,7 @@ std::optional<Operation> OperationRing::find(std::uint32_t number) const {
   return entry;
 }
 
-std::optional<Operation> OperationRing::last() const {
-  return find(begun_.load(std::memory_order_acquire));
-}
+std::optional<Operation> OperationRing::last() const { return find(latest()); }
 
 std::string OperationRing::describe(std::uint32_t number) const {
   const auto found = find(number);

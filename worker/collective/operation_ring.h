@@ -30,6 +30,10 @@ class OperationRing {
   std::uint32_t begin(Verb verb, std::uint64_t bytes);
   void end(std::uint32_t number);
 
+  // The number of the latest one; 0: none. After go_on_after(n) the next one is n + 1.
+  std::uint32_t latest() const { return begun_.load(std::memory_order_acquire); }
+  void go_on_after(std::uint32_t number) { begun_.store(number, std::memory_order_release); }
+
   // Nothing: no such operation yet, or it is too long ago.
   std::optional<Operation> find(std::uint32_t number) const;
   // The latest one; nothing: the rank has begun none.

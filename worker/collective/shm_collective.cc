@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "proto/assert.h"
-#include "proto/log.h"
 #include "worker/collective/ring_order.h"
 #include "worker/collective/shm_layout.h"
+#include "worker/collective/shm_meeting.h"
 #include "worker/collective/shm_peers.h"
 #include "worker/collective/shm_segment.h"
 #include "worker/collective/sum_kernels.h"
@@ -19,11 +19,7 @@
 namespace ddprun::worker {
 namespace {
 
-constexpr const char* kControlPurpose = "the ranks' control area";
 constexpr const char* kBucketsPurpose = "the gradient buckets";
-
-// A text that begins so is an error line, not the name of a segment. Names begin with a slash.
-constexpr char kFailureMark = '!';
 
 // Sums of slices below this size got slower with huge pages, those above faster.
 constexpr std::size_t kHugeSliceBytes = 2 * kHugePageBytes;
@@ -41,19 +37,6 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 std::string text_of(const std::vector<std::byte>& blob) {
   return {reinterpret_cast<const char*>(blob.data()), blob.size()};
-}
-
-// Logs before the other ranks hear of the error: they may end at once, and then the agent kills
-// this process before it could log anything.
-std::string logged(const Error& error) {
-  log::error(error.message());
-  return error.message();
-}
-
-// What rank 0 tells the others about the segment that it was to make. They get the reason of a
-// failure too, so that they need not wait for a name until the deadline.
-std::string name_or_failure(const Result<ShmSegment>& segment) {
-  return segment ? segment->name() : kFailureMark + logged(segment.error());
 }
 
 // Memory for sums: one slice per rank. The reference is weak: only pointers from allocate() and
@@ -81,6 +64,7 @@ class ShmCollective final : public Collective {
   void broadcast(Flat flat, int root) override;
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
   void barrier() override;
+  void reset() override;
 
   // After the barrier all ranks have mapped the control segment: nobody opens it any more.
   void complete_meeting() {
@@ -91,6 +75,7 @@ class ShmCollective final : public Collective {
  private:
   std::shared_ptr<ShmSegment> make_region(std::size_t slice_bytes);
   SumSlot describe(Flat flat) const;
+  std::uint32_t latest(Counter RankArea::*counter) const;
   void add_chunk(Ticket ticket);
   void check_same_sum(Ticket ticket, const SumSlot& mine);
   std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine,
@@ -326,40 +311,36 @@ std::vector<std::vector<std::byte>> ShmCollective::gather(std::span<const std::b
   return blobs;
 }
 
-Result<ShmSegment> create_control(const ShmJob& job, Exchange& exchange) {
-  const std::size_t bytes = control_bytes(static_cast<std::size_t>(job.ranks));
-  auto control = ShmSegment::create(bytes, kControlPurpose);
-  if (control) {
-    if (auto done = control->reserve(0, bytes, false, kControlPurpose); !done)
-      control = done.error();
+// The latest of all ranks' counters.
+std::uint32_t ShmCollective::latest(Counter RankArea::*counter) const {
+  std::uint32_t latest = (peers_.mine().*counter).value.load(std::memory_order_acquire);
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const auto theirs = (peers_.area(peer).*counter).value.load(std::memory_order_acquire);
+    if (!reached(latest, theirs)) latest = theirs;
   }
-  if (control) {
-    Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();
-    header.magic = kControlMagic;
-    header.version = kControlVersion;
-    header.ranks = static_cast<std::uint32_t>(job.ranks);
-  }
-  // A failure is announced too: the others must not wait for a segment that never comes.
-  const auto told = exchange.announce(name_or_failure(control));
-  if (!control) throw LoggedError(control.error().message());
-  if (!told) return told.error();
-  return control;
+  return latest;
 }
 
-// Magic number and version can differ only if the ranks run different builds of the program.
-Result<ShmSegment> open_control(const ShmJob& job, Exchange& exchange) {
-  auto name = exchange.hear();
-  if (!name) return name.error();
-  if (name->starts_with(kFailureMark)) throw LoggedError(name->substr(1));
-  auto control = ShmSegment::open(*name, control_bytes(static_cast<std::size_t>(job.ranks)));
-  if (!control) return control;
-  const Header& header = ControlView{control->data(), static_cast<std::size_t>(job.ranks)}.header();
-  if (header.magic != kControlMagic || header.version != kControlVersion) {
-    return Error(ErrorCode::kProtocol,
-                 "shared memory " + *name +
-                     " is not this version's control area: all ranks must run the same build");
+// All ranks go on with equal numbers, as if all had done what the foremost one has done.
+void ShmCollective::reset() {
+  peers_.take_reset_step();  // now no rank moves a counter
+  const std::uint32_t launched = latest(&RankArea::launched);
+  const std::uint32_t posted = latest(&RankArea::posted);
+  std::uint32_t operation = peers_.mine().operations.latest();
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const std::uint32_t theirs = peers_.area(peer).operations.latest();
+    if (!reached(operation, theirs)) operation = theirs;
   }
-  return control;
+  peers_.take_reset_step();  // all have read them
+  launched_ = added_ = launched;
+  posted_ = posted;
+  held_.fill(nullptr);
+  peers_.mine().operations.go_on_after(operation);
+  advance(peers_.mine().launched, launched);
+  advance(peers_.mine().summed, launched);
+  advance(peers_.mine().posted, posted);
+  advance(peers_.mine().taken, posted);
+  peers_.take_reset_step();  // all have moved theirs
 }
 
 }  // namespace
@@ -368,7 +349,7 @@ Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchan
   DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
   // First, so that rank 0 makes no segment for ranks that never come.
   if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
-  auto control = job.rank == 0 ? create_control(job, exchange) : open_control(job, exchange);
+  auto control = meet_in_control(job, exchange);
   if (!control) return control.error();
   const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
   auto collective = std::make_unique<ShmCollective>(std::move(*control), options);

@@ -66,7 +66,7 @@ inline constexpr std::uint32_t kStagingSlots = 2;
 struct alignas(kLineBytes) Waiting {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> peer;       // for whom
-  std::atomic<std::uint32_t> counter;    // which one of the peer, by its place in shm_peers.cc
+  std::atomic<std::uint32_t> counter;    // which one of the peer, by its place in wait_circle.cc
   std::atomic<std::uint32_t> target;     // of the counter
   std::atomic<std::uint32_t> operation;  // the number of the operation that waits
 };
@@ -76,6 +76,7 @@ struct RankArea {
   Counter summed;    // sums whose chunk this rank has added and stored
   Counter posted;    // gathers, barriers and broadcast pieces that this rank has put into staging
   Counter taken;     // … and those that it has read from every rank it reads from
+  Counter resets;    // steps of resets: three make one
   Waiting waiting;
   std::atomic<std::int32_t> pid;
   OperationRing operations;
@@ -92,7 +93,7 @@ struct Header {
 };
 
 inline constexpr std::uint64_t kControlMagic = 0x6464'7072'756e'7368;  // "ddprunsh"
-inline constexpr std::uint32_t kControlVersion = 2;
+inline constexpr std::uint32_t kControlVersion = 3;
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;

@@ -108,6 +108,7 @@ void ShmPeers::wait_asleep(std::size_t peer, Counter& awaited, std::uint32_t tar
   auto next_look = now + slice_;
   while (!reached(awaited.value.load(std::memory_order_acquire), target)) {
     throw_if_aborted();
+    throw_if_reset(awaited, target);
     sleep(awaited, target, next_look - now);
     // The clock decides, not what ended the sleep: signals can come more often than slices end.
     now = Clock::now();
@@ -174,8 +175,9 @@ bool ShmPeers::spin(const Counter& counter, std::uint32_t target) {
 void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const {
   counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = counter.value.load(std::memory_order_seq_cst);
-  const bool aborted = view_.header().aborted.load(std::memory_order_seq_cst) != 0;
-  if (!reached(seen, target) && !aborted) futex_wait(counter.value, seen, limit);
+  const bool ended =
+      view_.header().aborted.load(std::memory_order_seq_cst) != 0 || who_resets().has_value();
+  if (!reached(seen, target) && !ended) futex_wait(counter.value, seen, limit);
   counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
@@ -210,6 +212,36 @@ void ShmPeers::throw_if_aborted() const {
   }
 }
 
+// A rank that has taken a step more than this one is in a reset that this one has not begun. Inside
+// reset() a peer may be one step ahead; that is no reason to throw.
+std::optional<std::size_t> ShmPeers::who_resets() const {
+  if (resetting_) return std::nullopt;
+  const std::uint32_t mine_now = mine().resets.value.load(std::memory_order_seq_cst);
+  for (std::size_t peer = 0; peer < ranks(); ++peer) {
+    if (!reached(mine_now, area(peer).resets.value.load(std::memory_order_seq_cst))) return peer;
+  }
+  return std::nullopt;
+}
+
+// Looks at the counter second: what a peer did before its reset counts.
+void ShmPeers::throw_if_reset(const Counter& awaited, std::uint32_t target) const {
+  const auto peer = who_resets();
+  if (!peer || reached(awaited.value.load(std::memory_order_acquire), target)) return;
+  throw CollectiveError(fmt::format(
+      "rank {} has called reset(), so nothing of before completes: rank {} must call it, too, or end",
+      *peer, rank_));
+}
+
+void ShmPeers::take_reset_step() {
+  throw_if_aborted();
+  const std::uint32_t step = mine().resets.value.load(std::memory_order_relaxed) + 1;
+  resetting_ = true;
+  advance(mine().resets, step);
+  wake_everybody();
+  wait_for_all(&RankArea::resets, step, {"reset", mine().operations.latest()});
+  resetting_ = false;
+}
+
 // Only the first abort writes its reason. Later ones are mostly consequences of it.
 void ShmPeers::abort(const std::string& why) {
   Header& header = view_.header();
@@ -228,7 +260,8 @@ void ShmPeers::abort(const std::string& why) {
 void ShmPeers::wake_everybody() const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     RankArea& woken = area(peer);
-    for (Counter* counter : {&woken.launched, &woken.summed, &woken.posted, &woken.taken}) {
+    for (Counter* counter :
+         {&woken.launched, &woken.summed, &woken.posted, &woken.taken, &woken.resets}) {
       futex_wake(counter->value);
     }
   }

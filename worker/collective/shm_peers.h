@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,6 +77,10 @@ class ShmPeers {
   void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target, Doing doing);
   void wait_for_all(Counter RankArea::*counter, std::uint32_t target, Doing doing);
 
+  // One step of a reset: returns when all ranks have taken it. At the first step a rank that waits for
+  // anything else throws CollectiveError, which says that this rank has called reset().
+  void take_reset_step();
+
   // Ends the collective for all ranks. Each rank that must wait, now or later, throws with the
   // reason of the first abort. The caller gets a CollectiveError with its own `why`.
   [[noreturn]] void abort(const std::string& why);
@@ -93,6 +98,8 @@ class ShmPeers {
   std::string last_operation_of(std::size_t peer) const;
   bool died(std::size_t peer);
   void throw_if_aborted() const;
+  void throw_if_reset(const Counter& awaited, std::uint32_t target) const;
+  std::optional<std::size_t> who_resets() const;
   void wake_everybody() const;
 
   ShmSegment control_;
@@ -101,6 +108,7 @@ class ShmPeers {
   std::chrono::milliseconds timeout_;
   std::chrono::milliseconds slice_;
   bool may_spin_;            // every local rank can have a core
+  bool resetting_ = false;   // this rank waits in a reset
   unsigned vain_spins_ = 0;  // in a row
   unsigned unspun_ = 0;      // waits that slept at once since the last try
   std::vector<int> pidfds_;  // by rank; -1: not opened yet, or not possible here

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "proto/assert.h"
@@ -13,22 +14,18 @@ namespace {
 
 // The bucket of one kind that is being filled, and how many of this kind are full.
 struct OpenBucket {
-  int kind = 0;
   std::vector<std::size_t> indices;
   std::size_t bytes = 0;
   std::size_t closed = 0;  // buckets of this kind that are full
 };
 
-// A model has one or two kinds: a search through a list is fast, and keeps their first appearance,
-// which plan_ready_buckets promises as the order of what is left.
-OpenBucket& open_bucket(std::vector<OpenBucket>& open, int kind) {
-  const auto found = std::ranges::find(open, kind, &OpenBucket::kind);
-  if (found != open.end()) return *found;
-  return open.emplace_back(OpenBucket{.kind = kind, .indices = {}});
-}
-
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
+}
+
+// What a parameter takes of its bucket.
+std::size_t bucket_bytes(const ParameterSize& parameter) {
+  return parameter.sparse ? 0 : parameter.bytes;
 }
 
 // Whether the plan has each parameter once. A plan from another rank is checked by this: a missing
@@ -48,14 +45,17 @@ bool is_permutation_of_indices(const BucketPlan& plan, std::size_t parameter_cou
 
 }  // namespace
 
-BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters) {
+BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
+                              std::span<const std::size_t> limits) {
   std::vector<std::size_t> registration_order(parameters.size());
   std::iota(registration_order.begin(), registration_order.end(), std::size_t{0});
   const std::array no_limit{std::numeric_limits<std::size_t>::max()};
-  BucketPlan plan = plan_ready_buckets(parameters, registration_order, no_limit);
-  // The buckets are in the order of their lowest index. The list is reversed, as gradients come
+  BucketPlan plan = plan_ready_buckets(parameters, registration_order,
+                                       limits.empty() ? std::span(no_limit) : limits);
+  // By the lowest index, which comes first in its bucket. The list is reversed, as gradients come
   // backwards; inside a bucket PyTorch keeps the order of registration, and so do we.
-  std::ranges::reverse(plan);
+  std::ranges::sort(plan, std::ranges::greater{},
+                    [](const auto& bucket) { return bucket.front(); });
   return plan;
 }
 
@@ -65,9 +65,14 @@ BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
   DDPRUN_ASSERT(!limits.empty());
   DDPRUN_ASSERT(ready_order.size() == parameters.size());
   BucketPlan plan;
-  std::vector<OpenBucket> open;
+  // Its order is part of the plan (bucket_plan.h). A kind is a hash already, and is taken as it is.
+  std::unordered_map<std::size_t, OpenBucket> open;
   for (const std::size_t index : ready_order) {
-    OpenBucket& bucket = open_bucket(open, parameters[index].kind);
+    if (parameters[index].sparse) {
+      plan.push_back({index});
+      continue;
+    }
+    OpenBucket& bucket = open[parameters[index].kind];
     bucket.indices.push_back(index);
     bucket.bytes += parameters[index].bytes;
     // As in PyTorch, the parameter that reaches the limit still belongs to this bucket.
@@ -76,7 +81,7 @@ BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
     bucket.bytes = 0;
     ++bucket.closed;
   }
-  for (OpenBucket& bucket : open) {
+  for (auto& [kind, bucket] : open) {
     if (!bucket.indices.empty()) plan.push_back(std::move(bucket.indices));
   }
   return plan;
@@ -88,7 +93,7 @@ BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan
   for (const auto& bucket : plan) {
     layout.offsets.push_back(layout.total_bytes);
     std::size_t bytes = 0;
-    for (const std::size_t index : bucket) bytes += parameters[index].bytes;
+    for (const std::size_t index : bucket) bytes += bucket_bytes(parameters[index]);
     layout.total_bytes += round_up(bytes, kBucketAlignBytes);
   }
   return layout;
@@ -98,7 +103,7 @@ BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan
 std::size_t layout_bytes_max(std::span<const ParameterSize> parameters) {
   std::size_t bytes = 0;
   for (const ParameterSize& parameter : parameters) {
-    bytes += round_up(parameter.bytes, kBucketAlignBytes);
+    bytes += round_up(bucket_bytes(parameter), kBucketAlignBytes);
   }
   return bytes;
 }

@@ -17,19 +17,25 @@ using BucketPlan = std::vector<std::vector<std::size_t>>;
 
 struct ParameterSize {
   std::size_t bytes = 0;
-  int kind = 0;  // equal for parameters that may share a bucket: same dtype and device
+  // Equal for parameters that may share a bucket: same dtype and device. PyTorch's hash of the two, so
+  // that what is left open comes in its order.
+  std::size_t kind = 0;
+  bool sparse = false;  // its gradients are sparse: it has a bucket of its own, with no memory
 };
 
-// The plan for the first pass, when nobody knows yet in which order gradients become ready. One
-// bucket per kind. Gradients become ready roughly from the last parameter to the first. So the
-// bucket whose lowest index is highest comes first.
-BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters);
+// The plan for the first pass, when nobody knows yet in which order gradients become ready. It
+// fills buckets in registration order, with limits as below; without limits there is one bucket per
+// kind. Gradients become ready roughly from the last parameter to the first. So the bucket whose
+// lowest index is highest comes first.
+BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
+                              std::span<const std::size_t> limits = {});
 
 // The plan for all later passes: it fills buckets in the order in which gradients became ready. The
 // i-th bucket of a kind closes when it holds limits[i] bytes or more; the last limit repeats. So a
-// bucket may pass its limit by one parameter. Buckets are in the order in which they closed. Those
-// that are still open at the end follow, by their kind's first parameter in `ready_order`.
-// `ready_order` must hold each index of `parameters` once; `limits` must not be empty.
+// bucket may pass its limit by one parameter. Buckets are in the order in which they closed; that
+// of a sparse parameter closes at once. Those that are still open at the end follow, in the order of
+// a std::unordered_map of GNU's libstdc++ by kind: PyTorch has one. `ready_order` must hold each
+// index of `parameters` once; `limits` must not be empty.
 BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
                               std::span<const std::size_t> ready_order,
                               std::span<const std::size_t> limits);
@@ -45,6 +51,7 @@ struct BucketLayout {
 inline constexpr std::size_t kBucketAlignBytes = 128;
 
 // Puts the buckets one after another; inside a bucket, parameters follow each other without gaps.
+// A sparse parameter takes no bytes.
 BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
 // Bytes into which every plan of these parameters fits: memory is allocated once.

@@ -31,6 +31,8 @@ class BucketQueue {
 
   bool all_launched() const { return next_ == pending_.size(); }
 
+  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_.at(parameter); }
+
   // The parameters whose gradient has not become ready in this pass, in ascending order.
   std::vector<std::size_t> missing() const;
 

@@ -2,24 +2,55 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <malloc.h>
+#include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <limits>
+#include <set>
 #include <stdexcept>
 
 #include "proto/log.h"
 #include "worker/reducer/gradient_reducer.h"
 #include "worker/reducer/module_state.h"
+#include "worker/reducer/summable.h"
 
 namespace ddprun::worker {
 namespace {
 
-// PyTorch has these options. A program that sets one relies on it, so we must not ignore it.
-void refuse_unbuilt(const DataParallelOptions& options) {
-  if (options.find_unused_parameters) {
-    throw std::invalid_argument("find_unused_parameters is not supported yet");
+void check_options(const DataParallelOptions& options) {
+  if (options.skip_all_reduce_unused_params && !options.find_unused_parameters) {
+    throw std::invalid_argument(
+        "skip_all_reduce_unused_params needs find_unused_parameters: without it nobody knows which "
+        "parameters are unused");
   }
-  if (options.static_graph) throw std::invalid_argument("static_graph is not supported yet");
+}
+
+// The trim threshold is how much free memory at the top of the heap goes back to the kernel, the other
+// one from which size on a block is mapped for itself, and unmapped when it is freed. glibc takes no
+// more than 32 MiB for that (mallopt(3)); below it freed blocks go back into the heap.
+void keep_freed_memory() {
+  for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
+                           "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"}) {
+    if (std::getenv(name) != nullptr) return;
+  }
+  constexpr int kMappedFrom = 32 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kMappedFrom);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+}
+
+// A name that is nowhere is a mistake.
+void check_ignored(const torch::nn::Module& module, const std::vector<std::string>& names) {
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  for (const std::string& name : names) {
+    if (parameters.contains(name) || buffers.contains(name)) continue;
+    throw std::invalid_argument(
+        fmt::format("ignore: '{}' is no parameter and no buffer of the model", name));
+  }
 }
 
 bool on_device(const at::Tensor& tensor, Device device) {
@@ -40,8 +71,8 @@ void check_parameters(const std::vector<NamedTensor>& parameters, const Collecti
     }
     if (!summable(tensor.scalar_type()) || tensor.layout() != at::kStrided) {
       throw std::invalid_argument(fmt::format(
-          "parameter '{}' has type {}: only dense parameters of float, double, half and bfloat16 "
-          "can be trained",
+          "parameter '{}' has type {}: only dense parameters of float, double, half, bfloat16, "
+          "complex float and complex double can be trained",
           name, c10::toString(tensor.scalar_type())));
     }
   }
@@ -65,8 +96,23 @@ std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
 GradientReducer::Options reducer_options(const DataParallelOptions& options) {
   const std::size_t cap = options.bucket_cap_bytes.value_or(kBucketCapBytes);
   const std::size_t first = options.bucket_cap_bytes.value_or(kFirstBucketBytes);
-  return {.bucket_limits_bytes = {options.first_bucket_bytes.value_or(first), cap},
-          .mode = options.gradient_as_bucket_view ? GradientMode::kView : GradientMode::kCopy};
+  GradientReducer::Options made{
+      .first_limits_bytes = {},
+      .bucket_limits_bytes = {options.first_bucket_bytes.value_or(first), cap},
+      .mode = options.gradient_as_bucket_view ? GradientMode::kView : GradientMode::kCopy,
+      .sparse = {},
+      .skip_unused_buckets = options.skip_all_reduce_unused_params};
+  if (options.static_graph) {
+    made.graph = GraphMode::kStatic;
+  } else if (options.find_unused_parameters) {
+    // They are never rebuilt, so they must be small enough from the start.
+    made.graph = GraphMode::kFindUnused;
+    made.first_limits_bytes = made.bucket_limits_bytes;
+  }
+  if (!options.bucket_cap_bytes_list.empty()) {
+    made.first_limits_bytes = made.bucket_limits_bytes = options.bucket_cap_bytes_list;
+  }
+  return made;
 }
 
 }  // namespace
@@ -74,8 +120,10 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                            const DataParallelOptions& options)
     : module_(std::move(module)), collective_(collective), options_(options) {
-  refuse_unbuilt(options_);
-  std::vector<NamedTensor> state = parameters_of(*module_);
+  check_options(options_);
+  if (options_.keep_freed_memory && collective_.device() == Device::kCpu) keep_freed_memory();
+  check_ignored(*module_, options_.ignore);
+  std::vector<NamedTensor> state = parameters_of(*module_, options_.ignore);
   std::vector<NamedTensor> parameters = trainable(state);
   check_parameters(parameters, collective_);
   for (const auto& [name, tensor] : state)
@@ -85,12 +133,15 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
   if (options_.init_sync) {
     verify_same_model(parameters, collective_);
     if (options_.broadcast_buffers) {
-      for (NamedTensor& buffer : buffers_of(*module_)) state.push_back(std::move(buffer));
+      for (NamedTensor& buffer : buffers_of(*module_, options_.ignore))
+        state.push_back(std::move(buffer));
     }
     broadcast_values(state, collective_);
   }
-  reducer_ = std::make_unique<GradientReducer>(std::move(parameters), collective_,
-                                               reducer_options(options_));
+  GradientReducer::Options reducer = reducer_options(options_);
+  reducer.sparse = sparse_ones(*module_, parameters, options_.sparse_parameters);
+  reducer_ = std::make_unique<GradientReducer>(std::move(parameters), collective_, reducer);
+  on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
 }
 
 DataParallel::~DataParallel() {
@@ -118,23 +169,94 @@ void DataParallel::before_forward() {
   // Buffers are looked up each time: a model may replace them. They need a copy only after a pass
   // that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
   if (options_.broadcast_buffers && buffers_due_) {
-    broadcast_values(buffers_of(*module_), collective_);
+    broadcast_values(buffers_of(*module_, options_.ignore), collective_);
   }
 }
 
+bool DataParallel::follows_outputs() const {
+  return options_.find_unused_parameters || options_.static_graph;
+}
+
 void DataParallel::after_forward() {
+  if (follows_outputs() && at::GradMode::is_enabled()) {
+    throw std::invalid_argument(
+        "find_unused_parameters and static_graph need the outputs of forward(), as tensors or as "
+        "vectors, arrays, tuples, pairs, optionals or maps of tensors: give them to "
+        "after_forward(), and specialise OutputTensors for a type of your own");
+  }
+  end_forward({});
+}
+
+void DataParallel::end_forward(const std::vector<at::Tensor*>& outputs) {
   // Asked here, not in backward(): as in PyTorch, what counts is where forward() ran.
   const bool synchronising = at::GradMode::is_enabled() && no_sync_depth_ == 0;
-  if (synchronising) reducer_->arm();
   buffers_due_ = synchronising;
+  if (!at::GradMode::is_enabled()) return;
+  if (synchronising) {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor* output : outputs) tensors.push_back(*output);
+    reducer_->arm(tensors);
+  }
+  if (follows_outputs()) sink_outputs(outputs, on_backward_);
+}
+
+LogRecord DataParallel::log_record() const {
+  LogRecord record;
+  auto& texts = record.texts;
+  auto& numbers = record.numbers;
+  std::set<std::string> dtypes;
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor, trained] : parameters_) {
+    if (!trained) continue;
+    dtypes.emplace(tensor.dtype().name());
+    bytes += static_cast<std::int64_t>(tensor.nbytes());
+    ++numbers["num_parameter_tensors"];
+  }
+  const at::Device device = parameters_.front().tensor.device();
+  texts["module_name"] = module_->name();
+  texts["backend_name"] = collective_.name();
+  texts["device_ids"] = device.is_cpu() ? "" : std::to_string(device.index());
+  texts["dtypes"] = fmt::format("{}", fmt::join(dtypes, ", "));
+  numbers["world_size"] = collective_.world_size();
+  numbers["rank"] = collective_.rank();
+  numbers["output_device"] = device.is_cpu() ? -1 : device.index();
+  numbers["broadcast_buffers"] = options_.broadcast_buffers ? 1 : 0;
+  numbers["has_sync_bn"] = 0;
+  numbers["is_multi_device_module"] = 0;
+  numbers["join_uneven_inputs"] = 0;
+  numbers["static_graph"] = options_.static_graph ? 1 : 0;
+  numbers["find_unused_parameters"] = options_.find_unused_parameters ? 1 : 0;
+  numbers["gradient_as_bucket_view"] = options_.gradient_as_bucket_view ? 1 : 0;
+  numbers["keep_freed_memory"] = options_.keep_freed_memory ? 1 : 0;
+  const auto& caps = options_.bucket_cap_bytes_list;
+  numbers["bucket_cap_bytes"] = static_cast<std::int64_t>(
+      caps.empty() ? options_.bucket_cap_bytes.value_or(kBucketCapBytes) : std::ranges::max(caps));
+  numbers["total_parameter_size_bytes"] = bytes;
+  write_environment(record);
+  reducer_->write(record);
+  return record;
+}
+
+void DataParallel::comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
+
+// Some ranks may have begun a forward() that others have not: all copy the buffers again.
+void DataParallel::reset() {
+  reducer_->reset();
+  buffers_due_ = true;
 }
 
 void DataParallel::check_reduced() const { reducer_->check_finished(); }
+
+void DataParallel::count_step() { reducer_->count_step_made(); }
 
 const std::vector<std::vector<std::size_t>>& DataParallel::buckets() const {
   return reducer_->plan();
 }
 
 bool DataParallel::buckets_rebuilt() const { return reducer_->rebuilt(); }
+
+const std::vector<std::size_t>& DataParallel::ready_order() const {
+  return reducer_->gradient_order();
+}
 
 }  // namespace ddprun::worker

@@ -24,6 +24,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,9 @@
 #include <vector>
 
 #include "worker/collective/collective.h"
+#include "worker/reducer/bucket.h"
+#include "worker/reducer/log_record.h"
+#include "worker/reducer/output_sink.h"
 
 namespace torch::nn {
 class Module;
@@ -47,25 +51,46 @@ inline constexpr std::size_t kBucketCapBytes = std::size_t{25} << 20;
 inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
 
 struct DataParallelOptions {
-  // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes.
+  // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes. With
+  // find_unused_parameters, which rebuilds nothing, of the first buckets.
   std::optional<std::size_t> bucket_cap_bytes;
   // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes.
   std::optional<std::size_t> first_bucket_bytes;
+  // The limits of the first buckets and of the rebuilt ones, instead of both above; the last one
+  // repeats: PyTorch's bucket_cap_mb_list.
+  std::vector<std::size_t> bucket_cap_bytes_list;
   // `.grad` lies in the bucket: no copy back, no second copy of the gradients in memory.
   bool gradient_as_bucket_view = true;
   // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
   // forward after one that synchronised gradients.
   bool broadcast_buffers = true;
-  bool init_sync = true;                // verify the model and take rank 0's state at construction
-  bool find_unused_parameters = false;  // refused when true: not built yet
-  bool static_graph = false;            // refused when true: not built yet
+  bool init_sync = true;  // verify the model and take rank 0's state at construction
+  // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. Where other
+  // ranks used it, it gets their average, this rank counting as zero; where nobody did, its `.grad`
+  // stays as it is. Costs a walk through the graph and one small sum in each pass.
+  bool find_unused_parameters = false;
+  // All passes use the same parameters, equally often. Then parameters may be unused, and may get
+  // several gradients in a pass (activation checkpointing). The first pass counts.
+  bool static_graph = false;
+  // With find_unused_parameters: a bucket that is wholly unused is not summed. All ranks must then
+  // leave out the same parameters, always.
+  bool skip_all_reduce_unused_params = false;
+  // On CPU: memory that is freed stays in the process, for the next gradient. Else glibc gives it back to
+  // the kernel in each pass, and takes it again, page by page. For the whole process, and for good
+  // (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_, GLIBC_TUNABLES).
+  bool keep_freed_memory = true;
+  // Names of parameters and buffers that DataParallel leaves alone: not compared, copied or summed.
+  std::vector<std::string> ignore;
+  // Names of parameters with sparse gradients, beside those of Embedding and EmbeddingBag, which are
+  // known by their options. Every rank gets all indices and values, and adds them.
+  std::vector<std::string> sparse_parameters;
 };
 
 class DataParallel {
  public:
   // All ranks must call it. Throws if no parameter needs a gradient, if parameters lie on different
-  // devices or not on the collective's, or if a parameter is sparse or has a dtype that cannot be
-  // summed. Throws on all ranks if their models differ in the number or shapes of parameters.
+  // devices or not on the collective's, or if one has a dtype that cannot be summed. Throws on all
+  // ranks if their models differ in the number or shapes of parameters.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
@@ -84,15 +109,29 @@ class DataParallel {
   auto forward(Model& model, Arguments&&... arguments) {
     before_forward();
     auto output = model->forward(std::forward<Arguments>(arguments)...);
-    after_forward();
+    after_forward(output);
     return output;
   }
 
   // The two halves of forward(), for models with several entry points. With gradients on,
   // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was frozen, or unfrozen, since construction.
+  // parameter was frozen, or unfrozen, since construction. find_unused_parameters and static_graph
+  // must know the outputs: after_forward() replaces their tensors by copies that it can follow. They
+  // may be tensors, and any vector, array, tuple, pair, optional or map of such; OutputTensors
+  // (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where it needs
+  // outputs and gets none, or a type that it does not know.
   void before_forward();
   void after_forward();
+  template <typename Output>
+  void after_forward(Output& output) {
+    std::vector<at::Tensor*> tensors;
+    if constexpr (OutputTensors<Output>::kKnown) {
+      if (follows_outputs()) OutputTensors<Output>::collect(output, tensors);
+      end_forward(tensors);
+    } else {
+      after_forward();
+    }
+  }
 
   // While a NoSync lives, forward() does not prepare a sum: gradients accumulate on each rank. The
   // first forward() and backward() after it average what has accumulated. Only forward() must run
@@ -116,16 +155,36 @@ class DataParallel {
   template <typename Optimizer, typename... Arguments>
   auto step(Optimizer& optimizer, Arguments&&... arguments) {
     check_reduced();
+    count_step();
     return optimizer.step(std::forward<Arguments>(arguments)...);
   }
 
   // The check alone.
   void check_reduced() const;
 
+  // Sends gradients in another way than as plain sums; worker/comm_hooks/ has hooks that are made already.
+  // One may be set, before the first forward(). Throws else, or where a parameter is sparse.
+  void comm_hook(CommHook hook);
+
+  // The options, the model, the buckets and the latest pass, under PyTorch's keys (log_record.h). Ask
+  // between passes.
+  LogRecord log_record() const;
+
+  // Gives up a pass whose backward() threw, or whose sums failed: all ranks must call it, and then may
+  // go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when another
+  // one calls it. All gradients are undefined after it, also those that passes under NoSync had added.
+  // Throws if a rank has died or does not call it in time, if the collective cannot do it ("nccl"), or if
+  // one rank has summed more passes, or made more steps, than another: then nobody may train on. A plain
+  // optimizer.step() counts at the next forward() only.
+  void reset();
+
   // Parameter indices by bucket, in launch order. At first there is one bucket per dtype. The first
   // forward with gradients after a pass that was summed rebuilds them in PyTorch's layout.
   const std::vector<std::vector<std::size_t>>& buckets() const;
   bool buckets_rebuilt() const;
+  // Parameter indices in the order in which backward() gave gradients in the latest synchronising
+  // pass. static_graph and find_unused_parameters may have some twice, or not at all.
+  const std::vector<std::size_t>& ready_order() const;
 
  private:
   // A parameter of the module, and whether it needed a gradient at construction.
@@ -136,12 +195,16 @@ class DataParallel {
   };
 
   void check_frozen() const;
+  void count_step();
+  bool follows_outputs() const;
+  void end_forward(const std::vector<at::Tensor*>& outputs);
 
   std::shared_ptr<torch::nn::Module> module_;
   Collective& collective_;
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;
   std::unique_ptr<GradientReducer> reducer_;
+  std::shared_ptr<std::function<void()>> on_backward_;  // for the outputs' graphs
   int no_sync_depth_ = 0;
   bool buffers_due_ = true;  // the previous forward was a synchronising one
 };

@@ -1,9 +1,12 @@
 #include "worker/reducer/gradient_buckets.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <c10/util/hash.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
@@ -11,26 +14,47 @@
 
 #include "proto/assert.h"
 #include "proto/log.h"
+#include "worker/reducer/summable.h"
 
 namespace ddprun::worker {
 namespace {
 
-std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters) {
+std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters,
+                                    const std::vector<bool>& sparse) {
   std::vector<ParameterSize> sizes;
   sizes.reserve(parameters.size());
-  // All lie on one device, which DataParallel has checked. So the dtype alone tells kinds apart.
-  for (const auto& [name, tensor] : parameters) {
-    sizes.push_back({.bytes = tensor.nbytes(), .kind = static_cast<int>(tensor.scalar_type())});
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& tensor = parameters[i].tensor;
+    sizes.push_back({.bytes = tensor.nbytes(),
+                     .kind = c10::get_hash(tensor.scalar_type(), tensor.device()),
+                     .sparse = sparse.at(i)});
   }
   return sizes;
 }
 
 void require_dense(const std::string& name, const at::Tensor& gradient) {
   if (gradient.layout() == at::kStrided) return;
+  throw std::runtime_error(fmt::format(
+      "the gradient of parameter '{}' is sparse, and its module is no Embedding and no EmbeddingBag "
+      "with sparse=true: name it in DataParallelOptions::sparse_parameters",
+      name));
+}
+
+void require_sparse(const std::string& name, const at::Tensor& gradient) {
+  if (gradient.layout() == at::kSparse) return;
   throw std::runtime_error(
-      fmt::format("the gradient of parameter '{}' is sparse: sparse gradients are not supported; "
-                  "make its layer with sparse=false",
+      fmt::format("Expected variable to have sparse gradient. The gradient of parameter '{}' is "
+                  "dense, and its module says sparse=true, or sparse_parameters names it",
                   name));
+}
+
+// A gradient of an embedding that nobody looked up: its rows are indexed.
+at::Tensor no_rows_of(const at::Tensor& parameter) {
+  auto sizes = parameter.sizes().vec();
+  sizes.front() = 0;
+  const at::TensorOptions options = parameter.options().requires_grad(false);
+  return at::sparse_coo_tensor(at::empty({1, 0}, options.dtype(at::kLong)),
+                               at::empty(sizes, options), parameter.sizes());
 }
 
 // A number that does not change the dtype of an operation, like a Python float. With a plain double
@@ -43,13 +67,14 @@ at::Tensor wrapped_number(double value) {
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, Collective& collective,
-                                 GradientMode mode)
+GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters,
+                                 const std::vector<bool>& sparse, Collective& collective,
+                                 GradientMode mode, std::span<const std::size_t> first_limits_bytes)
     : parameters_(std::move(parameters)),
-      sizes_(sizes_of(parameters_)),
+      sizes_(sizes_of(parameters_, sparse)),
       mode_(mode),
       memory_(collective.allocate(layout_bytes_max(sizes_))) {
-  carve(plan_first_buckets(sizes_));
+  carve(plan_first_buckets(sizes_, first_limits_bytes));
 }
 
 void GradientBuckets::carve(BucketPlan plan) {
@@ -65,6 +90,10 @@ void GradientBuckets::carve(BucketPlan plan) {
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
     std::byte* const start = memory_.get() + layout.offsets[bucket];
     std::byte* next = start;
+    if (sparse(bucket)) {
+      flats_.emplace_back();
+      continue;
+    }
     for (const std::size_t index : plan_[bucket]) {
       views_[index] = make_view(parameters_[index].tensor, next);
       next += sizes_[index].bytes;
@@ -82,7 +111,7 @@ void GradientBuckets::adopt_gradients() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < views_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
-    if (!gradient.defined()) continue;
+    if (!gradient.defined() || sizes_[i].sparse) continue;
     require_dense(parameters_[i].name, gradient);
     views_[i].copy_(gradient);
     gradient = views_[i];
@@ -101,9 +130,21 @@ at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* me
   return at::from_blob(memory, parameter.sizes(), keep_alive, options);
 }
 
+at::Tensor GradientBuckets::buffer(std::size_t bucket) const {
+  const at::Tensor& first = parameters_[plan_.at(bucket).front()].tensor;
+  std::int64_t numbers = 0;
+  for (const std::size_t index : plan_[bucket]) numbers += parameters_[index].tensor.numel();
+  if (first.is_complex()) numbers *= 2;
+  const auto keep_alive = [held = memory_](void* /*buffer*/) {};
+  return at::from_blob(
+      flats_[bucket].data, {numbers}, keep_alive,
+      first.options().dtype(c10::toRealValueType(first.scalar_type())).requires_grad(false));
+}
+
 // A sparse tensor has no storage that could be compared, so its layout is asked first.
 bool GradientBuckets::lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const {
-  return gradient.layout() == at::kStrided && gradient.is_alias_of(views_[parameter]);
+  return gradient.layout() == at::kStrided && !sizes_[parameter].sparse &&
+         gradient.is_alias_of(views_[parameter]);
 }
 
 // Other strides are only slow: PyTorch warns of them once, in these words, and so do we.
@@ -123,8 +164,32 @@ void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& grad
   }
 }
 
+// The words are PyTorch's, the end is ours.
+void GradientBuckets::warn_of_graph(std::size_t parameter, const at::Tensor& gradient) {
+  if (!gradient.requires_grad() || std::exchange(warned_of_graph_, true)) return;
+  log::warning(fmt::format(
+      "Using DistributedDataParallel with create_graph=True is not well-supported. The higher-order "
+      "gradient will not be synchronized across ranks. First seen at parameter '{}': its .grad has "
+      "the average of all ranks, and no graph.",
+      parameters_[parameter].name));
+}
+
+// As PyTorch's mark_variable_ready_sparse, but not in place: the values may be those of the gradient that
+// goes on to other layers. A missing gradient counts as one without values.
+void GradientBuckets::fill_sparse(std::size_t parameter, int ranks) {
+  const at::Tensor& tensor = parameters_.at(parameter).tensor;
+  const at::Tensor& gradient = tensor.grad();
+  if (!gradient.defined()) {
+    views_[parameter] = no_rows_of(tensor);
+    return;
+  }
+  require_sparse(parameters_[parameter].name, gradient);
+  views_[parameter] = ranks > 1 ? gradient.div(ranks) : gradient;
+}
+
 void GradientBuckets::fill(std::size_t parameter, int ranks) {
-  at::Tensor& gradient = parameters_.at(parameter).tensor.mutable_grad();
+  if (sizes_.at(parameter).sparse) return fill_sparse(parameter, ranks);
+  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   at::Tensor& view = views_[parameter];
   // The other ranks add this place to theirs: what the pass before has left here must not count.
   if (!gradient.defined()) {
@@ -136,6 +201,7 @@ void GradientBuckets::fill(std::size_t parameter, int ranks) {
     return;
   }
   check_layout(parameter, gradient);
+  warn_of_graph(parameter, gradient);
   if (ranks > 1)
     at::mul_out(view, gradient.detach(), wrapped_number(1.0 / ranks));
   else
@@ -143,27 +209,23 @@ void GradientBuckets::fill(std::size_t parameter, int ranks) {
   if (mode_ == GradientMode::kView) gradient = view;
 }
 
-void GradientBuckets::give_back(std::size_t bucket) {
-  for (const std::size_t index : plan_.at(bucket)) {
-    at::Tensor& gradient = parameters_[index].tensor.mutable_grad();
-    const at::Tensor& view = views_[index];
-    if (mode_ == GradientMode::kCopy) {
-      // No gradient on this rank, but perhaps on others: all ranks must step alike.
-      if (!gradient.defined()) {
-        gradient = view.clone();
-        continue;
-      }
-      require_dense(parameters_[index].name, gradient);
-      gradient.copy_(view);
-    } else if (!gradient.defined()) {
-      gradient = view;
-    } else if (!lies_in_bucket(index, gradient)) {
-      throw std::runtime_error(fmt::format(
-          "Detected at least one parameter gradient is not the expected DDP bucket view with "
-          "gradient_as_bucket_view=True. It is '{}': its .grad was replaced while backward() ran, "
-          "perhaps by a hook. Set gradient_as_bucket_view to false, or leave .grad alone.",
-          parameters_[index].name));
-    }
+void GradientBuckets::give_back(std::size_t parameter) {
+  at::Tensor& gradient = parameters_.at(parameter).tensor.mutable_grad();
+  const at::Tensor& view = views_[parameter];
+  if (!gradient.defined()) {
+    // No gradient on this rank, but perhaps on others: all ranks must step alike.
+    gradient = mode_ == GradientMode::kCopy ? view.clone() : view;
+  } else if (sizes_[parameter].sparse) {
+    gradient.copy_(view);
+  } else if (mode_ == GradientMode::kCopy) {
+    require_dense(parameters_[parameter].name, gradient);
+    gradient.copy_(view);
+  } else if (!lies_in_bucket(parameter, gradient)) {
+    throw std::runtime_error(fmt::format(
+        "Detected at least one parameter gradient is not the expected DDP bucket view with "
+        "gradient_as_bucket_view=True. It is '{}': its .grad was replaced while backward() ran, "
+        "perhaps by a hook. Set gradient_as_bucket_view to false, or leave .grad alone.",
+        parameters_[parameter].name));
   }
 }
 

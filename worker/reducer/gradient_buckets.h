@@ -4,6 +4,9 @@
 // It launches no sums. GradientReducer owns it and calls it from the training thread and the
 // autograd thread, never from both at once.
 //
+// A complex gradient is a row of pairs of numbers. A sparse one lies nowhere here: it stays in its
+// `.grad`, and its bucket has no memory.
+//
 // Views are made by from_blob, not by slicing: Optimizer::zero_grad() calls detach_(), which throws
 // on views that autograd knows. The views keep the memory alive.
 #pragma once
@@ -12,6 +15,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "worker/collective/collective.h"
@@ -28,8 +32,11 @@ enum class GradientMode {
 class GradientBuckets {
  public:
   // All ranks must call it. Allocates memory that holds any plan of these parameters, and divides
-  // it by the first plan.
-  GradientBuckets(std::vector<NamedTensor> parameters, Collective& collective, GradientMode mode);
+  // it by the first plan, whose buckets have these limits (plan_first_buckets). `sparse`: by
+  // parameter.
+  GradientBuckets(std::vector<NamedTensor> parameters, const std::vector<bool>& sparse,
+                  Collective& collective, GradientMode mode,
+                  std::span<const std::size_t> first_limits_bytes);
 
   // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into
   // the new buckets.
@@ -38,16 +45,25 @@ class GradientBuckets {
   // Puts the parameter's `.grad`, divided by `ranks`, into its bucket. A gradient that lies in the
   // bucket already is divided in place. Every other one is multiplied by 1/ranks while it is
   // copied; the last bit may differ from a division unless `ranks` is a power of two. Puts zeros if
-  // there is no gradient. Throws std::runtime_error if the gradient is sparse, or if its dtype or
-  // size is not the parameter's.
+  // there is no gradient. Of a sparse gradient it keeps a divided copy, without values where there is
+  // none. Throws std::runtime_error if the gradient is sparse and the parameter is not, or
+  // the reverse, or if its dtype or size is not the parameter's.
   void fill(std::size_t parameter, int ranks);
 
-  // Makes `.grad` of the bucket's parameters hold the result. Call only when the bucket's sum is
-  // complete. Throws std::runtime_error in view mode if somebody replaced a `.grad` meanwhile.
-  void give_back(std::size_t bucket);
+  // Makes the parameter's `.grad` hold the result. Call only when its bucket's sum is complete.
+  // Throws std::runtime_error in view mode if somebody replaced a `.grad` meanwhile.
+  void give_back(std::size_t parameter);
+
+  // What the parameter brings to the sum; afterwards the result.
+  at::Tensor& view(std::size_t parameter) { return views_.at(parameter); }
+
+  // Whether this is the bucket of a sparse parameter.
+  bool sparse(std::size_t bucket) const { return sizes_[plan_.at(bucket).front()].sparse; }
 
   const BucketPlan& plan() const { return plan_; }
   Flat flat(std::size_t bucket) const { return flats_.at(bucket); }
+  // The bucket's memory as one tensor in one dimension; complex values as pairs. Not for a sparse one.
+  at::Tensor buffer(std::size_t bucket) const;
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const std::vector<ParameterSize>& sizes() const { return sizes_; }
 
@@ -55,7 +71,9 @@ class GradientBuckets {
   void adopt_gradients();
   at::Tensor make_view(const at::Tensor& parameter, std::byte* memory) const;
   bool lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const;
+  void fill_sparse(std::size_t parameter, int ranks);
   void check_layout(std::size_t parameter, const at::Tensor& gradient);
+  void warn_of_graph(std::size_t parameter, const at::Tensor& gradient);
 
   std::vector<NamedTensor> parameters_;
   std::vector<ParameterSize> sizes_;
@@ -63,8 +81,9 @@ class GradientBuckets {
   std::shared_ptr<std::byte> memory_;
   BucketPlan plan_;
   std::vector<Flat> flats_;        // by bucket
-  std::vector<at::Tensor> views_;  // by parameter
+  std::vector<at::Tensor> views_;  // by parameter; of a sparse one its share, then the sum
   bool warned_of_strides_ = false;
+  bool warned_of_graph_ = false;
 };
 
 }  // namespace ddprun::worker

@@ -2,16 +2,20 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <ranges>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "proto/log.h"
 #include "proto/worker_page.h"
 
 namespace ddprun::worker {
@@ -27,12 +31,24 @@ constexpr std::size_t kNamedInMessageMax = 10;
 GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective& collective,
                                  Options options)
     : collective_(collective),
-      buckets_(std::move(parameters), collective, options.mode),
+      options_(std::move(options)),
+      buckets_(std::move(parameters), options_.sparse, collective, options_.mode,
+               options_.first_limits_bytes),
       queue_(buckets_.plan()),
-      bucket_limits_bytes_(std::move(options.bucket_limits_bytes)) {
+      sums_(buckets_, collective),
+      first_plan_(buckets_.plan()) {
+  const auto& parameters_here = buckets_.parameters();
+  // Before the hooks: what throws here must not leave one behind.
+  if (options_.graph != GraphMode::kDefault)
+    used_.emplace(parameters_here.size(), parameters_here.front().tensor.device(), collective_);
+  readiness_ = make_readiness(options_.graph, add_hooks());
+}
+
+// The nodes that add to `.grad`. A post hook on one runs when `.grad` has its final value of this
+// backward(); a hook on the tensor would run before.
+std::vector<const autograd::Node*> GradientReducer::add_hooks() {
+  std::vector<const autograd::Node*> nodes;
   for (std::size_t i = 0; i < buckets_.parameters().size(); ++i) {
-    // The node that adds to `.grad`. A post hook on it runs when `.grad` has its final value of
-    // this backward(); a hook on the tensor would run before.
     std::shared_ptr<autograd::Node> node =
         autograd::impl::grad_accumulator(buckets_.parameters()[i].tensor);
     auto hook = std::make_unique<autograd::utils::LambdaPostHook>(
@@ -42,8 +58,10 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
           return outputs;
         });
     const std::uintptr_t key = node->add_post_hook(std::move(hook));
+    nodes.push_back(node.get());
     hooks_.push_back({std::move(node), key});
   }
+  return nodes;
 }
 
 // A graph may hold a node longer than this object lives. A hook left there would use freed memory.
@@ -52,25 +70,36 @@ GradientReducer::~GradientReducer() {
 }
 
 // The order is known once a pass was armed and has run. Passes under NoSync are not armed: after
-// them ready_order_ is still empty, on all ranks.
+// them rebuild_order_ is still empty, on all ranks.
 void GradientReducer::begin_pass() {
   check_finished();
   // Whoever begins anew has used the sums: his step is done.
-  if (std::exchange(summed_, false)) count_step(own_worker_page());
-  if (!rebuilt_ && !ready_order_.empty()) rebuild();
+  if (std::exchange(summed_, false)) {
+    if (!stepped_) ++steps_;
+    count_step(own_worker_page());
+  }
+  stepped_ = false;
+  if (!rebuilt_ && !rebuild_order_.empty()) rebuild();
+  times_.mark(PassTimes::Moment::kForwardBegins);
 }
 
-void GradientReducer::arm() {
+void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   queue_.rearm();
-  tickets_.clear();
-  if (!rebuilt_) ready_order_.clear();
+  readiness_->begin(outputs);
+  sums_.begin(wholly_unused_buckets());
+  gradient_order_.clear();
+  if (!rebuilt_) rebuild_order_.clear();
   armed_ = true;
-  told_ = false;
+  told_ = end_queued_ = false;
   ++pass_;
+  times_.mark(PassTimes::Moment::kBackwardBegins);
 }
 
 void GradientReducer::on_gradient(std::size_t parameter) {
-  if (!armed_) return;
+  // Also under NoSync: the next pass sums what this one adds.
+  const at::Tensor& gradient = buckets_.parameters()[parameter].tensor.grad();
+  if (used_ && gradient.defined()) used_->mark(parameter);
+  if (!armed_) return warn_of_second_backward();
   try {
     take_gradient(parameter);
   } catch (...) {
@@ -79,55 +108,177 @@ void GradientReducer::on_gradient(std::size_t parameter) {
   }
 }
 
+void GradientReducer::warn_of_second_backward() {
+  if (!summed_ || std::exchange(warned_again_, true)) return;
+  log::warning(fmt::format(
+      "backward() ran again after pass {} was summed, without a forward() of DataParallel before "
+      "it. Its gradients are added on this rank only: rank {} parts from the others.",
+      pass_, collective_.rank()));
+}
+
 void GradientReducer::take_gradient(std::size_t parameter) {
   // backward(create_graph=true) turns gradients on: autograd must not record our copies.
   const at::NoGradGuard no_grad;
   // From here to finish() the pass is unfinished. check_finished() finds it so if a gradient is
   // missing.
   unfinished_ = true;
+  gradient_order_.push_back(parameter);
+  ready_.clear();
+  if (!readiness_->on_hook(parameter, ready_)) {
+    throw std::runtime_error(fmt::format(
+        "Your training graph has changed in this iteration, which static_graph does not allow: "
+        "parameter {} got more gradients in pass {} on rank {} than in the first pass. Leave "
+        "static_graph out, or make every pass alike.",
+        describe({parameter}), pass_, collective_.rank()));
+  }
+  if (ready_.empty()) return;
+  for (const std::size_t ready : ready_) mark_ready(ready);
+  // The buckets of later passes follow the order of the hooks. Where each pass may have another one,
+  // the first buckets stay.
+  const bool learns = !rebuilt_ && !readiness_->use_changes();
+  if (learns && ready_.back() == parameter) rebuild_order_.push_back(parameter);
+  launch_ready_buckets();
+}
+
+void GradientReducer::mark_ready(std::size_t parameter) {
   if (queue_.gradient_ready(parameter) == BucketQueue::Mark::kAgain) {
     throw std::runtime_error(fmt::format(
         "Expected to mark a variable ready only once. Parameter {} got a second gradient in pass "
         "{} on rank {}. Causes: 1) it is used outside of forward(); 2) it is used in several "
-        "reentrant backward passes, as with activation checkpointing; 3) forward() ran twice "
-        "before backward() over the same graph.",
+        "reentrant backward passes, as with activation checkpointing: static_graph allows that; 3) "
+        "forward() ran twice before backward() over the same graph.",
         describe({parameter}), pass_, collective_.rank()));
   }
-  if (!rebuilt_) ready_order_.push_back(parameter);
-  buckets_.fill(parameter, collective_.world_size());
-  launch_ready_buckets();
+  // What nobody uses stays as it is, where it does not travel. A communication hook divides itself.
+  if (sums_.skipped(queue_.bucket_of(parameter))) return;
+  buckets_.fill(parameter, sums_.has_hook() ? 1 : collective_.world_size());
 }
 
 void GradientReducer::launch_ready_buckets() {
   for (auto bucket = queue_.next_to_launch(); bucket != BucketQueue::kNone;
        bucket = queue_.next_to_launch()) {
-    tickets_.push_back(collective_.launch_sum(buckets_.flat(bucket)));
+    times_.mark_first(PassTimes::Moment::kSumsBegin);
+    sums_.launch(bucket);
   }
   // Sums that all ranks have launched by now are added here, in the middle of backward(). The rest
   // is added when it ends.
   collective_.progress();
-  if (queue_.all_launched()) {
-    // The engine runs the callback at the end of this backward(), before it returns to the program.
-    autograd::Engine::get_default_engine().queue_callback([this] { finish(); });
-  }
+  if (!queue_.all_launched()) return;
+  if (readiness_->asks_for_use()) used_->launch_sum();
+  // The engine runs the callback at the end of this backward(), before it returns to the program.
+  autograd::Engine::get_default_engine().queue_callback([this] { finish(); });
 }
 
-// Gives each bucket back as soon as its own sum is complete: later sums may still be under way.
+// By bucket: whether this pass uses none of its parameters. Only where the program asks for it.
+std::vector<bool> GradientReducer::wholly_unused_buckets() const {
+  std::vector<bool> unused;
+  if (!options_.skip_unused_buckets) return unused;
+  for (const auto& bucket : plan()) {
+    unused.push_back(std::ranges::all_of(bucket, [this](std::size_t parameter) {
+      return std::ranges::binary_search(readiness_->unused(), parameter);
+    }));
+  }
+  return unused;
+}
+
+void GradientReducer::set_comm_hook(CommHook hook) {
+  if (sums_.has_hook() || pass_ > 0) {
+    throw std::runtime_error(
+        "register_comm_hook or register_builtin_comm_hook can only be called once. comm_hook() must "
+        "come before the first forward()");
+  }
+  if (std::ranges::find(options_.sparse, true) != options_.sparse.end()) {
+    throw std::invalid_argument("comm_hook: parameters with sparse gradients cannot have one");
+  }
+  sums_.set_hook(std::move(hook));
+}
+
+void GradientReducer::on_backward() {
+  if (!armed_ || !readiness_->waits_for_end() || std::exchange(end_queued_, true)) return;
+  unfinished_ = true;
+  autograd::Engine::get_default_engine().queue_callback([this] { take_all(); });
+}
+
+void GradientReducer::take_all() {
+  const at::NoGradGuard no_grad;
+  failed_ = true;  // until all is well
+  for (std::size_t i = 0; i < hooks_.size(); ++i) mark_ready(i);
+  launch_ready_buckets();
+}
+
+// Gives each bucket back as soon as its own sum is complete: later sums may still be under way. Where
+// parameters may be unused, the last sum of the pass says which of them were. All ranks wait for it at
+// the same place: the collective's verbs have one order.
 void GradientReducer::finish() {
   const at::NoGradGuard no_grad;
   failed_ = true;  // until all is well
-  for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) {
-    collective_.wait(tickets_[bucket]);
-    buckets_.give_back(bucket);
+  times_.mark(PassTimes::Moment::kBackwardEnds);
+  const std::size_t count = plan().size();
+  for (std::size_t bucket = 0; bucket < count; ++bucket) {
+    sums_.complete(bucket);
+    if (!used_) give_back(bucket);
   }
+  if (used_) {
+    used_->finish();
+    for (std::size_t bucket = 0; bucket < count; ++bucket) give_back(bucket);
+    if (readiness_->use_changes()) used_->clear();
+  }
+  readiness_->end();
+  times_.mark(PassTimes::Moment::kSumsEnd);
+  times_.count_pass();
   failed_ = false;
   armed_ = false;
   unfinished_ = false;
   summed_ = true;
+  ++passes_summed_;
+}
+
+// What no rank has used keeps its gradient as it was.
+void GradientReducer::give_back(std::size_t bucket) {
+  if (sums_.skipped(bucket)) return;
+  for (const std::size_t parameter : plan()[bucket]) {
+    if (!used_ || used_->anywhere(parameter)) buckets_.give_back(parameter);
+  }
+}
+
+void GradientReducer::count_step_made() {
+  if (summed_ && !std::exchange(stepped_, true)) ++steps_;
+}
+
+void GradientReducer::reset() {
+  collective_.reset();
+  check_same_progress();
+  for (const auto& [name, tensor] : buckets_.parameters()) tensor.mutable_grad().reset();
+  if (used_) used_->drop_sum();
+  if (!rebuilt_) rebuild_order_.clear();
+  armed_ = unfinished_ = failed_ = told_ = summed_ = stepped_ = false;
+}
+
+void GradientReducer::check_same_progress() {
+  const std::array<std::uint64_t, 3> mine{passes_summed_, steps_, rebuilt_ ? 1U : 0U};
+  const auto all = collective_.all_gather(std::as_bytes(std::span(mine)));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::array<std::uint64_t, 3> theirs{};
+    if (all[rank].size() == sizeof theirs)
+      std::memcpy(theirs.data(), all[rank].data(), sizeof theirs);
+    if (theirs == mine) continue;
+    // Whatever happens to this error, no step may follow.
+    unfinished_ = failed_ = true;
+    throw std::runtime_error(fmt::format(
+        "reset: rank {} has summed {} passes and made {} steps, rank {} has summed {} and "
+        "made {}: the weights have parted, so the job must start anew from a checkpoint",
+        collective_.rank(), passes_summed_, steps_, rank, theirs[0], theirs[1]));
+  }
 }
 
 void GradientReducer::rebuild() {
-  const BucketPlan mine = plan_ready_buckets(buckets_.sizes(), ready_order_, bucket_limits_bytes_);
+  // A static graph may leave parameters out; they come last.
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (rebuild_order_.size() == hooks_.size()) break;
+    if (std::ranges::find(rebuild_order_, i) == rebuild_order_.end()) rebuild_order_.push_back(i);
+  }
+  const BucketPlan mine =
+      plan_ready_buckets(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes);
   const std::vector<std::int32_t> numbers = to_numbers(mine);
   // All ranks take rank 0's order: on another rank gradients may become ready in another order, and
   // unequal buckets must not be added.
@@ -139,7 +290,7 @@ void GradientReducer::rebuild() {
   const at::NoGradGuard no_grad;
   buckets_.carve(std::move(plan));
   queue_ = BucketQueue(buckets_.plan());
-  ready_order_.clear();
+  rebuild_order_.clear();
   rebuilt_ = true;
 }
 
@@ -156,14 +307,49 @@ std::optional<std::string> GradientReducer::why_unfinished() const {
       "Expected to have finished reduction in the prior iteration before starting a new one. On "
       "rank {}, backward() of pass {} ",
       collective_.rank(), pass_);
-  if (failed_) return begin + "ended with an error: the job must start anew from a checkpoint.";
+  if (failed_)
+    return begin +
+           "ended with an error: call reset() on all ranks to give the pass up, or start the job "
+           "anew from a checkpoint.";
   const std::vector<std::size_t> missing = queue_.missing();
   if (missing.empty()) return begin + "ended before its sums were complete.";
   return begin + fmt::format(
                      "gave no gradient to {} of {} parameters: {}. Every parameter that needs a "
-                     "gradient must take part in the loss: use all outputs of forward(), or freeze "
-                     "what is not trained with requires_grad_(false).",
+                     "gradient must take part in the loss: use all outputs of forward(), set "
+                     "find_unused_parameters, or freeze what is not trained with "
+                     "requires_grad_(false). If backward() threw, call reset() on all ranks.",
                      missing.size(), buckets_.sizes().size(), describe(missing));
+}
+
+void GradientReducer::write(LogRecord& record) const {
+  const auto bytes_of = [this](const std::vector<std::size_t>& bucket) {
+    std::size_t bytes = 0;
+    for (const std::size_t parameter : bucket) bytes += buckets_.sizes()[parameter].bytes;
+    return bytes;
+  };
+  const auto sizes = [&](const BucketPlan& plan) {
+    return fmt::format("{}", fmt::join(plan | std::views::transform(bytes_of), ", "));
+  };
+  std::vector<std::string> indices;
+  for (const auto& bucket : plan()) indices.push_back(fmt::format("{}", fmt::join(bucket, " ")));
+  record.texts["bucket_sizes"] = sizes(first_plan_);
+  record.texts["rebuilt_bucket_sizes"] = rebuilt_ ? sizes(plan()) : "";
+  record.texts["rebuilt_per_bucket_param_indices"] =
+      rebuilt_ ? fmt::format("{}", fmt::join(indices, ", ")) : "";
+  record.texts["prev_iteration_grad_ready_order_indices"] =
+      fmt::format("{}", fmt::join(gradient_order_, ", "));
+  record.texts["comm_hook"] = sums_.has_hook() ? "custom" : "";
+  record.numbers["can_set_static_graph"] = readiness_->unchanged() ? 1 : 0;
+  record.numbers["iteration"] = static_cast<std::int64_t>(pass_);
+  record.numbers["has_rebuilt_buckets"] = rebuilt_ ? 1 : 0;
+  record.numbers["num_buckets_reduced"] = static_cast<std::int64_t>(sums_.launched());
+  const auto unused = readiness_->unused();
+  record.numbers["unused_parameter_size"] =
+      static_cast<std::int64_t>(bytes_of({unused.begin(), unused.end()}));
+  const auto why = why_unfinished();
+  record.numbers["has_error"] = why ? 1 : 0;
+  record.texts["error"] = why.value_or("");
+  times_.write(record);
 }
 
 std::string GradientReducer::describe(const std::vector<std::size_t>& parameters) const {

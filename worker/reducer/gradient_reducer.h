@@ -1,21 +1,26 @@
 // Averages gradients over the ranks while backward() runs. A hook on each parameter fills its
 // bucket; full buckets are launched in order; backward() returns when all sums are complete.
 // A pass is one forward() and its backward(). This class knows how far the pass is and when to
-// rebuild the buckets. GradientBuckets knows the memory, BucketQueue the order, and the Collective
-// carries the sums. DataParallel owns it and calls it from the training thread. Its hooks run on
-// the thread that runs backward() for the parameters' device.
+// rebuild the buckets. Readiness knows when a gradient is ready, GradientBuckets the memory,
+// BucketQueue the order, and the Collective carries the sums. DataParallel owns it and calls it from
+// the training thread. Its hooks run on the thread that runs backward() for the parameters' device.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "worker/reducer/bucket_queue.h"
+#include "worker/reducer/bucket_sums.h"
 #include "worker/reducer/gradient_buckets.h"
+#include "worker/reducer/log_record.h"
+#include "worker/reducer/readiness.h"
+#include "worker/reducer/used_map.h"
 
 namespace torch::autograd {
 struct Node;
@@ -26,8 +31,12 @@ namespace ddprun::worker {
 class GradientReducer {
  public:
   struct Options {
+    std::vector<std::size_t> first_limits_bytes;   // of the buckets before; none: no limit
     std::vector<std::size_t> bucket_limits_bytes;  // of the rebuilt buckets; the last repeats
     GradientMode mode = GradientMode::kView;
+    GraphMode graph = GraphMode::kDefault;
+    std::vector<bool> sparse;          // by parameter
+    bool skip_unused_buckets = false;  // a bucket whose parameters are all unused is not summed
   };
 
   // All ranks must call it. Each of `parameters` must need a gradient, lie on the collective's
@@ -44,9 +53,27 @@ class GradientReducer {
   // ranks must call it.
   void begin_pass();
 
-  // Call after a forward whose gradients shall be averaged. Without it the hooks do nothing in the
-  // next backward().
-  void arm();
+  // Call after a forward whose gradients shall be averaged, with its outputs. Without it the hooks do
+  // nothing in the next backward().
+  void arm(std::span<const at::Tensor> outputs);
+
+  // backward() has begun, below the outputs of forward(). Only a pass that waits for its end needs it.
+  void on_backward();
+
+  // Takes a hook instead of the plain sums (bucket.h). Once, and before the first pass.
+  void set_comm_hook(CommHook hook);
+
+  // Adds what it knows of the buckets and of the latest pass.
+  void write(LogRecord& record) const;
+
+  // Gives the pass up, on all ranks: all of them must call it, and those that wait in a sum of it throw
+  // first. All gradients are undefined after it. Throws std::runtime_error on all ranks if one of them
+  // has summed more passes, or made more steps, than another.
+  void reset();
+
+  // The program makes a step with the sums of this pass. Without the call the step counts when the next
+  // pass begins.
+  void count_step_made();
 
   // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or if
   // it ended by an error of ours.
@@ -57,6 +84,8 @@ class GradientReducer {
   bool program_knows() const { return failed_ || told_; }
   const BucketPlan& plan() const { return buckets_.plan(); }
   bool rebuilt() const { return rebuilt_; }
+  // The parameters whose hooks ran in the latest armed pass, in their order; one may come twice.
+  const std::vector<std::size_t>& gradient_order() const { return gradient_order_; }
 
  private:
   struct Hook {
@@ -64,26 +93,44 @@ class GradientReducer {
     std::uintptr_t key;
   };
 
+  std::vector<const torch::autograd::Node*> add_hooks();
   void on_gradient(std::size_t parameter);
+  void warn_of_second_backward();
   void take_gradient(std::size_t parameter);
+  void mark_ready(std::size_t parameter);
   void launch_ready_buckets();
+  std::vector<bool> wholly_unused_buckets() const;
+  void take_all();
   void finish();
+  void give_back(std::size_t bucket);
+  void check_same_progress();
   void rebuild();
   std::string describe(const std::vector<std::size_t>& parameters) const;
 
   Collective& collective_;
+  Options options_;
   GradientBuckets buckets_;
   BucketQueue queue_;
-  std::vector<std::size_t> bucket_limits_bytes_;
+  BucketSums sums_;
+  std::optional<UsedMap> used_;  // where a parameter may be unused
   std::vector<Hook> hooks_;
-  std::vector<Ticket> tickets_;           // of this pass, by bucket
-  std::vector<std::size_t> ready_order_;  // of the first pass; empty once rebuilt
-  std::uint64_t pass_ = 0;                // armed passes, for messages
+  std::unique_ptr<Readiness> readiness_;
+  std::vector<std::size_t> ready_;           // by one hook
+  std::vector<std::size_t> rebuild_order_;   // as gradients became ready; empty once rebuilt
+  std::vector<std::size_t> gradient_order_;  // of the hooks
+  BucketPlan first_plan_;
+  PassTimes times_;
+  std::uint64_t pass_ = 0;  // armed passes, for messages
+  std::uint64_t passes_summed_ = 0;
+  std::uint64_t steps_ = 0;
+  bool warned_again_ = false;
   bool armed_ = false;
+  bool end_queued_ = false;    // take_all() runs when this backward() ends
   bool unfinished_ = false;    // a gradient of this pass came, not yet all
   bool failed_ = false;        // a hook, or a sum, has thrown in this pass
   mutable bool told_ = false;  // check_finished() has thrown in this pass
   bool summed_ = false;        // a pass was summed, and no other one began
+  bool stepped_ = false;       // count_step_made() was called since
   bool rebuilt_ = false;
 };
 

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <stdexcept>
@@ -20,10 +22,12 @@ namespace {
 constexpr std::int64_t kPackAlignBytes = 16;
 
 // A tensor is the same if its TensorImpl is: equal storage alone may be two views.
-std::vector<NamedTensor> first_occurrences(const torch::OrderedDict<std::string, at::Tensor>& all) {
+std::vector<NamedTensor> first_occurrences(const torch::OrderedDict<std::string, at::Tensor>& all,
+                                           const std::vector<std::string>& leave_out) {
   std::vector<NamedTensor> kept;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const auto& item : all) {
+    if (std::ranges::find(leave_out, item.key()) != leave_out.end()) continue;
     if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second)
       continue;
     kept.push_back({item.key(), item.value()});
@@ -147,12 +151,40 @@ void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collecti
 
 }  // namespace
 
-std::vector<NamedTensor> parameters_of(const torch::nn::Module& module) {
-  return first_occurrences(module.named_parameters());
+std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
+                                       const std::vector<std::string>& leave_out) {
+  return first_occurrences(module.named_parameters(), leave_out);
 }
 
-std::vector<NamedTensor> buffers_of(const torch::nn::Module& module) {
-  return first_occurrences(module.named_buffers());
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
+                                    const std::vector<std::string>& leave_out) {
+  return first_occurrences(module.named_buffers(), leave_out);
+}
+
+std::vector<bool> sparse_ones(const torch::nn::Module& module,
+                              const std::vector<NamedTensor>& parameters,
+                              const std::vector<std::string>& also) {
+  std::unordered_set<const at::TensorImpl*> found;
+  for (const auto& part : module.modules()) {
+    if (const auto* embedding = part->as<torch::nn::EmbeddingImpl>()) {
+      if (embedding->options.sparse()) found.insert(embedding->weight.unsafeGetTensorImpl());
+    } else if (const auto* bag = part->as<torch::nn::EmbeddingBagImpl>()) {
+      if (bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+    }
+  }
+  for (const std::string& name : also) {
+    const auto named = std::ranges::find(parameters, name, &NamedTensor::name);
+    if (named == parameters.end()) {
+      throw std::invalid_argument(fmt::format(
+          "sparse_parameters: '{}' is no parameter of the model that needs a gradient", name));
+    }
+    found.insert(named->tensor.unsafeGetTensorImpl());
+  }
+  std::vector<bool> sparse;
+  for (const auto& [name, tensor] : parameters) {
+    sparse.push_back(found.contains(tensor.unsafeGetTensorImpl()));
+  }
+  return sparse;
 }
 
 void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& collective) {
@@ -180,14 +212,6 @@ void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& colle
     broadcast_packed(std::span(tensors).subspan(begin, end - begin), collective);
     begin = end;
   }
-}
-
-std::optional<Dtype> summable(at::ScalarType type) {
-  if (type == at::kFloat) return Dtype::kFloat32;
-  if (type == at::kDouble) return Dtype::kFloat64;
-  if (type == at::kHalf) return Dtype::kFloat16;
-  if (type == at::kBFloat16) return Dtype::kBFloat16;
-  return std::nullopt;
 }
 
 }  // namespace ddprun::worker

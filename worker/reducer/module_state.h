@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +22,18 @@ struct NamedTensor {
 };
 
 // In registration order, depth first. A tensor that two modules share appears once, under its first
-// name, as in Python.
-std::vector<NamedTensor> parameters_of(const torch::nn::Module& module);
-std::vector<NamedTensor> buffers_of(const torch::nn::Module& module);
+// name that is not among those to leave out, as in Python.
+std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
+                                       const std::vector<std::string>& leave_out = {});
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
+                                    const std::vector<std::string>& leave_out = {});
+
+// Whether the gradient of each of `parameters` is sparse: it belongs to an Embedding or EmbeddingBag
+// with sparse=true, or is named in `also`. Throws std::invalid_argument where `also` has a name that
+// is none of theirs.
+std::vector<bool> sparse_ones(const torch::nn::Module& module,
+                              const std::vector<NamedTensor>& parameters,
+                              const std::vector<std::string>& also);
 
 // Compares the number, sizes and strides of `parameters` with rank 0's. A difference on any rank
 // throws std::runtime_error on all of them, naming the parameter.
@@ -40,8 +48,5 @@ void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& colle
 // (torch/nn/parallel/distributed.py, broadcast_bucket_size). Without a limit the packed copy would
 // double the memory of a large model.
 inline constexpr std::size_t kCoalescedBytes = std::size_t{250} << 20;
-
-// The collective's name of a torch dtype; nothing if gradients of that type cannot be summed.
-std::optional<Dtype> summable(at::ScalarType type);
 
 }  // namespace ddprun::worker

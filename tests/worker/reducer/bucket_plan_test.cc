@@ -54,7 +54,23 @@ TEST(BucketPlan, RepeatsTheLastLimitAndKeepsItsOwnCountForEachKind) {
   const std::size_t limits[] = {10, 20};
   // Floats: {0}, {2,3}, then 5 stays open; doubles: {1}, then 4 stays open.
   EXPECT_EQ(plan_ready_buckets(parameters, order, limits),
-            (BucketPlan{{0}, {1}, {2, 3}, {5}, {4}}));
+            (BucketPlan{{0}, {1}, {2, 3}, {4}, {5}}));
+}
+
+TEST(BucketPlan, GivesASparseParameterABucketOfItsOwnWithoutMemory) {
+  std::vector<ParameterSize> parameters = floats({100, 40, 12, 60});
+  parameters[1].sparse = true;
+  const std::size_t limits[] = {1000};
+  const BucketPlan plan = plan_ready_buckets(parameters, backwards(4), limits);
+  EXPECT_EQ(plan, (BucketPlan{{1}, {3, 2, 0}}));
+  EXPECT_EQ(lay_out(parameters, plan).offsets, (std::vector<std::size_t>{0, 0}));
+  EXPECT_EQ(layout_bytes_max(parameters), 3U * kBucketAlignBytes);
+}
+
+TEST(BucketPlan, FillsTheFirstBucketsUpToTheirLimitsWhereThereAreSome) {
+  const std::size_t limits[] = {20, 50};
+  EXPECT_EQ(plan_first_buckets(floats({10, 10, 30, 30, 10}), limits),
+            (BucketPlan{{4}, {2, 3}, {0, 1}}));
 }
 
 TEST(BucketPlan, GivesAParameterAboveTheCapNoBucketOfItsOwnUnlessTheOpenOneIsEmpty) {

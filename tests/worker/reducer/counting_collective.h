@@ -33,6 +33,7 @@ class CountingCollective final : public Collective {
     return inner_.all_gather(mine);
   }
   void barrier() override { inner_.barrier(); }
+  void reset() override { inner_.reset(); }
 
   std::vector<Flat> summed;  // in the order of their launch
   int broadcasts = 0;

@@ -155,16 +155,27 @@ TEST(DataParallelErrors, NoticeAReplacedGradient) {
   });
 }
 
-TEST(DataParallelErrors, RefuseASparseGradientInOneLine) {
+// A layer of the program's own, whose options we do not know.
+struct LookupImpl : torch::nn::Module {
+  LookupImpl() { weight = register_parameter("weight", torch::ones({5, 3})); }
+  torch::Tensor forward(const torch::Tensor& rows) {
+    return torch::embedding(weight, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false,
+                            /*sparse=*/true);
+  }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Lookup);
+
+TEST(DataParallelErrors, RefuseASparseGradientThatNobodyNamed) {
   for (const bool view : {true, false}) {
     run_torch_ranks(2, [view](Collective& collective) {
-      torch::nn::Embedding net(torch::nn::EmbeddingOptions(5, 3).sparse(true));
+      Lookup net;
       const auto refusal = [&](DataParallel& parallel) {
         return message_of([&] { parallel.forward(net, torch::tensor({1, 3})).sum().backward(); });
       };
       const std::string expected =
-          "the gradient of parameter 'weight' is sparse: sparse gradients are not supported; make "
-          "its layer with sparse=false";
+          "the gradient of parameter 'weight' is sparse, and its module is no Embedding and no "
+          "EmbeddingBag with sparse=true: name it in DataParallelOptions::sparse_parameters";
       {
         DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = view});
         EXPECT_EQ(refusal(parallel), expected);
@@ -176,6 +187,11 @@ TEST(DataParallelErrors, RefuseASparseGradientInOneLine) {
                   throw std::runtime_error(refusal(parallel));
                 }),
                 expected);
+      net->weight.mutable_grad().reset();
+      DataParallel named(net.ptr(), collective,
+                         {.gradient_as_bucket_view = view, .sparse_parameters = {"weight"}});
+      EXPECT_EQ(refusal(named), "");
+      EXPECT_EQ(net->weight.grad().layout(), at::kSparse);
     });
   }
 }
@@ -199,15 +215,19 @@ TEST(DataParallelErrors, NoticeAGradientThatAHookMadeSparse) {
   }
 }
 
-TEST(DataParallelErrors, RefuseWhatIsNotBuiltByName) {
+TEST(DataParallelErrors, RefuseNamesThatAreNowhereAndOptionsThatNeedAnother) {
   run_torch_ranks(1, [](Collective& collective) {
     const Chain net;
     const auto refusal = [&](const DataParallelOptions& options) {
       return message_of([&] { const DataParallel parallel(net.ptr(), collective, options); });
     };
-    EXPECT_NE(refusal({.find_unused_parameters = true}).find("find_unused_parameters"),
-              std::string::npos);
-    EXPECT_NE(refusal({.static_graph = true}).find("static_graph"), std::string::npos);
+    EXPECT_EQ(refusal({.ignore = {"rare", "raer"}}),
+              "ignore: 'raer' is no parameter and no buffer of the model");
+    EXPECT_EQ(refusal({.sparse_parameters = {"raer"}}),
+              "sparse_parameters: 'raer' is no parameter of the model that needs a gradient");
+    EXPECT_EQ(refusal({.skip_all_reduce_unused_params = true}),
+              "skip_all_reduce_unused_params needs find_unused_parameters: without it nobody knows "
+              "which parameters are unused");
   });
 }
 
@@ -223,9 +243,9 @@ TEST(DataParallelErrors, RefuseAModelThatCannotBeTrained) {
                   .find("DistributedDataParallel is not needed when a module doesn't have any "
                         "parameter that requires a gradient."),
               0U);
-    torch::nn::Linear complex(2, 2);
-    complex->to(torch::kComplexFloat);
-    EXPECT_NE(refusal(torch::nn::AnyModule(complex), complex.ptr()).find("'weight' has type"),
+    torch::nn::Linear narrow(2, 2);
+    narrow->to(torch::kComplexHalf);
+    EXPECT_NE(refusal(torch::nn::AnyModule(narrow), narrow.ptr()).find("'weight' has type"),
               std::string::npos);
   });
 }

@@ -7,8 +7,13 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include <functional>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "proto/log.h"
 #include "tests/worker/reducer/counting_collective.h"
 #include "tests/worker/torch_ranks.h"
 
@@ -223,6 +228,52 @@ TEST(Buffers, StayLocalWhenAsked) {
     const int after_construction = collective.broadcasts;
     for (int i = 0; i < 3; ++i) parallel.forward(net, torch::randn({8, 2})).sum().backward();
     EXPECT_EQ(collective.broadcasts, after_construction);
+  });
+}
+
+// The log lines that the body writes.
+std::vector<std::string> logged_by(const std::function<void()>& body) {
+  std::vector<std::string> lines;
+  log::set_writer([&lines](std::string_view line) { lines.emplace_back(line); });
+  body();
+  log::set_writer({});
+  return lines;
+}
+
+TEST(DataParallel, WarnsOfAGraphOfGradientsOnce) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto lines = logged_by([&] {
+      for (int pass = 0; pass < 2; ++pass) {
+        net->zero_grad();
+        const auto loss = parallel.forward(net, torch::full({4}, collective.rank())).pow(2).sum();
+        loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+      }
+    });
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_NE(lines[0].find("Using DistributedDataParallel with create_graph=True is not"),
+              std::string::npos)
+        << lines[0];
+    EXPECT_EQ(first_of(net->first.grad()), 1.0F);
+    EXPECT_FALSE(net->first.grad().requires_grad());
+  });
+}
+
+TEST(DataParallel, WarnsOfASecondBackwardOnce) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto lines = logged_by([&] {
+      for (int pass = 0; pass < 2; ++pass) {
+        const auto loss = parallel.forward(net, torch::ones({4})).sum();
+        loss.backward({}, /*retain_graph=*/true);
+        loss.backward();
+      }
+    });
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_NE(lines[0].find("backward() ran again after pass 1 was summed"), std::string::npos)
+        << lines[0];
   });
 }
 

@@ -1,0 +1,88 @@
+"""What parity_trainer.cc does, with PyTorch's DistributedDataParallel and Gloo."""
+import contextlib
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 20
+
+
+class ParityNet(torch.nn.Module):
+    def __init__(self, with_norm):
+        super().__init__()
+        self.first = torch.nn.Linear(20, 32)
+        if with_norm:
+            self.norm = torch.nn.BatchNorm1d(32)
+        self.with_norm = with_norm
+        self.aside = torch.nn.Linear(32, 32)
+        self.last = torch.nn.Linear(32, 10)
+
+    def forward(self, x, use_aside):
+        hidden = self.first(x)
+        if self.with_norm:
+            hidden = self.norm(hidden)
+        hidden = torch.tanh(hidden)
+        if use_aside:
+            hidden = hidden + self.aside(hidden)
+        return self.last(hidden)
+
+
+def made_net(mode):
+    net = ParityNet(mode == "batch_norm")
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.2)
+    return net
+
+
+def hash_of(net):
+    value = 0xCBF29CE484222325
+    for tensor in (*net.parameters(), *net.buffers()):
+        for byte in tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist():
+            value = (value ^ byte) * 0x100000001B3 % (1 << 64)
+    return value
+
+
+def uses_aside(mode, step, rank):
+    if mode == "static":
+        return False
+    return mode != "unused" or step % 4 == rank
+
+
+def train(mode, rank):
+    net = made_net(mode)
+    parallel = DistributedDataParallel(net, find_unused_parameters=mode == "unused", static_graph=mode == "static",
+                                       gradient_as_bucket_view=True)
+    if mode == "power_sgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    micro_batches = 4 if mode == "no_sync" else 1
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(micro_batches):
+            torch.manual_seed(1000 * step + 10 * part + rank)
+            x = torch.randn(8, 20)
+            y = torch.randint(10, (8,))
+            with parallel.no_sync() if part + 1 < micro_batches else contextlib.nullcontext():
+                out = parallel(x, uses_aside(mode, step, rank))
+                (torch.nn.functional.cross_entropy(out, y) / micro_batches).backward()
+        optimizer.step()
+    if mode == "power_sgd":
+        return ",".join(str(value) for tensor in net.parameters() for value in tensor.detach().reshape(-1).tolist())
+    return f"{hash_of(net):016x}"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for name in sys.argv[1:]:
+        found = train(name, dist.get_rank())
+        if dist.get_rank() == 0:
+            print(name, found, flush=True)
+    dist.destroy_process_group()

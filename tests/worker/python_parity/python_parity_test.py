@@ -1,0 +1,60 @@
+"""The engine and PyTorch's DistributedDataParallel with Gloo train the same model in each mode: after twenty steps all weights and
+buffers must have the same bits. DDPRUN_BIN names the folder of the engine's program, DDPRUN the launcher.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PYTHON = HERE.parents[2] / ".venv" / "bin" / "python"
+MODES = ["default", "unused", "static", "no_sync", "batch_norm"]
+DEADLINE_S = 150
+
+
+# The products of small matrices have other last bits.
+CLOSE = ["power_sgd"]
+TOLERANCE = 1e-5
+
+
+def ends(ranks, *command):
+    """{mode: what its training ended with} of one job."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([os.environ["DDPRUN"], "--standalone", f"--nproc-per-node={ranks}", *map(str, command)], env=environment,
+                          capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
+
+
+class PythonParity(unittest.TestCase):
+    def assert_equal_weights(self, ranks):
+        ours = ends(ranks, pathlib.Path(os.environ["DDPRUN_BIN"]) / "parity_trainer", *MODES, *CLOSE)
+        theirs = ends(ranks, PYTHON, HERE / "parity_trainer.py", *MODES, *CLOSE)
+        for mode in CLOSE:
+            self.assert_close(ours.pop(mode), theirs.pop(mode))
+        self.assertEqual(sorted(ours), sorted(MODES))
+        self.assertEqual(ours, theirs)
+        self.assertEqual(len(set(ours.values())), len(MODES), "modes that end alike tell nothing")
+
+    def assert_close(self, ours, theirs):
+        ours, theirs = ([float(value) for value in values.split(",")] for values in (ours, theirs))
+        self.assertEqual(len(ours), len(theirs))
+        self.assertLess(max(abs(our - their) for our, their in zip(ours, theirs)), TOLERANCE)
+
+    def test_two_ranks(self):
+        self.assert_equal_weights(2)
+
+    def test_three_ranks(self):
+        self.assert_equal_weights(3)
+
+    def test_four_ranks(self):
+        self.assert_equal_weights(4)
+
+
+if __name__ == "__main__":
+    if not PYTHON.exists():
+        print("skipped: no .venv with torch here")
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,43 @@
+#include "worker/reducer/bucket_sums.h"
+
+#include <utility>
+
+#include "worker/reducer/sparse_sum.h"
+
+namespace ddprun::worker {
+
+void BucketSums::begin(std::vector<bool> skipped) {
+  skipped_ = std::move(skipped);
+  under_way_.clear();
+  under_way_.resize(buckets_.plan().size());
+  launched_ = 0;
+}
+
+void BucketSums::launch(std::size_t bucket) {
+  if (skipped(bucket)) return;
+  ++launched_;
+  if (buckets_.sparse(bucket)) return;
+  UnderWay& under_way = under_way_.at(bucket);
+  if (!hook_) {
+    under_way.sum = collective_.launch_sum(buckets_.flat(bucket));
+    return;
+  }
+  std::vector<at::Tensor> parameters;
+  for (const std::size_t parameter : buckets_.plan()[bucket])
+    parameters.push_back(buckets_.parameters()[parameter].tensor);
+  const bool last = bucket + 1 == buckets_.plan().size();
+  under_way.hooked = std::make_unique<Bucket>(bucket, last, buckets_.buffer(bucket),
+                                              std::move(parameters), collective_);
+  hook_(*under_way.hooked, collective_);
+}
+
+void BucketSums::complete(std::size_t bucket) {
+  if (skipped(bucket)) return;
+  const UnderWay& under_way = under_way_.at(bucket);
+  if (under_way.sum) return collective_.wait(*under_way.sum);
+  if (under_way.hooked) return under_way.hooked->finish();
+  at::Tensor& gradient = buckets_.view(buckets_.plan()[bucket].front());
+  gradient = sum_sparse(gradient, collective_);
+}
+
+}  // namespace ddprun::worker

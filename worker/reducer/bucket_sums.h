@@ -1,0 +1,54 @@
+// What travels for each bucket of a pass: its sum, what a communication hook makes of it, the indices and
+// values of a sparse gradient, or nothing, where nobody uses its parameters. GradientReducer owns it and
+// calls it from the thread that runs backward(). All ranks must launch and complete the same buckets, in
+// the same order.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "worker/reducer/bucket.h"
+#include "worker/reducer/gradient_buckets.h"
+
+namespace ddprun::worker {
+
+class BucketSums {
+ public:
+  BucketSums(GradientBuckets& buckets, Collective& collective)
+      : buckets_(buckets), collective_(collective) {}
+
+  // Takes a hook instead of the plain sums. Once.
+  void set_hook(CommHook hook) { hook_ = std::move(hook); }
+  bool has_hook() const { return static_cast<bool>(hook_); }
+
+  // Begins a pass. `skipped`: by bucket; none of them: nobody is skipped.
+  void begin(std::vector<bool> skipped);
+  bool skipped(std::size_t bucket) const { return !skipped_.empty() && skipped_.at(bucket); }
+
+  // The bucket's gradients are there. Call in bucket order.
+  void launch(std::size_t bucket);
+  // Returns when the bucket holds the result. Call in bucket order.
+  void complete(std::size_t bucket);
+
+  // Buckets that travelled in this pass.
+  std::size_t launched() const { return launched_; }
+
+ private:
+  // At most one of the two is there. A sparse bucket travels in complete(): each rank's may have another
+  // size.
+  struct UnderWay {
+    std::optional<Ticket> sum;
+    std::unique_ptr<Bucket> hooked;
+  };
+
+  GradientBuckets& buckets_;
+  Collective& collective_;
+  CommHook hook_;
+  std::vector<bool> skipped_;
+  std::vector<UnderWay> under_way_;  // by bucket
+  std::size_t launched_ = 0;
+};
+
+}  // namespace ddprun::worker

@@ -1,0 +1,51 @@
+#include "worker/reducer/used_map.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+
+#include "proto/assert.h"
+#include "worker/reducer/summable.h"
+
+namespace ddprun::worker {
+namespace {
+
+at::Tensor over(std::vector<std::int32_t>& numbers) {
+  return at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kInt);
+}
+
+}  // namespace
+
+UsedMap::UsedMap(std::size_t parameters, at::Device device, Collective& collective)
+    : collective_(collective), used_(parameters, 0) {
+  summed_ = allocate_tensor(static_cast<std::int64_t>(parameters),
+                            at::TensorOptions(at::kInt).device(device), collective);
+}
+
+void UsedMap::launch_sum() {
+  DDPRUN_ASSERT(!under_way_);
+  const at::NoGradGuard no_grad;
+  summed_.copy_(over(used_));
+  under_way_ = collective_.launch_sum(flat_of(summed_));
+}
+
+void UsedMap::finish() {
+  if (!under_way_) return;
+  const at::NoGradGuard no_grad;
+  collective_.wait(*under_way_);
+  under_way_.reset();
+  over(used_).copy_(summed_);
+}
+
+void UsedMap::clear() {
+  DDPRUN_ASSERT(!under_way_);
+  std::ranges::fill(used_, 0);
+}
+
+void UsedMap::drop_sum() {
+  under_way_.reset();
+  clear();
+}
+
+}  // namespace ddprun::worker
