@@ -132,12 +132,10 @@ at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* me
 
 at::Tensor GradientBuckets::buffer(std::size_t bucket) const {
   const at::Tensor& first = parameters_[plan_.at(bucket).front()].tensor;
-  std::int64_t numbers = 0;
-  for (const std::size_t index : plan_[bucket]) numbers += parameters_[index].tensor.numel();
-  if (first.is_complex()) numbers *= 2;
+  const Flat& flat = flats_[bucket];
   const auto keep_alive = [held = memory_](void* /*buffer*/) {};
   return at::from_blob(
-      flats_[bucket].data, {numbers}, keep_alive,
+      flat.data, {static_cast<std::int64_t>(flat.count)}, keep_alive,
       first.options().dtype(c10::toRealValueType(first.scalar_type())).requires_grad(false));
 }
 

@@ -273,9 +273,10 @@ void GradientReducer::check_same_progress() {
 
 void GradientReducer::rebuild() {
   // A static graph may leave parameters out; they come last.
-  for (std::size_t i = 0; i < hooks_.size(); ++i) {
-    if (rebuild_order_.size() == hooks_.size()) break;
-    if (std::ranges::find(rebuild_order_, i) == rebuild_order_.end()) rebuild_order_.push_back(i);
+  std::vector<bool> ordered(hooks_.size(), false);
+  for (const std::size_t parameter : rebuild_order_) ordered[parameter] = true;
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    if (!ordered[i]) rebuild_order_.push_back(i);
   }
   const BucketPlan mine =
       plan_ready_buckets(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes);

@@ -72,7 +72,6 @@ class UnusedParameters final : public Readiness {
     return true;
   }
 
-  bool may_leave_out() const override { return true; }
   bool asks_for_use() const override { return true; }
   bool use_changes() const override { return true; }
   bool unchanged() const override { return unchanged_; }
@@ -111,7 +110,6 @@ class StaticGraph final : public Readiness {
     return true;
   }
 
-  bool may_leave_out() const override { return true; }
   // Once: the first pass tells for all.
   bool asks_for_use() const override { return !counted_; }
   bool waits_for_end() const override { return !counted_; }
