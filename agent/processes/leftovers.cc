@@ -83,10 +83,10 @@ bool kill_if_still(pid_t pid, const Process& as_seen) {
   return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
 }
 
-// Calls `act` with each cookie behind `prefix` in a name of `folder`, if its launcher is gone.
+// Calls `act` with each cookie behind `prefix` in one of `names`, if its launcher is gone.
 template <typename Act>
-void for_each_gone(const std::string& folder, const std::string& prefix, Act act) {
-  for (const std::string& name : names_in(folder)) {
+void for_each_gone(const std::vector<std::string>& names, const std::string& prefix, Act act) {
+  for (const std::string& name : names) {
     if (!name.starts_with(prefix)) continue;
     const auto cookie = parse_job_cookie(std::string_view(name).substr(prefix.size()));
     if (cookie && launcher_is_gone(*cookie)) act(cookie->text());
@@ -96,7 +96,7 @@ void for_each_gone(const std::string& folder, const std::string& prefix, Act act
 // Finds cgroups below our own one only: those of launchers that ran in the same cgroup.
 void end_cgroups() {
   const std::string folder = own_cgroup_folder();
-  if (!folder.empty()) for_each_gone(folder, kCgroupPrefix, end_job_cgroup);
+  if (!folder.empty()) for_each_gone(names_in(folder), kCgroupPrefix, end_job_cgroup);
 }
 
 // By the rules of leftovers.h. `is_above_us`: `parent` is this process or an ancestor of it.
@@ -160,8 +160,9 @@ std::size_t end_leftovers() {
   for (const pid_t pid : orphans_of(processes, gone_launchers(processes), ::getpid())) {
     if (kill_if_still(pid, processes.at(pid))) ++ended;
   }
-  for_each_gone("/dev/shm", "ddprun-", remove_shared_memory);
-  for_each_gone(kScratchBase, kScratchPrefix, remove_scratch_folder);
+  const std::vector<std::string> in_memory = names_in(kScratchBase);
+  for_each_gone(in_memory, "ddprun-", remove_shared_memory);
+  for_each_gone(in_memory, kScratchPrefix, remove_scratch_folder);
   // The first call killed what was in them; a cgroup can be removed only when it is empty.
   end_cgroups();
   return ended;

@@ -15,6 +15,7 @@ class Hook:
         at, notes, capacity, path = page.split(":", 3)
         at, notes, end = int(at), int(notes), int(notes) + int(capacity)
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        os.posix_fallocate(file, notes, int(capacity))  # a write to memory cannot fail for want of space
         self.libc = ctypes.CDLL(None)
         self.libc.mmap.restype = ctypes.c_void_p
         address = self.libc.mmap(None, ctypes.c_size_t(end), 3, 1, file, ctypes.c_long(0))  # PROT_READ | PROT_WRITE, MAP_SHARED

@@ -150,9 +150,11 @@ Result<void> Standbys::make_files() {
   scratch_ = std::move(*folder);
   auto pages = WorkerPages::make(scratch_ + "/pages", config_.worker_count);
   if (!pages) return pages.error();
+  takes_hook_ = config_.python_hook && takes_hook(config_.command(0));
   const std::string path = scratch_ + kHookFolder;
-  if (::mkdir(path.c_str(), S_IRWXU) != 0 || !write_file(scratch_ + kHookFile, kHookText) ||
-      !write_file(scratch_ + kStandbyFile, kStandbyText))
+  if (takes_hook_ &&
+      (::mkdir(path.c_str(), S_IRWXU) != 0 || !write_file(scratch_ + kHookFile, kHookText) ||
+       !write_file(scratch_ + kStandbyFile, kStandbyText)))
     return Error(ErrorCode::kSystem, "write the Python hook into " + path);
   pages_.emplace(std::move(*pages));
   return {};
@@ -173,8 +175,7 @@ std::optional<pid_t> Standbys::begin_worker(SpawnSpec& worker) {
   }
   if (standby) children_.end_standby(standby->pid);
   pages_->begin(worker.local_rank, false);
-  const bool is_python =
-      config_.python_hook && takes_hook({worker.file, worker.argv}) && hook_is_there();
+  const bool is_python = takes_hook_ && hook_is_there();
   cold_[rank] = {worker.file, worker.argv, worker.env, is_python};
   if (is_python) add_hook(worker.env, scratch_ + kHookFolder, worker_value());
   return std::nullopt;
@@ -248,7 +249,8 @@ void Standbys::watch_for_deaths() {
 // program.
 bool Standbys::can_wait(int local_rank) const {
   const auto parked = static_cast<pid_t>(pages_->page(local_rank).parks.load());
-  return parked != 0 && parked == children_.pid_of(local_rank) && hook_is_there();
+  const bool needs_hook = cold_[static_cast<std::size_t>(local_rank)].is_python;
+  return parked != 0 && parked == children_.pid_of(local_rank) && (!needs_hook || hook_is_there());
 }
 
 bool Standbys::hook_is_there() const {

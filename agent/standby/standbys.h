@@ -38,7 +38,7 @@ class Standbys {
   Standbys& operator=(Standbys&&) = delete;
   ~Standbys() = default;
 
-  // Makes the scratch folder with the pages and the hook. If that fails, workers start without
+  // Makes the scratch folder with the pages and, for a Python program, the hook. If that fails, workers start without
   // them; the log says why.
   void open();
 
@@ -86,7 +86,8 @@ class Standbys {
   Children& children_;
   const std::function<int()> cgroup_;
   StandbyPlan plan_;
-  std::string scratch_;  // empty: there are no files
+  std::string scratch_;      // empty: there are no files
+  bool takes_hook_ = false;  // the workers' program
   std::optional<WorkerPages> pages_;
   std::vector<Cold> cold_;                          // by local rank
   std::vector<std::shared_ptr<Standby>> standbys_;  // by local rank; null: none

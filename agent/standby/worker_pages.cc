@@ -13,8 +13,14 @@
 namespace ddprun::agent {
 namespace {
 
+std::size_t pages_bytes(int worker_count) {
+  return static_cast<std::size_t>(worker_count) * kWorkerPageBytes;
+}
+
+// Of the pages and the notes behind them.
 std::size_t file_bytes(int worker_count) {
-  return static_cast<std::size_t>(worker_count) * (kWorkerPageBytes + WorkerPages::kNotesBytes);
+  return pages_bytes(worker_count) +
+         static_cast<std::size_t>(worker_count) * WorkerPages::kNotesBytes;
 }
 
 // Its last owner is dead.
@@ -37,11 +43,13 @@ Error failed(const std::string& path, int why) {
 void WorkerPages::Unmap::operator()(void* memory) const { ::munmap(memory, bytes); }
 
 Result<WorkerPages> WorkerPages::make(const std::string& path, int worker_count) {
-  const std::size_t bytes = file_bytes(worker_count);
+  const std::size_t bytes = pages_bytes(worker_count);
   const FileHandle file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (file.get() < 0) return failed(path, errno);
   if (const int why = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); why != 0)
     return failed(path, why);
+  if (::ftruncate(file.get(), static_cast<off_t>(file_bytes(worker_count))) != 0)
+    return failed(path, errno);
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return failed(path, errno);
   return WorkerPages(path, worker_count, {memory, Unmap{bytes}});
@@ -49,8 +57,7 @@ Result<WorkerPages> WorkerPages::make(const std::string& path, int worker_count)
 
 std::string WorkerPages::variable(int local_rank) const {
   const auto rank = static_cast<std::size_t>(local_rank);
-  const auto notes =
-      static_cast<std::size_t>(worker_count_) * kWorkerPageBytes + rank * kNotesBytes;
+  const auto notes = pages_bytes(worker_count_) + rank * kNotesBytes;
   return fmt::format("{}:{}:{}:{}", rank * kWorkerPageBytes, notes, kNotesBytes, path_);
 }
 

@@ -351,6 +351,15 @@ class Standby(JobTest):
                     self.forget()
             self.assertEqual(*said)
 
+    def test_the_hook_is_laid_for_a_python_program_only(self):
+        for program, laid in ((["--no-python", "/bin/sh", "-c", 'folder=/${DDPRUN_PAGE#*/}; ls "${folder%/pages}"'], False),
+                              ([self.script("import os\nfolder = os.path.dirname(os.environ['DDPRUN_PAGE'].rpartition(':')[2])\n"
+                                            "print(*sorted(os.listdir(folder)))\n", "ls.py")], True)):
+            with self.subTest(laid=laid):
+                _, out, _ = self.start("--nproc-per-node=1", *program).finish()
+                self.assertEqual("hook" in out, laid, out)
+                self.assertIn("pages", out)
+
     def test_flags_are_checked(self):
         self.refused(2, ["--standby=2", "auto", "0", "1"], "--standby=2", "/bin/true")
         self.refused(2, ["--python-hook=x", "0", "1"], "--python-hook=x", "/bin/true")
