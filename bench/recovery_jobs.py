@@ -79,7 +79,8 @@ def command_of(launcher, ddprun, ranks, restarts, script):
     mnist = [os.path.join(os.path.dirname(ddprun), "mnist"), "--epochs=100000"]
     logs = f"--log-dir={os.path.dirname(script)}/logs"
     return {"standby": [ddprun, *flags, logs, script],
-            "cold": [ddprun, *flags, "--standby=0", script],
+            # With as many variables, as long: where the stack begins depends on them.
+            "cold": [ddprun, *flags, logs, "--standby=0", script],
             "engine": [ddprun, *flags, *mnist],
             "engine-cold": [ddprun, *flags, "--standby=0", *mnist],
             "torchrun": [f"{VENV}/torchrun", f"--master-port={free_port()}", *flags, script],

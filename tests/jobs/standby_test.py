@@ -27,8 +27,10 @@ place = f"{sys.argv[1]}/{os.environ['RANK']}.{attempt}"
 with open(place + ".tmp", "w") as file:
     json.dump(told, file)
 os.rename(place + ".tmp", place)
-print("out of", os.environ["RANK"], attempt, flush=True)
-print("err of", os.environ["RANK"], attempt, file=sys.stderr, flush=True)
+# With PYTHONUNBUFFERED print() writes in pieces, and those of two ranks would mix.
+for name, stream in ("out", sys.stdout), ("err", sys.stderr):
+    stream.write(f"{name} of {os.environ['RANK']} {attempt}\n")
+    stream.flush()
 if attempt < int(sys.argv[2]):
     if "DDPRUN_PAGE" in os.environ:
         import mmap
