@@ -29,7 +29,7 @@ with open(place + ".tmp", "w") as file:
 os.rename(place + ".tmp", place)
 # With PYTHONUNBUFFERED print() writes in pieces, and those of two ranks would mix.
 for name, stream in ("out", sys.stdout), ("err", sys.stderr):
-    stream.write(f"{name} of {os.environ['RANK']} {attempt}\n")
+    stream.write(f"{name} of {os.environ['RANK']} {attempt}\\n")
     stream.flush()
 if attempt < int(sys.argv[2]):
     if "DDPRUN_PAGE" in os.environ:
