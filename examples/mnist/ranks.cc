@@ -2,20 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstddef>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
 namespace ddprun::examples {
-
-// One sum for both numbers: each call costs a round trip between the ranks.
-double mean_over_ranks(worker::Collective& ranks, const Tally& mine) {
-  std::array<double, 2> both{mine.sum, mine.count};
-  ranks.sum(both);
-  return both[0] / both[1];
-}
 
 // Every rank sees all numbers, so that all throw or none does. If only some threw, the others would
 // wait for them in the next sum until the deadline.

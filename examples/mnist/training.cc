@@ -121,16 +121,17 @@ double Training::train_epoch(int epoch) {
                      static_cast<std::uint64_t>(epoch * ranks_.world_size() + ranks_.rank()));
   // All ranks have equally many samples, thus equally many steps: each step needs all of them.
   const auto batches = to_tensor(sampler_.indices()).split(options_.batch_size);
-  Tally loss;
+  worker::Mean loss;
   for (std::size_t step = 1; step <= batches.size(); ++step) {
     const torch::Tensor& batch = batches[step - 1];
-    loss.add(train_step(batch), static_cast<double>(batch.numel()));
+    const auto samples = static_cast<double>(batch.numel());
+    loss.add(train_step(batch) * samples, samples);
     if (step % kStepsPerReport == 0) {
       report_step(fmt::format("epoch {}/{} step {}/{} loss={:.4f}", epoch, options_.epochs, step,
-                              batches.size(), mean_over_ranks(ranks_, loss)));
+                              batches.size(), loss.over(ranks_)));
     }
   }
-  return mean_over_ranks(ranks_, loss);
+  return loss.over(ranks_);
 }
 
 double Training::train_step(const torch::Tensor& batch) {
@@ -151,13 +152,13 @@ double Training::held_out_accuracy() {
   auto mine = sampler.indices();
   // Without the padding: a digit that two ranks look at would count twice.
   mine.resize(sampler.unpadded_size());
-  Tally right;
+  worker::Mean right;
   for (const torch::Tensor& batch : to_tensor(mine).split(kEvaluationBatch)) {
     const auto guess = net_->forward(held_out_.images.index_select(0, batch)).argmax(1);
-    right.sum += guess.eq(held_out_.labels.index_select(0, batch)).sum().item<double>();
-    right.count += static_cast<double>(batch.numel());
+    right.add(guess.eq(held_out_.labels.index_select(0, batch)).sum().item<double>(),
+              static_cast<double>(batch.numel()));
   }
-  return mean_over_ranks(ranks_, right);
+  return right.over(ranks_);
 }
 
 // One rank writes: all have the same weights. value() throws if the disk is full, and that ends the

@@ -13,6 +13,7 @@
 #include "examples/mnist/options.h"
 #include "examples/mnist/progress.h"
 #include "examples/mnist/ranks.h"
+#include "worker/collective/mean.h"
 #include "worker/data/distributed_sampler.h"
 #include "worker/reducer/data_parallel.h"
 #include "worker/startup/bootstrap.h"

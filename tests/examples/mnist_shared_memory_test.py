@@ -48,7 +48,7 @@ class MnistSharedMemory(unittest.TestCase):
         support.write_subset(folder.name, train=60, held_out=10)
 
     def test_says_once_what_is_missing_for(self):
-        for kib, purpose in ((512, "the ranks' control area"), (8 << 10, "the gradient buckets")):
+        for kib, purpose in ((512, "the ranks' control area"), (8 << 10, "sums")):
             with self.subTest(purpose=purpose):
                 done = with_memory_left(kib, self.folder, *JOB, *self.data)
                 self.assertEqual(done.returncode, 1, done.stderr)

@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-#include "worker/collective/shm_collective.h"
+#include "worker/shm/shm_collective.h"
 #include "worker/startup/pipe_exchange.h"
 
 namespace ddprun::worker {

@@ -1,6 +1,7 @@
 #include "worker/collective/collective.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -31,10 +32,7 @@ class AloneCollective final : public Collective {
     return {memory, [](std::byte* allocated) { std::free(allocated); }};
   }
 
-  Ticket launch_sum(Flat flat) override {
-    DDPRUN_ASSERT(flat.dtype != Dtype::kByte);
-    return ++launched_;
-  }
+  Ticket launch(Flat /*flat*/, Reduction /*reduction*/) override { return ++launched_; }
   void progress() override {}
   void wait(Ticket ticket) override { DDPRUN_ASSERT(reached(launched_, ticket)); }
   void broadcast(Flat /*flat*/, int root) override { DDPRUN_ASSERT(root == 0); }
@@ -44,6 +42,12 @@ class AloneCollective final : public Collective {
     return {std::vector<std::byte>(mine.begin(), mine.end())};
   }
   void barrier() override {}
+  void monitored_barrier(std::chrono::milliseconds /*limit*/) override {}
+  void send(Flat /*flat*/, int to) override { other_rank(to); }
+  void receive(Flat /*flat*/, int from) override { other_rank(from); }
+  std::unique_ptr<Collective> split(int color, int /*key*/) override {
+    return color < 0 ? nullptr : make_alone_collective();
+  }
   void reset() override {}
 
  private:
@@ -63,16 +67,31 @@ std::size_t size_of(Dtype dtype) {
     case Dtype::kFloat16:
     case Dtype::kBFloat16:
       return 2;
-    case Dtype::kByte:
+    case Dtype::kInt8:
+    case Dtype::kUInt8:
       break;
   }
   return 1;
+}
+
+std::string_view name_of(Dtype dtype) {
+  constexpr std::array<std::string_view, 8> kNames{"float32", "float64", "float16", "bfloat16",
+                                                   "int32",   "int64",   "int8",    "uint8"};
+  return kNames.at(static_cast<std::size_t>(dtype));
 }
 
 void Collective::check_gather_size(std::size_t bytes) {
   if (bytes <= kGatherBytesMax) return;
   throw CollectiveError("all-gather of " + std::to_string(bytes) + " bytes: at most " +
                         std::to_string(kGatherBytesMax) + " travel at once");
+}
+
+std::size_t Collective::other_rank(int peer) const {
+  if (peer < 0 || peer >= world_size() || peer == rank())
+    throw CollectiveError("rank " + std::to_string(rank()) + " sends to or receives from rank " +
+                          std::to_string(peer) + ": it must be another one of " +
+                          std::to_string(world_size()));
+  return static_cast<std::size_t>(peer);
 }
 
 // Every rank adds all numbers itself, always in rank order: so all ranks get the same bits.

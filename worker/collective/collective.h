@@ -10,11 +10,13 @@
 // starts all workers again. There is no other recovery, but for reset().
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,10 +32,25 @@ class LoggedError : public CollectiveError {
   using CollectiveError::CollectiveError;
 };
 
-enum class Dtype : std::uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16, kInt32, kInt64, kByte };
+enum class Dtype : std::uint8_t {
+  kFloat32,
+  kFloat64,
+  kFloat16,
+  kBFloat16,
+  kInt32,
+  kInt64,
+  kInt8,
+  kUInt8,  // also bytes of anything
+};
 
 // Bytes of one element.
 std::size_t size_of(Dtype dtype);
+// "float32", "bfloat16", …
+std::string_view name_of(Dtype dtype);
+
+// How the elements of all ranks become one. kAverage is the sum, divided by the number of ranks; for
+// floats only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers that overflow wrap.
+enum class Reduction : std::uint8_t { kSum, kAverage, kMin, kMax };
 
 // Where a collective allocates memory, and where it sums and broadcasts.
 enum class Device : std::uint8_t { kCpu, kCuda };
@@ -75,12 +92,13 @@ class Collective {
   // is gone, even if the collective is gone before.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  // Starts to sum `flat` over all ranks, in place, and returns before the sum is complete. `flat`
+  // Starts to reduce `flat` over all ranks, in place, and returns before that is complete. `flat`
   // must lie in memory from allocate(), at the same offset on all ranks. Nobody may touch it until
   // wait(ticket) has returned. The collective holds the memory meanwhile: the caller may drop its
-  // pointer. On CUDA the sum starts after the work that the current stream holds now. shm adds
-  // 16-bit floats in 32 bits and rounds once; NCCL rounds in its own way. kByte cannot be summed.
-  virtual Ticket launch_sum(Flat flat) = 0;
+  // pointer. On CUDA it starts after the work that the current stream holds now. shm adds
+  // 16-bit floats in 32 bits and rounds once; NCCL rounds in its own way.
+  virtual Ticket launch(Flat flat, Reduction reduction) = 0;
+  Ticket launch_sum(Flat flat) { return launch(flat, Reduction::kSum); }
 
   // Does this rank's part of every sum that all ranks have launched. Waits for nobody. Ranks may
   // call it at different times, or not at all. nccl only looks for errors here.
@@ -101,12 +119,35 @@ class Collective {
   // Returns after every rank has called it.
   virtual void barrier() = 0;
 
+  // The same, with a limit of its own. Past it CollectiveError names every rank that has not come. nccl
+  // cannot tell which, and throws at once.
+  virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
+
+  // One rank sends and another one receives; the others have no part in it. Both complete the sums that
+  // they have launched first, and return when all has been received. `flat` may lie anywhere on device(), and must have as many bytes on both sides: shm
+  // throws CollectiveError where it has not. What a rank sends to another arrives in order.
+  virtual void send(Flat flat, int to) = 0;
+  virtual void receive(Flat flat, int from) = 0;
+
+  // Makes a collective of each group of ranks: those that give the same `color`, ordered by `key` and
+  // then by rank here. All ranks must call it. Null where `color` is negative: that rank is in no group.
+  // Errors of the start, as CollectiveError. This collective goes on, beside the new ones. A group knows
+  // nothing of it: ranks of which one waits in the group and one outside come to their deadline.
+  virtual std::unique_ptr<Collective> split(int color, int key) = 0;
+
   // Gives up all sums under way, on all ranks: each must call it, and it returns when all have. A rank
   // that waits for anything of before throws CollectiveError, which says who has called reset(); after
   // that error, and no other, a program may go on, with reset(). What the memory of those sums holds is
   // then unspecified. Throws CollectiveError where a rank has died or does not call it before the
   // deadline, and where the implementation cannot do it: nccl.
   virtual void reset() = 0;
+
+  // How often reset() has ended well: memory and tickets of before are void.
+  virtual std::uint32_t resets() const { return 0; }
+
+  // The last 1,024 operations of this rank as JSON, with the keys of PyTorch's flight recorder. Also
+  // after a failure: then it shows what was under way. Empty text where nothing is kept: alone, nccl.
+  virtual std::string flight_record() const { return {}; }
 
   // Adds host numbers over all ranks, in rank order: all ranks get the same bits. For metrics (sums
   // and counts). `values` must have the same size on all ranks, at most kGatherBytesMax bytes.
@@ -121,6 +162,9 @@ class Collective {
   static constexpr std::size_t kGatherBytesMax = std::size_t{256} << 10;
 
  protected:
+  // A peer to send to or to receive from. Throws CollectiveError unless it is another rank.
+  std::size_t other_rank(int peer) const;
+
   // Throws CollectiveError if `bytes` is more than kGatherBytesMax.
   static void check_gather_size(std::size_t bytes);
 };

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "worker/comm_hooks/comm_hooks.h"
-#include "worker/reducer/summable.h"
+#include "worker/tensors/summable.h"
 
 namespace ddprun::worker {
 namespace {

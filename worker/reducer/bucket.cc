@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "worker/reducer/summable.h"
+#include "worker/tensors/summable.h"
 
 namespace ddprun::worker {
 

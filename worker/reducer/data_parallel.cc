@@ -16,7 +16,7 @@
 #include "proto/log.h"
 #include "worker/reducer/gradient_reducer.h"
 #include "worker/reducer/module_state.h"
-#include "worker/reducer/summable.h"
+#include "worker/tensors/summable.h"
 
 namespace ddprun::worker {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "proto/assert.h"
 #include "proto/log.h"
-#include "worker/reducer/summable.h"
+#include "worker/tensors/summable.h"
 
 namespace ddprun::worker {
 namespace {

@@ -140,7 +140,7 @@ void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collecti
     if (root) slot_for(tensor, packed, offset).copy_(tensor);
     offset += packed_bytes(tensor);
   }
-  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kByte}, 0);
+  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8}, 0);
   offset = 0;
   for (const auto& [name, tensor] : tensors) {
     // A copy of the handle, which is not const, has the same memory.

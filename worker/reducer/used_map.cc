@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "proto/assert.h"
-#include "worker/reducer/summable.h"
+#include "worker/tensors/summable.h"
 
 namespace ddprun::worker {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "proto/worker_page.h"
 #include "store/client.h"
-#include "worker/collective/nccl_collective.h"
-#include "worker/collective/shm_collective.h"
+#include "worker/nccl/nccl_collective.h"
+#include "worker/shm/shm_collective.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/standby.h"
 #include "worker/startup/store_exchange.h"

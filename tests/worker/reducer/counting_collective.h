@@ -1,8 +1,10 @@
 // A collective that counts what goes through it.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,9 +21,9 @@ class CountingCollective final : public Collective {
   Device device() const override { return inner_.device(); }
   std::string_view name() const override { return inner_.name(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
-  Ticket launch_sum(Flat flat) override {
+  Ticket launch(Flat flat, Reduction reduction) override {
     summed.push_back(flat);
-    return inner_.launch_sum(flat);
+    return inner_.launch(flat, reduction);
   }
   void progress() override { inner_.progress(); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
@@ -33,6 +35,16 @@ class CountingCollective final : public Collective {
     return inner_.all_gather(mine);
   }
   void barrier() override { inner_.barrier(); }
+  void monitored_barrier(std::chrono::milliseconds limit) override {
+    inner_.monitored_barrier(limit);
+  }
+  void send(Flat flat, int to) override { inner_.send(flat, to); }
+  void receive(Flat flat, int from) override { inner_.receive(flat, from); }
+  std::unique_ptr<Collective> split(int color, int key) override {
+    return inner_.split(color, key);
+  }
+  std::uint32_t resets() const override { return inner_.resets(); }
+  std::string flight_record() const override { return inner_.flight_record(); }
   void reset() override { inner_.reset(); }
 
   std::vector<Flat> summed;  // in the order of their launch

@@ -198,7 +198,7 @@ TEST(ReducerParityItself, LocalGradientsOfRanksDiffer) {
     twins.parallel().forward(twins.ours(), torch::randn({8, kWidth})).sum().backward();
     const at::Tensor local = twins.ours()->layers[0]->weight.grad().clone();
     at::Tensor root = local.clone();
-    collective.broadcast({root.data_ptr(), root.nbytes(), Dtype::kByte}, 0);
+    collective.broadcast({root.data_ptr(), root.nbytes(), Dtype::kUInt8}, 0);
     EXPECT_EQ(same_bits(local, root), collective.rank() == 0);
   });
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "worker/collective/collective.h"
-#include "worker/reducer/summable.h"
+#include "worker/tensors/summable.h"
 
 namespace ddprun::worker {
 
@@ -64,7 +64,7 @@ class ReferenceBackend final : public c10d::Backend {
                                            const c10d::BroadcastOptions& options) override {
     for (at::Tensor& tensor : tensors) {
       TORCH_CHECK(tensor.is_contiguous());
-      collective_.broadcast({tensor.data_ptr(), tensor.nbytes(), Dtype::kByte},
+      collective_.broadcast({tensor.data_ptr(), tensor.nbytes(), Dtype::kUInt8},
                             static_cast<int>(options.rootRank));
     }
     return c10::make_intrusive<DoneWork>(tensors);

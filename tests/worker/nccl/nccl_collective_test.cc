@@ -1,0 +1,169 @@
+// The NCCL collective on one GPU: world of one, as the NCCL that torch 2.11 brings refuses two
+// ranks on a device.
+#include "worker/nccl/nccl_collective.h"
+
+#include <ATen/cuda/Sleep.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "worker/reducer/data_parallel.h"
+#include "worker/startup/pipe_exchange.h"
+#include "worker/tensors/tensor_verbs.h"
+
+namespace ddprun::worker {
+namespace {
+
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+    join({.timeout = std::chrono::seconds(60)});
+  }
+
+  void join(const NcclJob& job) {
+    PipeExchange exchange(1);
+    auto joined = join_nccl(job, exchange);
+    ASSERT_TRUE(joined) << joined.error().message();
+    collective_ = std::move(*joined);
+  }
+
+  // Launches a sum of memory that the current stream fills with `value`, a while from now.
+  Ticket sum_filled_late(std::byte* memory, float value) {
+    const c10::cuda::CUDAStreamGuard producing(c10::cuda::getStreamFromPool());
+    at::cuda::sleep(kLateCycles);
+    torch::from_blob(memory, {kElements}, torch::device(torch::kCUDA)).fill_(value);
+    return collective_->launch_sum({memory, kElements, Dtype::kFloat32});
+  }
+
+  static std::vector<float> read_apart(const std::byte* memory) {
+    const auto stream = c10::cuda::getStreamFromPool();
+    std::vector<float> read(kElements);
+    EXPECT_EQ(cudaMemcpyAsync(read.data(), memory, kElements * sizeof(float),
+                              cudaMemcpyDeviceToHost, stream.stream()),
+              cudaSuccess);
+    stream.synchronize();
+    return read;
+  }
+
+  static constexpr std::int64_t kElements = 1 << 20;
+  static constexpr std::int64_t kLateCycles = 200'000'000;  // about 0.1 s: far beyond a launch
+  std::unique_ptr<Collective> collective_;
+};
+
+// A sum over one rank changes nothing; what shows is when it may begin. The fill runs late on the
+// producing stream, and the result is read on a third stream, which only wait() orders after it.
+TEST_F(Nccl, SumsAfterWhatTheStreamHolds) {
+  const auto memory = collective_->allocate(kElements * sizeof(float));
+  for (int i = 1; i <= 5; ++i) {
+    const Ticket sum = sum_filled_late(memory.get(), static_cast<float>(i));
+    collective_->wait(sum);
+    const std::vector<float> read = read_apart(memory.get());
+    EXPECT_EQ(std::ranges::count(read, static_cast<float>(i)), std::ssize(read)) << "round " << i;
+  }
+}
+
+TEST_F(Nccl, WaitsAcrossTheWrapOfItsTickets) {
+  join({.timeout = std::chrono::seconds(60), .last_ticket = 0xFFFF'FFFEU});
+  const auto memory = collective_->allocate(kElements * sizeof(float));
+  Ticket last = 0;
+  for (int i = 1; i <= 3; ++i) last = sum_filled_late(memory.get(), static_cast<float>(i));
+  EXPECT_EQ(last, 1U);
+  collective_->wait(last);
+  EXPECT_EQ(read_apart(memory.get()).back(), 3.0F);
+}
+
+TEST_F(Nccl, HoldsTheMemoryOfASumUnderWay) {
+  auto memory = collective_->allocate(kElements * sizeof(float));
+  const std::weak_ptr<std::byte> seen = memory;
+  const Ticket sum = sum_filled_late(memory.get(), 1.0F);
+  memory.reset();
+  EXPECT_FALSE(seen.expired());
+  collective_->wait(sum);
+  EXPECT_TRUE(seen.expired());
+}
+
+TEST_F(Nccl, RefusesMemoryThatIsNotItsOwn) {
+  const auto foreign = torch::zeros({16}, torch::device(torch::kCUDA));
+  EXPECT_THROW(collective_->launch_sum({foreign.data_ptr(), 16, Dtype::kFloat32}), CollectiveError);
+  const auto memory = collective_->allocate(64);
+  EXPECT_THROW(collective_->launch_sum({memory.get(), 17, Dtype::kFloat32}), CollectiveError);
+}
+
+TEST_F(Nccl, GathersHostBytesAndBroadcasts) {
+  const std::vector<std::byte> mine(1000, std::byte{7});
+  EXPECT_EQ(collective_->all_gather(mine), std::vector<std::vector<std::byte>>{mine});
+  EXPECT_EQ(collective_->all_gather({}).size(), 1U);
+  double metrics[] = {1.5};
+  collective_->sum(metrics);
+  EXPECT_EQ(metrics[0], 1.5);
+  const auto tensor = torch::ones({100}, torch::device(torch::kCUDA));
+  collective_->broadcast({tensor.data_ptr(), 100, Dtype::kFloat32}, 0);
+  EXPECT_EQ(tensor.sum().item<float>(), 100.0F);
+  collective_->barrier();
+}
+
+TEST_F(Nccl, TrainsAsWithoutIt) {
+  torch::nn::Linear plain(64, 64);
+  torch::nn::Linear wrapped(64, 64);
+  plain->to(torch::kCUDA);
+  wrapped->to(torch::kCUDA);
+  {
+    const torch::NoGradGuard no_grad;
+    wrapped->weight.copy_(plain->weight);
+    wrapped->bias.copy_(plain->bias);
+  }
+  DataParallel parallel(wrapped.ptr(), *collective_);
+  for (int i = 0; i < 3; ++i) {
+    const auto samples = torch::randn({16, 64}, torch::device(torch::kCUDA));
+    plain->zero_grad();
+    wrapped->zero_grad();
+    plain(samples).pow(2).sum().backward();
+    parallel.forward(wrapped, samples).pow(2).sum().backward();
+    EXPECT_TRUE(torch::equal(plain->weight.grad(), wrapped->weight.grad()));
+  }
+}
+
+TEST_F(Nccl, DoesTheVerbsOnTensors) {
+  TensorVerbs verbs(*collective_);
+  const c10::cuda::CUDAStreamGuard aside(c10::cuda::getStreamFromPool());
+  const auto turned =
+      torch::arange(12, torch::device(torch::kCUDA)).view({3, 4}).to(torch::kFloat).t();
+  const auto before = turned.clone();
+  for (const auto reduction :
+       {Reduction::kSum, Reduction::kAverage, Reduction::kMin, Reduction::kMax}) {
+    verbs.all_reduce(turned, reduction);
+    EXPECT_TRUE(torch::equal(turned, before));
+  }
+  EXPECT_TRUE(torch::equal(verbs.all_gather(turned)[0], before));
+  EXPECT_TRUE(torch::equal(verbs.reduce_scatter(turned), before));
+  verbs.broadcast(turned, 0);
+  EXPECT_TRUE(torch::equal(turned, before));
+  EXPECT_THROW(verbs.all_reduce(torch::ones(1)), std::invalid_argument) << "it is on the CPU";
+  EXPECT_THROW(collective_->send({turned.data_ptr(), 1, Dtype::kUInt8}, 0), CollectiveError);
+  const auto group = collective_->split(0, 0);
+  EXPECT_EQ(group->world_size(), 1);
+  group->barrier();
+  EXPECT_EQ(collective_->split(-1, 0), nullptr);
+}
+
+// The one case for machines without a GPU: asking for one is an error, not a crash.
+TEST(NcclWithoutGpu, IsRefusedInOneLine) {
+  if (why_no_gpu().empty()) GTEST_SKIP() << "this machine has a GPU";
+  PipeExchange exchange(1);
+  const auto joined = join_nccl({.timeout = std::chrono::seconds(1)}, exchange);
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().message(), why_no_gpu());
+  EXPECT_EQ(joined.error().message().find('\n'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ddprun::worker

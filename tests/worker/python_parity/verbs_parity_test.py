@@ -1,0 +1,42 @@
+"""The verbs of the engine and those of torch.distributed with Gloo give the same numbers, for tensors of each type. DDPRUN_BIN names
+the folder of the engine's program, DDPRUN the launcher.
+"""
+import os
+import pathlib
+import sys
+import unittest
+
+from python_parity_test import HERE, PYTHON, ends
+
+FLOATS, INTEGERS = 4, 4
+MOVED = 3  # gather, broadcast, receive
+# Beside these sum, min, max, group, scatter; average for floats; of complex ones sum, average, group; bool is moved only; the mean.
+LINES_A_RANK = FLOATS * (MOVED + 6) + INTEGERS * (MOVED + 5) + MOVED + 3 + MOVED + 1
+
+
+class VerbsParity(unittest.TestCase):
+    def assert_equal_numbers(self, ranks):
+        ours = ends(ranks, pathlib.Path(os.environ["DDPRUN_BIN"]) / "verbs_program")
+        theirs = ends(ranks, PYTHON, HERE / "verbs_program.py")
+        self.assertEqual(len(theirs), ranks * LINES_A_RANK)
+        for name, numbers in theirs.items():
+            with self.subTest(name=name):
+                self.assertEqual([float(number) for number in ours.pop(name).split(",")],
+                                 [float(number) for number in numbers.split(",")])
+        self.assertEqual(ours, {})
+
+    def test_two_ranks(self):
+        self.assert_equal_numbers(2)
+
+    def test_three_ranks(self):
+        self.assert_equal_numbers(3)
+
+    def test_four_ranks(self):
+        self.assert_equal_numbers(4)
+
+
+if __name__ == "__main__":
+    if not PYTHON.exists():
+        print("skipped: no .venv with torch here")
+        sys.exit(77)
+    unittest.main()

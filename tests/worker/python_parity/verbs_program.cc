@@ -1,0 +1,131 @@
+// Does each verb with tensors of each type, as verbs_program.py does with torch.distributed, and prints
+// a line `rank.name numbers` for each. Started by ddprun.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/collective/mean.h"
+#include "worker/startup/bootstrap.h"
+#include "worker/tensors/tensor_verbs.h"
+
+namespace ddprun::worker {
+namespace {
+
+const std::vector<std::pair<std::string, at::ScalarType>> kTypes{
+    {"float32", at::kFloat},     {"float64", at::kDouble}, {"float16", at::kHalf},
+    {"bfloat16", at::kBFloat16}, {"int64", at::kLong},     {"int32", at::kInt},
+    {"int8", at::kChar},         {"uint8", at::kByte},     {"complex64", at::kComplexFloat}};
+
+// 120 numbers, others on each rank. 16-bit floats are small integers: Gloo rounds at each addition.
+at::Tensor input(at::ScalarType type, int rank) {
+  torch::manual_seed(100 + rank);
+  const at::Tensor floats = torch::randn(120, torch::kDouble);
+  const at::Tensor integers = torch::randint(31, {120});
+  if (type == at::kComplexFloat) return torch::complex(floats, floats.flip(0)).to(type);
+  return (type == at::kFloat || type == at::kDouble ? floats : integers).to(type);
+}
+
+class Program {
+ public:
+  explicit Program(Collective& ranks) : ranks_(ranks), verbs_(ranks) {}
+
+  void run();
+  void print();
+
+ private:
+  void say(const std::string& name, const at::Tensor& tensor);
+  void reduce(const std::string& name, const at::Tensor& mine);
+  void move(const std::string& name, const at::Tensor& mine);
+
+  Collective& ranks_;
+  TensorVerbs verbs_;
+  std::string lines_;
+};
+
+void Program::say(const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor.contiguous()) : tensor;
+  const at::Tensor numbers = real.to(at::kDouble).flatten().contiguous();
+  const auto* data = numbers.data_ptr<double>();
+  lines_ +=
+      fmt::format("{}.{} {}\n", ranks_.rank(), name, fmt::join(data, data + numbers.numel(), ","));
+}
+
+void Program::reduce(const std::string& name, const at::Tensor& mine) {
+  for (const auto& [verb, reduction] :
+       {std::pair("sum", Reduction::kSum), std::pair("average", Reduction::kAverage),
+        std::pair("min", Reduction::kMin), std::pair("max", Reduction::kMax)}) {
+    const bool divides = mine.is_floating_point() || mine.is_complex();
+    if (reduction == Reduction::kAverage ? !divides
+                                         : mine.is_complex() && reduction != Reduction::kSum)
+      continue;
+    const at::Tensor all = mine.clone();
+    verbs_.all_reduce(all, reduction);
+    say(name + "." + verb, all);
+  }
+  const auto half = ranks_.split(ranks_.rank() % 2, 0);
+  const at::Tensor group = mine.clone();
+  TensorVerbs(*half).all_reduce(group);
+  say(name + ".group", group);
+  // Whole numbers: Gloo's order of additions is another one here.
+  const at::Tensor whole =
+      mine.is_complex() ? mine : torch::round(mine.to(at::kDouble)).to(mine.scalar_type());
+  if (!mine.is_complex())
+    say(name + ".scatter", verbs_.reduce_scatter(whole.narrow(0, 0, ranks_.world_size() * 10)));
+}
+
+void Program::move(const std::string& name, const at::Tensor& mine) {
+  say(name + ".gather", torch::stack(verbs_.all_gather(mine)));
+  const at::Tensor root = mine.clone();
+  verbs_.broadcast(root, ranks_.world_size() - 1);
+  say(name + ".broadcast", root);
+  const int next = (ranks_.rank() + 1) % ranks_.world_size();
+  const int last = (ranks_.rank() + ranks_.world_size() - 1) % ranks_.world_size();
+  const at::Tensor got = torch::empty_like(mine);
+  if (ranks_.rank() != 0) verbs_.receive(got, last);
+  verbs_.send(mine, next);
+  if (ranks_.rank() == 0) verbs_.receive(got, last);
+  say(name + ".receive", got);
+}
+
+void Program::run() {
+  for (const auto& [name, type] : kTypes) {
+    const at::Tensor mine = input(type, ranks_.rank());
+    reduce(name, mine);
+    move(name, mine);
+  }
+  move("bool", input(at::kLong, ranks_.rank()) > 15);
+  Mean loss;
+  loss.add(1.25 * ranks_.rank(), ranks_.rank() + 1);
+  say("mean", torch::tensor(loss.over(ranks_), torch::kDouble));
+  ranks_.monitored_barrier(std::chrono::seconds(20));
+}
+
+// One rank after the other: their lines must not mix.
+void Program::print() {
+  for (int rank = 0; rank < ranks_.world_size(); ++rank) {
+    if (rank == ranks_.rank()) std::fputs(lines_.c_str(), stdout);
+    std::fflush(stdout);
+    ranks_.barrier();
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::worker
+
+int main() {
+  auto process = ddprun::worker::bootstrap();
+  if (!process) {
+    fmt::print(stderr, "{}\n", process.error().message());
+    return 1;
+  }
+  ddprun::worker::Program program(*process->collective);
+  program.run();
+  program.print();
+  return 0;
+}

@@ -1,0 +1,36 @@
+// How ranks of a collective form smaller ones, over the collective that they have. Collectives whose
+// ranks are processes use it for split().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "proto/result.h"
+#include "worker/collective/collective.h"
+#include "worker/collective/exchange.h"
+
+namespace ddprun::worker {
+
+// A rank's place in its group. `ranks` is 0 for a rank that is in none.
+struct GroupPlace {
+  int rank = 0;
+  int ranks = 0;
+};
+
+// What a rank asks for.
+struct GroupWish {
+  int color = 0;
+  int key = 0;
+};
+
+// The place of `rank` among all, by the rule of Collective::split(). Pure.
+GroupPlace group_place(const std::vector<GroupWish>& wishes, int rank);
+
+using JoinGroup =
+    std::function<Result<std::unique_ptr<Collective>>(const GroupPlace& place, Exchange& exchange)>;
+
+// Collective::split(): `join` makes the collective of a group, and has one exchange for that.
+std::unique_ptr<Collective> split_group(Collective& all, GroupWish wish, const JoinGroup& join);
+
+}  // namespace ddprun::worker

@@ -1,0 +1,13 @@
+// Takes the place of nccl_collective.cc if the torch wheel came without NCCL. Programs that ask for
+// a GPU then get an error instead of a link failure.
+#include "worker/nccl/nccl_collective.h"
+
+namespace ddprun::worker {
+
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Exchange& /*exchange*/) {
+  return Error(ErrorCode::kInvalidArgument, why_no_gpu());
+}
+
+std::string why_no_gpu() { return "this build has no NCCL: its torch came without CUDA"; }
+
+}  // namespace ddprun::worker

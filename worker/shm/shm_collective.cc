@@ -1,0 +1,309 @@
+#include "worker/shm/shm_collective.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "proto/assert.h"
+#include "worker/collective/split.h"
+#include "worker/shm/flight_record.h"
+#include "worker/shm/reduce_kernels.h"
+#include "worker/shm/ring_order.h"
+#include "worker/shm/shm_layout.h"
+#include "worker/shm/shm_meeting.h"
+#include "worker/shm/shm_parcels.h"
+#include "worker/shm/shm_peers.h"
+#include "worker/shm/shm_regions.h"
+#include "worker/shm/shm_segment.h"
+
+namespace ddprun::worker {
+namespace {
+
+class ShmCollective final : public Collective {
+ public:
+  ShmCollective(ShmSegment control, const ShmPeers::Options& options)
+      : peers_(std::move(control), options) {}
+
+  int rank() const override { return static_cast<int>(peers_.rank()); }
+  int world_size() const override { return static_cast<int>(peers_.ranks()); }
+  Device device() const override { return Device::kCpu; }
+  std::string_view name() const override { return "shm"; }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    return regions_.allocate(bytes);
+  }
+  Ticket launch(Flat flat, Reduction reduction) override;
+  void progress() override;
+  void wait(Ticket ticket) override;
+  void broadcast(Flat flat, int root) override;
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  void barrier() override;
+  void monitored_barrier(std::chrono::milliseconds limit) override;
+  void send(Flat flat, int to) override {
+    wait(launched_);
+    parcels_.send(flat, other_rank(to));
+  }
+  void receive(Flat flat, int from) override {
+    wait(launched_);
+    parcels_.receive(flat, other_rank(from));
+  }
+  std::uint32_t resets() const override { return resets_; }
+  std::unique_ptr<Collective> split(int color, int key) override;
+  std::string flight_record() const override {
+    return worker::flight_record(
+        peers_.mine().operations,
+        {.rank = rank(), .ranks = world_size(), .timeout = peers_.timeout()});
+  }
+  void reset() override;
+
+  // After the barrier all ranks have mapped the control segment: nobody opens it any more.
+  void complete_meeting() {
+    barrier();
+    peers_.control().close_file();
+  }
+
+ private:
+  std::uint32_t latest(Counter RankArea::*counter) const;
+  void add_chunk(Ticket ticket);
+  void check_same_sum(Ticket ticket, const SumSlot& mine);
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine,
+                                             const ShmPeers::Doing& doing);
+  std::uint32_t post(PostKind kind, std::span<const std::byte> piece, std::size_t total_bytes,
+                     const ShmPeers::Doing& doing);
+  const PostSlot& look_at(std::size_t peer, std::uint32_t number, PostKind kind,
+                          const ShmPeers::Doing& doing);
+  ShmPeers::Doing sum_of(Ticket ticket) const { return {"sum", operations_[ticket % kSumSlots]}; }
+
+  ShmPeers peers_;
+  ShmParcels parcels_{peers_};
+  ShmRegions regions_{*this, peers_};
+  // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have
+  // dropped its pointer meanwhile.
+  std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
+  std::array<std::uint32_t, kSumSlots> operations_{};  // by slot: the sum's number in the ring
+  Ticket launched_ = 0;
+  Ticket added_ = 0;  // sums whose chunk this rank has added
+  std::uint32_t resets_ = 0;
+  std::uint32_t posted_ = 0;  // gathers, barriers, pieces of broadcasts
+};
+
+Ticket ShmCollective::launch(Flat flat, Reduction reduction) {
+  const SumSlot sum = regions_.describe(flat, reduction);
+  const Verb verb = reduction == Reduction::kSum ? Verb::kSum : Verb::kReduce;
+  const std::uint32_t operation = peers_.mine().operations.begin(verb, flat.bytes(), flat.dtype);
+  if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
+  // The other ranks read our slot when they add that sum, so it can be overwritten once all have
+  // added it. For the first sums the target wraps to a number below 0: reached at once.
+  peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, {"sum", operation});
+  peers_.mine().sums[++launched_ % kSumSlots] = sum;
+  operations_[launched_ % kSumSlots] = operation;
+  held_[launched_ % kSumSlots] = regions_.hold(sum.region);
+  advance(peers_.mine().launched, launched_);
+  return launched_;
+}
+
+// Only sums that all ranks have launched: until a rank has, its gradients are not in its bucket.
+void ShmCollective::progress() {
+  while (added_ != launched_ && peers_.all_reached(&RankArea::launched, added_ + 1)) {
+    add_chunk(added_ + 1);
+  }
+}
+
+void ShmCollective::wait(Ticket ticket) {
+  DDPRUN_ASSERT(reached(launched_, ticket));
+  while (!reached(added_, ticket)) {
+    peers_.wait_for_all(&RankArea::launched, added_ + 1, sum_of(added_ + 1));
+    add_chunk(added_ + 1);
+  }
+  // Our chunk is done. The other chunks of our buffer are written by the other ranks.
+  peers_.wait_for_all(&RankArea::summed, ticket, sum_of(ticket));
+  if (launched_ - ticket < kSumSlots)  // else its slot is another one's by now
+    peers_.mine().operations.end(operations_[ticket % kSumSlots]);
+}
+
+// Without this check ranks with different models would train on nonsense, silently.
+void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const SumSlot& theirs = peers_.area(peer).sums[ticket % kSumSlots];
+    if (theirs == mine) continue;
+    peers_.abort(fmt::format(
+        "sum number {}: rank {} {}, rank {} {}: they do different things, or train different models",
+        ticket, peers_.rank(), describe(mine), peer, describe(theirs)));
+  }
+}
+
+// Adds this rank's chunk of a sum and stores it to all ranks. Call only when all have launched it.
+void ShmCollective::add_chunk(Ticket ticket) {
+  const SumSlot sum = peers_.mine().sums[ticket % kSumSlots];
+  check_same_sum(ticket, sum);
+  const std::size_t element = size_of(sum.dtype);
+  const Chunk chunk = ring_chunk(sum.count * element, element, peers_.ranks(), peers_.rank());
+  // Own buffer first, then those of the next ranks in a circle: the order of ring_order.h.
+  std::vector<std::byte*> buffers(peers_.ranks());
+  for (std::size_t k = 0; k < buffers.size(); ++k) {
+    const std::size_t owner = (peers_.rank() + k) % buffers.size();
+    buffers[k] = regions_.slice(sum.region, owner) + sum.offset_bytes + chunk.begin;
+  }
+  reduce_to_all(buffers, (chunk.end - chunk.begin) / element, sum.dtype, sum.reduction);
+  held_[ticket % kSumSlots].reset();
+  added_ = ticket;
+  advance(peers_.mine().summed, ticket);
+}
+
+// Puts a piece into this rank's next staging slot, where the others see it. Returns the number of
+// the piece.
+std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piece,
+                                  std::size_t total_bytes, const ShmPeers::Doing& doing) {
+  const std::uint32_t number = ++posted_;
+  const std::uint32_t slot = number % kStagingSlots;
+  // The slot was last used two pieces ago. A rank that still reads it must not be overtaken.
+  peers_.wait_for_all(&RankArea::taken, number - kStagingSlots, doing);
+  peers_.mine().posts[slot] = {.number = number,
+                               .operation = doing.operation,
+                               .kind = kind,
+                               .bytes = piece.size(),
+                               .total_bytes = total_bytes};
+  if (!piece.empty()) {
+    std::memcpy(peers_.view().staging(peers_.rank(), slot), piece.data(), piece.size());
+  }
+  advance(peers_.mine().posted, number);
+  return number;
+}
+
+// Waits for the piece that `peer` has posted under the same number. If it posted something else,
+// the programs of the two ranks have taken different ways.
+const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, PostKind kind,
+                                       const ShmPeers::Doing& doing) {
+  peers_.wait_for(peer, &RankArea::posted, number, doing);
+  const PostSlot& post = peers_.area(peer).posts[number % kStagingSlots];
+  if (post.number != number || post.kind != kind) {
+    peers_.abort(fmt::format("rank {} does {}, rank {} does {}: they do different things",
+                             peers_.rank(), peers_.mine().operations.describe(doing.operation),
+                             peer, peers_.area(peer).operations.describe(post.operation)));
+  }
+  return post;
+}
+
+// Every rank posts, root its piece and the others nothing: so the numbers of the pieces stay equal, and
+// a rank that gathers meanwhile is found out.
+void ShmCollective::broadcast(Flat flat, int root) {
+  auto* data = static_cast<std::byte*>(flat.data);
+  const std::size_t total = flat.bytes();
+  const auto source = static_cast<std::size_t>(root);
+  const ShmPeers::Doing doing{"broadcast",
+                              peers_.mine().operations.begin(Verb::kBroadcast, total, flat.dtype)};
+  for (std::size_t done = 0; done < total; done += kStagingBytes) {
+    const std::size_t length = std::min(total - done, kStagingBytes);
+    const std::span<const std::byte> piece(data + done, rank() == root ? length : 0);
+    const std::uint32_t number = post(PostKind::kBroadcast, piece, total, doing);
+    if (rank() != root) {
+      const PostSlot& theirs = look_at(source, number, PostKind::kBroadcast, doing);
+      if (theirs.bytes != length || theirs.total_bytes != total) {
+        peers_.abort(fmt::format("broadcast: rank {} sends {} bytes, rank {} expects {}", root,
+                                 theirs.total_bytes, rank(), total));
+      }
+      std::memcpy(data + done, peers_.view().staging(source, number % kStagingSlots), length);
+    }
+    advance(peers_.mine().taken, number);
+  }
+  peers_.mine().operations.end(doing.operation);
+}
+
+void ShmCollective::barrier() {
+  gather({}, {"barrier", peers_.mine().operations.begin(Verb::kBarrier, 0)});
+}
+
+void ShmCollective::monitored_barrier(std::chrono::milliseconds limit) {
+  gather({}, {.what = "monitored barrier",
+              .operation = peers_.mine().operations.begin(Verb::kBarrier, 0),
+              .names_all = true,
+              .limit = ShmPeers::limit_from_now(limit)});
+}
+
+std::unique_ptr<Collective> ShmCollective::split(int color, int key) {
+  const auto join = [this](const GroupPlace& place,
+                           Exchange& exchange) -> Result<std::unique_ptr<Collective>> {
+    if (place.ranks == 1) return make_alone_collective();
+    return join_shm({.rank = place.rank, .ranks = place.ranks, .timeout = peers_.timeout()},
+                    exchange);
+  };
+  return split_group(*this, {color, key}, join);
+}
+
+std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const std::byte> mine) {
+  check_gather_size(mine.size());
+  return gather(mine, {"gather", peers_.mine().operations.begin(Verb::kGather, mine.size())});
+}
+
+std::vector<std::vector<std::byte>> ShmCollective::gather(std::span<const std::byte> mine,
+                                                          const ShmPeers::Doing& doing) {
+  const std::uint32_t number = post(PostKind::kGather, mine, mine.size(), doing);
+  std::vector<std::vector<std::byte>> blobs(peers_.ranks());
+  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
+    const PostSlot& theirs = look_at(peer, number, PostKind::kGather, doing);
+    const std::byte* piece = peers_.view().staging(peer, number % kStagingSlots);
+    blobs[peer].assign(piece, piece + theirs.bytes);
+  }
+  advance(peers_.mine().taken, number);
+  peers_.mine().operations.end(doing.operation);
+  return blobs;
+}
+
+// The latest of all ranks' counters.
+std::uint32_t ShmCollective::latest(Counter RankArea::*counter) const {
+  std::uint32_t latest = (peers_.mine().*counter).value.load(std::memory_order_acquire);
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const auto theirs = (peers_.area(peer).*counter).value.load(std::memory_order_acquire);
+    if (!reached(latest, theirs)) latest = theirs;
+  }
+  return latest;
+}
+
+// All ranks go on with equal numbers, as if all had done what the foremost one has done.
+void ShmCollective::reset() {
+  peers_.take_reset_step();  // now no rank moves a counter
+  const std::uint32_t launched = latest(&RankArea::launched);
+  const std::uint32_t posted = latest(&RankArea::posted);
+  std::uint32_t operation = peers_.mine().operations.latest();
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const std::uint32_t theirs = peers_.area(peer).operations.latest();
+    if (!reached(operation, theirs)) operation = theirs;
+  }
+  peers_.take_reset_step();  // all have read them
+  launched_ = added_ = launched;
+  posted_ = posted;
+  held_.fill(nullptr);
+  parcels_.forget();
+  ++resets_;
+  peers_.mine().operations.go_on_after(operation);
+  advance(peers_.mine().launched, launched);
+  advance(peers_.mine().summed, launched);
+  advance(peers_.mine().posted, posted);
+  advance(peers_.mine().taken, posted);
+  peers_.take_reset_step();  // all have moved theirs
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchange) {
+  DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
+  // First, so that rank 0 makes no segment for ranks that never come.
+  if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
+  auto control = meet_in_control(job, exchange);
+  if (!control) return control.error();
+  const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
+  auto collective = std::make_unique<ShmCollective>(std::move(*control), options);
+  try {
+    collective->complete_meeting();
+  } catch (const CollectiveError& error) {
+    // A rank died or was late while we met: an error of the start, like those of the exchange.
+    return Error(ErrorCode::kUnavailable, error.what());
+  }
+  return std::unique_ptr<Collective>(std::move(collective));
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,26 @@
+// How the ranks of a host find a segment that rank 0 has made: it tells them the name, or why there is
+// none. So nobody waits for a name until the deadline. ShmCollective uses it.
+#pragma once
+
+#include <string>
+
+#include "worker/shm/shm_collective.h"
+#include "worker/shm/shm_segment.h"
+
+namespace ddprun::worker {
+
+// A text that begins so is an error line, not the name of a segment. Names begin with a slash.
+inline constexpr char kFailureMark = '!';
+
+// The error's line, once it is logged: the other ranks may end as soon as they hear of it, and then
+// the agent kills this process before it could log anything.
+std::string logged(const Error& error);
+
+// What rank 0 tells the others about the segment that it was to make.
+std::string name_or_failure(const Result<ShmSegment>& segment);
+
+// The control segment: rank 0 makes it, the others map it. Throws LoggedError where rank 0 cannot make
+// it; the error is of the exchange, or says that the ranks run different builds.
+Result<ShmSegment> meet_in_control(const ShmJob& job, Exchange& exchange);
+
+}  // namespace ddprun::worker

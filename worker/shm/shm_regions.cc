@@ -1,0 +1,111 @@
+#include "worker/shm/shm_regions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "worker/shm/shm_meeting.h"
+
+namespace ddprun::worker {
+namespace {
+
+constexpr const char* kPurpose = "sums";
+
+// Sums of slices below this size got slower with huge pages, those above faster.
+constexpr std::size_t kHugeSliceBytes = 2 * kHugePageBytes;
+
+// A large slice starts at a multiple of the huge page, so that the kernel can use huge pages. A
+// small one would waste most of such a page.
+std::size_t slice_bytes_for(std::size_t bytes) {
+  return round_up(std::max<std::size_t>(bytes, 1),
+                  bytes < kHugeSliceBytes ? kPageBytes : kHugePageBytes);
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string text_of(const std::vector<std::byte>& blob) {
+  return {reinterpret_cast<const char*>(blob.data()), blob.size()};
+}
+
+}  // namespace
+
+std::string describe(const SumSlot& sum) {
+  constexpr std::array kVerbs{"adds", "averages", "takes the least of", "takes the greatest of"};
+  return fmt::format("{} {} elements of type {} at byte {}",
+                     kVerbs.at(static_cast<std::size_t>(sum.reduction)), sum.count,
+                     name_of(sum.dtype), sum.offset_bytes);
+}
+
+// Compares the sizes first: the ranks map one common region, and slices of unequal size would make
+// each rank look for the others' gradients in the wrong place.
+std::shared_ptr<std::byte> ShmRegions::allocate(std::size_t bytes) {
+  const std::size_t slice = slice_bytes_for(bytes);
+  for (const auto& blob : ranks_.all_gather(std::as_bytes(std::span(&slice, 1)))) {
+    std::size_t theirs = 0;
+    if (blob.size() == sizeof theirs) std::memcpy(&theirs, blob.data(), sizeof theirs);
+    if (theirs != slice) {
+      peers_.abort(
+          fmt::format("ranks allocate memory of different sizes: {} and {} bytes", slice, theirs));
+    }
+  }
+  auto segment = make(slice);
+  std::byte* base = segment->data();
+  regions_.push_back({segment, base, slice});
+  return {std::move(segment), base + slice * peers_.rank()};
+}
+
+// Rank 0 makes the segment, the others map it. Each takes the pages of its own slice: it writes most of
+// them, and so they are near to it. Then all tell each other whether that worked: a failure on one rank
+// must end all of them. Each that fails logs why. Throws LoggedError.
+std::shared_ptr<ShmSegment> ShmRegions::make(std::size_t slice_bytes) {
+  const std::size_t bytes = slice_bytes * peers_.ranks();
+  Result<ShmSegment> segment = Error();
+  std::string name;
+  if (peers_.rank() == 0) {
+    segment = ShmSegment::create(bytes, kPurpose);
+    name = name_or_failure(segment);
+  }
+  name = text_of(ranks_.from_root(bytes_of(name), 0));
+  if (name.starts_with(kFailureMark)) throw LoggedError(name.substr(1));
+  if (peers_.rank() != 0) segment = ShmSegment::open(name, bytes);
+  auto done = segment ? segment->reserve(slice_bytes * peers_.rank(), slice_bytes,
+                                         slice_bytes >= kHugeSliceBytes, kPurpose)
+                      : Result<void>(segment.error());
+  const std::string failure = done ? "" : logged(done.error());
+  const auto failures =
+      ranks_.all_gather(bytes_of(failure).first(std::min(failure.size(), kStagingBytes)));
+  for (const auto& theirs : failures) {
+    if (!theirs.empty()) throw LoggedError(text_of(theirs));
+  }
+  // By now each rank has mapped it, and all its pages are there.
+  segment->close_file();
+  segment->enter_pages();
+  return std::make_shared<ShmSegment>(std::move(*segment));
+}
+
+// A pointer is different in every process. Region and offset mean the same to all ranks.
+SumSlot ShmRegions::describe(Flat flat, Reduction reduction) const {
+  const auto* data = static_cast<const std::byte*>(flat.data);
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    const Region& region = regions_[i];
+    const std::byte* slice = region.base + region.slice_bytes * peers_.rank();
+    if (region.segment.expired() || data < slice ||
+        data + flat.bytes() > slice + region.slice_bytes) {
+      continue;
+    }
+    return {.offset_bytes = static_cast<std::uint64_t>(data - slice),
+            .count = flat.count,
+            .region = static_cast<std::uint32_t>(i),
+            .dtype = flat.dtype,
+            .reduction = reduction};
+  }
+  throw CollectiveError("sum of memory that did not come from allocate()");
+}
+
+}  // namespace ddprun::worker

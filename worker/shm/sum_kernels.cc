@@ -1,0 +1,138 @@
+#include "worker/shm/sum_kernels.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "worker/shm/elements.h"
+
+// Each kernel below is compiled once per instruction set, and the loader picks one. GCC can clone
+// plain functions only. So the kernels are plain, and the templates that do the work are inlined
+// into each clone; a call out of a clone would run code for plain x86-64.
+// Not under a sanitizer: the loader would run the choice before the sanitizer is ready.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define DDPRUN_CLONES
+#else
+#define DDPRUN_CLONES [[gnu::target_clones("avx512f", "avx2", "default")]]
+#endif
+
+namespace ddprun::worker {
+namespace {
+
+// Elements of one tile in sum_tiled: 8 or 16 KiB of sums, which fit into a first-level cache of 32
+// KiB together with what is read.
+constexpr std::size_t kTile = 2048;
+
+using Buffers = std::span<std::byte* const>;
+
+// For a fixed number of ranks: one pass, and the sum stays in a register. The right fold gives the
+// order of the ring: first + (second + (…)).
+template <typename Element, std::size_t... kRank>
+DDPRUN_INLINE void sum_fixed(std::byte* const* buffers, std::size_t count,
+                             std::index_sequence<kRank...> /*ranks*/) {
+  using Stored = typename Element::Stored;
+  const std::array ranks{reinterpret_cast<Stored*>(buffers[kRank])...};
+  // The buffers do not overlap. GCC cannot know that, and would test all pairs at run time.
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) {
+    const Stored stored = Element::store((Element::load(ranks[kRank][i]) + ...));
+    ((ranks[kRank][i] = stored), ...);
+  }
+}
+
+// Makes the sums of one tile. They start as the last rank's elements; then each earlier rank is
+// added in front.
+template <typename Element>
+DDPRUN_INLINE void add_tile(Buffers buffers, std::size_t start,
+                            std::span<typename Element::Sum> sums) {
+  using Stored = typename Element::Stored;
+  const auto* last = reinterpret_cast<const Stored*>(buffers.back()) + start;
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = Element::load(last[i]);
+  for (std::size_t k = buffers.size() - 1; k-- > 0;) {
+    const auto* rank = reinterpret_cast<const Stored*>(buffers[k]) + start;
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = Element::load(rank[i]) + sums[i];
+  }
+}
+
+// For any number of ranks: the sums of a tile stay in the first-level cache while the ranks are
+// added one after another.
+template <typename Element>
+DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count) {
+  std::array<typename Element::Sum, kTile> memory{};
+  for (std::size_t start = 0; start < count; start += kTile) {
+    const std::span<typename Element::Sum> sums(memory.data(),
+                                                count - start < kTile ? count - start : kTile);
+    add_tile<Element>(buffers, start, sums);
+    for (std::byte* buffer : buffers) {
+      auto* rank = reinterpret_cast<typename Element::Stored*>(buffer) + start;
+      for (std::size_t i = 0; i < sums.size(); ++i) rank[i] = Element::store(sums[i]);
+    }
+  }
+}
+
+// The numbers of ranks that hosts usually have are unrolled. Each one costs code in 18 clones.
+template <typename Element>
+DDPRUN_INLINE void sum(Buffers buffers, std::size_t count) {
+  switch (buffers.size()) {
+    case 2:
+      return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<2>());
+    case 3:
+      return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<3>());
+    case 4:
+      return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<4>());
+    case 8:
+      return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<8>());
+    default:
+      return sum_tiled<Element>(buffers, count);
+  }
+}
+
+// Integers are added as unsigned numbers: the overflow of a signed one is undefined.
+DDPRUN_CLONES void sum_float(Buffers buffers, std::size_t count) {
+  sum<Plain<float>>(buffers, count);
+}
+DDPRUN_CLONES void sum_double(Buffers buffers, std::size_t count) {
+  sum<Plain<double>>(buffers, count);
+}
+DDPRUN_CLONES void sum_half(Buffers buffers, std::size_t count) { sum<Half>(buffers, count); }
+DDPRUN_CLONES void sum_bfloat16(Buffers buffers, std::size_t count) {
+  sum<BFloat16>(buffers, count);
+}
+DDPRUN_CLONES void sum_int8(Buffers buffers, std::size_t count) { sum_tiled<Byte>(buffers, count); }
+DDPRUN_CLONES void sum_int32(Buffers buffers, std::size_t count) {
+  sum<Plain<std::uint32_t>>(buffers, count);
+}
+DDPRUN_CLONES void sum_int64(Buffers buffers, std::size_t count) {
+  sum<Plain<std::uint64_t>>(buffers, count);
+}
+
+}  // namespace
+
+void sum_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype) {
+  if (buffers.size() < 2) return;
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return sum_float(buffers, count);
+    case Dtype::kFloat64:
+      return sum_double(buffers, count);
+    case Dtype::kFloat16:
+      return sum_half(buffers, count);
+    case Dtype::kBFloat16:
+      return sum_bfloat16(buffers, count);
+    case Dtype::kInt32:
+      return sum_int32(buffers, count);
+    case Dtype::kInt64:
+      return sum_int64(buffers, count);
+    case Dtype::kInt8:
+    case Dtype::kUInt8:
+      return sum_int8(buffers, count);
+  }
+}
+
+float widen_half(std::uint16_t bits) { return half_to_float(bits); }
+std::uint16_t round_to_half(float value) { return float_to_half(value); }
+float widen_bfloat16(std::uint16_t bits) { return bfloat16_to_float(bits); }
+std::uint16_t round_to_bfloat16(float value) { return float_to_bfloat16(value); }
+
+}  // namespace ddprun::worker
