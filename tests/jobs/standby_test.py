@@ -27,10 +27,8 @@ place = f"{sys.argv[1]}/{os.environ['RANK']}.{attempt}"
 with open(place + ".tmp", "w") as file:
     json.dump(told, file)
 os.rename(place + ".tmp", place)
-# With PYTHONUNBUFFERED print() writes in pieces, and those of two ranks would mix.
 for name, stream in ("out", sys.stdout), ("err", sys.stderr):
-    stream.write(f"{name} of {os.environ['RANK']} {attempt}\\n")
-    stream.flush()
+    print(name, "of", os.environ["RANK"], attempt, file=stream, flush=True)
 if attempt < int(sys.argv[2]):
     if "DDPRUN_PAGE" in os.environ:
         import mmap

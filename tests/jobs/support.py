@@ -28,6 +28,8 @@ for signo in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GONE_S = 20  # what is left for good is left then, too; a busy machine may need seconds to end a process
+# Variables of Python that no job of a test has. Unbuffered, print() writes in pieces, and those of two ranks mix.
+OF_A_SHELL = "PYTHON_EXEC", "PYTHONUNBUFFERED"
 DDPRUN = os.environ.get("DDPRUN", str(ROOT / "build" / "bin" / "ddprun"))
 MARKER = "DDPRUN_TEST_MARKER"
 # Prints the variables that torchrun sets, one NAME=value each, on one line, then its arguments.
@@ -73,7 +75,7 @@ def sanitized():
 def with_variables(**variables):
     """This process's environment without what a developer's shell may have set, and with these."""
     env = {name: value for name, value in os.environ.items()
-           if not name.startswith(("PET_", "TORCH", "OMP_", "DDPRUN_JOB", "PYTHON_EXEC"))}
+           if not name.startswith(("PET_", "TORCH", "OMP_", "DDPRUN_JOB", *OF_A_SHELL))}
     env["PYTHON_EXEC"] = sys.executable
     return env | variables
 
@@ -101,7 +103,7 @@ class Job:
         self.marker = uuid.uuid4().hex
         full = dict(os.environ if env is None else env)
         if env is None:  # what a developer's shell may have set
-            for name in "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHON_EXEC":
+            for name in "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", *OF_A_SHELL:
                 full.pop(name, None)
         full[MARKER] = self.marker
         full.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
