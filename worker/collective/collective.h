@@ -124,8 +124,9 @@ class Collective {
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
   // One rank sends and another one receives; the others have no part in it. Both complete the sums that
-  // they have launched first, and return when all has been received. `flat` may lie anywhere on device(), and must have as many bytes on both sides: shm
-  // throws CollectiveError where it has not. What a rank sends to another arrives in order.
+  // they have launched first, and return when all has been received. `flat` may lie anywhere on
+  // device(). It must have as many bytes on both sides: shm throws CollectiveError where it has not.
+  // What a rank sends to another arrives in order.
   virtual void send(Flat flat, int to) = 0;
   virtual void receive(Flat flat, int from) = 0;
 

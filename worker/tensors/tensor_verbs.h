@@ -65,8 +65,8 @@ class TensorVerbs {
   // The tensors of all ranks, by rank. All must have the same type and sizes: else CollectiveError.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor);
 
-  // An all_reduce() of which each rank keeps a part. Rank r gets rows r·n … (r+1)·n - 1 of the result, where `tensor` has n rows
-  // for each rank: sizes {n·ranks, …} become {n, …}.
+  // An all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank r gets
+  // rows r·n … (r+1)·n - 1 of the result: sizes {n·ranks, …} become {n, …}.
   at::Tensor reduce_scatter(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
 
   // Gives root's elements to all other ranks, in place.
