@@ -43,16 +43,25 @@ bool is_reaper(pid_t pid) {
   return numbers.ends_with("\t1");
 }
 
-std::map<pid_t, Process> all_processes() {
+// Every process, with its cookie only.
+std::map<pid_t, Process> all_cookies() {
   std::map<pid_t, Process> processes;
   for (const std::string& name : names_in("/proc")) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const pid_t pid = std::atoi(name.c_str());
-    const auto stat = read_process_stat(pid);
     const auto cookie = cookie_of_process(pid);
-    processes[pid] = {stat ? stat->parent : 0,
-                      cookie ? std::optional(cookie->text()) : std::nullopt,
-                      stat ? stat->session : 0};
+    processes[pid].cookie = cookie ? std::optional(cookie->text()) : std::nullopt;
+  }
+  return processes;
+}
+
+// Adds the rest of what orphans_of() must know.
+void add_families(std::map<pid_t, Process>& processes) {
+  for (auto& [pid, process] : processes) {
+    const auto stat = read_process_stat(pid);
+    if (!stat) continue;
+    process.parent = stat->parent;
+    process.session = stat->session;
   }
   // Only for parents of a process with a cookie: a host may have very many processes.
   for (const auto& [pid, process] : processes) {
@@ -60,13 +69,13 @@ std::map<pid_t, Process> all_processes() {
     if (process.cookie && parent != processes.end())
       parent->second.is_reaper = is_reaper(parent->first);
   }
-  return processes;
 }
 
 std::set<std::string> gone_launchers(const std::map<pid_t, Process>& processes) {
+  std::set<std::string> seen;
   std::set<std::string> gone;
   for (const auto& [pid, process] : processes) {
-    if (!process.cookie || gone.contains(*process.cookie)) continue;
+    if (!process.cookie || !seen.insert(*process.cookie).second) continue;
     const auto cookie = parse_job_cookie(*process.cookie);
     if (cookie && launcher_is_gone(*cookie)) gone.insert(*process.cookie);
   }
@@ -153,13 +162,25 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
   return orphans;
 }
 
-std::size_t end_leftovers() {
-  end_cgroups();
-  const std::map<pid_t, Process> processes = all_processes();
+namespace {
+
+std::size_t end_orphans() {
+  std::map<pid_t, Process> processes = all_cookies();
+  const std::set<std::string> gone = gone_launchers(processes);
+  if (gone.empty()) return 0;  // mostly: then half of the reading is spared
+  add_families(processes);
   std::size_t ended = 0;
-  for (const pid_t pid : orphans_of(processes, gone_launchers(processes), ::getpid())) {
+  for (const pid_t pid : orphans_of(processes, gone, ::getpid())) {
     if (kill_if_still(pid, processes.at(pid))) ++ended;
   }
+  return ended;
+}
+
+}  // namespace
+
+std::size_t end_leftovers() {
+  end_cgroups();
+  const std::size_t ended = end_orphans();
   const std::vector<std::string> in_memory = names_in(kScratchBase);
   for_each_gone(in_memory, "ddprun-", remove_shared_memory);
   for_each_gone(in_memory, kScratchPrefix, remove_scratch_folder);
