@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Counts the results of several ctest runs: summarize_tests.py NAME=RESULTS.xml …
 
-Prints each failed test, each skipped one with its reason, and, as the last line, `N passed, N failed, N skipped`. A run without
-results (its build failed) counts as one failed test: a green line must mean that everything was there. Exit code 0 only if
-nothing failed and something passed.
+Prints each skipped test with its reason, each failed one with the last lines that it printed, and, as the last line,
+`N passed, N failed, N skipped`. A run without results (its build failed) counts as one failed test: a green line must mean that
+everything was there. Exit code 0 only if nothing failed and something passed.
 """
 
 import sys
 import xml.etree.ElementTree as ElementTree
+
+LAST_LINES = 40  # of a failed test: a test runs for minutes in a log of thousands of lines, and this stands at its end
+LINE_CHARACTERS = 500  # of one of them
 
 # How ctest marks a test that skipped itself. Any other test that did not run (no program, no fixture) failed.
 SELF_SKIPPED = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE=")
@@ -33,7 +36,14 @@ def outcome(case):
     if case.get("status") == "disabled":
         return "skipped", "disabled"
     failure = case.find("failure")
-    return "failed", message or ("" if failure is None else failure.get("message", ""))
+    message = message or ("" if failure is None else failure.get("message", ""))
+    return "failed", "\n".join([message, *last_lines(case)])
+
+
+def last_lines(case):
+    """What a failed test printed at its end, each line moved in."""
+    lines = (case.findtext("system-out") or "").rstrip().splitlines()
+    return ["    " + line[:LINE_CHARACTERS] for line in lines[-LAST_LINES:]]
 
 
 def read_run(name, path):
