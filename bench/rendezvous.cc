@@ -3,19 +3,28 @@
 //   bench-rendezvous pure NODES         joins of so many nodes, without any network
 //   bench-rendezvous host NODES         a host for so many; prints its port, ends with its stdin
 //   bench-rendezvous nodes NODES PORT ROUNDS
-//                                       so many nodes of one process, at the host of that port
+//                                       so many nodes at the host of that port, 1,000 a process
 //
 // Each prints lines of `name value`, times in milliseconds. bench/rendezvous reads them.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/write.hpp>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,10 +98,18 @@ int host(int nodes) {
   return 0;
 }
 
-// So many nodes on one loop.
+// What a process of nodes tells the first one.
+enum class Progress : char { kPublished = 'p', kJoined = 'j' };
+
+// Some of the nodes, on one loop. Node 0 is in the first process.
 class Nodes {
  public:
-  Nodes(int count, std::uint16_t port) : count_(count), port_(port) {}
+  // `first`: number of the first node. `others`: how many other processes write into `progress`, if this
+  // is the first one; else it writes there itself.
+  Nodes(int first, int count, std::uint16_t port, int others, int progress)
+      : first_(first), count_(count), port_(port), others_(others), progress_(loop_, progress) {
+    if (others_ > 0) hear_others();
+  }
 
   void open() {
     sessions_.clear();
@@ -102,18 +119,29 @@ class Nodes {
           [this](const rendezvous::HostMessage& message) { heard(message); }));
     }
   }
-  void join(int first, int last) {
-    for (int i = first; i < last; ++i) sessions_[static_cast<std::size_t>(i)]->join(spec_of(i));
+  // Those from the `from`-th of this process to the `to`-th.
+  void join(int from, int to) {
+    for (int i = from; i < to; ++i)
+      sessions_[static_cast<std::size_t>(i)]->join(spec_of(first_ + i));
   }
+  void join_all() { join(0, count_); }
   void fail() {
-    broken_ = 0;
     sessions_.front()->report_failure(round_, {.hostname = "host-0", .message = "bench"});
+  }
+  void await_end() {
     run_until([this] { return broken_ == count_; });
+    broken_ = 0;
   }
+  // Of the nodes of all processes, in the first one; else of these.
   void await_round() {
-    run_until([this] { return published_ == count_; });
-    published_ = 0;
+    run_until([this] { return published_ == count_ && others_published_ == others_; });
+    published_ = others_published_ = 0;
   }
+  void await_joins_of_others() {
+    run_until([this] { return others_joined_ == others_; });
+    others_joined_ = 0;
+  }
+  void say(Progress word) { asio::write(progress_, asio::buffer(&word, 1)); }
   void rest() {
     loop_.restart();
     loop_.run_for(kQuiet);
@@ -135,6 +163,15 @@ class Nodes {
       std::_Exit(1);
     }
   }
+  void hear_others() {
+    progress_.async_read_some(
+        asio::buffer(heard_), [this](const boost::system::error_code& error, std::size_t count) {
+          if (error) std::_Exit(1);  // they have all ended
+          for (const Progress word : std::span(heard_).first(count))
+            ++(word == Progress::kPublished ? others_published_ : others_joined_);
+          hear_others();
+        });
+  }
   template <typename Condition>
   void run_until(Condition holds) {
     while (!holds()) {
@@ -144,24 +181,66 @@ class Nodes {
   }
 
   asio::io_context loop_{1};
+  const int first_;
   const int count_;
   const std::uint16_t port_;
+  const int others_;
+  asio::posix::stream_descriptor progress_;
+  std::array<Progress, 64> heard_{};
   int published_ = 0;
   int broken_ = 0;
+  int others_published_ = 0;  // processes
+  int others_joined_ = 0;
   std::int64_t round_ = 0;
   std::vector<std::unique_ptr<rendezvous::Session>> sessions_;
 };
 
-int nodes(int count, std::uint16_t port, int rounds) {
-  Nodes nodes(count, port);
-  auto start = Clock::now();
+// Agents have machines of their own: the host shall not wait for a processor that ten processes of
+// them share with it.
+constexpr int kNiceness = 10;
+
+// The nodes of another process than the first: they join whenever there is no round.
+[[noreturn]] void other_nodes(int first, int count, std::uint16_t port, int progress) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::setpriority(PRIO_PROCESS, 0, kNiceness);
+  Nodes nodes(first, count, port, 0, progress);
   nodes.open();
-  nodes.join(0, count);
+  for (;;) {
+    nodes.join_all();
+    nodes.say(Progress::kJoined);
+    nodes.await_round();
+    nodes.say(Progress::kPublished);
+    nodes.await_end();
+  }
+}
+
+// Each node is a process where it is used, and here many share one. Too many share its threads and
+// tables: what they cost would be the bench's.
+constexpr int kNodesOfAProcess = 1000;
+
+int nodes(int count, std::uint16_t port, int rounds) {
+  int progress[2];
+  if (::pipe2(progress, O_CLOEXEC) != 0) return 1;
+  auto start = Clock::now();
+  const int mine = std::min(count, kNodesOfAProcess);
+  int others = 0;
+  for (int first = mine; first < count; first += kNodesOfAProcess, ++others) {
+    if (::fork() != 0) continue;
+    ::close(progress[0]);
+    other_nodes(first, std::min(kNodesOfAProcess, count - first), port, progress[1]);
+  }
+  ::close(progress[1]);
+  Nodes nodes(0, mine, port, others, progress[0]);
+  nodes.open();
+  nodes.join_all();
+  nodes.await_joins_of_others();
   nodes.await_round();
   tell("first_connect_ms", milliseconds_since(start));
   for (int round = 0; round < rounds; ++round) {
     nodes.fail();
-    nodes.join(1, count);
+    nodes.await_end();
+    nodes.join(1, mine);
+    nodes.await_joins_of_others();
     nodes.rest();
     start = Clock::now();
     nodes.join(0, 1);
