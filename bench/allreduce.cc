@@ -1,8 +1,13 @@
-// Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes over
-// shared memory and prints one line of JSON for each size. The line has the time of one sum on rank
-// 0 in microseconds, from launch to complete, as a training step sees it.
-//   bench-allreduce RANKS BYTES:REPETITIONS…
+// Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes and prints one
+// line of JSON for each size: the time of one sum on rank 0 in microseconds, from launch to complete, as
+// a training step sees it.
+//   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS BYTES:REPETITIONS…
+// RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that address,
+// and the lines have what host 0 sent for one sum. With --bound the ranks do what a rank computes in a
+// sum, each in memory of its own and with nobody to wait for: no sum over shared memory can be faster.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,15 +17,24 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "worker/shm/shm_collective.h"
+#include "worker/collective/split.h"
+#include "worker/hierarchical/hierarchical_collective.h"
+#include "worker/kernels/sum_kernels.h"
 #include "worker/startup/pipe_exchange.h"
 
 namespace {
 
+using ddprun::Result;
 using ddprun::worker::Collective;
+using ddprun::worker::CollectiveError;
+using ddprun::worker::PipeExchange;
+using Clock = std::chrono::steady_clock;
 
 // Not counted: the first sums touch the pages and fill the caches.
 constexpr int kWarmUps = 5;
@@ -36,6 +50,21 @@ struct Size {
   std::size_t repetitions = 0;
 };
 
+struct Host {
+  std::string name;  // of its network namespace
+  std::string address;
+};
+
+struct Options {
+  std::vector<Host> hosts;
+  bool bound = false;
+  ddprun::worker::Wire wire = ddprun::worker::Wire::kExact;
+  int local_ranks = 0;
+  std::vector<Size> sizes;
+
+  int ranks() const { return local_ranks * std::max<int>(1, static_cast<int>(hosts.size())); }
+};
+
 template <typename Number>
 bool parse(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -48,69 +77,218 @@ bool parse_size(std::string_view text, Size& size) {
          parse(text.substr(colon + 1), size.repetitions) && size.repetitions > 0;
 }
 
-// The microseconds of each repetition. The ranks need no barrier between two sums: a sum is
-// complete on one rank only when all have added their chunks.
-std::vector<double> time_sums(Collective& collective, const Size& size) {
-  using Clock = std::chrono::steady_clock;
+bool parse_hosts(std::string_view text, std::vector<Host>& hosts) {
+  while (!text.empty()) {
+    const auto end = std::min(text.find(','), text.size());
+    const auto one = text.substr(0, end);
+    const auto equals = one.find('=');
+    if (equals == std::string_view::npos) return false;
+    hosts.push_back({std::string(one.substr(0, equals)), std::string(one.substr(equals + 1))});
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return hosts.size() > 1;
+}
+
+std::optional<Options> parse_command(std::vector<std::string_view> words) {
+  Options options;
+  while (!words.empty() && words.front().starts_with("--")) {
+    const bool has_value = words.size() > 1;
+    if (words.front() == "--bound") {
+      options.bound = true;
+      words.erase(words.begin());
+    } else if (has_value && words.front() == "--wire" && words[1] == "bfloat16") {
+      options.wire = ddprun::worker::Wire::kBFloat16;
+      words.erase(words.begin(), words.begin() + 2);
+    } else if (has_value && words.front() == "--hosts" && parse_hosts(words[1], options.hosts)) {
+      words.erase(words.begin(), words.begin() + 2);
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (words.size() < 2 || !parse(words[0], options.local_ranks)) return std::nullopt;
+  for (const std::string_view word : std::span(words).subspan(1)) {
+    if (!parse_size(word, options.sizes.emplace_back())) return std::nullopt;
+  }
+  const bool fits = options.local_ranks >= 1 && options.ranks() <= 64;
+  return fits ? std::optional(options) : std::nullopt;
+}
+
+// Bytes that this network namespace has sent, but for loopback (proc_pid_net(5), dev).
+std::uint64_t bytes_sent() {
+  std::ifstream table("/proc/thread-self/net/dev");
+  std::string line;
+  std::uint64_t sum = 0;
+  while (std::getline(table, line)) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos || line.substr(0, colon).ends_with(" lo")) continue;
+    std::uint64_t value = 0;
+    const char* rest = line.c_str() + colon + 1;
+    for (int column = 0; column < 9; ++column) {
+      char* end = nullptr;
+      value = std::strtoull(rest, &end, 10);
+      rest = end;
+    }
+    sum += value;
+  }
+  return sum;
+}
+
+struct Times {
+  double first = 0;         // of the first sum in this memory
+  std::vector<double> all;  // of each repetition
+  std::uint64_t sent = 0;   // bytes on the link for one sum
+};
+
+template <typename Act>
+double microseconds(Act act) {
+  const auto start = Clock::now();
+  act();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// The ranks need no barrier between two sums: a sum is complete on one rank only when all have added
+// their chunks.
+Times time_sums(Collective& collective, const Size& size) {
   const auto memory = collective.allocate(size.bytes);
   const ddprun::worker::Flat flat{memory.get(), size.bytes / sizeof(float),
                                   ddprun::worker::Dtype::kFloat32};
-  std::vector<double> times;
-  for (int i = 0; i < kWarmUps; ++i) collective.wait(collective.launch_sum(flat));
-  for (std::size_t i = 0; i < size.repetitions; ++i) {
-    const auto start = Clock::now();
-    collective.wait(collective.launch_sum(flat));
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-  }
+  const auto sum = [&] { collective.wait(collective.launch_sum(flat)); };
+  Times times;
+  collective.barrier();
+  times.first = microseconds(sum);
+  for (int i = 1; i < kWarmUps; ++i) sum();
+  collective.barrier();
+  const std::uint64_t before = bytes_sent();
+  for (std::size_t i = 0; i < size.repetitions; ++i) times.all.push_back(microseconds(sum));
+  collective.barrier();
+  times.sent = (bytes_sent() - before) / size.repetitions;
   return times;
 }
 
-void print(const Size& size, std::vector<double> times) {
-  std::ranges::sort(times);
-  const auto quantile = [&](double q) {
-    return times[static_cast<std::size_t>(q * static_cast<double>(times.size() - 1))];
+// What a rank computes in a sum: its chunk of all ranks' buffers.
+Times time_bound(int ranks, const Size& size) {
+  const std::size_t chunk = size.bytes / static_cast<std::size_t>(ranks);
+  const auto alone = ddprun::worker::make_alone_collective();
+  std::vector<std::shared_ptr<std::byte>> memory;
+  std::vector<std::byte*> buffers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    memory.push_back(alone->allocate(chunk));
+    buffers.push_back(memory.back().get());
+  }
+  const auto sum = [&] {
+    ddprun::worker::sum_to_all(buffers, chunk / sizeof(float), ddprun::worker::Dtype::kFloat32,
+                               ddprun::worker::Rounding::kEach);
   };
-  fmt::print("{{\"bytes\": {}, \"p10_us\": {:.2f}, \"median_us\": {:.2f}, \"p90_us\": {:.2f}}}\n",
-             size.bytes, quantile(0.1), quantile(0.5), quantile(0.9));
+  Times times;
+  times.first = microseconds(sum);
+  for (int i = 1; i < kWarmUps; ++i) sum();
+  for (std::size_t i = 0; i < size.repetitions; ++i) times.all.push_back(microseconds(sum));
+  return times;
 }
 
-int run_rank(int rank, int ranks, const std::vector<Size>& sizes,
-             ddprun::worker::Exchange& exchange) {
+void print(const Options& options, const Size& size, Times times) {
+  std::ranges::sort(times.all);
+  const auto quantile = [&](double q) {
+    return times.all[static_cast<std::size_t>(q * static_cast<double>(times.all.size() - 1))];
+  };
+  const std::string sent =
+      options.hosts.empty() ? "" : fmt::format(", \"sent_bytes\": {}", times.sent);
+  fmt::print(
+      "{{\"bytes\": {}, \"first_us\": {:.2f}, \"p10_us\": {:.2f}, \"median_us\": {:.2f}, "
+      "\"p90_us\": {:.2f}{}}}\n",
+      size.bytes, times.first, quantile(0.1), quantile(0.5), quantile(0.9), sent);
+}
+
+// How the ranks find each other; made before they are forked.
+struct Exchanges {
+  explicit Exchanges(const Options& options) : all(options.ranks()) {
+    for (std::size_t host = 0; host < options.hosts.size(); ++host)
+      hosts.push_back(std::make_unique<PipeExchange>(options.local_ranks));
+    for (int local = 0; !options.hosts.empty() && local < options.local_ranks; ++local)
+      peers.push_back(std::make_unique<PipeExchange>(static_cast<int>(options.hosts.size())));
+  }
+  PipeExchange all;
+  std::vector<std::unique_ptr<PipeExchange>> hosts;  // the ranks of each host
+  std::vector<std::unique_ptr<PipeExchange>> peers;  // those with the same local rank
+};
+
+// From here on this process is on that host.
+void move_to(const Host& host) {
+  const std::string path = "/run/netns/" + host.name;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || ::setns(fd, CLONE_NEWNET) != 0)
+    throw CollectiveError("enter network namespace " + host.name + ": it takes root");
+  ::close(fd);
+}
+
+Result<std::unique_ptr<Collective>> join_hosts(int rank, const Options& options,
+                                               Exchanges& exchanges) {
+  using namespace ddprun::worker;
+  const int hosts = static_cast<int>(options.hosts.size());
+  const int host = rank / options.local_ranks;
+  const int local = rank % options.local_ranks;
+  const Host& here = options.hosts[static_cast<std::size_t>(host)];
+  move_to(here);
+  const auto job = [&](int one, int of) {
+    return TcpJob{.rank = one,
+                  .ranks = of,
+                  .address = here.address,
+                  .host = here.name,
+                  .timeout = kTimeout,
+                  .wire = options.wire};
+  };
+  HierarchicalParts parts;
+  parts.all = join_tcp(job(rank, options.ranks()), exchanges.all).value();
+  if (options.local_ranks == 1) return std::unique_ptr<Collective>(std::move(parts.all));
+  parts.peers =
+      join_tcp(job(host, hosts), *exchanges.peers[static_cast<std::size_t>(local)]).value();
+  parts.host = join_shm({local, options.local_ranks, kTimeout},
+                        *exchanges.hosts[static_cast<std::size_t>(host)])
+                   .value();
+  return make_hierarchical_collective(std::move(parts));
+}
+
+Result<std::unique_ptr<Collective>> join(int rank, const Options& options, Exchanges& exchanges) {
+  if (!options.hosts.empty()) return join_hosts(rank, options, exchanges);
+  return ddprun::worker::as_collective(
+      ddprun::worker::join_shm({rank, options.ranks(), kTimeout}, exchanges.all));
+}
+
+int run_rank(int rank, const Options& options, Exchanges& exchanges) {
   try {
-    auto collective = ddprun::worker::join_shm({rank, ranks, kTimeout}, exchange);
-    if (!collective) {
-      throw ddprun::worker::CollectiveError(collective.error().message());
-    }
-    for (const Size& size : sizes) {
-      auto times = time_sums(**collective, size);
-      if (rank == 0) print(size, std::move(times));
+    auto collective = options.bound ? ddprun::worker::make_alone_collective()
+                                    : join(rank, options, exchanges).value();
+    for (const Size& size : options.sizes) {
+      Times times =
+          options.bound ? time_bound(options.ranks(), size) : time_sums(*collective, size);
+      if (rank == 0) print(options, size, std::move(times));
     }
   } catch (const ddprun::worker::LoggedError&) {
     return 1;
-  } catch (const ddprun::worker::CollectiveError& error) {
+  } catch (const std::exception& error) {
     fmt::print(stderr, "bench-allreduce: {}\n", error.what());
     return 1;
   }
   return 0;
 }
 
-int run_ranks(int ranks, const std::vector<Size>& sizes) {
-  ddprun::worker::PipeExchange exchange(ranks);
+int run_ranks(const Options& options) {
+  Exchanges exchanges(options);
   std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < options.ranks(); ++rank) {
     const pid_t child = ::fork();
     if (child > 0) children.push_back(child);
     if (child != 0) continue;
     ::alarm(kLifeSeconds);
     // The script kills this program at a deadline; its ranks shall not live on.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int status = run_rank(rank, ranks, sizes, exchange);
+    const int status = run_rank(rank, options, exchanges);
     // _exit, since the parent's objects (the pipes' owner, for example) are not ours to destroy. It
     // does not flush.
     std::fflush(stdout);
     ::_exit(status);
   }
-  int failed = std::ssize(children) == ranks ? 0 : 1;
+  int failed = std::ssize(children) == options.ranks() ? 0 : 1;
   for (const pid_t child : children) {
     int status = 0;
     ::waitpid(child, &status, 0);
@@ -122,15 +300,12 @@ int run_ranks(int ranks, const std::vector<Size>& sizes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int ranks = 0;
-  std::vector<Size> sizes(argc > 2 ? static_cast<std::size_t>(argc - 2) : 0);
-  bool understood = argc > 2 && parse(argv[1], ranks) && ranks >= 1 && ranks <= 64;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    understood = understood && parse_size(argv[i + 2], sizes[i]);
-  }
-  if (!understood) {
-    fmt::print(stderr, "usage: bench-allreduce RANKS BYTES:REPETITIONS…\n");
+  const auto options = parse_command({argv + 1, argv + argc});
+  if (!options) {
+    fmt::print(stderr,
+               "usage: bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] "
+               "RANKS BYTES:REPETITIONS…\n");
     return 2;
   }
-  return run_ranks(ranks, sizes);
+  return run_ranks(*options);
 }

@@ -120,6 +120,17 @@ Result<void> BlockingSocket::finish_connect(Deadline deadline) const {
   return {};
 }
 
+std::string BlockingSocket::local_address() const {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  std::array<char, NI_MAXHOST> text{};
+  auto* own = reinterpret_cast<sockaddr*>(&address);
+  const bool known =
+      ::getsockname(descriptor_, own, &length) == 0 &&
+      ::getnameinfo(own, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  return known ? text.data() : "";
+}
+
 Result<void> BlockingSocket::send(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
     // MSG_NOSIGNAL: a lost connection must be an error here, not a SIGPIPE that kills the program.

@@ -34,6 +34,9 @@ class BlockingSocket {
   BlockingSocket& operator=(const BlockingSocket&) = delete;
   ~BlockingSocket();
 
+  // The own address of the connection, numeric. Empty where the kernel does not tell.
+  std::string local_address() const;
+
   // Returns when the kernel has taken all of `bytes`; the peer may not have read them yet. Errors:
   // kUnavailable (connection lost), kTimedOut.
   Result<void> send(std::string_view bytes, Deadline deadline);

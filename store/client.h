@@ -41,6 +41,9 @@ class Client {
 
   void set_limit(Duration limit) { limit_ = limit; }
 
+  // The address of this host that the server sees, numeric. Empty after an error.
+  std::string local_address() const { return socket_ ? socket_->local_address() : std::string(); }
+
   // The protocol has no answer to set, append, multi_set and queue_push. Success means that the
   // kernel took the bytes; the server may still refuse them. Call ping() to know that it has
   // applied them.

@@ -8,6 +8,7 @@ table, closes with one line that says whether all went well, and exits with 1 wh
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,10 +39,12 @@ def worker(name):
 
 
 def begin():
-    """For main(): checks for the program and marks all that is started from here on."""
+    """For main(): checks for the program and marks all that is started from here on. Whoever is told to end cleans up first."""
     if not os.access(DDPRUN, os.X_OK):
         sys.exit(f"{DDPRUN} is not there; ./quickstart builds it")
     os.environ[MARKER] = uuid.uuid4().hex
+    for signo in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+        signal.signal(signo, lambda *_: sys.exit(1))
 
 
 def skip(reason):
@@ -68,6 +71,19 @@ def gone_after(job, since, limit_s):
         if now > end and left:
             return now - since, left
         os.sched_yield()
+
+
+def identity_of(job):
+    """What is in the names of all that the job makes: pid and start time (proc_pid_stat(5), field 22)."""
+    with open(f"/proc/{job.pid}/stat") as file:
+        return f"-{job.pid}-{file.read().rpartition(')')[2].split()[19]}-"
+
+
+def traces_of(identity):
+    """What is left of such names in /dev/shm, and of cgroups."""
+    names = os.listdir("/dev/shm")
+    names += [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
+    return [name for name in names if identity in name]
 
 
 def end_all(job):

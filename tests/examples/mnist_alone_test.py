@@ -5,6 +5,7 @@ import pathlib
 import tempfile
 import unittest
 
+import digits
 import support
 
 
@@ -12,7 +13,7 @@ class MnistAlone(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        support.write_subset(cls.folder.name, train=320, held_out=50)
+        digits.write_subset(cls.folder.name, train=320, held_out=50)
 
     @classmethod
     def tearDownClass(cls):

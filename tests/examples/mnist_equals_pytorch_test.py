@@ -7,6 +7,7 @@ import sys
 import tempfile
 import unittest
 
+import digits
 import support
 
 SCRIPT = support.ROOT / "examples" / "pytorch" / "ddp_mnist.py"
@@ -20,7 +21,7 @@ class MnistEqualsPyTorch(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        support.write_subset(folder.name, train=650, held_out=77)  # odd: the last batch is short, a share is padded
+        digits.write_subset(folder.name, train=650, held_out=77)  # odd: the last batch is short, a share is padded
         self.flags = ["--data", folder.name, "--epochs=2"]
 
     def assert_same_end(self, ours, theirs):

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import unittest
 
+import digits
 import support
 
 sys.path.insert(0, str(support.ROOT / "tests" / "jobs"))
@@ -41,7 +42,7 @@ class MnistRestart(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        support.write_subset(folder.name, train=2000, held_out=100)
+        digits.write_subset(folder.name, train=2000, held_out=100)
 
     def run_job(self, name, kill_rank=None, program=support.MNIST):
         """The job's stdout; it must succeed. `kill_rank` gets SIGKILL at the first line of epoch 2."""

@@ -1,17 +1,20 @@
 """Too little memory for what the ranks share is said in one line a job, whatever the number of workers; the size of /dev/shm does
-not matter. In a mount namespace with a /proc/meminfo and a /dev/shm of its own, which needs root or unprivileged user namespaces.
+not matter, for small models and for ResNet-18. In a mount namespace with a /proc/meminfo and a /dev/shm of its own, which needs root or unprivileged user namespaces.
 """
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
 
+import digits
 import support
 
 DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
 JOB = [DDPRUN, "--standalone", "--nproc-per-node=3", "--no-python", support.MNIST, "--epochs=1"]
+BENCH_STEP = os.path.join(os.path.dirname(DDPRUN), "bench-step")
 UNSHARE = ["unshare", "--map-root-user", "--mount"]
 
 
@@ -45,7 +48,7 @@ class MnistSharedMemory(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         self.data = ["--data", folder.name]
-        support.write_subset(folder.name, train=60, held_out=10)
+        digits.write_subset(folder.name, train=60, held_out=10)
 
     def test_says_once_what_is_missing_for(self):
         for kib, purpose in ((512, "the ranks' control area"), (8 << 10, "sums")):
@@ -63,6 +66,32 @@ class MnistSharedMemory(unittest.TestCase):
             with self.subTest(size=size):
                 done = with_dev_shm(size, *JOB, *self.data)
                 self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class ResNet(unittest.TestCase):
+    """The program of bench/step takes its orders from one file a rank, and answers in another one."""
+
+    def losses(self, ranks, *mounted):
+        """By rank, of the third step."""
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in range(ranks):
+                with open(f"{folder}/orders.{rank}", "w") as file:
+                    file.write("resnet18 views 0 3\n")
+            done = with_dev_shm(*mounted, DDPRUN, "--standalone", f"--nproc-per-node={ranks}", "--no-python", BENCH_STEP, folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            answers = []
+            for rank in range(ranks):
+                with open(f"{folder}/answers.{rank}") as file:
+                    answers.append(json.load(file)["loss"])
+            return answers
+
+    def test_trains_with_little_dev_shm(self):
+        for ranks in 2, 4:
+            with self.subTest(ranks=ranks):
+                losses = self.losses(ranks, "1m")
+                self.assertTrue(all(0 < loss < 10 for loss in losses), losses)
+                if ranks == 2:
+                    self.assertEqual(losses, self.losses(ranks, "1g"))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,14 @@
 MNIST names the program (default build/bin/mnist).
 """
 
-import gzip
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MNIST = os.environ.get("MNIST", str(ROOT / "build" / "bin" / "mnist"))
-DIGITS = ROOT / "examples" / "data" / "mnist_5k"
 DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "120"))  # seconds until a run counts as hung
-HEADER_BYTES = {"images-idx3": 16, "labels-idx1": 8}
-ITEM_BYTES = {"images-idx3": 28 * 28, "labels-idx1": 1}
 
 
 def environment(**changes):
@@ -24,17 +19,6 @@ def environment(**changes):
     clean = {name: value for name, value in os.environ.items()
              if name not in ours and not name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_", "PET_"))}
     return {**clean, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **changes}
-
-
-def write_subset(folder, train, held_out):
-    """A set with the first digits of ours, so that an epoch takes a moment."""
-    for part, count in (("train", train), ("t10k", held_out)):
-        for kind in HEADER_BYTES:
-            name = f"{part}-{kind}-ubyte.gz"
-            whole = gzip.decompress((DIGITS / name).read_bytes())
-            end = HEADER_BYTES[kind] + count * ITEM_BYTES[kind]
-            subset = whole[:4] + struct.pack(">I", count) + whole[8:end]
-            (pathlib.Path(folder) / name).write_bytes(gzip.compress(subset, mtime=0))
 
 
 def run(*command, **changes):

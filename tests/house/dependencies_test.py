@@ -13,7 +13,7 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
-WORKER = {"worker/collective", "worker/shm", "worker/nccl", "worker/tensors", "worker/reducer", "worker/comm_hooks", "worker/startup",
+WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/reducer", "worker/comm_hooks", "worker/startup",
           "worker/data"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
 MAY_INCLUDE = {
@@ -31,12 +31,15 @@ MAY_INCLUDE = {
               "agent/monitors", "agent/network", "agent/standby"},
     "launcher": {"proto", "agent", "agent/core", "agent/processes", "agent/report"},
     "worker/collective": {"proto"},
-    "worker/shm": {"proto", "worker/collective"},
+    "worker/kernels": {"proto", "worker/collective"},
+    "worker/shm": {"proto", "worker/collective", "worker/kernels"},
+    "worker/tcp": {"proto", "worker/collective", "worker/kernels"},
+    "worker/hierarchical": {"proto", "worker/collective", "worker/shm", "worker/tcp"},
     "worker/nccl": {"proto", "worker/collective"},
     "worker/tensors": {"proto", "worker/collective"},
     "worker/reducer": {"proto", "worker/collective", "worker/tensors"},
     "worker/comm_hooks": {"worker/collective", "worker/tensors", "worker/reducer"},
-    "worker/startup": {"proto", "store", "worker/collective", "worker/shm", "worker/nccl"},
+    "worker/startup": {"proto", "store", "worker/collective", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl"},
     "worker/data": {"proto"},
     "examples": {"proto", "store", *WORKER},
     "bench": {"proto", "store", "rendezvous", "agent", *WORKER},
@@ -44,7 +47,7 @@ MAY_INCLUDE = {
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
 MAY_USE_GRPC = {"rendezvous"}  # the edge of its network; nobody else sees a grpc::Status
-MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/shm", "worker/data"}
+MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/data"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 
 

@@ -4,10 +4,14 @@ import itertools
 import os
 import re
 import signal
+import sys
 import unittest
 
 from machine import free_port
 from support import ROOT, JobTest, main, torch_python, with_variables
+
+sys.path.append(str(ROOT / "tests" / "examples"))
+import digits  # noqa: E402  (found by the line above)
 
 BIN = os.environ.get("DDPRUN_BIN", str(ROOT / "build" / "bin"))
 MNIST = os.path.join(BIN, "mnist")
@@ -16,7 +20,9 @@ PYTORCH_ABORT = "terminate called without an active exception"
 RUNS_WITH_ABORTS = 5
 TRAINING_DEADLINE = 300  # seconds; the job itself takes some ten
 EPOCHS = 8
-ROUND = re.compile(r"world=(\d+), (\d+) epochs done")  # of ddp_mnist.py
+DDP_MNIST_ROUND = re.compile(r"world=(\d+), (\d+) epochs done")
+MNIST_ROUND = re.compile(r"mnist: world of (\d+) .*(?:resumed after epoch (\d+)|new weights)")
+EPOCH = re.compile(r"epoch (\d+)/\d+ loss=")
 
 
 def found(pattern, text):
@@ -53,20 +59,19 @@ class Training(JobTest):
         return out
 
 
-@unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
 class Resized(JobTest):
     """Nodes come and go, and training goes on from the last checkpoint: 2, 3, 1 and 2 nodes."""
 
     def setUp(self):
         super().setUp()
-        self.port, self.shown, self.lines, self.size = free_port(), self.fifo("shown"), [], None
+        self.port, self.shown, self.lines, self.round, self.size = free_port(), self.fifo("shown"), [], None, None
 
-    def node(self, is_host=False, **options):
+    def node(self, trainer, is_host=False, **options):
         return self.start("--nnodes=1:3", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=job",
                           f"--rdzv-endpoint=127.0.0.1:{self.port}",
                           f"--rdzv-conf=is_host={int(is_host)},last_call_timeout=10,resize_wait=0,resize_interval=0,keep_alive_interval=10",
-                          DDP_MNIST, f"--epochs={EPOCHS}", "--batch-size=128", f"--checkpoint={self.folder / 'state.pt'}",
-                          env=with_variables(PYTHON_EXEC=torch_python()), **options)
+                          *trainer, f"--epochs={EPOCHS}", f"--checkpoint={self.folder / 'state.pt'}",
+                          env=with_variables(PYTHON_EXEC=torch_python() or "", OMP_NUM_THREADS="1"), **options)
 
     def next_line(self):
         (line,) = self.fifos[self.shown].lines(1, TRAINING_DEADLINE)
@@ -77,21 +82,23 @@ class Resized(JobTest):
         """Reads on until a world of this size has trained an epoch."""
         while True:
             line = self.next_line()
-            if match := ROUND.match(line):
+            if match := self.round.match(line):
                 self.size = int(match[1])
-            elif line.startswith("epoch ") and self.size == size:
+            elif EPOCH.match(line) and self.size == size:
                 return
 
-    def test_two_three_one_and_two_nodes(self):
-        host = self.node(is_host=True, prefix=("sh", "-c", f'exec "$@" > {self.shown}', "sh"))
-        leaving = [self.node()]
+    def train_on_two_three_one_and_two_nodes(self, trainer, is_round):
+        """`is_round` matches the line that a round begins with: its world size, and the epochs done if there are any."""
+        self.round = is_round
+        host = self.node(trainer, is_host=True, prefix=("sh", "-c", f'exec "$@" > {self.shown}', "sh"))
+        leaving = [self.node(trainer)]
         self.await_epoch_of(2)
-        leaving.append(self.node())
+        leaving.append(self.node(trainer))
         self.await_epoch_of(3)
         for job in leaving:
             job.process.send_signal(signal.SIGTERM)
         self.await_epoch_of(1)
-        last = self.node()
+        last = self.node(trainer)
         self.await_epoch_of(2)
         while not self.next_line().startswith("accuracy="):
             pass
@@ -100,18 +107,30 @@ class Resized(JobTest):
             self.assertEqual(code, 0, err)
         for job in leaving:
             job.finish()
-        self.check()
+        return self.sizes()
 
-    def check(self):
+    def sizes(self):
+        """The world sizes, after a check that no round trained an epoch again."""
         sizes, done = [], 0
         for line in self.lines:
-            if match := ROUND.match(line):
-                self.assertGreaterEqual(int(match[2]), done, "an epoch that is trained again")
+            if match := self.round.match(line):
+                self.assertGreaterEqual(int(match[2] or 0), done, f"an epoch that is trained again: {self.lines}")
                 sizes.append(int(match[1]))
-            elif line.startswith("epoch "):
-                done = int(found(r"epoch (\d+)/", line))
+            elif match := EPOCH.match(line):
+                done = int(match[1])
         self.assertEqual(done, EPOCHS)
-        # PyTorch's aborts (trained()) make further rounds of one size. Those who leave do so one after the other.
+        return sizes
+
+    def test_mnist(self):
+        digits.write_subset(self.folder, train=1500, held_out=100)
+        trainer = ("--no-python", MNIST, f"--data={self.folder}")
+        # Those who leave do so one after the other.
+        self.assertIn(self.train_on_two_three_one_and_two_nodes(trainer, MNIST_ROUND), ([2, 3, 1, 2], [2, 3, 2, 1, 2]), self.lines)
+
+    @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
+    def test_ddp_mnist(self):
+        sizes = self.train_on_two_three_one_and_two_nodes((DDP_MNIST, "--batch-size=128"), DDP_MNIST_ROUND)
+        # PyTorch's aborts (trained()) make further rounds of one size.
         self.assertIn([size for size, _ in itertools.groupby(sizes)], ([2, 3, 1, 2], [2, 3, 2, 1, 2]), self.lines)
 
 

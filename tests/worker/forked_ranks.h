@@ -1,4 +1,4 @@
-// Runs one function in several forked processes that share a collective, as the ranks of one host
+// Runs one function in several forked processes that share a collective, as the ranks of a job
 // do. A failed EXPECT, an exception or a hang in any of them fails the calling test. The calling
 // process must not have started threads (so no LibTorch operation before): forked children have
 // only the calling one.
@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "worker/collective/split.h"
 #include "worker/shm/shm_collective.h"
 #include "worker/startup/pipe_exchange.h"
 
@@ -25,17 +26,30 @@ inline constexpr unsigned kRankLifeSeconds = 50;
 
 using RankBody = std::function<void(Collective&)>;
 
+struct RanksOptions;
+using JoinRank = std::function<Result<std::unique_ptr<Collective>>(
+    int rank, const RanksOptions& options, Exchange& exchange)>;
+
+inline Result<std::unique_ptr<Collective>> join_by_shm(int rank, const RanksOptions& options,
+                                                       Exchange& exchange);
+
 struct RanksOptions {
   int ranks = 2;
   std::chrono::milliseconds timeout{20'000};  // of each wait of the collective
+  JoinRank join = join_by_shm;
 };
+
+inline Result<std::unique_ptr<Collective>> join_by_shm(int rank, const RanksOptions& options,
+                                                       Exchange& exchange) {
+  return as_collective(
+      join_shm({.rank = rank, .ranks = options.ranks, .timeout = options.timeout}, exchange));
+}
 
 inline int rank_main(int rank, const RanksOptions& options, Exchange& exchange,
                      const RankBody& body) {
   ::alarm(kRankLifeSeconds);
   try {
-    const ShmJob job{.rank = rank, .ranks = options.ranks, .timeout = options.timeout};
-    auto collective = join_shm(job, exchange);
+    auto collective = options.join(rank, options, exchange);
     if (!collective) throw CollectiveError(collective.error().message());
     body(**collective);
   } catch (const std::exception& error) {
@@ -67,13 +81,15 @@ inline std::vector<int> run_ranks_to_end(const RanksOptions& options, const Rank
   return statuses;
 }
 
-inline void run_ranks(int ranks, const RankBody& body) {
-  const auto statuses = run_ranks_to_end({.ranks = ranks}, body);
+inline void run_ranks(const RanksOptions& options, const RankBody& body) {
+  const auto statuses = run_ranks_to_end(options, body);
   for (std::size_t rank = 0; rank < statuses.size(); ++rank) {
     EXPECT_TRUE(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0)
         << "rank " << rank << " ended with wait status " << statuses[rank];
   }
 }
+
+inline void run_ranks(int ranks, const RankBody& body) { run_ranks({.ranks = ranks}, body); }
 
 // What the body throws, or an empty string.
 inline std::string message_of(const std::function<void()>& body) {

@@ -1,6 +1,7 @@
 // What the ranks of a job do together: a few verbs, and the memory in which gradients are summed.
-// There are three implementations: alone (a world of one), shm (ranks of one host, on CPU) and nccl
-// (GPUs). The training program owns the collective.
+// There are five implementations: alone (a world of one), shm (ranks of one host, on CPU), tcp (ranks of
+// several hosts), hierarchical (several hosts with as many ranks each) and nccl (GPUs). The training
+// program owns the collective.
 //
 // All ranks must call the verbs in the same order. Only one thread of a process may call at a time:
 // the training thread or the autograd thread, never both at once.
@@ -48,9 +49,14 @@ std::size_t size_of(Dtype dtype);
 // "float32", "bfloat16", …
 std::string_view name_of(Dtype dtype);
 
-// How the elements of all ranks become one. kAverage is the sum, divided by the number of ranks; for
-// floats only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers that overflow wrap.
-enum class Reduction : std::uint8_t { kSum, kAverage, kMin, kMax };
+// How the elements of all ranks become one. kSum has the bits of Gloo: a sum of 16-bit floats is rounded
+// at each addition. kWideSum adds them in 32 bits and rounds once; nothing else differs, and in NCCL
+// nothing at all. kAverage is the sum, divided by the number of ranks, and rounded once; for floats only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers that overflow wrap.
+enum class Reduction : std::uint8_t { kSum, kWideSum, kAverage, kMin, kMax };
+
+constexpr bool is_sum(Reduction reduction) {
+  return reduction == Reduction::kSum || reduction == Reduction::kWideSum;
+}
 
 // Where a collective allocates memory, and where it sums and broadcasts.
 enum class Device : std::uint8_t { kCpu, kCuda };
@@ -85,7 +91,7 @@ class Collective {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
   virtual Device device() const = 0;
-  virtual std::string_view name() const = 0;  // "alone", "shm", "nccl"
+  virtual std::string_view name() const = 0;  // "alone", "shm", "tcp", "hierarchical", "nccl"
 
   // New memory of this rank: `bytes` long (the same number on all ranks), zeroed, 64-byte aligned,
   // on device(). Only memory from here can be summed. It lives until the last copy of the pointer
@@ -124,9 +130,10 @@ class Collective {
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
   // One rank sends and another one receives; the others have no part in it. Both complete the sums that
-  // they have launched first, and return when all has been received. `flat` may lie anywhere on
-  // device(). It must have as many bytes on both sides: shm throws CollectiveError where it has not.
-  // What a rank sends to another arrives in order.
+  // they have launched first. receive() returns when all has been received, and so does send(); over TCP
+  // send() returns when all is on its way and the other one receives. `flat` may lie anywhere on device().
+  // It must have as many bytes on both sides: on CPU CollectiveError is thrown where it has not. What a
+  // rank sends to another arrives in order.
   virtual void send(Flat flat, int to) = 0;
   virtual void receive(Flat flat, int from) = 0;
 
@@ -140,7 +147,7 @@ class Collective {
   // that waits for anything of before throws CollectiveError, which says who has called reset(); after
   // that error, and no other, a program may go on, with reset(). What the memory of those sums holds is
   // then unspecified. Throws CollectiveError where a rank has died or does not call it before the
-  // deadline, and where the implementation cannot do it: nccl.
+  // deadline, and where the implementation cannot do it: nccl, hierarchical.
   virtual void reset() = 0;
 
   // How often reset() has ended well: memory and tickets of before are void.
@@ -149,6 +156,10 @@ class Collective {
   // The last 1,024 operations of this rank as JSON, with the keys of PyTorch's flight recorder. Also
   // after a failure: then it shows what was under way. Empty text where nothing is kept: alone, nccl.
   virtual std::string flight_record() const { return {}; }
+
+  // Writes flight_record() to a file, whole or not at all. Throws CollectiveError where that fails, and
+  // where nothing is kept.
+  void write_flight_record(const std::string& path) const;
 
   // Adds host numbers over all ranks, in rank order: all ranks get the same bits. For metrics (sums
   // and counts). `values` must have the same size on all ranks, at most kGatherBytesMax bytes.

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace ddprun::worker {
 namespace {
@@ -13,34 +14,40 @@ namespace {
 // gathers: the wishes, and what the first rank of each group announces.
 class GroupExchange final : public Exchange {
  public:
-  GroupExchange(Collective& all, GroupPlace place, int first)
-      : all_(all), place_(place), first_(first) {}
+  // `members`: the ranks in `all`, by rank in the group.
+  GroupExchange(Collective& all, std::vector<int> members)
+      : all_(all), members_(std::move(members)) {}
 
   // The gather of the wishes was that.
   Result<void> arrive() override { return {}; }
   Result<void> announce(std::string_view text) override {
-    gather(text);
+    gather_all(text);
     return {};
   }
-  Result<std::string> hear() override { return gather(""); }
+  Result<std::string> hear() override { return gather_all("").front(); }
+  Result<std::vector<std::string>> gather(int /*rank*/, std::string_view text) override {
+    return gather_all(text);
+  }
 
   // All groups wait for the others' announcements. Those that need none come to it here.
   void complete() {
-    if (!gathered_) gather("");
+    if (!gathered_) gather_all("");
   }
 
  private:
-  std::string gather(std::string_view text) {
+  std::vector<std::string> gather_all(std::string_view text) {
     gathered_ = true;
-    const auto texts = all_.all_gather(std::as_bytes(std::span(text)));
-    if (place_.ranks == 0) return "";
-    const auto& first = texts[static_cast<std::size_t>(first_)];
-    return {reinterpret_cast<const char*>(first.data()), first.size()};
+    const auto blobs = all_.all_gather(std::as_bytes(std::span(text)));
+    std::vector<std::string> texts;
+    for (const int member : members_) {
+      const auto& blob = blobs[static_cast<std::size_t>(member)];
+      texts.emplace_back(reinterpret_cast<const char*>(blob.data()), blob.size());
+    }
+    return texts;
   }
 
   Collective& all_;
-  GroupPlace place_;
-  int first_;  // rank in `all_` of the group's first one
+  std::vector<int> members_;
   bool gathered_ = false;
 };
 
@@ -55,13 +62,15 @@ std::vector<GroupWish> gather_wishes(Collective& all, GroupWish wish) {
   return wishes;
 }
 
-// The rank in all of the one that is first in the group of this color.
-int first_of(const std::vector<GroupWish>& wishes, int color) {
-  for (int rank = 0; rank < static_cast<int>(wishes.size()); ++rank) {
-    const bool ours = wishes[static_cast<std::size_t>(rank)].color == color;
-    if (ours && group_place(wishes, rank).rank == 0) return rank;
+// The ranks in all of the group of this color, by rank in the group.
+std::vector<int> members_of(const std::vector<GroupWish>& wishes, int color) {
+  std::vector<int> members;
+  for (int rank = 0; color >= 0 && rank < static_cast<int>(wishes.size()); ++rank) {
+    if (wishes[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
   }
-  return 0;
+  std::ranges::stable_sort(members, {},
+                           [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
+  return members;
 }
 
 }  // namespace
@@ -83,7 +92,7 @@ GroupPlace group_place(const std::vector<GroupWish>& wishes, int rank) {
 std::unique_ptr<Collective> split_group(Collective& all, GroupWish wish, const JoinGroup& join) {
   const auto wishes = gather_wishes(all, wish);
   const GroupPlace place = group_place(wishes, all.rank());
-  GroupExchange exchange(all, place, first_of(wishes, wish.color));
+  GroupExchange exchange(all, members_of(wishes, wish.color));
   if (place.ranks == 0) {
     exchange.complete();
     return nullptr;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "proto/result.h"
@@ -26,6 +27,13 @@ struct GroupWish {
 
 // The place of `rank` among all, by the rule of Collective::split(). Pure.
 GroupPlace group_place(const std::vector<GroupWish>& wishes, int rank);
+
+// A collective of some kind as one of any kind.
+template <typename Kind>
+Result<std::unique_ptr<Collective>> as_collective(Result<std::unique_ptr<Kind>> joined) {
+  if (!joined) return joined.error();
+  return std::unique_ptr<Collective>(std::move(*joined));
+}
 
 using JoinGroup =
     std::function<Result<std::unique_ptr<Collective>>(const GroupPlace& place, Exchange& exchange)>;

@@ -56,7 +56,7 @@ CommHook compressed_hook(at::ScalarType wire) {
     if (!wider(bucket.buffer().scalar_type())) return all_reduce(bucket, collective);
     at::Tensor& travels = tensors->of(bucket, collective);
     travels.copy_(bucket.buffer().div_(collective.world_size()));
-    bucket.sum(travels);
+    bucket.sum(travels, Reduction::kWideSum);
     bucket.then([&bucket, &travels] { bucket.buffer().copy_(travels); });
   };
 }

@@ -52,6 +52,7 @@ ncclDataType_t nccl_type(Dtype dtype) {
 ncclRedOp_t nccl_operation(Reduction reduction) {
   switch (reduction) {
     case Reduction::kSum:
+    case Reduction::kWideSum:
       return ncclSum;
     case Reduction::kAverage:
       return ncclAvg;

@@ -38,13 +38,13 @@ std::vector<at::Tensor> Bucket::gradients() const {
   return views;
 }
 
-void Bucket::sum(const at::Tensor& tensor) {
+void Bucket::sum(const at::Tensor& tensor, Reduction reduction) {
   if (!summable(tensor.scalar_type()) || !tensor.is_contiguous()) {
     throw std::invalid_argument(
         fmt::format("Bucket::sum: a contiguous tensor of a gradient's dtype is summed, not {}",
                     c10::toString(tensor.scalar_type())));
   }
-  sums_.push_back(collective_.launch_sum(flat_of(tensor)));
+  sums_.push_back(collective_.launch(flat_of(tensor), reduction));
 }
 
 void Bucket::finish() {

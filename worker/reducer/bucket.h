@@ -48,8 +48,8 @@ class Bucket {
   void sum() { sum(buffer_); }
 
   // Starts to sum another tensor: contiguous, in memory of the collective, of a dtype that a parameter
-  // may have. Nobody may touch it before then() runs.
-  void sum(const at::Tensor& tensor);
+  // may have. Nobody may touch it before then() runs. `reduction`: kSum or kWideSum.
+  void sum(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
 
   // Runs when the pass ends and the bucket's sums are complete, in the order of the calls.
   void then(std::function<void()> act) { acts_.push_back(std::move(act)); }
@@ -68,5 +68,8 @@ class Bucket {
 };
 
 using CommHook = std::function<void(Bucket& bucket, Collective& collective)>;
+
+// One parameter's step of an optimizer, with the average in its `.grad`.
+using ParameterStep = std::function<void(at::Tensor& parameter)>;
 
 }  // namespace ddprun::worker

@@ -23,6 +23,8 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+constexpr std::array kNoLimit{std::numeric_limits<std::size_t>::max()};
+
 // What a parameter takes of its bucket.
 std::size_t bucket_bytes(const ParameterSize& parameter) {
   return parameter.sparse ? 0 : parameter.bytes;
@@ -43,31 +45,14 @@ bool is_permutation_of_indices(const BucketPlan& plan, std::size_t parameter_cou
   return count == parameter_count;
 }
 
-}  // namespace
-
-BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
-                              std::span<const std::size_t> limits) {
-  std::vector<std::size_t> registration_order(parameters.size());
-  std::iota(registration_order.begin(), registration_order.end(), std::size_t{0});
-  const std::array no_limit{std::numeric_limits<std::size_t>::max()};
-  BucketPlan plan = plan_ready_buckets(parameters, registration_order,
-                                       limits.empty() ? std::span(no_limit) : limits);
-  // By the lowest index, which comes first in its bucket. The list is reversed, as gradients come
-  // backwards; inside a bucket PyTorch keeps the order of registration, and so do we.
-  std::ranges::sort(plan, std::ranges::greater{},
-                    [](const auto& bucket) { return bucket.front(); });
-  return plan;
-}
-
-BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
-                              std::span<const std::size_t> ready_order,
-                              std::span<const std::size_t> limits) {
-  DDPRUN_ASSERT(!limits.empty());
-  DDPRUN_ASSERT(ready_order.size() == parameters.size());
-  BucketPlan plan;
+// Adds the buckets of those parameters that are delayed, or of those that are not.
+void add_buckets(BucketPlan& plan, std::span<const ParameterSize> parameters,
+                 std::span<const std::size_t> ready_order, std::span<const std::size_t> limits,
+                 bool delayed) {
   // Its order is part of the plan (bucket_plan.h). A kind is a hash already, and is taken as it is.
   std::unordered_map<std::size_t, OpenBucket> open;
   for (const std::size_t index : ready_order) {
+    if (parameters[index].delayed != delayed) continue;
     if (parameters[index].sparse) {
       plan.push_back({index});
       continue;
@@ -84,6 +69,33 @@ BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
   for (auto& [kind, bucket] : open) {
     if (!bucket.indices.empty()) plan.push_back(std::move(bucket.indices));
   }
+}
+
+}  // namespace
+
+BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
+                              std::span<const std::size_t> limits) {
+  std::vector<std::size_t> registration_order(parameters.size());
+  std::iota(registration_order.begin(), registration_order.end(), std::size_t{0});
+  BucketPlan plan =
+      plan_ready_buckets(parameters, registration_order,
+                         limits.empty() ? std::span<const std::size_t>(kNoLimit) : limits);
+  // By the lowest index, which comes first in its bucket. The list is reversed, as gradients come
+  // backwards; inside a bucket PyTorch keeps the order of registration, and so do we.
+  std::ranges::sort(plan, std::ranges::greater{}, [&parameters](const auto& bucket) {
+    return std::pair(!parameters[bucket.front()].delayed, bucket.front());
+  });
+  return plan;
+}
+
+BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
+                              std::span<const std::size_t> ready_order,
+                              std::span<const std::size_t> limits) {
+  DDPRUN_ASSERT(!limits.empty());
+  DDPRUN_ASSERT(ready_order.size() == parameters.size());
+  BucketPlan plan;
+  add_buckets(plan, parameters, ready_order, limits, false);
+  add_buckets(plan, parameters, ready_order, kNoLimit, true);
   return plan;
 }
 

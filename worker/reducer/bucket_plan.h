@@ -20,13 +20,14 @@ struct ParameterSize {
   // Equal for parameters that may share a bucket: same dtype and device. PyTorch's hash of the two, so
   // that what is left open comes in its order.
   std::size_t kind = 0;
-  bool sparse = false;  // its gradients are sparse: it has a bucket of its own, with no memory
+  bool sparse = false;   // its gradients are sparse: it has a bucket of its own, with no memory
+  bool delayed = false;  // it travels after all that are not
 };
 
 // The plan for the first pass, when nobody knows yet in which order gradients become ready. It
 // fills buckets in registration order, with limits as below; without limits there is one bucket per
 // kind. Gradients become ready roughly from the last parameter to the first. So the bucket whose
-// lowest index is highest comes first.
+// lowest index is highest comes first; those of delayed parameters come last.
 BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
                               std::span<const std::size_t> limits = {});
 
@@ -34,7 +35,8 @@ BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
 // i-th bucket of a kind closes when it holds limits[i] bytes or more; the last limit repeats. So a
 // bucket may pass its limit by one parameter. Buckets are in the order in which they closed; that
 // of a sparse parameter closes at once. Those that are still open at the end follow, in the order of
-// a std::unordered_map of GNU's libstdc++ by kind: PyTorch has one. `ready_order` must hold each
+// a std::unordered_map of GNU's libstdc++ by kind: PyTorch has one. Then the delayed parameters fill one
+// bucket per kind. `ready_order` must hold each
 // index of `parameters` once; `limits` must not be empty.
 BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
                               std::span<const std::size_t> ready_order,

@@ -53,6 +53,21 @@ void check_ignored(const torch::nn::Module& module, const std::vector<std::strin
   }
 }
 
+// By parameter, whether it is among `names`.
+std::vector<bool> delayed_ones(const std::vector<NamedTensor>& parameters,
+                               const std::vector<std::string>& names) {
+  std::vector<bool> delayed(parameters.size(), false);
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(parameters, name, &NamedTensor::name);
+    if (found == parameters.end()) {
+      throw std::invalid_argument(fmt::format(
+          "delay_all_reduce: '{}' is no parameter of the model that needs a gradient", name));
+    }
+    delayed[static_cast<std::size_t>(found - parameters.begin())] = true;
+  }
+  return delayed;
+}
+
 bool on_device(const at::Tensor& tensor, Device device) {
   return device == Device::kCuda ? tensor.is_cuda() : tensor.is_cpu();
 }
@@ -101,6 +116,7 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
       .bucket_limits_bytes = {options.first_bucket_bytes.value_or(first), cap},
       .mode = options.gradient_as_bucket_view ? GradientMode::kView : GradientMode::kCopy,
       .sparse = {},
+      .delayed = {},
       .skip_unused_buckets = options.skip_all_reduce_unused_params};
   if (options.static_graph) {
     made.graph = GraphMode::kStatic;
@@ -140,6 +156,7 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
   }
   GradientReducer::Options reducer = reducer_options(options_);
   reducer.sparse = sparse_ones(*module_, parameters, options_.sparse_parameters);
+  reducer.delayed = delayed_ones(parameters, options_.delay_all_reduce);
   reducer_ = std::make_unique<GradientReducer>(std::move(parameters), collective_, reducer);
   on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
 }
@@ -166,11 +183,18 @@ void DataParallel::before_forward() {
     reducer_->begin_pass();
     check_frozen();
   }
-  // Buffers are looked up each time: a model may replace them. They need a copy only after a pass
-  // that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
-  if (options_.broadcast_buffers && buffers_due_) {
-    broadcast_values(buffers_of(*module_, options_.ignore), collective_);
-  }
+  sync_buffers(BufferMoment::kBeforeForward);
+}
+
+// Buffers are looked up each time: a model may replace them. They need a copy only after a pass
+// that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
+void DataParallel::sync_buffers(BufferMoment moment) {
+  if (!options_.broadcast_buffers || !buffers_due_ || moment != buffer_moment_) return;
+  std::vector<NamedTensor> buffers = buffers_of(*module_, options_.ignore);
+  if (buffers.empty()) return;
+  if (!buffer_hook_) return broadcast_values(buffers, collective_);
+  const at::NoGradGuard no_grad;
+  buffer_hook_(buffers, collective_);
 }
 
 bool DataParallel::follows_outputs() const {
@@ -188,6 +212,7 @@ void DataParallel::after_forward() {
 }
 
 void DataParallel::end_forward(const std::vector<at::Tensor*>& outputs) {
+  sync_buffers(BufferMoment::kAfterForward);
   // Asked here, not in backward(): as in PyTorch, what counts is where forward() ran.
   const bool synchronising = at::GradMode::is_enabled() && no_sync_depth_ == 0;
   buffers_due_ = synchronising;
@@ -239,6 +264,14 @@ LogRecord DataParallel::log_record() const {
 
 void DataParallel::comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
 
+void DataParallel::step_in_backward(ParameterStep step) { reducer_->set_step(std::move(step)); }
+
+void DataParallel::buffer_hook(BufferHook hook, BufferMoment moment) {
+  if (buffer_hook_) throw std::runtime_error("buffer_hook() can only be called once");
+  buffer_hook_ = std::move(hook);
+  buffer_moment_ = moment;
+}
+
 // Some ranks may have begun a forward() that others have not: all copy the buffers again.
 void DataParallel::reset() {
   reducer_->reset();
@@ -247,7 +280,11 @@ void DataParallel::reset() {
 
 void DataParallel::check_reduced() const { reducer_->check_finished(); }
 
-void DataParallel::count_step() { reducer_->count_step_made(); }
+void DataParallel::count_step() {
+  if (reducer_->steps_itself())
+    throw std::runtime_error("step(): backward() has made the steps, by step_in_backward()");
+  reducer_->count_step_made();
+}
 
 const std::vector<std::vector<std::size_t>>& DataParallel::buckets() const {
   return reducer_->plan();

@@ -34,6 +34,7 @@
 #include "worker/collective/collective.h"
 #include "worker/reducer/bucket.h"
 #include "worker/reducer/log_record.h"
+#include "worker/reducer/module_state.h"
 #include "worker/reducer/output_sink.h"
 
 namespace torch::nn {
@@ -43,6 +44,13 @@ class Module;
 namespace ddprun::worker {
 
 class GradientReducer;
+
+// When buffers are made alike: around a forward() that follows one which synchronised gradients.
+enum class BufferMoment { kBeforeForward, kAfterForward };
+
+// What a program does with the buffers instead of the copy of rank 0's: by name, those of `ignore` left out.
+// All ranks call it at the same forwards, on the training thread.
+using BufferHook = std::function<void(std::vector<NamedTensor>& buffers, Collective& collective)>;
 
 // PyTorch 2.11's limits (torch/nn/parallel/distributed.py, _ddp_init_helper). The first bucket is
 // small, so that its sum starts early. A program that sets a cap sets it for all buckets, the first
@@ -84,6 +92,10 @@ struct DataParallelOptions {
   // Names of parameters with sparse gradients, beside those of Embedding and EmbeddingBag, which are
   // known by their options. Every rank gets all indices and values, and adds them.
   std::vector<std::string> sparse_parameters;
+  // Names of parameters whose gradients travel last, when all others are on their way, in one bucket for
+  // each dtype: PyTorch's delay_all_reduce_named_params. It has a param_to_hook_all_reduce beside it, whose
+  // gradient starts that sum; here the last of the other gradients does.
+  std::vector<std::string> delay_all_reduce;
 };
 
 class DataParallel {
@@ -166,6 +178,16 @@ class DataParallel {
   // One may be set, before the first forward(). Throws else, or where a parameter is sparse.
   void comm_hook(CommHook hook);
 
+  // backward() makes the steps: each parameter's as soon as its sum is complete, while later sums are under
+  // way. `step` gets the parameter with the average in its `.grad`; afterwards that is undefined. May be set
+  // once, before the first forward(). worker/comm_hooks/optimizer_in_backward.h makes one of an optimizer.
+  // Nothing that needs all gradients at once goes with it, like clipping by their norm; step() throws.
+  void step_in_backward(ParameterStep step);
+
+  // Makes the buffers alike in another way than as copies of rank 0's, or at another moment. Once. Without
+  // broadcast_buffers it is not called.
+  void buffer_hook(BufferHook hook, BufferMoment moment = BufferMoment::kAfterForward);
+
   // The options, the model, the buckets and the latest pass, under PyTorch's keys (log_record.h). Ask
   // between passes.
   LogRecord log_record() const;
@@ -195,6 +217,7 @@ class DataParallel {
   };
 
   void check_frozen() const;
+  void sync_buffers(BufferMoment moment);
   void count_step();
   bool follows_outputs() const;
   void end_forward(const std::vector<at::Tensor*>& outputs);
@@ -204,6 +227,8 @@ class DataParallel {
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;
   std::unique_ptr<GradientReducer> reducer_;
+  BufferHook buffer_hook_;
+  BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;
   std::shared_ptr<std::function<void()>> on_backward_;  // for the outputs' graphs
   int no_sync_depth_ = 0;
   bool buffers_due_ = true;  // the previous forward was a synchronising one

@@ -20,14 +20,16 @@ namespace ddprun::worker {
 namespace {
 
 std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters,
-                                    const std::vector<bool>& sparse) {
+                                    const std::vector<bool>& sparse,
+                                    const std::vector<bool>& delayed) {
   std::vector<ParameterSize> sizes;
   sizes.reserve(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
     sizes.push_back({.bytes = tensor.nbytes(),
                      .kind = c10::get_hash(tensor.scalar_type(), tensor.device()),
-                     .sparse = sparse.at(i)});
+                     .sparse = sparse.at(i),
+                     .delayed = delayed.at(i)});
   }
   return sizes;
 }
@@ -68,10 +70,11 @@ at::Tensor wrapped_number(double value) {
 }  // namespace
 
 GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters,
-                                 const std::vector<bool>& sparse, Collective& collective,
-                                 GradientMode mode, std::span<const std::size_t> first_limits_bytes)
+                                 const std::vector<bool>& sparse, const std::vector<bool>& delayed,
+                                 Collective& collective, GradientMode mode,
+                                 std::span<const std::size_t> first_limits_bytes)
     : parameters_(std::move(parameters)),
-      sizes_(sizes_of(parameters_, sparse)),
+      sizes_(sizes_of(parameters_, sparse, delayed)),
       mode_(mode),
       memory_(collective.allocate(layout_bytes_max(sizes_))) {
   carve(plan_first_buckets(sizes_, first_limits_bytes));

@@ -32,10 +32,10 @@ enum class GradientMode {
 class GradientBuckets {
  public:
   // All ranks must call it. Allocates memory that holds any plan of these parameters, and divides
-  // it by the first plan, whose buckets have these limits (plan_first_buckets). `sparse`: by
-  // parameter.
+  // it by the first plan, whose buckets have these limits (plan_first_buckets). `sparse` and
+  // `delayed`: by parameter (ParameterSize).
   GradientBuckets(std::vector<NamedTensor> parameters, const std::vector<bool>& sparse,
-                  Collective& collective, GradientMode mode,
+                  const std::vector<bool>& delayed, Collective& collective, GradientMode mode,
                   std::span<const std::size_t> first_limits_bytes);
 
   // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into

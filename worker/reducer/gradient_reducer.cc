@@ -32,7 +32,7 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
                                  Options options)
     : collective_(collective),
       options_(std::move(options)),
-      buckets_(std::move(parameters), options_.sparse, collective, options_.mode,
+      buckets_(std::move(parameters), options_.sparse, options_.delayed, collective, options_.mode,
                options_.first_limits_bytes),
       queue_(buckets_.plan()),
       sums_(buckets_, collective),
@@ -193,6 +193,14 @@ void GradientReducer::set_comm_hook(CommHook hook) {
   sums_.set_hook(std::move(hook));
 }
 
+void GradientReducer::set_step(ParameterStep step) {
+  if (step_ || pass_ > 0) {
+    throw std::runtime_error(
+        "step_in_backward() can only be called once, and must come before the first forward()");
+  }
+  step_ = std::move(step);
+}
+
 void GradientReducer::on_backward() {
   if (!armed_ || !readiness_->waits_for_end() || std::exchange(end_queued_, true)) return;
   unfinished_ = true;
@@ -231,14 +239,24 @@ void GradientReducer::finish() {
   unfinished_ = false;
   summed_ = true;
   ++passes_summed_;
+  if (step_) count_step_made();
 }
 
 // What no rank has used keeps its gradient as it was.
 void GradientReducer::give_back(std::size_t bucket) {
   if (sums_.skipped(bucket)) return;
   for (const std::size_t parameter : plan()[bucket]) {
-    if (!used_ || used_->anywhere(parameter)) buckets_.give_back(parameter);
+    if (used_ && !used_->anywhere(parameter)) continue;
+    buckets_.give_back(parameter);
+    if (step_) step(parameter);
   }
+}
+
+// Later sums may still be under way meanwhile.
+void GradientReducer::step(std::size_t parameter) {
+  at::Tensor tensor = buckets_.parameters()[parameter].tensor;
+  step_(tensor);
+  tensor.mutable_grad().reset();
 }
 
 void GradientReducer::count_step_made() {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,6 +37,7 @@ class GradientReducer {
     GradientMode mode = GradientMode::kView;
     GraphMode graph = GraphMode::kDefault;
     std::vector<bool> sparse;          // by parameter
+    std::vector<bool> delayed;         // by parameter: it travels after the others
     bool skip_unused_buckets = false;  // a bucket whose parameters are all unused is not summed
   };
 
@@ -62,6 +64,11 @@ class GradientReducer {
 
   // Takes a hook instead of the plain sums (bucket.h). Once, and before the first pass.
   void set_comm_hook(CommHook hook);
+
+  // Makes the step of each parameter as soon as its sum is complete, in backward(). Once, and before the
+  // first pass. Afterwards its gradient is undefined.
+  void set_step(ParameterStep step);
+  bool steps_itself() const { return static_cast<bool>(step_); }
 
   // Adds what it knows of the buckets and of the latest pass.
   void write(LogRecord& record) const;
@@ -103,6 +110,7 @@ class GradientReducer {
   void take_all();
   void finish();
   void give_back(std::size_t bucket);
+  void step(std::size_t parameter);
   void check_same_progress();
   void rebuild();
   std::string describe(const std::vector<std::size_t>& parameters) const;
@@ -112,6 +120,7 @@ class GradientReducer {
   GradientBuckets buckets_;
   BucketQueue queue_;
   BucketSums sums_;
+  ParameterStep step_;
   std::optional<UsedMap> used_;  // where a parameter may be unused
   std::vector<Hook> hooks_;
   std::unique_ptr<Readiness> readiness_;

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "proto/assert.h"
+#include "worker/collective/flight_record.h"
 #include "worker/collective/split.h"
-#include "worker/shm/flight_record.h"
-#include "worker/shm/reduce_kernels.h"
-#include "worker/shm/ring_order.h"
+#include "worker/kernels/reduce_kernels.h"
+#include "worker/kernels/ring_order.h"
 #include "worker/shm/shm_layout.h"
 #include "worker/shm/shm_meeting.h"
 #include "worker/shm/shm_parcels.h"
@@ -23,7 +23,7 @@
 namespace ddprun::worker {
 namespace {
 
-class ShmCollective final : public Collective {
+class ShmCollective final : public HostCollective {
  public:
   ShmCollective(ShmSegment control, const ShmPeers::Options& options)
       : peers_(std::move(control), options) {}
@@ -36,7 +36,17 @@ class ShmCollective final : public Collective {
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
     return regions_.allocate(bytes);
   }
-  Ticket launch(Flat flat, Reduction reduction) override;
+  Ticket launch(Flat flat, Reduction reduction) override {
+    return launch(flat, reduction, Spread::kToAll);
+  }
+  Ticket launch_to_owners(Flat flat, Reduction reduction) override {
+    return launch(flat, reduction, Spread::kToOwners);
+  }
+  Ticket launch_from_owners(Flat flat) override {
+    return launch(flat, Reduction::kSum, Spread::kFromOwners);
+  }
+  Flat own_chunk(Flat flat) const override;
+  bool own_part_done(Ticket ticket) const override { return reached(added_, ticket); }
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
@@ -67,6 +77,7 @@ class ShmCollective final : public Collective {
   }
 
  private:
+  Ticket launch(Flat flat, Reduction reduction, Spread spread);
   std::uint32_t latest(Counter RankArea::*counter) const;
   void add_chunk(Ticket ticket);
   void check_same_sum(Ticket ticket, const SumSlot& mine);
@@ -91,10 +102,11 @@ class ShmCollective final : public Collective {
   std::uint32_t posted_ = 0;  // gathers, barriers, pieces of broadcasts
 };
 
-Ticket ShmCollective::launch(Flat flat, Reduction reduction) {
-  const SumSlot sum = regions_.describe(flat, reduction);
-  const Verb verb = reduction == Reduction::kSum ? Verb::kSum : Verb::kReduce;
-  const std::uint32_t operation = peers_.mine().operations.begin(verb, flat.bytes(), flat.dtype);
+Ticket ShmCollective::launch(Flat flat, Reduction reduction, Spread spread) {
+  SumSlot sum = regions_.describe(flat, reduction);
+  sum.spread = spread;
+  const std::uint32_t operation =
+      peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
   // The other ranks read our slot when they add that sum, so it can be overwritten once all have
   // added it. For the first sums the target wraps to a number below 0: reached at once.
@@ -148,10 +160,20 @@ void ShmCollective::add_chunk(Ticket ticket) {
     const std::size_t owner = (peers_.rank() + k) % buffers.size();
     buffers[k] = regions_.slice(sum.region, owner) + sum.offset_bytes + chunk.begin;
   }
-  reduce_to_all(buffers, (chunk.end - chunk.begin) / element, sum.dtype, sum.reduction);
+  const std::size_t count = (chunk.end - chunk.begin) / element;
+  if (sum.spread == Spread::kToAll) reduce_to_all(buffers, count, sum.dtype, sum.reduction);
+  if (sum.spread == Spread::kToOwners) reduce_to_first(buffers, count, sum.dtype, sum.reduction);
+  if (sum.spread == Spread::kFromOwners) copy_first_to_all(buffers, count * element);
   held_[ticket % kSumSlots].reset();
   added_ = ticket;
   advance(peers_.mine().summed, ticket);
+}
+
+Flat ShmCollective::own_chunk(Flat flat) const {
+  const std::size_t element = size_of(flat.dtype);
+  const Chunk chunk = ring_chunk(flat.bytes(), element, peers_.ranks(), peers_.rank());
+  return {static_cast<std::byte*>(flat.data) + chunk.begin, (chunk.end - chunk.begin) / element,
+          flat.dtype};
 }
 
 // Puts a piece into this rank's next staging slot, where the others see it. Returns the number of
@@ -228,8 +250,8 @@ std::unique_ptr<Collective> ShmCollective::split(int color, int key) {
   const auto join = [this](const GroupPlace& place,
                            Exchange& exchange) -> Result<std::unique_ptr<Collective>> {
     if (place.ranks == 1) return make_alone_collective();
-    return join_shm({.rank = place.rank, .ranks = place.ranks, .timeout = peers_.timeout()},
-                    exchange);
+    return as_collective(join_shm(
+        {.rank = place.rank, .ranks = place.ranks, .timeout = peers_.timeout()}, exchange));
   };
   return split_group(*this, {color, key}, join);
 }
@@ -289,7 +311,7 @@ void ShmCollective::reset() {
 
 }  // namespace
 
-Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchange) {
+Result<std::unique_ptr<HostCollective>> join_shm(const ShmJob& job, Exchange& exchange) {
   DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
   // First, so that rank 0 makes no segment for ranks that never come.
   if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
@@ -303,7 +325,7 @@ Result<std::unique_ptr<Collective>> join_shm(const ShmJob& job, Exchange& exchan
     // A rank died or was late while we met: an error of the start, like those of the exchange.
     return Error(ErrorCode::kUnavailable, error.what());
   }
-  return std::unique_ptr<Collective>(std::move(collective));
+  return std::unique_ptr<HostCollective>(std::move(collective));
 }
 
 }  // namespace ddprun::worker

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "worker/collective/collective.h"
-#include "worker/shm/operation_ring.h"
+#include "worker/collective/operation_ring.h"
 
 namespace ddprun::worker {
 
@@ -31,6 +31,13 @@ struct alignas(kLineBytes) Counter {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "words are shared between processes");
 
+// Where the result of a sum goes. Each rank owns one chunk of it.
+enum class Spread : std::uint8_t {
+  kToAll,      // each owner stores its chunk to all
+  kToOwners,   // each owner keeps its chunk; what the others then hold of it is unspecified
+  kFromOwners  // nothing is added: each owner copies its chunk to all
+};
+
 // A launched sum, as its rank describes it. The other ranks compare it with their own description:
 // ranks with different models must not add unlike things.
 struct SumSlot {
@@ -39,6 +46,7 @@ struct SumSlot {
   std::uint32_t region;        // number of the region, in order of allocation
   Dtype dtype;
   Reduction reduction;
+  Spread spread = Spread::kToAll;
 
   bool operator==(const SumSlot&) const = default;
 };

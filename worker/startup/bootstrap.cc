@@ -1,17 +1,15 @@
 #include "worker/startup/bootstrap.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "proto/worker_page.h"
-#include "store/client.h"
+#include "worker/collective/split.h"
 #include "worker/nccl/nccl_collective.h"
 #include "worker/shm/shm_collective.h"
+#include "worker/startup/hosts.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/standby.h"
 #include "worker/startup/store_exchange.h"
@@ -19,61 +17,44 @@
 namespace ddprun::worker {
 namespace {
 
-// The launcher's store listens before any worker starts. So a minute is for a slow network only,
-// and a job without a store must not wait for the ten minutes of a collective.
-constexpr std::chrono::seconds kConnectTimeout{60};
-
 std::optional<std::string> environment(std::string_view name) {
   // getenv is safe as long as no other thread changes the environment (bootstrap.h demands it).
   const char* value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe)
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// Why this engine cannot work in the world that it finds, in one line. Without these checks ranks
-// would wait for each other until the deadline, and nobody would learn why.
-std::optional<Error> refuse(const WorkerEnv& world, Device device) {
-  if (world.world_size == 1) return std::nullopt;
-  if (device == Device::kCpu && world.local_world_size != world.world_size) {
-    return Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("training on CPU over several hosts is not built yet: {} of {} ranks are on "
-                    "this host (LOCAL_WORLD_SIZE, WORLD_SIZE)",
-                    world.local_world_size, world.world_size));
-  }
-  if (!world.use_agent_store) {
-    return Error(
-        ErrorCode::kInvalidArgument,
-        "no launcher serves a store for this job (TORCHELASTIC_USE_AGENT_STORE is not True): start "
-        "the program with ddprun or torchrun");
-  }
-  return std::nullopt;
+// Why this engine cannot work in the world that it finds, in one line. Without this check ranks would
+// wait for each other until the deadline, and nobody would learn why.
+std::optional<Error> refuse(const WorkerEnv& world) {
+  if (world.world_size == 1 || world.use_agent_store) return std::nullopt;
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "no launcher serves a store for this job (TORCHELASTIC_USE_AGENT_STORE is not True): start "
+      "the program with ddprun or torchrun");
 }
 
 // The exchange for this job. A world of one on CUDA needs one too, since NCCL asks for an id; it
 // needs no store for that.
 Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOptions& options) {
   if (world.world_size == 1) return std::unique_ptr<Exchange>(std::make_unique<PipeExchange>(1));
-  const auto patience = std::min<std::chrono::milliseconds>(kConnectTimeout, options.timeout);
-  auto client = store::Client::connect(world.master_addr, world.master_port, patience);
-  if (!client) return client.error();
-  // The restart count makes the keys fresh: under torchrun the store outlives an attempt.
-  StoreExchange::Options exchange{
-      .rank = world.rank,
-      .ranks = world.world_size,
-      .key = fmt::format("{}/{}", options.device == Device::kCuda ? "nccl" : "shm",
-                         world.restart_count),
-      .timeout = options.timeout};
-  return std::unique_ptr<Exchange>(
-      std::make_unique<StoreExchange>(std::move(*client), std::move(exchange)));
+  const bool cuda = options.device == Device::kCuda;
+  auto exchange = meet_over_store(
+      world, options.timeout,
+      {.name = cuda ? "nccl" : "shm", .rank = world.rank, .ranks = world.world_size});
+  if (!exchange) return exchange.error();
+  return std::unique_ptr<Exchange>(std::move(*exchange));
 }
 
 // The collective for this world. On CPU a world of one needs nobody, also no launcher.
 Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const BootstrapOptions& options) {
-  if (auto error = refuse(world, options.device)) return *error;
-  if (world.world_size == 1 && options.device == Device::kCpu) return make_alone_collective();
+  if (auto error = refuse(world)) return *error;
+  const bool cuda = options.device == Device::kCuda;
+  if (world.world_size == 1 && !cuda) return make_alone_collective();
+  if (!cuda && world.local_world_size != world.world_size)
+    return join_hosts(world, {.timeout = options.timeout, .wire = options.wire});
   auto exchange = meet(world, options);
   if (!exchange) return exchange.error();
-  if (options.device == Device::kCuda) {
+  if (cuda) {
     const NcclJob job{.rank = world.rank,
                       .ranks = world.world_size,
                       .local_rank = world.local_rank,
@@ -81,7 +62,7 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
     return join_nccl(job, **exchange);
   }
   const ShmJob job{.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout};
-  return join_shm(job, **exchange);
+  return as_collective(join_shm(job, **exchange));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "proto/result.h"
 #include "proto/worker_env.h"
 #include "worker/collective/collective.h"
+#include "worker/tcp/tcp_collective.h"
 
 namespace ddprun::worker {
 
@@ -29,6 +30,8 @@ struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
   // The limit for meeting the other ranks, and then for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
+  // What sums of float32 travel as between hosts, on CPU. The same on all ranks.
+  Wire wire = Wire::kExact;
 };
 
 // What bootstrap hands to the training program, which owns it.
@@ -41,10 +44,10 @@ struct Process {
 };
 
 // Meets the other ranks of the job and returns when all are there. Without a launcher's environment
-// it makes a world of one. On CPU all ranks must be on this host, since they use shared memory. On
-// CUDA they use NCCL and may be on several hosts. Errors are one line each: a broken environment,
-// CPU ranks on several hosts, no store that a launcher serves, no answer at
-// MASTER_ADDR:MASTER_PORT, no GPU, or a rank that does not come within the timeout. Throws
+// it makes a world of one. On CPU the ranks of a host use shared memory, and hosts use TCP; on CUDA
+// they use NCCL. Errors are one line each: a broken environment, no store that a launcher serves, no
+// answer at MASTER_ADDR:MASTER_PORT, hosts that cannot reach each other, no GPU, or a rank that does not
+// come within the timeout. Throws
 // LoggedError if shared memory cannot be had: rank 0 has logged why, one line for the host.
 // ddprun may start this program as a standby (docs/recovery.md): then it waits here until it is needed.
 Result<Process> bootstrap(const BootstrapOptions& options = {});

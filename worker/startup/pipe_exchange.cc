@@ -51,9 +51,13 @@ Result<std::string> read_some(int fd, std::size_t length) {
 
 }  // namespace
 
-// A counter in anonymous shared memory: it is the same one in all processes after the fork.
+// Anonymous shared memory: it is the same in all processes after the fork.
 struct PipeExchange::Shared {
   std::atomic<int> arrived{0};
+  std::atomic<int> told{0};
+  // By rank: what each gave to gather().
+  using Text = std::array<char, kTextBytesMax>;
+  std::array<Text, kRanksMax> texts{};
 };
 
 PipeExchange::PipeExchange(int ranks) : ranks_(ranks) {
@@ -63,11 +67,14 @@ PipeExchange::PipeExchange(int ranks) : ranks_(ranks) {
   if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "map memory");
   shared_ = new (memory) Shared;
   make_pipe(gate_);
+  make_pipe(told_);
   make_pipe(texts_);
 }
 
 PipeExchange::~PipeExchange() {
-  for (const int fd : {gate_[0], gate_[1], texts_[0], texts_[1]}) ::close(fd);
+  for (const auto& pipe : {gate_, told_, texts_}) {
+    for (const int fd : pipe) ::close(fd);
+  }
   ::munmap(shared_, sizeof(Shared));
 }
 
@@ -80,6 +87,23 @@ Result<void> PipeExchange::arrive() {
   const auto passed = read_some(gate_[0], 1);
   if (!passed) return passed.error();
   return boost::system::in_place_value;
+}
+
+Result<std::vector<std::string>> PipeExchange::gather(int rank, std::string_view text) {
+  DDPRUN_ASSERT(text.size() <= kTextBytesMax && rank >= 0 && rank < ranks_);
+  std::ranges::copy(text, shared_->texts.at(static_cast<std::size_t>(rank)).begin());
+  if (shared_->told.fetch_add(1) + 1 == ranks_) {
+    auto opened = write_all(told_[1], std::string(static_cast<std::size_t>(ranks_), 't'));
+    if (!opened) return opened.error();
+  }
+  const auto passed = read_some(told_[0], 1);
+  if (!passed) return passed.error();
+  std::vector<std::string> texts;
+  for (int other = 0; other < ranks_; ++other) {
+    const auto& given = shared_->texts.at(static_cast<std::size_t>(other));
+    texts.emplace_back(given.begin(), std::ranges::find(given, '\0'));
+  }
+  return texts;
 }
 
 Result<void> PipeExchange::announce(std::string_view text) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "worker/collective/exchange.h"
 
@@ -25,15 +26,18 @@ class PipeExchange final : public Exchange {
   Result<void> arrive() override;
   Result<void> announce(std::string_view text) override;
   Result<std::string> hear() override;
+  Result<std::vector<std::string>> gather(int rank, std::string_view text) override;
 
  private:
   struct Shared;  // in memory that the forked processes share
 
   int ranks_;
   Shared* shared_;
-  // Pipes, read end first. `gate_` gets one byte per rank once all have arrived. `texts_` gets the
+  // Pipes, read end first. `gate_` gets one byte per rank once all have arrived, and `told_` once all
+  // have given their texts. `texts_` gets the
   // announced text once per listener, each time padded to kTextBytesMax.
   std::array<int, 2> gate_{-1, -1};
+  std::array<int, 2> told_{-1, -1};
   std::array<int, 2> texts_{-1, -1};
 };
 

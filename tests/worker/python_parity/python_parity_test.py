@@ -9,10 +9,11 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = HERE.parents[2] / ".venv" / "bin" / "python"
-MODES = ["default", "unused", "static", "no_sync", "batch_norm"]
+MODES = ["default", "unused", "static", "no_sync", "batch_norm", "float16", "bfloat16", "in_backward"]
 DEADLINE_S = 150
 
-
+# What travels in 16 bits: our error is within the bound, and smaller than PyTorch's.
+WIRES = ["float16_wire", "bfloat16_wire"]
 # The products of small matrices have other last bits.
 CLOSE = ["power_sgd"]
 TOLERANCE = 1e-5
@@ -30,18 +31,31 @@ def ends(ranks, *command):
 
 class PythonParity(unittest.TestCase):
     def assert_equal_weights(self, ranks):
-        ours = ends(ranks, pathlib.Path(os.environ["DDPRUN_BIN"]) / "parity_trainer", *MODES, *CLOSE)
-        theirs = ends(ranks, PYTHON, HERE / "parity_trainer.py", *MODES, *CLOSE)
+        ours = ends(ranks, pathlib.Path(os.environ["DDPRUN_BIN"]) / "parity_trainer", *MODES, *CLOSE, *WIRES)
+        theirs = ends(ranks, PYTHON, HERE / "parity_trainer.py", *MODES, *CLOSE, *WIRES)
+        for mode in WIRES:
+            self.assert_better(ranks, mode, ours.pop(mode), theirs.pop(mode))
         for mode in CLOSE:
             self.assert_close(ours.pop(mode), theirs.pop(mode))
         self.assertEqual(sorted(ours), sorted(MODES))
         self.assertEqual(ours, theirs)
-        self.assertEqual(len(set(ours.values())), len(MODES), "modes that end alike tell nothing")
+        del ours["in_backward"]  # it may end as the default does
+        self.assertEqual(len(set(ours.values())), len(MODES) - 1, "modes that end alike tell nothing")
 
     def assert_close(self, ours, theirs):
         ours, theirs = ([float(value) for value in values.split(",")] for values in (ours, theirs))
         self.assertEqual(len(ours), len(theirs))
         self.assertLess(max(abs(our - their) for our, their in zip(ours, theirs)), TOLERANCE)
+
+    def assert_better(self, ranks, mode, ours, theirs):
+        (worst, mean), (their_worst, their_mean) = ([float(value) for value in values.split(",")] for values in (ours, theirs))
+        print(f"{mode}, {ranks} ranks: worst {worst:.3f} of the bound, PyTorch's {their_worst:.3f}; mean error {mean:.3e}, {their_mean:.3e}")
+        self.assertLessEqual(worst, 1)
+        self.assertGreater(mean, 0, "nothing was rounded")
+        # Two numbers are added with one rounding by both.
+        self.assertLessEqual(mean, their_mean)
+        if ranks > 2:
+            self.assertLess(mean, their_mean)
 
     def test_two_ranks(self):
         self.assert_equal_weights(2)

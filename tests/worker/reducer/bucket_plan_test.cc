@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -65,6 +66,19 @@ TEST(BucketPlan, GivesASparseParameterABucketOfItsOwnWithoutMemory) {
   EXPECT_EQ(plan, (BucketPlan{{1}, {3, 2, 0}}));
   EXPECT_EQ(lay_out(parameters, plan).offsets, (std::vector<std::size_t>{0, 0}));
   EXPECT_EQ(layout_bytes_max(parameters), 3U * kBucketAlignBytes);
+}
+
+TEST(BucketPlan, PutsDelayedParametersIntoOneBucketPerKindAtTheEnd) {
+  std::vector<ParameterSize> parameters = floats({100, 100, 100, 100, 8});
+  for (const std::size_t delayed : {1, 3, 4}) parameters[delayed].delayed = true;
+  parameters[4].kind = kDouble;
+  const std::size_t limits[] = {100};
+  EXPECT_EQ(plan_first_buckets(parameters, limits), (BucketPlan{{2}, {0}, {4}, {1, 3}}));
+  const BucketPlan plan = plan_ready_buckets(parameters, backwards(5), limits);
+  ASSERT_EQ(plan.size(), 4U);
+  EXPECT_EQ(BucketPlan(plan.begin(), plan.begin() + 2), (BucketPlan{{2}, {0}}));
+  EXPECT_TRUE(std::ranges::count(plan, std::vector<std::size_t>{4}) == 1);
+  EXPECT_TRUE(std::ranges::count(plan, std::vector<std::size_t>{3, 1}) == 1);
 }
 
 TEST(BucketPlan, FillsTheFirstBucketsUpToTheirLimitsWhereThereAreSome) {

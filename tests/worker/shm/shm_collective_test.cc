@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tests/worker/forked_ranks.h"
-#include "worker/shm/ring_order.h"
+#include "worker/kernels/ring_order.h"
 #include "worker/shm/shm_layout.h"
 #include "worker/shm/shm_peers.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tests/worker/forked_ranks.h"
-#include "worker/shm/sum_kernels.h"
+#include "worker/kernels/sum_kernels.h"
 
 namespace ddprun::worker {
 namespace {

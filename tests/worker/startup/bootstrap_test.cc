@@ -10,11 +10,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "store/server.h"
 #include "tests/worker/forked_ranks.h"
+#include "worker/startup/hosts.h"
 
 namespace ddprun::worker {
 namespace {
@@ -68,14 +70,6 @@ TEST(Bootstrap, RefusesABrokenEnvironment) {
   auto variables = worker(0, 2, 1);
   variables["RANK"] = "zero";
   EXPECT_NE(refusal(variables).find("RANK=zero"), std::string::npos);
-}
-
-TEST(Bootstrap, RefusesCpuRanksOnSeveralHosts) {
-  auto variables = worker(0, 4, 1);
-  variables["LOCAL_WORLD_SIZE"] = "2";
-  const auto message = refusal(variables);
-  EXPECT_NE(message.find("CPU over several hosts"), std::string::npos) << message;
-  EXPECT_NE(message.find("2 of 4"), std::string::npos) << message;
 }
 
 TEST(Bootstrap, RefusesAJobWithoutALaunchersStore) {
@@ -164,6 +158,52 @@ TEST(Bootstrap, BringsTheRanksOfAHostTogetherOverTheStore) {
     process->collective->sum(metrics);
     EXPECT_EQ(metrics[0], 3.0);
   });
+}
+
+// Sets what a launcher says of a rank on one of several hosts; `hosts` has the ranks of each.
+void place_on(const std::vector<int>& hosts, int rank) {
+  int node = 0;
+  while (rank >= hosts[static_cast<std::size_t>(node)])
+    rank -= hosts[static_cast<std::size_t>(node++)];
+  ::setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("LOCAL_WORLD_SIZE", std::to_string(hosts[static_cast<std::size_t>(node)]).c_str(), 1);
+  ::setenv("GROUP_RANK", std::to_string(node).c_str(), 1);
+  ::setenv("GROUP_WORLD_SIZE", std::to_string(hosts.size()).c_str(), 1);
+}
+
+// The sums over all ranks, and what connects them.
+void expect_hosts(const std::vector<int>& hosts, std::string_view name) {
+  const ServedStore store;
+  const int world = std::accumulate(hosts.begin(), hosts.end(), 0);
+  std::vector<int> ranks(static_cast<std::size_t>(world));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  run_workers(store, ranks, world, [&](int rank) {
+    place_on(hosts, rank);
+    const auto process = bootstrap();
+    ASSERT_TRUE(process) << process.error().message();
+    EXPECT_EQ(process->collective->name(), name);
+    EXPECT_EQ(process->collective->rank(), rank);
+    const auto memory = process->collective->allocate(4);
+    auto* number = reinterpret_cast<std::int32_t*>(memory.get());
+    *number = rank;
+    process->collective->wait(process->collective->launch_sum({number, 1, Dtype::kInt32}));
+    EXPECT_EQ(*number, world * (world - 1) / 2);
+  });
+}
+
+TEST(Bootstrap, ConnectsHosts) {
+  expect_hosts({1, 1}, "tcp");
+  expect_hosts({2, 2}, "hierarchical");
+  expect_hosts({2, 2, 2}, "hierarchical");
+}
+
+TEST(Bootstrap, ConnectsHostsWithUnlikeNumbersOfRanks) { expect_hosts({1, 2}, "tcp"); }
+
+TEST(Bootstrap, KnowsHostsThatAreAlike) {
+  EXPECT_TRUE(is_uniform({{0, 0, 2}, {0, 1, 2}, {1, 0, 2}, {1, 1, 2}}));
+  EXPECT_FALSE(is_uniform({{0, 0, 1}, {1, 0, 2}, {1, 1, 2}}));
+  EXPECT_FALSE(is_uniform({{1, 0, 2}, {1, 1, 2}, {0, 0, 2}, {0, 1, 2}}));
+  EXPECT_FALSE(is_uniform({{0, 0, 2}, {0, 1, 2}, {1, 0, 2}}));
 }
 
 // A store that outlives an attempt still holds its keys.

@@ -1,21 +1,12 @@
-#include "worker/shm/sum_kernels.h"
+#include "worker/kernels/sum_kernels.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
 
-#include "worker/shm/elements.h"
-
-// Each kernel below is compiled once per instruction set, and the loader picks one. GCC can clone
-// plain functions only. So the kernels are plain, and the templates that do the work are inlined
-// into each clone; a call out of a clone would run code for plain x86-64.
-// Not under a sanitizer: the loader would run the choice before the sanitizer is ready.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define DDPRUN_CLONES
-#else
-#define DDPRUN_CLONES [[gnu::target_clones("avx512f", "avx2", "default")]]
-#endif
+#include "worker/kernels/clones.h"
+#include "worker/kernels/elements.h"
 
 namespace ddprun::worker {
 namespace {
@@ -56,24 +47,25 @@ DDPRUN_INLINE void add_tile(Buffers buffers, std::size_t start,
 }
 
 // For any number of ranks: the sums of a tile stay in the first-level cache while the ranks are
-// added one after another.
+// added one after another. The first `stores` buffers get them.
 template <typename Element>
-DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count) {
+DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count, std::size_t stores) {
   std::array<typename Element::Sum, kTile> memory{};
   for (std::size_t start = 0; start < count; start += kTile) {
     const std::span<typename Element::Sum> sums(memory.data(),
                                                 count - start < kTile ? count - start : kTile);
     add_tile<Element>(buffers, start, sums);
-    for (std::byte* buffer : buffers) {
+    for (std::byte* buffer : buffers.first(stores)) {
       auto* rank = reinterpret_cast<typename Element::Stored*>(buffer) + start;
       for (std::size_t i = 0; i < sums.size(); ++i) rank[i] = Element::store(sums[i]);
     }
   }
 }
 
-// The numbers of ranks that hosts usually have are unrolled. Each one costs code in 18 clones.
+// The numbers of ranks that hosts usually have are unrolled. Each one costs code in 24 clones.
 template <typename Element>
-DDPRUN_INLINE void sum(Buffers buffers, std::size_t count) {
+DDPRUN_INLINE void sum(Buffers buffers, std::size_t count, std::size_t stores) {
+  if (stores != buffers.size()) return sum_tiled<Element>(buffers, count, stores);
   switch (buffers.size()) {
     case 2:
       return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<2>());
@@ -84,50 +76,74 @@ DDPRUN_INLINE void sum(Buffers buffers, std::size_t count) {
     case 8:
       return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<8>());
     default:
-      return sum_tiled<Element>(buffers, count);
+      return sum_tiled<Element>(buffers, count, stores);
   }
 }
 
 // Integers are added as unsigned numbers: the overflow of a signed one is undefined.
-DDPRUN_CLONES void sum_float(Buffers buffers, std::size_t count) {
-  sum<Plain<float>>(buffers, count);
+DDPRUN_CLONES void sum_float(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<Plain<float>>(buffers, count, stores);
 }
-DDPRUN_CLONES void sum_double(Buffers buffers, std::size_t count) {
-  sum<Plain<double>>(buffers, count);
+DDPRUN_CLONES void sum_double(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<Plain<double>>(buffers, count, stores);
 }
-DDPRUN_CLONES void sum_half(Buffers buffers, std::size_t count) { sum<Half>(buffers, count); }
-DDPRUN_CLONES void sum_bfloat16(Buffers buffers, std::size_t count) {
-  sum<BFloat16>(buffers, count);
+DDPRUN_CLONES void sum_half(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<Half>(buffers, count, stores);
 }
-DDPRUN_CLONES void sum_int8(Buffers buffers, std::size_t count) { sum_tiled<Byte>(buffers, count); }
-DDPRUN_CLONES void sum_int32(Buffers buffers, std::size_t count) {
-  sum<Plain<std::uint32_t>>(buffers, count);
+DDPRUN_CLONES void sum_bfloat16(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<BFloat16>(buffers, count, stores);
 }
-DDPRUN_CLONES void sum_int64(Buffers buffers, std::size_t count) {
-  sum<Plain<std::uint64_t>>(buffers, count);
+DDPRUN_CLONES void sum_rounded_half(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<Rounded<Half>>(buffers, count, stores);
+}
+DDPRUN_CLONES void sum_rounded_bfloat16(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<Rounded<BFloat16>>(buffers, count, stores);
+}
+DDPRUN_CLONES void sum_int8(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum_tiled<Byte>(buffers, count, stores);
+}
+DDPRUN_CLONES void sum_int32(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<Plain<std::uint32_t>>(buffers, count, stores);
+}
+DDPRUN_CLONES void sum_int64(Buffers buffers, std::size_t count, std::size_t stores) {
+  sum<Plain<std::uint64_t>>(buffers, count, stores);
+}
+
+// The first `stores` buffers get the sums.
+void sum_to(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding,
+            std::size_t stores) {
+  if (buffers.size() < 2) return;
+  // The only addition is the last one.
+  const bool once = rounding == Rounding::kOnce || buffers.size() == 2;
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return sum_float(buffers, count, stores);
+    case Dtype::kFloat64:
+      return sum_double(buffers, count, stores);
+    case Dtype::kFloat16:
+      return (once ? sum_half : sum_rounded_half)(buffers, count, stores);
+    case Dtype::kBFloat16:
+      return (once ? sum_bfloat16 : sum_rounded_bfloat16)(buffers, count, stores);
+    case Dtype::kInt32:
+      return sum_int32(buffers, count, stores);
+    case Dtype::kInt64:
+      return sum_int64(buffers, count, stores);
+    case Dtype::kInt8:
+    case Dtype::kUInt8:
+      return sum_int8(buffers, count, stores);
+  }
 }
 
 }  // namespace
 
-void sum_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype) {
-  if (buffers.size() < 2) return;
-  switch (dtype) {
-    case Dtype::kFloat32:
-      return sum_float(buffers, count);
-    case Dtype::kFloat64:
-      return sum_double(buffers, count);
-    case Dtype::kFloat16:
-      return sum_half(buffers, count);
-    case Dtype::kBFloat16:
-      return sum_bfloat16(buffers, count);
-    case Dtype::kInt32:
-      return sum_int32(buffers, count);
-    case Dtype::kInt64:
-      return sum_int64(buffers, count);
-    case Dtype::kInt8:
-    case Dtype::kUInt8:
-      return sum_int8(buffers, count);
-  }
+void sum_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
+                Rounding rounding) {
+  sum_to(buffers, count, dtype, rounding, buffers.size());
+}
+
+void sum_to_first(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
+                  Rounding rounding) {
+  sum_to(buffers, count, dtype, rounding, 1);
 }
 
 float widen_half(std::uint16_t bits) { return half_to_float(bits); }

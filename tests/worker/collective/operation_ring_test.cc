@@ -1,4 +1,4 @@
-#include "worker/shm/operation_ring.h"
+#include "worker/collective/operation_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What a rank does with its chunk of an all-reduce: one range of several ranks' buffers becomes one,
-// which is stored to all of them. Sums are in sum_kernels.h; the others are rare and simple. Any
+// which is stored to all of them, or to the first. Sums are in sum_kernels.h; the others are rare and simple. Any
 // thread; the caller makes sure that nobody else touches the range meanwhile.
 #pragma once
 
@@ -15,5 +15,12 @@ namespace ddprun::worker {
 // for fewer than two buffers.
 void reduce_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
                    Reduction reduction);
+
+// The same, stored to b[0] alone.
+void reduce_to_first(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
+                     Reduction reduction);
+
+// Copies b[0] to all others: `bytes` of it.
+void copy_first_to_all(std::span<std::byte* const> buffers, std::size_t bytes);
 
 }  // namespace ddprun::worker

@@ -1,5 +1,5 @@
 // The sum over ranks in Gloo's ring order, against the formula evaluated element by element.
-#include "worker/shm/sum_kernels.h"
+#include "worker/kernels/sum_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "worker/shm/ring_order.h"
+#include "worker/kernels/ring_order.h"
 
 namespace ddprun::worker {
 namespace {
@@ -81,7 +81,7 @@ void expect_ring_order(Dtype dtype, std::size_t world, std::size_t count) {
       auto* data = reinterpret_cast<std::byte*>(ranks[(index + k) % world].data());
       buffers.push_back(data + chunk.begin);
     }
-    sum_to_all(buffers, (chunk.end - chunk.begin) / sizeof(T), dtype);
+    sum_to_all(buffers, (chunk.end - chunk.begin) / sizeof(T), dtype, Rounding::kEach);
     for (std::size_t i = chunk.begin / sizeof(T); i < chunk.end / sizeof(T); ++i) {
       const T expected = ring_sum(before, index, i);
       // Bit for bit, the sign of a zero included.
@@ -126,12 +126,14 @@ TEST(SumKernels, WrapIntegersWithoutUndefinedBehaviour) {
   std::int32_t a = std::numeric_limits<std::int32_t>::max();
   std::int32_t b = 1;
   std::byte* const buffers[] = {reinterpret_cast<std::byte*>(&a), reinterpret_cast<std::byte*>(&b)};
-  sum_to_all(buffers, 1, Dtype::kInt32);
+  sum_to_all(buffers, 1, Dtype::kInt32, Rounding::kEach);
   EXPECT_EQ(a, std::numeric_limits<std::int32_t>::min());
   EXPECT_EQ(b, a);
 }
 
-void expect_rounds_once(Dtype dtype, float (*widen)(std::uint16_t), std::uint16_t (*round)(float)) {
+void expect_rounding(Dtype dtype, Rounding rounding, float (*widen)(std::uint16_t),
+                     std::uint16_t (*round)(float)) {
+  std::size_t different = 0;  // from the other rounding
   std::mt19937 random(3);
   for (const std::size_t world : {2U, 3U, 5U, 8U}) {
     std::vector<std::vector<std::uint16_t>> ranks(world, std::vector<std::uint16_t>(3000));
@@ -141,21 +143,30 @@ void expect_rounds_once(Dtype dtype, float (*widen)(std::uint16_t), std::uint16_
     const auto before = ranks;
     std::vector<std::byte*> buffers;
     for (auto& rank : ranks) buffers.push_back(reinterpret_cast<std::byte*>(rank.data()));
-    sum_to_all(buffers, 3000, dtype);
+    sum_to_all(buffers, 3000, dtype, rounding);
     for (std::size_t i = 0; i < 3000; ++i) {
       float sum = widen(before[world - 1][i]);
-      for (std::size_t k = world - 1; k-- > 0;) sum = widen(before[k][i]) + sum;
-      ASSERT_EQ(ranks[0][i], round(sum)) << "N=" << world << " element " << i;
+      float rounded = sum;
+      for (std::size_t k = world - 1; k-- > 0;) {
+        sum = widen(before[k][i]) + sum;
+        rounded = widen(round(widen(before[k][i]) + rounded));
+      }
+      if (round(sum) != round(rounded)) ++different;
+      ASSERT_EQ(ranks[0][i], round(rounding == Rounding::kOnce ? sum : rounded))
+          << "N=" << world << " element " << i;
       ASSERT_EQ(ranks[world - 1][i], ranks[0][i]);
     }
   }
+  EXPECT_GT(different, 100U);
 }
 
-TEST(SumKernels, AddHalvesInFloatAndRoundOnce) {
-  expect_rounds_once(Dtype::kFloat16, widen_half, round_to_half);
+TEST(SumKernels, RoundSumsOfHalvesAsAsked) {
+  for (const Rounding rounding : {Rounding::kEach, Rounding::kOnce})
+    expect_rounding(Dtype::kFloat16, rounding, widen_half, round_to_half);
 }
-TEST(SumKernels, AddBfloat16InFloatAndRoundOnce) {
-  expect_rounds_once(Dtype::kBFloat16, widen_bfloat16, round_to_bfloat16);
+TEST(SumKernels, RoundSumsOfBfloat16AsAsked) {
+  for (const Rounding rounding : {Rounding::kEach, Rounding::kOnce})
+    expect_rounding(Dtype::kBFloat16, rounding, widen_bfloat16, round_to_bfloat16);
 }
 
 TEST(HalfFloats, ComeBackUnchangedFromFloat) {

@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
-#include "worker/shm/operation_ring.h"
+#include "worker/collective/operation_ring.h"
 
 namespace ddprun::worker {
 
 struct FlightRecordFacts {
+  std::string_view collective = "shm";  // its name
   int rank = 0;
   int ranks = 1;
   std::chrono::milliseconds timeout{};

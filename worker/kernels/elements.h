@@ -76,6 +76,20 @@ struct BFloat16 {
   DDPRUN_INLINE static Sum load(Stored value) { return bfloat16_to_float(value); }
   DDPRUN_INLINE static Stored store(Sum value) { return float_to_bfloat16(value); }
 };
+// Half or BFloat16, whose sums are rounded after each addition.
+template <typename Element>
+struct Rounded {
+  using Stored = typename Element::Stored;
+  // A value that the element can store.
+  struct Sum {
+    float value = 0;
+    DDPRUN_INLINE friend Sum operator+(Sum a, Sum b) {
+      return {Element::load(Element::store(a.value + b.value))};
+    }
+  };
+  DDPRUN_INLINE static Sum load(Stored value) { return {Element::load(value)}; }
+  DDPRUN_INLINE static Stored store(Sum sum) { return Element::store(sum.value); }
+};
 // Its sum keeps the low bits, as if it wrapped at each addition.
 struct Byte {
   using Stored = std::uint8_t;

@@ -1,4 +1,4 @@
-#include "worker/shm/flight_record.h"
+#include "worker/collective/flight_record.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
-#include "worker/shm/reduce_kernels.h"
+#include "worker/kernels/reduce_kernels.h"
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
 #include "proto/assert.h"
-#include "worker/shm/elements.h"
-#include "worker/shm/sum_kernels.h"
+#include "worker/kernels/elements.h"
+#include "worker/kernels/sum_kernels.h"
 
 namespace ddprun::worker {
 namespace {
@@ -36,6 +36,10 @@ void with_element(Dtype dtype, Act act) {
   }
 }
 
+Rounding rounding_of(Reduction sum) {
+  return sum == Reduction::kSum ? Rounding::kEach : Rounding::kOnce;
+}
+
 // A NaN is not equal to itself, and stays.
 template <typename Number>
 Number smaller(Number a, Number b) {
@@ -44,10 +48,6 @@ Number smaller(Number a, Number b) {
 template <typename Number>
 Number larger(Number a, Number b) {
   return a > b || a != a ? a : b;
-}
-
-void copy_to_all(Buffers buffers, std::size_t bytes) {
-  for (std::byte* buffer : buffers.subspan(1)) std::memcpy(buffer, buffers[0], bytes);
 }
 
 // Makes the result in the first buffer, rank by rank.
@@ -80,10 +80,14 @@ void average_first(Buffers buffers, std::size_t count) {
 
 }  // namespace
 
-void reduce_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
-                   Reduction reduction) {
+void copy_first_to_all(std::span<std::byte* const> buffers, std::size_t bytes) {
+  for (std::byte* buffer : buffers.subspan(1)) std::memcpy(buffer, buffers[0], bytes);
+}
+
+void reduce_to_first(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
+                     Reduction reduction) {
   if (buffers.size() < 2) return;
-  if (reduction == Reduction::kSum) return sum_to_all(buffers, count, dtype);
+  if (is_sum(reduction)) return sum_to_first(buffers, count, dtype, rounding_of(reduction));
   with_element(dtype, [&]<typename Element>(Element) {
     using Sum = typename Element::Sum;
     if (reduction == Reduction::kMin) {
@@ -96,7 +100,14 @@ void reduce_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype
       DDPRUN_ASSERT(reduction != Reduction::kAverage);
     }
   });
-  copy_to_all(buffers, count * size_of(dtype));
+}
+
+void reduce_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
+                   Reduction reduction) {
+  if (buffers.size() < 2) return;
+  if (is_sum(reduction)) return sum_to_all(buffers, count, dtype, rounding_of(reduction));
+  reduce_to_first(buffers, count, dtype, reduction);
+  copy_first_to_all(buffers, count * size_of(dtype));
 }
 
 }  // namespace ddprun::worker

@@ -1,4 +1,4 @@
-#include "worker/shm/flight_record.h"
+#include "worker/collective/flight_record.h"
 
 #include <fmt/format.h>
 
@@ -38,25 +38,26 @@ Json entry_of(const Operation& operation, std::size_t record, const FlightRecord
   const bool done = operation.done_ns != 0;
   const Json sizes = Json::array({Json::array({operation.bytes / size_of(operation.dtype)})});
   const Json dtypes = Json::array({torch_name_of(operation.dtype)});
-  Json entry = {{"record_id", record},
-                {"pg_id", 0},
-                {"process_group", Json::array({"0", "default_pg"})},
-                {"collective_seq_id", transfer ? 0 : operation.sequence},
-                {"p2p_seq_id", transfer ? operation.sequence : 0},
-                {"op_id", operation.number},
-                {"profiling_name", fmt::format("shm:{}", torch_name_of(operation.verb))},
-                {"time_created_ns", wall_ns(operation.begun_ns)},
-                {"input_sizes", sizes},
-                {"input_dtypes", dtypes},
-                {"output_sizes", sizes},
-                {"output_dtypes", dtypes},
-                {"state", done ? "completed" : "started"},
-                {"time_discovered_started_ns", wall_ns(operation.begun_ns)},
-                {"time_discovered_completed_ns", wall_ns(operation.done_ns)},
-                {"retired", done},
-                {"timeout_ms", facts.timeout.count()},
-                {"is_p2p", transfer},
-                {"frames", Json::array()}};
+  Json entry = {
+      {"record_id", record},
+      {"pg_id", 0},
+      {"process_group", Json::array({"0", "default_pg"})},
+      {"collective_seq_id", transfer ? 0 : operation.sequence},
+      {"p2p_seq_id", transfer ? operation.sequence : 0},
+      {"op_id", operation.number},
+      {"profiling_name", fmt::format("{}:{}", facts.collective, torch_name_of(operation.verb))},
+      {"time_created_ns", wall_ns(operation.begun_ns)},
+      {"input_sizes", sizes},
+      {"input_dtypes", dtypes},
+      {"output_sizes", sizes},
+      {"output_dtypes", dtypes},
+      {"state", done ? "completed" : "started"},
+      {"time_discovered_started_ns", wall_ns(operation.begun_ns)},
+      {"time_discovered_completed_ns", wall_ns(operation.done_ns)},
+      {"retired", done},
+      {"timeout_ms", facts.timeout.count()},
+      {"is_p2p", transfer},
+      {"frames", Json::array()}};
   if (done)
     entry["duration_ms"] = static_cast<double>(operation.done_ns - operation.begun_ns) / 1e6;
   return entry;

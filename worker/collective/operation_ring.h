@@ -18,6 +18,11 @@ enum class Verb : std::uint8_t { kSum, kReduce, kGather, kBarrier, kBroadcast, k
 // Whether one rank sends and another receives: the others have no part in it.
 constexpr bool is_transfer(Verb verb) { return verb == Verb::kSend || verb == Verb::kReceive; }
 
+// The verb of a sum, or of another reduction.
+constexpr Verb verb_of(Reduction reduction) {
+  return is_sum(reduction) ? Verb::kSum : Verb::kReduce;
+}
+
 struct Operation {
   std::uint32_t number;  // of this rank's operations: counts from 1, and wraps
   // The same, of collective operations and of transfers apart. All ranks call the verbs in the same order,

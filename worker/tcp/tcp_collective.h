@@ -1,0 +1,41 @@
+// The collective of ranks that TCP connects, one connection a pair. A sum moves 2 (N-1)/N of its bytes
+// out of each rank and as many in, which is the least possible, in two hops, and in the order of
+// ring_order.h. There is no thread: bytes move inside the calls, on the caller's thread, and progress()
+// moves them while the program computes. Linux, x86-64.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "proto/result.h"
+#include "worker/collective/collective.h"
+#include "worker/collective/exchange.h"
+
+namespace ddprun::worker {
+
+// What sums of float32 travel as. bfloat16 halves the bytes: each rank's elements are rounded once, added
+// in float32, and the result is rounded once. All ranks get the same bits.
+enum class Wire : std::uint8_t { kExact, kBFloat16 };
+
+struct TcpJob {
+  int rank = 0;
+  int ranks = 1;
+  std::string address;  // of this host, numeric: the other ranks connect to it
+  std::string host;     // its name, for messages
+  std::chrono::milliseconds
+      timeout{};             // how long nothing may move between it and those that it awaits
+  Wire wire = Wire::kExact;  // the same on all ranks
+};
+
+class TcpCollective : public Collective {
+ public:
+  // Memory of another collective, which may be summed here, too, while it lives.
+  virtual void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes) = 0;
+};
+
+// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, an address that is not
+// this host's, a rank that cannot be reached or does not come.
+Result<std::unique_ptr<TcpCollective>> join_tcp(const TcpJob& job, Exchange& exchange);
+
+}  // namespace ddprun::worker
