@@ -135,30 +135,36 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                            const DataParallelOptions& options)
-    : module_(std::move(module)), collective_(collective), options_(options) {
+    : module_(std::move(module)), collective_(&collective), options_(options) {
   check_options(options_);
-  if (options_.keep_freed_memory && collective_.device() == Device::kCpu) keep_freed_memory();
+  if (options_.keep_freed_memory && collective_->device() == Device::kCpu) keep_freed_memory();
   check_ignored(*module_, options_.ignore);
+  meet();
+  on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
+}
+
+// What all ranks of a collective do together before their first pass.
+void DataParallel::meet() {
   std::vector<NamedTensor> state = parameters_of(*module_, options_.ignore);
   std::vector<NamedTensor> parameters = trainable(state);
-  check_parameters(parameters, collective_);
+  check_parameters(parameters, *collective_);
+  parameters_.clear();
   for (const auto& [name, tensor] : state)
     parameters_.push_back({name, tensor, tensor.requires_grad()});
   // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
   // Frozen parameters are copied too; forward() uses them.
   if (options_.init_sync) {
-    verify_same_model(parameters, collective_);
+    verify_same_model(parameters, *collective_);
     if (options_.broadcast_buffers) {
       for (NamedTensor& buffer : buffers_of(*module_, options_.ignore))
         state.push_back(std::move(buffer));
     }
-    broadcast_values(state, collective_);
+    broadcast_values(state, *collective_);
   }
   GradientReducer::Options reducer = reducer_options(options_);
   reducer.sparse = sparse_ones(*module_, parameters, options_.sparse_parameters);
   reducer.delayed = delayed_ones(parameters, options_.delay_all_reduce);
-  reducer_ = std::make_unique<GradientReducer>(std::move(parameters), collective_, reducer);
-  on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
+  reducer_ = std::make_unique<GradientReducer>(std::move(parameters), *collective_, reducer);
 }
 
 DataParallel::~DataParallel() {
@@ -192,9 +198,9 @@ void DataParallel::sync_buffers(BufferMoment moment) {
   if (!options_.broadcast_buffers || !buffers_due_ || moment != buffer_moment_) return;
   std::vector<NamedTensor> buffers = buffers_of(*module_, options_.ignore);
   if (buffers.empty()) return;
-  if (!buffer_hook_) return broadcast_values(buffers, collective_);
+  if (!buffer_hook_) return broadcast_values(buffers, *collective_);
   const at::NoGradGuard no_grad;
-  buffer_hook_(buffers, collective_);
+  buffer_hook_(buffers, *collective_);
 }
 
 bool DataParallel::follows_outputs() const {
@@ -239,11 +245,11 @@ LogRecord DataParallel::log_record() const {
   }
   const at::Device device = parameters_.front().tensor.device();
   texts["module_name"] = module_->name();
-  texts["backend_name"] = collective_.name();
+  texts["backend_name"] = collective_->name();
   texts["device_ids"] = device.is_cpu() ? "" : std::to_string(device.index());
   texts["dtypes"] = fmt::format("{}", fmt::join(dtypes, ", "));
-  numbers["world_size"] = collective_.world_size();
-  numbers["rank"] = collective_.rank();
+  numbers["world_size"] = collective_->world_size();
+  numbers["rank"] = collective_->rank();
   numbers["output_device"] = device.is_cpu() ? -1 : device.index();
   numbers["broadcast_buffers"] = options_.broadcast_buffers ? 1 : 0;
   numbers["has_sync_bn"] = 0;
@@ -276,6 +282,16 @@ void DataParallel::buffer_hook(BufferHook hook, BufferMoment moment) {
 void DataParallel::reset() {
   reducer_->reset();
   buffers_due_ = true;
+}
+
+void DataParallel::resize(Collective& collective) {
+  for (const auto& [name, tensor, trained] : parameters_)
+    if (trained) tensor.mutable_grad().reset();
+  collective_ = &collective;
+  buffer_hook_ = nullptr;
+  buffer_moment_ = BufferMoment::kBeforeForward;
+  buffers_due_ = true;
+  meet();
 }
 
 void DataParallel::check_reduced() const { reducer_->check_finished(); }

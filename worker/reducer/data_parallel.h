@@ -182,6 +182,7 @@ class DataParallel {
   // way. `step` gets the parameter with the average in its `.grad`; afterwards that is undefined. May be set
   // once, before the first forward(). worker/comm_hooks/optimizer_in_backward.h makes one of an optimizer.
   // Nothing that needs all gradients at once goes with it, like clipping by their norm; step() throws.
+  // Once a rank has stepped a parameter, its pass cannot be given up: reset() throws on all ranks.
   void step_in_backward(ParameterStep step);
 
   // Makes the buffers alike in another way than as copies of rank 0's, or at another moment. Once. Without
@@ -195,10 +196,17 @@ class DataParallel {
   // Gives up a pass whose backward() threw, or whose sums failed: all ranks must call it, and then may
   // go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when another
   // one calls it. All gradients are undefined after it, also those that passes under NoSync had added.
-  // Throws if a rank has died or does not call it in time, if the collective cannot do it ("nccl"), or if
-  // one rank has summed more passes, or made more steps, than another: then nobody may train on. A plain
+  // Throws if a rank has died or does not call it in time, if the collective cannot do it ("nccl",
+  // "hierarchical"), or if one rank has summed more passes, or made more steps, than another: then nobody may train on. A plain
   // optimizer.step() counts at the next forward() only.
   void reset();
+
+  // Trains on among other ranks, in the same process: those of `collective`, which must outlive this
+  // object; the one before is not used any more. Its rank 0 must be a rank that has trained: the others take
+  // its parameters and buffers, as at construction. Ranks that are new make a DataParallel meanwhile. A pass that is under
+  // way is given up, whatever state it is in: all gradients are undefined. Buckets begin anew, and
+  // hooks must be set again. The optimizer's state is share_optimizer_state()'s part.
+  void resize(Collective& collective);
 
   // Parameter indices by bucket, in launch order. At first there is one bucket per dtype. The first
   // forward with gradients after a pass that was summed rebuilds them in PyTorch's layout.
@@ -216,6 +224,7 @@ class DataParallel {
     bool trained;
   };
 
+  void meet();
   void check_frozen() const;
   void sync_buffers(BufferMoment moment);
   void count_step();
@@ -223,7 +232,7 @@ class DataParallel {
   void end_forward(const std::vector<at::Tensor*>& outputs);
 
   std::shared_ptr<torch::nn::Module> module_;
-  Collective& collective_;
+  Collective* collective_;  // not null
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;
   std::unique_ptr<GradientReducer> reducer_;

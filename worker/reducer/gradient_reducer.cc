@@ -239,6 +239,7 @@ void GradientReducer::finish() {
   unfinished_ = false;
   summed_ = true;
   ++passes_summed_;
+  stepped_parameters_ = 0;
   if (step_) count_step_made();
 }
 
@@ -257,6 +258,7 @@ void GradientReducer::step(std::size_t parameter) {
   at::Tensor tensor = buckets_.parameters()[parameter].tensor;
   step_(tensor);
   tensor.mutable_grad().reset();
+  ++stepped_parameters_;
 }
 
 void GradientReducer::count_step_made() {
@@ -273,15 +275,23 @@ void GradientReducer::reset() {
 }
 
 void GradientReducer::check_same_progress() {
-  const std::array<std::uint64_t, 3> mine{passes_summed_, steps_, rebuilt_ ? 1U : 0U};
+  const std::array<std::uint64_t, 4> mine{passes_summed_, steps_, rebuilt_ ? 1U : 0U,
+                                          stepped_parameters_};
   const auto all = collective_.all_gather(std::as_bytes(std::span(mine)));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    std::array<std::uint64_t, 3> theirs{};
+    std::array<std::uint64_t, 4> theirs{};
     if (all[rank].size() == sizeof theirs)
       std::memcpy(theirs.data(), all[rank].data(), sizeof theirs);
-    if (theirs == mine) continue;
+    if (theirs == mine && stepped_parameters_ == 0) continue;
     // Whatever happens to this error, no step may follow.
     unfinished_ = failed_ = true;
+    if (mine[3] != 0 || theirs[3] != 0) {
+      throw std::runtime_error(fmt::format(
+          "reset: step_in_backward() has stepped {} parameters of the pass on rank {}, and {} on "
+          "rank {}: the pass cannot be given up any more, so the job must start anew from a "
+          "checkpoint",
+          mine[3], collective_.rank(), theirs[3], rank));
+    }
     throw std::runtime_error(fmt::format(
         "reset: rank {} has summed {} passes and made {} steps, rank {} has summed {} and "
         "made {}: the weights have parted, so the job must start anew from a checkpoint",

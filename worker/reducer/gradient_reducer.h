@@ -75,7 +75,7 @@ class GradientReducer {
 
   // Gives the pass up, on all ranks: all of them must call it, and those that wait in a sum of it throw
   // first. All gradients are undefined after it. Throws std::runtime_error on all ranks if one of them
-  // has summed more passes, or made more steps, than another.
+  // has summed more passes, or made more steps, than another, or has stepped parameters of this pass.
   void reset();
 
   // The program makes a step with the sums of this pass. Without the call the step counts when the next
@@ -133,6 +133,7 @@ class GradientReducer {
   std::uint64_t passes_summed_ = 0;
   std::uint64_t steps_ = 0;
   bool warned_again_ = false;
+  std::size_t stepped_parameters_ = 0;  // by step_, in a pass that is not summed yet
   bool armed_ = false;
   bool end_queued_ = false;    // take_all() runs when this backward() ends
   bool unfinished_ = false;    // a gradient of this pass came, not yet all

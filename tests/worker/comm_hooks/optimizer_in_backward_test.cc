@@ -139,5 +139,29 @@ TEST(OptimizerInBackward, ThatThrowsLeavesThePassUnfinished) {
   });
 }
 
+// Rank 0 has stepped the first buckets when rank 1 gives the pass up: reset() must not hide it.
+TEST(OptimizerInBackward, ThatHasSteppedCannotBeGivenUp) {
+  PipeExchange launched(2);  // rank 0's last gradient is there: its first two buckets are launched
+  run_torch_ranks(2, [&launched](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective, {.bucket_cap_bytes = 1});
+    parallel.step_in_backward(
+        optimizer_in_backward<torch::optim::SGD>(*net, torch::optim::SGDOptions(0.1)));
+    parallel.forward(net, torch::ones({4})).sum().backward();
+    const auto out = parallel.forward(net, torch::ones({4})).sum();
+    ASSERT_EQ(parallel.buckets().size(), 3U);
+    net->first.register_hook([&](const torch::Tensor& /*gradient*/) {
+      EXPECT_TRUE(launched.arrive().has_value());
+      if (collective.rank() == 0) return;
+      collective.progress();  // adds this rank's part of the two
+      throw std::runtime_error("rank 1 gives up");
+    });
+    EXPECT_NE(message_of([&] { out.backward(); }), "");
+    const std::string message = message_of([&] { parallel.reset(); });
+    EXPECT_NE(message.find("reset: step_in_backward() has stepped"), std::string::npos) << message;
+    EXPECT_THROW(parallel.check_reduced(), std::runtime_error);
+  });
+}
+
 }  // namespace
 }  // namespace ddprun::worker

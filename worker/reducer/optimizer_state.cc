@@ -1,0 +1,47 @@
+#include "worker/reducer/optimizer_state.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize.h>
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <sstream>
+#include <string>
+
+#include "worker/tensors/tensor_verbs.h"
+
+namespace ddprun::worker {
+namespace {
+
+std::string state_of(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream text;
+  archive.save_to(text);
+  return std::move(text).str();
+}
+
+}  // namespace
+
+void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective) {
+  std::string state = collective.rank() == 0 ? state_of(optimizer) : std::string();
+  const std::uint64_t mine = state.size();
+  const auto blob = collective.from_root(std::as_bytes(std::span(&mine, 1)), 0);
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, blob.data(), sizeof bytes);
+  state.resize(bytes);
+  const auto device = collective.device() == Device::kCuda ? at::kCUDA : at::kCPU;
+  const auto count = static_cast<std::int64_t>(bytes);
+  const at::Tensor here = at::from_blob(state.data(), {count}, at::kByte);
+  const at::Tensor travels = here.to(device);
+  TensorVerbs(collective).broadcast(travels, 0);
+  if (collective.rank() == 0) return;
+  here.copy_(travels);
+  torch::serialize::InputArchive archive;
+  archive.load_from(state.data(), state.size());
+  optimizer.load(archive);
+}
+
+}  // namespace ddprun::worker

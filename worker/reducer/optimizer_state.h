@@ -1,0 +1,17 @@
+// The state of an optimizer for ranks that come later (DataParallel::resize): momenta, counts of steps, and
+// options like the learning rate. Owns nothing.
+#pragma once
+
+#include "worker/collective/collective.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace ddprun::worker {
+
+// Gives rank 0's state to all ranks. All must call it, with optimizers of one kind over the same parameters,
+// on the training thread. Errors are CollectiveError, or LibTorch's where the optimizers differ.
+void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective);
+
+}  // namespace ddprun::worker
