@@ -101,8 +101,8 @@ class Collective {
   // Starts to reduce `flat` over all ranks, in place, and returns before that is complete. `flat`
   // must lie in memory from allocate(), at the same offset on all ranks. Nobody may touch it until
   // wait(ticket) has returned. The collective holds the memory meanwhile: the caller may drop its
-  // pointer. On CUDA it starts after the work that the current stream holds now. shm adds
-  // 16-bit floats in 32 bits and rounds once; NCCL rounds in its own way.
+  // pointer. On CUDA it starts after the work that the current stream holds now. With
+  // kLaunchedMax sums under way it waits for the oldest one first.
   virtual Ticket launch(Flat flat, Reduction reduction) = 0;
   Ticket launch_sum(Flat flat) { return launch(flat, Reduction::kSum); }
 
@@ -111,7 +111,7 @@ class Collective {
   virtual void progress() = 0;
 
   // Returns when this sum and all earlier ones are complete. Their elements then have the same bits
-  // on all ranks.
+  // on all ranks. All ranks must call it at the same place among their verbs, as they must any verb.
   virtual void wait(Ticket ticket) = 0;
 
   // Copies root's elements to all other ranks. `flat` may lie anywhere on device(). On CUDA the
@@ -168,6 +168,9 @@ class Collective {
   // Gives root's bytes to every rank. They may have any length. The `mine` of the other ranks is
   // ignored. Host memory. For descriptions, not for tensors.
   std::vector<std::byte> from_root(std::span<const std::byte> mine, int root);
+
+  // The most sums that may be under way. 256 buckets of 25 MiB (PyTorch's limit) are a model of 6 GB.
+  static constexpr std::uint32_t kLaunchedMax = 256;
 
   // The most bytes that one rank may give to all_gather. Shapes and metrics are small; tensors
   // travel by broadcast and sums.

@@ -37,16 +37,19 @@ class ShmCollective final : public HostCollective {
     return regions_.allocate(bytes);
   }
   Ticket launch(Flat flat, Reduction reduction) override {
-    return launch(flat, reduction, Spread::kToAll);
+    return launch(flat, reduction, Adder::kCollective);
   }
-  Ticket launch_to_owners(Flat flat, Reduction reduction) override {
-    return launch(flat, reduction, Spread::kToOwners);
+  Ticket launch_chunks(Flat flat, Reduction reduction) override {
+    return launch(flat, reduction, Adder::kCaller);
   }
-  Ticket launch_from_owners(Flat flat) override {
-    return launch(flat, Reduction::kSum, Spread::kFromOwners);
+  bool may_add(Ticket ticket) const override {
+    return peers_.all_reached(&RankArea::launched, ticket);
   }
-  Flat own_chunk(Flat flat) const override;
-  bool own_part_done(Ticket ticket) const override { return reached(added_, ticket); }
+  void await_launch(Ticket ticket) override {
+    peers_.wait_for_all(&RankArea::launched, ticket, sum_of(ticket));
+  }
+  OwnedChunk owned_chunk(Ticket ticket) override;
+  void note_added(Ticket ticket) override;
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
@@ -77,7 +80,8 @@ class ShmCollective final : public HostCollective {
   }
 
  private:
-  Ticket launch(Flat flat, Reduction reduction, Spread spread);
+  Ticket launch(Flat flat, Reduction reduction, Adder adder);
+  const SumSlot& sum(Ticket ticket) { return peers_.mine().sums[ticket % kSumSlots]; }
   std::uint32_t latest(Counter RankArea::*counter) const;
   void add_chunk(Ticket ticket);
   void check_same_sum(Ticket ticket, const SumSlot& mine);
@@ -102,9 +106,9 @@ class ShmCollective final : public HostCollective {
   std::uint32_t posted_ = 0;  // gathers, barriers, pieces of broadcasts
 };
 
-Ticket ShmCollective::launch(Flat flat, Reduction reduction, Spread spread) {
+Ticket ShmCollective::launch(Flat flat, Reduction reduction, Adder adder) {
   SumSlot sum = regions_.describe(flat, reduction);
-  sum.spread = spread;
+  sum.adder = adder;
   const std::uint32_t operation =
       peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
@@ -120,7 +124,8 @@ Ticket ShmCollective::launch(Flat flat, Reduction reduction, Spread spread) {
 
 // Only sums that all ranks have launched: until a rank has, its gradients are not in its bucket.
 void ShmCollective::progress() {
-  while (added_ != launched_ && peers_.all_reached(&RankArea::launched, added_ + 1)) {
+  while (added_ != launched_ && sum(added_ + 1).adder == Adder::kCollective &&
+         may_add(added_ + 1)) {
     add_chunk(added_ + 1);
   }
 }
@@ -128,7 +133,8 @@ void ShmCollective::progress() {
 void ShmCollective::wait(Ticket ticket) {
   DDPRUN_ASSERT(reached(launched_, ticket));
   while (!reached(added_, ticket)) {
-    peers_.wait_for_all(&RankArea::launched, added_ + 1, sum_of(added_ + 1));
+    DDPRUN_ASSERT(sum(added_ + 1).adder == Adder::kCollective);
+    await_launch(added_ + 1);
     add_chunk(added_ + 1);
   }
   // Our chunk is done. The other chunks of our buffer are written by the other ranks.
@@ -148,32 +154,33 @@ void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
   }
 }
 
-// Adds this rank's chunk of a sum and stores it to all ranks. Call only when all have launched it.
-void ShmCollective::add_chunk(Ticket ticket) {
-  const SumSlot sum = peers_.mine().sums[ticket % kSumSlots];
-  check_same_sum(ticket, sum);
-  const std::size_t element = size_of(sum.dtype);
-  const Chunk chunk = ring_chunk(sum.count * element, element, peers_.ranks(), peers_.rank());
-  // Own buffer first, then those of the next ranks in a circle: the order of ring_order.h.
-  std::vector<std::byte*> buffers(peers_.ranks());
-  for (std::size_t k = 0; k < buffers.size(); ++k) {
-    const std::size_t owner = (peers_.rank() + k) % buffers.size();
-    buffers[k] = regions_.slice(sum.region, owner) + sum.offset_bytes + chunk.begin;
+// Call only when all ranks have launched it.
+OwnedChunk ShmCollective::owned_chunk(Ticket ticket) {
+  const SumSlot& here = sum(ticket);
+  check_same_sum(ticket, here);
+  const std::size_t element = size_of(here.dtype);
+  const Chunk chunk = ring_chunk(here.count * element, element, peers_.ranks(), peers_.rank());
+  OwnedChunk owned{.buffers = std::vector<std::byte*>(peers_.ranks()),
+                   .count = (chunk.end - chunk.begin) / element,
+                   .dtype = here.dtype};
+  for (std::size_t k = 0; k < owned.buffers.size(); ++k) {
+    const std::size_t owner = (peers_.rank() + k) % owned.buffers.size();
+    owned.buffers[k] = regions_.slice(here.region, owner) + here.offset_bytes + chunk.begin;
   }
-  const std::size_t count = (chunk.end - chunk.begin) / element;
-  if (sum.spread == Spread::kToAll) reduce_to_all(buffers, count, sum.dtype, sum.reduction);
-  if (sum.spread == Spread::kToOwners) reduce_to_first(buffers, count, sum.dtype, sum.reduction);
-  if (sum.spread == Spread::kFromOwners) copy_first_to_all(buffers, count * element);
+  return owned;
+}
+
+void ShmCollective::note_added(Ticket ticket) {
+  DDPRUN_ASSERT(ticket == added_ + 1);
   held_[ticket % kSumSlots].reset();
   added_ = ticket;
   advance(peers_.mine().summed, ticket);
 }
 
-Flat ShmCollective::own_chunk(Flat flat) const {
-  const std::size_t element = size_of(flat.dtype);
-  const Chunk chunk = ring_chunk(flat.bytes(), element, peers_.ranks(), peers_.rank());
-  return {static_cast<std::byte*>(flat.data) + chunk.begin, (chunk.end - chunk.begin) / element,
-          flat.dtype};
+void ShmCollective::add_chunk(Ticket ticket) {
+  const OwnedChunk chunk = owned_chunk(ticket);
+  reduce_to_all(chunk.buffers, chunk.count, chunk.dtype, sum(ticket).reduction);
+  note_added(ticket);
 }
 
 // Puts a piece into this rank's next staging slot, where the others see it. Returns the number of

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "proto/result.h"
 #include "worker/collective/collective.h"
@@ -20,17 +22,27 @@ struct ShmJob {
   std::chrono::milliseconds timeout{};  // of every wait for a peer
 };
 
-// The two halves of a sum, for collectives that do something between them. Both work as launch() does.
+// A rank's chunk of a sum: in its own buffer first, then in those of the next ranks, in a circle.
+struct OwnedChunk {
+  std::vector<std::byte*> buffers;
+  std::size_t count = 0;  // elements
+  Dtype dtype = Dtype::kFloat32;
+};
+
+// Sums that the caller adds, for collectives that reduce over other ranks as well before a host gets the
+// result. For each of them, in the order of the launches: launch_chunks(); await_launch(), or may_add() says
+// yes; owned_chunk(); the caller stores the result to all of its buffers; note_added(); and wait().
 class HostCollective : public Collective {
  public:
-  // Afterwards each rank has the result of its own chunk, own_chunk(), and nobody of the others.
-  virtual Ticket launch_to_owners(Flat flat, Reduction reduction) = 0;
-  // Gives each rank's chunk to all. Call it when launch_to_owners() is complete on this rank.
-  virtual Ticket launch_from_owners(Flat flat) = 0;
-  // The part of `flat` that this rank owns.
-  virtual Flat own_chunk(Flat flat) const = 0;
-  // Whether this rank's own part of that sum is done; then its chunk may be used.
-  virtual bool own_part_done(Ticket ticket) const = 0;
+  // Works as launch() does.
+  virtual Ticket launch_chunks(Flat flat, Reduction reduction) = 0;
+  // Whether all ranks have launched it.
+  virtual bool may_add(Ticket ticket) const = 0;
+  // Returns when may_add().
+  virtual void await_launch(Ticket ticket) = 0;
+  // Throws CollectiveError where another rank has launched something else.
+  virtual OwnedChunk owned_chunk(Ticket ticket) = 0;
+  virtual void note_added(Ticket ticket) = 0;
 };
 
 // All ranks must call it: they meet over `exchange`. Errors: those of the exchange, a segment that

@@ -31,11 +31,10 @@ struct alignas(kLineBytes) Counter {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "words are shared between processes");
 
-// Where the result of a sum goes. Each rank owns one chunk of it.
-enum class Spread : std::uint8_t {
-  kToAll,      // each owner stores its chunk to all
-  kToOwners,   // each owner keeps its chunk; what the others then hold of it is unspecified
-  kFromOwners  // nothing is added: each owner copies its chunk to all
+// Who adds a sum. Each rank owns one chunk of it.
+enum class Adder : std::uint8_t {
+  kCollective,  // each rank, in progress() or wait()
+  kCaller       // whoever has launched it, on each rank (HostCollective)
 };
 
 // A launched sum, as its rank describes it. The other ranks compare it with their own description:
@@ -46,7 +45,7 @@ struct SumSlot {
   std::uint32_t region;        // number of the region, in order of allocation
   Dtype dtype;
   Reduction reduction;
-  Spread spread = Spread::kToAll;
+  Adder adder = Adder::kCollective;
 
   bool operator==(const SumSlot&) const = default;
 };
@@ -71,9 +70,8 @@ struct Parcel {
   std::uint64_t total_bytes;  // of all that is sent
 };
 
-// How many sums may be launched and not complete on all ranks; one more launch waits for the
-// oldest. 256 buckets of 25 MiB (PyTorch's limit) are a model of 6 GB.
-inline constexpr std::uint32_t kSumSlots = 256;
+// How many sums may be launched and not complete on all ranks.
+inline constexpr std::uint32_t kSumSlots = Collective::kLaunchedMax;
 
 // Broadcasts travel in pieces of this size. There are two slots, so that root writes the next piece
 // while the others still read the last one.

@@ -51,7 +51,9 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
   const bool cuda = options.device == Device::kCuda;
   if (world.world_size == 1 && !cuda) return make_alone_collective();
   if (!cuda && world.local_world_size != world.world_size)
-    return join_hosts(world, {.timeout = options.timeout, .wire = options.wire});
+    return join_hosts(world, {.timeout = options.timeout,
+                              .wire = options.wire,
+                              .congestion_control = options.congestion_control});
   auto exchange = meet(world, options);
   if (!exchange) return exchange.error();
   if (cuda) {

@@ -30,8 +30,10 @@ struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
   // The limit for meeting the other ranks, and then for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
-  // What sums of float32 travel as between hosts, on CPU. The same on all ranks.
+  // What sums of float32 travel as between hosts, on CPU: those of TensorVerbs, too. The same on all ranks.
   Wire wire = Wire::kExact;
+  // Of the connections between hosts, on CPU; empty: the host's (tcp_collective.h).
+  std::string congestion_control = kCongestionControl;
 };
 
 // What bootstrap hands to the training program, which owns it.

@@ -98,7 +98,8 @@ class HostsJoin {
                      .address = address_,
                      .host = host_,
                      .timeout = options_.timeout,
-                     .wire = options_.wire};
+                     .wire = options_.wire,
+                     .congestion_control = options_.congestion_control};
     return join_tcp(job, **exchange);
   }
 

@@ -26,6 +26,7 @@ bool is_uniform(const std::vector<RankPlace>& places);
 struct HostsOptions {
   std::chrono::milliseconds timeout{};
   Wire wire = Wire::kExact;
+  std::string congestion_control = kCongestionControl;
 };
 
 // All ranks of the job must call it. "tcp" where each host has one rank; "hierarchical" where each has

@@ -38,15 +38,18 @@ class MeshCollective final : public TcpCollective {
   void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes) override {
     memory_.adopt(memory, bytes);
   }
-  Ticket launch(Flat flat, Reduction reduction) override;
+  Ticket launch(Flat flat, Reduction reduction) override {
+    return launch(flat, reduction, nullptr);
+  }
+  Ticket launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) override;
+  bool done(Ticket ticket) const override { return reached(done_, ticket); }
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
-  void barrier() override { run(tcp_barrier(begin({.verb = Verb::kBarrier}))); }
-  void monitored_barrier(std::chrono::milliseconds limit) override {
-    run(tcp_barrier(begin({.verb = Verb::kBarrier})), limit);
-  }
+  void barrier() override { meet(Verb::kBarrier, -1); }
+  void meet(Verb verb, int root) override { run(tcp_barrier(begin({.verb = verb, .root = root}))); }
+  void monitored_barrier(std::chrono::milliseconds limit) override;
   void send(Flat flat, int to) override { transfer(Verb::kSend, flat, to); }
   void receive(Flat flat, int from) override { transfer(Verb::kReceive, flat, from); }
   std::unique_ptr<Collective> split(int color, int key) override;
@@ -60,8 +63,7 @@ class MeshCollective final : public TcpCollective {
 
  private:
   struct Sum {
-    Flat flat;
-    std::shared_ptr<std::byte> memory;  // that `flat` lies in
+    std::shared_ptr<std::byte> memory;  // that its elements lie in
     std::unique_ptr<TcpOperation> operation;
   };
   struct What {
@@ -72,8 +74,7 @@ class MeshCollective final : public TcpCollective {
   };
 
   OperationHead begin(const What& what);
-  void run(std::unique_ptr<TcpOperation> operation,
-           std::optional<std::chrono::milliseconds> limit = {});
+  void run(std::unique_ptr<TcpOperation> operation);
   void transfer(Verb verb, Flat flat, int peer);
   void complete_front();
   const TcpOperation* front() const {
@@ -107,18 +108,20 @@ OperationHead MeshCollective::begin(const What& what) {
           .bytes = what.flat.bytes()};
 }
 
-Ticket MeshCollective::launch(Flat flat, Reduction reduction) {
-  Sum sum{.flat = flat, .memory = memory_.hold(flat), .operation = nullptr};
+Ticket MeshCollective::launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) {
+  if (launched_ - done_ >= kLaunchedMax) wait(done_ + 1);
+  Sum sum{.memory = memory_.hold(flat), .operation = nullptr};
   const bool adds = is_sum(reduction) || reduction == Reduction::kAverage;
   const bool narrow = job_.wire == Wire::kBFloat16 && flat.dtype == Dtype::kFloat32 && adds;
   if (narrow) flat.dtype = Dtype::kBFloat16;
   if (narrow && is_sum(reduction)) reduction = Reduction::kWideSum;
   const OperationHead head =
       begin({.verb = verb_of(reduction), .flat = flat, .reduction = reduction});
-  sum.operation =
-      narrow ? tcp_reduce_as_bfloat16(head, peers_.place(),
-                                      {static_cast<float*>(flat.data), flat.count}, scratch_)
-             : tcp_reduce(head, peers_.place(), bytes_of(flat), scratch_);
+  sum.operation = narrow
+                      ? tcp_reduce_as_bfloat16(head, peers_.place(),
+                                               {static_cast<float*>(flat.data), flat.count},
+                                               scratch_, std::move(feed))
+                      : tcp_reduce(head, peers_.place(), bytes_of(flat), scratch_, std::move(feed));
   if (sums_.empty()) peers_.start();
   sums_.push_back(std::move(sum));
   ++launched_;
@@ -145,11 +148,28 @@ void MeshCollective::complete_front() {
   if (!sums_.empty()) peers_.start();
 }
 
-void MeshCollective::run(std::unique_ptr<TcpOperation> operation,
-                         std::optional<std::chrono::milliseconds> limit) {
+void MeshCollective::run(std::unique_ptr<TcpOperation> operation) {
   wait(launched_);
   peers_.start();
-  peers_.await(*operation, limit);
+  peers_.await(*operation);
+  ring_->end(operation->head().number);
+}
+
+// One limit for all that has to come, sums that are under way, too.
+void MeshCollective::monitored_barrier(std::chrono::milliseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + limit;
+  const auto await = [&](TcpOperation& operation) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    peers_.await(operation, TcpPeers::Limit{limit, left});
+  };
+  const auto operation = tcp_barrier(begin({.verb = Verb::kBarrier}));
+  while (!sums_.empty()) {
+    await(*sums_.front().operation);
+    complete_front();
+  }
+  peers_.start();
+  await(*operation);
   ring_->end(operation->head().number);
 }
 

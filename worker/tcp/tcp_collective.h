@@ -11,12 +11,19 @@
 #include "proto/result.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/exchange.h"
+#include "worker/collective/operation_ring.h"
+#include "worker/tcp/tcp_feed.h"
 
 namespace ddprun::worker {
 
 // What sums of float32 travel as. bfloat16 halves the bytes: each rank's elements are rounded once, added
 // in float32, and the result is rounded once. All ranks get the same bits.
 enum class Wire : std::uint8_t { kExact, kBFloat16 };
+
+// The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
+// TCP_CONGESTION); empty: the host's. BBR sends by a timer, which takes a third more time for a sum between
+// two hosts with two ranks each. Where the kernel does not have it, or does not allow it, the host's stays.
+inline constexpr const char* kCongestionControl = "cubic";
 
 struct TcpJob {
   int rank = 0;
@@ -26,12 +33,21 @@ struct TcpJob {
   std::chrono::milliseconds
       timeout{};             // how long nothing may move between it and those that it awaits
   Wire wire = Wire::kExact;  // the same on all ranks
+  std::string congestion_control = kCongestionControl;
 };
 
 class TcpCollective : public Collective {
  public:
   // Memory of another collective, which may be summed here, too, while it lives.
   virtual void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes) = 0;
+  // launch() of elements that `feed` makes, in `flat`. All ranks give one, or none does.
+  virtual Ticket launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) = 0;
+  using Collective::launch;
+  // Whether wait() would return at once.
+  virtual bool done(Ticket ticket) const = 0;
+  // Returns when all ranks have called it with the same arguments. Ranks that do something else are told
+  // at once.
+  virtual void meet(Verb verb, int root) = 0;
 };
 
 // All ranks must call it: they meet over `exchange`. Errors: those of the exchange, an address that is not

@@ -124,21 +124,26 @@ class MeshBuilder {
  public:
   MeshBuilder(const TcpJob& job, std::vector<Card> cards, FileHandle listener)
       : rank_(static_cast<std::size_t>(job.rank)),
+        congestion_control_(job.congestion_control),
         cards_(std::move(cards)),
         listener_(std::move(listener)),
         sockets_(cards_.size()),
         calls_(rank_),
+        lost_(cards_.size()),
         limit_(std::min<std::chrono::milliseconds>(job.timeout, kConnectLimit)) {}
 
+  // One that cannot be reached does not end it at once: the other ranks learn from their connections with
+  // this one that it has given up.
   Result<TcpMeeting> run() {
     for (std::size_t peer = 0; peer < rank_; ++peer)
-      if (auto called = call(peer); !called) return called.error();
+      if (auto called = call(peer); !called) lose(peer, called.error());
     const auto end = Clock::now() + limit_;
     while (!all_here()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
       if (left.count() <= 0) return late();
       if (auto done = turn(left); !done) return done.error();
     }
+    if (failure_) return *failure_;
     return result();
   }
 
@@ -149,10 +154,20 @@ class MeshBuilder {
     std::size_t got = 0;
   };
 
+  bool is_missing(std::size_t peer) const {
+    return peer != rank_ && sockets_[peer].get() < 0 && !lost_[peer];
+  }
+
   bool all_here() const {
     for (std::size_t peer = 0; peer < cards_.size(); ++peer)
-      if (peer != rank_ && sockets_[peer].get() < 0) return false;
+      if (is_missing(peer)) return false;
     return true;
+  }
+
+  void lose(std::size_t peer, const Error& error) {
+    calls_[peer] = FileHandle();
+    lost_[peer] = true;
+    if (!failure_) failure_ = error;
   }
 
   std::string name(std::size_t peer) const {
@@ -166,10 +181,17 @@ class MeshBuilder {
                         name(peer), std::generic_category().message(error))};
   }
 
+  Error gave_up(std::size_t peer) const {
+    return {ErrorCode::kUnavailable,
+            fmt::format("rank {} on {} has lost its connection with {} before all ranks were "
+                        "connected: the output of that rank says why",
+                        rank_, cards_[rank_].host, name(peer))};
+  }
+
   Error late() const {
     std::vector<std::string> names;
     for (std::size_t peer = 0; peer < cards_.size(); ++peer)
-      if (peer != rank_ && sockets_[peer].get() < 0) names.push_back(name(peer));
+      if (is_missing(peer)) names.push_back(name(peer));
     return {ErrorCode::kTimedOut,
             fmt::format("rank {} on {} has no connection with {} after {} s: allow TCP between "
                         "these hosts, or name the interface that reaches them "
@@ -190,18 +212,22 @@ class MeshBuilder {
   }
 
   Result<void> turn(std::chrono::milliseconds limit) {
-    std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
+    std::vector<pollfd> watched;
+    for (const FileHandle& socket : sockets_) watched.push_back({socket.get(), POLLRDHUP, 0});
+    watched.push_back({listener_.get(), POLLIN, 0});
     for (const Stranger& stranger : strangers_)
       watched.push_back({stranger.socket.get(), POLLIN, 0});
     for (const FileHandle& socket : calls_)
       if (socket.get() >= 0) watched.push_back({socket.get(), POLLOUT, 0});
     ::poll(watched.data(), watched.size(), static_cast<int>(limit.count()));
+    // A rank that gives up closes all that it has: the others need not wait for their limit.
+    for (std::size_t peer = 0; peer < sockets_.size(); ++peer)
+      if (watched[peer].fd >= 0 && watched[peer].revents != 0) return gave_up(peer);
     for (std::size_t peer = 0; peer < calls_.size(); ++peer)
-      if (auto said = say_hello(peer); !said) return said;
+      if (auto said = say_hello(peer); !said) lose(peer, said.error());
     for (Stranger& stranger : strangers_) hear_hello(stranger);
     std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.socket.get() < 0; });
-    accept_all();
-    return boost::system::in_place_value;
+    return accept_all();
   }
 
   // Once the connection stands. A hello fits into an empty socket.
@@ -234,10 +260,12 @@ class MeshBuilder {
     if (ours && sockets_[hello.rank].get() < 0) sockets_[hello.rank] = std::move(socket);
   }
 
-  void accept_all() {
+  Result<void> accept_all() {
     while (true) {
       FileHandle socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (socket.get() < 0) return;
+      const bool nobody = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+      if (socket.get() < 0 && nobody) return boost::system::in_place_value;
+      if (socket.get() < 0) return failed("accept a connection of another rank");
       if (strangers_.size() == kStrangersMax + cards_.size()) strangers_.erase(strangers_.begin());
       strangers_.push_back({.socket = std::move(socket)});
       hear_hello(strangers_.back());
@@ -249,19 +277,28 @@ class MeshBuilder {
     TcpMeeting meeting;
     for (std::size_t peer = 0; peer < cards_.size(); ++peer) {
       meeting.hosts.push_back(cards_[peer].host);
-      const int yes = 1;
-      if (peer != rank_)
-        ::setsockopt(sockets_[peer].get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+      if (peer != rank_) set_up(sockets_[peer].get());
       meeting.links.emplace_back(std::move(sockets_[peer]));
     }
     return meeting;
   }
 
+  void set_up(int socket) const {
+    const int yes = 1;
+    ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (congestion_control_.empty()) return;
+    ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, congestion_control_.data(),
+                 static_cast<socklen_t>(congestion_control_.size()));
+  }
+
   std::size_t rank_;
+  std::string congestion_control_;
   std::vector<Card> cards_;  // by rank
   FileHandle listener_;
   std::vector<FileHandle> sockets_;  // by rank: those that know each other
   std::vector<FileHandle> calls_;    // by rank: those that we connect to
+  std::vector<bool> lost_;           // by rank: those that cannot be reached
+  std::optional<Error> failure_;     // why the first of them cannot
   std::vector<Stranger> strangers_;  // those that connect to us
   std::chrono::milliseconds limit_;
 };

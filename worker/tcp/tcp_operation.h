@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/tcp/tcp_feed.h"
 #include "worker/tcp/tcp_frames.h"
 #include "worker/tcp/tcp_scratch.h"
 
@@ -75,15 +76,17 @@ std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_
 // Rank r reduces chunk r (ring_order.h): each other rank sends it that chunk, and it sends the result to
 // each. So the bits are those of Gloo's ring. What came of the other ranks waits in a window of at most
 // kWindowBytes a rank, which it takes from `scratch` once the operation is under way. `scratch` must
-// outlive it.
+// outlive it. `feed` makes the elements in `data`; null: they are there.
 std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace place,
-                                         std::span<std::byte> data, TcpScratch& scratch);
+                                         std::span<std::byte> data, TcpScratch& scratch,
+                                         std::unique_ptr<TcpFeed> feed = nullptr);
 
 // The same for float32 elements that travel as bfloat16; `head` describes what travels. Each element is
 // rounded, the sum is made in float32 and rounded once. The bfloat16 are made and read piece by piece,
 // next to where they are sent and received: in a cache, not in memory.
 std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, TcpPlace place,
-                                                     std::span<float> values, TcpScratch& scratch);
+                                                     std::span<float> values, TcpScratch& scratch,
+                                                     std::unique_ptr<TcpFeed> feed = nullptr);
 
 inline constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
 

@@ -5,10 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
-
-#include "proto/assert.h"
 
 namespace ddprun::worker {
 namespace {
@@ -103,31 +100,32 @@ bool TcpPeers::advance(TcpOperation& operation) {
   return complete(operation);
 }
 
-void TcpPeers::await(TcpOperation& operation, std::optional<std::chrono::milliseconds> limit) {
+void TcpPeers::await(TcpOperation& operation, std::optional<Limit> limit) {
   throw_if_failed();
   throw_if_reset();
-  const Doing doing{&operation, limit.value_or(options_.timeout), limit.has_value()};
+  const Doing doing{&operation, limit ? limit->whole : options_.timeout, limit.has_value()};
+  const auto patience = limit ? limit->left : options_.timeout;
   auto quiet_since = Clock::now();
   while (!complete(operation)) {
     const bool moved = pass(operation) != 0;
     const auto now = Clock::now();
     if (moved && !limit) quiet_since = now;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(quiet_since + doing.limit - now);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(quiet_since + patience - now);
     if (moved && left.count() > 0) continue;
     if (left.count() <= 0 && !complete(operation)) give_up_late(doing);
     if (!complete(operation)) sleep(operation, left);
   }
 }
 
-// A link that has given all may still have to take: then only the end of it is news.
+// Where nothing can be read or written now, only the end of a link is news: one that has given all may still
+// have to take, and one with a full window waits for others.
 void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
   std::vector<pollfd> watched;
   std::vector<std::size_t> peers;
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
     if (complete(operation, peer)) continue;
     short events = links_[peer].events(operation, peer);
-    if (links_[peer].received(operation, peer)) events |= POLLRDHUP;
-    if (events == 0) continue;
+    if (links_[peer].received(operation, peer) || events == 0) events |= POLLRDHUP;
     watched.push_back({links_[peer].descriptor(), events, 0});
     peers.push_back(peer);
   }

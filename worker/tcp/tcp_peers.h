@@ -15,7 +15,7 @@ class TcpPeers {
  public:
   struct Options {
     TcpPlace place;
-    std::chrono::milliseconds timeout{};  // how long nothing may come of a peer that is awaited
+    std::chrono::milliseconds timeout{};  // how long nothing may move between us and those awaited
   };
 
   // By rank; the own link is empty. `hosts` are names for messages.
@@ -29,16 +29,20 @@ class TcpPeers {
 
   TcpPlace place() const { return options_.place; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
-  const std::vector<std::string>& hosts() const { return hosts_; }
 
   // Operations come one after another: call start() once for each, then advance() or await() until it is
   // complete. All throw CollectiveError.
   void start();
   // Moves what can be moved now. Returns whether the operation is complete here.
   bool advance(TcpOperation& operation);
-  // Returns once it is complete here. `limit`: of the whole wait, in place of the timeout; past it all
-  // ranks that have not come are named.
-  void await(TcpOperation& operation, std::optional<std::chrono::milliseconds> limit = {});
+  // A limit of the whole wait, and what is left of it.
+  struct Limit {
+    std::chrono::milliseconds whole;
+    std::chrono::milliseconds left;
+  };
+  // Returns once it is complete here. `limit` stands in place of the timeout; past it all ranks that have
+  // not come are named.
+  void await(TcpOperation& operation, std::optional<Limit> limit = {});
 
   // Gives up `current`, which may be null, and all that others have under way. Returns when all have
   // called it: how far each was.

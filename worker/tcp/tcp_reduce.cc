@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <optional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,47 +12,55 @@ namespace ddprun::worker {
 namespace {
 
 // Small steps stay in a second-level cache; each costs a call of the kernel.
-constexpr std::size_t kStepBytes = std::size_t{64} << 10;
+constexpr std::size_t kStepBytes = std::size_t{256} << 10;
 
 // The bfloat16 that travel in place of float32 values.
-class Narrowed {
+class Narrowed final : public TcpFeed {
  public:
-  Narrowed(std::span<float> values, TcpScratch& scratch)
-      : values_(values), memory_(scratch.take(values.size() * sizeof(std::uint16_t))) {}
+  Narrowed(std::span<float> values, TcpScratch& scratch, std::unique_ptr<TcpFeed> of_values)
+      : values_(values),
+        memory_(scratch.take(values.size() * sizeof(std::uint16_t))),
+        of_values_(std::move(of_values)) {}
 
   std::span<std::byte> bytes() const {
     return {memory_.data(), values_.size() * sizeof(std::uint16_t)};
   }
-  // Bounds in bytes(), of whole elements.
-  void make(std::size_t begin, std::size_t end) const {
-    to_bfloat16(values(begin, end), elements(begin, end));
+  void make(std::size_t begin, std::size_t end) override {
+    if (of_values_) of_values_->make(begin, end);
+    to_bfloat16(values_.subspan(begin, end - begin), elements(begin, end));
   }
-  void read(std::size_t begin, std::size_t end) const {
-    from_bfloat16(elements(begin, end), values(begin, end));
+  void take(std::size_t begin, std::size_t end) override {
+    from_bfloat16(elements(begin, end), values_.subspan(begin, end - begin));
+    if (of_values_) of_values_->take(begin, end);
   }
 
  private:
-  static constexpr std::size_t kSize = sizeof(std::uint16_t);
-
-  std::span<float> values(std::size_t begin, std::size_t end) const {
-    return values_.subspan(begin / kSize, end / kSize - begin / kSize);
-  }
   std::span<std::uint16_t> elements(std::size_t begin, std::size_t end) const {
-    auto* all = reinterpret_cast<std::uint16_t*>(memory_.data());
-    return {all + begin / kSize, end / kSize - begin / kSize};
+    return {reinterpret_cast<std::uint16_t*>(memory_.data()) + begin, end - begin};
   }
 
   std::span<float> values_;
   TcpScratch::Block memory_;
+  std::unique_ptr<TcpFeed> of_values_;
 };
 
 class TcpReduce final : public TcpOperation {
  public:
   TcpReduce(const OperationHead& head, TcpPlace place, std::span<std::byte> data,
-            TcpScratch& scratch)
-      : TcpReduce(head, place, data, scratch, std::nullopt) {}
-  TcpReduce(const OperationHead& head, TcpPlace place, Narrowed narrowed, TcpScratch& scratch)
-      : TcpReduce(head, place, {}, scratch, std::move(narrowed)) {}
+            TcpScratch& scratch, std::unique_ptr<TcpFeed> feed)
+      : TcpOperation(head),
+        place_(place),
+        element_(size_of(head.dtype)),
+        data_(data),
+        scratch_(scratch),
+        feed_(std::move(feed)),
+        peers_(place.ranks) {
+    for (std::size_t rank = 0; rank < place.ranks; ++rank) {
+      peers_[rank].chunk = ring_chunk(data_.size(), element_, place.ranks, rank);
+      if (rank != place.rank) make_some(peers_[rank]);
+    }
+    window_bytes_ = std::min(kWindowBytes, mine().size());
+  }
 
   // First the peer's chunk as it is here. Then the result of our own, as far as it is made.
   std::span<const std::byte> to_send(std::size_t peer) const override {
@@ -87,7 +95,7 @@ class TcpReduce final : public TcpOperation {
     if (elements) {
       reduce();
     } else {
-      read_some(peers_[peer]);
+      take_some(peers_[peer]);
     }
   }
   bool all_received(std::size_t peer) const override {
@@ -101,40 +109,31 @@ class TcpReduce final : public TcpOperation {
     Chunk chunk;
     std::size_t sent = 0;
     std::size_t received = 0;
-    std::size_t made = 0;  // bytes of the chunk that are there to send
-    std::size_t read = 0;  // bytes of the chunk's result that are in place
+    std::size_t made = 0;   // bytes of the chunk that are there to send
+    std::size_t taken = 0;  // bytes of the chunk's result that are in place
   };
-
-  TcpReduce(const OperationHead& head, TcpPlace place, std::span<std::byte> data,
-            TcpScratch& scratch, std::optional<Narrowed> narrowed)
-      : TcpOperation(head),
-        place_(place),
-        narrowed_(std::move(narrowed)),
-        data_(narrowed_ ? narrowed_->bytes() : data),
-        scratch_(scratch),
-        peers_(place.ranks) {
-    for (std::size_t rank = 0; rank < place.ranks; ++rank) {
-      peers_[rank].chunk = ring_chunk(data_.size(), size_of(head.dtype), place.ranks, rank);
-      if (rank != place.rank) make_some(peers_[rank]);
-    }
-    window_bytes_ = std::min(kWindowBytes, mine().size());
-  }
 
   // The next bytes for a peer, where all that were made are sent.
   void make_some(Peer& to) {
     const std::size_t size = to.chunk.end - to.chunk.begin;
     if (to.sent < to.made || to.made == size) return;
-    const std::size_t end = narrowed_ ? std::min(to.made + kStepBytes, size) : size;
-    if (narrowed_) narrowed_->make(to.chunk.begin + to.made, to.chunk.begin + end);
+    const std::size_t end = feed_ ? std::min(to.made + kStepBytes, size) : size;
+    make(to.chunk.begin + to.made, to.chunk.begin + end);
     to.made = end;
   }
-  // Puts a peer's result in place, as far as whole elements have come.
-  void read_some(Peer& from) {
-    if (!narrowed_) return;
+  // A peer's result is in place, as far as whole elements have come.
+  void take_some(Peer& from) {
     const std::size_t come = from.received - mine().size();
-    const std::size_t end = come - come % size_of(head().dtype);
-    narrowed_->read(from.chunk.begin + from.read, from.chunk.begin + end);
-    from.read = end;
+    const std::size_t end = come - come % element_;
+    take(from.chunk.begin + from.taken, from.chunk.begin + end);
+    from.taken = end;
+  }
+  // Bounds in data_, of whole elements.
+  void make(std::size_t begin, std::size_t end) {
+    if (feed_) feed_->make(begin / element_, end / element_);
+  }
+  void take(std::size_t begin, std::size_t end) {
+    if (feed_) feed_->take(begin / element_, end / element_);
   }
 
   std::span<std::byte> part(Chunk chunk) const {
@@ -156,23 +155,24 @@ class TcpReduce final : public TcpOperation {
       const std::size_t begin = reduced_ % window_bytes_;
       const std::size_t bytes = std::min({ready - reduced_, kStepBytes, window_bytes_ - begin});
       const std::size_t own = peers_[place_.rank].chunk.begin + reduced_;
-      if (narrowed_) narrowed_->make(own, own + bytes);
+      make(own, own + bytes);
       // Own elements first, then those of the next ranks in a circle: the order of ring_order.h.
       std::vector<std::byte*> buffers(place_.ranks);
       for (std::size_t k = 0; k < buffers.size(); ++k) {
         const std::size_t rank = (place_.rank + k) % place_.ranks;
         buffers[k] = k == 0 ? mine().data() + reduced_ : window(rank) + begin;
       }
-      reduce_to_first(buffers, bytes / size_of(head().dtype), head().dtype, head().reduction);
-      if (narrowed_) narrowed_->read(own, own + bytes);
+      reduce_to_first(buffers, bytes / element_, head().dtype, head().reduction);
+      take(own, own + bytes);
       reduced_ += bytes;
     }
   }
 
   TcpPlace place_;
-  std::optional<Narrowed> narrowed_;
+  std::size_t element_;        // bytes
   std::span<std::byte> data_;  // what travels
   TcpScratch& scratch_;
+  std::unique_ptr<TcpFeed> feed_;
   std::vector<Peer> peers_;  // by rank; of this rank only `chunk` is used
   std::size_t window_bytes_ = 0;
   // One a rank: what came of our chunk and is not reduced yet. The own one is never touched.
@@ -183,13 +183,17 @@ class TcpReduce final : public TcpOperation {
 }  // namespace
 
 std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace place,
-                                         std::span<std::byte> data, TcpScratch& scratch) {
-  return std::make_unique<TcpReduce>(head, place, data, scratch);
+                                         std::span<std::byte> data, TcpScratch& scratch,
+                                         std::unique_ptr<TcpFeed> feed) {
+  return std::make_unique<TcpReduce>(head, place, data, scratch, std::move(feed));
 }
 
 std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, TcpPlace place,
-                                                     std::span<float> values, TcpScratch& scratch) {
-  return std::make_unique<TcpReduce>(head, place, Narrowed(values, scratch), scratch);
+                                                     std::span<float> values, TcpScratch& scratch,
+                                                     std::unique_ptr<TcpFeed> feed) {
+  auto narrowed = std::make_unique<Narrowed>(values, scratch, std::move(feed));
+  const auto bytes = narrowed->bytes();
+  return std::make_unique<TcpReduce>(head, place, bytes, scratch, std::move(narrowed));
 }
 
 }  // namespace ddprun::worker

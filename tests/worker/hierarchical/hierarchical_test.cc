@@ -35,6 +35,7 @@ struct Exchanges {
   }
   std::vector<std::unique_ptr<PipeExchange>> hosts;
   std::vector<std::unique_ptr<PipeExchange>> peers;
+  Wire wire = Wire::kExact;
 };
 
 RanksOptions hierarchical_ranks(Shape shape, Exchanges& exchanges) {
@@ -51,6 +52,7 @@ RanksOptions hierarchical_ranks(Shape shape, Exchanges& exchanges) {
                     .value();
             TcpJob among_hosts = tcp_job(host, options);
             among_hosts.ranks = shape.hosts;
+            among_hosts.wire = exchanges.wire;
             parts.peers =
                 join_tcp(among_hosts, *exchanges.peers[static_cast<std::size_t>(local)]).value();
             return make_hierarchical_collective(std::move(parts));
@@ -207,12 +209,130 @@ TEST_P(Hierarchical, OtherVerbsReachAllRanks) {
   });
 }
 
+TEST_P(Hierarchical, SendsToRanksOfItsHostAndOfOthers) {
+  Exchanges exchanges(GetParam());
+  run_ranks(hierarchical_ranks(GetParam(), exchanges), [](Collective& ranks) {
+    const int world = ranks.world_size();
+    for (int from = 0; from < world; ++from) {
+      const int to = (from + 1) % world;
+      std::vector<int> numbers(70'000, from);
+      const Flat flat{numbers.data(), numbers.size(), Dtype::kInt32};
+      if (ranks.rank() == from) ranks.send(flat, to);
+      if (ranks.rank() != to) continue;
+      std::ranges::fill(numbers, -1);
+      ranks.receive(flat, from);
+      EXPECT_EQ(numbers, std::vector<int>(70'000, from));
+    }
+    EXPECT_NE(message_of([&] { ranks.send({nullptr, 0, Dtype::kInt32}, world); }), "");
+  });
+}
+
+// Each host's sum is rounded to bfloat16, and then the sum of those.
+TEST_P(Hierarchical, SendsBFloat16BetweenHosts) {
+  Exchanges exchanges(GetParam());
+  exchanges.wire = Wire::kBFloat16;
+  run_ranks(hierarchical_ranks(GetParam(), exchanges), [](Collective& ranks) {
+    constexpr std::size_t kCount = 300'007;
+    const auto memory = ranks.allocate(kCount * sizeof(float));
+    auto* numbers = reinterpret_cast<float*>(memory.get());
+    // Sums of so small integers are exact in bfloat16.
+    for (std::size_t i = 0; i < kCount; ++i)
+      numbers[i] = static_cast<float>(i % 7) * static_cast<float>(1 + ranks.rank() % 2);
+    ranks.wait(ranks.launch_sum({memory.get(), kCount, Dtype::kFloat32}));
+    float factor = 0;
+    for (int rank = 0; rank < ranks.world_size(); ++rank)
+      factor += static_cast<float>(1 + rank % 2);
+    for (std::size_t i = 0; i < kCount; ++i)
+      ASSERT_EQ(numbers[i], static_cast<float>(i % 7) * factor) << i;
+    // 1 + 2^-10 is no bfloat16.
+    numbers[0] = 1.0009765625F;
+    ranks.wait(ranks.launch_sum({memory.get(), 1, Dtype::kFloat32}));
+    EXPECT_EQ(numbers[0], static_cast<float>(ranks.world_size()));
+  });
+}
+
+TEST_P(Hierarchical, WideSumsOfHalvesAreAddedInFloat) {
+  Exchanges exchanges(GetParam());
+  run_ranks(hierarchical_ranks(GetParam(), exchanges), [](Collective& ranks) {
+    constexpr std::uint16_t kOne = 0x3c00;
+    const auto memory = ranks.allocate(2000);
+    auto* numbers = reinterpret_cast<std::uint16_t*>(memory.get());
+    std::fill_n(numbers, 1000, kOne);
+    ranks.wait(ranks.launch({memory.get(), 1000, Dtype::kFloat16}, Reduction::kWideSum));
+    const std::uint16_t wanted = ranks.world_size() == 4 ? 0x4400 : 0x4600;  // 4, or 6
+    EXPECT_EQ(std::count(numbers, numbers + 1000, wanted), 1000);
+  });
+}
+
+// More than may be under way.
+TEST(HierarchicalLimits, ALaunchWaitsForTheOldestSum) {
+  Exchanges exchanges({2, 2});
+  run_ranks(hierarchical_ranks({2, 2}, exchanges), [](Collective& ranks) {
+    constexpr std::size_t kSums = Collective::kLaunchedMax + 50;
+    const auto memory = ranks.allocate(kSums * 64);
+    auto* numbers = reinterpret_cast<float*>(memory.get());
+    std::fill_n(numbers, kSums * 16, 1.0F);
+    Ticket last = 0;
+    for (std::size_t i = 0; i < kSums; ++i)
+      last = ranks.launch_sum({numbers + i * 16, 16, Dtype::kFloat32});
+    ranks.wait(last);
+    EXPECT_EQ(std::count(numbers, numbers + kSums * 16, 4.0F), std::ptrdiff_t{kSums * 16});
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Hierarchical,
                          ::testing::Values(Shape{2, 2}, Shape{3, 2}, Shape{2, 3}),
                          [](const auto& shape) {
                            return std::to_string(shape.param.hosts) + "HostsOf" +
                                   std::to_string(shape.param.local_ranks);
                          });
+
+// One verdict at once, with a limit of 600 s.
+void expect_verdict(const std::function<void(Collective&, const Flat&)>& body) {
+  Exchanges exchanges({2, 2});
+  auto options = hierarchical_ranks({2, 2}, exchanges);
+  options.timeout = std::chrono::seconds(600);
+  run_ranks(options, [&body](Collective& ranks) {
+    const auto memory = ranks.allocate(4000);
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string message = message_of([&] {
+      body(ranks, {memory.get(), 1000, Dtype::kFloat32});
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    EXPECT_NE(message, "") << "rank " << ranks.rank();
+    // Those that hear of it from others are told so.
+    const bool told = message.find("different things") != std::string::npos ||
+                      message.find("has ended") != std::string::npos ||
+                      message.find("has left") != std::string::npos;
+    EXPECT_TRUE(told) << message;
+    if (ranks.rank() == 0) {
+      EXPECT_NE(message.find("barrier"), std::string::npos) << message;
+      EXPECT_NE(message.find("sum"), std::string::npos) << message;
+    }
+  });
+}
+
+TEST(HierarchicalFailures, ABarrierMeetsASumOfItsHost) {
+  expect_verdict([](Collective& ranks, const Flat& flat) {
+    if (ranks.rank() == 0) return ranks.barrier();
+    ranks.wait(ranks.launch_sum(flat));
+  });
+}
+
+TEST(HierarchicalFailures, ABarrierMeetsASumOfAnotherHost) {
+  expect_verdict([](Collective& ranks, const Flat& flat) {
+    if (ranks.rank() < 2) return ranks.barrier();
+    ranks.wait(ranks.launch_sum(flat));
+  });
+}
+
+TEST(HierarchicalFailures, OneStepMoreOnOneRank) {
+  expect_verdict([](Collective& ranks, const Flat& flat) {
+    ranks.wait(ranks.launch_sum(flat));
+    if (ranks.rank() == 0) ranks.wait(ranks.launch_sum(flat));
+    ranks.barrier();
+  });
+}
 
 // The other ranks of its host notice it, and then the other host.
 TEST(HierarchicalFailures, ARankIsKilled) {

@@ -1,0 +1,24 @@
+// What a sum over TCP travels from, piece by piece. It makes elements where they are about to be sent or
+// added, and takes results where they have come: each time while they are in a cache. Used by one thread.
+#pragma once
+
+#include <cstddef>
+
+namespace ddprun::worker {
+
+class TcpFeed {
+ public:
+  TcpFeed() = default;
+  TcpFeed(const TcpFeed&) = delete;
+  TcpFeed& operator=(const TcpFeed&) = delete;
+  TcpFeed(TcpFeed&&) = delete;
+  TcpFeed& operator=(TcpFeed&&) = delete;
+  virtual ~TcpFeed() = default;
+
+  // The elements from `begin` to `end` of the sum are needed now. Asked once for each element.
+  virtual void make(std::size_t begin, std::size_t end) = 0;
+  // Their results are in place. Said once for each element.
+  virtual void take(std::size_t begin, std::size_t end) = 0;
+};
+
+}  // namespace ddprun::worker
