@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -25,6 +24,23 @@ std::size_t slice_bytes_for(std::size_t bytes) {
                   bytes < kHugeSliceBytes ? kPageBytes : kHugePageBytes);
 }
 
+// A switch, so that the compiler finds a reduction that has no word.
+const char* verb_of_sum(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return "adds";
+    case Reduction::kWideSum:
+      return "adds in 32 bits";
+    case Reduction::kAverage:
+      return "averages";
+    case Reduction::kMin:
+      return "takes the least of";
+    case Reduction::kMax:
+      return "takes the greatest of";
+  }
+  return "does something of another version with";
+}
+
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
@@ -36,10 +52,11 @@ std::string text_of(const std::vector<std::byte>& blob) {
 }  // namespace
 
 std::string describe(const SumSlot& sum) {
-  constexpr std::array kVerbs{"adds", "averages", "takes the least of", "takes the greatest of"};
-  return fmt::format("{} {} elements of type {} at byte {}",
-                     kVerbs.at(static_cast<std::size_t>(sum.reduction)), sum.count,
-                     name_of(sum.dtype), sum.offset_bytes);
+  const bool gives = sum.spread == Spread::kFromOwners;
+  return fmt::format("{} {} elements of type {} at byte {}{}",
+                     gives ? "gives all its part of" : verb_of_sum(sum.reduction), sum.count,
+                     name_of(sum.dtype), sum.offset_bytes,
+                     sum.spread == Spread::kToOwners ? " and keeps its part" : "");
 }
 
 // Compares the sizes first: the ranks map one common region, and slices of unequal size would make

@@ -230,6 +230,43 @@ TEST(ShmSplit, LeavesOutWhoWantsNoGroup) {
   });
 }
 
+// What both ranks say where each does a sum of its own kind. `theirs` is rank 1's.
+void expect_unlike(Reduction mine, Reduction theirs, const std::vector<std::string_view>& words) {
+  run_ranks(2, [&](Collective& collective) {
+    const auto memory = collective.allocate(64);
+    const Reduction reduction = collective.rank() == 0 ? mine : theirs;
+    const auto said = message_of([&] {
+      collective.wait(collective.launch({memory.get(), 16, Dtype::kFloat32}, reduction));
+    });
+    for (const auto word : words) expect_says(said, word);
+    expect_says(said, ": they do different things, or train different models");
+  });
+}
+
+TEST(ShmVerdicts, NameEachReduction) {
+  expect_unlike(Reduction::kMax, Reduction::kMin,
+                {"rank 0 takes the greatest of 16 elements of type float32 at byte 0",
+                 "rank 1 takes the least of 16 elements"});
+  expect_unlike(Reduction::kAverage, Reduction::kSum,
+                {"rank 0 averages 16 elements", "rank 1 adds 16 elements"});
+  expect_unlike(Reduction::kWideSum, Reduction::kSum,
+                {"rank 0 adds in 32 bits 16 elements", "rank 1 adds 16 elements"});
+}
+
+TEST(ShmVerdicts, NameWhereTheSumGoes) {
+  run_ranks(2, [&](Collective& collective) {
+    auto& host = dynamic_cast<HostCollective&>(collective);
+    const auto memory = collective.allocate(64);
+    const Flat flat{memory.get(), 16, Dtype::kFloat32};
+    const auto said = message_of([&] {
+      collective.wait(collective.rank() == 0 ? host.launch_to_owners(flat, Reduction::kAverage)
+                                             : host.launch_from_owners(flat));
+    });
+    expect_says(said, "rank 0 averages 16 elements of type float32 at byte 0 and keeps its part");
+    expect_says(said, "rank 1 gives all its part of 16 elements of type float32 at byte 0");
+  });
+}
+
 TEST(MonitoredBarrier, NamesAllThatAreLate) {
   int gave_up[2];
   ASSERT_EQ(::pipe(gave_up), 0);
