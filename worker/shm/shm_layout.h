@@ -103,7 +103,10 @@ struct RankArea {
   Counter parcels_read;  // … and that it has read, from whomever
   Counter resets;        // steps of resets: three make one
   Waiting waiting;
-  std::atomic<std::int32_t> pid;
+  std::atomic<std::int32_t> pid;  // 0: it has not signed in
+  // The inode of its pid namespace, in which alone `pid` means something.
+  std::atomic<std::uint64_t> pid_namespace;
+  std::atomic<std::uint32_t> left;  // 1: it has destroyed its collective
   OperationRing operations;
   std::array<SumSlot, kSumSlots> sums;
   std::array<PostSlot, kStagingSlots> posts;
@@ -119,7 +122,7 @@ struct Header {
 };
 
 inline constexpr std::uint64_t kControlMagic = 0x6464'7072'756e'7368;  // "ddprunsh"
-inline constexpr std::uint32_t kControlVersion = 4;
+inline constexpr std::uint32_t kControlVersion = 5;
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
