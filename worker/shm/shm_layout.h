@@ -47,11 +47,15 @@ struct SumSlot {
   Dtype dtype;
   Reduction reduction;
   Spread spread = Spread::kToAll;
+  std::uint32_t operation = 0;  // in its rank's ring: of no account where slots are compared
 
-  bool operator==(const SumSlot&) const = default;
+  bool operator==(const SumSlot& other) const {
+    return offset_bytes == other.offset_bytes && count == other.count && region == other.region &&
+           dtype == other.dtype && reduction == other.reduction && spread == other.spread;
+  }
 };
 
-enum class PostKind : std::uint8_t { kNone, kGather, kBroadcast };
+enum class PostKind : std::uint8_t { kNone, kGather, kBarrier, kBroadcast };
 
 // What a rank put into its staging slot.
 struct PostSlot {

@@ -18,9 +18,10 @@
 namespace ddprun::worker {
 
 // A waiting rank looks so often whether the peer has died, ranks wait in a circle, or the deadline has
-// passed. Signals and other wake-ups in between change nothing about that. A look takes some 10 µs, so
-// these are 0.3 % of a core, and only of one that has nothing to do; what a program does after a failure
-// takes longer than so short a slice.
+// passed. Signals and other wake-ups in between change nothing about that. A death is noticed within 5 ms
+// so, which is less than what the kernel takes to end a process of LibTorch's size. A look costs two
+// system calls and a wake-up, 50 to 70 µs of CPU time in a virtual machine: 1 to 2 % of a core that has
+// nothing else to do. 1 ms would cost 4 %, and no run ends sooner for it.
 inline constexpr std::chrono::milliseconds kWaitSlice{4};
 
 // A rank spins so long before it sleeps, if every rank can have a core. Longer than the usual delay

@@ -63,12 +63,17 @@ std::string describe(const SumSlot& sum) {
 // each rank look for the others' gradients in the wrong place.
 std::shared_ptr<std::byte> ShmRegions::allocate(std::size_t bytes) {
   const std::size_t slice = slice_bytes_for(bytes);
-  for (const auto& blob : ranks_.all_gather(std::as_bytes(std::span(&slice, 1)))) {
+  const auto blobs = ranks_.all_gather(std::as_bytes(std::span(&slice, 1)));
+  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
     std::size_t theirs = 0;
-    if (blob.size() == sizeof theirs) std::memcpy(&theirs, blob.data(), sizeof theirs);
+    if (blobs[peer].size() == sizeof theirs)
+      std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
     if (theirs != slice) {
-      peers_.abort(
-          fmt::format("ranks allocate memory of different sizes: {} and {} bytes", slice, theirs));
+      const auto& own = peers_.mine().operations;
+      peers_.abort(fmt::format(
+          "{}: rank {} allocates {} bytes, rank {} {} bytes: they do different things, or train "
+          "different models",
+          own.describe(own.latest()), peers_.rank(), slice, peer, theirs));
     }
   }
   auto segment = make(slice);

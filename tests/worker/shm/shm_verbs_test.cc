@@ -247,10 +247,27 @@ TEST(ShmVerdicts, NameEachReduction) {
   expect_unlike(Reduction::kMax, Reduction::kMin,
                 {"rank 0 takes the greatest of 16 elements of type float32 at byte 0",
                  "rank 1 takes the least of 16 elements"});
-  expect_unlike(Reduction::kAverage, Reduction::kSum,
-                {"rank 0 averages 16 elements", "rank 1 adds 16 elements"});
+  expect_unlike(
+      Reduction::kAverage, Reduction::kSum,
+      {"rank 0 averages 16 elements of type float32 at byte 0 in reduction of 64 bytes "
+       "(operation ",
+       "rank 1 adds 16 elements of type float32 at byte 0 in sum of 64 bytes (operation "});
   expect_unlike(Reduction::kWideSum, Reduction::kSum,
                 {"rank 0 adds in 32 bits 16 elements", "rank 1 adds 16 elements"});
+}
+
+TEST(ShmVerdicts, TellABarrierFromAGatherOfNothing) {
+  run_ranks({.ranks = 2, .timeout = std::chrono::seconds(600)}, [](Collective& collective) {
+    const auto said = message_of([&] {
+      if (collective.rank() == 0)
+        collective.barrier();
+      else
+        collective.all_gather({});
+    });
+    expect_says(said, "does barrier (operation 2)");
+    expect_says(said, "does gather of 0 bytes (operation 2)");
+    expect_says(said, ": they do different things");
+  });
 }
 
 TEST(ShmVerdicts, NameWhereTheSumGoes) {
