@@ -167,7 +167,7 @@ class HierarchicalCollective final : public Collective {
 // different hosts meet on a link.
 void HierarchicalCollective::meet(std::uint32_t number, int root) {
   const Next mine{ring_->find(number).value_or(Operation{}), root};
-  const auto all = parts_.host->all_gather(std::as_bytes(std::span(&mine, 1)));
+  const auto all = parts_.host->gather_for(mine.operation.verb, std::as_bytes(std::span(&mine, 1)));
   for (std::size_t local = 0; local < all.size(); ++local) {
     Next theirs{};
     if (all[local].size() == sizeof theirs) std::memcpy(&theirs, all[local].data(), sizeof theirs);

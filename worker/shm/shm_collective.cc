@@ -50,6 +50,11 @@ class ShmCollective final : public HostCollective {
   }
   OwnedChunk owned_chunk(Ticket ticket) override;
   void note_added(Ticket ticket) override;
+  std::vector<std::vector<std::byte>> gather_for(Verb verb,
+                                                 std::span<const std::byte> mine) override {
+    return gather(PostKind::kGather, mine,
+                  {"meeting of its host", peers_.mine().operations.begin(verb, 0)});
+  }
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
@@ -85,13 +90,16 @@ class ShmCollective final : public HostCollective {
   std::uint32_t latest(Counter RankArea::*counter) const;
   void add_chunk(Ticket ticket);
   void check_same_sum(Ticket ticket, const SumSlot& mine);
-  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine,
+  std::vector<std::vector<std::byte>> gather(PostKind kind, std::span<const std::byte> mine,
                                              const ShmPeers::Doing& doing);
   std::uint32_t post(PostKind kind, std::span<const std::byte> piece, std::size_t total_bytes,
                      const ShmPeers::Doing& doing);
   const PostSlot& look_at(std::size_t peer, std::uint32_t number, PostKind kind,
                           const ShmPeers::Doing& doing);
-  ShmPeers::Doing sum_of(Ticket ticket) const { return {"sum", operations_[ticket % kSumSlots]}; }
+  std::uint32_t operation_of(Ticket ticket) const {
+    return peers_.mine().sums[ticket % kSumSlots].operation;
+  }
+  ShmPeers::Doing sum_of(Ticket ticket) const { return {"sum", operation_of(ticket)}; }
 
   ShmPeers peers_;
   ShmParcels parcels_{peers_};
@@ -99,7 +107,6 @@ class ShmCollective final : public HostCollective {
   // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have
   // dropped its pointer meanwhile.
   std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
-  std::array<std::uint32_t, kSumSlots> operations_{};  // by slot: the sum's number in the ring
   Ticket launched_ = 0;
   Ticket added_ = 0;  // sums whose chunk this rank has added
   std::uint32_t resets_ = 0;
@@ -115,8 +122,8 @@ Ticket ShmCollective::launch(Flat flat, Reduction reduction, Adder adder) {
   // The other ranks read our slot when they add that sum, so it can be overwritten once all have
   // added it. For the first sums the target wraps to a number below 0: reached at once.
   peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, {"sum", operation});
+  sum.operation = operation;
   peers_.mine().sums[++launched_ % kSumSlots] = sum;
-  operations_[launched_ % kSumSlots] = operation;
   held_[launched_ % kSumSlots] = regions_.hold(sum.region);
   advance(peers_.mine().launched, launched_);
   return launched_;
@@ -140,7 +147,7 @@ void ShmCollective::wait(Ticket ticket) {
   // Our chunk is done. The other chunks of our buffer are written by the other ranks.
   peers_.wait_for_all(&RankArea::summed, ticket, sum_of(ticket));
   if (launched_ - ticket < kSumSlots)  // else its slot is another one's by now
-    peers_.mine().operations.end(operations_[ticket % kSumSlots]);
+    peers_.mine().operations.end(operation_of(ticket));
 }
 
 // Without this check ranks with different models would train on nonsense, silently.
@@ -148,9 +155,12 @@ void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
   for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
     const SumSlot& theirs = peers_.area(peer).sums[ticket % kSumSlots];
     if (theirs == mine) continue;
-    peers_.abort(fmt::format(
-        "sum number {}: rank {} {}, rank {} {}: they do different things, or train different models",
-        ticket, peers_.rank(), describe(mine), peer, describe(theirs)));
+    const auto says = [this](std::size_t rank, const SumSlot& sum) {
+      return fmt::format("rank {} {} in {}", rank, describe(sum),
+                         peers_.area(rank).operations.describe(sum.operation));
+    };
+    peers_.abort(fmt::format("{}, {}: they do different things, or train different models",
+                             says(peers_.rank(), mine), says(peer, theirs)));
   }
 }
 
@@ -243,14 +253,15 @@ void ShmCollective::broadcast(Flat flat, int root) {
 }
 
 void ShmCollective::barrier() {
-  gather({}, {"barrier", peers_.mine().operations.begin(Verb::kBarrier, 0)});
+  gather(PostKind::kBarrier, {}, {"barrier", peers_.mine().operations.begin(Verb::kBarrier, 0)});
 }
 
 void ShmCollective::monitored_barrier(std::chrono::milliseconds limit) {
-  gather({}, {.what = "monitored barrier",
-              .operation = peers_.mine().operations.begin(Verb::kBarrier, 0),
-              .names_all = true,
-              .limit = ShmPeers::limit_from_now(limit)});
+  gather(PostKind::kBarrier, {},
+         {.what = "monitored barrier",
+          .operation = peers_.mine().operations.begin(Verb::kBarrier, 0),
+          .names_all = true,
+          .limit = ShmPeers::limit_from_now(limit)});
 }
 
 std::unique_ptr<Collective> ShmCollective::split(int color, int key) {
@@ -265,15 +276,17 @@ std::unique_ptr<Collective> ShmCollective::split(int color, int key) {
 
 std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const std::byte> mine) {
   check_gather_size(mine.size());
-  return gather(mine, {"gather", peers_.mine().operations.begin(Verb::kGather, mine.size())});
+  return gather(PostKind::kGather, mine,
+                {"gather", peers_.mine().operations.begin(Verb::kGather, mine.size())});
 }
 
-std::vector<std::vector<std::byte>> ShmCollective::gather(std::span<const std::byte> mine,
+std::vector<std::vector<std::byte>> ShmCollective::gather(PostKind kind,
+                                                          std::span<const std::byte> mine,
                                                           const ShmPeers::Doing& doing) {
-  const std::uint32_t number = post(PostKind::kGather, mine, mine.size(), doing);
+  const std::uint32_t number = post(kind, mine, mine.size(), doing);
   std::vector<std::vector<std::byte>> blobs(peers_.ranks());
   for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
-    const PostSlot& theirs = look_at(peer, number, PostKind::kGather, doing);
+    const PostSlot& theirs = look_at(peer, number, kind, doing);
     const std::byte* piece = peers_.view().staging(peer, number % kStagingSlots);
     blobs[peer].assign(piece, piece + theirs.bytes);
   }

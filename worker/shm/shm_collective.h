@@ -8,11 +8,13 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "proto/result.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/exchange.h"
+#include "worker/collective/operation_ring.h"
 
 namespace ddprun::worker {
 
@@ -43,6 +45,10 @@ class HostCollective : public Collective {
   // Throws CollectiveError where another rank has launched something else.
   virtual OwnedChunk owned_chunk(Ticket ticket) = 0;
   virtual void note_added(Ticket ticket) = 0;
+
+  // all_gather() of a few bytes as the beginning of another verb: others know it by that one's name.
+  virtual std::vector<std::vector<std::byte>> gather_for(Verb verb,
+                                                         std::span<const std::byte> mine) = 0;
 };
 
 // All ranks must call it: they meet over `exchange`. Errors: those of the exchange, a segment that

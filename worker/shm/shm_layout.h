@@ -46,11 +46,15 @@ struct SumSlot {
   Dtype dtype;
   Reduction reduction;
   Adder adder = Adder::kCollective;
+  std::uint32_t operation = 0;  // in its rank's ring: of no account where slots are compared
 
-  bool operator==(const SumSlot&) const = default;
+  bool operator==(const SumSlot& other) const {
+    return offset_bytes == other.offset_bytes && count == other.count && region == other.region &&
+           dtype == other.dtype && reduction == other.reduction && adder == other.adder;
+  }
 };
 
-enum class PostKind : std::uint8_t { kNone, kGather, kBroadcast };
+enum class PostKind : std::uint8_t { kNone, kGather, kBarrier, kBroadcast };
 
 // What a rank put into its staging slot.
 struct PostSlot {
@@ -101,7 +105,10 @@ struct RankArea {
   Counter parcels_read;  // … and that it has read, from whomever
   Counter resets;        // steps of resets: three make one
   Waiting waiting;
-  std::atomic<std::int32_t> pid;
+  std::atomic<std::int32_t> pid;  // 0: it has not signed in
+  // The inode of its pid namespace, in which alone `pid` means something.
+  std::atomic<std::uint64_t> pid_namespace;
+  std::atomic<std::uint32_t> left;  // 1: it has destroyed its collective
   OperationRing operations;
   std::array<SumSlot, kSumSlots> sums;
   std::array<PostSlot, kStagingSlots> posts;
@@ -117,7 +124,7 @@ struct Header {
 };
 
 inline constexpr std::uint64_t kControlMagic = 0x6464'7072'756e'7368;  // "ddprunsh"
-inline constexpr std::uint32_t kControlVersion = 4;
+inline constexpr std::uint32_t kControlVersion = 5;
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;

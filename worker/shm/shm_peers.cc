@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -56,6 +57,12 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
+// 0: it cannot be known.
+std::uint64_t own_pid_namespace() {
+  struct stat status {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
 }  // namespace
 
 void advance(Counter& counter, std::uint32_t value) {
@@ -74,10 +81,12 @@ ShmPeers::ShmPeers(ShmSegment control, const Options& options)
       slice_(std::min(options.timeout, kWaitSlice)),
       may_spin_(usable_cores() >= options.ranks),
       pidfds_(view_.ranks, -1) {
+  mine().pid_namespace.store(own_pid_namespace(), std::memory_order_relaxed);
   mine().pid.store(::getpid(), std::memory_order_release);
 }
 
 ShmPeers::~ShmPeers() {
+  mine().left.store(1, std::memory_order_release);
   for (const int pidfd : pidfds_) {
     if (pidfd >= 0) ::close(pidfd);
   }
@@ -127,20 +136,24 @@ void ShmPeers::check_peer(std::size_t peer, Counter RankArea::*counter, std::uin
   const Counter& awaited = area(peer).*counter;
   // Look for death first, at the counter second: what a peer did before it died counts.
   const bool dead = died(peer);
+  const bool left = area(peer).left.load(std::memory_order_acquire) != 0;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
   throw_if_aborted();  // it says why a peer has ended since
-  if (dead) {
-    abort(fmt::format("rank {}: {}: rank {} (pid {}) has ended", rank_, wait.doing.what, peer,
-                      area(peer).pid.load()));
+  if (dead || left) {
+    abort(fmt::format("rank {}: {}: rank {} (pid {}) has {}; {}{}", rank_, wait.doing.what, peer,
+                      area(peer).pid.load(),
+                      dead ? "ended" : "left: its program has destroyed its collective",
+                      last_operation_of(peer), own_operation(wait.doing)));
   }
   const auto circle = circle_of(view_, rank_);
   if (!circle.empty() && still_wait(view_, circle)) abort(describe(view_, circle));
   if (Clock::now() >= wait.limit.deadline) {
     const bool names_all = wait.doing.names_all;
-    abort(fmt::format("rank {}: {}: {} did not come within {} s; {}{}", rank_, wait.doing.what,
+    abort(fmt::format("rank {}: {}: {} did not come within {} s; {}{}{}", rank_, wait.doing.what,
                       names_all ? late_ones(peer, counter, target) : fmt::format("rank {}", peer),
                       std::chrono::duration<double>(wait.limit.length).count(),
-                      names_all ? fmt::format("of rank {}: ", peer) : "", last_operation_of(peer)));
+                      names_all ? fmt::format("of rank {}: ", peer) : "", last_operation_of(peer),
+                      own_operation(wait.doing)));
   }
 }
 
@@ -163,6 +176,12 @@ std::string ShmPeers::last_operation_of(std::size_t peer) const {
   const std::chrono::duration<double> ago = Clock::now().time_since_epoch() - since;
   return fmt::format("its last operation was {}, {} {:.1f} s ago", describe(*last),
                      done ? "done" : "begun", ago.count());
+}
+
+// Nothing in a reset, which is no operation.
+std::string ShmPeers::own_operation(const Doing& doing) const {
+  if (resetting_) return {};
+  return fmt::format("; rank {} waits in {}", rank_, mine().operations.describe(doing.operation));
 }
 
 // Never if ranks share cores: a rank that spins then takes the time that its peer needs.
@@ -202,8 +221,10 @@ void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanose
 // again, the pidfd is a stranger's; then only the deadline ends the wait.
 bool ShmPeers::died(std::size_t peer) {
   const pid_t pid = area(peer).pid.load(std::memory_order_acquire);
-  // A peer that has not signed in yet has no pid here: only the deadline can tell.
-  if (pid == 0 || peer == rank_) return false;
+  // A peer that has not signed in yet has no pid here: only the deadline can tell. In another pid
+  // namespace (a container for each rank, with one /proc) its number is nobody's, or a stranger's.
+  const auto space = area(peer).pid_namespace.load(std::memory_order_relaxed);
+  if (pid == 0 || peer == rank_ || space == 0 || space != mine().pid_namespace.load()) return false;
   int& pidfd = pidfds_[peer];
   if (pidfd < 0) {
     // By its number: <sys/pidfd.h> of glibc 2.36 declares pidfd_open without C linkage.

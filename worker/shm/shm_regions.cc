@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -25,6 +24,23 @@ std::size_t slice_bytes_for(std::size_t bytes) {
                   bytes < kHugeSliceBytes ? kPageBytes : kHugePageBytes);
 }
 
+// A switch, so that the compiler finds a reduction that has no word.
+const char* verb_of_sum(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return "adds";
+    case Reduction::kWideSum:
+      return "adds in 32 bits";
+    case Reduction::kAverage:
+      return "averages";
+    case Reduction::kMin:
+      return "takes the least of";
+    case Reduction::kMax:
+      return "takes the greatest of";
+  }
+  return "does something of another version with";
+}
+
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
@@ -36,22 +52,26 @@ std::string text_of(const std::vector<std::byte>& blob) {
 }  // namespace
 
 std::string describe(const SumSlot& sum) {
-  constexpr std::array kVerbs{"adds", "averages", "takes the least of", "takes the greatest of"};
-  return fmt::format("{} {} elements of type {} at byte {}",
-                     kVerbs.at(static_cast<std::size_t>(sum.reduction)), sum.count,
-                     name_of(sum.dtype), sum.offset_bytes);
+  return fmt::format("{} {} elements of type {} at byte {}{}", verb_of_sum(sum.reduction),
+                     sum.count, name_of(sum.dtype), sum.offset_bytes,
+                     sum.adder == Adder::kCaller ? ", with other hosts" : "");
 }
 
 // Compares the sizes first: the ranks map one common region, and slices of unequal size would make
 // each rank look for the others' gradients in the wrong place.
 std::shared_ptr<std::byte> ShmRegions::allocate(std::size_t bytes) {
   const std::size_t slice = slice_bytes_for(bytes);
-  for (const auto& blob : ranks_.all_gather(std::as_bytes(std::span(&slice, 1)))) {
+  const auto blobs = ranks_.all_gather(std::as_bytes(std::span(&slice, 1)));
+  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
     std::size_t theirs = 0;
-    if (blob.size() == sizeof theirs) std::memcpy(&theirs, blob.data(), sizeof theirs);
+    if (blobs[peer].size() == sizeof theirs)
+      std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
     if (theirs != slice) {
-      peers_.abort(
-          fmt::format("ranks allocate memory of different sizes: {} and {} bytes", slice, theirs));
+      const auto& own = peers_.mine().operations;
+      peers_.abort(fmt::format(
+          "{}: rank {} allocates {} bytes, rank {} {} bytes: they do different things, or train "
+          "different models",
+          own.describe(own.latest()), peers_.rank(), slice, peer, theirs));
     }
   }
   auto segment = make(slice);

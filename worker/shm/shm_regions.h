@@ -15,7 +15,7 @@
 
 namespace ddprun::worker {
 
-// "adds 16 elements of type float32 at byte 0".
+// "adds 16 elements of type float32 at byte 0", "averages … and keeps its part".
 std::string describe(const SumSlot& sum);
 
 class ShmRegions {

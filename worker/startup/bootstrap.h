@@ -23,7 +23,7 @@ namespace ddprun::worker {
 
 // A rank waits so long for the others, then gives up. The limit is long because a rank may load
 // data or save a checkpoint meanwhile. On CPU the error names the missing rank, and a rank that
-// died is noticed much sooner, within some 100 ms.
+// died is noticed much sooner, within some 10 ms.
 inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 struct BootstrapOptions {

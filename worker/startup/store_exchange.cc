@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <random>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace ddprun::worker {
@@ -14,35 +17,109 @@ namespace {
 // and a job without a store must not wait for the ten minutes of a collective.
 constexpr std::chrono::seconds kConnectTimeout{60};
 
+using Clock = std::chrono::steady_clock;
+
+// What a round's key "decided" holds, once.
+constexpr std::string_view kAllHere = "all";
+constexpr std::string_view kOver = "over";
+
+std::chrono::milliseconds left_until(Clock::time_point end) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+  return std::max(left, std::chrono::milliseconds(0));
+}
+
+// No two processes have the same: a pid comes again.
+std::string fresh_word() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
+}
+
 }  // namespace
 
-std::string StoreExchange::key(std::string_view name) const {
-  // PyTorch's clients put a slash in front of every key. With the slash our keys are visible to
-  // them, and the prefix keeps them apart from theirs.
-  return fmt::format("/ddprun/{}/{}", options_.key, name);
+// PyTorch's clients put a slash in front of every key. With the slash our keys are visible to them, and
+// the prefix keeps them apart from theirs. With the number of ranks in it, a place that another world
+// left free cannot be taken for one of ours.
+std::string StoreExchange::key_of_all(std::string_view name) const {
+  return fmt::format("/ddprun/{}/{}/{}", options_.key, options_.ranks, name);
 }
 
-// The last to arrive sets one key, and all others wait for it. Each rank also sets a key of its
-// own, only so that an error can name who is missing.
+std::string StoreExchange::key_of(std::int64_t round, std::string_view name) const {
+  return key_of_all(fmt::format("{}/{}", round, name));
+}
+
 Result<void> StoreExchange::arrive() {
-  auto signed_in = client_.set(key(fmt::format("rank/{}", options_.rank)), "1");
-  if (!signed_in) return signed_in;
-  const auto arrived = client_.add(key("arrived"), 1);
-  if (!arrived) return arrived.error();
-  if (*arrived == options_.ranks) return client_.set(key("all"), "1");
-  auto all = client_.wait(key("all"), options_.timeout);
-  if (!all && all.error().code() == ErrorCode::kTimedOut) return absent_ranks();
-  return all;
+  const auto end = Clock::now() + options_.timeout;
+  auto here = options_.rank == 0 ? lead(end) : follow(end);
+  if (!here && here.error().code() == ErrorCode::kTimedOut) return absent_ranks();
+  return here;
 }
 
-// Asks rank by rank: slow for thousands of ranks, but the job is lost already.
+Result<void> StoreExchange::lead(Deadline end) {
+  const auto round = client_.add(key_of_all("rounds"), 1);
+  if (!round) return round.error();
+  round_ = *round;
+  placed_ = true;
+  if (auto ended = end_earlier_rounds(); !ended) return ended;
+  std::vector<std::string> places;
+  for (int rank = 1; rank < options_.ranks; ++rank)
+    places.push_back(key(fmt::format("rank/{}", rank)));
+  if (!places.empty())
+    if (auto all = client_.wait(places, left_until(end)); !all) return all;
+  const auto decided = client_.compare_set(key("decided"), "", kAllHere);
+  if (!decided) return decided.error();
+  if (*decided == kAllHere) return boost::system::in_place_value;
+  return Error(ErrorCode::kUnavailable,
+               "another rank 0 has come since: this process belongs to a membership that is over");
+}
+
+// All of them, each time: one whose rank 0 died in here may have ended some only. There are as many as
+// memberships of this attempt.
+Result<void> StoreExchange::end_earlier_rounds() {
+  for (std::int64_t round = 1; round < round_; ++round) {
+    const auto decided = client_.compare_set(key_of(round, "decided"), "", kOver);
+    if (!decided) return decided.error();
+    if (auto told = client_.set(key_of(round, "next"), "1"); !told) return told;
+  }
+  return boost::system::in_place_value;
+}
+
+Result<void> StoreExchange::follow(Deadline end) {
+  if (auto begun = client_.wait(key_of_all("rounds"), left_until(end)); !begun) return begun;
+  const std::string word = fresh_word();
+  while (true) {
+    const auto met = take_place(word, end);
+    if (!met) return met.error();
+    if (*met) return boost::system::in_place_value;
+  }
+}
+
+// In the latest round. False: it is over, and a later one has begun.
+Result<bool> StoreExchange::take_place(const std::string& word, Deadline end) {
+  const auto round = client_.add(key_of_all("rounds"), 0);
+  if (!round) return round.error();
+  round_ = *round;
+  const auto place = client_.compare_set(key(fmt::format("rank/{}", options_.rank)), "", word);
+  if (!place) return place.error();
+  placed_ = *place == word;
+  // The place of a process of an earlier membership: that round may have been decided long ago.
+  const std::string awaited = key(placed_ ? "decided" : "next");
+  if (auto there = client_.wait(awaited, left_until(end)); !there) return there.error();
+  if (!placed_) return false;
+  const auto decided = client_.get(awaited);
+  if (!decided) return decided.error();
+  return *decided == kAllHere;
+}
+
+// Asks rank by rank: slow for thousands of ranks, but the job is lost already. A round that waits for
+// nobody else waits for its rank 0.
 Error StoreExchange::absent_ranks() {
   std::vector<int> absent;
-  for (int rank = 0; rank < options_.ranks; ++rank) {
-    const std::array signed_in{key(fmt::format("rank/{}", rank))};
-    const auto there = client_.check(signed_in);
+  for (int rank = 1; placed_ && rank < options_.ranks; ++rank) {
+    const std::array place{key(fmt::format("rank/{}", rank))};
+    const auto there = client_.check(place);
     if (!there || !*there) absent.push_back(rank);
   }
+  if (absent.empty()) absent.push_back(0);
   return {ErrorCode::kTimedOut,
           fmt::format("rank {} waited {} s for the others: rank {} of {} did not come",
                       options_.rank, std::chrono::duration<double>(options_.timeout).count(),
@@ -75,7 +152,7 @@ Result<std::unique_ptr<StoreExchange>> meet_over_store(const WorkerEnv& world,
   const auto patience = std::min<std::chrono::milliseconds>(kConnectTimeout, timeout);
   auto client = store::Client::connect(world.master_addr, world.master_port, patience);
   if (!client) return client.error();
-  // The restart count makes the keys fresh: under torchrun the store outlives an attempt.
+  // The restart count keeps attempts apart, the rounds those of one.
   StoreExchange::Options options{.rank = group.rank,
                                  .ranks = group.ranks,
                                  .key = fmt::format("{}/{}", group.name, world.restart_count),

@@ -1,9 +1,13 @@
-// An exchange over the job's store. The ranks sign in under keys of their own attempt: torchrun's
-// store outlives an attempt, and its old keys must not be taken for new ones. bootstrap() owns it
-// while it meets the other ranks. Calls block.
+// An exchange over the job's store. torchrun's store outlives an attempt, and where the membership
+// changes not even the restart count does: old keys must not be taken for new ones. So each meeting has
+// a round of its own, a number that rank 0 draws when it comes, and its keys carry that. A rank takes
+// its place in the latest round, under a word that no other process has, and waits until rank 0 says that
+// all are there. If that place is another's, or a later rank 0 has ended the round, it goes to the next
+// one. bootstrap() owns it while it meets the other ranks. Calls block, in the store's WAIT.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,14 +32,15 @@ class StoreExchange final : public Exchange {
   struct Options {
     int rank = 0;
     int ranks = 1;
-    std::string key;                      // "shm/<attempt>": equal on all ranks, fresh each attempt
+    std::string key;                      // "shm/<attempt>": equal on all ranks
     std::chrono::milliseconds timeout{};  // of arrive() and hear(), each
   };
 
   StoreExchange(store::Client client, Options options)
       : client_(std::move(client)), options_(std::move(options)) {}
 
-  // kTimedOut names the ranks that did not come. Other errors are those of store::Client.
+  // First. kTimedOut names the ranks that did not come; kUnavailable: this is rank 0, and a later one has
+  // begun another meeting. Other errors are those of store::Client.
   Result<void> arrive() override;
   Result<void> announce(std::string_view text) override;
   Result<std::string> hear() override;
@@ -44,11 +49,21 @@ class StoreExchange final : public Exchange {
   std::string local_address() const { return client_.local_address(); }
 
  private:
-  std::string key(std::string_view name) const;
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  Result<void> lead(Deadline end);
+  Result<void> follow(Deadline end);
+  Result<bool> take_place(const std::string& word, Deadline end);
+  Result<void> end_earlier_rounds();
+  std::string key_of_all(std::string_view name) const;
+  std::string key_of(std::int64_t round, std::string_view name) const;
+  std::string key(std::string_view name) const { return key_of(round_, name); }
   Error absent_ranks();
 
   store::Client client_;
   Options options_;
+  std::int64_t round_ = 0;  // this rank's latest, from 1
+  bool placed_ = false;     // it has a place in it
 };
 
 // An exchange over the store of this worker's job. Errors: no answer at MASTER_ADDR:MASTER_PORT.

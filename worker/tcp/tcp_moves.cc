@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "worker/kernels/ring_order.h"
@@ -143,6 +144,25 @@ class TcpTransfer final : public TcpOperation {
   std::size_t moved_ = 0;
 };
 
+// Behind a sum's type: how it differs from a plain one. A switch, so that the compiler finds a reduction
+// that has no words.
+std::string_view manner_of(const OperationHead& head) {
+  if (head.verb != Verb::kSum && head.verb != Verb::kReduce) return "";
+  switch (head.reduction) {
+    case Reduction::kSum:
+      return "";
+    case Reduction::kWideSum:
+      return " in 32 bits";
+    case Reduction::kAverage:
+      return " to their average";
+    case Reduction::kMin:
+      return " to the least";
+    case Reduction::kMax:
+      return " to the greatest";
+  }
+  return " in the way of another version";
+}
+
 }  // namespace
 
 bool TcpOperation::meet(std::size_t /*peer*/, const OperationHead& theirs) {
@@ -162,7 +182,7 @@ std::string describe(const OperationHead& head) {
                             .bytes = head.bytes,
                             .begun_ns = 0,
                             .done_ns = 0};
-  return describe(operation) + type + root;
+  return fmt::format("{}{}{}{}", describe(operation), type, manner_of(head), root);
 }
 
 std::unique_ptr<TcpOperation> tcp_barrier(const OperationHead& head) {

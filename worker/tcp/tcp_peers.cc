@@ -158,9 +158,10 @@ void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpNews& news) {
     case What::kAbort:
       abort(&operation, news.text);
     case What::kLeft:
-      abort(&operation, doing + " has left: its program has destroyed its collective");
+      abort(&operation, fmt::format("{} has left: its program has destroyed its collective; {}",
+                                    doing, last_of(peer)));
     case What::kEnded:
-      abort(&operation, fmt::format("{} has ended ({})", doing, news.text));
+      abort(&operation, fmt::format("{} has ended ({}); {}", doing, news.text, last_of(peer)));
     case What::kNonsense:
       abort(&operation,
             doing + " sent bytes that make no sense here: all ranks must run the same build");
@@ -181,22 +182,25 @@ std::vector<std::size_t> TcpPeers::late_ones(const TcpOperation& operation) cons
   return late.empty() ? incomplete : late;
 }
 
+std::string TcpPeers::last_of(std::size_t peer) const {
+  const OperationHead& last = links_[peer].last();
+  return last.number == 0 ? "it has begun no operation" : "it began last " + describe(last);
+}
+
 void TcpPeers::give_up_late(const Doing& doing) {
   const TcpOperation& operation = *doing.operation;
   const auto late = late_ones(operation);
   std::vector<std::string> names;
   for (const std::size_t peer : late) names.push_back(name(peer));
-  const TcpLink& link = links_[late.front()];
-  const std::string last = link.last().number == 0 ? "it has begun no operation"
-                                                   : "it began last " + describe(link.last());
-  const std::string why = link.met()
+  const std::string why = links_[late.front()].met()
                               ? fmt::format("moved no bytes for {} s", seconds(doing.limit))
                               : fmt::format("did not come within {} s", seconds(doing.limit));
   const bool names_all = doing.names_all && late.size() > 1;
   abort(&operation,
         fmt::format("rank {}: {}: {} {}; {}{}", options_.place.rank, describe(operation.head()),
                     names_all ? fmt::format("{}", fmt::join(names, ", ")) : names.front(), why,
-                    names_all ? fmt::format("of rank {}: ", late.front()) : "", last));
+                    names_all ? fmt::format("of rank {}: ", late.front()) : "",
+                    last_of(late.front())));
 }
 
 void TcpPeers::abort(const TcpOperation* current, const std::string& why) {

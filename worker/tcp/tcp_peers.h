@@ -75,6 +75,7 @@ class TcpPeers {
   bool reset_step(const ResetNote& mine, std::vector<std::optional<ResetNote>>& theirs);
   void throw_if_failed() const;
   std::string name(std::size_t peer) const;
+  std::string last_of(std::size_t peer) const;
 
   std::vector<TcpLink> links_;
   std::vector<std::string> hosts_;

@@ -1,4 +1,4 @@
-// A collective that counts what goes through it.
+// Collectives for tests that hand all to another one: as it is, and counted.
 #pragma once
 
 #include <chrono>
@@ -12,25 +12,19 @@
 
 namespace ddprun::worker {
 
-class CountingCollective final : public Collective {
+class PassingCollective : public Collective {
  public:
-  explicit CountingCollective(Collective& inner) : inner_(inner) {}
+  explicit PassingCollective(Collective& inner) : inner_(inner) {}
 
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
   Device device() const override { return inner_.device(); }
   std::string_view name() const override { return inner_.name(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
-  Ticket launch(Flat flat, Reduction reduction) override {
-    summed.push_back(flat);
-    return inner_.launch(flat, reduction);
-  }
+  Ticket launch(Flat flat, Reduction reduction) override { return inner_.launch(flat, reduction); }
   void progress() override { inner_.progress(); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
-  void broadcast(Flat flat, int root) override {
-    ++broadcasts;
-    inner_.broadcast(flat, root);
-  }
+  void broadcast(Flat flat, int root) override { inner_.broadcast(flat, root); }
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
     return inner_.all_gather(mine);
   }
@@ -47,11 +41,25 @@ class CountingCollective final : public Collective {
   std::string flight_record() const override { return inner_.flight_record(); }
   void reset() override { inner_.reset(); }
 
-  std::vector<Flat> summed;  // in the order of their launch
-  int broadcasts = 0;
-
  private:
   Collective& inner_;
+};
+
+class CountingCollective final : public PassingCollective {
+ public:
+  using PassingCollective::PassingCollective;
+
+  Ticket launch(Flat flat, Reduction reduction) override {
+    summed.push_back(flat);
+    return PassingCollective::launch(flat, reduction);
+  }
+  void broadcast(Flat flat, int root) override {
+    ++broadcasts;
+    PassingCollective::broadcast(flat, root);
+  }
+
+  std::vector<Flat> summed;  // in the order of their launch
+  int broadcasts = 0;
 };
 
 }  // namespace ddprun::worker

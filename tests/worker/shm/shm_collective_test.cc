@@ -418,7 +418,7 @@ TEST(ShmFailures, LeaveRanksAloneThatWaitForASlowOne) {
   run_ranks(3, [](Collective& collective) {
     const auto memory = collective.allocate(4096);
     for (int round = 0; round < 2; ++round) {
-      if (collective.rank() == round) std::this_thread::sleep_for(5 * kWaitSlice);
+      if (collective.rank() == round) std::this_thread::sleep_for(50 * kWaitSlice);
       collective.wait(collective.launch_sum({memory.get(), 1024, Dtype::kFloat32}));
       collective.barrier();
     }

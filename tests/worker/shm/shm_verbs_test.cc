@@ -230,6 +230,62 @@ TEST(ShmSplit, LeavesOutWhoWantsNoGroup) {
   });
 }
 
+// What both ranks say where each does a sum of its own kind. `theirs` is rank 1's.
+void expect_unlike(Reduction mine, Reduction theirs, const std::vector<std::string_view>& words) {
+  run_ranks(2, [&](Collective& collective) {
+    const auto memory = collective.allocate(64);
+    const Reduction reduction = collective.rank() == 0 ? mine : theirs;
+    const auto said = message_of([&] {
+      collective.wait(collective.launch({memory.get(), 16, Dtype::kFloat32}, reduction));
+    });
+    for (const auto word : words) expect_says(said, word);
+    expect_says(said, ": they do different things, or train different models");
+  });
+}
+
+TEST(ShmVerdicts, NameEachReduction) {
+  expect_unlike(Reduction::kMax, Reduction::kMin,
+                {"rank 0 takes the greatest of 16 elements of type float32 at byte 0",
+                 "rank 1 takes the least of 16 elements"});
+  expect_unlike(
+      Reduction::kAverage, Reduction::kSum,
+      {"rank 0 averages 16 elements of type float32 at byte 0 in reduction of 64 bytes "
+       "(operation ",
+       "rank 1 adds 16 elements of type float32 at byte 0 in sum of 64 bytes (operation "});
+  expect_unlike(Reduction::kWideSum, Reduction::kSum,
+                {"rank 0 adds in 32 bits 16 elements", "rank 1 adds 16 elements"});
+}
+
+TEST(ShmVerdicts, TellABarrierFromAGatherOfNothing) {
+  run_ranks({.ranks = 2, .timeout = std::chrono::seconds(600)}, [](Collective& collective) {
+    const auto said = message_of([&] {
+      if (collective.rank() == 0)
+        collective.barrier();
+      else
+        collective.all_gather({});
+    });
+    expect_says(said, "does barrier (operation 2)");
+    expect_says(said, "does gather of 0 bytes (operation 2)");
+    expect_says(said, ": they do different things");
+  });
+}
+
+TEST(ShmVerdicts, NameASumThatOtherHostsHaveAPartIn) {
+  run_ranks(2, [&](Collective& collective) {
+    auto& host = dynamic_cast<HostCollective&>(collective);
+    const auto memory = collective.allocate(64);
+    const Flat flat{memory.get(), 16, Dtype::kFloat32};
+    const auto said = message_of([&] {
+      if (collective.rank() == 1) return collective.wait(collective.launch_sum(flat));
+      const Ticket ticket = host.launch_chunks(flat, Reduction::kSum);
+      host.await_launch(ticket);
+      host.owned_chunk(ticket);
+    });
+    expect_says(said, "rank 0 adds 16 elements of type float32 at byte 0, with other hosts");
+    expect_says(said, "rank 1 adds 16 elements of type float32 at byte 0");
+  });
+}
+
 TEST(MonitoredBarrier, NamesAllThatAreLate) {
   int gave_up[2];
   ASSERT_EQ(::pipe(gave_up), 0);

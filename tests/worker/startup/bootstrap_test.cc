@@ -1,6 +1,7 @@
 // From the environment to a collective: refusals, and ranks that meet over a real store.
 #include "worker/startup/bootstrap.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -9,14 +10,17 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "store/server.h"
 #include "tests/worker/forked_ranks.h"
 #include "worker/startup/hosts.h"
+#include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {
 namespace {
@@ -217,6 +221,97 @@ TEST(Bootstrap, MeetsAgainInTheNextAttemptOfTheSameStore) {
       process->collective->barrier();
     });
   }
+}
+
+// As after a change of the membership under torchrun: the store and the restart count are the old ones.
+void expect_worlds_meet(const std::vector<std::vector<int>>& worlds, std::string_view name) {
+  const ServedStore store;
+  for (const std::vector<int>& hosts : worlds) {
+    const int world = std::accumulate(hosts.begin(), hosts.end(), 0);
+    std::vector<int> ranks(static_cast<std::size_t>(world));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    run_workers(store, ranks, world, [&](int rank) {
+      place_on(hosts, rank);
+      const auto process = bootstrap({.timeout = std::chrono::seconds(20)});
+      ASSERT_TRUE(process) << world << " ranks: " << process.error().message();
+      EXPECT_EQ(process->collective->name(), name);
+      double metrics[] = {1};
+      process->collective->sum(metrics);
+      EXPECT_EQ(metrics[0], world);
+    });
+  }
+}
+
+TEST(Bootstrap, MeetsAfterAChangeOfTheMembership) {
+  expect_worlds_meet({{2}, {3}, {2}, {2}}, "shm");
+  expect_worlds_meet({{1, 1}, {1, 1, 1}, {1, 1}}, "tcp");
+  expect_worlds_meet({{2, 2}, {2, 2, 2}, {2, 2}}, "hierarchical");
+}
+
+// Some of the ranks come, and end; then all of them come. What the first ones said must not count.
+TEST(Bootstrap, MeetsAfterAMeetingThatWasNotFinished) {
+  for (const auto& first : {std::vector<int>{0}, {1}, {0, 2}, {1, 2}}) {
+    const ServedStore store;
+    run_workers(store, first, 3, [](int /*rank*/) {
+      EXPECT_FALSE(bootstrap({.timeout = std::chrono::seconds(1)}));
+    });
+    run_workers(store, {0, 1, 2}, 3, [](int /*rank*/) {
+      const auto process = bootstrap({.timeout = std::chrono::seconds(20)});
+      ASSERT_TRUE(process) << process.error().message();
+      process->collective->barrier();
+    });
+  }
+}
+
+// What NCCL meets over: one announces, the others hear what is of this meeting.
+TEST(StoreExchange, TellsNothingOfAnEarlierMeeting) {
+  const ServedStore store;
+  int number = 0;
+  for (const int world : {2, 3, 2, 2}) {
+    std::vector<int> ranks(static_cast<std::size_t>(world));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const std::string text = fmt::format("meeting {}", ++number);
+    run_workers(store, ranks, world, [&](int rank) {
+      const WorkerEnv env{.master_addr = "127.0.0.1", .master_port = store.port()};
+      auto exchange = meet_over_store(env, std::chrono::seconds(20),
+                                      {.name = "nccl", .rank = rank, .ranks = world});
+      ASSERT_TRUE(exchange) << exchange.error().message();
+      const auto here = (*exchange)->arrive();
+      ASSERT_TRUE(here) << here.error().message();
+      if (rank == 0) {
+        EXPECT_TRUE((*exchange)->announce(text));
+      } else {
+        EXPECT_EQ((*exchange)->hear().value(), text);
+      }
+      const auto all = (*exchange)->gather(rank, text);
+      EXPECT_EQ(all.value(), std::vector<std::string>(static_cast<std::size_t>(world), text));
+    });
+  }
+}
+
+// A process of an earlier membership that is not dead yet must not go on as rank 0.
+TEST(StoreExchange, SendsAnEarlierRank0Away) {
+  const ServedStore store;
+  const WorkerEnv env{.master_addr = "127.0.0.1", .master_port = store.port()};
+  const auto exchange_of = [&](int rank) {
+    return meet_over_store(env, std::chrono::seconds(20), {.name = "shm", .rank = rank, .ranks = 2})
+        .value();
+  };
+  std::promise<Result<void>> first;
+  std::thread earlier([&] { first.set_value(exchange_of(0)->arrive()); });
+  auto client = store::Client::connect("127.0.0.1", store.port(), std::chrono::seconds(20)).value();
+  ASSERT_TRUE(client.wait("/ddprun/shm/0/2/rounds", std::chrono::seconds(20)));
+  std::thread later([&] { EXPECT_TRUE(exchange_of(0)->arrive()); });
+  ASSERT_TRUE(client.wait("/ddprun/shm/0/2/1/next", std::chrono::seconds(20)));
+  // As a rank that took its place in the first round before that was over.
+  ASSERT_TRUE(client.set("/ddprun/shm/0/2/1/rank/1", "a word"));
+  EXPECT_TRUE(exchange_of(1)->arrive());
+  const auto said = first.get_future().get();
+  earlier.join();
+  later.join();
+  ASSERT_FALSE(said);
+  EXPECT_EQ(said.error().code(), ErrorCode::kUnavailable);
+  EXPECT_NE(said.error().message().find("another rank 0"), std::string::npos);
 }
 
 TEST(Bootstrap, NamesTheRankThatDoesNotCome) {

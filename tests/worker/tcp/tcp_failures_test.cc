@@ -56,6 +56,22 @@ TEST(TcpFailures, BucketsOfAnotherModel) {
   });
 }
 
+TEST(TcpFailures, AnotherReduction) {
+  run_ranks(patient_ranks(2), [](Collective& ranks) {
+    const auto memory = ranks.allocate(64);
+    const bool first = ranks.rank() == 0;
+    expect_at_once(
+        [&] {
+          ranks.wait(ranks.launch({memory.get(), 16, Dtype::kFloat32},
+                                  first ? Reduction::kMax : Reduction::kMin));
+        },
+        first ? "rank 0 does reduction of 64 bytes (operation 2) of type float32 to the greatest, "
+                "rank 1 on host1 does reduction of 64 bytes (operation 2) of type float32 to the "
+                "least: they do different things"
+              : "rank 1 does reduction of 64 bytes (operation 2) of type float32 to the least");
+  });
+}
+
 TEST(TcpFailures, OneStepMoreOnOneRank) {
   run_ranks(patient_ranks(2), [](Collective& ranks) {
     const auto memory = ranks.allocate(64);

@@ -261,6 +261,9 @@ TEST(TcpOperation, DescribesItself) {
   EXPECT_EQ(describe(head_of(Verb::kBarrier, 0)), "barrier (operation 7)");
   EXPECT_EQ(describe(head_of(Verb::kBroadcast, 4, Dtype::kUInt8, 2)),
             "broadcast of 4 bytes (operation 7) from rank 2");
+  OperationHead head = head_of(Verb::kReduce, 16, Dtype::kFloat32);
+  head.reduction = Reduction::kMax;
+  EXPECT_EQ(describe(head), "reduction of 16 bytes (operation 7) of type float32 to the greatest");
 }
 
 }  // namespace
