@@ -12,6 +12,7 @@
 #include <limits>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "proto/log.h"
 #include "worker/reducer/gradient_reducer.h"
@@ -107,6 +108,12 @@ std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
   return kept;
 }
 
+// PyTorch's variable, in its only value that does something (Reducer::rebuild_buckets, 2.11).
+bool last_bucket_is_small() {
+  const char* value = std::getenv("DDP_SET_LAST_BUCKET_CAP");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 // A cap that the program sets is also the limit of the first bucket (data_parallel.h says why).
 GradientReducer::Options reducer_options(const DataParallelOptions& options) {
   const std::size_t cap = options.bucket_cap_bytes.value_or(kBucketCapBytes);
@@ -114,6 +121,7 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
   GradientReducer::Options made{
       .first_limits_bytes = {},
       .bucket_limits_bytes = {options.first_bucket_bytes.value_or(first), cap},
+      .limits_from_the_last = last_bucket_is_small(),
       .mode = options.gradient_as_bucket_view ? GradientMode::kView : GradientMode::kCopy,
       .sparse = {},
       .delayed = {},

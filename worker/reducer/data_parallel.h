@@ -62,7 +62,8 @@ struct DataParallelOptions {
   // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes. With
   // find_unused_parameters, which rebuilds nothing, of the first buckets.
   std::optional<std::size_t> bucket_cap_bytes;
-  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes.
+  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes. With
+  // DDP_SET_LAST_BUCKET_CAP=1 in the environment it is the last bucket's: nothing can hide its sum.
   std::optional<std::size_t> first_bucket_bytes;
   // The limits of the first buckets and of the rebuilt ones, instead of both above; the last one
   // repeats: PyTorch's bucket_cap_mb_list.

@@ -296,8 +296,9 @@ void GradientReducer::rebuild() {
   for (std::size_t i = 0; i < ordered.size(); ++i) {
     if (!ordered[i]) rebuild_order_.push_back(i);
   }
-  const BucketPlan mine =
-      plan_ready_buckets(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes);
+  const auto plan_them =
+      options_.limits_from_the_last ? plan_ready_buckets_backwards : plan_ready_buckets;
+  const BucketPlan mine = plan_them(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes);
   const std::vector<std::int32_t> numbers = to_numbers(mine);
   // All ranks take rank 0's order: on another rank gradients may become ready in another order, and
   // unequal buckets must not be added.

@@ -34,6 +34,7 @@ class GradientReducer {
   struct Options {
     std::vector<std::size_t> first_limits_bytes;   // of the buckets before; none: no limit
     std::vector<std::size_t> bucket_limits_bytes;  // of the rebuilt buckets; the last repeats
+    bool limits_from_the_last = false;             // plan_ready_buckets_backwards()
     GradientMode mode = GradientMode::kView;
     GraphMode graph = GraphMode::kDefault;
     std::vector<bool> sparse;          // by parameter

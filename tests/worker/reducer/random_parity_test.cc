@@ -36,6 +36,8 @@ bool anybody_failed(Collective& collective) {
 // Whether all went well.
 bool train(const Recipe& recipe, Collective& collective) {
   SCOPED_TRACE(text_of(recipe));
+  // PyTorch's reducer reads it when it rebuilds its buckets.
+  ::setenv("DDP_SET_LAST_BUCKET_CAP", recipe.small_last ? "1" : "0", 1);
   torch::manual_seed(recipe.seed + static_cast<unsigned>(collective.rank()));
   RandomTwins twins(recipe, collective);
   for (int iteration = 0; iteration < kRandomIterations; ++iteration) {
@@ -76,6 +78,7 @@ TEST(RandomRuns, HaveEachModeWithEachNumberOfRanksOften) {
       const Recipe recipe = random_recipe(seed, ranks);
       ++runs[{recipe.mode, recipe.view, recipe.set_to_none, ranks}];
       models["skips unused buckets"] += recipe.skips ? 1 : 0;
+      models["last bucket small"] += recipe.small_last ? 1 : 0;
     }
     const Recipe model = random_model(seed);
     models["list of limits"] += model.caps.empty() ? 0 : 1;

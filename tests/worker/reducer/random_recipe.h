@@ -23,6 +23,7 @@ struct Recipe {
   bool hook = false;         // the communication hook that sums
   bool accumulates = false;  // a pass under NoSync before each other one
   bool skips = false;        // skip_all_reduce_unused_params
+  bool small_last = false;   // DDP_SET_LAST_BUCKET_CAP=1
   unsigned aside_frozen = 0;
   std::size_t first_bytes = 1 << 20;
   std::size_t cap_bytes = 25 << 20;
@@ -40,6 +41,7 @@ inline std::string text_of(const Recipe& recipe) {
        << static_cast<int>(recipe.mode) << (recipe.view ? ", view" : ", copy")
        << (recipe.set_to_none ? ", to none" : ", to zero") << (recipe.hook ? ", hook" : "")
        << (recipe.accumulates ? ", accumulates" : "") << (recipe.skips ? ", skips" : "")
+       << (recipe.small_last ? ", small last" : "") << ", limits " << recipe.first_bytes << " "
        << recipe.cap_bytes << ", list";
   for (const std::size_t cap : recipe.caps) text << " " << cap;
   text << ", layers";
@@ -118,6 +120,7 @@ inline Recipe random_recipe(unsigned seed, int ranks) {
   // PyTorch counts the hooks of such a pass for its static graph, too.
   recipe.accumulates = recipe.mode != Mode::kStatic && dice.one_in(3);
   recipe.skips = recipe.mode == Mode::kUnused && !recipe.accumulates && dice.one_in(3);
+  recipe.small_last = dice.one_in(4);
   if (recipe.mode != Mode::kStatic) {
     for (LayerRecipe& layer : recipe.layers) layer.recomputed = false;
   }
