@@ -141,15 +141,39 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
 
 }  // namespace
 
+// What one rank can say of its own model and options.
+struct DataParallel::Prepared {
+  std::vector<NamedTensor> state;  // all parameters
+  std::vector<NamedTensor> parameters;
+  GradientReducer::Options reducer;
+};
+
+DataParallel::Prepared DataParallel::prepare() const {
+  check_options(options_);
+  check_ignored(*module_, options_.ignore);
+  Prepared prepared;
+  prepared.state = parameters_of(*module_, options_.ignore);
+  prepared.parameters = trainable(prepared.state);
+  check_parameters(prepared.parameters, collective_);
+  prepared.reducer = reducer_options(options_);
+  prepared.reducer.sparse = sparse_ones(*module_, prepared.parameters, options_.sparse_parameters);
+  prepared.reducer.delayed = delayed_ones(prepared.parameters, options_.delay_all_reduce);
+  return prepared;
+}
+
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                            const DataParallelOptions& options)
     : module_(std::move(module)), collective_(collective), options_(options) {
-  check_options(options_);
+  Prepared prepared;
+  try {
+    prepared = prepare();
+  } catch (const std::invalid_argument& refusal) {
+    // The other ranks are on their way to compare their models with this one.
+    if (options_.init_sync) tell_refusal(refusal.what(), collective_);
+    throw;
+  }
   if (options_.keep_freed_memory && collective_.device() == Device::kCpu) keep_freed_memory();
-  check_ignored(*module_, options_.ignore);
-  std::vector<NamedTensor> state = parameters_of(*module_, options_.ignore);
-  std::vector<NamedTensor> parameters = trainable(state);
-  check_parameters(parameters, collective_);
+  auto& [state, parameters, reducer] = prepared;
   for (const auto& [name, tensor] : state)
     parameters_.push_back({name, tensor, tensor.requires_grad()});
   // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
@@ -162,9 +186,6 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
     }
     broadcast_values(state, collective_);
   }
-  GradientReducer::Options reducer = reducer_options(options_);
-  reducer.sparse = sparse_ones(*module_, parameters, options_.sparse_parameters);
-  reducer.delayed = delayed_ones(parameters, options_.delay_all_reduce);
   reducer_ = std::make_unique<GradientReducer>(std::move(parameters), collective_, reducer);
   on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
 }

@@ -103,7 +103,8 @@ class DataParallel {
  public:
   // All ranks must call it. Throws if no parameter needs a gradient, if parameters lie on different
   // devices or not on the collective's, or if one has a dtype that cannot be summed. Throws on all
-  // ranks if their models differ in the number or shapes of parameters.
+  // ranks if their models differ in the number or shapes of parameters, and where one of them throws;
+  // without init_sync only there.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
@@ -217,6 +218,8 @@ class DataParallel {
     bool trained;
   };
 
+  struct Prepared;
+  Prepared prepare() const;
   void check_frozen() const;
   void sync_buffers(BufferMoment moment);
   void count_step();

@@ -114,6 +114,7 @@ class GradientReducer {
   void step(std::size_t parameter);
   void check_same_progress();
   void rebuild();
+  std::string not_reduced() const;
   std::string describe(const std::vector<std::size_t>& parameters) const;
 
   Collective& collective_;
@@ -129,6 +130,7 @@ class GradientReducer {
   std::vector<std::size_t> rebuild_order_;   // as gradients became ready; empty once rebuilt
   std::vector<std::size_t> gradient_order_;  // of the hooks
   BucketPlan first_plan_;
+  std::size_t given_back_ = 0;  // buckets of this pass
   PassTimes times_;
   std::uint64_t pass_ = 0;  // armed passes, for messages
   std::uint64_t passes_summed_ = 0;
