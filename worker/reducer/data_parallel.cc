@@ -176,6 +176,7 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
   auto& [state, parameters, reducer] = prepared;
   for (const auto& [name, tensor] : state)
     parameters_.push_back({name, tensor, tensor.requires_grad()});
+  all_ = module_->parameters();
   // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
   // Frozen parameters are copied too; forward() uses them.
   if (options_.init_sync) {
@@ -199,11 +200,27 @@ DataParallel::~DataParallel() {
 
 // The hooks are those of construction: what is unfrozen later would never be summed.
 void DataParallel::check_frozen() const {
+  check_same_parameters();
   for (const auto& [name, tensor, trained] : parameters_) {
     if (tensor.requires_grad() == trained) continue;
     throw std::runtime_error(fmt::format(
         "parameter '{}' {} since DataParallel was made: make DataParallel after freezing", name,
         trained ? "was frozen" : "was unfrozen"));
+  }
+}
+
+// Names are compared only where something has changed: this runs in each pass.
+void DataParallel::check_same_parameters() const {
+  if (std::ranges::equal(module_->parameters(), all_, &at::Tensor::is_same)) return;
+  for (const auto& [name, tensor] : parameters_of(*module_, options_.ignore)) {
+    const auto before = std::ranges::find(parameters_, name, &Parameter::name);
+    const bool added = before == parameters_.end();
+    if (!added && before->tensor.is_same(tensor)) continue;
+    if (!tensor.requires_grad() && (added || !before->trained)) continue;
+    throw std::runtime_error(
+        fmt::format("parameter '{}' was {} since DataParallel was made: make DataParallel after "
+                    "building the model",
+                    name, added ? "added" : "replaced"));
   }
 }
 

@@ -129,7 +129,7 @@ class DataParallel {
 
   // The two halves of forward(), for models with several entry points. With gradients on,
   // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was frozen, or unfrozen, since construction. find_unused_parameters and static_graph
+  // parameter was frozen, unfrozen, added or replaced since construction. find_unused_parameters and static_graph
   // must know the outputs: after_forward() replaces their tensors by copies that it can follow. They
   // may be tensors, and any vector, array, tuple, pair, optional or map of such; OutputTensors
   // (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where it needs
@@ -221,6 +221,7 @@ class DataParallel {
   struct Prepared;
   Prepared prepare() const;
   void check_frozen() const;
+  void check_same_parameters() const;
   void sync_buffers(BufferMoment moment);
   void count_step();
   bool follows_outputs() const;
@@ -230,6 +231,7 @@ class DataParallel {
   Collective& collective_;
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;
+  std::vector<at::Tensor> all_;  // also those to ignore; one with two names twice
   std::unique_ptr<GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;

@@ -114,6 +114,41 @@ TEST(DataParallelErrors, NoticeParametersThatAreFrozenOrUnfrozenLater) {
   });
 }
 
+struct GrowingImpl : torch::nn::Module {
+  GrowingImpl() { weight = register_parameter("weight", torch::ones(4)); }
+  void add(const std::string& name, bool trained = true) {
+    register_parameter(name, torch::ones(4), trained);
+  }
+  void replace() {
+    weight = torch::ones(4).requires_grad_();
+    parameters_["weight"] = weight;
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Growing);
+
+TEST(DataParallelErrors, NoticeParametersThatAreAddedOrReplacedLater) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Growing net;
+    DataParallel parallel(net.ptr(), collective, {.ignore = {}});
+    const auto pass = [&] { parallel.forward(net, torch::ones({4})).sum().backward(); };
+    net->add("frozen", /*trained=*/false);
+    EXPECT_EQ(message_of(pass), "") << "it has no gradient that could be summed";
+    net->add("new");
+    EXPECT_EQ(message_of(pass),
+              "parameter 'new' was added since DataParallel was made: make DataParallel after "
+              "building the model");
+    Growing other;
+    DataParallel second(other.ptr(), collective);
+    other->replace();
+    EXPECT_EQ(
+        message_of([&] { second.forward(other, torch::ones({4})); }),
+        "parameter 'weight' was replaced since DataParallel was made: make DataParallel after "
+        "building the model");
+  });
+}
+
 TEST(DataParallelErrors, AllowAForwardWithoutBackward) {
   run_torch_ranks(2, [](Collective& collective) {
     Chain net;
