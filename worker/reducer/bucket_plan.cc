@@ -99,6 +99,19 @@ BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
   return plan;
 }
 
+BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameters,
+                                        std::span<const std::size_t> ready_order,
+                                        std::span<const std::size_t> limits) {
+  DDPRUN_ASSERT(!limits.empty());
+  DDPRUN_ASSERT(ready_order.size() == parameters.size());
+  const std::vector<std::size_t> backwards(ready_order.rbegin(), ready_order.rend());
+  BucketPlan plan;
+  add_buckets(plan, parameters, backwards, limits, false);
+  std::ranges::reverse(plan);
+  add_buckets(plan, parameters, ready_order, kNoLimit, true);
+  return plan;
+}
+
 BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan) {
   BucketLayout layout;
   layout.offsets.reserve(plan.size());

@@ -42,6 +42,13 @@ BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
                               std::span<const std::size_t> ready_order,
                               std::span<const std::size_t> limits);
 
+// The same, but the limits count from the last bucket: with a small first limit the last bucket is the
+// small one, whose sum nothing can hide. So PyTorch does with DDP_SET_LAST_BUCKET_CAP=1: it fills buckets
+// in the reverse of `ready_order`, and reverses their list. Inside a bucket the reverse order stays.
+BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameters,
+                                        std::span<const std::size_t> ready_order,
+                                        std::span<const std::size_t> limits);
+
 // The byte offset of each bucket in one region of memory, and the region's size.
 struct BucketLayout {
   std::vector<std::size_t> offsets;

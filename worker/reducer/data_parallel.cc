@@ -12,6 +12,7 @@
 #include <limits>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "proto/log.h"
 #include "worker/reducer/gradient_reducer.h"
@@ -107,6 +108,12 @@ std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
   return kept;
 }
 
+// PyTorch's variable, in its only value that does something (Reducer::rebuild_buckets, 2.11).
+bool last_bucket_is_small() {
+  const char* value = std::getenv("DDP_SET_LAST_BUCKET_CAP");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 // A cap that the program sets is also the limit of the first bucket (data_parallel.h says why).
 GradientReducer::Options reducer_options(const DataParallelOptions& options) {
   const std::size_t cap = options.bucket_cap_bytes.value_or(kBucketCapBytes);
@@ -114,6 +121,7 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
   GradientReducer::Options made{
       .first_limits_bytes = {},
       .bucket_limits_bytes = {options.first_bucket_bytes.value_or(first), cap},
+      .limits_from_the_last = last_bucket_is_small(),
       .mode = options.gradient_as_bucket_view ? GradientMode::kView : GradientMode::kCopy,
       .sparse = {},
       .delayed = {},
@@ -133,24 +141,49 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
 
 }  // namespace
 
+// What one rank can say of its own model and options.
+struct DataParallel::Prepared {
+  std::vector<NamedTensor> state;  // all parameters
+  std::vector<NamedTensor> parameters;
+  GradientReducer::Options reducer;
+};
+
+DataParallel::Prepared DataParallel::prepare() const {
+  check_options(options_);
+  check_ignored(*module_, options_.ignore);
+  Prepared prepared;
+  prepared.state = parameters_of(*module_, options_.ignore);
+  prepared.parameters = trainable(prepared.state);
+  check_parameters(prepared.parameters, *collective_);
+  prepared.reducer = reducer_options(options_);
+  prepared.reducer.sparse = sparse_ones(*module_, prepared.parameters, options_.sparse_parameters);
+  prepared.reducer.delayed = delayed_ones(prepared.parameters, options_.delay_all_reduce);
+  return prepared;
+}
+
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                            const DataParallelOptions& options)
     : module_(std::move(module)), collective_(&collective), options_(options) {
-  check_options(options_);
-  if (options_.keep_freed_memory && collective_->device() == Device::kCpu) keep_freed_memory();
-  check_ignored(*module_, options_.ignore);
   meet();
   on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
 }
 
 // What all ranks of a collective do together before their first pass.
 void DataParallel::meet() {
-  std::vector<NamedTensor> state = parameters_of(*module_, options_.ignore);
-  std::vector<NamedTensor> parameters = trainable(state);
-  check_parameters(parameters, *collective_);
+  Prepared prepared;
+  try {
+    prepared = prepare();
+  } catch (const std::invalid_argument& refusal) {
+    // The other ranks are on their way to compare their models with this one.
+    if (options_.init_sync) tell_refusal(refusal.what(), *collective_);
+    throw;
+  }
+  if (options_.keep_freed_memory && collective_->device() == Device::kCpu) keep_freed_memory();
+  auto& [state, parameters, reducer] = prepared;
   parameters_.clear();
   for (const auto& [name, tensor] : state)
     parameters_.push_back({name, tensor, tensor.requires_grad()});
+  all_ = module_->parameters();
   // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
   // Frozen parameters are copied too; forward() uses them.
   if (options_.init_sync) {
@@ -161,9 +194,6 @@ void DataParallel::meet() {
     }
     broadcast_values(state, *collective_);
   }
-  GradientReducer::Options reducer = reducer_options(options_);
-  reducer.sparse = sparse_ones(*module_, parameters, options_.sparse_parameters);
-  reducer.delayed = delayed_ones(parameters, options_.delay_all_reduce);
   reducer_ = std::make_unique<GradientReducer>(std::move(parameters), *collective_, reducer);
 }
 
@@ -176,11 +206,27 @@ DataParallel::~DataParallel() {
 
 // The hooks are those of construction: what is unfrozen later would never be summed.
 void DataParallel::check_frozen() const {
+  check_same_parameters();
   for (const auto& [name, tensor, trained] : parameters_) {
     if (tensor.requires_grad() == trained) continue;
     throw std::runtime_error(fmt::format(
         "parameter '{}' {} since DataParallel was made: make DataParallel after freezing", name,
         trained ? "was frozen" : "was unfrozen"));
+  }
+}
+
+// Names are compared only where something has changed: this runs in each pass.
+void DataParallel::check_same_parameters() const {
+  if (std::ranges::equal(module_->parameters(), all_, &at::Tensor::is_same)) return;
+  for (const auto& [name, tensor] : parameters_of(*module_, options_.ignore)) {
+    const auto before = std::ranges::find(parameters_, name, &Parameter::name);
+    const bool added = before == parameters_.end();
+    if (!added && before->tensor.is_same(tensor)) continue;
+    if (!tensor.requires_grad() && (added || !before->trained)) continue;
+    throw std::runtime_error(
+        fmt::format("parameter '{}' was {} since DataParallel was made: make DataParallel after "
+                    "building the model",
+                    name, added ? "added" : "replaced"));
   }
 }
 

@@ -62,7 +62,8 @@ struct DataParallelOptions {
   // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes. With
   // find_unused_parameters, which rebuilds nothing, of the first buckets.
   std::optional<std::size_t> bucket_cap_bytes;
-  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes.
+  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes. With
+  // DDP_SET_LAST_BUCKET_CAP=1 in the environment it is the last bucket's: nothing can hide its sum.
   std::optional<std::size_t> first_bucket_bytes;
   // The limits of the first buckets and of the rebuilt ones, instead of both above; the last one
   // repeats: PyTorch's bucket_cap_mb_list.
@@ -102,7 +103,8 @@ class DataParallel {
  public:
   // All ranks must call it. Throws if no parameter needs a gradient, if parameters lie on different
   // devices or not on the collective's, or if one has a dtype that cannot be summed. Throws on all
-  // ranks if their models differ in the number or shapes of parameters.
+  // ranks if their models differ in the number or shapes of parameters, and where one of them throws;
+  // without init_sync only there.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
@@ -127,7 +129,7 @@ class DataParallel {
 
   // The two halves of forward(), for models with several entry points. With gradients on,
   // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was frozen, or unfrozen, since construction. find_unused_parameters and static_graph
+  // parameter was frozen, unfrozen, added or replaced since construction. find_unused_parameters and static_graph
   // must know the outputs: after_forward() replaces their tensors by copies that it can follow. They
   // may be tensors, and any vector, array, tuple, pair, optional or map of such; OutputTensors
   // (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where it needs
@@ -224,8 +226,11 @@ class DataParallel {
     bool trained;
   };
 
+  struct Prepared;
+  Prepared prepare() const;
   void meet();
   void check_frozen() const;
+  void check_same_parameters() const;
   void sync_buffers(BufferMoment moment);
   void count_step();
   bool follows_outputs() const;
@@ -235,6 +240,7 @@ class DataParallel {
   Collective* collective_;  // not null
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;
+  std::vector<at::Tensor> all_;  // also those to ignore; one with two names twice
   std::unique_ptr<GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;

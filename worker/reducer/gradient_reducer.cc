@@ -88,6 +88,7 @@ void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   readiness_->begin(outputs);
   sums_.begin(wholly_unused_buckets());
   gradient_order_.clear();
+  given_back_ = 0;
   if (!rebuilt_) rebuild_order_.clear();
   armed_ = true;
   told_ = end_queued_ = false;
@@ -245,12 +246,12 @@ void GradientReducer::finish() {
 
 // What no rank has used keeps its gradient as it was.
 void GradientReducer::give_back(std::size_t bucket) {
-  if (sums_.skipped(bucket)) return;
   for (const std::size_t parameter : plan()[bucket]) {
-    if (used_ && !used_->anywhere(parameter)) continue;
+    if (sums_.skipped(bucket) || (used_ && !used_->anywhere(parameter))) continue;
     buckets_.give_back(parameter);
     if (step_) step(parameter);
   }
+  ++given_back_;
 }
 
 // Later sums may still be under way meanwhile.
@@ -306,8 +307,9 @@ void GradientReducer::rebuild() {
   for (std::size_t i = 0; i < ordered.size(); ++i) {
     if (!ordered[i]) rebuild_order_.push_back(i);
   }
-  const BucketPlan mine =
-      plan_ready_buckets(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes);
+  const auto plan_them =
+      options_.limits_from_the_last ? plan_ready_buckets_backwards : plan_ready_buckets;
+  const BucketPlan mine = plan_them(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes);
   const std::vector<std::int32_t> numbers = to_numbers(mine);
   // All ranks take rank 0's order: on another rank gradients may become ready in another order, and
   // unequal buckets must not be added.
@@ -336,10 +338,10 @@ std::optional<std::string> GradientReducer::why_unfinished() const {
       "Expected to have finished reduction in the prior iteration before starting a new one. On "
       "rank {}, backward() of pass {} ",
       collective_.rank(), pass_);
-  if (failed_)
-    return begin +
-           "ended with an error: call reset() on all ranks to give the pass up, or start the job "
-           "anew from a checkpoint.";
+  if (failed_) {
+    return begin + "ended with an error: " + not_reduced() +
+           "call reset() on all ranks to give the pass up, or start the job anew from a checkpoint.";
+  }
   const std::vector<std::size_t> missing = queue_.missing();
   if (missing.empty()) return begin + "ended before its sums were complete.";
   return begin + fmt::format(
@@ -348,6 +350,13 @@ std::optional<std::string> GradientReducer::why_unfinished() const {
                      "find_unused_parameters, or freeze what is not trained with "
                      "requires_grad_(false). If backward() threw, call reset() on all ranks.",
                      missing.size(), buckets_.sizes().size(), describe(missing));
+}
+
+// In bucket order each one is given back, so it is the first of those that are not.
+std::string GradientReducer::not_reduced() const {
+  if (given_back_ >= plan().size()) return {};
+  return fmt::format("{} of {} buckets were not reduced, the first of them with parameters {}; ",
+                     plan().size() - given_back_, plan().size(), describe(plan()[given_back_]));
 }
 
 void GradientReducer::write(LogRecord& record) const {

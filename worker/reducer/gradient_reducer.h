@@ -34,6 +34,7 @@ class GradientReducer {
   struct Options {
     std::vector<std::size_t> first_limits_bytes;   // of the buckets before; none: no limit
     std::vector<std::size_t> bucket_limits_bytes;  // of the rebuilt buckets; the last repeats
+    bool limits_from_the_last = false;             // plan_ready_buckets_backwards()
     GradientMode mode = GradientMode::kView;
     GraphMode graph = GraphMode::kDefault;
     std::vector<bool> sparse;          // by parameter
@@ -113,6 +114,7 @@ class GradientReducer {
   void step(std::size_t parameter);
   void check_same_progress();
   void rebuild();
+  std::string not_reduced() const;
   std::string describe(const std::vector<std::size_t>& parameters) const;
 
   Collective& collective_;
@@ -128,6 +130,7 @@ class GradientReducer {
   std::vector<std::size_t> rebuild_order_;   // as gradients became ready; empty once rebuilt
   std::vector<std::size_t> gradient_order_;  // of the hooks
   BucketPlan first_plan_;
+  std::size_t given_back_ = 0;  // buckets of this pass
   PassTimes times_;
   std::uint64_t pass_ = 0;  // armed passes, for messages
   std::uint64_t passes_summed_ = 0;

@@ -10,9 +10,13 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
+
+#include "proto/log.h"
 
 namespace ddprun::worker {
 namespace {
@@ -20,6 +24,9 @@ namespace {
 // In a packed transfer every tensor starts at a multiple of this, so that a view of any dtype is
 // aligned: complex doubles have 16 bytes.
 constexpr std::int64_t kPackAlignBytes = 16;
+
+// Of why a rank refuses, so many bytes are told to the others. All reasons of ours are shorter.
+constexpr std::size_t kRefusalBytesMax = 4096;
 
 // A tensor is the same if its TensorImpl is: equal storage alone may be two views.
 std::vector<NamedTensor> first_occurrences(const torch::OrderedDict<std::string, at::Tensor>& all,
@@ -88,22 +95,6 @@ std::string shape_difference(const std::vector<NamedTensor>& parameters,
   return {};
 }
 
-// Comes first: shape_difference goes through this rank's parameters, and rank 0 may have more.
-void verify_same_count(std::size_t count, Collective& collective) {
-  const auto counts = collective.all_gather(std::as_bytes(std::span(&count, 1)));
-  std::size_t root_count = 0;
-  std::memcpy(&root_count, counts[0].data(), sizeof root_count);
-  for (std::size_t rank = 1; rank < counts.size(); ++rank) {
-    std::size_t theirs = 0;
-    std::memcpy(&theirs, counts[rank].data(), sizeof theirs);
-    if (theirs == root_count) continue;
-    throw std::runtime_error(fmt::format(
-        "DDP expects same model across all ranks, but Rank 0 has {} params, while rank {} has "
-        "inconsistent {} params.",
-        root_count, rank, theirs));
-  }
-}
-
 // Throws on every rank the first text that is not empty, so that all ranks end with the same error.
 void throw_first(const std::string& mine, Collective& collective) {
   const auto all = collective.all_gather(
@@ -112,6 +103,82 @@ void throw_first(const std::string& mine, Collective& collective) {
     if (blob.empty()) continue;
     throw std::runtime_error(std::string(reinterpret_cast<const char*>(blob.data()), blob.size()));
   }
+}
+
+// What each rank says first: how many parameters it has, and after that why it refuses to go on.
+std::vector<std::byte> greeting(std::size_t count, std::string_view refusal) {
+  const std::size_t length = std::min(refusal.size(), kRefusalBytesMax);
+  std::vector<std::byte> bytes(sizeof count + length);
+  std::memcpy(bytes.data(), &count, sizeof count);
+  if (length > 0) std::memcpy(bytes.data() + sizeof count, refusal.data(), length);
+  return bytes;
+}
+
+// The names in a row, one on each line.
+std::string names_of(const std::vector<NamedTensor>& parameters) {
+  std::string names;
+  for (const auto& [name, tensor] : parameters) names += name + '\n';
+  return names;
+}
+
+std::vector<std::string> lines_of(std::span<const std::byte> blob) {
+  std::istringstream text(std::string(reinterpret_cast<const char*>(blob.data()), blob.size()));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+// The first of `names` that is not among `others`; empty: all are.
+std::string first_missing(const std::vector<std::string>& names,
+                          const std::vector<std::string>& others) {
+  const std::unordered_set<std::string> known(others.begin(), others.end());
+  const auto found =
+      std::ranges::find_if(names, [&](const std::string& name) { return !known.contains(name); });
+  return found == names.end() ? std::string() : *found;
+}
+
+// All ranks come here where one has another number of parameters than rank 0. The words are PyTorch's,
+// the last sentence is ours.
+void throw_of_counts(const std::vector<NamedTensor>& parameters, std::size_t root_count,
+                     Collective& collective) {
+  const std::string names = names_of(parameters);
+  const auto root = lines_of(collective.from_root(std::as_bytes(std::span(names)), 0));
+  const auto mine = lines_of(std::as_bytes(std::span(names)));
+  std::string text;
+  if (mine.size() != root_count) {
+    text = fmt::format(
+        "DDP expects same model across all ranks, but Rank 0 has {} params, while rank {} has "
+        "inconsistent {} params.",
+        root_count, collective.rank(), mine.size());
+    const std::string here = first_missing(mine, root);
+    const std::string there = first_missing(root, mine);
+    if (!here.empty() && mine.size() > root_count)
+      text += fmt::format(" Only rank {} has '{}'.", collective.rank(), here);
+    else if (!there.empty())
+      text += fmt::format(" Only rank 0 has '{}'.", there);
+  }
+  throw_first(text, collective);
+}
+
+// Comes first: shape_difference goes through this rank's parameters, and rank 0 may have more.
+void verify_same_count(const std::vector<NamedTensor>& parameters, Collective& collective) {
+  const auto greetings = collective.all_gather(greeting(parameters.size(), {}));
+  std::size_t root_count = 0;
+  bool alike = true;
+  for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
+    const std::span<const std::byte> said = greetings[rank];
+    std::size_t count = 0;
+    if (said.size() < sizeof count) throw CollectiveError("ranks disagree on what they do");
+    std::memcpy(&count, said.data(), sizeof count);
+    if (const auto refusal = said.subspan(sizeof count); !refusal.empty()) {
+      throw std::runtime_error(fmt::format(
+          "rank {} cannot make its DataParallel: {}", rank,
+          std::string_view(reinterpret_cast<const char*>(refusal.data()), refusal.size())));
+    }
+    if (rank == 0) root_count = count;
+    alike = alike && count == root_count;
+  }
+  if (!alike) throw_of_counts(parameters, root_count, collective);
 }
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
@@ -188,13 +255,21 @@ std::vector<bool> sparse_ones(const torch::nn::Module& module,
 }
 
 void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& collective) {
-  verify_same_count(parameters.size(), collective);
+  verify_same_count(parameters, collective);
   const std::vector<std::int64_t> mine = shapes_of(parameters);
   const std::vector<std::byte> blob = collective.from_root(std::as_bytes(std::span(mine)), 0);
   std::vector<std::int64_t> root(blob.size() / sizeof(std::int64_t));
   std::memcpy(root.data(), blob.data(), root.size() * sizeof(std::int64_t));
   // All ranks tell each other what they found: none may train on while another has stopped.
   throw_first(shape_difference(parameters, root, collective.rank()), collective);
+}
+
+void tell_refusal(std::string_view why, Collective& collective) {
+  try {
+    collective.all_gather(greeting(0, why));
+  } catch (const CollectiveError& error) {
+    log::warning(fmt::format("the other ranks could not be told: {}", error.what()));
+  }
 }
 
 void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective) {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "worker/collective/collective.h"
@@ -36,8 +37,13 @@ std::vector<bool> sparse_ones(const torch::nn::Module& module,
                               const std::vector<std::string>& also);
 
 // Compares the number, sizes and strides of `parameters` with rank 0's. A difference on any rank
-// throws std::runtime_error on all of them, naming the parameter.
+// throws std::runtime_error on all of them, naming the parameter. So does a rank that calls
+// tell_refusal() instead.
 void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& collective);
+
+// Instead of verify_same_model(), on a rank that cannot go on: the others would wait for it, up to their
+// deadline. A failure to tell them is logged: `why` is the error that the program must see.
+void tell_refusal(std::string_view why, Collective& collective);
 
 // Copies rank 0's values into the tensors of the other ranks, in place and unseen by autograd.
 // Tensors of all types are packed together, so that there are few transfers. All must be dense and

@@ -8,10 +8,14 @@ import unittest
 
 from python_parity_test import HERE, PYTHON, ends
 
-FLOATS, INTEGERS = 4, 4
+FLOATS, INTEGERS, COMPLEX = 4, 4, 2
 MOVED = 3  # gather, broadcast, receive
+README = 4  # loss, largest, all, half
 # Beside these sum, min, max, group, scatter; average for floats; of complex ones sum, average, group; bool is moved only; the mean.
-LINES_A_RANK = FLOATS * (MOVED + 6) + INTEGERS * (MOVED + 5) + MOVED + 3 + MOVED + 1
+LINES_A_RANK = FLOATS * (MOVED + README + 6) + INTEGERS * (MOVED + README + 5) + COMPLEX * (MOVED + README + 3) + MOVED + 1
+# README.md's five lines, which verbs_program.cc has for each type.
+CALLS = ("mean_loss.over(ranks)", "verbs.all_reduce(largest, Reduction::kMax)", "const auto all = verbs.all_gather(",
+         "const auto half = ranks.split(ranks.rank() % 2, 0);", "ranks.monitored_barrier(std::chrono::seconds(60));")
 
 
 class VerbsParity(unittest.TestCase):
@@ -24,6 +28,11 @@ class VerbsParity(unittest.TestCase):
                 self.assertEqual([float(number) for number in ours.pop(name).split(",")],
                                  [float(number) for number in numbers.split(",")])
         self.assertEqual(ours, {})
+
+    def test_the_lines_are_those_of_the_readme(self):
+        for file in HERE.parents[2] / "README.md", HERE / "verbs_program.cc":
+            for call in CALLS:
+                self.assertEqual(file.read_text().count(call), 1, f"{file.name}: {call}")
 
     def test_two_ranks(self):
         self.assert_equal_numbers(2)

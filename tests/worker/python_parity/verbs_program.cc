@@ -18,17 +18,25 @@ namespace ddprun::worker {
 namespace {
 
 const std::vector<std::pair<std::string, at::ScalarType>> kTypes{
-    {"float32", at::kFloat},     {"float64", at::kDouble}, {"float16", at::kHalf},
-    {"bfloat16", at::kBFloat16}, {"int64", at::kLong},     {"int32", at::kInt},
-    {"int8", at::kChar},         {"uint8", at::kByte},     {"complex64", at::kComplexFloat}};
+    {"float32", at::kFloat},
+    {"float64", at::kDouble},
+    {"float16", at::kHalf},
+    {"bfloat16", at::kBFloat16},
+    {"int64", at::kLong},
+    {"int32", at::kInt},
+    {"int8", at::kChar},
+    {"uint8", at::kByte},
+    {"complex64", at::kComplexFloat},
+    {"complex128", at::kComplexDouble}};
 
-// 120 numbers, others on each rank. 16-bit floats are small integers: Gloo rounds at each addition.
+// 120 numbers, others on each rank. Those of 16 bits are no whole ones: sums round at each addition, as
+// Gloo's.
 at::Tensor input(at::ScalarType type, int rank) {
   torch::manual_seed(100 + rank);
   const at::Tensor floats = torch::randn(120, torch::kDouble);
   const at::Tensor integers = torch::randint(31, {120});
-  if (type == at::kComplexFloat) return torch::complex(floats, floats.flip(0)).to(type);
-  return (type == at::kFloat || type == at::kDouble ? floats : integers).to(type);
+  if (c10::isComplexType(type)) return torch::complex(floats, floats.flip(0)).to(type);
+  return (c10::isFloatingType(type) ? floats : integers).to(type);
 }
 
 class Program {
@@ -42,6 +50,7 @@ class Program {
   void say(const std::string& name, const at::Tensor& tensor);
   void reduce(const std::string& name, const at::Tensor& mine);
   void move(const std::string& name, const at::Tensor& mine);
+  void as_in_readme(const std::string& name, const at::Tensor& mine);
 
   Collective& ranks_;
   TensorVerbs verbs_;
@@ -93,11 +102,31 @@ void Program::move(const std::string& name, const at::Tensor& mine) {
   say(name + ".receive", got);
 }
 
+// The lines of README.md, with tensors of this type.
+void Program::as_in_readme(const std::string& name, const at::Tensor& mine) {
+  Collective& ranks = ranks_;
+  TensorVerbs& verbs = verbs_;
+  Mean mean_loss;
+  mean_loss.add(torch::real(mine).to(at::kDouble).sum().item<double>(), 1.0 + ranks.rank());
+  say(name + ".loss", torch::tensor(mean_loss.over(ranks), at::kDouble));
+  const auto largest = mine.abs().max();
+  verbs.all_reduce(largest, Reduction::kMax);
+  say(name + ".largest", largest);
+  const auto all = verbs.all_gather(mine.narrow(0, 0, 6).view({2, 3}));
+  say(name + ".all", torch::stack(all));
+  const auto half = ranks.split(ranks.rank() % 2, 0);
+  const auto sum = mine.clone();
+  TensorVerbs(*half).all_reduce(sum);
+  say(name + ".half", sum);
+  ranks.monitored_barrier(std::chrono::seconds(60));
+}
+
 void Program::run() {
   for (const auto& [name, type] : kTypes) {
     const at::Tensor mine = input(type, ranks_.rank());
     reduce(name, mine);
     move(name, mine);
+    as_in_readme(name, mine);
   }
   move("bool", input(at::kLong, ranks_.rank()) > 15);
   Mean loss;

@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 TYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16, "int64": torch.int64,
-         "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8, "complex64": torch.complex64}
+         "int32": torch.int32, "int8": torch.int8, "uint8": torch.uint8, "complex64": torch.complex64,
+         "complex128": torch.complex128}
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "average": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 
 
@@ -16,7 +17,7 @@ def input_of(kind, rank):
     floats, integers = torch.randn(120, dtype=torch.float64), torch.randint(31, (120,))
     if kind.is_complex:
         return torch.complex(floats, floats.flip(0)).to(kind)
-    return (floats if kind in (torch.float32, torch.float64) else integers).to(kind)
+    return (floats if kind.is_floating_point else integers).to(kind)
 
 
 class Program:
@@ -37,6 +38,10 @@ class Program:
             dist.all_reduce(result, operation)
             if verb == "average":  # Gloo has none; a division of complex numbers would round in another way
                 (torch.view_as_real(result) if mine.is_complex() else result).div_(self.ranks)
+            if verb == "average" and mine.element_size() == 2:  # ours rounds once
+                every = [torch.empty_like(mine) for _ in range(self.ranks)]
+                dist.all_gather(every, mine)
+                result = torch.stack(every).double().mean(0).to(mine.dtype)
             self.say(f"{name}.{verb}", result)
         group = mine.clone()
         dist.all_reduce(group, group=self.halves[self.rank % 2])
@@ -61,11 +66,28 @@ class Program:
             dist.recv(got, last)
         self.say(f"{name}.receive", got)
 
+    def as_in_readme(self, name, mine):
+        """What README.md's lines do, with torch.distributed."""
+        pair = torch.tensor([mine.real.double().sum().item(), 1.0 + self.rank], dtype=torch.float64)
+        dist.all_reduce(pair)
+        self.say(f"{name}.loss", pair[0] / pair[1])
+        largest = mine.abs().max()
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        self.say(f"{name}.largest", largest)
+        gathered = [torch.empty(2, 3, dtype=mine.dtype) for _ in range(self.ranks)]
+        dist.all_gather(gathered, mine[:6].view(2, 3))
+        self.say(f"{name}.all", torch.stack(gathered))
+        total = mine.clone()
+        dist.all_reduce(total, group=self.halves[self.rank % 2])
+        self.say(f"{name}.half", total)
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=60))
+
     def do_all(self):
         for name, kind in TYPES.items():
             mine = input_of(kind, self.rank)
             self.reduce(name, mine)
             self.move(name, mine)
+            self.as_in_readme(name, mine)
         self.move("bool", input_of(torch.int64, self.rank) > 15)
         pair = torch.tensor([1.25 * self.rank, self.rank + 1.0], dtype=torch.float64)
         dist.all_reduce(pair)

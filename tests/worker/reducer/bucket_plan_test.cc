@@ -93,6 +93,20 @@ TEST(BucketPlan, GivesAParameterAboveTheCapNoBucketOfItsOwnUnlessTheOpenOneIsEmp
   EXPECT_EQ(plan_ready_buckets(floats({10, 500}), backwards(2), limits), (BucketPlan{{1}, {0}}));
 }
 
+TEST(BucketPlan, CountsItsLimitsFromTheLastBucketBackwards) {
+  const std::size_t limits[] = {10, 100};
+  std::vector<ParameterSize> parameters = floats({60, 60, 5, 5, 8});
+  EXPECT_EQ(plan_ready_buckets_backwards(parameters, backwards(5), limits),
+            (BucketPlan{{1, 2, 3, 4}, {0}}));
+  std::vector<std::size_t> order(5);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  EXPECT_EQ(plan_ready_buckets_backwards(parameters, order, limits),
+            (BucketPlan{{2, 1, 0}, {4, 3}}));
+  parameters[1].delayed = true;
+  EXPECT_EQ(plan_ready_buckets_backwards(parameters, order, limits),
+            (BucketPlan{{2, 0}, {4, 3}, {1}}));
+}
+
 TEST(BucketPlan, LaysBucketsOutAlignedAndWithoutGapsInside) {
   const auto parameters = floats({100, 4, 12});
   const BucketLayout layout = lay_out(parameters, {{2, 1}, {0}});

@@ -21,29 +21,6 @@ void replace_a_gradient_in_backward(Chain& net) {
   });
 }
 
-TEST(DataParallelErrors, RaiseADifferentParameterCountOnAllRanks) {
-  run_torch_ranks(3, [](Collective& collective) {
-    torch::nn::Sequential net(torch::nn::Linear(2, 2));
-    if (collective.rank() == 2) net->push_back(torch::nn::Linear(2, 2));
-    EXPECT_EQ(message_of([&] { const DataParallel parallel(net.ptr(), collective); }),
-              "DDP expects same model across all ranks, but Rank 0 has 2 params, while rank 2 has "
-              "inconsistent 4 params.");
-  });
-}
-
-TEST(DataParallelErrors, RaiseADifferentShapeOnAllRanksNamingTheParameter) {
-  run_torch_ranks(3, [](Collective& collective) {
-    torch::nn::Sequential net(torch::nn::Linear(2, collective.rank() == 1 ? 3 : 4));
-    const auto message = message_of([&] { const DataParallel parallel(net.ptr(), collective); });
-    EXPECT_EQ(message.find("[1]: params[0] in this process with sizes [3, 2] appears not to match "
-                           "sizes of the same param in process 0."),
-              0U)
-        << message;
-    EXPECT_NE(message.find("'0.weight'"), std::string::npos) << message;
-    EXPECT_NE(message.find("[4, 2]"), std::string::npos) << message;
-  });
-}
-
 TEST(DataParallelErrors, NameParametersThatGotNoGradient) {
   run_torch_ranks(2, [](Collective& collective) {
     Chain net;
@@ -94,7 +71,27 @@ TEST(DataParallelErrors, SayThatAPassEndedWithAnError) {
     replace_a_gradient_in_backward(net);
     EXPECT_THROW(parallel.forward(net, torch::ones({4})).sum().backward(), std::runtime_error);
     const auto message = message_of([&] { parallel.check_reduced(); });
-    EXPECT_NE(message.find("backward() of pass 1 ended with an error: "), std::string::npos)
+    EXPECT_NE(
+        message.find("backward() of pass 1 ended with an error: 1 of 1 buckets were not "
+                     "reduced, the first of them with parameters 0 ('first'), 1 ('second'), 2 "
+                     "('rare'); call reset() on all ranks"),
+        std::string::npos)
+        << message;
+  });
+}
+
+// `second` has a bucket of its own, after that of `rare`.
+TEST(DataParallelErrors, NameTheBucketsThatWereNotReduced) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective, {.bucket_cap_bytes = 1});
+    for (int pass = 0; pass < 2; ++pass) parallel.forward(net, torch::ones({4})).sum().backward();
+    replace_a_gradient_in_backward(net);
+    EXPECT_THROW(parallel.forward(net, torch::ones({4})).sum().backward(), std::runtime_error);
+    const auto message = message_of([&] { parallel.check_reduced(); });
+    EXPECT_NE(message.find("2 of 3 buckets were not reduced, the first of them with parameters 1 "
+                           "('second'); "),
+              std::string::npos)
         << message;
   });
 }
@@ -114,6 +111,41 @@ TEST(DataParallelErrors, NoticeParametersThatAreFrozenOrUnfrozenLater) {
     EXPECT_EQ(
         message_of([&] { parallel.forward(net, torch::ones({4})); }),
         "parameter 'second' was frozen since DataParallel was made: make DataParallel after freezing");
+  });
+}
+
+struct GrowingImpl : torch::nn::Module {
+  GrowingImpl() { weight = register_parameter("weight", torch::ones(4)); }
+  void add(const std::string& name, bool trained = true) {
+    register_parameter(name, torch::ones(4), trained);
+  }
+  void replace() {
+    weight = torch::ones(4).requires_grad_();
+    parameters_["weight"] = weight;
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Growing);
+
+TEST(DataParallelErrors, NoticeParametersThatAreAddedOrReplacedLater) {
+  run_torch_ranks(2, [](Collective& collective) {
+    Growing net;
+    DataParallel parallel(net.ptr(), collective, {.ignore = {}});
+    const auto pass = [&] { parallel.forward(net, torch::ones({4})).sum().backward(); };
+    net->add("frozen", /*trained=*/false);
+    EXPECT_EQ(message_of(pass), "") << "it has no gradient that could be summed";
+    net->add("new");
+    EXPECT_EQ(message_of(pass),
+              "parameter 'new' was added since DataParallel was made: make DataParallel after "
+              "building the model");
+    Growing other;
+    DataParallel second(other.ptr(), collective);
+    other->replace();
+    EXPECT_EQ(
+        message_of([&] { second.forward(other, torch::ones({4})); }),
+        "parameter 'weight' was replaced since DataParallel was made: make DataParallel after "
+        "building the model");
   });
 }
 
@@ -213,41 +245,6 @@ TEST(DataParallelErrors, NoticeAGradientThatAHookMadeSparse) {
       EXPECT_NE(message.find("'second'"), std::string::npos) << message;
     });
   }
-}
-
-TEST(DataParallelErrors, RefuseNamesThatAreNowhereAndOptionsThatNeedAnother) {
-  run_torch_ranks(1, [](Collective& collective) {
-    const Chain net;
-    const auto refusal = [&](const DataParallelOptions& options) {
-      return message_of([&] { const DataParallel parallel(net.ptr(), collective, options); });
-    };
-    EXPECT_EQ(refusal({.ignore = {"rare", "raer"}}),
-              "ignore: 'raer' is no parameter and no buffer of the model");
-    EXPECT_EQ(refusal({.sparse_parameters = {"raer"}}),
-              "sparse_parameters: 'raer' is no parameter of the model that needs a gradient");
-    EXPECT_EQ(refusal({.skip_all_reduce_unused_params = true}),
-              "skip_all_reduce_unused_params needs find_unused_parameters: without it nobody knows "
-              "which parameters are unused");
-  });
-}
-
-TEST(DataParallelErrors, RefuseAModelThatCannotBeTrained) {
-  run_torch_ranks(1, [](Collective& collective) {
-    const auto refusal = [&](const torch::nn::AnyModule& /*keeps alive*/,
-                             const std::shared_ptr<torch::nn::Module>& module) {
-      return message_of([&] { const DataParallel parallel(module, collective); });
-    };
-    torch::nn::Linear frozen(2, 2);
-    for (at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
-    EXPECT_EQ(refusal(torch::nn::AnyModule(frozen), frozen.ptr())
-                  .find("DistributedDataParallel is not needed when a module doesn't have any "
-                        "parameter that requires a gradient."),
-              0U);
-    torch::nn::Linear narrow(2, 2);
-    narrow->to(torch::kComplexHalf);
-    EXPECT_NE(refusal(torch::nn::AnyModule(narrow), narrow.ptr()).find("'weight' has type"),
-              std::string::npos);
-  });
 }
 
 TEST(DataParallelErrors, ReachBackwardWhenAPeerIsKilled) {

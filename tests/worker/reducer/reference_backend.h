@@ -117,6 +117,7 @@ struct ReferenceOptions {
   bool gradient_as_bucket_view = true;
   bool find_unused_parameters = false;
   bool static_graph = false;
+  bool skip_all_reduce_unused_params = false;
   std::vector<bool> sparse;  // by parameter; none: no one is
 };
 
@@ -158,7 +159,7 @@ inline std::unique_ptr<c10d::Reducer> make_reference(std::vector<at::Tensor> par
   auto reducer = std::make_unique<c10d::Reducer>(
       std::move(parameters), std::move(buckets), reference_group(collective, bytes), sparse,
       options.bucket_cap_bytes, options.find_unused_parameters, options.gradient_as_bucket_view,
-      std::move(names), options.first_bucket_bytes, /*skip_all_reduce_unused_params=*/false,
+      std::move(names), options.first_bucket_bytes, options.skip_all_reduce_unused_params,
       /*use_python_reducer=*/false, options.bucket_cap_bytes_list);
   if (options.static_graph) reducer->set_static_graph();
   return reducer;
