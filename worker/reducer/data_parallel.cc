@@ -278,7 +278,10 @@ void DataParallel::reset() {
   buffers_due_ = true;
 }
 
-void DataParallel::check_reduced() const { reducer_->check_finished(); }
+void DataParallel::check_reduced() const {
+  reducer_->check_finished();
+  collective_.check();
+}
 
 void DataParallel::count_step() {
   if (reducer_->steps_itself())

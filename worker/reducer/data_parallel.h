@@ -10,7 +10,7 @@
 //   for (const auto& [images, labels] : batches) {
 //     optimizer.zero_grad();
 //     const auto loss = torch::nll_loss(parallel.forward(net, images), labels);
-//     loss.backward();  // the sums travel while it runs; they are complete when it returns
+//     loss.backward();  // the sums travel while it runs; what comes after it finds them complete
 //     parallel.step(optimizer);
 //   }
 //
@@ -171,7 +171,8 @@ class DataParallel {
     return optimizer.step(std::forward<Arguments>(arguments)...);
   }
 
-  // The check alone.
+  // The check alone. On CUDA a sum may fail when backward() has returned, and even after this: step() and
+  // forward() ask again. A program that writes a checkpoint should wait for its stream and ask once more.
   void check_reduced() const;
 
   // Sends gradients in another way than as plain sums; worker/comm_hooks/ has hooks that are made already.
