@@ -16,20 +16,16 @@ target_link_options(ddprun_torch INTERFACE "-Wl,-rpath,${DDPRUN_TORCH_DIR}/lib")
 target_link_libraries(ddprun_torch INTERFACE
   "${DDPRUN_TORCH_DIR}/lib/libtorch_cpu.so" "${DDPRUN_TORCH_DIR}/lib/libc10.so")
 
-get_filename_component(ddprun_nvidia_dir "${DDPRUN_TORCH_DIR}/../nvidia" ABSOLUTE)
 set(DDPRUN_HAVE_NCCL OFF)
-if(EXISTS "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda.so" AND EXISTS "${ddprun_nvidia_dir}/nccl/include/nccl.h"
-    AND EXISTS "${ddprun_nvidia_dir}/cu13/include/cuda_runtime_api.h"
+if(TARGET ddprun::nccl_headers AND EXISTS "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda.so"
     AND EXISTS "${ddprun_nvidia_dir}/cu13/lib/libcudart.so.13")
   set(DDPRUN_HAVE_NCCL ON)
   add_library(ddprun_nccl INTERFACE IMPORTED GLOBAL)
   add_library(ddprun::nccl ALIAS ddprun_nccl)
-  target_include_directories(ddprun_nccl SYSTEM INTERFACE
-    "${ddprun_nvidia_dir}/nccl/include" "${ddprun_nvidia_dir}/cu13/include")
   target_link_options(ddprun_nccl INTERFACE
     "-Wl,-rpath,${ddprun_nvidia_dir}/nccl/lib:${ddprun_nvidia_dir}/cu13/lib")
   # libtorch_cuda registers its kernels in static constructors: without --no-as-needed the linker would drop it.
-  target_link_libraries(ddprun_nccl INTERFACE ddprun_torch
+  target_link_libraries(ddprun_nccl INTERFACE ddprun_torch ddprun_nccl_headers
     "-Wl,--no-as-needed" "${DDPRUN_TORCH_DIR}/lib/libtorch_cuda.so" "-Wl,--as-needed"
     "${DDPRUN_TORCH_DIR}/lib/libc10_cuda.so"
     "${ddprun_nvidia_dir}/nccl/lib/libnccl.so.2" "${ddprun_nvidia_dir}/cu13/lib/libcudart.so.13")

@@ -51,7 +51,8 @@ std::string_view name_of(Dtype dtype);
 
 // How the elements of all ranks become one. kSum has the bits of Gloo: a sum of 16-bit floats is rounded
 // at each addition. kWideSum adds them in 32 bits and rounds once; nothing else differs, and in NCCL
-// nothing at all. kAverage is the sum, divided by the number of ranks, and rounded once; for floats only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers that overflow wrap.
+// nothing at all. kAverage is the sum, divided by the number of ranks, and rounded once; for floats
+// only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers that overflow wrap.
 enum class Reduction : std::uint8_t { kSum, kWideSum, kAverage, kMin, kMax };
 
 constexpr bool is_sum(Reduction reduction) {
@@ -94,28 +95,34 @@ class Collective {
   virtual std::string_view name() const = 0;  // "alone", "shm", "tcp", "hierarchical", "nccl"
 
   // New memory of this rank: `bytes` long (the same number on all ranks), zeroed, 64-byte aligned,
-  // on device(). Only memory from here can be summed. It lives until the last copy of the pointer
-  // is gone, even if the collective is gone before.
+  // on device(); on CUDA for what the current stream gets from now on. Only memory from here can be
+  // summed. It lives until the last copy of the pointer is gone, even if the collective is gone before.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
   // Starts to reduce `flat` over all ranks, in place, and returns before that is complete. `flat`
   // must lie in memory from allocate(), at the same offset on all ranks. Nobody may touch it until
-  // wait(ticket) has returned. The collective holds the memory meanwhile: the caller may drop its
-  // pointer. On CUDA it starts after the work that the current stream holds now. With
+  // wait(ticket) has returned. The collective holds the memory until the sum is complete: the caller may
+  // drop its pointer. On CUDA it starts after the work that the current stream holds now. With
   // kLaunchedMax sums under way it waits for the oldest one first.
   virtual Ticket launch(Flat flat, Reduction reduction) = 0;
   Ticket launch_sum(Flat flat) { return launch(flat, Reduction::kSum); }
 
   // Does this rank's part of every sum that all ranks have launched. Waits for nobody. Ranks may
-  // call it at different times, or not at all. nccl only looks for errors here.
+  // call it at different times, or not at all. nccl only looks for errors here, as check() does.
   virtual void progress() = 0;
 
+  // Throws if anything has failed since the last call. For CUDA, where sums may fail after wait(): ask
+  // before what depends on them is trusted, kept or sent on. On CPU wait() has told all.
+  virtual void check() {}
+
   // Returns when this sum and all earlier ones are complete. Their elements then have the same bits
-  // on all ranks. All ranks must call it at the same place among their verbs, as they must any verb.
+  // on all ranks. All ranks must call it at the same place among their verbs, as they must any verb. On
+  // CUDA it returns at once: what the current stream gets from now on starts after them. So does it after
+  // broadcast(), send() and receive().
   virtual void wait(Ticket ticket) = 0;
 
   // Copies root's elements to all other ranks. `flat` may lie anywhere on device(). On CUDA the
-  // copy starts after the work that the current stream holds, and is complete on return.
+  // copy starts after the work that the current stream holds.
   virtual void broadcast(Flat flat, int root) = 0;
 
   // Gives every rank the bytes of all ranks, by rank. Host memory. Lengths may differ; each is at
@@ -154,7 +161,7 @@ class Collective {
   virtual std::uint32_t resets() const { return 0; }
 
   // The last 1,024 operations of this rank as JSON, with the keys of PyTorch's flight recorder. Also
-  // after a failure: then it shows what was under way. Empty text where nothing is kept: alone, nccl.
+  // after a failure: then it shows what was under way. Empty text where nothing is kept: alone.
   virtual std::string flight_record() const { return {}; }
 
   // Writes flight_record() to a file, whole or not at all. Throws CollectiveError where that fails, and

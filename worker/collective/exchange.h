@@ -1,7 +1,8 @@
 // How ranks find each other before they have a collective. All of them arrive. Then one announces a
 // short text (the name of a shared-memory segment, or an NCCL id), and the others hear it; or each gives
 // one (its address), and all get them. Jobs use StoreExchange, over the job's store. Tests and
-// benchmarks that fork their ranks use PipeExchange. Each process has its own exchange and calls it from one thread. Calls block, for a bounded time.
+// benchmarks that fork their ranks use PipeExchange. Each process has its own exchange and calls it from
+// one thread. Calls block, for a bounded time.
 #pragma once
 
 #include <string>

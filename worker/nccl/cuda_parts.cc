@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <bit>
 
 #include "worker/collective/collective.h"
 
@@ -13,15 +13,22 @@ void check_cuda(cudaError_t status, const char* doing) {
   throw CollectiveError(fmt::format("{}: CUDA: {}", doing, cudaGetErrorString(status)));
 }
 
-std::shared_ptr<std::byte> device_memory(std::size_t bytes) {
+void Staging::reserve(std::size_t bytes) {
+  if (bytes <= bytes_) return;
+  release();
+  const std::size_t length = std::bit_ceil(bytes);
   void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)), "allocate GPU memory");
-  std::shared_ptr<std::byte> owner(static_cast<std::byte*>(memory),
-                                   [](std::byte* allocated) { cudaFree(allocated); });
-  check_cuda(cudaMemset(memory, 0, bytes), "clear GPU memory");
-  // The clearing runs on the legacy stream, and our stream does not wait for that one.
-  check_cuda(cudaDeviceSynchronize(), "clear GPU memory");
-  return owner;
+  check_cuda(cudaMalloc(&memory, length), "allocate GPU memory");
+  gpu_ = static_cast<std::byte*>(memory);
+  check_cuda(cudaMallocHost(&memory, length), "allocate host memory for the GPU");
+  host_ = static_cast<std::byte*>(memory);
+  bytes_ = length;
+}
+
+void Staging::release() noexcept {
+  bytes_ = 0;
+  if (gpu_ != nullptr) cudaFree(std::exchange(gpu_, nullptr));
+  if (host_ != nullptr) cudaFreeHost(std::exchange(host_, nullptr));
 }
 
 }  // namespace ddprun::worker

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -13,12 +14,21 @@ namespace ddprun::worker {
 // Throws unless `status` is success. `doing`: what failed, "make an event".
 void check_cuda(cudaError_t status, const char* doing);
 
+// The streams of the program, from LibTorch; tests give their own.
+struct GpuStreams {
+  // A new stream for a collective. Whoever gives it keeps it for life.
+  std::function<cudaStream_t()> make;
+  // The calling thread's current stream. It changes, so it is asked each time.
+  std::function<cudaStream_t()> current;
+};
+
 // Marks a place in a stream. Without timing it is cheaper to record and to query.
 class Event {
  public:
   Event() {
     check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "make an event");
   }
+  explicit Event(cudaStream_t stream) : Event() { record(stream); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
@@ -44,7 +54,27 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Zeroed memory of the current GPU, at least a byte. The clearing is done on return.
-std::shared_ptr<std::byte> device_memory(std::size_t bytes);
+// Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself: a copy between
+// the two blocks nobody. It grows only while no copy is under way. Not movable.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  Staging(Staging&&) = delete;
+  Staging& operator=(Staging&&) = delete;
+  ~Staging() { release(); }
+
+  void reserve(std::size_t bytes);
+  std::byte* gpu() const { return gpu_; }
+  std::byte* host() const { return host_; }
+
+ private:
+  void release() noexcept;
+
+  std::byte* gpu_ = nullptr;
+  std::byte* host_ = nullptr;
+  std::size_t bytes_ = 0;
+};
 
 }  // namespace ddprun::worker

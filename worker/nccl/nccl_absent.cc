@@ -4,7 +4,8 @@
 
 namespace ddprun::worker {
 
-Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Exchange& /*exchange*/) {
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Exchange& /*exchange*/,
+                                              std::unique_ptr<VerdictBoard> /*board*/) {
   return Error(ErrorCode::kInvalidArgument, why_no_gpu());
 }
 

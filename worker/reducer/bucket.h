@@ -1,16 +1,16 @@
-// One bucket as a communication hook sees it: a hook says what travels instead of the plain sum. As in PyTorch's
-// DistributedDataParallel a hook is called for each bucket of a pass, in bucket order, as soon as its
-// gradients are there; they are not divided yet. When the pass ends, the bucket's buffer must hold the
-// average over the ranks.
+// One bucket as a communication hook sees it: a hook says what travels instead of the plain sum. As in
+// PyTorch's DistributedDataParallel a hook is called for each bucket of a pass, in bucket order, as soon
+// as its gradients are there; they are not divided yet. When the pass ends, the bucket's buffer must
+// hold the average over the ranks.
 //
 //   parallel.comm_hook([](ddprun::worker::Bucket& bucket, ddprun::worker::Collective& collective) {
 //     bucket.buffer().div_(collective.world_size());
 //     bucket.sum();  // starts here; backward() goes on meanwhile
 //   });
 //
-// A hook runs on the thread that runs backward(). All ranks must call the collective's verbs in the
-// same order: hooks see to that if they do the same for the same bucket. What a hook throws ends the
-// pass, and comes out of backward().
+// A hook runs on the thread that runs backward(). All ranks must call the collective's verbs in the same
+// order: hooks see to that if they do the same for the same bucket. What a hook throws ends the pass,
+// and comes out of backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -340,7 +340,10 @@ void DataParallel::resize(Collective& collective) {
   meet();
 }
 
-void DataParallel::check_reduced() const { reducer_->check_finished(); }
+void DataParallel::check_reduced() const {
+  reducer_->check_finished();
+  collective_->check();
+}
 
 void DataParallel::count_step() {
   if (reducer_->steps_itself())

@@ -10,7 +10,7 @@
 //   for (const auto& [images, labels] : batches) {
 //     optimizer.zero_grad();
 //     const auto loss = torch::nll_loss(parallel.forward(net, images), labels);
-//     loss.backward();  // the sums travel while it runs; they are complete when it returns
+//     loss.backward();  // the sums travel while it runs; what comes after it finds them complete
 //     parallel.step(optimizer);
 //   }
 //
@@ -129,11 +129,11 @@ class DataParallel {
 
   // The two halves of forward(), for models with several entry points. With gradients on,
   // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was frozen, unfrozen, added or replaced since construction. find_unused_parameters and static_graph
-  // must know the outputs: after_forward() replaces their tensors by copies that it can follow. They
-  // may be tensors, and any vector, array, tuple, pair, optional or map of such; OutputTensors
-  // (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where it needs
-  // outputs and gets none, or a type that it does not know.
+  // parameter was frozen, unfrozen, added or replaced since construction. find_unused_parameters and
+  // static_graph must know the outputs: after_forward() replaces their tensors by copies that it can
+  // follow. They may be tensors, and any vector, array, tuple, pair, optional or map of such;
+  // OutputTensors (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where
+  // it needs outputs and gets none, or a type that it does not know.
   void before_forward();
   void after_forward();
   template <typename Output>
@@ -173,7 +173,8 @@ class DataParallel {
     return optimizer.step(std::forward<Arguments>(arguments)...);
   }
 
-  // The check alone.
+  // The check alone. On CUDA a sum may fail when backward() has returned, and even after this: step() and
+  // forward() ask again. A program that writes a checkpoint should wait for its stream and ask once more.
   void check_reduced() const;
 
   // Sends gradients in another way than as plain sums; worker/comm_hooks/ has hooks that are made already.
@@ -199,15 +200,16 @@ class DataParallel {
   // go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when another
   // one calls it. All gradients are undefined after it, also those that passes under NoSync had added.
   // Throws if a rank has died or does not call it in time, if the collective cannot do it ("nccl",
-  // "hierarchical"), or if one rank has summed more passes, or made more steps, than another: then nobody may train on. A plain
-  // optimizer.step() counts at the next forward() only.
+  // "hierarchical"), or if one rank has summed more passes, or made more steps, than another: then
+  // nobody may train on. A plain optimizer.step() counts at the next forward() only.
   void reset();
 
   // Trains on among other ranks, in the same process: those of `collective`, which must outlive this
-  // object; the one before is not used any more. Its rank 0 must be a rank that has trained: the others take
-  // its parameters and buffers, as at construction. Ranks that are new make a DataParallel meanwhile. A pass that is under
-  // way is given up, whatever state it is in: all gradients are undefined. Buckets begin anew, and
-  // hooks must be set again. The optimizer's state is share_optimizer_state()'s part.
+  // object; the one before is not used any more. Its rank 0 must be a rank that has trained: the others
+  // take its parameters and buffers, as at construction. Ranks that are new make a DataParallel
+  // meanwhile. A pass that is under way is given up, whatever state it is in: all gradients are
+  // undefined. Buckets begin anew, and hooks must be set again. The optimizer's state is
+  // share_optimizer_state()'s part.
   void resize(Collective& collective);
 
   // Parameter indices by bucket, in launch order. At first there is one bucket per dtype. The first

@@ -73,6 +73,7 @@ GradientReducer::~GradientReducer() {
 // them rebuild_order_ is still empty, on all ranks.
 void GradientReducer::begin_pass() {
   check_finished();
+  collective_.check();  // on CUDA the sums may have failed after backward()
   // Whoever begins anew has used the sums: his step is done.
   if (std::exchange(summed_, false)) {
     if (!stepped_) ++steps_;

@@ -26,7 +26,9 @@ UsedMap::UsedMap(std::size_t parameters, at::Device device, Collective& collecti
 void UsedMap::launch_sum() {
   DDPRUN_ASSERT(!under_way_);
   const at::NoGradGuard no_grad;
-  summed_.copy_(over(used_));
+  // CUDA takes what lies in pageable memory before the call returns, and the host waits for no kernel (CUDA
+  // runtime API, "API synchronization behavior").
+  summed_.copy_(over(used_), /*non_blocking=*/true);
   under_way_ = collective_.launch_sum(flat_of(summed_));
 }
 
@@ -35,6 +37,8 @@ void UsedMap::finish() {
   const at::NoGradGuard no_grad;
   collective_.wait(*under_way_);
   under_way_.reset();
+  // All marks are there already: on CUDA the host need not wait for the sum.
+  if (std::ranges::find(used_, 0) == used_.end()) return;
   over(used_).copy_(summed_);
 }
 

@@ -12,6 +12,7 @@
 #include "worker/startup/hosts.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/standby.h"
+#include "worker/startup/store_board.h"
 #include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {
@@ -45,6 +46,18 @@ Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOp
   return std::unique_ptr<Exchange>(std::move(*exchange));
 }
 
+Result<std::unique_ptr<Collective>> join_gpus(const WorkerEnv& world,
+                                              const BootstrapOptions& options, Exchange& exchange) {
+  const NcclJob job{.rank = world.rank,
+                    .ranks = world.world_size,
+                    .local_rank = world.local_rank,
+                    .timeout = options.timeout};
+  if (world.world_size == 1) return join_nccl(job, exchange);
+  auto board = make_store_board(world, "nccl");
+  if (!board) return board.error();
+  return join_nccl(job, exchange, std::move(*board));
+}
+
 // The collective for this world. On CPU a world of one needs nobody, also no launcher.
 Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const BootstrapOptions& options) {
   if (auto error = refuse(world)) return *error;
@@ -56,13 +69,7 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
                               .congestion_control = options.congestion_control});
   auto exchange = meet(world, options);
   if (!exchange) return exchange.error();
-  if (cuda) {
-    const NcclJob job{.rank = world.rank,
-                      .ranks = world.world_size,
-                      .local_rank = world.local_rank,
-                      .timeout = options.timeout};
-    return join_nccl(job, **exchange);
-  }
+  if (cuda) return join_gpus(world, options, **exchange);
   const ShmJob job{.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout};
   return as_collective(join_shm(job, **exchange));
 }

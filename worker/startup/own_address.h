@@ -32,7 +32,8 @@ struct AddressWish {
 Result<std::string> choose_address(const std::vector<InterfaceAddress>& all,
                                    const AddressWish& wish);
 
-// Those of this host that are up, IPv4 first, without those of one link only. kSystem where the kernel does not tell.
+// Those of this host that are up, IPv4 first, without those of one link only. kSystem where the kernel
+// does not tell.
 Result<std::vector<InterfaceAddress>> interface_addresses();
 
 }  // namespace ddprun::worker

@@ -8,7 +8,9 @@
 //
 // As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors of
 // the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument, before
-// any other rank has heard of it. One thread at a time: that of the collective.
+// any other rank has heard of it. One thread at a time: that of the collective. On CUDA nothing but
+// all_gather() blocks the host: results are there for the current stream, which must be the same one in all
+// calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>

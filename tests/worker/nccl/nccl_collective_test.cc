@@ -6,27 +6,72 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <torch/nn.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
+#include "worker/nccl/nccl_optional.h"
 #include "worker/reducer/data_parallel.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/tensors/tensor_verbs.h"
 
+// Calls with which a host waits for the GPU, of all threads but the watcher's.
+static std::atomic<int> host_waits = 0;
+
+template <typename... Arguments>
+static cudaError_t count_and_forward(const char* name, Arguments... arguments) {
+  std::array<char, 16> thread{};
+  pthread_getname_np(pthread_self(), thread.data(), thread.size());
+  if (std::string_view(thread.data()) != "nccl_watcher") ++host_waits;
+  using Function = cudaError_t(Arguments...);
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name))(arguments...);
+}
+
+// They stand before those of libcudart, also for LibTorch.
+extern "C" cudaError_t cudaDeviceSynchronize() {
+  return count_and_forward("cudaDeviceSynchronize");
+}
+extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return count_and_forward("cudaStreamSynchronize", stream);
+}
+extern "C" cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return count_and_forward("cudaEventQuery", event);
+}
+
 namespace ddprun::worker {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 class Nccl : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
     join({.timeout = std::chrono::seconds(60)});
+  }
+
+  static std::string message_of(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const CollectiveError& error) {
+      return error.what();
+    }
+    return {};
   }
 
   void join(const NcclJob& job) {
@@ -86,9 +131,84 @@ TEST_F(Nccl, HoldsTheMemoryOfASumUnderWay) {
   const std::weak_ptr<std::byte> seen = memory;
   const Ticket sum = sum_filled_late(memory.get(), 1.0F);
   memory.reset();
-  EXPECT_FALSE(seen.expired());
   collective_->wait(sum);
+  EXPECT_FALSE(seen.expired()) << "the sum is still under way";
+  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  while (!seen.expired() && Clock::now() < deadline) {
+    std::this_thread::yield();
+    collective_->progress();
+  }
   EXPECT_TRUE(seen.expired());
+}
+
+TEST_F(Nccl, WaitsInTheStreamAndNotOnTheHost) {
+  const auto memory = collective_->allocate(kElements * sizeof(float));
+  const Ticket sum = sum_filled_late(memory.get(), 1.0F);
+  const int before = host_waits;
+  collective_->wait(sum);
+  EXPECT_EQ(host_waits, before);
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  EXPECT_EQ(cudaStreamQuery(stream.stream()), cudaErrorNotReady);
+  stream.synchronize();
+  EXPECT_EQ(read_apart(memory.get()).front(), 1.0F);
+}
+
+// A kernel that holds the stream for longer than the limit: the peers would wait for this rank.
+TEST_F(Nccl, EndsAtTheDeadline) {
+  join({.timeout = std::chrono::milliseconds(500)});
+  const auto memory = collective_->allocate(64);
+  constexpr std::int64_t kLongCycles = 4'000'000'000;  // about 2 s
+  at::cuda::sleep(kLongCycles);
+  const Ticket sum = collective_->launch_sum({memory.get(), 16, Dtype::kFloat32});
+  collective_->wait(sum);
+  std::string why;
+  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  while (why.empty() && Clock::now() < deadline) {
+    std::this_thread::yield();
+    why = message_of([this] { collective_->progress(); });
+  }
+  EXPECT_NE(why.find("sum of 64 bytes"), std::string::npos) << why;
+  EXPECT_NE(why.find("this rank's GPU has not come to it"), std::string::npos) << why;
+  EXPECT_EQ(message_of([this] { collective_->barrier(); }), why);
+  EXPECT_EQ(message_of([&] { collective_->wait(sum); }), why);
+  EXPECT_EQ(message_of([this] { collective_->allocate(64); }), why);
+  EXPECT_NE(collective_->flight_record().find("\"started\""), std::string::npos);
+  c10::cuda::getCurrentCUDAStream().synchronize();  // the abort has not left it hanging
+}
+
+TEST_F(Nccl, SumsInRegisteredMemory) {
+  if (!find_nccl_optional().can_register()) GTEST_SKIP() << "this NCCL registers no memory";
+  auto first = collective_->allocate(kElements * sizeof(float));
+  const auto second = collective_->allocate(kElements * sizeof(float));
+  EXPECT_EQ(read_apart(first.get()).front(), 0.0F);
+  first.reset();
+  const Ticket sum = sum_filled_late(second.get(), 2.0F);
+  collective_->wait(sum);
+  EXPECT_EQ(read_apart(second.get()).back(), 2.0F);
+  collective_.reset();  // the memory lives on
+  EXPECT_EQ(read_apart(second.get()).back(), 2.0F);
+}
+
+TEST_F(Nccl, AStepMakesNoHostWait) {
+  for (const bool find_unused : {false, true}) {
+    torch::nn::Sequential net(torch::nn::Linear(64, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, 64));
+    net->to(torch::kCUDA);
+    torch::optim::SGD optimizer(net->parameters(), 0.01);
+    DataParallel parallel(net.ptr(), *collective_, {.find_unused_parameters = find_unused});
+    const auto samples = torch::randn({16, 64}, torch::device(torch::kCUDA));
+    const auto step = [&] {
+      optimizer.zero_grad();
+      parallel.forward(net, samples).pow(2).sum().backward();
+      parallel.step(optimizer);
+    };
+    for (int i = 0; i < 3; ++i) step();  // libraries load, buckets are rebuilt
+    const int before = host_waits;
+    for (int i = 0; i < 5; ++i) step();
+    EXPECT_EQ(host_waits, before) << "find_unused_parameters " << find_unused;
+    c10::cuda::getCurrentCUDAStream().synchronize();
+    EXPECT_EQ(host_waits, before + 1) << "the count counts";
+  }
 }
 
 TEST_F(Nccl, RefusesMemoryThatIsNotItsOwn) {

@@ -1,0 +1,31 @@
+// Where ranks that share no memory write what they wait in, for the others to read: over the job's store,
+// or in a test's memory. What they conclude is in verdict.h. One thread at a time; calls block for a short
+// time. A collective owns its own.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/result.h"
+
+namespace ddprun::worker {
+
+class VerdictBoard {
+ public:
+  VerdictBoard() = default;
+  VerdictBoard(const VerdictBoard&) = delete;
+  VerdictBoard& operator=(const VerdictBoard&) = delete;
+  VerdictBoard(VerdictBoard&&) = delete;
+  VerdictBoard& operator=(VerdictBoard&&) = delete;
+  virtual ~VerdictBoard() = default;
+
+  // This rank's text, instead of the one of before. At most a few KiB, not empty.
+  virtual Result<void> post(std::string_view text) = 0;
+
+  // The texts of these ranks, in the same order. Empty: that rank has posted none.
+  virtual Result<std::vector<std::string>> read(std::span<const int> ranks) = 0;
+};
+
+}  // namespace ddprun::worker
