@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Counts the results of several ctest runs: summarize_tests.py NAME=RESULTS.xml …
 
-Prints each skipped test with its reason, each failed one with the last lines that it printed, and, as the last line,
-`N passed, N failed, N skipped`. A run without results (its build failed) counts as one failed test: a green line must mean that
+Prints each skipped test with its reason, each failed one with the last lines that it printed, a line for each run with its counts and
+how many of those are tests of the engine (`worker/`), and, as the last line, `N passed, N failed, N skipped`. A run without results (its build failed) counts as one failed test: a green line must mean that
 everything was there. Exit code 0 only if nothing failed and something passed.
 """
 
@@ -59,17 +59,30 @@ def read_run(name, path):
     return found
 
 
+def is_engines(test):
+    """Whether it is a test of the engine: `RUN: LABEL.worker…`."""
+    return test.partition(": ")[2].partition(".")[2].startswith("worker")
+
+
+def counts_of(results):
+    """`N passed, N failed, N skipped`, and the numbers."""
+    counts = {verdict: sum(found == verdict for found, _, _ in results) for verdict in ("passed", "failed", "skipped")}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()), counts
+
+
 def main(arguments):
     runs = [argument.partition("=") for argument in arguments]
-    results = [result for name, _, path in runs for result in read_run(name, path)]
-    counts = {verdict: 0 for verdict in ("passed", "failed", "skipped")}
-    for verdict, _, _ in results:
-        counts[verdict] += 1
+    results_of = {name: read_run(name, path) for name, _, path in runs}
+    results = [result for found in results_of.values() for result in found]
     for wanted in ("skipped", "failed"):
         for verdict, test, why in results:
             if verdict == wanted:
                 print(f"{wanted}: {test}" + (f": {why}" if why else ""))
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    for name, found in results_of.items():
+        engines = [result for result in found if is_engines(result[1])]
+        print(f"{name}: {counts_of(found)[0]}; of the engine: {counts_of(engines)[0]}")
+    line, counts = counts_of(results)
+    print(line)
     return 0 if counts["failed"] == 0 and counts["passed"] > 0 else 1
 
 

@@ -26,6 +26,10 @@ SKIPPED_SCRIPT = ('<testcase name="e" classname="e" time="0" status="notrun"><sk
 DISABLED = '<testcase name="f" classname="f" time="0" status="disabled"><system-out/></testcase>'
 
 
+ENGINES = '<testcase name="process.worker_shm_test.Ranks/ShmRanks.SumInRingOrder/2" status="run"><system-out/></testcase>'
+NOTHING_OF_THE_ENGINE = "of the engine: 0 passed, 0 failed, 0 skipped"
+
+
 class Summary(unittest.TestCase):
     def summarize(self, *cases, extra=()):
         """(exit code, printed lines) for one run with these cases."""
@@ -38,22 +42,39 @@ class Summary(unittest.TestCase):
         return code, printed.getvalue().splitlines()
 
     def test_all_passed(self):
-        self.assertEqual(self.summarize(PASSED, PASSED), (0, ["2 passed, 0 failed, 0 skipped"]))
+        self.assertEqual(self.summarize(PASSED, PASSED), (0, [f"release: 2 passed, 0 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}",
+                                                              "2 passed, 0 failed, 0 skipped"]))
+
+    def test_each_run_has_its_counts_and_the_engines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "tsan.xml"
+            failed = ENGINES.replace('status="run"><system-out/>', 'status="fail"><failure message="race"/><system-out/>')
+            skipped = SKIPPED_GTEST.replace('name="d"', 'name="unit.worker.samples"')
+            path.write_text(f'<testsuite name="x">{PASSED}{ENGINES}{failed}{skipped}</testsuite>')
+            code, lines = self.summarize(PASSED, ENGINES, extra=[f"tsan={path}"])
+        self.assertEqual(code, 1)
+        self.assertEqual(lines[-3:], ["release: 2 passed, 0 failed, 0 skipped; of the engine: 1 passed, 0 failed, 0 skipped",
+                                      "tsan: 2 passed, 1 failed, 1 skipped; of the engine: 1 passed, 1 failed, 1 skipped",
+                                      "4 passed, 1 failed, 1 skipped"])
 
     def test_a_failure_is_named_and_fails(self):
-        self.assertEqual(self.summarize(PASSED, FAILED), (1, ["failed: release: b: Timeout", "1 passed, 1 failed, 0 skipped"]))
+        self.assertEqual(self.summarize(PASSED, FAILED), (1, ["failed: release: b: Timeout",
+                                                              f"release: 1 passed, 1 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}",
+                                                              "1 passed, 1 failed, 0 skipped"]))
 
     def test_a_failure_shows_the_last_that_it_printed(self):
         printed = "\n".join(["first", *(f"line {number}" for number in range(40))])
         case = f'<testcase name="b" status="fail"><failure message=""/><system-out>{printed}\n</system-out></testcase>'
         lines = self.summarize(PASSED, case)[1]
         self.assertEqual(lines[:2], ["failed: release: b: ", "    line 0"])
-        self.assertEqual(lines[-2:], ["    line 39", "1 passed, 1 failed, 0 skipped"])
+        self.assertEqual(lines[-2:], [f"release: 1 passed, 1 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}", "1 passed, 1 failed, 0 skipped"])
+        self.assertEqual(lines[-3], "    line 39")
 
     def test_skips_are_named_with_their_reasons(self):
         self.assertEqual(self.summarize(PASSED, SKIPPED_GTEST, SKIPPED_SCRIPT, DISABLED),
                          (0, ["skipped: release: d: no GPU here", "skipped: release: e: no root here",
-                              "skipped: release: f: disabled", "1 passed, 0 failed, 3 skipped"]))
+                              "skipped: release: f: disabled", f"release: 1 passed, 0 failed, 3 skipped; {NOTHING_OF_THE_ENGINE}",
+                              "1 passed, 0 failed, 3 skipped"]))
 
     def test_a_test_whose_program_is_missing_has_failed(self):
         code, lines = self.summarize(PASSED, NOT_FOUND)
@@ -62,7 +83,8 @@ class Summary(unittest.TestCase):
 
     def test_nothing_passed_is_no_success(self):
         self.assertEqual(self.summarize(SKIPPED_GTEST)[0], 1)
-        self.assertEqual(self.summarize(), (1, ["0 passed, 0 failed, 0 skipped"]))
+        code, lines = self.summarize()
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 0 failed, 0 skipped"))
 
     def test_a_run_without_results_has_failed(self):
         code, lines = self.summarize(PASSED, extra=["asan=/none/results.xml"])
