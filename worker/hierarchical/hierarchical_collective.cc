@@ -114,7 +114,8 @@ class HierarchicalCollective final : public Collective {
 };
 
 Ticket HierarchicalCollective::launch(Flat flat, Reduction reduction) {
-  const std::uint32_t number = ring_->begin(verb_of(reduction), flat.bytes(), flat.dtype);
+  const std::uint32_t number =
+      ring_->begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
   const Ticket on_host = parts_.host->launch_to_owners(flat, reduction);
   sums_.push_back({.flat = flat,
                    .memory = memory_.hold(flat),

@@ -27,7 +27,9 @@ void UsedMap::launch_sum() {
   DDPRUN_ASSERT(!under_way_);
   const at::NoGradGuard no_grad;
   summed_.copy_(over(used_));
-  under_way_ = collective_.launch_sum(flat_of(summed_));
+  Flat flat = flat_of(summed_);
+  flat.name = "used parameters";
+  under_way_ = collective_.launch_sum(flat);
 }
 
 void UsedMap::finish() {

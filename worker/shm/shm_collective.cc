@@ -108,7 +108,7 @@ Ticket ShmCollective::launch(Flat flat, Reduction reduction, Spread spread) {
   SumSlot sum = regions_.describe(flat, reduction);
   sum.spread = spread;
   const std::uint32_t operation =
-      peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype);
+      peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
   // The other ranks read our slot when they add that sum, so it can be overwritten once all have
   // added it. For the first sums the target wraps to a number below 0: reached at once.
@@ -178,7 +178,7 @@ Flat ShmCollective::own_chunk(Flat flat) const {
   const std::size_t element = size_of(flat.dtype);
   const Chunk chunk = ring_chunk(flat.bytes(), element, peers_.ranks(), peers_.rank());
   return {static_cast<std::byte*>(flat.data) + chunk.begin, (chunk.end - chunk.begin) / element,
-          flat.dtype};
+          flat.dtype, flat.name};
 }
 
 // Puts a piece into this rank's next staging slot, where the others see it. Returns the number of
@@ -221,8 +221,8 @@ void ShmCollective::broadcast(Flat flat, int root) {
   auto* data = static_cast<std::byte*>(flat.data);
   const std::size_t total = flat.bytes();
   const auto source = static_cast<std::size_t>(root);
-  const ShmPeers::Doing doing{"broadcast",
-                              peers_.mine().operations.begin(Verb::kBroadcast, total, flat.dtype)};
+  const ShmPeers::Doing doing{
+      "broadcast", peers_.mine().operations.begin(Verb::kBroadcast, total, flat.dtype, flat.name)};
   for (std::size_t done = 0; done < total; done += kStagingBytes) {
     const std::size_t length = std::min(total - done, kStagingBytes);
     const std::span<const std::byte> piece(data + done, rank() == root ? length : 0);
