@@ -60,6 +60,22 @@ class AloneCollective final : public Collective {
 
 }  // namespace
 
+void OperationName::set(std::string_view text) {
+  std::size_t length = std::min(text.size(), kBytesMax);
+  const auto continues = [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
+  };
+  while (length < text.size() && length > 0 && continues(text[length])) --length;
+  std::ranges::transform(text.substr(0, length), bytes_.begin(), [](char byte) {
+    const auto code = static_cast<unsigned char>(byte);
+    return code < 0x20 || code == 0x7F ? '?' : byte;
+  });
+}
+
+std::string_view OperationName::text() const {
+  return {bytes_.begin(), std::ranges::find(bytes_, '\0')};
+}
+
 std::size_t size_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::kFloat32:

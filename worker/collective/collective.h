@@ -11,7 +11,9 @@
 // starts all workers again. There is no other recovery, but for reset().
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -62,11 +64,34 @@ constexpr bool is_sum(Reduction reduction) {
 // Where a collective allocates memory, and where it sums and broadcasts.
 enum class Device : std::uint8_t { kCpu, kCuda };
 
+// What the program calls an operation, for messages and the flight record: "bucket 3", "loss". It has its
+// bytes in it, since it lies in memory that ranks share, and travels between them.
+class OperationName {
+ public:
+  static constexpr std::size_t kBytesMax = 24;
+
+  OperationName() = default;
+  // A longer text is cut, before a character that does not fit (UTF-8). Others than printable ones become
+  // question marks: messages have one line.
+  template <std::convertible_to<std::string_view> Text>
+  OperationName(const Text& text) {  // NOLINT(google-explicit-constructor): as a text is
+    set(text);
+  }
+
+  std::string_view text() const;
+
+ private:
+  void set(std::string_view text);
+
+  std::array<char, kBytesMax> bytes_{};  // ended by a zero, if it is shorter
+};
+
 // Elements in a row, on the collective's device. A Flat does not own its memory.
 struct Flat {
   void* data = nullptr;
   std::size_t count = 0;  // elements
   Dtype dtype = Dtype::kFloat32;
+  OperationName name = {};  // ranks need not give the same
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };

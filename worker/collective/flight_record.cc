@@ -45,6 +45,7 @@ Json entry_of(const Operation& operation, std::size_t record, const FlightRecord
       {"collective_seq_id", transfer ? 0 : operation.sequence},
       {"p2p_seq_id", transfer ? operation.sequence : 0},
       {"op_id", operation.number},
+      {"name", operation.name.text()},
       {"profiling_name", fmt::format("{}:{}", facts.collective, torch_name_of(operation.verb))},
       {"time_created_ns", wall_ns(operation.begun_ns)},
       {"input_sizes", sizes},
@@ -96,7 +97,8 @@ std::string flight_record(const OperationRing& ring, const FlightRecordFacts& fa
        {{"0", {{"name", "0"}, {"desc", "default_pg"}, {"ranks", Json(ranks).dump()}}}}},
       {"pg_status", {{"0", status_of(operations)}}},
       {"entries", entries}};
-  return record.dump(1) + "\n";
+  // Whatever bytes a name has.
+  return record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ddprun::worker

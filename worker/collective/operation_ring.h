@@ -1,6 +1,6 @@
 // The last operations of one rank, in memory that the other ranks of the host read: whoever waits for
-// a rank can say what it does instead. Zero-filled memory is a valid ring. Only its own rank writes; a
-// reader may meet half an entry, and prints it to people.
+// a rank can say what it does instead. Zero-filled memory is a valid ring. Only its own rank writes, word
+// by word; a reader may meet half an entry, and prints it to people.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "worker/collective/collective.h"
 
@@ -30,17 +31,21 @@ struct Operation {
   std::uint32_t sequence;
   Verb verb;
   Dtype dtype;
+  OperationName name;  // empty: the program gave none
   std::uint64_t bytes;
   std::int64_t begun_ns;  // of steady_clock
   std::int64_t done_ns;   // 0: not done
 };
+
+static_assert(std::is_trivially_copyable_v<Operation> && sizeof(Operation) % 8 == 0);
 
 class OperationRing {
  public:
   static constexpr std::uint32_t kLength = 1024;
 
   // The rank begins its next operation. Returns its number.
-  std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8);
+  std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8,
+                      const OperationName& name = {});
   void end(std::uint32_t number);
 
   // The number of the latest one; 0: none. After go_on_after(n) the next one is n + 1.
@@ -58,13 +63,17 @@ class OperationRing {
   std::string describe(std::uint32_t number) const;
 
  private:
+  // An Operation's bytes.
+  using Entry = std::array<std::atomic<std::uint64_t>, sizeof(Operation) / sizeof(std::uint64_t)>;
+  static Operation read(const Entry& entry);
+
   std::atomic<std::uint32_t> begun_;  // the number of the latest one
   std::uint32_t collectives_;
   std::uint32_t transfers_;
-  std::array<Operation, kLength> entries_;
+  std::array<Entry, kLength> entries_;
 };
 
-// "sum of 4096 bytes (operation 12)", "barrier (operation 13)".
+// "sum of 4096 bytes (operation 12)", "sum of bucket 3, 4096 bytes (operation 12)", "barrier (operation 13)".
 std::string describe(const Operation& operation);
 
 }  // namespace ddprun::worker

@@ -135,6 +135,7 @@ class HierarchicalCollective final : public Collective {
   struct Sum {
     std::shared_ptr<std::byte> memory;  // that its elements lie in
     Reduction reduction;
+    OperationName name;
     std::uint32_t number;  // in ring_
     Ticket on_host;
     Ticket among_hosts = 0;
@@ -181,10 +182,14 @@ void HierarchicalCollective::meet(std::uint32_t number, int root) {
 
 Ticket HierarchicalCollective::launch(Flat flat, Reduction reduction) {
   if (sums_.size() >= kLaunchedMax) wait(done_ + 1);
-  const std::uint32_t number = ring_->begin(verb_of(reduction), flat.bytes(), flat.dtype);
+  const std::uint32_t number =
+      ring_->begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
   const Ticket on_host = parts_.host->launch_chunks(flat, reduction);
-  sums_.push_back(
-      {.memory = memory_.hold(flat), .reduction = reduction, .number = number, .on_host = on_host});
+  sums_.push_back({.memory = memory_.hold(flat),
+                   .reduction = reduction,
+                   .name = flat.name,
+                   .number = number,
+                   .on_host = on_host});
   return ++launched_;
 }
 
@@ -193,7 +198,7 @@ Ticket HierarchicalCollective::launch(Flat flat, Reduction reduction) {
 void HierarchicalCollective::go_among_hosts() {
   Sum& sum = sums_[among_hosts_++];
   OwnedChunk chunk = parts_.host->owned_chunk(sum.on_host);
-  const Flat flat{chunk.buffers.front(), chunk.count, chunk.dtype};
+  const Flat flat{chunk.buffers.front(), chunk.count, chunk.dtype, sum.name};
   sum.among_hosts = parts_.peers->launch(
       flat, sum.reduction, std::make_unique<HostFeed>(std::move(chunk), sum.reduction));
 }

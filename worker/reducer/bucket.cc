@@ -9,6 +9,8 @@
 
 namespace ddprun::worker {
 
+OperationName name_of_bucket(std::size_t index) { return fmt::format("bucket {}", index); }
+
 Bucket::Bucket(std::size_t index, bool last, at::Tensor buffer, std::vector<at::Tensor> parameters,
                Collective& collective)
     : index_(index),
@@ -44,7 +46,9 @@ void Bucket::sum(const at::Tensor& tensor, Reduction reduction) {
         fmt::format("Bucket::sum: a contiguous tensor of a gradient's dtype is summed, not {}",
                     c10::toString(tensor.scalar_type())));
   }
-  sums_.push_back(collective_.launch(flat_of(tensor), reduction));
+  Flat flat = flat_of(tensor);
+  flat.name = name_of_bucket(index_);
+  sums_.push_back(collective_.launch(flat, reduction));
 }
 
 void Bucket::finish() {

@@ -23,6 +23,9 @@
 
 namespace ddprun::worker {
 
+// What messages call it: "bucket 3".
+OperationName name_of_bucket(std::size_t index);
+
 class Bucket {
  public:
   // The buffer must lie in memory of the collective. `parameters`: those of the bucket, in its order.

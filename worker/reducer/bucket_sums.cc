@@ -19,7 +19,9 @@ void BucketSums::launch(std::size_t bucket) {
   if (buckets_.sparse(bucket)) return;
   UnderWay& under_way = under_way_.at(bucket);
   if (!hook_) {
-    under_way.sum = collective_.launch_sum(buckets_.flat(bucket));
+    Flat flat = buckets_.flat(bucket);
+    flat.name = name_of_bucket(bucket);
+    under_way.sum = collective_.launch_sum(flat);
     return;
   }
   std::vector<at::Tensor> parameters;

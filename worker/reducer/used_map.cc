@@ -29,7 +29,9 @@ void UsedMap::launch_sum() {
   // CUDA takes what lies in pageable memory before the call returns, and the host waits for no kernel (CUDA
   // runtime API, "API synchronization behavior").
   summed_.copy_(over(used_), /*non_blocking=*/true);
-  under_way_ = collective_.launch_sum(flat_of(summed_));
+  Flat flat = flat_of(summed_);
+  flat.name = "used parameters";
+  under_way_ = collective_.launch_sum(flat);
 }
 
 void UsedMap::finish() {

@@ -117,7 +117,7 @@ Ticket ShmCollective::launch(Flat flat, Reduction reduction, Adder adder) {
   SumSlot sum = regions_.describe(flat, reduction);
   sum.adder = adder;
   const std::uint32_t operation =
-      peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype);
+      peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
   // The other ranks read our slot when they add that sum, so it can be overwritten once all have
   // added it. For the first sums the target wraps to a number below 0: reached at once.
@@ -233,8 +233,8 @@ void ShmCollective::broadcast(Flat flat, int root) {
   auto* data = static_cast<std::byte*>(flat.data);
   const std::size_t total = flat.bytes();
   const auto source = static_cast<std::size_t>(root);
-  const ShmPeers::Doing doing{"broadcast",
-                              peers_.mine().operations.begin(Verb::kBroadcast, total, flat.dtype)};
+  const ShmPeers::Doing doing{
+      "broadcast", peers_.mine().operations.begin(Verb::kBroadcast, total, flat.dtype, flat.name)};
   for (std::size_t done = 0; done < total; done += kStagingBytes) {
     const std::size_t length = std::min(total - done, kStagingBytes);
     const std::span<const std::byte> piece(data + done, rank() == root ? length : 0);

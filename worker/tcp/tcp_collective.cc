@@ -98,13 +98,15 @@ class MeshCollective final : public TcpCollective {
 };
 
 OperationHead MeshCollective::begin(const What& what) {
-  const std::uint32_t number = ring_->begin(what.verb, what.flat.bytes(), what.flat.dtype);
+  const std::uint32_t number =
+      ring_->begin(what.verb, what.flat.bytes(), what.flat.dtype, what.flat.name);
   return {.number = number,
           .sequence = is_transfer(what.verb) ? 0 : ++sequence_,
           .verb = what.verb,
           .dtype = what.flat.dtype,
           .reduction = what.reduction,
           .root = what.root,
+          .name = what.flat.name,
           .bytes = what.flat.bytes()};
 }
 

@@ -33,6 +33,7 @@ struct OperationHead {
   Reduction reduction;
   std::uint8_t unused = 0;
   std::int32_t root;    // of a broadcast; else -1
+  OperationName name;   // for messages: unlike names are no unlike operations
   std::uint64_t bytes;  // of the whole; in a gather of this rank's part
 };
 

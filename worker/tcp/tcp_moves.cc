@@ -179,6 +179,7 @@ std::string describe(const OperationHead& head) {
                             .sequence = head.sequence,
                             .verb = head.verb,
                             .dtype = head.dtype,
+                            .name = head.name,
                             .bytes = head.bytes,
                             .begun_ns = 0,
                             .done_ns = 0};

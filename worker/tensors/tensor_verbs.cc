@@ -61,8 +61,8 @@ at::Tensor plain(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
-Flat bytes_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr(), tensor.nbytes(), Dtype::kUInt8};
+Flat bytes_of(const at::Tensor& tensor, const OperationName& name) {
+  return {tensor.data_ptr(), tensor.nbytes(), Dtype::kUInt8, name};
 }
 
 // The beginning of `memory`, as a tensor like `part`.
@@ -115,7 +115,8 @@ void TensorVerbs::keep_staging(at::Tensor memory) {
   staging_[length].push_back(std::move(memory));
 }
 
-TensorVerbs::Launched TensorVerbs::prepare(const at::Tensor& tensor, Reduction reduction) {
+TensorVerbs::Launched TensorVerbs::prepare(const at::Tensor& tensor, Reduction reduction,
+                                           const OperationName& name) {
   check_target(tensor, "all_reduce");
   check_type(tensor, reduction);
   if (std::exchange(resets_, ranks_.resets()) != ranks_.resets()) {
@@ -128,6 +129,7 @@ TensorVerbs::Launched TensorVerbs::prepare(const at::Tensor& tensor, Reduction r
   launched.numbers_ =
       (tensor.is_complex() ? at::view_as_real(launched.row_) : launched.row_).view({-1});
   launched.reduction_ = reduction;
+  launched.name_ = name;
   launched.resets_ = resets_;
   return launched;
 }
@@ -141,7 +143,9 @@ bool TensorVerbs::launch_piece(Launched& launched) {
   const at::Tensor memory = take_staging(part.nbytes());
   const at::Tensor sent = staged(memory, part);
   sent.copy_(part);
-  launched.pieces_.push_back({memory, part, ranks_.launch(flat_of(sent), launched.reduction_)});
+  Flat flat = flat_of(sent);
+  flat.name = launched.name_;
+  launched.pieces_.push_back({memory, part, ranks_.launch(flat, launched.reduction_)});
   launched.launched_ += part.numel();
   return true;
 }
@@ -154,10 +158,10 @@ void TensorVerbs::wait_for_piece(Launched& launched) {
   launched.pieces_.pop_front();
 }
 
-TensorVerbs::Launched TensorVerbs::launch_all_reduce(const at::Tensor& tensor,
-                                                     Reduction reduction) {
+TensorVerbs::Launched TensorVerbs::launch_all_reduce(const at::Tensor& tensor, Reduction reduction,
+                                                     const OperationName& name) {
   const at::NoGradGuard no_grad;
-  Launched launched = prepare(tensor, reduction);
+  Launched launched = prepare(tensor, reduction, name);
   while (launch_piece(launched)) {
   }
   return launched;
@@ -173,16 +177,18 @@ void TensorVerbs::wait(Launched& launched) {
   launched = Launched();
 }
 
-void TensorVerbs::all_reduce(const at::Tensor& tensor, Reduction reduction) {
+void TensorVerbs::all_reduce(const at::Tensor& tensor, Reduction reduction,
+                             const OperationName& name) {
   const at::NoGradGuard no_grad;
-  Launched launched = prepare(tensor, reduction);
+  Launched launched = prepare(tensor, reduction, name);
   while (launch_piece(launched)) {
     if (launched.pieces_.size() == kPiecesUnderWay) wait_for_piece(launched);
   }
   wait(launched);
 }
 
-std::vector<at::Tensor> TensorVerbs::all_gather(const at::Tensor& tensor) {
+std::vector<at::Tensor> TensorVerbs::all_gather(const at::Tensor& tensor,
+                                                const OperationName& name) {
   check_device(tensor, "all_gather");
   const std::string mine = description(tensor);
   const auto all = ranks_.all_gather(std::as_bytes(std::span(mine)));
@@ -196,45 +202,46 @@ std::vector<at::Tensor> TensorVerbs::all_gather(const at::Tensor& tensor) {
   std::vector<at::Tensor> gathered;
   for (int root = 0; root < ranks_.world_size(); ++root) {
     gathered.push_back(root == ranks_.rank() ? own.clone() : at::empty_like(own));
-    ranks_.broadcast(bytes_of(gathered.back()), root);
+    ranks_.broadcast(bytes_of(gathered.back(), name), root);
   }
   return gathered;
 }
 
-at::Tensor TensorVerbs::reduce_scatter(const at::Tensor& tensor, Reduction reduction) {
+at::Tensor TensorVerbs::reduce_scatter(const at::Tensor& tensor, Reduction reduction,
+                                       const OperationName& name) {
   const std::int64_t ranks = ranks_.world_size();
   if (tensor.dim() == 0 || tensor.size(0) % ranks != 0)
     refuse("reduce_scatter",
            fmt::format("{} cannot be cut into {} parts of rows", description(tensor), ranks));
   const at::Tensor all = plain(tensor).clone();
-  all_reduce(all, reduction);
+  all_reduce(all, reduction, name);
   const std::int64_t rows = tensor.size(0) / ranks;
   return all.narrow(0, ranks_.rank() * rows, rows).clone();
 }
 
-void TensorVerbs::broadcast(const at::Tensor& tensor, int root) {
+void TensorVerbs::broadcast(const at::Tensor& tensor, int root, const OperationName& name) {
   if (root < 0 || root >= ranks_.world_size())
     refuse("broadcast", fmt::format("there is no rank {} among {}", root, ranks_.world_size()));
   const bool gets = root != ranks_.rank();
   gets ? check_target(tensor, "broadcast") : check_device(tensor, "broadcast");
   const at::NoGradGuard no_grad;
   const at::Tensor row = plain(tensor);
-  ranks_.broadcast(bytes_of(row), root);
+  ranks_.broadcast(bytes_of(row, name), root);
   if (gets && !is_plain(tensor)) tensor.detach().copy_(row);
 }
 
-void TensorVerbs::send(const at::Tensor& tensor, int to) {
+void TensorVerbs::send(const at::Tensor& tensor, int to, const OperationName& name) {
   check_device(tensor, "send");
   check_peer(to, "send");
-  ranks_.send(bytes_of(plain(tensor)), to);
+  ranks_.send(bytes_of(plain(tensor), name), to);
 }
 
-void TensorVerbs::receive(const at::Tensor& tensor, int from) {
+void TensorVerbs::receive(const at::Tensor& tensor, int from, const OperationName& name) {
   check_target(tensor, "receive");
   check_peer(from, "receive");
   const at::NoGradGuard no_grad;
   const at::Tensor row = plain(tensor);
-  ranks_.receive(bytes_of(row), from);
+  ranks_.receive(bytes_of(row, name), from);
   if (!is_plain(tensor)) tensor.detach().copy_(row);
 }
 

@@ -6,6 +6,8 @@
 //   verbs.all_reduce(loss, Reduction::kAverage);
 //   const std::vector<at::Tensor> all = verbs.all_gather(loss);
 //
+// What a verb is called with `name` stands in the messages about it, and in the flight record.
+//
 // As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors of
 // the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument, before
 // any other rank has heard of it. One thread at a time: that of the collective. On CUDA nothing but
@@ -48,6 +50,7 @@ class TensorVerbs {
     at::Tensor row_;      // its elements in a row: the same memory, or a copy
     at::Tensor numbers_;  // the same as real numbers
     Reduction reduction_ = Reduction::kSum;
+    OperationName name_;
     std::int64_t launched_ = 0;  // numbers
     std::deque<Piece> pieces_;   // that are under way
     std::uint32_t resets_ = 0;   // of the collective, at its launch
@@ -58,31 +61,34 @@ class TensorVerbs {
 
   // Reduces over all ranks, in place. The sum's order of additions is that of the gradients. A large
   // tensor travels in pieces: it needs no more than 128 MiB beside it.
-  void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                  const OperationName& name = {});
   // The same without waiting; needs the tensor's size once more. Until wait() nobody may touch the tensor;
   // then it has the result. wait() does nothing the second time.
-  Launched launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  Launched launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                             const OperationName& name = {});
   void wait(Launched& launched);
 
   // The tensors of all ranks, by rank. All must have the same type and sizes: else CollectiveError.
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor);
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor, const OperationName& name = {});
 
   // An all_reduce() of which each rank keeps a part. `tensor` has n rows for each rank. Rank r gets
   // rows r·n … (r+1)·n - 1 of the result: sizes {n·ranks, …} become {n, …}.
-  at::Tensor reduce_scatter(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  at::Tensor reduce_scatter(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                            const OperationName& name = {});
 
   // Gives root's elements to all other ranks, in place.
-  void broadcast(const at::Tensor& tensor, int root);
+  void broadcast(const at::Tensor& tensor, int root, const OperationName& name = {});
 
   // From one rank to another; both return when all has been received.
-  void send(const at::Tensor& tensor, int to);
-  void receive(const at::Tensor& tensor, int from);
+  void send(const at::Tensor& tensor, int to, const OperationName& name = {});
+  void receive(const at::Tensor& tensor, int from, const OperationName& name = {});
 
  private:
   void check_device(const at::Tensor& tensor, const char* verb) const;
   void check_target(const at::Tensor& tensor, const char* verb) const;
   void check_peer(int peer, const char* verb) const;
-  Launched prepare(const at::Tensor& tensor, Reduction reduction);
+  Launched prepare(const at::Tensor& tensor, Reduction reduction, const OperationName& name);
   bool launch_piece(Launched& launched);
   void wait_for_piece(Launched& launched);
   at::Tensor take_staging(std::size_t bytes);

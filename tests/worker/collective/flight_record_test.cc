@@ -15,7 +15,7 @@ nlohmann::json record_of(const OperationRing& ring) {
 
 TEST(FlightRecord, HasPyTorchsKeys) {
   const auto ring = std::make_unique<OperationRing>();
-  ring->end(ring->begin(Verb::kSum, 4096, Dtype::kFloat32));
+  ring->end(ring->begin(Verb::kSum, 4096, Dtype::kFloat32, "bucket 3"));
   ring->begin(Verb::kReceive, 10, Dtype::kBFloat16);
   ring->begin(Verb::kBarrier, 0);
   const auto record = record_of(*ring);
@@ -26,6 +26,7 @@ TEST(FlightRecord, HasPyTorchsKeys) {
   ASSERT_EQ(record["entries"].size(), 3U);
   const auto& sum = record["entries"][0];
   EXPECT_EQ(sum["profiling_name"], "shm:all_reduce");
+  EXPECT_EQ(sum["name"], "bucket 3");
   EXPECT_EQ(sum["input_sizes"], nlohmann::json::parse("[[1024]]"));
   EXPECT_EQ(sum["input_dtypes"], nlohmann::json::parse(R"(["Float"])"));
   EXPECT_EQ(sum["state"], "completed");
@@ -41,6 +42,12 @@ TEST(FlightRecord, HasPyTorchsKeys) {
   EXPECT_FALSE(receive.contains("duration_ms"));
   EXPECT_EQ(record["entries"][2]["collective_seq_id"], 2);
   EXPECT_EQ(record["entries"][2]["timeout_ms"], 600'000);
+}
+
+TEST(FlightRecord, IsJsonWhateverANameHas) {
+  const auto ring = std::make_unique<OperationRing>();
+  ring->begin(Verb::kSum, 8, Dtype::kFloat32, "\xff \"loss\"");
+  EXPECT_EQ(record_of(*ring)["entries"][0]["name"], "\xEF\xBF\xBD \"loss\"");
 }
 
 TEST(FlightRecord, HasTheLastOnesInOrder) {

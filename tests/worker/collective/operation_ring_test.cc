@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
 namespace ddprun::worker {
 namespace {
@@ -31,6 +32,19 @@ TEST(OperationRing, IsPrintedForPeople) {
   EXPECT_EQ(
       describe({.number = 3, .verb = Verb::kBarrier, .bytes = 0, .begun_ns = 1, .done_ns = 0}),
       "barrier (operation 3)");
+  EXPECT_EQ(describe({.number = 12, .verb = Verb::kSum, .name = "bucket 3", .bytes = 4096}),
+            "sum of bucket 3, 4096 bytes (operation 12)");
+}
+
+TEST(OperationName, IsCutToItsPlaceInOneLine) {
+  EXPECT_EQ(OperationName().text(), "");
+  EXPECT_EQ(OperationName("loss").text(), "loss");
+  EXPECT_EQ(OperationName("two\nlines\t").text(), "two?lines?");
+  EXPECT_EQ(OperationName(std::string(24, 'a')).text(), std::string(24, 'a'));
+  EXPECT_EQ(OperationName(std::string(30, 'a')).text(), std::string(24, 'a'));
+  // Not in the middle of a character.
+  EXPECT_EQ(OperationName(std::string(23, 'a') + "ä").text(), std::string(23, 'a'));
+  EXPECT_EQ(OperationName(std::string(22, 'a') + "ä").text(), std::string(22, 'a') + "ä");
 }
 
 }  // namespace

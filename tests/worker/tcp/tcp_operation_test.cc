@@ -263,7 +263,9 @@ TEST(TcpOperation, DescribesItself) {
             "broadcast of 4 bytes (operation 7) from rank 2");
   OperationHead head = head_of(Verb::kReduce, 16, Dtype::kFloat32);
   head.reduction = Reduction::kMax;
-  EXPECT_EQ(describe(head), "reduction of 16 bytes (operation 7) of type float32 to the greatest");
+  head.name = "loss";
+  EXPECT_EQ(describe(head),
+            "reduction of loss, 16 bytes (operation 7) of type float32 to the greatest");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // python_parity/verbs_parity_test.py.
 #include "worker/tensors/tensor_verbs.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -38,6 +39,31 @@ TEST(TensorVerbs, ReduceMoreThanOnePiece) {
     const at::Tensor large = torch::full({kElements}, 1.0F + static_cast<float>(collective.rank()));
     verbs.all_reduce(large);
     EXPECT_TRUE(at::equal(large, torch::full({kElements}, 3.0F)));
+  });
+}
+
+TEST(TensorVerbs, AreCalledByTheProgramsNames) {
+  run_torch_ranks(2, [](Collective& collective) {
+    TensorVerbs verbs(collective);
+    const auto loss = torch::ones({6});
+    verbs.all_reduce(loss, Reduction::kMax, "loss");
+    auto launched = verbs.launch_all_reduce(loss, Reduction::kSum, "later");
+    verbs.wait(launched);
+    verbs.reduce_scatter(loss, Reduction::kSum, "rows");
+    verbs.broadcast(loss, 0, "start");
+    verbs.all_gather(loss, "all");
+    collective.rank() == 0 ? verbs.send(loss, 1, "parcel") : verbs.receive(loss, 0, "parcel");
+    const std::string record = collective.flight_record();
+    for (const char* name : {"loss", "later", "rows", "start", "all", "parcel"})
+      EXPECT_NE(record.find(fmt::format("\"name\": \"{}\"", name)), std::string::npos) << name;
+    const auto said = message_of([&] {
+      if (collective.rank() == 0)
+        verbs.all_reduce(loss, Reduction::kSum, "loss");
+      else
+        verbs.broadcast(loss, 0, "start");
+    });
+    EXPECT_NE(said.find("sum of loss, 24 bytes (operation "), std::string::npos) << said;
+    EXPECT_NE(said.find("broadcast of start, 24 bytes (operation "), std::string::npos) << said;
   });
 }
 
