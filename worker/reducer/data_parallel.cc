@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "proto/log.h"
+#include "worker/collective/record_file.h"
 #include "worker/reducer/gradient_reducer.h"
 #include "worker/reducer/module_state.h"
 #include "worker/tensors/summable.h"
@@ -306,6 +307,11 @@ LogRecord DataParallel::log_record() const {
   write_environment(record);
   reducer_->write(record);
   return record;
+}
+
+void DataParallel::write_log_record(const std::string& path) const {
+  if (const auto failed = write_record_file(path, log_record().to_json()))
+    throw std::runtime_error("write log record " + path + ": " + failed.message());
 }
 
 void DataParallel::comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }

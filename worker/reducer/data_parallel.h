@@ -193,6 +193,8 @@ class DataParallel {
   // The options, the model, the buckets and the latest pass, under PyTorch's keys (log_record.h). Ask
   // between passes.
   LogRecord log_record() const;
+  // Writes it to a file, as JSON: whole or not at all. Throws std::runtime_error where that fails.
+  void write_log_record(const std::string& path) const;
 
   // Gives up a pass whose backward() threw, or whose sums failed: all ranks must call it, and then may
   // go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when another
