@@ -1,6 +1,7 @@
 // A collective that counts what goes through it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -22,25 +23,42 @@ class CountingCollective final : public Collective {
   std::string_view name() const override { return inner_.name(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   Ticket launch(Flat flat, Reduction reduction) override {
+    ++verbs;
     summed.push_back(flat);
     return inner_.launch(flat, reduction);
   }
   void progress() override { inner_.progress(); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void broadcast(Flat flat, int root) override {
+    ++verbs;
     ++broadcasts;
+    broadcast_bytes.push_back(flat.bytes());
+    most_at_once = std::max(most_at_once, ++at_once_);
     inner_.broadcast(flat, root);
+    --at_once_;
   }
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+    ++verbs;
     return inner_.all_gather(mine);
   }
-  void barrier() override { inner_.barrier(); }
+  void barrier() override {
+    ++verbs;
+    inner_.barrier();
+  }
   void monitored_barrier(std::chrono::milliseconds limit) override {
+    ++verbs;
     inner_.monitored_barrier(limit);
   }
-  void send(Flat flat, int to) override { inner_.send(flat, to); }
-  void receive(Flat flat, int from) override { inner_.receive(flat, from); }
+  void send(Flat flat, int to) override {
+    ++verbs;
+    inner_.send(flat, to);
+  }
+  void receive(Flat flat, int from) override {
+    ++verbs;
+    inner_.receive(flat, from);
+  }
   std::unique_ptr<Collective> split(int color, int key) override {
+    ++verbs;
     return inner_.split(color, key);
   }
   std::uint32_t resets() const override { return inner_.resets(); }
@@ -48,9 +66,13 @@ class CountingCollective final : public Collective {
   void reset() override { inner_.reset(); }
 
   std::vector<Flat> summed;  // in the order of their launch
+  int verbs = 0;             // of all kinds, but for allocate(), progress(), wait() and reset()
   int broadcasts = 0;
+  std::vector<std::size_t> broadcast_bytes;
+  int most_at_once = 0;  // broadcasts under way
 
  private:
+  int at_once_ = 0;
   Collective& inner_;
 };
 
