@@ -86,7 +86,8 @@ struct DataParallelOptions {
   bool skip_all_reduce_unused_params = false;
   // On CPU: memory that is freed stays in the process, for the next gradient. Else glibc gives it back to
   // the kernel in each pass, and takes it again, page by page. For the whole process, and for good
-  // (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_, GLIBC_TUNABLES).
+  // (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_, GLIBC_TUNABLES);
+  // log_record() says whether it was.
   bool keep_freed_memory = true;
   // Names of parameters and buffers that DataParallel leaves alone: not compared, copied or summed.
   std::vector<std::string> ignore;
@@ -237,6 +238,7 @@ class DataParallel {
   std::unique_ptr<GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;
+  std::string freed_memory_ = "as malloc likes";
   std::shared_ptr<std::function<void()>> on_backward_;  // for the outputs' graphs
   int no_sync_depth_ = 0;
   bool buffers_due_ = true;  // the previous forward was a synchronising one
