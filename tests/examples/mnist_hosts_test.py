@@ -46,7 +46,7 @@ class MnistHosts(unittest.TestCase):
         return "".join(out for out, _ in said)
 
     def assert_same_end(self, one, other):
-        for name in ("loss", "accuracy"):
+        for name in ("loss", "weights", "accuracy"):
             self.assertEqual(support.value_of(name, one), support.value_of(name, other), name)
 
     def test_one_worker_each_has_the_digits_of_one_host(self):

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
-#include <system_error>
 
 #include "proto/assert.h"
+#include "worker/collective/record_file.h"
 
 namespace ddprun::worker {
 namespace {
@@ -114,23 +111,13 @@ std::size_t Collective::other_rank(int peer) const {
   return static_cast<std::size_t>(peer);
 }
 
-// First under another name: a reader of `path` never finds half of it.
 void Collective::write_flight_record(const std::string& path) const {
   const std::string record = flight_record();
   if (record.empty())
     throw CollectiveError("write flight record " + path + ": " + std::string(name()) +
                           " keeps none");
-  const std::string unfinished = path + ".unfinished";
-  errno = 0;
-  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-  file << record;
-  file.close();
-  std::error_code failed(errno == 0 ? EIO : errno, std::generic_category());
-  if (file) std::filesystem::rename(unfinished, path, failed);
-  if (!failed) return;
-  std::error_code ignored;
-  std::filesystem::remove(unfinished, ignored);
-  throw CollectiveError("write flight record " + path + ": " + failed.message());
+  if (const auto failed = write_record_file(path, record))
+    throw CollectiveError("write flight record " + path + ": " + failed.message());
 }
 
 // Every rank adds all numbers itself, always in rank order: so all ranks get the same bits.

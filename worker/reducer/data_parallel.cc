@@ -3,18 +3,18 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <malloc.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
-#include <limits>
 #include <set>
 #include <stdexcept>
 #include <string_view>
 
 #include "proto/log.h"
+#include "worker/collective/record_file.h"
+#include "worker/reducer/freed_memory.h"
 #include "worker/reducer/gradient_reducer.h"
 #include "worker/reducer/module_state.h"
 #include "worker/tensors/summable.h"
@@ -22,25 +22,14 @@
 namespace ddprun::worker {
 namespace {
 
+constexpr const char* kStaysInTheProcess = "stays in the process";
+
 void check_options(const DataParallelOptions& options) {
   if (options.skip_all_reduce_unused_params && !options.find_unused_parameters) {
     throw std::invalid_argument(
         "skip_all_reduce_unused_params needs find_unused_parameters: without it nobody knows which "
         "parameters are unused");
   }
-}
-
-// The trim threshold is how much free memory at the top of the heap goes back to the kernel, the other
-// one from which size on a block is mapped for itself, and unmapped when it is freed. glibc takes no
-// more than 32 MiB for that (mallopt(3)); below it freed blocks go back into the heap.
-void keep_freed_memory() {
-  for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
-                           "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"}) {
-    if (std::getenv(name) != nullptr) return;
-  }
-  constexpr int kMappedFrom = 32 << 20;
-  ::mallopt(M_MMAP_THRESHOLD, kMappedFrom);
-  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }
 
 // A name that is nowhere is a mistake.
@@ -178,7 +167,10 @@ void DataParallel::meet() {
     if (options_.init_sync) tell_refusal(refusal.what(), *collective_);
     throw;
   }
-  if (options_.keep_freed_memory && collective_->device() == Device::kCpu) keep_freed_memory();
+  if (options_.keep_freed_memory && collective_->device() == Device::kCpu) {
+    const std::string variable = keep_freed_memory();
+    freed_memory_ = variable.empty() ? kStaysInTheProcess : "as " + variable + " says";
+  }
   auto& [state, parameters, reducer] = prepared;
   parameters_.clear();
   for (const auto& [name, tensor] : state)
@@ -304,7 +296,8 @@ LogRecord DataParallel::log_record() const {
   numbers["static_graph"] = options_.static_graph ? 1 : 0;
   numbers["find_unused_parameters"] = options_.find_unused_parameters ? 1 : 0;
   numbers["gradient_as_bucket_view"] = options_.gradient_as_bucket_view ? 1 : 0;
-  numbers["keep_freed_memory"] = options_.keep_freed_memory ? 1 : 0;
+  texts["freed_memory"] = freed_memory_;
+  numbers["keep_freed_memory"] = freed_memory_ == kStaysInTheProcess ? 1 : 0;
   const auto& caps = options_.bucket_cap_bytes_list;
   numbers["bucket_cap_bytes"] = static_cast<std::int64_t>(
       caps.empty() ? options_.bucket_cap_bytes.value_or(kBucketCapBytes) : std::ranges::max(caps));
@@ -312,6 +305,11 @@ LogRecord DataParallel::log_record() const {
   write_environment(record);
   reducer_->write(record);
   return record;
+}
+
+void DataParallel::write_log_record(const std::string& path) const {
+  if (const auto failed = write_record_file(path, log_record().to_json()))
+    throw std::runtime_error("write log record " + path + ": " + failed.message());
 }
 
 void DataParallel::comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }

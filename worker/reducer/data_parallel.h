@@ -86,7 +86,8 @@ struct DataParallelOptions {
   bool skip_all_reduce_unused_params = false;
   // On CPU: memory that is freed stays in the process, for the next gradient. Else glibc gives it back to
   // the kernel in each pass, and takes it again, page by page. For the whole process, and for good
-  // (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_, GLIBC_TUNABLES).
+  // (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_, GLIBC_TUNABLES);
+  // log_record() says whether it was.
   bool keep_freed_memory = true;
   // Names of parameters and buffers that DataParallel leaves alone: not compared, copied or summed.
   std::vector<std::string> ignore;
@@ -195,6 +196,8 @@ class DataParallel {
   // The options, the model, the buckets and the latest pass, under PyTorch's keys (log_record.h). Ask
   // between passes.
   LogRecord log_record() const;
+  // Writes it to a file, as JSON: whole or not at all. Throws std::runtime_error where that fails.
+  void write_log_record(const std::string& path) const;
 
   // Gives up a pass whose backward() threw, or whose sums failed: all ranks must call it, and then may
   // go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when another
@@ -246,6 +249,7 @@ class DataParallel {
   std::unique_ptr<GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;
+  std::string freed_memory_ = "as malloc likes";
   std::shared_ptr<std::function<void()>> on_backward_;  // for the outputs' graphs
   int no_sync_depth_ = 0;
   bool buffers_due_ = true;  // the previous forward was a synchronising one

@@ -44,9 +44,10 @@ struct ParityNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(ParityNet);
 
+// Of the parameters. A mode that ends in _copy has gradients apart from the buckets.
 at::ScalarType dtype_of(const std::string& mode) {
   if (mode == "float16") return torch::kHalf;
-  return mode == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
+  return mode == "bfloat16" || mode == "bfloat16_copy" ? torch::kBFloat16 : torch::kFloat;
 }
 
 ParityNet made_net(const std::string& mode) {
@@ -89,33 +90,58 @@ bool uses_aside(const std::string& mode, int step, int rank) {
   return mode != "unused" || step % 4 == rank;
 }
 
-std::string train(const std::string& mode, Collective& collective) {
-  ParityNet net = made_net(mode);
-  DataParallelOptions options;
-  options.find_unused_parameters = mode == "unused";
-  options.static_graph = mode == "static";
-  DataParallel parallel(net.ptr(), collective, options);
-  const bool thin = mode == "power_sgd";
-  if (thin)
-    parallel.comm_hook(power_sgd_hook({.matrix_approximation_rank = 2, .start_iteration = 2}));
-  auto options_of_sgd = torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4);
-  // In 16 bits the momentum of LibTorch's SGD has other bits than that of PyTorch's, also without DDP.
-  if (dtype_of(mode) != torch::kFloat) options_of_sgd.momentum(0);
-  torch::optim::SGD optimizer(net->parameters(), options_of_sgd);
-  const bool steps_itself = mode == "in_backward";
-  if (steps_itself) {
-    parallel.comm_hook(all_reduce_hook());  // it divides as PyTorch does in this mode
-    parallel.step_in_backward(optimizer_in_backward<torch::optim::SGD>(*net, options_of_sgd));
+constexpr double kRate = 0.05;
+constexpr double kMomentum = 0.9;
+constexpr double kDecay = 1e-4;
+
+// A number as Python gives it to an operation. LibTorch's mul_(double) swaps the factors, and rounds the
+// number to 16 bits where the tensor has 16.
+at::Tensor python_number(double value) {
+  at::Tensor number = torch::scalar_tensor(value, torch::kDouble);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
+}
+
+// torch/optim/sgd.py of 2.11, _single_tensor_sgd. The momentum of LibTorch's SGD has other bits in 16-bit
+// parameters, also without DataParallel: it calls mul_(double).
+class PythonSgd {
+ public:
+  explicit PythonSgd(std::vector<at::Tensor> parameters)
+      : parameters_(std::move(parameters)), momenta_(parameters_.size()) {}
+
+  void zero_grad() {
+    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   }
+
+  void step() {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor gradient = parameters_[i].grad().add(parameters_[i], kDecay);
+      if (momenta_[i].defined())
+        momenta_[i].mul_(python_number(kMomentum)).add_(gradient, 1);
+      else
+        momenta_[i] = gradient.clone();
+      parameters_[i].add_(momenta_[i], -kRate);
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> momenta_;
+};
+
+template <typename Optimizer>
+void make_steps(const std::string& mode, ParityNet& net, DataParallel& parallel,
+                Optimizer& optimizer, int rank) {
   const int micro_batches = mode == "no_sync" ? 4 : 1;
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     for (int part = 0; part < micro_batches; ++part) {
-      torch::manual_seed(1000 * step + 10 * part + collective.rank());
+      torch::manual_seed(1000 * step + 10 * part + rank);
       const auto x = torch::randn({8, 20}).to(dtype_of(mode));
       const auto y = torch::randint(10, {8}, torch::kLong);
       const auto backward = [&] {
-        const auto out = parallel.forward(net, x, uses_aside(mode, step, collective.rank()));
+        const auto out = parallel.forward(net, x, uses_aside(mode, step, rank));
         (torch::cross_entropy_loss(out, y) / micro_batches).backward();
       };
       if (part + 1 < micro_batches) {
@@ -125,7 +151,32 @@ std::string train(const std::string& mode, Collective& collective) {
         backward();
       }
     }
-    if (!steps_itself) parallel.step(optimizer);
+    if (mode != "in_backward") parallel.step(optimizer);
+  }
+}
+
+std::string train(const std::string& mode, Collective& collective) {
+  ParityNet net = made_net(mode);
+  DataParallelOptions options;
+  options.find_unused_parameters = mode == "unused";
+  options.static_graph = mode == "static";
+  options.gradient_as_bucket_view = !mode.ends_with("_copy");
+  DataParallel parallel(net.ptr(), collective, options);
+  const bool thin = mode == "power_sgd";
+  if (thin)
+    parallel.comm_hook(power_sgd_hook({.matrix_approximation_rank = 2, .start_iteration = 2}));
+  const auto options_of_sgd =
+      torch::optim::SGDOptions(kRate).momentum(kMomentum).weight_decay(kDecay);
+  if (mode == "in_backward") {
+    parallel.comm_hook(all_reduce_hook());  // it divides as PyTorch does in this mode
+    parallel.step_in_backward(optimizer_in_backward<torch::optim::SGD>(*net, options_of_sgd));
+  }
+  if (dtype_of(mode) != torch::kFloat) {
+    PythonSgd optimizer(net->parameters());
+    make_steps(mode, net, parallel, optimizer, collective.rank());
+  } else {
+    torch::optim::SGD optimizer(net->parameters(), options_of_sgd);
+    make_steps(mode, net, parallel, optimizer, collective.rank());
   }
   return thin ? values_of(*net) : fmt::format("{:016x}", hash_of(*net));
 }

@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 20
-DTYPES = {"float16": torch.half, "bfloat16": torch.bfloat16}
+DTYPES = {"float16": torch.half, "bfloat16": torch.bfloat16, "bfloat16_copy": torch.bfloat16}
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
 # Without PyTorch's name bf16_compress_hook: by that name it is refused where NCCL is absent. Gloo can do it.
 WIRES = {"float16_wire": (2**-11, default_hooks.fp16_compress_hook),
@@ -62,14 +62,13 @@ def uses_aside(mode, step, rank):
 def train(mode, rank):
     net = made_net(mode)
     parallel = DistributedDataParallel(net, find_unused_parameters=mode == "unused", static_graph=mode == "static",
-                                       gradient_as_bucket_view=True)
+                                       gradient_as_bucket_view=not mode.endswith("_copy"))
     if mode == "power_sgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
         parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     if mode == "in_backward":  # its newer form for this needs a GPU
         parallel._register_fused_optim(torch.optim.SGD, **SGD)
-    # In 16 bits the momentum of LibTorch's SGD has other bits than that of PyTorch's, also without DDP.
-    optimizer = torch.optim.SGD(net.parameters(), **(SGD | ({"momentum": 0} if mode in DTYPES else {})))
+    optimizer = torch.optim.SGD(net.parameters(), **SGD)
     micro_batches = 4 if mode == "no_sync" else 1
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -1,6 +1,7 @@
 // Collectives for tests that hand all to another one: as it is, and counted.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -39,6 +40,7 @@ class PassingCollective : public Collective {
   }
   std::uint32_t resets() const override { return inner_.resets(); }
   std::string flight_record() const override { return inner_.flight_record(); }
+  void check() override { inner_.check(); }
   void reset() override { inner_.reset(); }
 
  private:
@@ -50,16 +52,51 @@ class CountingCollective final : public PassingCollective {
   using PassingCollective::PassingCollective;
 
   Ticket launch(Flat flat, Reduction reduction) override {
+    ++verbs;
     summed.push_back(flat);
     return PassingCollective::launch(flat, reduction);
   }
   void broadcast(Flat flat, int root) override {
+    ++verbs;
     ++broadcasts;
+    broadcast_bytes.push_back(flat.bytes());
+    most_at_once = std::max(most_at_once, ++at_once_);
     PassingCollective::broadcast(flat, root);
+    --at_once_;
+  }
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+    ++verbs;
+    return PassingCollective::all_gather(mine);
+  }
+  void barrier() override {
+    ++verbs;
+    PassingCollective::barrier();
+  }
+  void monitored_barrier(std::chrono::milliseconds limit) override {
+    ++verbs;
+    PassingCollective::monitored_barrier(limit);
+  }
+  void send(Flat flat, int to) override {
+    ++verbs;
+    PassingCollective::send(flat, to);
+  }
+  void receive(Flat flat, int from) override {
+    ++verbs;
+    PassingCollective::receive(flat, from);
+  }
+  std::unique_ptr<Collective> split(int color, int key) override {
+    ++verbs;
+    return PassingCollective::split(color, key);
   }
 
   std::vector<Flat> summed;  // in the order of their launch
+  int verbs = 0;             // of all kinds, but for allocate(), progress(), wait() and reset()
   int broadcasts = 0;
+  std::vector<std::size_t> broadcast_bytes;
+  int most_at_once = 0;  // broadcasts under way
+
+ private:
+  int at_once_ = 0;
 };
 
 }  // namespace ddprun::worker

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/worker/torch_ranks.h"
 #include "worker/reducer/data_parallel.h"
@@ -21,7 +25,8 @@ TEST(LogRecord, HasTheKeysOfPyTorch) {
       parallel.forward(net, torch::ones({4})).sum().backward();
     }
     const auto object = nlohmann::json::parse(parallel.log_record().to_json());
-    // torch/csrc/distributed/c10d/logger.cpp and c10/util/Logging.h, 2.11.
+    // torch/csrc/distributed/c10d/logger.cpp of 2.11: those that Python's _get_ddp_logging_data() gave with
+    // Gloo, and those that a wheel with NCCL has beside them.
     for (const char* key : {"module_name",
                             "world_size",
                             "rank",
@@ -43,6 +48,16 @@ TEST(LogRecord, HasTheKeysOfPyTorch) {
                             "master_port",
                             "cuda_visible_devices",
                             "torch_distributed_debug",
+                            "nccl_socket_ifname",
+                            "nccl_blocking_wait",
+                            "nccl_async_error_handling",
+                            "nccl_debug",
+                            "nccl_nthreads",
+                            "nccl_ib_timeout",
+                            "gloo_socket_ifname",
+                            "gloo_device_transport",
+                            "gloo_num_threads",
+                            "can_set_static_graph",
                             "iteration",
                             "has_rebuilt_buckets",
                             "rebuilt_bucket_sizes",
@@ -80,6 +95,61 @@ TEST(LogRecord, HasTheKeysOfPyTorch) {
     EXPECT_EQ(object["prev_iteration_grad_ready_order_indices"], "2, 1, 0");
     EXPECT_EQ(object["iteration"], 3);
     EXPECT_EQ(object["has_error"], 0);
+  });
+}
+
+TEST(LogRecord, HasTheVariablesOfTheEnvironment) {
+  run_torch_ranks(1, [](Collective& collective) {
+    ::setenv("GLOO_SOCKET_IFNAME", "eth7", 1);
+    ::setenv("NCCL_BLOCKING_WAIT", "1", 1);
+    ::setenv("NCCL_ASYNC_ERROR_HANDLING", "2", 1);
+    ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3", 1);
+    Chain net;
+    auto texts = DataParallel(net.ptr(), collective).log_record().texts;
+    EXPECT_EQ(texts["gloo_socket_ifname"], "eth7");
+    EXPECT_EQ(texts["gloo_device_transport"], "N/A");
+    EXPECT_EQ(texts["nccl_blocking_wait"], "1") << "the older name";
+    EXPECT_EQ(texts["nccl_async_error_handling"], "3") << "the newer name comes first";
+  });
+}
+
+TEST(LogRecord, SaysWhetherTheGraphWasStatic) {
+  run_torch_ranks(1, [](Collective& collective) {
+    const auto unchanged = [&](DataParallelOptions options, const std::vector<bool>& uses_rare) {
+      Chain net;
+      DataParallel parallel(net.ptr(), collective, options);
+      for (const bool uses : uses_rare)
+        parallel.forward(net, torch::ones({4}), uses).sum().backward();
+      return parallel.log_record().numbers["can_set_static_graph"];
+    };
+    EXPECT_EQ(unchanged({}, {true, true}), 1);
+    EXPECT_EQ(unchanged({.static_graph = true}, {false, false}), 1);
+    EXPECT_EQ(unchanged({.find_unused_parameters = true}, {false, false, false}), 1);
+    EXPECT_EQ(unchanged({.find_unused_parameters = true}, {true, true, false}), 0);
+    EXPECT_EQ(unchanged({.find_unused_parameters = true}, {false, true, false}), 0);
+  });
+}
+
+TEST(LogRecord, IsWrittenWholeOrNotAtAll) {
+  run_torch_ranks(1, [](Collective& collective) {
+    Chain net;
+    DataParallel parallel(net.ptr(), collective);
+    const auto folder =
+        std::filesystem::temp_directory_path() / ("log_record_" + std::to_string(::getpid()));
+    std::filesystem::create_directory(folder);
+    const auto path = folder / "record.json";
+    std::ofstream(path) << "of before";
+    parallel.write_log_record(path);
+    std::ifstream file(path);
+    EXPECT_EQ(nlohmann::json::parse(file)["num_parameter_tensors"], 3);
+    const std::string nowhere = folder / "none" / "record.json";
+    EXPECT_EQ(message_of([&] { parallel.write_log_record(nowhere); }),
+              "write log record " + nowhere + ": No such file or directory");
+    // A folder cannot be replaced by a file; nothing is left beside it.
+    EXPECT_NE(message_of([&] { parallel.write_log_record(folder); }), "");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+    EXPECT_FALSE(std::filesystem::exists(folder.string() + ".unfinished"));
+    std::filesystem::remove_all(folder);
   });
 }
 

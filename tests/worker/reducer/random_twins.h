@@ -121,6 +121,8 @@ class RandomTwins {
       EXPECT_TRUE(same_values(names[i].value(), theirs[i]))
           << "iteration " << iteration << ": weight " << names[i].key();
     }
+    EXPECT_EQ(parallel_.log_record().numbers["can_set_static_graph"],
+              reference_->ddp_graph_static() ? 1 : 0);
     EXPECT_EQ(parallel_.buckets(), logger_->get_per_bucket_variable_indices());
     // PyTorch does not note the order in the first pass of a static graph.
     if (recipe_.mode == Mode::kStatic && iteration == 0) return;

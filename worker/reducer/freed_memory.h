@@ -1,0 +1,13 @@
+// Memory that is freed stays in the process, for the next gradient: see keep_freed_memory in
+// data_parallel.h. No state of ours; any thread, before others allocate.
+#pragma once
+
+#include <string>
+
+namespace ddprun::worker {
+
+// Sets up malloc for the whole process, unless the environment does: then it changes nothing, and
+// gives the name of the variable. Empty: done.
+std::string keep_freed_memory();
+
+}  // namespace ddprun::worker
