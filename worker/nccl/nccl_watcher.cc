@@ -118,11 +118,6 @@ bool NcclWatcher::wait_for_all(std::chrono::milliseconds limit) {
   return moved_.wait_for(lock, limit, [this] { return works_.empty() || communicator_.failed(); });
 }
 
-std::string NcclWatcher::describe(std::uint32_t operation) const {
-  const std::lock_guard lock(mutex_);
-  return ring_->describe(operation);
-}
-
 std::string NcclWatcher::flight_record() const {
   const std::lock_guard lock(mutex_);
   return worker::flight_record(*ring_, {.collective = "nccl",

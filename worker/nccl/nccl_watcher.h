@@ -81,7 +81,6 @@ class NcclWatcher {
   // Returns when all is done, after a failure, or after `limit`: then false.
   bool wait_for_all(std::chrono::milliseconds limit);
 
-  std::string describe(std::uint32_t operation) const;
   std::string flight_record() const;
 
  private:

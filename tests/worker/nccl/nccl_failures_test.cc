@@ -70,6 +70,22 @@ TEST_F(NcclFailures, ARevokeThatHangsIsFollowedByTheAbort) {
   EXPECT_EQ(sim::controls().aborts, 1);
 }
 
+// To free memory waits for the GPU, and so for what hangs there: the watcher must not do it.
+TEST_F(NcclFailures, MemoryToBeFreedDoesNotKeepTheDeadlineBack) {
+  run({.timeout = 300ms}, [](Rank& rank) {
+    auto memory = rank.filled(4, 1);
+    const auto other = rank.filled(4, 1);
+    const Ticket first = rank.collective->launch_sum(floats(memory, 4));
+    rank.collective->wait(first);
+    cudaStreamSynchronize(rank.stream);
+    memory.reset();
+    sim::controls().hang = true;
+    rank.collective->wait(rank.collective->launch_sum(floats(other, 4)));
+    cudaStreamSynchronize(rank.stream);
+    EXPECT_NE(failure_of(*rank.collective).find("(operation 3)"), std::string::npos);
+  });
+}
+
 // A peer that never launches: the ranks' first look at it is the deadline.
 TEST_F(NcclFailures, APeerThatNeverComesIsToldAtTheDeadline) {
   run({.ranks = 2, .timeout = 300ms}, [](Rank& rank) {
