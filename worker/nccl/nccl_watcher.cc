@@ -217,8 +217,8 @@ std::string NcclWatcher::past_deadline(std::unique_lock<std::mutex>& lock,
                         : absent.empty() ? "another rank has not come, or the transport hangs"
                                          : absent.c_str();
   return fmt::format("rank {}: {}: not complete after {} s: {} (NCCL_DEBUG=INFO says more)",
-                     options_.rank, operation, std::chrono::duration<double>(work->limit_).count(),
-                     because);
+                     options_.rank, operation,
+                     std::chrono::duration<double>(options_.timeout).count(), because);
 }
 
 // Of a rank that waits.
