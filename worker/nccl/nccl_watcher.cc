@@ -118,11 +118,6 @@ bool NcclWatcher::wait_for_all(std::chrono::milliseconds limit) {
   return moved_.wait_for(lock, limit, [this] { return works_.empty() || communicator_.failed(); });
 }
 
-std::string NcclWatcher::describe(std::uint32_t operation) const {
-  const std::lock_guard lock(mutex_);
-  return ring_->describe(operation);
-}
-
 std::string NcclWatcher::flight_record() const {
   const std::lock_guard lock(mutex_);
   return worker::flight_record(*ring_, {.collective = "nccl",
@@ -222,8 +217,8 @@ std::string NcclWatcher::past_deadline(std::unique_lock<std::mutex>& lock,
                         : absent.empty() ? "another rank has not come, or the transport hangs"
                                          : absent.c_str();
   return fmt::format("rank {}: {}: not complete after {} s: {} (NCCL_DEBUG=INFO says more)",
-                     options_.rank, operation, std::chrono::duration<double>(work->limit_).count(),
-                     because);
+                     options_.rank, operation,
+                     std::chrono::duration<double>(options_.timeout).count(), because);
 }
 
 // Of a rank that waits.

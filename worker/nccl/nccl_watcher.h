@@ -69,7 +69,7 @@ class NcclWatcher {
   // From now on its time counts, or from when the work before it is done. kEnds: the operation ends with it.
   enum class Part { kEnds, kGoesOn };
   std::shared_ptr<Work> watch(std::uint32_t operation, Part part);
-  // The same with a limit of its own.
+  // The same with what is left of the time of the bring-up.
   std::shared_ptr<Work> watch(std::uint32_t operation, Part part, std::chrono::milliseconds limit);
   // It is in the stream, between these two; `ready`: where the program's work before it ends, if it waits
   // for that.
@@ -81,7 +81,6 @@ class NcclWatcher {
   // Returns when all is done, after a failure, or after `limit`: then false.
   bool wait_for_all(std::chrono::milliseconds limit);
 
-  std::string describe(std::uint32_t operation) const;
   std::string flight_record() const;
 
  private:

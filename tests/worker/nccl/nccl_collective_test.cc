@@ -275,7 +275,14 @@ TEST_F(Nccl, DoesTheVerbsOnTensors) {
   EXPECT_EQ(collective_->split(-1, 0), nullptr);
 }
 
-// The one case for machines without a GPU: asking for one is an error, not a crash.
+// The library that is loaded is the one that we compile with, and has what that release has.
+TEST(NcclWithoutGpu, FindsTheFunctionsOfItsRelease) {
+  const NcclOptional found = find_nccl_optional();
+  EXPECT_EQ(found.can_register(), NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0));
+  EXPECT_EQ(found.revoke != nullptr, NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 7));
+}
+
+// For machines without a GPU: asking for one is an error, not a crash.
 TEST(NcclWithoutGpu, IsRefusedInOneLine) {
   if (why_no_gpu().empty()) GTEST_SKIP() << "this machine has a GPU";
   PipeExchange exchange(1);

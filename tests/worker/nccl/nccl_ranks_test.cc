@@ -180,6 +180,17 @@ TEST_F(NcclRanksTest, KeepsARecordOfItsOperations) {
   });
 }
 
+TEST_F(NcclRanksTest, TheWatcherSleepsWhileNothingIsUnderWay) {
+  run({}, [](Rank& rank) {
+    rank.collective->barrier();
+    const int looks = sim::controls().event_queries;
+    std::promise<void> never;
+    EXPECT_EQ(never.get_future().wait_for(std::chrono::milliseconds(50)),
+              std::future_status::timeout);
+    EXPECT_EQ(sim::controls().event_queries, looks);
+  });
+}
+
 TEST_F(NcclRanksTest, SplitsIntoGroups) {
   run({.ranks = 4}, [](Rank& rank) {
     const auto group = rank.collective->split(rank.rank % 2, rank.rank);
