@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -91,6 +93,44 @@ std::byte* map(int file, std::size_t bytes) {
   return memory == MAP_FAILED ? nullptr : at;
 }
 
+std::shared_ptr<std::byte> owned(std::byte* memory, std::size_t bytes) {
+  return {memory, [bytes](std::byte* mapped) { ::munmap(mapped, bytes); }};
+}
+
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer knows memory by its address. So ranks that are threads of one process (rank_threads_test)
+// have one mapping of what they share: else it would see no race between them.
+struct Kept {
+  std::mutex mutex;
+  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<std::byte>> mappings;
+};
+
+Kept& all_kept() {
+  static Kept all;
+  return all;
+}
+
+std::shared_ptr<std::byte> keep(std::byte* memory, std::size_t bytes, int file) {
+  struct stat status {};
+  auto mapping = owned(memory, bytes);
+  const std::lock_guard lock(all_kept().mutex);
+  if (::fstat(file, &status) == 0) all_kept().mappings[{status.st_dev, status.st_ino}] = mapping;
+  return mapping;
+}
+
+std::shared_ptr<std::byte> kept(const struct stat& status) {
+  const std::lock_guard lock(all_kept().mutex);
+  const auto found = all_kept().mappings.find({status.st_dev, status.st_ino});
+  return found == all_kept().mappings.end() ? nullptr : found->second.lock();
+}
+#else
+std::shared_ptr<std::byte> keep(std::byte* memory, std::size_t bytes, int /*file*/) {
+  return owned(memory, bytes);
+}
+
+std::shared_ptr<std::byte> kept(const struct stat& /*status*/) { return nullptr; }
+#endif
+
 }  // namespace
 
 Result<ShmSegment> ShmSegment::create(std::size_t bytes, std::string_view purpose) {
@@ -103,7 +143,10 @@ Result<ShmSegment> ShmSegment::create(std::size_t bytes, std::string_view purpos
   if (::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0 &&
       ::fcntl(file.get(), F_ADD_SEALS, kSeals) == 0)
     memory = map(file.get(), bytes);
-  if (memory != nullptr) return ShmSegment(memory, bytes, std::move(file));
+  if (memory != nullptr) {
+    auto mapping = keep(memory, bytes, file.get());
+    return ShmSegment(std::move(mapping), bytes, std::move(file));
+  }
   const int why = errno;
   return is_limit(why) ? refused(bytes, purpose, why) : failed("make", what_for(purpose), why);
 }
@@ -121,13 +164,14 @@ Result<ShmSegment> ShmSegment::open(const std::string& name, std::size_t bytes) 
     return Error(ErrorCode::kProtocol, fmt::format("shared memory {} has {} bytes, expected {}",
                                                    name, status.st_size, bytes));
   }
+  if (auto ours = kept(status)) return ShmSegment(std::move(ours), bytes, std::move(file));
   std::byte* memory = map(file.get(), bytes);
   if (memory == nullptr) return failed("map", name, errno);
-  return ShmSegment(memory, bytes, std::move(file));
+  return ShmSegment(owned(memory, bytes), bytes, std::move(file));
 }
 
 ShmSegment::ShmSegment(ShmSegment&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
+    : data_(std::move(other.data_)),
       size_bytes_(std::exchange(other.size_bytes_, 0)),
       file_(std::move(other.file_)) {}
 
@@ -136,10 +180,6 @@ ShmSegment& ShmSegment::operator=(ShmSegment&& other) noexcept {
   std::swap(size_bytes_, other.size_bytes_);
   std::swap(file_, other.file_);
   return *this;
-}
-
-ShmSegment::~ShmSegment() {
-  if (data_ != nullptr) ::munmap(data_, size_bytes_);
 }
 
 Result<void> ShmSegment::reserve(std::size_t offset, std::size_t bytes, bool huge,
@@ -152,11 +192,11 @@ Result<void> ShmSegment::reserve(std::size_t offset, std::size_t bytes, bool hug
     return is_limit(error) ? refused(bytes, purpose, error)
                            : failed("reserve", what_for(purpose), error);
   }
-  if (huge) ::madvise(data_ + offset, bytes, kMadvCollapse);
+  if (huge) ::madvise(data_.get() + offset, bytes, kMadvCollapse);
   return {};
 }
 
-void ShmSegment::enter_pages() { ::madvise(data_, size_bytes_, MADV_POPULATE_WRITE); }
+void ShmSegment::enter_pages() { ::madvise(data_.get(), size_bytes_, MADV_POPULATE_WRITE); }
 
 // /proc may be that of another pid namespace: it knows our number there.
 std::string ShmSegment::name() const {

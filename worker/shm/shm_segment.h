@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -29,7 +30,7 @@ class ShmSegment {
   ShmSegment(ShmSegment&& other) noexcept;
   ShmSegment& operator=(ShmSegment&& other) noexcept;
   // Unmaps and closes.
-  ~ShmSegment();
+  ~ShmSegment() = default;
 
   // Takes the pages of a part now, in the memory that is near to this process. At its first use a page
   // that cannot be had would end the process with SIGBUS. `huge`: as huge pages, where the kernel can do
@@ -42,16 +43,16 @@ class ShmSegment {
   // Nobody can open it any more. The memory lives until the last process unmaps it.
   void close_file() { file_ = FileHandle(); }
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_.get(); }
   std::size_t size_bytes() const { return size_bytes_; }
   // "/proc/<pid>/fd/<number>", as other processes find it until close_file().
   std::string name() const;
 
  private:
-  ShmSegment(std::byte* data, std::size_t size_bytes, FileHandle file)
-      : data_(data), size_bytes_(size_bytes), file_(std::move(file)) {}
+  ShmSegment(std::shared_ptr<std::byte> data, std::size_t size_bytes, FileHandle file)
+      : data_(std::move(data)), size_bytes_(size_bytes), file_(std::move(file)) {}
 
-  std::byte* data_ = nullptr;
+  std::shared_ptr<std::byte> data_;  // the mapping; one segment's, but under ThreadSanitizer
   std::size_t size_bytes_ = 0;
   FileHandle file_;
 };
