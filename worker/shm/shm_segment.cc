@@ -144,7 +144,10 @@ Result<ShmSegment> ShmSegment::create(std::size_t bytes, std::string_view purpos
       ::fcntl(file.get(), F_ADD_SEALS, kSeals) == 0)
     memory = map(file.get(), bytes);
   const int why = errno;
-  if (memory != nullptr) return ShmSegment(keep(memory, bytes, file.get()), bytes, std::move(file));
+  if (memory != nullptr) {
+    auto mapping = keep(memory, bytes, file.get());
+    return ShmSegment(std::move(mapping), bytes, std::move(file));
+  }
   return is_limit(why) ? refused(bytes, purpose, why) : failed("make", what_for(purpose), why);
 }
 
