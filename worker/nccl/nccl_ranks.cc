@@ -99,11 +99,12 @@ void NcclRanks::let_go() {
   while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();
 }
 
-// Whatever fails here leaves the ranks apart, so it ends the communicator.
-void NcclRanks::put_in_stream(NcclWatcher::Work& work, std::optional<Event> ready,
-                              const std::function<void()>& launch) {
+// Whatever fails here leaves the ranks apart, so it ends the communicator. `launch` returns where the
+// program's work before it ends, if it waits for that.
+void NcclRanks::put_in_stream(NcclWatcher::Work& work,
+                              const std::function<std::optional<Event>()>& launch) {
   try {
-    launch();
+    std::optional<Event> ready = launch();
     watcher_->launched(work, std::move(ready), Event(stream_));
   } catch (const CollectiveError& error) {
     communicator_->fail(error.what());
@@ -115,9 +116,12 @@ void NcclRanks::put_in_stream(NcclWatcher::Work& work, std::optional<Event> read
 NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char* doing,
                                             const Communicator::Call& call) {
   auto work = watcher_->watch(operation, Part::kEnds);
-  Event ready(parts_.streams.current());
-  ready.hold(stream_);
-  put_in_stream(*work, std::move(ready), [&] { communicator_->run(doing, call); });
+  put_in_stream(*work, [&] {
+    std::optional<Event> ready(parts_.streams.current());
+    ready->hold(stream_);
+    communicator_->run(doing, call);
+    return ready;
+  });
   return work;
 }
 
@@ -202,7 +206,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
   staging_.reserve(bytes);
   std::memcpy(staging_.host() + place, mine.data(), mine.size());
   std::byte* own = staging_.gpu() + place;
-  put_in_stream(*work, std::nullopt, [&] {
+  put_in_stream(*work, [&]() -> std::optional<Event> {
     check_cuda(
         cudaMemcpyAsync(own, staging_.host() + place, mine.size(), cudaMemcpyHostToDevice, stream_),
         "copy to the GPU");
@@ -212,6 +216,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
     check_cuda(
         cudaMemcpyAsync(staging_.host(), staging_.gpu(), bytes, cudaMemcpyDeviceToHost, stream_),
         "copy from the GPU");
+    return std::nullopt;
   });
   watcher_->wait(*work);
   return {staging_.host(), staging_.host() + bytes};

@@ -70,8 +70,7 @@ class NcclRanks final : public Collective {
   using Part = NcclWatcher::Part;
 
   const NcclJob& job() const { return parts_.job; }
-  void put_in_stream(NcclWatcher::Work& work, std::optional<Event> ready,
-                     const std::function<void()>& launch);
+  void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call);
   void do_in_order(std::uint32_t operation, const char* doing, const Communicator::Call& call);
   std::vector<std::byte> gather_equal(std::span<const std::byte> mine, const Work& work);

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // The bring-up must come to its end in that time on a host that is busy.
-constexpr auto kShort = 1000ms;
+constexpr auto kShort = 2000ms;
 
 class NcclFailures : public SimulatedGpu {
  protected:
@@ -40,7 +40,7 @@ TEST_F(NcclFailures, TheDeadlineEndsASumAndFreesTheHost) {
     cudaStreamSynchronize(rank.stream);
     const std::string why = failure_of(*rank.collective);
     EXPECT_EQ(why,
-              "rank 0: sum of 16 bytes (operation 2): not complete after 1 s: another rank has "
+              "rank 0: sum of 16 bytes (operation 2): not complete after 2 s: another rank has "
               "not come, or the transport hangs (NCCL_DEBUG=INFO says more)");
     expect_failed(*rank.collective, why);
     const auto record = nlohmann::json::parse(rank.collective->flight_record());
@@ -56,7 +56,7 @@ TEST_F(NcclFailures, AnOldNcclIsAbortedWithoutARevoke) {
   run({.timeout = kShort, .optional = [](int) { return NcclOptional(); }}, [](Rank& rank) {
     sim::controls().hang = true;
     const std::string why = message_of([&] { rank.collective->barrier(); });
-    EXPECT_NE(why.find("barrier (operation 2): not complete after 1 s"), std::string::npos) << why;
+    EXPECT_NE(why.find("barrier (operation 2): not complete after 2 s"), std::string::npos) << why;
     expect_failed(*rank.collective, why);
   });
   EXPECT_EQ(sim::controls().revokes, 0);
@@ -116,9 +116,9 @@ TEST_F(NcclFailures, ALatePeerIsNoFailure) {
 
 // Each operation has the whole time: it does not pay for those before it.
 TEST_F(NcclFailures, ADeadlineCountsFromTheEndOfTheOneBefore) {
-  run({.timeout = 1400ms}, [](Rank& rank) {
+  run({.timeout = kShort}, [](Rank& rank) {
     const auto memory = rank.filled(4, 1);
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 6; ++i) {
       sim::run_on(rank.stream, [] { std::this_thread::sleep_for(400ms); });  // a long kernel
       rank.collective->launch_sum(floats(memory, 4));
     }

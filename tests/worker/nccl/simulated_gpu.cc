@@ -50,6 +50,10 @@ class Stream {
     kernels_.push_back(std::move(kernel));
     moved_.notify_all();
   }
+  bool idle() {
+    const std::lock_guard lock(mutex_);
+    return !running_ && kernels_.empty();
+  }
   std::shared_ptr<Mark> mark() {
     auto made = std::make_shared<Mark>();
     add([made] { made->pass(); });
@@ -65,15 +69,18 @@ class Stream {
       moved_.wait(lock, [this] { return !kernels_.empty(); });
       const auto kernel = std::move(kernels_.front());
       kernels_.pop_front();
+      running_ = true;
       lock.unlock();
       kernel();
       lock.lock();
+      running_ = false;
     }
   }
 
   std::mutex mutex_;
   std::condition_variable moved_;
   std::deque<std::function<void()>> kernels_;
+  bool running_ = false;
   std::thread thread_;
 };
 
@@ -103,7 +110,7 @@ void wait_for_gpu(int gpu) {
   {
     const std::lock_guard lock(streams_mutex);
     for (Stream* stream : streams()) {
-      if (stream->gpu == gpu) marks.push_back(stream->mark());
+      if (stream->gpu == gpu && !stream->idle()) marks.push_back(stream->mark());
     }
   }
   for (const auto& mark : marks) mark->wait();
