@@ -34,7 +34,7 @@ MAY_INCLUDE = {
     "worker/kernels": {"proto", "worker/collective"},
     "worker/shm": {"proto", "worker/collective", "worker/kernels"},
     "worker/tcp": {"proto", "worker/collective", "worker/kernels"},
-    "worker/hierarchical": {"proto", "worker/collective", "worker/shm", "worker/tcp"},
+    "worker/hierarchical": {"proto", "worker/collective", "worker/kernels", "worker/shm", "worker/tcp"},
     "worker/nccl": {"proto", "worker/collective"},
     "worker/tensors": {"proto", "worker/collective"},
     "worker/reducer": {"proto", "worker/collective", "worker/tensors"},

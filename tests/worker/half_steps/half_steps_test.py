@@ -19,7 +19,7 @@ WORDS = {
     "backward": "the backward failed",
     "peer": "rank 1's own code failed",
 }
-SURVIVOR = re.compile(r"rank 0: (?:rank 0: )?(.*): rank 1 \(pid \d+\) has ended")
+SURVIVOR = re.compile(r"rank 0: (?:rank 0: )?(.*): rank 1 \(pid \d+\) has (?:ended|left)")
 
 
 class HalfSteps(unittest.TestCase):

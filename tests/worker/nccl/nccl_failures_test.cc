@@ -116,10 +116,10 @@ TEST_F(NcclFailures, ALatePeerIsNoFailure) {
 
 // Each operation has the whole time: it does not pay for those before it.
 TEST_F(NcclFailures, ADeadlineCountsFromTheEndOfTheOneBefore) {
-  run({.timeout = kShort}, [](Rank& rank) {
+  run({.timeout = 4s}, [](Rank& rank) {
     const auto memory = rank.filled(4, 1);
     for (int i = 0; i < 6; ++i) {
-      sim::run_on(rank.stream, [] { std::this_thread::sleep_for(400ms); });  // a long kernel
+      sim::run_on(rank.stream, [] { std::this_thread::sleep_for(800ms); });  // a long kernel
       rank.collective->launch_sum(floats(memory, 4));
     }
     rank.collective->barrier();

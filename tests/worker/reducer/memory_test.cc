@@ -76,8 +76,9 @@ TEST(Memory, GradientsInBucketsSaveASecondCopyOfThem) {
   }
   std::printf("gradients of 64 MiB: peak %lld MiB as copies, %lld MiB as views\n",
               static_cast<long long>(peaks[0] / kMiB), static_cast<long long>(peaks[1] / kMiB));
-  EXPECT_GT(peaks[0] - peaks[1], kGradients * 9 / 10);
-  EXPECT_LT(peaks[0] - peaks[1], kGradients * 11 / 10);
+  // What the process has beside them differs by some MiB from run to run.
+  EXPECT_GT(peaks[0] - peaks[1], kGradients * 3 / 4);
+  EXPECT_LT(peaks[0] - peaks[1], kGradients * 5 / 4);
   ::munmap(memory, 2 * sizeof(std::int64_t));
 }
 

@@ -15,7 +15,7 @@
 
 #include "tests/worker/torch_ranks.h"
 #include "worker/reducer/data_parallel.h"
-#include "worker/reducer/optimizer_state.h"
+#include "worker/tensors/optimizer_state.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/reducer/optimizer_state.h"
+#include "worker/tensors/optimizer_state.h"
 
 #include <ATen/ops/empty.h>
 #include <torch/optim/optimizer.h>
