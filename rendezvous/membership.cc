@@ -38,7 +38,9 @@ std::string end_text(const JobEnded& end) {
 
 }  // namespace
 
-Membership::Membership(RoundPolicy policy) : policy_(policy), budget_(policy.jitter_seed) {
+Membership::Membership(RoundPolicy policy, JobRecord record)
+    : policy_(policy), round_number_(record.round), budget_(policy.jitter_seed) {
+  if (record.round > 0) resumed_ = std::move(record);
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
@@ -82,6 +84,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   }
   if (breaks_round)
     break_round(lost_node(member, "it asked for a round while in one"), now, outcome);
+  if (resumed_) resume(*std::exchange(resumed_, std::nullopt), now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -181,6 +184,8 @@ void Membership::settle(Outcome& outcome, Time now) {
   const Roster roster{.waiting = members_.count(Standing::kWaiting),
                       .returning = members_.count(Standing::kStopping),
                       .leaving = members_.count(Standing::kLeaving),
+                      .awaited = awaited_ - members_.count(Standing::kWaiting),
+                      .awaited_until = awaited_until_,
                       .is_first = round_number_ == 0,
                       .gathering_since = gathering_since_.value_or(now),
                       .min_reached_at = min_reached_at_.value_or(now),
@@ -277,6 +282,7 @@ void Membership::publish(Time now, Outcome& outcome) {
   set_budget(entrants, now, outcome);
   outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
+  awaited_ = 0;
   gathering_since_.reset();
   min_reached_at_.reset();
 }
@@ -301,6 +307,17 @@ void Membership::set_budget(const std::vector<const Entrant*>& entrants, Time no
                   "smallest, {}, holds for the job",
                   least->spec.hostname, least->spec.max_restarts, most->spec.hostname,
                   most->spec.max_restarts, least->spec.max_restarts));
+}
+
+// The round that the record tells of broke with its leader. Its nodes are stopping their workers.
+void Membership::resume(const JobRecord& record, Time now, Outcome& outcome) {
+  budget_.resume(record.restarts, record.rules, now);
+  awaited_ = record.others;
+  awaited_until_ = now + policy_.last_call;
+  const Failure cause{
+      .hostname = record.leader,
+      .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader)};
+  if (!budget_.take(now)) end_job({.succeeded = false, .cause = cause}, outcome);
 }
 
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {

@@ -28,6 +28,18 @@ inline constexpr std::size_t kMissingShown = 8;
 // In a larger job nobody looks for them: it would cost too much for each node that is told.
 inline constexpr int kMissingSearched = 512;
 
+// What outlives the process of the host, where another one may lead on: etcd keeps it
+// (rendezvous/election). It is written before the nodes of a round are told of it.
+struct JobRecord {
+  std::int64_t round = 0;  // the last that was published; 0: none was
+  int restarts = 0;        // spent so far
+  RestartRules rules;      // of that round
+  int others = 0;          // its nodes without that of the leader
+  std::string leader;      // host name, for people
+
+  bool operator==(const JobRecord&) const = default;
+};
+
 // One message and the node that gets it.
 struct Delivery {
   SessionId to;
@@ -54,7 +66,9 @@ struct Outcome {
 class Membership {
  public:
   // 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes must hold.
-  explicit Membership(RoundPolicy policy);
+  // A record with a round: its leader is gone, and that broke the round. The next round's number is
+  // the one after, a restart is spent, and the nodes of before are awaited for policy.last_call.
+  explicit Membership(RoundPolicy policy, JobRecord record = {});
 
   // `session` asks for a seat in the next round. It is a new node, or a node of the broken round
   // whose workers are gone. If all seats are taken, it waits as a spare until one is free. It gets
@@ -90,6 +104,7 @@ class Membership {
   // For reports and tests.
   std::int64_t round_number() const { return round_number_; }
   int restart_count() const { return budget_.restarts(); }
+  const RestartRules& restart_rules() const { return budget_.rules(); }
   bool ended() const { return phase_ == Phase::kEnded; }
 
  private:
@@ -97,6 +112,7 @@ class Membership {
   bool speaks_of_this_round(const Member* member, std::int64_t round) const;
 
   void settle(Outcome& outcome, Time now);
+  void resume(const JobRecord& record, Time now, Outcome& outcome);
   void promote_spares();
   void update_times(Time now);
   void publish(Time now, Outcome& outcome);
@@ -116,6 +132,9 @@ class Membership {
   Members members_;
   std::int64_t round_number_ = 0;
   RestartBudget budget_;
+  std::optional<JobRecord> resumed_;  // until the first node joins
+  int awaited_ = 0;                   // nodes of the round that the record tells of
+  Time awaited_until_ = Time::min();
   std::string end_text_;  // how the job ended, for nodes that join after it
   std::optional<Time> gathering_since_;
   std::optional<Time> min_reached_at_;

@@ -31,9 +31,13 @@ struct RoundPolicy {
 
 // What decide() looks at.
 struct Roster {
-  int waiting = 0;                // nodes that asked for the next round and hold a seat in it
-  int returning = 0;              // nodes of the broken round that still stop their workers
-  int leaving = 0;                // as `returning`, but they will not be back
+  int waiting = 0;    // nodes that asked for the next round and hold a seat in it
+  int returning = 0;  // nodes of the broken round that still stop their workers
+  int leaving = 0;    // as `returning`, but they will not be back
+  // Nodes of the round before that are not back yet, where another leader gathered that round: they
+  // are known by number only. Waited for until `awaited_until`.
+  int awaited = 0;
+  Time awaited_until = Time::min();
   bool is_first = true;           // no round has started yet
   Time gathering_since;           // since when nodes wait; valid only if one waits and nobody stops
   Time min_reached_at;            // when `waiting` last reached min_nodes; valid only from there on
