@@ -68,7 +68,8 @@ void Election::job_ended(bool succeeded) {
   // Before the first round there is no lease for a record, and nothing to record: the key goes with
   // its own lease.
   if (record_lease_ != 0)
-    etcd_.transact_last(write_last_record(keys_, revision, encode(job_), record_lease_));
+    etcd_.transact_last(write_last_record(keys_, {revision, found_ ? found_->revision : 0},
+                                          encode(job_), record_lease_));
 }
 
 // ---- what Leadership wants ----
@@ -83,6 +84,12 @@ void Election::transact(Ticket ticket, v3::TxnRequest request,
                         std::function<void(const TransactionAnswer&)> answer) {
   etcd_.transact(std::move(request), [this, ticket, answer = std::move(answer)](
                                          const Result<v3::TxnResponse>& response) {
+    // A lease that is gone is no reason to give up: there can be another.
+    if (!response && response.error().code() == ErrorCode::kNotFound) {
+      record_lease_ = 0;
+      const Error error(ErrorCode::kUnavailable, response.error().message());
+      return perform(leadership_.etcd_failed(ticket, error, now()));
+    }
     if (!response) return perform(leadership_.etcd_failed(ticket, response.error(), now()));
     const auto decoded = decode_answer(*response, keys_);
     if (!decoded) return perform(leadership_.etcd_failed(ticket, decoded.error(), now()));
@@ -94,7 +101,7 @@ void Election::perform(const ReadKey& action) {
   transact(action.ticket, read_keys(keys_),
            [this, ticket = action.ticket](const TransactionAnswer& answer) {
              found_ = answer.record;
-             if (!answer.leader && is_over(answer.record)) return;
+             if (!answer.leader && !leadership_.leads() && is_over()) return;
              perform(leadership_.key_read(ticket, answer.leader, now()));
            });
 }
@@ -120,14 +127,14 @@ void Election::perform(const TakeKey& action) {
 
 // Where nobody leads: whether the job that this node is in has ended. If it is in none, what there is
 // of an older one does not matter.
-bool Election::is_over(const std::optional<std::string>& record) {
+bool Election::is_over() {
   if (!is_member_) return false;
-  if (!record && had_round_) {
+  if (!found_ && had_round_) {
     fail({ErrorCode::kUnavailable,
           "rendezvous: nobody leads the job, and etcd has no record of it any more"});
     return true;
   }
-  const auto job = record ? decode_record(*record) : RecordedJob{};
+  const auto job = found_ ? decode_record(found_->value) : RecordedJob{};
   if (!job || job->state == RecordedJob::State::kRuns) return false;
   leadership_.stop();
   handlers_.job_over(job->state == RecordedJob::State::kSucceeded);
@@ -169,13 +176,13 @@ void Election::perform(const WatchKey& action) {
 void Election::perform(const StopWatching& /*action*/) { etcd_.stop_watching(); }
 
 void Election::perform(const Lead& /*action*/) {
-  if (is_over(found_)) return;
+  if (is_over()) return;
   is_member_ = true;
   record_lease_ = 0;
   recorded_ = {};
   job_ = {};
   if (found_) {
-    const auto job = decode_record(*found_);
+    const auto job = decode_record(found_->value);
     if (!job) return fail(job.error());
     // The one before is over, and this is the next job of its id.
     if (job->state == RecordedJob::State::kRuns) job_ = *job;
@@ -206,11 +213,28 @@ void Election::perform(const WriteRecord& action) {
 }
 
 void Election::write_record(const WriteRecord& action) {
+  const std::string value = encode(job_);
   transact(action.ticket,
-           rendezvous::write_record(keys_, action.if_revision, encode(job_), record_lease_),
-           [this, ticket = action.ticket](const TransactionAnswer& answer) {
-             perform(leadership_.record_written(ticket, answer.is_done, now()));
+           rendezvous::write_record(keys_, {action.if_revision, found_ ? found_->revision : 0},
+                                    value, record_lease_),
+           [this, action, value](const TransactionAnswer& answer) {
+             record_answered(action, value, answer);
            });
+}
+
+// Where we lead still, and the record is not as we knew it, an earlier write of ours was done after
+// all. If it wrote the same, all is well. Otherwise the next try knows better.
+void Election::record_answered(const WriteRecord& action, const std::string& value,
+                               const TransactionAnswer& answer) {
+  const bool leads =
+      answer.is_done || (answer.leader && answer.leader->revision == action.if_revision);
+  found_ = answer.is_done ? KeyHolder{value, answer.revision, record_lease_} : answer.record;
+  const bool is_written = found_ && found_->value == value;
+  if (leads && !is_written) {
+    const Error error(ErrorCode::kUnavailable, "the record has changed");
+    return perform(leadership_.etcd_failed(action.ticket, error, now()));
+  }
+  perform(leadership_.record_written(action.ticket, leads, now()));
 }
 
 void Election::perform(const RecordWritten& /*action*/) {

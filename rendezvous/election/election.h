@@ -100,7 +100,9 @@ class Election {
   void transact(Ticket ticket, v3::TxnRequest request,
                 std::function<void(const TransactionAnswer&)> answer);
   void write_record(const WriteRecord& action);
-  bool is_over(const std::optional<std::string>& record);
+  void record_answered(const WriteRecord& action, const std::string& value,
+                       const TransactionAnswer& answer);
+  bool is_over();
   void fail(const Error& error);
 
   asio::io_context& loop_;
@@ -111,8 +113,8 @@ class Election {
   Leadership leadership_;
   Alarm alarm_;
   EtcdClient etcd_;
-  std::optional<std::string> found_;  // the record as etcd had it last
-  bool is_member_ = false;            // a leader let this node in once, or it led
+  std::optional<KeyHolder> found_;  // the record as etcd had it last
+  bool is_member_ = false;          // a leader let this node in once, or it led
   bool had_round_ = false;
   // ---- while this process leads ----
   LeaseId record_lease_ = 0;  // 0: none yet

@@ -6,6 +6,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
@@ -65,10 +66,15 @@ std::shared_ptr<grpc::Channel> connect(const EtcdMember& member, const EtcdOptio
 
 // Whether another member may answer, or this one later.
 bool is_unavailable(const grpc::Status& status) {
-  const grpc::StatusCode code = status.error_code();
-  return code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::DEADLINE_EXCEEDED ||
-         code == grpc::StatusCode::RESOURCE_EXHAUSTED || code == grpc::StatusCode::ABORTED ||
-         code == grpc::StatusCode::CANCELLED;
+  // The last two are gRPC's for a connection that broke in the midst of a call.
+  constexpr std::array kCodes = {grpc::StatusCode::UNAVAILABLE,
+                                 grpc::StatusCode::DEADLINE_EXCEEDED,
+                                 grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                 grpc::StatusCode::ABORTED,
+                                 grpc::StatusCode::CANCELLED,
+                                 grpc::StatusCode::INTERNAL,
+                                 grpc::StatusCode::UNKNOWN};
+  return std::find(kCodes.begin(), kCodes.end(), status.error_code()) != kCodes.end();
 }
 
 // The token is unknown, or older than the last change of etcd's users.
@@ -107,6 +113,7 @@ class EtcdClient::Calls {
     Answer<Response> answer;
     bool is_last = false;  // waited for at the end
     std::size_t tries = 0;
+    std::size_t member = 0;  // who was asked last
     bool had_new_token = false;
   };
   template <typename Request, typename Response>
@@ -141,7 +148,7 @@ class EtcdClient::Calls {
   void authenticated(const Result<v3::AuthenticateResponse>& answer);
   void next_member();
   void watch_ended(const EtcdCall* call, milliseconds pause);
-  std::string said(const grpc::Status& status) const;
+  std::string said(const grpc::Status& status, std::size_t asked) const;
 
   const EtcdOptions options_;
   SharedGate gate_;
@@ -198,6 +205,7 @@ void EtcdClient::Calls::try_member(const SharedAsked<Request, Response>& asked) 
     return one.call->is_done.wait_for(milliseconds(0)) == std::future_status::ready;
   });
   under_way_.push_back({call, asked->is_last});
+  asked->member = current_;
   start(members_[current_], *call, [gate = gate_, call, asked](const grpc::Status& status) {
     gate->post([call, asked, status](Calls& self) {
       self.answered<Request, Response>(asked, call->response, status);
@@ -211,8 +219,9 @@ void EtcdClient::Calls::answered(const SharedAsked<Request, Response>& asked,
                                  const Response& response, const grpc::Status& status) {
   if (status.ok()) return asked->answer(response);
   if (is_unavailable(status)) {
-    const Error error(ErrorCode::kUnavailable, said(status));
-    next_member();
+    const Error error(ErrorCode::kUnavailable, said(status, asked->member));
+    // Several calls may have waited for one member that does not answer.
+    if (asked->member == current_) next_member();
     if (++asked->tries >= members_.size()) return asked->answer(error);
     return ask_with_token<Request, Response>(asked);
   }
@@ -221,7 +230,7 @@ void EtcdClient::Calls::answered(const SharedAsked<Request, Response>& asked,
     token_.clear();
     return ask_with_token<Request, Response>(asked);
   }
-  asked->answer(Error(code_of(status), said(status)));
+  asked->answer(Error(code_of(status), said(status, asked->member)));
 }
 
 // A watch belongs to the member that is asked.
@@ -232,8 +241,8 @@ void EtcdClient::Calls::next_member() {
 }
 
 // gRPC's message may have line breaks, and tells more than the user needs.
-std::string EtcdClient::Calls::said(const grpc::Status& status) const {
-  const EtcdMember& member = options_.members[current_];
+std::string EtcdClient::Calls::said(const grpc::Status& status, std::size_t asked) const {
+  const EtcdMember& member = options_.members[asked];
   std::string text = status.error_message();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return fmt::format("{}: {}", endpoint(member.host, member.port), text);

@@ -42,17 +42,18 @@ v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
   return request;
 }
 
-v3::TxnRequest write_record(const JobKeys& keys, std::int64_t if_revision, const std::string& value,
+v3::TxnRequest write_record(const JobKeys& keys, const RecordGuard& guard, const std::string& value,
                             LeaseId lease) {
   v3::TxnRequest request = with_reads(keys);
-  compare_revision(request, keys.leader, if_revision);
+  compare_revision(request, keys.leader, guard.leader_revision);
+  compare_revision(request, keys.record, guard.record_revision);
   put(*request.add_success(), keys.record, value, lease);
   return request;
 }
 
-v3::TxnRequest write_last_record(const JobKeys& keys, std::int64_t if_revision,
+v3::TxnRequest write_last_record(const JobKeys& keys, const RecordGuard& guard,
                                  const std::string& value, LeaseId lease) {
-  v3::TxnRequest request = write_record(keys, if_revision, value, lease);
+  v3::TxnRequest request = write_record(keys, guard, value, lease);
   request.add_success()->mutable_request_delete_range()->set_key(keys.leader);
   return request;
 }
@@ -67,10 +68,10 @@ Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const J
     ++reads;
     for (const v3::KeyValue& pair : operation.response_range().kvs()) {
       if (pair.value().size() > kMaxValueBytes) return error;
-      if (pair.key() == keys.leader)
-        answer.leader = {
-            .value = pair.value(), .revision = pair.mod_revision(), .lease = pair.lease()};
-      if (pair.key() == keys.record) answer.record = pair.value();
+      const KeyHolder holder{
+          .value = pair.value(), .revision = pair.mod_revision(), .lease = pair.lease()};
+      if (pair.key() == keys.leader) answer.leader = holder;
+      if (pair.key() == keys.record) answer.record = holder;
     }
   }
   if (reads != 2 || answer.revision <= 0) return error;

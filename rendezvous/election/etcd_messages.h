@@ -20,18 +20,23 @@ v3::TxnRequest read_keys(const JobKeys& keys);
 // Writes the leader key if its revision is `if_revision`; 0: if it is not there.
 v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
                                const std::string& value, LeaseId lease);
-// Writes the record if the leader key has this revision.
-v3::TxnRequest write_record(const JobKeys& keys, std::int64_t if_revision, const std::string& value,
+// What a write of the record needs: both keys as the leader knows them. A record of another revision
+// may be a newer one: what we asked for earlier and had no answer to may be done late.
+struct RecordGuard {
+  std::int64_t leader_revision = 0;
+  std::int64_t record_revision = 0;  // 0: it is not there
+};
+v3::TxnRequest write_record(const JobKeys& keys, const RecordGuard& guard, const std::string& value,
                             LeaseId lease);
 // The same for a job that is over: nobody leads it any more.
-v3::TxnRequest write_last_record(const JobKeys& keys, std::int64_t if_revision,
+v3::TxnRequest write_last_record(const JobKeys& keys, const RecordGuard& guard,
                                  const std::string& value, LeaseId lease);
 
 struct TransactionAnswer {
-  bool is_done = false;       // the leader key was as it had to be
+  bool is_done = false;       // the keys were as they had to be
   std::int64_t revision = 0;  // of what was written; of etcd as a whole, if nothing was
   std::optional<KeyHolder> leader;
-  std::optional<std::string> record;  // the value, as it was before this transaction
+  std::optional<KeyHolder> record;  // as it was before this transaction, as `leader`
 
   bool operator==(const TransactionAnswer&) const = default;
 };

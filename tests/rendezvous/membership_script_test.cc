@@ -35,6 +35,15 @@ RoundPolicy make_policy(const Command& command) {
           .resize_interval = seconds(command.number("resize_interval", 30))};
 }
 
+// What another leader left: `policy … round=4`.
+JobRecord make_record(const Command& command) {
+  return {.round = command.number("round", 0),
+          .restarts = command.number("spent", 0),
+          .rules = {.max_restarts = command.number("restarts", 0)},
+          .others = command.number("others", 0),
+          .leader = "host-x"};
+}
+
 NodeSpec make_spec(const std::string& name, const Command& command) {
   return {.node_id = command.value("id", name),
           .hostname = "host-" + name,
@@ -54,7 +63,7 @@ class Script {
   std::string run(const Command& command) {
     const std::string& verb = command.words.at(0);
     if (verb == "policy") {
-      membership_.emplace(make_policy(command));
+      membership_.emplace(make_policy(command), make_record(command));
       return {};
     }
     if (verb == "at") {

@@ -38,8 +38,8 @@ TEST(JobKeys, ReadTheLeaderBack) {
 }
 
 TEST(JobKeys, ReadTheRecordBack) {
-  for (const auto state : {RecordedJob::State::kRuns, RecordedJob::State::kSucceeded,
-                           RecordedJob::State::kFailed}) {
+  for (const auto state :
+       {RecordedJob::State::kRuns, RecordedJob::State::kSucceeded, RecordedJob::State::kFailed}) {
     RecordedJob job = recorded();
     job.state = state;
     const auto decoded = decode_record(encode(job));
