@@ -23,7 +23,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kNprocPerNode, "nproc-per-node", 0, kValue, kTorchrun, kPet, "1", "N|cpu|gpu|auto", "workers on this node"},
   Flag{FlagId::kStandalone, "standalone", 0, kSwitch, kTorchrun, kPet, "0", "", "one node, any free port, an id of its own"},
   Flag{FlagId::kRdzvBackend, "rdzv-backend", 0, kValue, kTorchrun, kPet, "static", "static|c10d|etcd", "how nodes meet"},
-  Flag{FlagId::kRdzvEndpoint, "rdzv-endpoint", 0, kValue, kTorchrun, kPet, "", "HOST[:PORT]", "where nodes meet; port 29400 for c10d; etcd: its members, HOST[:PORT],…"},
+  Flag{FlagId::kRdzvEndpoint, "rdzv-endpoint", 0, kValue, kTorchrun, kPet, "", "HOST[:PORT]", "where nodes meet; port 29400 for c10d; etcd: all of its members"},
   Flag{FlagId::kRdzvId, "rdzv-id", 0, kValue, kTorchrun, kPet, "none", "ID", "the job's id, the same on all nodes"},
   Flag{FlagId::kRdzvConf, "rdzv-conf", 0, kValue, kTorchrun, kPet, "", "K=V,…", "c10d, etcd: join_timeout, last_call_timeout, …; static: timeout"},
   Flag{FlagId::kNodeRank, "node-rank", 0, kValue, kTorchrun, kPet, "0", "R", "this node's rank (c10d: a wish)"},
