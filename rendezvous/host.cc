@@ -83,6 +83,7 @@ std::unique_ptr<Host::HostedSession> Host::open(Reader reader, Observed observed
   const SessionId id = ++last_id_;
   const bool is_here = !reader.at_once;
   readers_.emplace(id, std::move(reader));
+  membership_.opened(id);
   return std::make_unique<LocalSession>(*this, id, std::move(observed), is_here);
 }
 

@@ -40,7 +40,8 @@ std::string end_text(const JobEnded& end) {
 
 Membership::Membership(RoundPolicy policy, JobRecord record)
     : policy_(policy), round_number_(record.round), budget_(policy.jitter_seed) {
-  if (record.round > 0) resumed_ = std::move(record);
+  awaits_returning_ = record.round > 0;
+  if (awaits_returning_) resumed_ = std::move(record);
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
@@ -54,6 +55,7 @@ Membership::Membership(RoundPolicy policy, JobRecord record)
 Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observed& observed,
                            Time now) {
   Outcome outcome;
+  unjoined_.erase(session);
   // A refused node becomes a member, too: it counts in kMaxMembers until its session is lost.
   Member* const known = members_.find(session);
   const bool is_new = known == nullptr;
@@ -140,7 +142,10 @@ Outcome Membership::host_left(SessionId session, const Failure& reason, Time now
 Outcome Membership::session_lost(SessionId session, const std::string& how, Time now) {
   Outcome outcome;
   Member* const member = members_.find(session);
-  if (member == nullptr) return outcome;
+  if (member == nullptr) {
+    if (unjoined_.erase(session) > 0) settle(outcome, now);
+    return outcome;
+  }
   if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
   const bool breaks_round = member->in_round();
   const Failure cause = lost_node(*member, how);
@@ -182,7 +187,7 @@ void Membership::settle(Outcome& outcome, Time now) {
   promote_spares();
   update_times(now);
   const Roster roster{.waiting = members_.count(Standing::kWaiting),
-                      .returning = members_.count(Standing::kStopping),
+                      .returning = stopping(),
                       .leaving = members_.count(Standing::kLeaving),
                       .awaited = awaited_ - members_.count(Standing::kWaiting),
                       .awaited_until = awaited_until_,
@@ -249,8 +254,7 @@ void Membership::promote_spares() {
 void Membership::update_times(Time now) {
   const int waiting = members_.count(Standing::kWaiting);
   // While old workers end, nobody is late.
-  const bool gathers = waiting > 0 && members_.count(Standing::kStopping) == 0 &&
-                       members_.count(Standing::kLeaving) == 0;
+  const bool gathers = waiting > 0 && stopping() == 0 && members_.count(Standing::kLeaving) == 0;
   if (!gathers) gathering_since_.reset();
   if (gathers && !gathering_since_) gathering_since_ = now;
   if (waiting < policy_.min_nodes) min_reached_at_.reset();
@@ -283,6 +287,8 @@ void Membership::publish(Time now, Outcome& outcome) {
   outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
   awaited_ = 0;
+  awaits_returning_ = false;
+  unjoined_.clear();
   gathering_since_.reset();
   min_reached_at_.reset();
 }
@@ -313,7 +319,7 @@ void Membership::set_budget(const std::vector<const Entrant*>& entrants, Time no
 void Membership::resume(const JobRecord& record, Time now, Outcome& outcome) {
   budget_.resume(record.restarts, record.rules, now);
   awaited_ = record.others;
-  awaited_until_ = now + policy_.last_call;
+  awaited_until_ = now + policy_.return_limit;
   const Failure cause{
       .hostname = record.leader,
       .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader)};

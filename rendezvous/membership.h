@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,9 +68,14 @@ class Membership {
  public:
   // 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes must hold.
   // A record with a round: its leader is gone, and that broke the round. The next round's number is
-  // the one after, a restart is spent, and the nodes of before are awaited for policy.last_call.
+  // the one after, a restart is spent, and the nodes of before are awaited.
   explicit Membership(RoundPolicy policy, JobRecord record = {});
 
+  // A session begins. It may be a node of the record's round, whose workers still run: no round starts
+  // before it has joined or is lost. Without a record this does nothing.
+  void opened(SessionId session) {
+    if (awaits_returning_) unjoined_.insert(session);
+  }
   // `session` asks for a seat in the next round. It is a new node, or a node of the broken round
   // whose workers are gone. If all seats are taken, it waits as a spare until one is free. It gets
   // SessionLost if it cannot be in the job (its rank is taken, the job is over), or if it asked
@@ -113,6 +119,10 @@ class Membership {
 
   void settle(Outcome& outcome, Time now);
   void resume(const JobRecord& record, Time now, Outcome& outcome);
+  // Nodes whose old workers may still run, and that will be back.
+  int stopping() const {
+    return members_.count(Standing::kStopping) + static_cast<int>(unjoined_.size());
+  }
   void promote_spares();
   void update_times(Time now);
   void publish(Time now, Outcome& outcome);
@@ -133,6 +143,8 @@ class Membership {
   std::int64_t round_number_ = 0;
   RestartBudget budget_;
   std::optional<JobRecord> resumed_;  // until the first node joins
+  bool awaits_returning_ = false;     // until the first round of this leader
+  std::set<SessionId> unjoined_;      // while it awaits them: sessions that did not join yet
   int awaited_ = 0;                   // nodes of the round that the record tells of
   Time awaited_until_ = Time::min();
   std::string end_text_;  // how the job ended, for nodes that join after it

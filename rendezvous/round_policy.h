@@ -22,6 +22,9 @@ struct RoundPolicy {
   std::chrono::nanoseconds last_call = std::chrono::seconds(30);
   // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
   int node_unit = 1;
+  // How long nodes of a round that another leader gathered are awaited that have no session with this
+  // one. Not shorter than their leases with the other: then their workers are gone.
+  std::chrono::nanoseconds return_limit = std::chrono::seconds(30);
   // A running round with room is broken for newcomers: this long after the first of them came, so
   // that several come at once, and not sooner than `resize_interval` after the last such break.
   std::chrono::nanoseconds resize_wait = std::chrono::seconds(1);

@@ -221,6 +221,7 @@ void NodeServices::host_here(Session::MessageHandler handler, const std::string&
 }
 
 void NodeServices::make_host(rendezvous::JobRecord record) {
+  const auto lease = rendezvous::lease_for(plan_.keep_alive, plan_.max_nodes);
   host_ = std::make_unique<rendezvous::Host>(
       loop_,
       rendezvous::RoundPolicy{.min_nodes = plan_.min_nodes,
@@ -228,6 +229,8 @@ void NodeServices::make_host(rendezvous::JobRecord record) {
                               .join_timeout = plan_.join_timeout,
                               .last_call = plan_.last_call,
                               .node_unit = plan_.node_unit,
+                              .return_limit = std::max<std::chrono::nanoseconds>(
+                                  plan_.last_call, lease.length + rendezvous::kFenceMargin),
                               .resize_wait = plan_.resize_wait,
                               .resize_interval = plan_.resize_interval,
                               .jitter_seed = std::random_device{}()},

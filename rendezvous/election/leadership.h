@@ -61,7 +61,7 @@ struct LeadershipRules {
 // An answer to an action with a ticket comes with the same one; one that came too late is ignored.
 using Ticket = std::uint64_t;
 
-// Read the key: keys_read() or etcd_failed().
+// Read the key: key_read() or etcd_failed().
 struct ReadKey {
   Ticket ticket = 0;
 };

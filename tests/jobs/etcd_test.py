@@ -12,6 +12,12 @@ from machine import free_port, wait_until
 from support import main, sanitized, told, with_variables
 
 IN_A_NEW_ROUND_S = 5  # on a busy machine; what it took is printed
+# Takes as many seconds to end as its rank.
+SLOW = """#!/bin/sh
+trap 'trap "" TERM; echo saving > {fifo}; sleep $RANK; echo saved > {fifo}; exit 0' TERM
+echo "$RANK/$WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT at $MASTER_ADDR:$MASTER_PORT" > {fifo}
+while :; do sleep 1000 & wait; done
+"""
 LONG = "keep_alive_interval=600,last_call_timeout=600"  # nothing is found out by silence, and no round starts too early
 
 
@@ -125,6 +131,15 @@ class LosesItsLeader(EtcdTest):
                 self.finish_well(others, gate)
                 self.assertIn("v1 succeeded round=2 restarts=1", self.etcd.value(f"/ddprun/{name}/record"))
         self.assertLess(told("the leader's death to the others' new workers", took), IN_A_NEW_ROUND_S)
+
+    def test_the_next_round_waits_for_the_workers_of_before(self):
+        jobs = self.nodes(3, "1:3", "--max-restarts=3", self.worker(SLOW))
+        self.world(3)
+        leader = self.leader_of(jobs)
+        self.kill_whole(leader)
+        self.assertEqual(sorted(self.heard(4)), ["saved", "saved", "saving", "saving"])
+        self.assertEqual(self.world(2)[0], 1)
+        self.stop_all([job for job in jobs if job is not leader])
 
     def test_leaders_are_lost_one_after_another(self):
         gate = self.fifo("gate")

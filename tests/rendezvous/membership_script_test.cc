@@ -31,6 +31,7 @@ RoundPolicy make_policy(const Command& command) {
           .join_timeout = seconds(command.number("join_timeout", 600)),
           .last_call = seconds(command.number("last_call", 30)),
           .node_unit = command.number("unit", 1),
+          .return_limit = seconds(command.number("return_limit", 30)),
           .resize_wait = seconds(command.number("resize_wait", 1)),
           .resize_interval = seconds(command.number("resize_interval", 30))};
 }
@@ -89,6 +90,10 @@ class Script {
       return membership_->joined(session, specs_[session] = make_spec(name, command),
                                  {command.value("from", "127.0.0.1"), command.value("via", "")},
                                  now_);
+    if (verb == "open") {
+      membership_->opened(session);
+      return {};
+    }
     if (verb == "fail") return membership_->failed(session, round, failure, now_);
     if (verb == "done") return membership_->succeeded(session, round, now_);
     if (verb == "leave") return membership_->left(session, failure, now_);
