@@ -197,10 +197,12 @@ void Election::perform(const RenewLease& action) {
                                      const Result<std::chrono::milliseconds>& length) {
     if (length) perform(leadership_.lease_renewed(lease, *length, asked_at, now()));
   });
-  if (record_lease_ != 0)
-    etcd_.keep_alive(record_lease_, [this](const Result<std::chrono::milliseconds>& length) {
-      if (length && length->count() == 0) record_lease_ = 0;
-    });
+  // Much less often: it is so much longer.
+  if (record_lease_ == 0 || now() < renew_record_at_) return;
+  renew_record_at_ = now() + kRecordLease / 5;
+  etcd_.keep_alive(record_lease_, [this](const Result<std::chrono::milliseconds>& length) {
+    if (length && length->count() == 0) record_lease_ = 0;
+  });
 }
 
 void Election::perform(const WriteRecord& action) {

@@ -118,7 +118,8 @@ class Election {
   bool had_round_ = false;
   // ---- while this process leads ----
   LeaseId record_lease_ = 0;  // 0: none yet
-  RecordedJob job_;           // to be written, or written
+  Time renew_record_at_{};
+  RecordedJob job_;  // to be written, or written
   std::function<void()> recorded_;
 };
 
