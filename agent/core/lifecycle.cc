@@ -70,7 +70,8 @@ Actions Lifecycle::round_broken(const rendezvous::RoundBroken& message, Time now
   if (message.round != round_.number) return {};
   Actions actions = rejoin(now);
   // The others may start the next round in a moment.
-  if (message.is_fenced && live_ > 0 && !killed_) append(actions, kill(now));
+  const bool has_workers = live_ > 0 && !killed_;
+  if (message.is_fenced && has_workers) append(actions, kill(now));
   return actions;
 }
 

@@ -64,6 +64,14 @@ std::shared_ptr<grpc::Channel> connect(const EtcdMember& member, const EtcdOptio
                                    credentials(options), arguments);
 }
 
+// A channel is never freed. gRPC 1.51 ends its threads with the last channel, and waits for them; on
+// one of these threads, where a call's last owner may be, it would wait for itself. A process has one
+// client.
+std::shared_ptr<grpc::Channel> keep_for_ever(std::shared_ptr<grpc::Channel> channel) {
+  static auto* const kept = new std::vector<std::shared_ptr<grpc::Channel>>;
+  return kept->emplace_back(std::move(channel));
+}
+
 // Whether another member may answer, or this one later.
 bool is_unavailable(const grpc::Status& status) {
   // The last two are gRPC's for a connection that broke in the midst of a call.
@@ -169,7 +177,7 @@ EtcdClient::Calls::Calls(boost::asio::io_context& loop, EtcdOptions options)
       watch_pause_(loop) {
   set_up_grpc();
   for (const EtcdMember& member : options_.members)
-    members_.emplace_back(connect(member, options_));
+    members_.emplace_back(keep_for_ever(connect(member, options_)));
 }
 
 // Each call keeps itself alive until gRPC is done with it, also where that takes longer.
