@@ -165,6 +165,20 @@ std::optional<Error> check_backoff(RendezvousConf& /*conf*/, std::string_view te
   return expected("cas_backoff_max_seconds to be a number from 0");
 }
 
+// A key of etcd whose value is a text: a path, a name.
+ConfSetter etcd_text(std::string agent::EtcdPlan::*member) {
+  return [member](RendezvousConf& conf, std::string_view text) {
+    conf.etcd.*member = text;
+    return std::optional<Error>();
+  };
+}
+
+std::optional<Error> set_protocol(RendezvousConf& conf, std::string_view text) {
+  if (text != "http" && text != "https") return expected("protocol to be http or https");
+  conf.etcd.with_tls = text == "https";
+  return std::nullopt;
+}
+
 // All keys that torchrun's backends read, and our own. A key that is not here is unknown and only warned of.
 const std::map<std::string_view, ConfSetter>& conf_setters() {
   using Conf = RendezvousConf;
@@ -182,6 +196,17 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
       {"heartbeat_timeout", checked_only("heartbeat_timeout")},
       {"keep_alive_interval", set_keep_alive_interval},
       {"keep_alive_max_attempt", set_max_attempt},
+      // torchrun's two backends of etcd have two names for each file.
+      {"etcd_prefix", etcd_text(&agent::EtcdPlan::prefix)},
+      {"protocol", set_protocol},
+      {"cacert", etcd_text(&agent::EtcdPlan::ca_file)},
+      {"ca_cert", etcd_text(&agent::EtcdPlan::ca_file)},
+      {"cert", etcd_text(&agent::EtcdPlan::cert_file)},
+      {"ssl_cert", etcd_text(&agent::EtcdPlan::cert_file)},
+      {"key", etcd_text(&agent::EtcdPlan::key_file)},
+      {"ssl_cert_key", etcd_text(&agent::EtcdPlan::key_file)},
+      {"username", etcd_text(&agent::EtcdPlan::username)},
+      {"password", etcd_text(&agent::EtcdPlan::password)},
   };
   return setters;
 }
@@ -249,6 +274,18 @@ Result<Endpoint> parse_endpoint(std::string_view text) {
   if (!port || *port < 0 || *port > kMaxPort) return error;
   endpoint.port = static_cast<std::uint16_t>(*port);
   return endpoint;
+}
+
+Result<std::vector<Endpoint>> parse_endpoints(std::string_view text) {
+  std::vector<Endpoint> endpoints;
+  for (const auto part : split(text, ',')) {
+    const auto endpoint = parse_endpoint(part);
+    if (!endpoint || endpoint->port == 0 || endpoints.size() == kMaxEtcdMembers)
+      return expected(
+          fmt::format("up to {} members of etcd, HOST[:PORT],HOST[:PORT],…", kMaxEtcdMembers));
+    endpoints.push_back(*endpoint);
+  }
+  return endpoints;
 }
 
 Result<std::set<int>> parse_ranks(std::string_view text) {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/core/config.h"
 #include "proto/result.h"
 
 namespace ddprun::launcher {
@@ -27,6 +28,11 @@ inline constexpr int kMaxNodes = 16384;
 inline constexpr std::uint16_t kDefaultRendezvousPort = 29400;
 // The port of a static rendezvous of several nodes without --master-port. torchrun's choice.
 inline constexpr std::uint16_t kDefaultMasterPort = 29500;
+
+// The port of a member of etcd whose endpoint names none.
+inline constexpr std::uint16_t kDefaultEtcdPort = 2379;
+// Members of etcd: more is a typing error, and nobody runs more than seven.
+inline constexpr std::size_t kMaxEtcdMembers = 16;
 
 inline constexpr int kMaxPort = 65535;
 // Of keep_alive_interval and keep_alive_max_attempt. More is a typing error, and their product must
@@ -99,6 +105,7 @@ struct RendezvousConf {
   std::chrono::seconds keep_alive_interval{1};
   int keep_alive_max_attempt = 3;
   std::chrono::seconds timeout{900};        // static: for all of it
+  agent::EtcdPlan etcd{};                   // etcd: all but its members
   std::vector<std::string> known_keys{};    // in the order given
   std::vector<std::string> unknown_keys{};  // to warn of: torchrun passes typing errors in silence
   std::vector<BadConfValue> bad_values{};   // an error only if the backend reads the key
@@ -131,6 +138,8 @@ Result<StdSpec> parse_std_spec(std::string_view text);
 // `host`, `host:port`, `[v6]` or `[v6]:port`. A v6 address without brackets is refused: nobody can
 // tell where its port begins.
 Result<Endpoint> parse_endpoint(std::string_view text);
+// `h1:2379,h2`: the members of etcd, each as above, with a port above 0.
+Result<std::vector<Endpoint>> parse_endpoints(std::string_view text);
 // `0,2`; an empty text names no rank. A rank that this node does not have is allowed, as in
 // torchrun.
 Result<std::set<int>> parse_ranks(std::string_view text);

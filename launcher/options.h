@@ -33,6 +33,7 @@ enum class Rendezvous {
   // Node ranks and the master's address are given. `endpoint` is the master, with a port.
   kStatic,
   kC10d,  // node ranks are found out at `endpoint`, which has a port
+  kEtcd,  // as kC10d; who hosts is elected in the etcd of rendezvous_conf
 };
 
 // What SCRIPT is.
@@ -45,7 +46,7 @@ enum class Mode {
 
 // A valid command line. What was not given has torchrun's default.
 struct Options {
-  NodeCount nodes{};         // min < max, an elastic job, with kC10d only
+  NodeCount nodes{};         // min < max, an elastic job, not with kStatic
   int node_unit = 1;         // nodes.min and nodes.max are multiples of it
   int workers_per_node = 1;  // 1 … kMaxWorkersPerNode; words such as `cpu` are numbers by now
   Rendezvous rendezvous = Rendezvous::kLocal;
@@ -54,7 +55,7 @@ struct Options {
   std::string run_id = "none";
   RendezvousConf rendezvous_conf{};
   int node_rank =
-      0;  // kStatic: 0 … nodes.max-1; kC10d: a wish, -1 without one; else without effect
+      0;  // kStatic: 0 … nodes.max-1; kC10d, kEtcd: a wish, -1 without one; else without effect
   std::optional<std::string> local_addr{};  // --local-addr: this node's address for its peers
 
   agent::RestartPlan restarts{};

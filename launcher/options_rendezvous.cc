@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "launcher/parse_context.h"
 
@@ -13,6 +16,9 @@ namespace {
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "127.0.0.1" || host == "::1";
 }
+
+// torchrun has two backends; what they were meant for is one here.
+bool is_etcd(const std::string& backend) { return backend == "etcd" || backend == "etcd-v2"; }
 
 bool one_node(const ParseContext& context) { return context.options.nodes.max == 1; }
 
@@ -70,6 +76,14 @@ void read_static(ParseContext& context) {
   settle(context, Rendezvous::kStatic, by_endpoint ? FlagId::kRdzvEndpoint : FlagId::kMasterPort);
 }
 
+// Where the rendezvous finds out who serves the store and which rank a node has.
+void read_what_is_found_out(ParseContext& context, std::string_view with) {
+  for (const FlagId id : {FlagId::kMasterAddr, FlagId::kMasterPort})
+    context.warn_without_effect(id, with);
+  // Schedulers number their nodes: the rank is met where it is free.
+  if (!context.given.has(FlagId::kNodeRank)) context.options.node_rank = -1;
+}
+
 // Without an endpoint the rendezvous is here, as in torchrun; a warning tells it, since a second
 // node cannot find it.
 void read_c10d(ParseContext& context) {
@@ -81,14 +95,29 @@ void read_c10d(ParseContext& context) {
     endpoint = context.value_of(FlagId::kRdzvEndpoint, parse_endpoint);
     if (!endpoint.port) endpoint.port = kDefaultRendezvousPort;
   }
-  for (const FlagId id : {FlagId::kMasterAddr, FlagId::kMasterPort})
-    context.warn_without_effect(id, "with --rdzv-backend=c10d");
-  // Schedulers number their nodes: the rank is met where it is free.
-  if (!context.given.has(FlagId::kNodeRank)) context.options.node_rank = -1;
+  read_what_is_found_out(context, "with --rdzv-backend=c10d");
   settle(context, Rendezvous::kC10d, FlagId::kRdzvEndpoint);
 }
 
-// The three ways to meet. For one node torchrun 2.15's rule holds; for several, the ports of
+// The endpoint is etcd's: all of its members, of which some may be down.
+void read_etcd(ParseContext& context) {
+  const std::string backend = context.given.text(FlagId::kRdzvBackend);
+  agent::EtcdPlan& etcd = context.options.rendezvous_conf.etcd;
+  for (const Endpoint& one : context.value_of(FlagId::kRdzvEndpoint, parse_endpoints))
+    etcd.members.push_back({one.host, one.port.value_or(kDefaultEtcdPort)});
+  if (backend == "etcd-v2") context.warn("--rdzv-backend=etcd-v2: etcd's v3 API is spoken");
+  const bool has_files = !etcd.ca_file.empty() || !etcd.cert_file.empty() || !etcd.key_file.empty();
+  if (has_files && !etcd.with_tls)
+    context.fail(FlagId::kRdzvConf, 1, "expected protocol=https with cacert, cert or key");
+  if (etcd.cert_file.empty() != etcd.key_file.empty())
+    context.fail(FlagId::kRdzvConf, 1, "expected both or none of cert and key");
+  if (etcd.username.empty() != etcd.password.empty())
+    context.fail(FlagId::kRdzvConf, 1, "expected both or none of username and password");
+  read_what_is_found_out(context, "with --rdzv-backend=" + backend);
+  context.options.rendezvous = Rendezvous::kEtcd;
+}
+
+// The four ways to meet. For one node torchrun 2.15's rule holds; for several, the ports of
 // torchrun's static backend.
 void read_backend(ParseContext& context) {
   const std::string backend = context.given.text(FlagId::kRdzvBackend);
@@ -98,55 +127,86 @@ void read_backend(ParseContext& context) {
     read_static(context);
   } else if (backend == "c10d") {
     read_c10d(context);
-  } else if (backend == "etcd" || backend == "etcd-v2") {
-    context.fail(FlagId::kRdzvBackend, 2, "not built yet; expected static or c10d");
+  } else if (is_etcd(backend)) {
+    read_etcd(context);
   } else {
-    context.fail(FlagId::kRdzvBackend, 1, "expected static or c10d");
+    context.fail(FlagId::kRdzvBackend, 1, "expected static, c10d or etcd");
   }
 }
+
+// Whose keys of --rdzv-conf count.
+enum class Keys { kStatic, kC10d, kEtcd };
+
+Keys keys_of(const ParseContext& context) {
+  const std::string backend = context.given.text(FlagId::kRdzvBackend);
+  if (context.given.is_on(FlagId::kStandalone)) return Keys::kC10d;
+  if (is_etcd(backend)) return Keys::kEtcd;
+  return backend == "static" ? Keys::kStatic : Keys::kC10d;
+}
+
+std::string_view name_of(Keys keys) {
+  if (keys == Keys::kEtcd) return "etcd";
+  return keys == Keys::kStatic ? "static" : "c10d";
+}
+
+template <std::size_t kCount>
+bool is_one_of(const std::array<std::string_view, kCount>& names, const std::string& key) {
+  return std::find(names.begin(), names.end(), key) != names.end();
+}
+
+constexpr std::array kEtcdKeys = {std::string_view("etcd_prefix"), std::string_view("protocol"),
+                                  std::string_view("cacert"),      std::string_view("ca_cert"),
+                                  std::string_view("cert"),        std::string_view("ssl_cert"),
+                                  std::string_view("key"),         std::string_view("ssl_cert_key"),
+                                  std::string_view("username"),    std::string_view("password")};
 
 // Whether a key of --rdzv-conf does anything with this backend. The other keys time a state machine
 // that does not exist here: no heartbeat is written to a store, nothing must be closed, no write is
 // lost. store_type changes nothing either, but it promises nothing that is not kept: the store is
 // always `tcp`.
-bool acts(const std::string& key, bool is_static) {
-  if (is_static) return key == "timeout";
-  constexpr std::array keys = {
-      "is_host",           "store_type",          "join_timeout",
-      "last_call_timeout", "read_timeout",        "resize_wait",
-      "resize_interval",   "keep_alive_interval", "keep_alive_max_attempt"};
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
+bool acts(const std::string& key, Keys keys) {
+  if (keys == Keys::kStatic) return key == "timeout";
+  if (keys == Keys::kEtcd && is_one_of(kEtcdKeys, key)) return true;
+  if (keys == Keys::kC10d && (key == "is_host" || key == "store_type")) return true;
+  constexpr std::array kBoth = {
+      std::string_view("join_timeout"),          std::string_view("last_call_timeout"),
+      std::string_view("read_timeout"),          std::string_view("resize_wait"),
+      std::string_view("resize_interval"),       std::string_view("keep_alive_interval"),
+      std::string_view("keep_alive_max_attempt")};
+  return is_one_of(kBoth, key);
 }
 
 // Whether torchrun's backend looks at the key. It refuses a value that does not fit only then.
-bool reads(const std::string& key, bool is_static) { return (key == "timeout") == is_static; }
+bool reads(const std::string& key, Keys keys) {
+  if (is_one_of(kEtcdKeys, key)) return keys == Keys::kEtcd;
+  return (key == "timeout") == (keys == Keys::kStatic);
+}
 
 // A bad value is an error where torchrun's backend would meet it; the first one is told. Others are
 // a warning: YAML files and scripts give one list of keys to all backends.
-void check_values(ParseContext& context, const RendezvousConf& conf, bool is_static) {
+void check_values(ParseContext& context, const RendezvousConf& conf, Keys keys) {
   for (const auto& [key, error] : conf.bad_values) {
-    if (reads(key, is_static)) {
+    if (reads(key, keys)) {
       const bool not_built = error.code() == ErrorCode::kRejected;
       return context.fail(FlagId::kRdzvConf, not_built ? 2 : 1, error.message());
     }
     context.warn(fmt::format("{}: {}; the {} backend does not read it",
                              context.given.shown(FlagId::kRdzvConf), error.message(),
-                             is_static ? "static" : "c10d"));
+                             name_of(keys)));
   }
 }
 
 // Keys without effect are a warning and no error: command lines are made for torchrun.
 void read_conf(ParseContext& context) {
-  const bool is_static = !context.given.is_on(FlagId::kStandalone) &&
-                         context.given.text(FlagId::kRdzvBackend) == "static";
+  const Keys keys = keys_of(context);
   RendezvousConf& conf = context.options.rendezvous_conf;
   conf = context.value_of(FlagId::kRdzvConf, parse_rendezvous_conf);
-  check_values(context, conf, is_static);
+  check_values(context, conf, keys);
   std::vector<std::string> idle = conf.known_keys;
-  std::erase_if(idle, [is_static](const std::string& key) { return acts(key, is_static); });
+  std::erase_if(idle, [keys](const std::string& key) { return acts(key, keys); });
   if (!idle.empty()) {
-    context.warn(fmt::format("--rdzv-conf: without effect with the {} backend: {}",
-                             is_static ? "static" : "c10d", fmt::join(idle, ", ")));
+    context.warn(fmt::format("--rdzv-conf: without effect with the {} backend: {}", name_of(keys),
+                             fmt::join(idle, ", ")));
   }
   for (const std::string& key : conf.unknown_keys) {
     context.warn(fmt::format("{}: the key {} is not known and has no effect",

@@ -62,6 +62,12 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
       plan.keep_alive = {options.rendezvous_conf.keep_alive_interval,
                          options.rendezvous_conf.keep_alive_max_attempt};
       break;
+    case Rendezvous::kEtcd:
+      plan.kind = agent::RendezvousPlan::Kind::kEtcd;
+      plan.etcd = options.rendezvous_conf.etcd;
+      plan.keep_alive = {options.rendezvous_conf.keep_alive_interval,
+                         options.rendezvous_conf.keep_alive_max_attempt};
+      return plan;
   }
   plan.host = options.endpoint.host;
   plan.port = options.endpoint.port.value_or(0);
@@ -137,6 +143,9 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
     for (const char* outer : {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH="}) {
       if (entry.starts_with(outer)) return true;
     }
+    // etcd's password.
+    if (entry.starts_with("PET_RDZV_CONF=") && entry.find("password=") != std::string::npos)
+      return true;
     return entry.starts_with(std::string(kTokenVariable) + "=");
   });
   // torchrun's rule: by default each worker starts a thread for each CPU, and several workers would

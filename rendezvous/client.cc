@@ -269,6 +269,7 @@ void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
   for (v2::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
+  if (options_.let_in) options_.let_in();
 }
 
 void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message) {
@@ -330,6 +331,7 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
                lease_.is_held() && stamp() >= lease_.ends());
   if (unreachable) {
     last_problem_ = status.error_message();
+    if (!options_.tries_again) return end(ErrorCode::kUnavailable, "not reached: " + last_problem_);
     return set_timer(next_step_, kRetryEvery, &RemoteSession::attempt);
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)

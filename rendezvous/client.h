@@ -8,6 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ struct RemoteOptions {
   // How long it may take in all until the host is reached and has let us in.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds leave_limit = kLeaveLimit;
+  // False: a host that cannot be reached ends the session at once, with kUnavailable.
+  bool tries_again = true;
+  // Called when the host has let us in; may be empty.
+  std::function<void()> let_in{};
 };
 
 // Starts to connect at once. join() and the rest may be called before it is connected; they are

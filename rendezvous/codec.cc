@@ -191,7 +191,7 @@ Result<DownMessage> decode_lease(const v2::Lease& message) {
 
 // A newer host may refuse with a code that we do not know. Then we only know that it said no.
 ErrorCode decode_code(std::int32_t code) {
-  const bool known = code >= 0 && code <= static_cast<std::int32_t>(ErrorCode::kSystem);
+  const bool known = code >= 0 && code <= static_cast<std::int32_t>(ErrorCode::kDeposed);
   return known ? static_cast<ErrorCode>(code) : ErrorCode::kRejected;
 }
 

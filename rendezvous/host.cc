@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "proto/assert.h"
 #include "proto/log.h"
@@ -58,9 +60,9 @@ class Host::LocalSession final : public HostedSession {
   std::string how_lost_ = "its connection to the rendezvous ended";
 };
 
-Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy)
+Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord record)
     : loop_(loop),
-      membership_(policy),
+      membership_(policy, std::move(record)),
       alarm_(loop, [this] { perform(membership_.tick(now())); }) {}
 
 // A session that outlives the host would close itself in freed memory.
@@ -81,14 +83,56 @@ std::unique_ptr<Host::HostedSession> Host::open(Reader reader, Observed observed
   const SessionId id = ++last_id_;
   const bool is_here = !reader.at_once;
   readers_.emplace(id, std::move(reader));
+  membership_.opened(id);
   return std::make_unique<LocalSession>(*this, id, std::move(observed), is_here);
 }
 
-void Host::perform(const Outcome& outcome) {
+void Host::perform(Outcome outcome) {
+  if (is_over_) return;
+  alarm_.set(membership_.look_again_at());
+  const bool waits = !untold_.empty();
+  if (!waits && !(outcome.published && record_round)) return tell(outcome);
+  untold_.push_back(std::move(outcome));
+  if (!waits) record(*untold_.front().published);
+}
+
+void Host::tell(const Outcome& outcome) {
   for (const std::string& note : outcome.notes) log::warning(note);
   if (outcome.published) publish(*outcome.published);
   for (const Delivery& delivery : outcome.deliveries) deliver(delivery.to, delivery.message);
-  alarm_.set(membership_.look_again_at());
+}
+
+void Host::record(const Publication& published) {
+  const auto is_remote = [this](SessionId id) {
+    const auto found = readers_.find(id);
+    return found != readers_.end() && found->second.at_once;
+  };
+  record_round({.round = published.round.number,
+                .restarts = published.round.restart_count,
+                .rules = membership_.restart_rules(),
+                .others = static_cast<int>(std::ranges::count_if(published.sessions, is_remote))},
+               [self = std::weak_ptr(self_)] {
+                 if (const auto host = self.lock()) (*host)->recorded();
+               });
+}
+
+// The first outcome may be told now, and what came after it, up to the next round.
+void Host::recorded() {
+  if (is_over_ || untold_.empty()) return;
+  do {
+    tell(untold_.front());
+    untold_.pop_front();
+  } while (!untold_.empty() && !untold_.front().published);
+  if (!untold_.empty()) record(*untold_.front().published);
+}
+
+void Host::end(const Error& error) {
+  is_over_ = true;
+  untold_.clear();
+  alarm_.set(Time::max());
+  std::vector<SessionId> all;
+  for (const auto& [id, reader] : readers_) all.push_back(id);
+  for (const SessionId id : all) deliver(id, SessionLost{.error = error});
 }
 
 void Host::publish(const Publication& published) {

@@ -8,6 +8,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,8 +22,9 @@ namespace ddprun::rendezvous {
 
 class Host {
  public:
-  // `loop` must outlive the host. The host must outlive every Session that it gave out.
-  Host(boost::asio::io_context& loop, const RoundPolicy& policy);
+  // `loop` must outlive the host. The host must outlive every Session that it gave out. `record`: as
+  // in Membership.
+  Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord record = {});
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
   ~Host();
@@ -31,6 +33,15 @@ class Host {
   // gone then. An agent whose store has a fixed port empties the store here: later, workers of the
   // new round may have written to it. It must not call the host.
   std::function<void(const Round&)> before_publish;
+
+  // Where the host may be deposed. Called when a round is agreed, before all else. The round is
+  // published when `recorded` is called, and until then no node is told anything: what happens
+  // meanwhile is told after it. `recorded` may be called after the host's end. It must not be called
+  // from inside this function.
+  std::function<void(JobRecord, std::function<void()> recorded)> record_round;
+
+  // Ends every session with `error`: another process leads now. The host decides nothing any more.
+  void end(const Error& error);
 
   // Opens a node's session; the caller owns it. `handler` gets the messages and may destroy the
   // session. Destroying the session without leave() means that the node is lost, as a broken
@@ -63,7 +74,10 @@ class Host {
   };
 
   std::unique_ptr<HostedSession> open(Reader reader, Observed observed);
-  void perform(const Outcome& outcome);
+  void perform(Outcome outcome);
+  void tell(const Outcome& outcome);
+  void record(const Publication& published);
+  void recorded();
   void publish(const Publication& published);
   void deliver(SessionId to, HostMessage message);
   void close(SessionId id, const std::string& how);
@@ -73,6 +87,10 @@ class Host {
   Alarm alarm_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
+  std::deque<Outcome> untold_;  // the first one publishes a round that is being recorded
+  bool is_over_ = false;
+  std::shared_ptr<Host*> self_ =
+      std::make_shared<Host*>(this);  // for calls that come after our end
 };
 
 }  // namespace ddprun::rendezvous

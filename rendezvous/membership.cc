@@ -38,7 +38,10 @@ std::string end_text(const JobEnded& end) {
 
 }  // namespace
 
-Membership::Membership(RoundPolicy policy) : policy_(policy), budget_(policy.jitter_seed) {
+Membership::Membership(RoundPolicy policy, JobRecord record)
+    : policy_(policy), round_number_(record.round), budget_(policy.jitter_seed) {
+  awaits_returning_ = record.round > 0;
+  if (awaits_returning_) resumed_ = std::move(record);
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
@@ -52,6 +55,7 @@ Membership::Membership(RoundPolicy policy) : policy_(policy), budget_(policy.jit
 Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observed& observed,
                            Time now) {
   Outcome outcome;
+  unjoined_.erase(session);
   // A refused node becomes a member, too: it counts in kMaxMembers until its session is lost.
   Member* const known = members_.find(session);
   const bool is_new = known == nullptr;
@@ -82,6 +86,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   }
   if (breaks_round)
     break_round(lost_node(member, "it asked for a round while in one"), now, outcome);
+  if (resumed_) resume(*std::exchange(resumed_, std::nullopt), now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -137,7 +142,10 @@ Outcome Membership::host_left(SessionId session, const Failure& reason, Time now
 Outcome Membership::session_lost(SessionId session, const std::string& how, Time now) {
   Outcome outcome;
   Member* const member = members_.find(session);
-  if (member == nullptr) return outcome;
+  if (member == nullptr) {
+    if (unjoined_.erase(session) > 0) settle(outcome, now);
+    return outcome;
+  }
   if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
   const bool breaks_round = member->in_round();
   const Failure cause = lost_node(*member, how);
@@ -179,8 +187,10 @@ void Membership::settle(Outcome& outcome, Time now) {
   promote_spares();
   update_times(now);
   const Roster roster{.waiting = members_.count(Standing::kWaiting),
-                      .returning = members_.count(Standing::kStopping),
+                      .returning = stopping(),
                       .leaving = members_.count(Standing::kLeaving),
+                      .awaited = awaited_ - members_.count(Standing::kWaiting),
+                      .awaited_until = awaited_until_,
                       .is_first = round_number_ == 0,
                       .gathering_since = gathering_since_.value_or(now),
                       .min_reached_at = min_reached_at_.value_or(now),
@@ -244,8 +254,7 @@ void Membership::promote_spares() {
 void Membership::update_times(Time now) {
   const int waiting = members_.count(Standing::kWaiting);
   // While old workers end, nobody is late.
-  const bool gathers = waiting > 0 && members_.count(Standing::kStopping) == 0 &&
-                       members_.count(Standing::kLeaving) == 0;
+  const bool gathers = waiting > 0 && stopping() == 0 && members_.count(Standing::kLeaving) == 0;
   if (!gathers) gathering_since_.reset();
   if (gathers && !gathering_since_) gathering_since_ = now;
   if (waiting < policy_.min_nodes) min_reached_at_.reset();
@@ -277,6 +286,9 @@ void Membership::publish(Time now, Outcome& outcome) {
   set_budget(entrants, now, outcome);
   outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
+  awaited_ = 0;
+  awaits_returning_ = false;
+  unjoined_.clear();
   gathering_since_.reset();
   min_reached_at_.reset();
 }
@@ -301,6 +313,17 @@ void Membership::set_budget(const std::vector<const Entrant*>& entrants, Time no
                   "smallest, {}, holds for the job",
                   least->spec.hostname, least->spec.max_restarts, most->spec.hostname,
                   most->spec.max_restarts, least->spec.max_restarts));
+}
+
+// The round that the record tells of broke with its leader. Its nodes are stopping their workers.
+void Membership::resume(const JobRecord& record, Time now, Outcome& outcome) {
+  budget_.resume(record.restarts, record.rules, now);
+  awaited_ = record.others;
+  awaited_until_ = now + policy_.return_limit;
+  const Failure cause{
+      .hostname = record.leader,
+      .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader)};
+  if (!budget_.take(now)) end_job({.succeeded = false, .cause = cause}, outcome);
 }
 
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {

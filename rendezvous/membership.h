@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,18 @@ namespace ddprun::rendezvous {
 inline constexpr std::size_t kMissingShown = 8;
 // In a larger job nobody looks for them: it would cost too much for each node that is told.
 inline constexpr int kMissingSearched = 512;
+
+// What outlives the process of the host, where another one may lead on: etcd keeps it
+// (rendezvous/election). It is written before the nodes of a round are told of it.
+struct JobRecord {
+  std::int64_t round = 0;  // the last that was published; 0: none was
+  int restarts = 0;        // spent so far
+  RestartRules rules;      // of that round
+  int others = 0;          // its nodes without that of the leader
+  std::string leader;      // host name, for people
+
+  bool operator==(const JobRecord&) const = default;
+};
 
 // One message and the node that gets it.
 struct Delivery {
@@ -54,8 +67,15 @@ struct Outcome {
 class Membership {
  public:
   // 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes must hold.
-  explicit Membership(RoundPolicy policy);
+  // A record with a round: its leader is gone, and that broke the round. The next round's number is
+  // the one after, a restart is spent, and the nodes of before are awaited.
+  explicit Membership(RoundPolicy policy, JobRecord record = {});
 
+  // A session begins. It may be a node of the record's round, whose workers still run: no round starts
+  // before it has joined or is lost. Without a record this does nothing.
+  void opened(SessionId session) {
+    if (awaits_returning_) unjoined_.insert(session);
+  }
   // `session` asks for a seat in the next round. It is a new node, or a node of the broken round
   // whose workers are gone. If all seats are taken, it waits as a spare until one is free. It gets
   // SessionLost if it cannot be in the job (its rank is taken, the job is over), or if it asked
@@ -90,6 +110,7 @@ class Membership {
   // For reports and tests.
   std::int64_t round_number() const { return round_number_; }
   int restart_count() const { return budget_.restarts(); }
+  const RestartRules& restart_rules() const { return budget_.rules(); }
   bool ended() const { return phase_ == Phase::kEnded; }
 
  private:
@@ -97,6 +118,11 @@ class Membership {
   bool speaks_of_this_round(const Member* member, std::int64_t round) const;
 
   void settle(Outcome& outcome, Time now);
+  void resume(const JobRecord& record, Time now, Outcome& outcome);
+  // Nodes whose old workers may still run, and that will be back.
+  int stopping() const {
+    return members_.count(Standing::kStopping) + static_cast<int>(unjoined_.size());
+  }
   void promote_spares();
   void update_times(Time now);
   void publish(Time now, Outcome& outcome);
@@ -116,6 +142,11 @@ class Membership {
   Members members_;
   std::int64_t round_number_ = 0;
   RestartBudget budget_;
+  std::optional<JobRecord> resumed_;  // until the first node joins
+  bool awaits_returning_ = false;     // until the first round of this leader
+  std::set<SessionId> unjoined_;      // while it awaits them: sessions that did not join yet
+  int awaited_ = 0;                   // nodes of the round that the record tells of
+  Time awaited_until_ = Time::min();
   std::string end_text_;  // how the job ended, for nodes that join after it
   std::optional<Time> gathering_since_;
   std::optional<Time> min_reached_at_;

@@ -98,6 +98,8 @@ struct RoundBroken {
   std::int64_t round = 0;
   Failure cause;
   bool is_resize = false;
+  // As in SessionLost. Only where the node looks for the next leader; no host sends it.
+  bool is_fenced = false;
 };
 // The job is over for every node. If it succeeded, all nodes of the round reported success.
 // Otherwise stop this node's workers; `cause` says why.

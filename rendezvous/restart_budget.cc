@@ -21,6 +21,11 @@ double jitter(std::uint64_t& state) {
 
 }  // namespace
 
+void RestartBudget::resume(int restarts, const RestartRules& rules, Time now) {
+  restarts_ = restarts;
+  attempt_started(rules, now);
+}
+
 void RestartBudget::attempt_started(const RestartRules& rules, Time now) {
   rules_ = rules;
   started_ = now;

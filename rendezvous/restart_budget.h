@@ -41,6 +41,9 @@ class RestartBudget {
  public:
   explicit RestartBudget(std::uint64_t jitter_seed) : random_(jitter_seed) {}
 
+  // Goes on for a leader that is gone, with the restarts that were spent under it. When they were is
+  // not known: a window counts from now on, and so does a row.
+  void resume(int restarts, const RestartRules& rules, Time now);
   // An attempt starts. `rules` hold until the next one starts.
   void attempt_started(const RestartRules& rules, Time now);
   // The attempt failed. Returns whether a restart is left, and counts it if so. Then start no
@@ -50,6 +53,8 @@ class RestartBudget {
   Time not_before() const { return not_before_; }
   // Restarts of the whole job so far.
   int restarts() const { return restarts_; }
+  // Those of the attempt that started last.
+  const RestartRules& rules() const { return rules_; }
 
  private:
   std::chrono::nanoseconds delay();

@@ -20,6 +20,8 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   if (now >= given_up_at)
     return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
   if (!enough) return {Choice::kWait, Reason::kTooFew, given_up_at};
+  if (roster.awaited > 0 && now < roster.awaited_until)
+    return {Choice::kWait, Reason::kReturning, std::min(roster.awaited_until, given_up_at)};
   // After a restart everybody who lives is back: a last call would only cost time. Who comes later
   // is taken in by a resize.
   if (!roster.is_first) return {Choice::kClose, Reason::kAllBack, now};

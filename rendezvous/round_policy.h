@@ -22,6 +22,9 @@ struct RoundPolicy {
   std::chrono::nanoseconds last_call = std::chrono::seconds(30);
   // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
   int node_unit = 1;
+  // How long nodes of a round that another leader gathered are awaited that have no session with this
+  // one. Not shorter than their leases with the other: then their workers are gone.
+  std::chrono::nanoseconds return_limit = std::chrono::seconds(30);
   // A running round with room is broken for newcomers: this long after the first of them came, so
   // that several come at once, and not sooner than `resize_interval` after the last such break.
   std::chrono::nanoseconds resize_wait = std::chrono::seconds(1);
@@ -31,9 +34,13 @@ struct RoundPolicy {
 
 // What decide() looks at.
 struct Roster {
-  int waiting = 0;                // nodes that asked for the next round and hold a seat in it
-  int returning = 0;              // nodes of the broken round that still stop their workers
-  int leaving = 0;                // as `returning`, but they will not be back
+  int waiting = 0;    // nodes that asked for the next round and hold a seat in it
+  int returning = 0;  // nodes of the broken round that still stop their workers
+  int leaving = 0;    // as `returning`, but they will not be back
+  // Nodes of the round before that are not back yet, where another leader gathered that round: they
+  // are known by number only. Waited for until `awaited_until`.
+  int awaited = 0;
+  Time awaited_until = Time::min();
   bool is_first = true;           // no round has started yet
   Time gathering_since;           // since when nodes wait; valid only if one waits and nobody stops
   Time min_reached_at;            // when `waiting` last reached min_nodes; valid only from there on

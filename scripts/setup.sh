@@ -14,7 +14,7 @@ packages=(
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev
 )
 engine_packages=(python3 python3-venv)
-test_packages=(libgtest-dev clang-format iproute2 nftables procps python3)
+test_packages=(libgtest-dev clang-format iproute2 nftables procps python3 openssl etcd-server)
 
 with_engine=1
 with_tests=0
@@ -63,6 +63,17 @@ install_packages() {
   fi
 }
 
+# The tests start an etcd of their own. Debian's package starts one and has it start at boot, on the ports that everybody knows.
+without_etcd_service() {
+  [[ " ${missing[*]} " == *" etcd-server "* ]] || return 0
+  if [[ -d /run/systemd/system ]]; then
+    as_root systemctl --quiet disable --now etcd.service
+  else
+    as_root service etcd stop >/dev/null 2>&1 || true
+    as_root update-rc.d etcd disable >/dev/null 2>&1 || true
+  fi
+}
+
 # pip writes RECORD last, so a package that has one is whole.
 has_wheel() {
   local name=${1%%==*} version=${1##*==}
@@ -102,5 +113,6 @@ install_trainers() {
 log_folder=$root/out/logs
 missing=()
 install_packages
+without_etcd_service
 ((with_engine == 0)) || install_python_packages
 ((with_engine == 0 || with_tests == 0)) || install_trainers

@@ -99,19 +99,43 @@ struct WorkerProgram {
   std::vector<std::string> argv;
 };
 
+struct EtcdMemberPlan {
+  std::string host;
+  std::uint16_t port = 2379;
+
+  bool operator==(const EtcdMemberPlan&) const = default;
+};
+
+// The etcd in which nodes elect who hosts the rendezvous.
+struct EtcdPlan {
+  std::vector<EtcdMemberPlan> members;
+  std::string prefix = "/ddprun";  // of a job's keys
+  bool with_tls = false;
+  // Paths of PEM files; empty: none.
+  std::string ca_file;
+  std::string cert_file;
+  std::string key_file;
+  std::string username;  // empty: none
+  std::string password;  // never printed
+
+  bool operator==(const EtcdPlan&) const = default;
+};
+
 // How this node meets the others.
 struct RendezvousPlan {
   enum class Kind {
     kAlone,   // one node: the rendezvous is in this process, and no port is opened for it
     kStatic,  // the user gives each node its rank; node rank 0 hosts rendezvous and store
     kC10d,    // the agent on the endpoint's host hosts the rendezvous, which assigns node ranks
+    kEtcd,    // as kC10d, but the nodes elect who hosts, and again when it is lost
   };
   Kind kind = Kind::kAlone;
   int min_nodes = 1;
   int max_nodes = 1;
   int node_unit = 1;               // a round has a multiple of this
   int node_rank = 0;               // kStatic: this node's; otherwise a wish, -1: any
-  std::string host = "127.0.0.1";  // of the endpoint, or the master address; not used by kAlone
+  EtcdPlan etcd;                   // kEtcd only
+  std::string host = "127.0.0.1";  // of the endpoint, or the master address; not by kAlone, kEtcd
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone
   // kC10d: true or false says whether this node hosts. Unset: it does if `host` is its own address.
   std::optional<bool> is_host;

@@ -68,6 +68,14 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Ti
 Actions Lifecycle::round_broken(const rendezvous::RoundBroken& message, Time now) {
   // A late message about an older round: this node has already stopped that round's workers.
   if (message.round != round_.number) return {};
+  Actions actions = rejoin(now);
+  // The others may start the next round in a moment.
+  const bool has_workers = live_ > 0 && !killed_;
+  if (message.is_fenced && has_workers) append(actions, kill(now));
+  return actions;
+}
+
+Actions Lifecycle::rejoin(Time now) {
   switch (phase_) {
     case Phase::kRunning:
     case Phase::kFinished:

@@ -172,6 +172,7 @@ class Lifecycle {
   // failure yet.
   enum class AfterDrain { kUndecided, kRejoin, kEnd };
 
+  Actions rejoin(Time now);
   Actions drain(AfterDrain after_drain, int signo, Time now);
   Actions worker_failed(const WorkerExit& exit, Time now);
   bool stopped_by_us(const WorkerExit& exit) const;

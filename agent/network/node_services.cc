@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agent/network/addresses.h"
+#include "agent/network/find_etcd.h"
 #include "agent/network/name_lookup.h"
 #include "proto/log.h"
 #include "rendezvous/client.h"
@@ -17,6 +18,9 @@ using asio::ip::tcp;
 using rendezvous::Session;
 
 namespace {
+
+// An elected leader that takes a connection lets the node in so soon, or another is looked for.
+constexpr std::chrono::milliseconds kLeaderLimit{5000};
 
 // For a node that should have hosted but found the endpoint's port taken. Mostly another agent has
 // it. But if another program has it, nobody ever answers, and a plain "nobody answered" would lead
@@ -58,6 +62,8 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
       co_return co_await open_static(std::move(handler));
     case RendezvousPlan::Kind::kC10d:
       co_return co_await open_c10d(std::move(handler));
+    case RendezvousPlan::Kind::kEtcd:
+      co_return co_await open_etcd(std::move(handler));
   }
   co_return Result<void>();
 }
@@ -143,16 +149,92 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
   co_return Result<void>();
 }
 
+// The nodes elect who hosts. A leader that is lost is followed by another one of them.
+asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler handler) {
+  if (plan_.max_nodes == 1) {  // if this node is lost there is nobody to go on
+    host_here(std::move(handler), store_host_);
+    co_return Result<void>();
+  }
+  auto etcd = co_await find_etcd(loop_, plan_.etcd, plan_.join_timeout);
+  if (!etcd) co_return etcd.error();
+  face(facing(*etcd));
+  session_ = std::make_unique<ElectedSession>(loop_,
+                                              rendezvous::ElectionOptions{
+                                                  .etcd = *std::move(etcd),
+                                                  .prefix = plan_.etcd.prefix,
+                                                  .rdzv_id = plan_.run_id,
+                                                  .hostname = host_name(),
+                                                  .contact_limit = plan_.connect_timeout,
+                                                  .search_limit = plan_.join_timeout,
+                                              },
+                                              ways(), std::move(handler));
+  co_return Result<void>();
+}
+
+ElectedSession::Ways NodeServices::ways() {
+  return {.own_address = [this] { return own_address(); },
+          .lead =
+              [this](rendezvous::JobRecord record, ElectedSession::RecordRound record_round,
+                     Session::MessageHandler handler) {
+                make_host(std::move(record));
+                host_->record_round = std::move(record_round);
+                open_demultiplexer(*std::exchange(candidate_, std::nullopt), false);
+                return host_->open_session(std::move(handler), {store_host_, ""});
+              },
+          .follow =
+              [this](const rendezvous::Leader& leader, std::function<void()> let_in,
+                     Session::MessageHandler handler) {
+                return rendezvous::open_remote_session(
+                    loop_,
+                    {.host = leader.address,
+                     .port = leader.port,
+                     .token = plan_.token,
+                     .rdzv_id = plan_.run_id,
+                     .read_timeout = std::min(plan_.connect_timeout, kLeaderLimit),
+                     .tries_again = false,
+                     .let_in = std::move(let_in)},
+                    std::move(handler));
+              },
+          .tell_end = [this](const Error& error) { host_->end(error); },
+          .stop_leading = [this] { stop_leading(); }};
+}
+
+Result<rendezvous::Leader> NodeServices::own_address() {
+  if (!candidate_) {
+    auto acceptor = store::bind_listener(loop_, store_host_, 0);
+    if (!acceptor) return acceptor.error();
+    candidate_.emplace(std::move(*acceptor));
+  }
+  return rendezvous::Leader{store_host_, candidate_->local_endpoint().port(), host_name()};
+}
+
+// No node must find the port open: for the others that means that the leader lives.
+void NodeServices::stop_leading() {
+  demultiplexer_.reset();
+  service_.reset();
+  host_.reset();
+}
+
 void NodeServices::host_here(Session::MessageHandler handler, const std::string& seen_at) {
+  make_host({});
+  session_ = host_->open_session(std::move(handler), {seen_at, ""});
+}
+
+void NodeServices::make_host(rendezvous::JobRecord record) {
+  const auto lease = rendezvous::lease_for(plan_.keep_alive, plan_.max_nodes);
   host_ = std::make_unique<rendezvous::Host>(
-      loop_, rendezvous::RoundPolicy{.min_nodes = plan_.min_nodes,
-                                     .max_nodes = plan_.max_nodes,
-                                     .join_timeout = plan_.join_timeout,
-                                     .last_call = plan_.last_call,
-                                     .node_unit = plan_.node_unit,
-                                     .resize_wait = plan_.resize_wait,
-                                     .resize_interval = plan_.resize_interval,
-                                     .jitter_seed = std::random_device{}()});
+      loop_,
+      rendezvous::RoundPolicy{.min_nodes = plan_.min_nodes,
+                              .max_nodes = plan_.max_nodes,
+                              .join_timeout = plan_.join_timeout,
+                              .last_call = plan_.last_call,
+                              .node_unit = plan_.node_unit,
+                              .return_limit = std::max<std::chrono::nanoseconds>(
+                                  plan_.last_call, lease.length + rendezvous::kFenceMargin),
+                              .resize_wait = plan_.resize_wait,
+                              .resize_interval = plan_.resize_interval,
+                              .jitter_seed = std::random_device{}()},
+      std::move(record));
   // Now all workers of the last round are gone and none of the next has started. Only at this
   // moment a store with a fixed port can be emptied.
   host_->before_publish = [this](const rendezvous::Round&) {
@@ -160,7 +242,6 @@ void NodeServices::host_here(Session::MessageHandler handler, const std::string&
     if (demultiplexer_) demultiplexer_->reset();
     store_->reset();
   };
-  session_ = host_->open_session(std::move(handler), {seen_at, ""});
 }
 
 void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store) {

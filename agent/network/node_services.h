@@ -1,10 +1,11 @@
 // This node's place in the rendezvous, and the store that it may serve. It decides from the plan
 // which node hosts, binds the ports, and opens one Session. It decides nothing about rounds: the
-// Host does. There are three shapes:
+// Host does. There are four shapes:
 //   alone    the Host is in this process; only the store listens, on a port of its own
 //   host     Host, Service and PortDemultiplexer are in this process; the agents of the other nodes
 //            connect to the endpoint's port
 //   remote   this process is a gRPC client of the host
+//   elected  host or remote, as the election in etcd has it, and in turn (elected_session.h)
 // Loop's thread; owned by Agent, which it must not outlive.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "agent/core/config.h"
+#include "agent/network/elected_session.h"
 #include "agent/network/port_demultiplexer.h"
 #include "proto/loop.h"
 #include "rendezvous/host.h"
@@ -64,6 +66,11 @@ class NodeServices {
   void face(const asio::ip::address& endpoint);
   asio::awaitable<Result<void>> open_c10d(rendezvous::Session::MessageHandler handler);
   asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler handler);
+  asio::awaitable<Result<void>> open_etcd(rendezvous::Session::MessageHandler handler);
+  ElectedSession::Ways ways();
+  Result<rendezvous::Leader> own_address();
+  void stop_leading();
+  void make_host(rendezvous::JobRecord record);
   void host_here(rendezvous::Session::MessageHandler handler, const std::string& seen_at);
   std::string address_to_bind(const asio::ip::address& endpoint) const;
   void open_demultiplexer(asio::ip::tcp::acceptor acceptor, bool with_store);
@@ -80,6 +87,8 @@ class NodeServices {
   // Static, node rank 0 only: the store shares the endpoint's port.
   std::optional<StoreAddress> fixed_store_;
   std::optional<asio::ip::tcp::acceptor> prepared_;  // the bound port of the next round's store
+  // etcd: where the rendezvous will be if this node is elected. It listens already.
+  std::optional<asio::ip::tcp::acceptor> candidate_;
   std::unique_ptr<store::Server> store_;
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::Service> service_;

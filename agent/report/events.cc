@@ -46,6 +46,7 @@ std::string_view name_of(Phase phase) {
 }
 
 std::string_view backend_of(RendezvousPlan::Kind kind) {
+  if (kind == RendezvousPlan::Kind::kEtcd) return "etcd";
   return kind == RendezvousPlan::Kind::kC10d ? "c10d" : "static";
 }
 

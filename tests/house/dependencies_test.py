@@ -20,13 +20,14 @@ MAY_INCLUDE = {
     "proto": set(),
     "store": {"proto"},
     "rendezvous": {"proto"},
+    "rendezvous/election": {"proto", "rendezvous"},
     "agent/core": {"proto", "rendezvous/rendezvous.h", "rendezvous/keep_alive.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
     "agent/report": {"proto", "rendezvous/rendezvous.h", "agent/core", "agent/processes", "agent/output"},
     "agent/standby": {"proto", "agent/core", "agent/processes"},
     "agent/monitors": {"proto", "store", "agent/core", "agent/processes"},
-    "agent/network": {"proto", "store", "rendezvous", "agent/core"},
+    "agent/network": {"proto", "store", "rendezvous", "rendezvous/election", "agent/core"},
     "agent": {"proto", "store", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report",
               "agent/monitors", "agent/network", "agent/standby"},
     "launcher": {"proto", "agent", "agent/core", "agent/processes", "agent/report"},
@@ -46,7 +47,7 @@ MAY_INCLUDE = {
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
-MAY_USE_GRPC = {"rendezvous"}  # the edge of its network; nobody else sees a grpc::Status
+MAY_USE_GRPC = {"rendezvous", "rendezvous/election"}  # the edges of its network; nobody else sees a grpc::Status
 MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/data"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 
@@ -59,7 +60,7 @@ def room_of(include):
 def forbidden(room, include):
     """Why `room` must not include this, or None."""
     if GRPC.search(include) and room not in MAY_USE_GRPC:
-        return "gRPC and Protobuf belong to rendezvous/ alone"
+        return "gRPC and Protobuf belong to rendezvous/ and its election/ alone"
     if TORCH.match(include) and room not in MAY_USE_TORCH:
         return "LibTorch, CUDA and NCCL belong to worker/ alone"
     other = room_of(include)
@@ -93,7 +94,7 @@ class Includes(unittest.TestCase):
                               ("worker/startup", "proto/rendezvous.pb.h"), ("agent", "torch/torch.h"), ("agent", "ATen/Parallel.h"),
                               ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker/startup", "rendezvous/host.h"),
                               ("agent/core", "agent/output/console.h"), ("agent/core", "rendezvous/host.h"),
-                              ("agent/output", "agent/agent.h"), ("launcher", "agent/output/console.h")):
+                              ("agent/output", "agent/agent.h"), ("rendezvous", "rendezvous/election/election.h"), ("agent/network", "grpcpp/server.h"), ("launcher", "agent/output/console.h")):
             self.assertIsNotNone(forbidden(room, include), (room, include))
         for room, include in (("store", "proto/result.h"), ("rendezvous", "grpcpp/server.h"), ("worker/startup", "nccl.h"),
                               ("agent", "string"), ("store", "store/wire.h"), ("proto", "boost/asio/post.hpp"),

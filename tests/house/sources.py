@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Each is a folder with a CMakeLists.txt of its own; a sub-room lies in the folder of its room.
-ROOMS = ("proto", "store", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report", "agent/monitors",
+ROOMS = ("proto", "store", "rendezvous/election", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report", "agent/monitors",
          "agent/network", "agent/standby", "agent", "launcher", "worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors",
          "worker/reducer", "worker/comm_hooks", "worker/startup", "worker/data")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)

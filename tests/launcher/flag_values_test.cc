@@ -179,8 +179,34 @@ TEST(ParseRendezvousConf, ReadsTruthValuesOfIsHost) {
 }
 
 TEST(ParseRendezvousConf, KeepsUnknownKeysForAWarning) {
-  const RendezvousConf conf = *parse_rendezvous_conf("jion_timeout=4,etcd_prefix=/x");
-  EXPECT_EQ(conf.unknown_keys, (std::vector<std::string>{"jion_timeout", "etcd_prefix"}));
+  const RendezvousConf conf = *parse_rendezvous_conf("jion_timeout=4,etcd_suffix=/x");
+  EXPECT_EQ(conf.unknown_keys, (std::vector<std::string>{"jion_timeout", "etcd_suffix"}));
+}
+
+// torchrun's two backends of etcd have two names for each file.
+TEST(ParseRendezvousConf, ReadsWhatConcernsEtcd) {
+  const agent::EtcdPlan expected{.prefix = "/x",
+                                 .with_tls = true,
+                                 .ca_file = "a",
+                                 .cert_file = "b",
+                                 .key_file = "c",
+                                 .username = "u",
+                                 .password = "p"};
+  for (const auto* text :
+       {"etcd_prefix=/x,protocol=https,cacert=a,cert=b,key=c,username=u,password=p",
+        "etcd_prefix=/x,protocol=https,ca_cert=a,ssl_cert=b,ssl_cert_key=c,username=u,password=p"})
+    EXPECT_EQ(parse_rendezvous_conf(text)->etcd, expected) << text;
+  EXPECT_EQ(parse_rendezvous_conf("protocol=ftp")->bad_values.size(), 1U);
+}
+
+TEST(ParseEndpoints, ReadMembersOfEtcd) {
+  EXPECT_EQ(*parse_endpoints("h1:2379,[::1]:7,h3"),
+            (std::vector<Endpoint>{{"h1", 2379}, {"::1", 7}, {"h3", {}}}));
+  for (const auto* text : {"", ",", "h1,", "h1:0", "h1:x", "h1 h2", "http://h1:2379"})
+    EXPECT_FALSE(parse_endpoints(text)) << text;
+  std::string many = "h";
+  for (std::size_t i = 0; i < kMaxEtcdMembers; ++i) many += ",h";
+  EXPECT_FALSE(parse_endpoints(many));
 }
 
 TEST(ParseRendezvousConf, RefusesMalformedPairs) {

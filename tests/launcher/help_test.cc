@@ -36,7 +36,7 @@ TEST(ValueWords, AreThoseToBeTypedAsTheyAre) {
   EXPECT_EQ(value_words(flag_of(FlagId::kNprocPerNode)), (Words{"cpu", "gpu", "auto"}));
   EXPECT_EQ(value_words(flag_of(FlagId::kNumaBinding)),
             (Words{"node", "socket", "exclusive", "core-complex"}));
-  EXPECT_EQ(value_words(flag_of(FlagId::kRdzvBackend)), (Words{"static", "c10d"}));
+  EXPECT_EQ(value_words(flag_of(FlagId::kRdzvBackend)), (Words{"static", "c10d", "etcd"}));
   for (const FlagId id : {FlagId::kRole, FlagId::kSignalMap, FlagId::kFold, FlagId::kLogDir})
     EXPECT_EQ(value_words(flag_of(id)), Words{});
 }

@@ -79,7 +79,7 @@ TEST(Options, Case10BadValuesExitWith1) {
   EXPECT_EQ(bad({"--rdzv-conf=foo", "E"}),
             "1 ddprun: --rdzv-conf=foo: expected KEY=VALUE,KEY=VALUE");
   EXPECT_EQ(bad({"--rdzv-backend=foo", "E"}),
-            "1 ddprun: --rdzv-backend=foo: expected static or c10d");
+            "1 ddprun: --rdzv-backend=foo: expected static, c10d or etcd");
 }
 
 TEST(Options, MoreBadValuesExitWith1) {
@@ -155,9 +155,6 @@ TEST(Options, RoundSizesToMultiplesOfTheUnit) {
 }
 
 TEST(Options, RefuseWhatIsNotBuiltYet) {
-  EXPECT_EQ(bad({"--rdzv-backend=etcd", "E"}),
-            "2 ddprun: --rdzv-backend=etcd: not built yet; expected static or c10d");
-  EXPECT_EQ(bad({"--rdzv-backend=etcd-v2", "E"}).substr(0, 2), "2 ");
   EXPECT_EQ(bad({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--rdzv-conf=store_type=file", "E"}),
             "2 ddprun: --rdzv-conf=store_type=file: store_type=file is not built yet");
 }
@@ -286,6 +283,48 @@ TEST(Options, ANodeRankIsAWishWithC10d) {
   const Options wished = good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--node-rank=7", "E"});
   EXPECT_EQ(wished.node_rank, 7);
   EXPECT_EQ(wished.warnings, Words{});
+}
+
+TEST(Options, EtcdHasMembers) {
+  const Options options = good({"--nnodes=1:3", "--rdzv-backend=etcd", "--rdzv-endpoint=h1:2380,h2",
+                                "--rdzv-conf=read_timeout=7", "E"});
+  EXPECT_EQ(options.rendezvous, Rendezvous::kEtcd);
+  EXPECT_EQ(options.rendezvous_conf.etcd.members,
+            (std::vector<agent::EtcdMemberPlan>{{"h1", 2380}, {"h2", kDefaultEtcdPort}}));
+  EXPECT_EQ(options.node_rank, -1);
+  EXPECT_EQ(options.warnings, Words{});
+  EXPECT_EQ(good({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=h1", "E"}).warnings,
+            (Words{"--rdzv-backend=etcd-v2: etcd's v3 API is spoken"}));
+}
+
+TEST(Options, EtcdRefusesWhatDoesNotFit) {
+  const auto refused = [](const std::string& endpoint, const std::string& conf) {
+    return bad({"--rdzv-backend=etcd", "--rdzv-endpoint=" + endpoint, "--rdzv-conf=" + conf, "E"});
+  };
+  EXPECT_EQ(refused("h1:0", ""),
+            "1 ddprun: --rdzv-endpoint=h1:0: expected up to 16 members of etcd, "
+            "HOST[:PORT],HOST[:PORT],…");
+  EXPECT_EQ(bad({"--rdzv-backend=etcd", "E"}),
+            "1 ddprun: --rdzv-endpoint=: expected up to 16 members of etcd, "
+            "HOST[:PORT],HOST[:PORT],…");
+  EXPECT_EQ(refused("h1", "cacert=a"),
+            "1 ddprun: --rdzv-conf=cacert=a: expected protocol=https with cacert, cert or key");
+  EXPECT_EQ(refused("h1", "protocol=https,cert=a"),
+            "1 ddprun: --rdzv-conf=protocol=https,cert=a: expected both or none of cert and key");
+  EXPECT_EQ(refused("h1", "protocol=ftp"),
+            "1 ddprun: --rdzv-conf=protocol=ftp: expected protocol to be http or https");
+}
+
+TEST(Options, NoMessageShowsThePassword) {
+  EXPECT_EQ(bad({"--rdzv-backend=etcd", "--rdzv-endpoint=h1",
+                 "--rdzv-conf=password=sesame,join_timeout=4", "E"}),
+            "1 ddprun: --rdzv-conf=password=…,join_timeout=4: expected both or none of username "
+            "and password");
+  const Options options = good({"--rdzv-backend=c10d", "--rdzv-endpoint=h1", "E"},
+                               {{"PET_RDZV_CONF", "x=1,password=sesame"}});
+  for (const std::string& warning : options.warnings)
+    EXPECT_EQ(warning.find("sesame"), std::string::npos) << warning;
+  EXPECT_EQ(options.warnings.size(), 2U);
 }
 
 TEST(Options, WarnOfFlagsWithoutEffect) {

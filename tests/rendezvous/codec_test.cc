@@ -156,6 +156,12 @@ TEST(Codec, RefusesWhatMakesNoSense) {
   EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
 }
 
+TEST(Codec, TellsThatALeaderWasDeposed) {
+  const SessionLost lost{.error = {ErrorCode::kDeposed, "another leads"}};
+  const auto decoded = decode(encode(HostMessage(lost)));
+  EXPECT_EQ(std::get<SessionLost>(std::get<HostMessage>(*decoded)).error, lost.error);
+}
+
 TEST(Codec, ReadsAnUnknownRefusalAsRejected) {
   v2::ToNode message;
   message.mutable_refused()->set_code(99);

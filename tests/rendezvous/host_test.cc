@@ -69,6 +69,82 @@ TEST_F(HostTest, LetsTheStoreBePreparedBeforeAnyNodeHears) {
   EXPECT_TRUE(a.last_is<RoundPublished>() && b.last_is<RoundPublished>());
 }
 
+// A host that may be deposed, with a node in its process and a remote one.
+struct RecordingHostTest : HostTest {
+  RecordingHostTest() {
+    host.record_round = [this](JobRecord record, std::function<void()> recorded) {
+      records.push_back(std::move(record));
+      confirm = std::move(recorded);
+    };
+    here.session = host.open_session(here.handler());
+    remote.session = host.open_direct_session(remote.handler(), {"10.0.0.2"});
+  }
+  void join_both() {
+    here.session->join(make_node("here", 3));
+    remote.session->join(make_node("remote", 3));
+  }
+
+  Host host{loop, {.min_nodes = 2, .max_nodes = 2}};
+  std::vector<JobRecord> records;
+  std::function<void()> confirm;
+  TestNode here;
+  TestNode remote;
+};
+
+TEST_F(RecordingHostTest, TellsNobodyOfARoundThatIsNotRecorded) {
+  join_both();
+  ASSERT_EQ(records.size(), 1U);
+  EXPECT_EQ(records[0], (JobRecord{.round = 1, .rules = {.max_restarts = 3}, .others = 1}));
+  EXPECT_FALSE(run_until(
+      loop, [&] { return !here.messages.empty(); }, milliseconds(1)));
+  EXPECT_TRUE(remote.messages.empty());
+  confirm();
+  EXPECT_TRUE(remote.last_is<RoundPublished>());
+  EXPECT_TRUE(run_until(loop, [&] { return here.last_is<RoundPublished>(); }));
+}
+
+TEST_F(RecordingHostTest, TellsWhatHappenedMeanwhileAfterTheRound) {
+  join_both();
+  remote.session.reset();
+  confirm();
+  ASSERT_TRUE(run_until(loop, [&] { return here.messages.size() == 2; }));
+  EXPECT_TRUE(std::holds_alternative<RoundPublished>(here.messages[0]));
+  EXPECT_TRUE(here.last_is<RoundBroken>());
+  remote.session = host.open_direct_session(remote.handler(), {"10.0.0.2"});
+  join_both();
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[1].restarts, 1);
+  confirm();
+  EXPECT_TRUE(run_until(loop, [&] { return here.last_is<RoundPublished>(); }));
+}
+
+TEST_F(RecordingHostTest, EndsItsSessionsWithTheReason) {
+  join_both();
+  host.end({ErrorCode::kDeposed, "another leads"});
+  EXPECT_TRUE(remote.lost_for(ErrorCode::kDeposed));
+  EXPECT_TRUE(run_until(loop, [&] { return here.lost_for(ErrorCode::kDeposed); }));
+  confirm();  // too late
+  EXPECT_EQ(remote.messages.size(), 1U);
+  remote.session->report_success(1);
+  EXPECT_EQ(here.messages.size(), 1U);
+}
+
+TEST_F(HostTest, MayEndWhileARoundIsRecorded) {
+  std::function<void()> confirm;
+  TestNode node;
+  {
+    Host host(loop, {});
+    host.record_round = [&](const JobRecord&, std::function<void()> recorded) {
+      confirm = std::move(recorded);
+    };
+    node.session = host.open_session(node.handler());
+    node.session->join(make_node("a"));
+    node.session.reset();
+  }
+  confirm();
+  EXPECT_TRUE(node.messages.empty());
+}
+
 TEST_F(HostTest, CountsADestroyedSessionAsALostNode) {
   Host host(loop, {.min_nodes = 2, .max_nodes = 2});
   TestNode a;

@@ -31,8 +31,18 @@ RoundPolicy make_policy(const Command& command) {
           .join_timeout = seconds(command.number("join_timeout", 600)),
           .last_call = seconds(command.number("last_call", 30)),
           .node_unit = command.number("unit", 1),
+          .return_limit = seconds(command.number("return_limit", 30)),
           .resize_wait = seconds(command.number("resize_wait", 1)),
           .resize_interval = seconds(command.number("resize_interval", 30))};
+}
+
+// What another leader left: `policy … round=4`.
+JobRecord make_record(const Command& command) {
+  return {.round = command.number("round", 0),
+          .restarts = command.number("spent", 0),
+          .rules = {.max_restarts = command.number("restarts", 0)},
+          .others = command.number("others", 0),
+          .leader = "host-x"};
 }
 
 NodeSpec make_spec(const std::string& name, const Command& command) {
@@ -54,7 +64,7 @@ class Script {
   std::string run(const Command& command) {
     const std::string& verb = command.words.at(0);
     if (verb == "policy") {
-      membership_.emplace(make_policy(command));
+      membership_.emplace(make_policy(command), make_record(command));
       return {};
     }
     if (verb == "at") {
@@ -80,6 +90,10 @@ class Script {
       return membership_->joined(session, specs_[session] = make_spec(name, command),
                                  {command.value("from", "127.0.0.1"), command.value("via", "")},
                                  now_);
+    if (verb == "open") {
+      membership_->opened(session);
+      return {};
+    }
     if (verb == "fail") return membership_->failed(session, round, failure, now_);
     if (verb == "done") return membership_->succeeded(session, round, now_);
     if (verb == "leave") return membership_->left(session, failure, now_);

@@ -49,6 +49,31 @@ TEST_F(RemoteTest, GivesUpOnAHostThatRefusesConnections) {
   EXPECT_NE(node.error().find("refused"), std::string::npos) << node.error();
 }
 
+// The leader of an election: another one may be there soon.
+TEST_F(RemoteTest, TriesOnceWhereItIsTold) {
+  tcp::acceptor closed(loop);
+  closed.open(tcp::v4());
+  closed.bind(any_loopback_port());
+  RemoteOptions options = to(closed.local_endpoint().port());
+  options.tries_again = false;
+  TestNode node;
+  join(node, options, make_node("a"));
+  ASSERT_TRUE(run_until(
+      loop, [&] { return node.last_is<SessionLost>(); }, kAtOnce));
+  EXPECT_TRUE(node.lost_for(ErrorCode::kUnavailable)) << node.error();
+  EXPECT_FALSE(node.last<SessionLost>().was_reached);
+}
+
+TEST_F(RemoteTest, SaysWhenItWasLetIn) {
+  HostSide host(loop, 2);
+  bool is_in = false;
+  RemoteOptions options = to(host.port());
+  options.let_in = [&] { is_in = true; };
+  TestNode node;
+  open_session(node, options);
+  EXPECT_TRUE(run_until(loop, [&] { return is_in; }));
+}
+
 TEST_F(RemoteTest, GivesUpOnAPeerThatNeverAnswers) {
   std::vector<tcp::socket> mute;
   Listener listener(loop, [&](tcp::socket socket) { mute.push_back(std::move(socket)); });

@@ -35,6 +35,14 @@ TEST_F(RestartBudgetTest, PlainCountsOverTheWholeJobAndNeverWaits) {
   EXPECT_EQ(budget.restarts(), 2);
 }
 
+TEST_F(RestartBudgetTest, GoesOnWithWhatWasSpentUnderAnotherLeader) {
+  budget.resume(2, {.max_restarts = 3}, now);
+  EXPECT_TRUE(budget.take(now));
+  EXPECT_LE(budget.not_before(), now);
+  EXPECT_EQ(budget.restarts(), 3);
+  EXPECT_FALSE(budget.take(now));
+}
+
 TEST_F(RestartBudgetTest, AWindowGivesTheBudgetBack) {
   rules = {.max_restarts = 2, .window = 10s};
   EXPECT_TRUE(fail_after(1s));

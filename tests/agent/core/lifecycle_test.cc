@@ -298,6 +298,15 @@ TEST_F(LifecycleTest, AnEndedLeaseKillsTheWorkersAtOnce) {
   EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGKILL), now)), Names{"finish:1"});
 }
 
+// Where the nodes elect their leader (etcd), the loss of one is a broken round.
+TEST_F(LifecycleTest, ABrokenRoundOfAFencedNodeKillsTheWorkersAtOnce) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.round_broken({.round = 1, .is_fenced = true}, now)),
+            (Names{"SIGTERM", "kill"}));
+  cycle.worker_exited(exit(0, -SIGKILL), now);
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGKILL), now)), Names{"join"});
+}
+
 // The user's grace counts no more: the others may start without this node.
 TEST_F(LifecycleTest, AnEndedLeaseKillsAlsoWhileTheNodeLeaves) {
   run_round(1);

@@ -1,0 +1,29 @@
+// From what the user said of etcd to what a client of it needs: looks the members' names up, and
+// reads the PEM files. It does not connect. Loop's thread.
+#pragma once
+
+#include <boost/asio/ip/address.hpp>
+#include <chrono>
+
+#include "agent/core/config.h"
+#include "proto/loop.h"
+#include "proto/result.h"
+#include "rendezvous/election/etcd_client.h"
+
+namespace ddprun::agent {
+
+// The names of all members are looked up, each for so long where another one is known already.
+inline constexpr std::chrono::milliseconds kMemberLookUp{1000};
+// Of one PEM file.
+inline constexpr std::size_t kMaxPemBytes = 1 << 20;
+
+// A member whose name is unknown is left out where another one is known. Errors: kNotFound, no name
+// became known within `limit`; kInvalidArgument, a file that cannot be read, with its name.
+asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
+                                                           std::chrono::milliseconds limit);
+
+// The member through which our own address is found: one that is not this host's loopback address
+// where there is one, since other nodes must reach us.
+asio::ip::address facing(const rendezvous::EtcdOptions& options);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,260 @@
+#include "rendezvous/election/election.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+#include <variant>
+
+namespace ddprun::rendezvous {
+
+using asio::ip::tcp;
+using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build-using-namespace):
+                                                          // operator||
+
+namespace {
+
+Time now() { return std::chrono::steady_clock::now(); }
+
+// Close-on-exec: workers are forked while it connects.
+tcp::socket open_socket(asio::io_context& loop, const tcp::endpoint& to) {
+  tcp::socket socket(loop);
+  const int fd =
+      ::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+  boost::system::error_code failed;
+  if (fd >= 0) socket.assign(to.protocol(), fd, failed);
+  return socket;
+}
+
+}  // namespace
+
+Election::Election(asio::io_context& loop, ElectionOptions options, Handlers handlers)
+    : loop_(loop),
+      options_(std::move(options)),
+      handlers_(std::move(handlers)),
+      keys_(job_keys(options_.prefix, options_.rdzv_id)),
+      gate_(std::make_shared<LoopGate<Election>>(loop, *this)),
+      leadership_({.etcd = members_text(options_.etcd.members),
+                   .contact_limit = options_.contact_limit,
+                   .search_limit = options_.search_limit}),
+      alarm_(loop, [this] { perform(leadership_.time_passed(now())); }),
+      etcd_(loop, options_.etcd) {}
+
+Election::~Election() { gate_->close(); }
+
+void Election::start() { perform(leadership_.start(now())); }
+
+void Election::followed() {
+  is_member_ = true;
+  perform(leadership_.followed(now()));
+}
+
+void Election::leader_lost() { perform(leadership_.leader_lost(now())); }
+
+void Election::publish(JobRecord record, std::function<void()> recorded) {
+  job_ = {.record = std::move(record)};
+  job_.record.leader = options_.hostname;
+  recorded_ = std::move(recorded);
+  perform(leadership_.publish(now()));
+}
+
+void Election::job_ended(bool succeeded) {
+  const bool led = leadership_.leads();
+  const std::int64_t revision = leadership_.revision();
+  leadership_.stop();
+  etcd_.stop_watching();
+  alarm_.set(Time::max());
+  if (!led) return;
+  job_.state = succeeded ? RecordedJob::State::kSucceeded : RecordedJob::State::kFailed;
+  // Before the first round there is no lease for a record, and nothing to record: the key goes with
+  // its own lease.
+  if (record_lease_ != 0)
+    etcd_.transact_last(write_last_record(keys_, {revision, found_ ? found_->revision : 0},
+                                          encode(job_), record_lease_));
+}
+
+// ---- what Leadership wants ----
+
+void Election::perform(const LeadershipActions& actions) {
+  for (const LeadershipAction& action : actions)
+    std::visit([this](const auto& one) { perform(one); }, action);
+  alarm_.set(leadership_.look_again_at());
+}
+
+void Election::transact(Ticket ticket, v3::TxnRequest request,
+                        std::function<void(const TransactionAnswer&)> answer) {
+  etcd_.transact(std::move(request), [this, ticket, answer = std::move(answer)](
+                                         const Result<v3::TxnResponse>& response) {
+    // A lease that is gone is no reason to give up: there can be another.
+    if (!response && response.error().code() == ErrorCode::kNotFound) {
+      record_lease_ = 0;
+      const Error error(ErrorCode::kUnavailable, response.error().message());
+      return perform(leadership_.etcd_failed(ticket, error, now()));
+    }
+    if (!response) return perform(leadership_.etcd_failed(ticket, response.error(), now()));
+    const auto decoded = decode_answer(*response, keys_);
+    if (!decoded) return perform(leadership_.etcd_failed(ticket, decoded.error(), now()));
+    answer(*decoded);
+  });
+}
+
+void Election::perform(const ReadKey& action) {
+  transact(action.ticket, read_keys(keys_),
+           [this, ticket = action.ticket](const TransactionAnswer& answer) {
+             found_ = answer.record;
+             if (!answer.leader && !leadership_.leads() && is_over()) return;
+             perform(leadership_.key_read(ticket, answer.leader, now()));
+           });
+}
+
+void Election::perform(const GrantLease& action) {
+  etcd_.grant(kLeaderLease, [this, ticket = action.ticket,
+                             asked_at = now()](const Result<EtcdClient::Grant>& grant) {
+    perform(grant ? leadership_.lease_granted(ticket, grant->lease, grant->length, asked_at, now())
+                  : leadership_.etcd_failed(ticket, grant.error(), now()));
+  });
+}
+
+void Election::perform(const TakeKey& action) {
+  const Result<Leader> own = handlers_.own_address();
+  if (!own) return fail(own.error());
+  transact(action.ticket, take_leader_key(keys_, action.if_revision, encode(*own), action.lease),
+           [this, ticket = action.ticket](const TransactionAnswer& answer) {
+             found_ = answer.record;
+             const auto revision = answer.is_done ? std::optional(answer.revision) : std::nullopt;
+             perform(leadership_.key_taken(ticket, revision, answer.leader, now()));
+           });
+}
+
+// Where nobody leads: whether the job that this node is in has ended. If it is in none, what there is
+// of an older one does not matter.
+bool Election::is_over() {
+  if (!is_member_) return false;
+  if (!found_ && had_round_) {
+    fail({ErrorCode::kUnavailable,
+          "rendezvous: nobody leads the job, and etcd has no record of it any more"});
+    return true;
+  }
+  const auto job = found_ ? decode_record(found_->value) : RecordedJob{};
+  if (!job || job->state == RecordedJob::State::kRuns) return false;
+  leadership_.stop();
+  handlers_.job_over(job->state == RecordedJob::State::kSucceeded);
+  return true;
+}
+
+asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, Ticket ticket,
+                                      tcp::endpoint to) {
+  tcp::socket socket = open_socket(loop, to);
+  asio::steady_timer timer(loop);
+  const auto first = co_await (socket.async_connect(to, kAsTuple) || expires(timer, kKnockLimit));
+  Election* const self = gate->owner();
+  if (self == nullptr) co_return;
+  if (first.index() != 0)
+    co_return self->perform(self->leadership_.knocked_in_vain(ticket, false, now()));
+  const boost::system::error_code failure = std::get<0>(std::get<0>(first));
+  self->perform(failure ? self->leadership_.knocked_in_vain(
+                              ticket, failure == asio::error::connection_refused, now())
+                        : self->leadership_.knocked(ticket, now()));
+}
+
+void Election::perform(const Knock& action) {
+  const auto leader = decode_leader(action.value);
+  boost::system::error_code no_address;
+  const auto address = asio::ip::make_address(leader ? leader->address : std::string(), no_address);
+  if (!leader || no_address)
+    return fail(leader ? Error(ErrorCode::kProtocol, "rendezvous: the leader has no address")
+                       : leader.error());
+  spawn(loop_, "knock", knock(loop_, gate_, action.ticket, {address, leader->port}));
+}
+
+void Election::perform(const Follow& action) { handlers_.follow(*decode_leader(action.value)); }
+
+void Election::perform(const WatchKey& action) {
+  etcd_.watch(keys_.leader, action.from_revision,
+              [this] { perform(leadership_.key_changed(now())); });
+}
+
+void Election::perform(const StopWatching& /*action*/) { etcd_.stop_watching(); }
+
+void Election::perform(const Lead& /*action*/) {
+  if (is_over()) return;
+  is_member_ = true;
+  record_lease_ = 0;
+  recorded_ = {};
+  job_ = {};
+  if (found_) {
+    const auto job = decode_record(found_->value);
+    if (!job) return fail(job.error());
+    // The one before is over, and this is the next job of its id.
+    if (job->state == RecordedJob::State::kRuns) job_ = *job;
+  }
+  // The next leader would need it if this one went before its first round.
+  if (job_.record.round > 0) perform(leadership_.publish(now()));
+  handlers_.lead(job_.record);
+}
+
+void Election::perform(const RenewLease& action) {
+  etcd_.keep_alive(action.lease, [this, lease = action.lease, asked_at = now()](
+                                     const Result<std::chrono::milliseconds>& length) {
+    if (length) perform(leadership_.lease_renewed(lease, *length, asked_at, now()));
+  });
+  // Much less often: it is so much longer.
+  if (record_lease_ == 0 || now() < renew_record_at_) return;
+  renew_record_at_ = now() + kRecordLease / 5;
+  etcd_.keep_alive(record_lease_, [this](const Result<std::chrono::milliseconds>& length) {
+    if (length && length->count() == 0) record_lease_ = 0;
+  });
+}
+
+void Election::perform(const WriteRecord& action) {
+  if (record_lease_ != 0) return write_record(action);
+  etcd_.grant(kRecordLease, [this, action](const Result<EtcdClient::Grant>& grant) {
+    if (!grant) return perform(leadership_.etcd_failed(action.ticket, grant.error(), now()));
+    record_lease_ = grant->lease;
+    write_record(action);
+  });
+}
+
+void Election::write_record(const WriteRecord& action) {
+  const std::string value = encode(job_);
+  transact(action.ticket,
+           rendezvous::write_record(keys_, {action.if_revision, found_ ? found_->revision : 0},
+                                    value, record_lease_),
+           [this, action, value](const TransactionAnswer& answer) {
+             record_answered(action, value, answer);
+           });
+}
+
+// Where we lead still, and the record is not as we knew it, an earlier write of ours was done after
+// all. If it wrote the same, all is well. Otherwise the next try knows better.
+void Election::record_answered(const WriteRecord& action, const std::string& value,
+                               const TransactionAnswer& answer) {
+  const bool leads =
+      answer.is_done || (answer.leader && answer.leader->revision == action.if_revision);
+  found_ = answer.is_done ? KeyHolder{value, answer.revision, record_lease_} : answer.record;
+  const bool is_written = found_ && found_->value == value;
+  if (leads && !is_written) {
+    const Error error(ErrorCode::kUnavailable, "the record has changed");
+    return perform(leadership_.etcd_failed(action.ticket, error, now()));
+  }
+  perform(leadership_.record_written(action.ticket, leads, now()));
+}
+
+void Election::perform(const RecordWritten& /*action*/) {
+  if (const auto recorded = std::exchange(recorded_, {})) recorded();
+}
+
+void Election::perform(const StepDown& action) {
+  record_lease_ = 0;
+  recorded_ = {};
+  handlers_.deposed(action.why);
+}
+
+void Election::perform(const GiveUp& action) { fail(action.error); }
+
+void Election::fail(const Error& error) {
+  leadership_.stop();
+  etcd_.stop_watching();
+  handlers_.failed(error);
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,126 @@
+// This agent's part in the election of its job's leader: Leadership with a clock, a timer, etcd and
+// a network. It decides nothing itself. It writes the record of a job for the agent that leads.
+//
+// On the loop's thread only. Owned by ElectedSession (agent/network).
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "proto/alarm.h"
+#include "proto/loop.h"
+#include "proto/result.h"
+#include "rendezvous/election/etcd_client.h"
+#include "rendezvous/election/job_keys.h"
+#include "rendezvous/election/leadership.h"
+#include "rendezvous/loop_gate.h"
+
+namespace ddprun::rendezvous {
+
+// etcd gives the leader key away so long after its holder's last sign of life. It lengthens shorter
+// ones to 2 s.
+inline constexpr std::chrono::seconds kLeaderLease{3};
+// The record must outlive the leader until the next one has read it. A job that died as a whole is
+// forgotten after this time, and the next one of its id begins anew.
+inline constexpr std::chrono::seconds kRecordLease{20};
+// No answer to a connect for so long: the leader is silent.
+inline constexpr std::chrono::milliseconds kKnockLimit{1000};
+
+struct ElectionOptions {
+  EtcdOptions etcd;
+  std::string prefix = "/ddprun";  // of the job's keys
+  std::string rdzv_id = "none";
+  std::string hostname;  // of this node, for the record
+  std::chrono::milliseconds contact_limit{60'000};
+  std::chrono::milliseconds search_limit{600'000};
+};
+
+class Election {
+ public:
+  // Each may call the functions below.
+  struct Handlers {
+    // Where this process will serve the rendezvous. It must listen there already: a refused
+    // connection means that it is dead.
+    std::function<Result<Leader>()> own_address;
+    // This process leads from now on, and the job goes on from the record.
+    std::function<void(JobRecord)> lead;
+    // Another one leads. Open a session there; the one before is over.
+    std::function<void(const Leader&)> follow;
+    // This process leads no more: end its sessions, stop listening, then call leader_lost().
+    std::function<void(const std::string& why)> deposed;
+    // A job that this node had a part in is over.
+    std::function<void(bool succeeded)> job_over;
+    // There is no way to a leader. The last call.
+    std::function<void(const Error&)> failed;
+  };
+
+  Election(asio::io_context& loop, ElectionOptions options, Handlers handlers);
+  Election(const Election&) = delete;
+  Election& operator=(const Election&) = delete;
+  ~Election();
+
+  void start();
+  // The leader let this node in.
+  void followed();
+  // The session with the leader ended, or our own leadership.
+  void leader_lost();
+  // A round was published to this node: where the record is gone, so is the job.
+  void round_begins() { had_round_ = true; }
+  // While this process leads: writes the record, if it leads still. `recorded` is called when that
+  // is done; otherwise `deposed` is.
+  void publish(JobRecord record, std::function<void()> recorded);
+  // The job is over here: nobody is elected any more. If this process leads, the record says how it
+  // ended, and the key is given up.
+  void job_ended(bool succeeded);
+
+ private:
+  using SharedGate = std::shared_ptr<LoopGate<Election>>;
+  static asio::awaitable<void> knock(asio::io_context& loop, SharedGate gate, Ticket ticket,
+                                     asio::ip::tcp::endpoint to);
+
+  void perform(const LeadershipActions& actions);
+  void perform(const ReadKey& action);
+  void perform(const GrantLease& action);
+  void perform(const TakeKey& action);
+  void perform(const Knock& action);
+  void perform(const Follow& action);
+  void perform(const WatchKey& action);
+  void perform(const StopWatching& action);
+  void perform(const Lead& action);
+  void perform(const RenewLease& action);
+  void perform(const WriteRecord& action);
+  void perform(const RecordWritten& action);
+  void perform(const StepDown& action);
+  void perform(const GiveUp& action);
+
+  void transact(Ticket ticket, v3::TxnRequest request,
+                std::function<void(const TransactionAnswer&)> answer);
+  void write_record(const WriteRecord& action);
+  void record_answered(const WriteRecord& action, const std::string& value,
+                       const TransactionAnswer& answer);
+  bool is_over();
+  void fail(const Error& error);
+
+  asio::io_context& loop_;
+  const ElectionOptions options_;
+  const Handlers handlers_;
+  const JobKeys keys_;
+  SharedGate gate_;
+  Leadership leadership_;
+  Alarm alarm_;
+  EtcdClient etcd_;
+  std::optional<KeyHolder> found_;  // the record as etcd had it last
+  bool is_member_ = false;          // a leader let this node in once, or it led
+  bool had_round_ = false;
+  // ---- while this process leads ----
+  LeaseId record_lease_ = 0;  // 0: none yet
+  Time renew_record_at_{};
+  RecordedJob job_;  // to be written, or written
+  std::function<void()> recorded_;
+};
+
+}  // namespace ddprun::rendezvous

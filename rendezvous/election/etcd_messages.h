@@ -1,0 +1,46 @@
+// The transactions of a job in etcd, as etcd's messages, and its answers as plain values. Each
+// transaction answers with both keys, so that whoever loses knows to whom. Pure. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "proto/etcd.pb.h"
+#include "proto/result.h"
+#include "rendezvous/election/job_keys.h"
+#include "rendezvous/election/leadership.h"
+
+namespace ddprun::rendezvous {
+
+namespace v3 = ::etcdserverpb;
+
+// Both keys, read in one moment.
+v3::TxnRequest read_keys(const JobKeys& keys);
+// Writes the leader key if its revision is `if_revision`; 0: if it is not there.
+v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
+                               const std::string& value, LeaseId lease);
+// What a write of the record needs: both keys as the leader knows them. A record of another revision
+// may be a newer one: what we asked for earlier and had no answer to may be done late.
+struct RecordGuard {
+  std::int64_t leader_revision = 0;
+  std::int64_t record_revision = 0;  // 0: it is not there
+};
+v3::TxnRequest write_record(const JobKeys& keys, const RecordGuard& guard, const std::string& value,
+                            LeaseId lease);
+// The same for a job that is over: nobody leads it any more.
+v3::TxnRequest write_last_record(const JobKeys& keys, const RecordGuard& guard,
+                                 const std::string& value, LeaseId lease);
+
+struct TransactionAnswer {
+  bool is_done = false;       // the keys were as they had to be
+  std::int64_t revision = 0;  // of what was written; of etcd as a whole, if nothing was
+  std::optional<KeyHolder> leader;
+  std::optional<KeyHolder> record;  // as it was before this transaction, as `leader`
+
+  bool operator==(const TransactionAnswer&) const = default;
+};
+// Of any of the above. Error kProtocol: that is no answer to them.
+Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const JobKeys& keys);
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,134 @@
+#include "rendezvous/election/job_keys.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace ddprun::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The first word of each value. A ddprun that writes other words has another number.
+constexpr std::string_view kVersion = "v1";
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMostInt = std::numeric_limits<int>::max();
+// Of restart rules; more milliseconds would overflow a clock's nanoseconds.
+constexpr std::int64_t kMostMs = 1'000'000'000'000;
+
+constexpr std::array kStates = {
+    std::pair{RecordedJob::State::kRuns, std::string_view("runs")},
+    std::pair{RecordedJob::State::kSucceeded, std::string_view("succeeded")},
+    std::pair{RecordedJob::State::kFailed, std::string_view("failed")}};
+
+// Reads the words of a value one after another. A word that is not as it must be makes all wrong.
+class Words {
+ public:
+  explicit Words(std::string_view text) : rest_(text) { is_good_ = word() == kVersion; }
+
+  std::string_view word() {
+    const auto end = rest_.find(' ');
+    const std::string_view found = rest_.substr(0, end);
+    rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
+    if (found.empty()) is_good_ = false;
+    return found;
+  }
+  // `name=number`, from 0 to `most`.
+  std::int64_t number(std::string_view name, std::int64_t most) {
+    std::string_view text = word();
+    if (!text.starts_with(name) || text.substr(name.size(), 1) != "=") return fail();
+    text.remove_prefix(name.size() + 1);
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_whole = error == std::errc() && end == text.data() + text.size();
+    return is_whole && value >= 0 && value <= most ? value : fail();
+  }
+  milliseconds time(std::string_view name) { return milliseconds(number(name, kMostMs)); }
+  // What is left, blanks too.
+  std::string rest() { return std::string(std::exchange(rest_, {})); }
+  bool is_good() const { return is_good_; }
+
+ private:
+  std::int64_t fail() {
+    is_good_ = false;
+    return 0;
+  }
+
+  std::string_view rest_;
+  bool is_good_ = true;
+};
+
+Error no_sense(std::string_view what) {
+  return {ErrorCode::kProtocol,
+          fmt::format("rendezvous: what etcd has of {} makes no sense", what)};
+}
+
+std::string_view text_of(RecordedJob::State state) {
+  for (const auto& [one, text] : kStates)
+    if (one == state) return text;
+  return {};
+}
+
+std::optional<RecordedJob::State> state_of(std::string_view text) {
+  for (const auto& [state, one] : kStates)
+    if (one == text) return state;
+  return std::nullopt;
+}
+
+}  // namespace
+
+JobKeys job_keys(std::string_view prefix, std::string_view rdzv_id) {
+  return {.leader = fmt::format("{}/{}/leader", prefix, rdzv_id),
+          .record = fmt::format("{}/{}/record", prefix, rdzv_id)};
+}
+
+std::string encode(const Leader& leader) {
+  return fmt::format("{} {} port={} {}", kVersion, leader.address, leader.port, leader.hostname);
+}
+
+Result<Leader> decode_leader(std::string_view value) {
+  Words words(value);
+  Leader leader;
+  leader.address = words.word();
+  leader.port =
+      static_cast<std::uint16_t>(words.number("port", std::numeric_limits<std::uint16_t>::max()));
+  leader.hostname = words.rest();
+  if (!words.is_good() || leader.port == 0 || value.size() > kMaxValueBytes)
+    return no_sense("the leader");
+  return leader;
+}
+
+std::string encode(const RecordedJob& job) {
+  const JobRecord& record = job.record;
+  return fmt::format(
+      "{} {} round={} restarts={} others={} max_restarts={} window_ms={} backoff_ms={} "
+      "backoff_max_ms={} {}",
+      kVersion, text_of(job.state), record.round, record.restarts, record.others,
+      record.rules.max_restarts, record.rules.window.count(), record.rules.backoff.count(),
+      record.rules.backoff_max.count(), record.leader);
+}
+
+Result<RecordedJob> decode_record(std::string_view value) {
+  Words words(value);
+  RecordedJob job;
+  JobRecord& record = job.record;
+  const auto state = state_of(words.word());
+  job.state = state.value_or(RecordedJob::State::kRuns);
+  record.round = words.number("round", kMost - 1);  // the next one has a number, too
+  record.restarts = static_cast<int>(words.number("restarts", kMostInt - 1));
+  record.others = static_cast<int>(words.number("others", kMaxNodes));
+  record.rules.max_restarts = static_cast<int>(words.number("max_restarts", kMostInt));
+  record.rules.window = words.time("window_ms");
+  record.rules.backoff = words.time("backoff_ms");
+  record.rules.backoff_max = words.time("backoff_max_ms");
+  record.leader = words.rest();
+  if (!words.is_good() || !state || value.size() > kMaxValueBytes) return no_sense("the job");
+  return job;
+}
+
+}  // namespace ddprun::rendezvous

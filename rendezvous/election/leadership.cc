@@ -1,0 +1,242 @@
+#include "rendezvous/election/leadership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace ddprun::rendezvous {
+namespace {
+
+double seconds(std::chrono::milliseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+void append(LeadershipActions& actions, LeadershipActions more) {
+  for (LeadershipAction& action : more) actions.push_back(std::move(action));
+}
+
+}  // namespace
+
+// ---- a candidate ----
+
+LeadershipActions Leadership::start(Time now) {
+  contact_ends_ = now + rules_.contact_limit;
+  search_ends_ = now + rules_.search_limit;
+  return read(now);
+}
+
+LeadershipActions Leadership::leader_lost(Time now) {
+  if (step_ == Step::kOver) return {};
+  // It let nobody in: soon again, and not with more time.
+  if (std::exchange(is_following_, false)) return pause(rules_.retry, now);
+  search_ends_ = now + rules_.search_limit;
+  return read(now);
+}
+
+LeadershipActions Leadership::read(Time now) {
+  if (auto over = out_of_time(now)) return *over;
+  step_ = Step::kReading;
+  look_at_ = Time::max();
+  return {ReadKey{++ticket_}};
+}
+
+LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHolder>& holder,
+                                       Time now) {
+  if (step_ == Step::kLeading && ticket == check_ticket_) return checked_as_leader(holder);
+  if (is_late(ticket, Step::kReading)) return {};
+  is_contacted_ = true;
+  // We took it, and the answer was lost.
+  if (holder && lease_ != 0 && holder->lease == lease_ && now < lease_ends_)
+    return lead(holder->revision, now);
+  return holder ? follow_or_knock(*holder) : grant(0);
+}
+
+LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder) {
+  // A session with this one is being opened: let it.
+  if (is_following_ && holder == seen_) {
+    step_ = Step::kFollowing;
+    return {WatchKey{seen_.revision + 1}};
+  }
+  is_following_ = false;
+  seen_ = holder;
+  step_ = Step::kKnocking;
+  return {Knock{++ticket_, seen_.value}};
+}
+
+LeadershipActions Leadership::knocked(Ticket ticket, Time /*now*/) {
+  if (is_late(ticket, Step::kKnocking)) return {};
+  step_ = Step::kFollowing;
+  is_following_ = true;
+  return {Follow{seen_.value}, WatchKey{seen_.revision + 1}};
+}
+
+LeadershipActions Leadership::knocked_in_vain(Ticket ticket, bool refused, Time now) {
+  if (is_late(ticket, Step::kKnocking)) return {};
+  if (refused) return grant(seen_.revision);
+  LeadershipActions actions = {WatchKey{seen_.revision + 1}};
+  append(actions, pause(rules_.look_again, now));
+  return actions;
+}
+
+LeadershipActions Leadership::grant(std::int64_t if_revision) {
+  if_revision_ = if_revision;
+  is_following_ = false;
+  step_ = Step::kGranting;
+  return {GrantLease{++ticket_}};
+}
+
+LeadershipActions Leadership::lease_granted(Ticket ticket, LeaseId lease,
+                                            std::chrono::milliseconds length, Time asked_at,
+                                            Time /*now*/) {
+  if (is_late(ticket, Step::kGranting)) return {};
+  lease_ = lease;
+  lease_ends_ = asked_at + length - rules_.margin;
+  renew_at_ = asked_at + rules_.renew_every;
+  step_ = Step::kTaking;
+  return {TakeKey{++ticket_, lease_, if_revision_}};
+}
+
+LeadershipActions Leadership::key_taken(Ticket ticket, std::optional<std::int64_t> revision,
+                                        const std::optional<KeyHolder>& holder, Time now) {
+  if (is_late(ticket, Step::kTaking)) return {};
+  // An earlier try of ours may have been done, although its answer was lost.
+  if (!revision && holder && holder->lease == lease_) revision = holder->revision;
+  if (revision) return lead(*revision, now);
+  if (holder) return follow_or_knock(*holder);
+  return pause(rules_.retry, now);
+}
+
+LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Time now) {
+  if (step_ == Step::kOver) return {};
+  const bool is_asked_again = error.code() == ErrorCode::kUnavailable;
+  if (step_ == Step::kLeading) {
+    if (ticket != record_ticket_ || ticket == 0) return {};
+    if (!is_asked_again) return step_down(error.message());
+    write_at_ = now + rules_.retry;
+    return {};
+  }
+  if (ticket != ticket_) return {};
+  if (!is_asked_again) return give_up(error.code(), error.message());
+  last_problem_ = error.message();
+  return pause(rules_.retry, now);
+}
+
+LeadershipActions Leadership::pause(std::chrono::milliseconds length, Time now) {
+  if (auto over = out_of_time(now)) return *over;
+  step_ = Step::kPausing;
+  look_at_ = std::min({now + length, search_ends_, is_contacted_ ? Time::max() : contact_ends_});
+  return {};
+}
+
+// A leader that lives may be told in the same moment that its key was taken. So what changed is
+// looked at and not guessed.
+LeadershipActions Leadership::key_changed(Time now) {
+  if (step_ == Step::kLeading) return {ReadKey{check_ticket_ = ++ticket_}};
+  if (step_ == Step::kFollowing || step_ == Step::kPausing) return read(now);
+  return {};
+}
+
+// ---- a follower ----
+
+LeadershipActions Leadership::followed(Time /*now*/) {
+  if (!is_following_) return {};
+  is_following_ = false;
+  step_ = Step::kFollowed;
+  look_at_ = Time::max();
+  return {StopWatching{}};
+}
+
+// ---- the leader ----
+
+LeadershipActions Leadership::lead(std::int64_t revision, Time now) {
+  // The answer took so long that the key may be another's by now.
+  if (now >= lease_ends_) return read(now);
+  is_contacted_ = true;
+  step_ = Step::kLeading;
+  seen_ = {.value = {}, .revision = revision, .lease = lease_};
+  write_at_ = Time::max();
+  record_ticket_ = 0;
+  return {Lead{revision}, WatchKey{revision + 1}};
+}
+
+LeadershipActions Leadership::checked_as_leader(const std::optional<KeyHolder>& holder) {
+  if (!holder) return step_down("its key in etcd is gone");
+  if (holder->revision != seen_.revision)
+    return step_down("another node has taken its key in etcd");
+  return {WatchKey{seen_.revision + 1}};
+}
+
+LeadershipActions Leadership::lease_renewed(LeaseId lease, std::chrono::milliseconds length,
+                                            Time asked_at, Time now) {
+  if (step_ != Step::kLeading || lease != lease_) return {};
+  if (length.count() <= 0) return step_down("its lease in etcd is over");
+  lease_ends_ = std::max(lease_ends_, asked_at + length - rules_.margin);
+  return time_passed(now);
+}
+
+LeadershipActions Leadership::publish(Time /*now*/) {
+  return step_ == Step::kLeading ? write_record() : LeadershipActions{};
+}
+
+LeadershipActions Leadership::write_record() {
+  write_at_ = Time::max();
+  record_ticket_ = ++ticket_;
+  return {WriteRecord{record_ticket_, seen_.revision}};
+}
+
+LeadershipActions Leadership::record_written(Ticket ticket, bool done, Time now) {
+  if (step_ != Step::kLeading || ticket != record_ticket_) return {};
+  if (!done) return step_down("another node has taken its key in etcd");
+  record_ticket_ = 0;
+  // Its nodes must not start a round that the next leader, of this moment, knows nothing of.
+  if (now >= lease_ends_) return time_passed(now);
+  return {RecordWritten{}};
+}
+
+LeadershipActions Leadership::step_down(std::string why) {
+  step_ = Step::kIdle;
+  lease_ = 0;
+  return {StopWatching{}, StepDown{std::move(why)}};
+}
+
+// ---- time ----
+
+LeadershipActions Leadership::time_passed(Time now) {
+  if (step_ == Step::kPausing && now >= look_at_) return read(now);
+  if (step_ != Step::kLeading) return {};
+  if (now >= lease_ends_) return step_down("etcd has not confirmed its lease in time");
+  LeadershipActions actions;
+  if (now >= renew_at_) {
+    renew_at_ = now + rules_.renew_every;
+    actions.push_back(RenewLease{lease_});
+  }
+  if (now >= write_at_) append(actions, write_record());
+  return actions;
+}
+
+Time Leadership::look_again_at() const {
+  if (step_ == Step::kPausing) return look_at_;
+  if (step_ == Step::kLeading) return std::min({lease_ends_, renew_at_, write_at_});
+  return Time::max();
+}
+
+std::optional<LeadershipActions> Leadership::out_of_time(Time now) {
+  const std::string why = last_problem_.empty() ? "" : fmt::format(" ({})", last_problem_);
+  if (!is_contacted_ && now >= contact_ends_)
+    return give_up(ErrorCode::kTimedOut, fmt::format("nobody answered within read_timeout={} s{}",
+                                                     seconds(rules_.contact_limit), why));
+  if (now >= search_ends_)
+    return give_up(ErrorCode::kTimedOut,
+                   fmt::format("no leader was found within join_timeout={} s{}",
+                               seconds(rules_.search_limit), why));
+  return std::nullopt;
+}
+
+LeadershipActions Leadership::give_up(ErrorCode code, std::string what) {
+  step_ = Step::kOver;
+  return {StopWatching{},
+          GiveUp{{code, fmt::format("rendezvous in etcd at {}: {}", rules_.etcd, what)}}};
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,211 @@
+// Who leads the rendezvous of a job: one agent's view of a key in etcd that one agent can hold at a
+// time. Its value is the leader's address, its revision tells one holding from the next, and it is
+// there for as long as the holder renews a lease. Pure: an event and `now` go in, actions come out.
+// It does not know etcd's messages nor connections: election.h does.
+//
+//   candidate --(the key is taken)--> leader --(lease in doubt, key of another)--> deposed
+//      |   ^                                                                          |
+//      v   +------------------------(leader_lost())-----------------------------------+
+//   follower --(leader_lost())--> candidate
+//
+// A candidate reads the key. If nobody holds it, it takes it. Otherwise it knocks at the leader's
+// address. A refused connection means that the process is dead: the key is taken over at once, by a
+// transaction that compares its revision, so that one of many wins. Silence may be the network's:
+// the lease decides, and the candidate looks again.
+//
+// A leader may publish only by transactions that compare the key's revision. Beside that it steps
+// down by its own clock: its lease counts from when it sent what etcd confirmed, since etcd counts
+// from later. So it has told its nodes before etcd gives the key to another.
+//
+// Owned by Election, used on its thread only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/result.h"
+#include "rendezvous/restart_budget.h"
+
+namespace ddprun::rendezvous {
+
+using LeaseId = std::int64_t;
+
+// The leader key as etcd has it.
+struct KeyHolder {
+  std::string value;
+  std::int64_t revision = 0;  // of the write; grows with each
+  LeaseId lease = 0;
+
+  bool operator==(const KeyHolder&) const = default;
+};
+
+struct LeadershipRules {
+  std::string etcd;  // the members, for messages
+  // A leader steps down so long before the end of its lease. The nodes' workers die in that time.
+  std::chrono::milliseconds margin{500};
+  std::chrono::milliseconds renew_every{400};
+  // The pause before etcd is asked again that did not answer.
+  std::chrono::milliseconds retry{200};
+  // The pause before a silent leader is looked at again.
+  std::chrono::milliseconds look_again{500};
+  std::chrono::milliseconds contact_limit{60'000};  // until etcd has answered for the first time
+  std::chrono::milliseconds search_limit{600'000};  // until a leader is found
+};
+
+// ---- actions: what the caller must do ----
+
+// An answer to an action with a ticket comes with the same one; one that came too late is ignored.
+using Ticket = std::uint64_t;
+
+// Read the key: key_read() or etcd_failed().
+struct ReadKey {
+  Ticket ticket = 0;
+};
+// Ask for a new lease: lease_granted() or etcd_failed().
+struct GrantLease {
+  Ticket ticket = 0;
+};
+// Write the key with this lease: key_taken() or etcd_failed(). Only if it has this revision; 0: only
+// if nobody holds it.
+struct TakeKey {
+  Ticket ticket = 0;
+  LeaseId lease = 0;
+  std::int64_t if_revision = 0;
+};
+// Connect to the leader's address and hang up: knocked() or knocked_in_vain().
+struct Knock {
+  Ticket ticket = 0;
+  std::string value;
+};
+// Open a session there, and say followed() when it let us in, leader_lost() when it ends.
+struct Follow {
+  std::string value;
+};
+// Watch the key from this revision on: key_changed(), once. An earlier watch ends.
+struct WatchKey {
+  std::int64_t from_revision = 0;
+};
+struct StopWatching {};
+// This process leads: publish nothing but by transactions that compare this revision.
+struct Lead {
+  std::int64_t revision = 0;
+};
+// lease_renewed() or nothing.
+struct RenewLease {
+  LeaseId lease = 0;
+};
+// Write the record if the key has this revision: record_written() or etcd_failed().
+struct WriteRecord {
+  Ticket ticket = 0;
+  std::int64_t if_revision = 0;
+};
+// What publish() asked for is done.
+struct RecordWritten {};
+// This process leads no more. Say leader_lost() when its sessions are over.
+struct StepDown {
+  std::string why;
+};
+// There is no way to a leader. The last action.
+struct GiveUp {
+  Error error;
+};
+using LeadershipAction =
+    std::variant<ReadKey, GrantLease, TakeKey, Knock, Follow, WatchKey, StopWatching, Lead,
+                 RenewLease, WriteRecord, RecordWritten, StepDown, GiveUp>;
+using LeadershipActions = std::vector<LeadershipAction>;
+
+class Leadership {
+ public:
+  explicit Leadership(LeadershipRules rules) : rules_(std::move(rules)) {}
+
+  // Every function that returns actions: perform them in order, then set a timer for
+  // look_again_at() and call time_passed() then.
+
+  // Call it once.
+  LeadershipActions start(Time now);
+  // What the key holds; nothing: nobody leads.
+  LeadershipActions key_read(Ticket ticket, const std::optional<KeyHolder>& holder, Time now);
+  // `asked_at`: when the question was sent.
+  LeadershipActions lease_granted(Ticket ticket, LeaseId lease, std::chrono::milliseconds length,
+                                  Time asked_at, Time now);
+  // `revision`: of our write, if it was done; otherwise `holder` has the key.
+  LeadershipActions key_taken(Ticket ticket, std::optional<std::int64_t> revision,
+                              const std::optional<KeyHolder>& holder, Time now);
+  // etcd cannot be asked (kUnavailable: asked again), or said no (all other codes).
+  LeadershipActions etcd_failed(Ticket ticket, const Error& error, Time now);
+  LeadershipActions knocked(Ticket ticket, Time now);
+  // `refused`: nobody listens there. Otherwise there was no answer.
+  LeadershipActions knocked_in_vain(Ticket ticket, bool refused, Time now);
+  LeadershipActions key_changed(Time now);
+  // The session let us in.
+  LeadershipActions followed(Time now);
+  // The session with the leader ended, or our own leadership: look for the next one.
+  LeadershipActions leader_lost(Time now);
+  // A length of 0: the lease is gone.
+  LeadershipActions lease_renewed(LeaseId lease, std::chrono::milliseconds length, Time asked_at,
+                                  Time now);
+  // The leader wants the record written. A second call takes the place of one that is not done yet.
+  LeadershipActions publish(Time now);
+  // Whether the transaction found the key as it must be.
+  LeadershipActions record_written(Ticket ticket, bool done, Time now);
+  // The job is over here.
+  void stop() { step_ = Step::kOver; }
+  LeadershipActions time_passed(Time now);
+
+  Time look_again_at() const;
+  bool leads() const { return step_ == Step::kLeading; }
+  // Valid while it leads: the fencing token of each transaction.
+  std::int64_t revision() const { return seen_.revision; }
+
+ private:
+  enum class Step {
+    kIdle,     // not started, or deposed
+    kReading,  // candidate: …
+    kGranting,
+    kTaking,
+    kKnocking,
+    kPausing,    // etcd or the leader is silent; looks again in a moment
+    kFollowing,  // a session is being opened
+    kFollowed,   // follower
+    kLeading,
+    kOver,
+  };
+
+  bool is_late(Ticket ticket, Step step) const { return ticket != ticket_ || step_ != step; }
+  LeadershipActions read(Time now);
+  LeadershipActions pause(std::chrono::milliseconds length, Time now);
+  LeadershipActions grant(std::int64_t if_revision);
+  LeadershipActions lead(std::int64_t revision, Time now);
+  LeadershipActions follow_or_knock(const KeyHolder& holder);
+  LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
+  LeadershipActions write_record();
+  LeadershipActions step_down(std::string why);
+  LeadershipActions give_up(ErrorCode code, std::string what);
+  std::optional<LeadershipActions> out_of_time(Time now);
+
+  const LeadershipRules rules_;
+  Step step_ = Step::kIdle;
+  Ticket ticket_ = 0;
+  KeyHolder seen_;                // the leader that we look at; our own key while we lead
+  std::int64_t if_revision_ = 0;  // of the key that we are about to take over
+  std::string last_problem_;      // why etcd did not answer
+  bool is_contacted_ = false;     // etcd has answered once
+  Time contact_ends_ = Time::max();
+  Time search_ends_ = Time::max();
+  Time look_at_ = Time::max();
+  // ---- of our lease ----
+  LeaseId lease_ = 0;  // 0: none since we were deposed
+  Time lease_ends_{};  // by our own clock, never later than etcd's
+  Time renew_at_{};
+  bool is_following_ = false;  // a session is being opened, also while the key is read again
+  // ---- as leader ----
+  Ticket check_ticket_ = 0;      // of a read of the key
+  Ticket record_ticket_ = 0;     // 0: no record is being written
+  Time write_at_ = Time::max();  // write the record again
+};
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,277 @@
+"""Jobs whose nodes elect their leader in an etcd, and elect the next one when it is lost."""
+
+import os
+import shutil
+import signal
+import time
+import unittest
+
+import etcd
+from elastic_test import UNTIL_TOLD, WORKER, ElasticTest
+from machine import free_port, wait_until
+from support import main, sanitized, told, with_variables
+
+IN_A_NEW_ROUND_S = 5  # on a busy machine; what it took is printed
+# Takes as many seconds to end as its rank.
+SLOW = """#!/bin/sh
+trap 'trap "" TERM; echo saving > {fifo}; sleep $RANK; echo saved > {fifo}; exit 0' TERM
+echo "$RANK/$WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT at $MASTER_ADDR:$MASTER_PORT" > {fifo}
+while :; do sleep 1000 & wait; done
+"""
+LONG = "keep_alive_interval=600,last_call_timeout=600"  # nothing is found out by silence, and no round starts too early
+
+
+@etcd.needed
+class EtcdTest(ElasticTest):
+    def setUp(self):
+        super().setUp()
+        self.etcd = etcd.Etcd()
+        self.addCleanup(self.etcd.end)
+
+    def node(self, nnodes, *args, conf=LONG, endpoint=None, rdzv_id="job", **options):
+        return self.start(f"--nnodes={nnodes}", "--rdzv-backend=etcd", f"--rdzv-id={rdzv_id}",
+                          f"--rdzv-endpoint={endpoint or self.etcd.endpoint}", f"--rdzv-conf={conf}", *args, **options)
+
+    def nodes(self, count, nnodes, *args, **options):
+        return [self.node(nnodes, *args, **options) for _ in range(count)]
+
+    def leader_of(self, jobs, rdzv_id="job"):
+        """The job whose agent leads, by the port in the key."""
+        def found():
+            value = self.etcd.value(f"/ddprun/{rdzv_id}/leader")
+            port = int(value.partition("port=")[2].split()[0]) if value else 0
+            return next((job for job in jobs if port and job.listens(port)), None)
+        return wait_until(found, "a leader")
+
+    def kill_whole(self, job):
+        """Guardian, agent and workers, in one moment."""
+        for pid in (job.pid, *job.processes()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        job.process.communicate()
+
+    def finish_well(self, jobs, gate):
+        with open(gate, "w") as file:
+            file.write("go\n" * len(jobs))
+            file.flush()
+            results = [job.finish() for job in jobs]
+        self.assertEqual([code for code, _, _ in results], [0] * len(jobs), results)
+        for job in jobs:
+            job.wait_gone()
+        return results
+
+
+class Elects(EtcdTest):
+    def test_jobs_end_well(self):
+        for count, nnodes in (2, "2"), (3, "1:3"):
+            gate = self.fifo(f"gate{count}")
+            jobs = self.nodes(count, nnodes, self.worker(UNTIL_TOLD % gate, f"{count}.sh"))
+            self.assertEqual(self.world(count)[0], 0)
+            self.assertIn("v1 runs round=1 restarts=0", self.etcd.value("/ddprun/job/record"))
+            for _, _, err in self.finish_well(jobs, gate):
+                self.assertNotIn("leader", err)
+            self.assertIsNone(self.etcd.value("/ddprun/job/leader"))
+            self.assertIn("v1 succeeded", self.etcd.value("/ddprun/job/record"))
+
+    def test_the_next_job_of_an_id_begins_anew(self):
+        for _ in range(2):
+            self.assertEqual([job.finish()[0] for job in self.nodes(2, "2", "/bin/true")], [0, 0])
+        self.assertIn("round=1 restarts=0", self.etcd.value("/ddprun/job/record"))
+
+    def test_two_jobs_in_one_etcd(self):
+        jobs = {name: [self.node("2", self.worker(WORKER), rdzv_id=name) for _ in range(2)] for name in ("a", "b")}
+        self.heard(4)
+        self.stop_all(jobs["a"])
+        self.assertEqual([job.process.poll() for job in jobs["b"]], [None, None])
+        self.stop_all(jobs["b"])
+
+    def test_a_failed_worker_restarts_all(self):
+        script = self.worker('#!/bin/sh\necho "$RANK $TORCHELASTIC_RESTART_COUNT" > {fifo}\n'
+                             'test "$TORCHELASTIC_RESTART_COUNT" = 1 && exit 0\nexec sleep 1000\n')
+        jobs = self.nodes(2, "2", "--max-restarts=2", script)
+        self.assertEqual(sorted(self.heard(2)), ["0 0", "1 0"])
+        loser = wait_until(lambda: next((job for job in jobs if job.worker(1)), None), "rank 1")
+        os.kill(loser.worker(1), signal.SIGKILL)
+        self.assertEqual(sorted(self.heard(2)), ["0 1", "1 1"])
+        self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
+        self.assertIn("round=2 restarts=1", self.etcd.value("/ddprun/job/record"))
+
+    def test_the_old_name_says_what_is_spoken(self):
+        jobs = [self.start("--nnodes=2", "--rdzv-backend=etcd-v2", f"--rdzv-endpoint={self.etcd.endpoint}", "/bin/true")
+                for _ in range(2)]
+        for code, _, err in [job.finish() for job in jobs]:
+            self.assertEqual(code, 0, err)
+            self.assertEqual(err.count("etcd's v3 API is spoken"), 1, err)
+
+    def test_a_wrong_token_is_refused(self):
+        right, wrong = (with_variables(DDPRUN_TOKEN=token) for token in ("open-sesame", "open-barley"))
+        host = self.node("2", "/bin/true", env=right)
+        self.leader_of([host])
+        code, _, err = self.node("2", "/bin/true", env=wrong).finish()
+        self.assertEqual(code, 1)
+        self.assertIn("token", err)
+        guest = self.node("2", "/bin/true", env=right)
+        self.assertEqual([job.finish()[0] for job in (host, guest)], [0, 0])
+
+
+class LosesItsLeader(EtcdTest):
+    def test_case_52_the_node_that_hosts_the_rendezvous_is_killed(self):
+        took = []
+        for count, nnodes in (3, "1:3"), (3, "2:3"), (2, "1:2"):
+            with self.subTest(nnodes):
+                name = f"job{nnodes.replace(':', '_')}"
+                gate = self.fifo(name)
+                jobs = self.nodes(count, nnodes, "--max-restarts=3", self.worker(UNTIL_TOLD % gate, f"{name}.sh"), rdzv_id=name)
+                self.assertEqual(self.world(count)[0], 0)
+                leader = self.leader_of(jobs, name)
+                others = [job for job in jobs if job is not leader]
+                begin = time.monotonic()
+                self.kill_whole(leader)
+                self.assertEqual(self.world(count - 1)[0], 1)
+                took.append(time.monotonic() - begin)
+                self.finish_well(others, gate)
+                self.assertIn("v1 succeeded round=2 restarts=1", self.etcd.value(f"/ddprun/{name}/record"))
+        self.assertLess(told("the leader's death to the others' new workers", took), IN_A_NEW_ROUND_S)
+
+    def test_the_next_round_waits_for_the_workers_of_before(self):
+        jobs = self.nodes(3, "1:3", "--max-restarts=3", self.worker(SLOW))
+        self.world(3)
+        leader = self.leader_of(jobs)
+        self.kill_whole(leader)
+        self.assertEqual(sorted(self.heard(4)), ["saved", "saved", "saving", "saving"])
+        self.assertEqual(self.world(2)[0], 1)
+        self.stop_all([job for job in jobs if job is not leader])
+
+    def test_leaders_are_lost_one_after_another(self):
+        gate = self.fifo("gate")
+        jobs = self.nodes(4, "1:4", "--max-restarts=3", self.worker(UNTIL_TOLD % gate))
+        self.assertEqual(self.world(4)[0], 0)
+        for restarts in 1, 2, 3:
+            leader = self.leader_of(jobs)
+            jobs.remove(leader)
+            self.kill_whole(leader)
+            self.assertEqual(self.world(4 - restarts)[0], restarts)
+        self.finish_well(jobs, gate)
+
+    def test_without_a_restart_left_the_job_ends(self):
+        jobs = self.nodes(3, "1:3", self.worker(WORKER))
+        self.world(3)
+        leader = self.leader_of(jobs)
+        self.kill_whole(leader)
+        for job in jobs:
+            if job is not leader:
+                code, _, err = job.finish()
+                self.assertEqual(code, 1)
+                self.assertIn("was lost", err)
+
+    def test_without_enough_nodes_the_others_wait(self):
+        jobs = self.nodes(2, "2", "--max-restarts=1", self.worker(WORKER))
+        self.world(2)
+        leader = self.leader_of(jobs)
+        self.kill_whole(leader)
+        (other,) = (job for job in jobs if job is not leader)
+        self.assertIs(self.leader_of([other]), other)
+        new = self.node("2", "--max-restarts=1", self.worker(WORKER))
+        self.assertEqual(self.world(2)[0], 1)
+        self.stop_all([other, new])
+
+    def test_a_leader_that_is_told_to_end_ends_the_job(self):
+        jobs = self.nodes(2, "1:2", self.worker(WORKER))
+        self.world(2)
+        leader = self.leader_of(jobs)
+        leader.process.send_signal(signal.SIGTERM)
+        for job in jobs:
+            code, _, err = job.finish()
+            self.assertEqual(code, 1)
+            self.assertIn("SIGTERM", err)
+
+    @unittest.skipIf(os.environ.get("DDPRUN", "").find("asan") >= 0 or sanitized(), "its leases are too short for a sanitizer")
+    def test_a_leader_that_stands_still_is_followed(self):
+        """Its lease ends. When it wakes up it leads no more: it ends its workers and comes back as a node."""
+        conf = "keep_alive_interval=1,last_call_timeout=600,resize_interval=1"
+        jobs = self.nodes(3, "1:3", "--max-restarts=3", self.worker(WORKER), conf=conf)
+        self.world(3)
+        leader = self.leader_of(jobs)
+        agent = leader.agent()
+        begin = time.monotonic()
+        os.kill(agent, signal.SIGSTOP)
+        self.assertEqual(self.world(2)[0], 1)
+        told("a leader's standstill to the others' new workers", [time.monotonic() - begin])
+        os.kill(agent, signal.SIGCONT)
+        self.assertEqual(self.world(3)[0], 1)
+        self.stop_all(jobs)
+
+
+class Etcds(EtcdTest):
+    def test_a_dead_member_is_passed_over(self):
+        endpoint = f"127.0.0.1:{free_port()},{self.etcd.endpoint},127.0.0.1:{free_port()}"
+        jobs = self.nodes(2, "1:2", "--max-restarts=1", self.worker(WORKER), endpoint=endpoint)
+        self.world(2)
+        leader = self.leader_of(jobs)
+        self.kill_whole(leader)
+        self.assertEqual(self.world(1)[0], 1)
+        self.stop_all([job for job in jobs if job is not leader])
+
+    def test_an_unknown_member_is_passed_over(self):
+        jobs = self.nodes(2, "2", "/bin/true", endpoint=f"no-such-host.invalid:1,{self.etcd.endpoint}")
+        self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
+
+    def test_nothing_at_the_endpoint(self):
+        endpoint = f"127.0.0.1:{free_port()}"
+        self.refused(1, [endpoint, "read_timeout=1"], "--nnodes=2", "--rdzv-backend=etcd", f"--rdzv-endpoint={endpoint}",
+                     "--rdzv-conf=read_timeout=1", "/bin/true")
+
+    def test_an_etcd_that_comes_back(self):
+        """Without etcd no leader is sure of its lease: it steps down, and the job goes on when etcd is back."""
+        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER))
+        self.world(2)
+        self.etcd.kill()
+        wait_until(lambda: all(job.worker(0) is None and job.worker(1) is None for job in jobs), "the end of the workers")
+        begin = time.monotonic()
+        self.etcd.start()
+        self.assertEqual(self.world(2)[0], 1)
+        told("etcd's return to the new workers", [time.monotonic() - begin])
+        self.stop_all(jobs)
+
+    def test_user_and_password(self):
+        self.etcd.ask("auth/user/add", name="root", password="sesame")
+        self.etcd.ask("auth/role/add", name="root")
+        self.etcd.ask("auth/user/grant", user="root", role="root")
+        self.etcd.ask("auth/enable")
+        jobs = self.nodes(2, "2", "/bin/true", conf="username=root,password=sesame")
+        self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
+        for conf in "username=root,password=barley", "read_timeout=5":
+            code, _, err = self.node("2", "/bin/true", conf=conf).finish()
+            self.assertEqual(code, 1)
+            self.assertIn(f"etcd at {self.etcd.endpoint}", err)
+            self.assertNotIn("barley", err)
+
+
+@etcd.needed
+@unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
+class Certificates(EtcdTest):
+    def setUp(self):
+        ElasticTest.setUp(self)
+        pem = self.pem = etcd.certificates()
+        self.etcd = etcd.Etcd(f"--cert-file={pem}/cert.pem", f"--key-file={pem}/key.pem", f"--trusted-ca-file={pem}/ca.pem",
+                              "--client-cert-auth", scheme="https")
+        self.addCleanup(self.etcd.end)
+
+    def test_a_certificate_on_both_ends(self):
+        files = f"protocol=https,cacert={self.pem}/ca.pem,cert={self.pem}/cert.pem,key={self.pem}/key.pem"
+        self.assertEqual([job.finish()[0] for job in self.nodes(2, "2", "/bin/true", conf=files)], [0, 0])
+        for conf in f"protocol=https,cacert={self.pem}/ca.pem,read_timeout=2", "read_timeout=2":
+            code, _, err = self.node("2", "/bin/true", conf=conf).finish()
+            self.assertEqual(code, 1)
+            self.assertIn(f"etcd at {self.etcd.endpoint}", err)
+
+    def test_a_file_that_is_no_certificate_is_named(self):
+        code, _, err = self.node("2", "/bin/true", conf="protocol=https,cacert=/dev/null").finish()
+        self.assertEqual(code, 1)
+        self.assertIn("cacert=/dev/null", err)
+
+
+if __name__ == "__main__":
+    main()
