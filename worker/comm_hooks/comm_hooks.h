@@ -13,12 +13,12 @@ namespace ddprun::worker {
 CommHook all_reduce_hook();
 
 // The average travels as at::kHalf or at::kBFloat16: half the bytes. Each rank's gradient is divided in
-// its own precision and then rounded, and the sum is rounded once (shm): |error| <= 2 e sum |g|/N,
-// where e is 2^-11 or 2^-8. Buckets of 16 bits travel as they are. Throws std::invalid_argument for
+// its own precision and then rounded, and the sum is rounded once: |error| <= 2 e sum |g|/N, where e is
+// 2^-11 or 2^-8. "hierarchical" rounds each host's sum first: 3 e. Buckets of 16 bits travel as they are. Throws std::invalid_argument for
 // another dtype. The hook holds memory: use one for one DataParallel.
 CommHook compressed_hook(at::ScalarType wire);
 
-// Any other hook, on a copy of the bucket in that dtype.
+// Any other hook, on a copy of the bucket in that dtype. all_reduce_hook() rounds at each addition there.
 CommHook compress_wrapper(CommHook inner, at::ScalarType wire);
 
 }  // namespace ddprun::worker
