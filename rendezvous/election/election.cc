@@ -1,5 +1,6 @@
 #include "rendezvous/election/election.h"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <utility>
@@ -163,6 +164,14 @@ void Election::perform(const Knock& action) {
   if (!leader || no_address)
     return fail(leader ? Error(ErrorCode::kProtocol, "rendezvous: the leader has no address")
                        : leader.error());
+  // Nobody would answer there, and each would take the lead from the other, again and again.
+  if (address.is_loopback() && leader->hostname != options_.hostname)
+    return fail(
+        {ErrorCode::kInvalidArgument,
+         fmt::format("rendezvous: the leader, {}, is at {}, which other hosts do not reach: "
+                     "give --rdzv-endpoint an address of etcd that all hosts have in common, "
+                     "or each host its own address by --local-addr",
+                     leader->hostname, leader->address)});
   spawn(loop_, "knock", knock(loop_, gate_, action.ticket, {address, leader->port}));
 }
 
@@ -201,7 +210,9 @@ void Election::perform(const RenewLease& action) {
   if (record_lease_ == 0 || now() < renew_record_at_) return;
   renew_record_at_ = now() + kRecordLease / 5;
   etcd_.keep_alive(record_lease_, [this](const Result<std::chrono::milliseconds>& length) {
-    if (length && length->count() == 0) record_lease_ = 0;
+    if (!length || length->count() > 0) return;
+    record_lease_ = 0;  // and the record is gone with it
+    if (job_.record.round > 0) perform(leadership_.publish(now()));
   });
 }
 
@@ -215,23 +226,26 @@ void Election::perform(const WriteRecord& action) {
 }
 
 void Election::write_record(const WriteRecord& action) {
-  const std::string value = encode(job_);
+  const KeyHolder written{.value = encode(job_), .lease = record_lease_};
   transact(action.ticket,
            rendezvous::write_record(keys_, {action.if_revision, found_ ? found_->revision : 0},
-                                    value, record_lease_),
-           [this, action, value](const TransactionAnswer& answer) {
-             record_answered(action, value, answer);
+                                    written.value, written.lease),
+           [this, action, written](const TransactionAnswer& answer) {
+             record_answered(action, written, answer);
            });
 }
 
 // Where we lead still, and the record is not as we knew it, an earlier write of ours was done after
 // all. If it wrote the same, all is well. Otherwise the next try knows better.
-void Election::record_answered(const WriteRecord& action, const std::string& value,
+void Election::record_answered(const WriteRecord& action, const KeyHolder& written,
                                const TransactionAnswer& answer) {
   const bool leads =
       answer.is_done || (answer.leader && answer.leader->revision == action.if_revision);
-  found_ = answer.is_done ? KeyHolder{value, answer.revision, record_lease_} : answer.record;
-  const bool is_written = found_ && found_->value == value;
+  found_ =
+      answer.is_done ? KeyHolder{written.value, answer.revision, written.lease} : answer.record;
+  const bool is_written = found_ && found_->value == written.value;
+  // Another write may have had a lease of its own: the one that the record has is renewed.
+  if (is_written) record_lease_ = found_->lease;
   if (leads && !is_written) {
     const Error error(ErrorCode::kUnavailable, "the record has changed");
     return perform(leadership_.etcd_failed(action.ticket, error, now()));

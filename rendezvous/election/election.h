@@ -100,7 +100,7 @@ class Election {
   void transact(Ticket ticket, v3::TxnRequest request,
                 std::function<void(const TransactionAnswer&)> answer);
   void write_record(const WriteRecord& action);
-  void record_answered(const WriteRecord& action, const std::string& value,
+  void record_answered(const WriteRecord& action, const KeyHolder& written,
                        const TransactionAnswer& answer);
   bool is_over();
   void fail(const Error& error);

@@ -111,9 +111,9 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
   if (step_ == Step::kOver) return {};
   const bool is_asked_again = error.code() == ErrorCode::kUnavailable;
   if (step_ == Step::kLeading) {
-    if (ticket != record_ticket_ || ticket == 0) return {};
+    if (ticket == 0 || (ticket != record_ticket_ && ticket != check_ticket_)) return {};
     if (!is_asked_again) return step_down(error.message());
-    write_at_ = now + rules_.retry;
+    (ticket == record_ticket_ ? write_at_ : check_at_) = now + rules_.retry;
     return {};
   }
   if (ticket != ticket_) return {};
@@ -132,9 +132,14 @@ LeadershipActions Leadership::pause(std::chrono::milliseconds length, Time now) 
 // A leader that lives may be told in the same moment that its key was taken. So what changed is
 // looked at and not guessed.
 LeadershipActions Leadership::key_changed(Time now) {
-  if (step_ == Step::kLeading) return {ReadKey{check_ticket_ = ++ticket_}};
+  if (step_ == Step::kLeading) return check();
   if (step_ == Step::kFollowing || step_ == Step::kPausing) return read(now);
   return {};
+}
+
+LeadershipActions Leadership::check() {
+  check_at_ = Time::max();
+  return {ReadKey{check_ticket_ = ++ticket_}};
 }
 
 // ---- a follower ----
@@ -155,8 +160,8 @@ LeadershipActions Leadership::lead(std::int64_t revision, Time now) {
   is_contacted_ = true;
   step_ = Step::kLeading;
   seen_ = {.value = {}, .revision = revision, .lease = lease_};
-  write_at_ = Time::max();
-  record_ticket_ = 0;
+  write_at_ = check_at_ = Time::max();
+  record_ticket_ = check_ticket_ = 0;
   return {Lead{revision}, WatchKey{revision + 1}};
 }
 
@@ -212,12 +217,13 @@ LeadershipActions Leadership::time_passed(Time now) {
     actions.push_back(RenewLease{lease_});
   }
   if (now >= write_at_) append(actions, write_record());
+  if (now >= check_at_) append(actions, check());
   return actions;
 }
 
 Time Leadership::look_again_at() const {
   if (step_ == Step::kPausing) return look_at_;
-  if (step_ == Step::kLeading) return std::min({lease_ends_, renew_at_, write_at_});
+  if (step_ == Step::kLeading) return std::min({lease_ends_, renew_at_, write_at_, check_at_});
   return Time::max();
 }
 

@@ -181,6 +181,7 @@ class Leadership {
   LeadershipActions grant(std::int64_t if_revision);
   LeadershipActions lead(std::int64_t revision, Time now);
   LeadershipActions follow_or_knock(const KeyHolder& holder);
+  LeadershipActions check();
   LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
   LeadershipActions write_record();
   LeadershipActions step_down(std::string why);
@@ -204,6 +205,7 @@ class Leadership {
   bool is_following_ = false;  // a session is being opened, also while the key is read again
   // ---- as leader ----
   Ticket check_ticket_ = 0;      // of a read of the key
+  Time check_at_ = Time::max();  // read it again: etcd did not answer
   Ticket record_ticket_ = 0;     // 0: no record is being written
   Time write_at_ = Time::max();  // write the record again
 };

@@ -142,6 +142,11 @@ std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
 
 Ticket NcclRanks::launch(Flat flat, Reduction reduction) {
   check();
+  // Beyond a thousand or so the launch itself would block, while it holds the communicator.
+  if (sums_.size() >= kLaunchedMax) {
+    watcher_->wait(*sums_.front().work);
+    let_go();
+  }
   auto memory = memory_.owner_of(flat);
   const auto operation = watcher_->begin(verb_of(reduction), flat.bytes(), flat.dtype);
   auto work = launch_operation(operation, "launch of a sum", [&](ncclComm_t comm) {
@@ -203,10 +208,10 @@ std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
 std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, const Work& work) {
   const std::size_t bytes = mine.size() * static_cast<std::size_t>(job().ranks);
   const std::size_t place = mine.size() * static_cast<std::size_t>(job().rank);
-  staging_.reserve(bytes);
-  std::memcpy(staging_.host() + place, mine.data(), mine.size());
-  std::byte* own = staging_.gpu() + place;
   put_in_stream(*work, [&]() -> std::optional<Event> {
+    staging_.reserve(bytes);
+    std::memcpy(staging_.host() + place, mine.data(), mine.size());
+    std::byte* own = staging_.gpu() + place;
     check_cuda(
         cudaMemcpyAsync(own, staging_.host() + place, mine.size(), cudaMemcpyHostToDevice, stream_),
         "copy to the GPU");

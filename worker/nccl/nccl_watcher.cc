@@ -207,8 +207,9 @@ std::string NcclWatcher::past_deadline(std::unique_lock<std::mutex>& lock,
                                        const std::shared_ptr<Work>& work) {
   const std::string operation = ring_->describe(work->operation_);
   const RankReport mine = report();
+  const bool is_launched = work->done_.has_value();  // then ready_ does not change any more
   lock.unlock();
-  const bool own_fault = work->ready_ && !work->ready_->passed();
+  const bool own_fault = is_launched && work->ready_ && !work->ready_->passed();
   const std::string absent = looks_ && !own_fault ? looks_->absent(mine) : "";
   lock.lock();
   const char* because = own_fault
@@ -217,8 +218,8 @@ std::string NcclWatcher::past_deadline(std::unique_lock<std::mutex>& lock,
                         : absent.empty() ? "another rank has not come, or the transport hangs"
                                          : absent.c_str();
   return fmt::format("rank {}: {}: not complete after {} s: {} (NCCL_DEBUG=INFO says more)",
-                     options_.rank, operation,
-                     std::chrono::duration<double>(options_.timeout).count(), because);
+                     options_.rank, operation, std::chrono::duration<double>(work->limit_).count(),
+                     because);
 }
 
 // Of a rank that waits.
@@ -235,6 +236,7 @@ RankReport NcclWatcher::report() const {
 std::optional<std::string> NcclWatcher::disagreement(std::unique_lock<std::mutex>& lock) {
   if (!looks_) return std::nullopt;
   const auto first = works_.front();
+  if (!first->done_) return std::nullopt;  // it is not launched, and ready_ may still change
   if (!looks_->due(first->operation_, since(*first), Clock::now())) return std::nullopt;
   RankReport mine = report();
   lock.unlock();

@@ -54,6 +54,16 @@ Result<void> StoreExchange::arrive() {
   return here;
 }
 
+// Writes a key that nobody has written, and says what it holds then. PyTorch's store without libuv wakes
+// nobody who waits for the key at that (torch 2.11, TCPStore.cpp, compareSetHandler): so what is ours is
+// written once more.
+Result<std::string> StoreExchange::claim(const std::string& key, std::string_view value) {
+  auto held = client_.compare_set(key, "", value);
+  if (!held || *held != value) return held;
+  if (auto written = client_.set(key, value); !written) return written.error();
+  return held;
+}
+
 Result<void> StoreExchange::lead(Deadline end) {
   const auto round = client_.add(key_of_all("rounds"), 1);
   if (!round) return round.error();
@@ -65,7 +75,7 @@ Result<void> StoreExchange::lead(Deadline end) {
     places.push_back(key(fmt::format("rank/{}", rank)));
   if (!places.empty())
     if (auto all = client_.wait(places, left_until(end)); !all) return all;
-  const auto decided = client_.compare_set(key("decided"), "", kAllHere);
+  const auto decided = claim(key("decided"), kAllHere);
   if (!decided) return decided.error();
   if (*decided == kAllHere) return boost::system::in_place_value;
   return Error(ErrorCode::kUnavailable,
@@ -76,7 +86,7 @@ Result<void> StoreExchange::lead(Deadline end) {
 // memberships of this attempt.
 Result<void> StoreExchange::end_earlier_rounds() {
   for (std::int64_t round = 1; round < round_; ++round) {
-    const auto decided = client_.compare_set(key_of(round, "decided"), "", kOver);
+    const auto decided = claim(key_of(round, "decided"), kOver);
     if (!decided) return decided.error();
     if (auto told = client_.set(key_of(round, "next"), "1"); !told) return told;
   }
@@ -98,7 +108,7 @@ Result<bool> StoreExchange::take_place(const std::string& word, Deadline end) {
   const auto round = client_.add(key_of_all("rounds"), 0);
   if (!round) return round.error();
   round_ = *round;
-  const auto place = client_.compare_set(key(fmt::format("rank/{}", options_.rank)), "", word);
+  const auto place = claim(key(fmt::format("rank/{}", options_.rank)), word);
   if (!place) return place.error();
   placed_ = *place == word;
   // The place of a process of an earlier membership: that round may have been decided long ago.

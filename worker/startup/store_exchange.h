@@ -55,6 +55,7 @@ class StoreExchange final : public Exchange {
   Result<void> follow(Deadline end);
   Result<bool> take_place(const std::string& word, Deadline end);
   Result<void> end_earlier_rounds();
+  Result<std::string> claim(const std::string& key, std::string_view value);
   std::string key_of_all(std::string_view name) const;
   std::string key_of(std::int64_t round, std::string_view name) const;
   std::string key(std::string_view name) const { return key_of(round_, name); }

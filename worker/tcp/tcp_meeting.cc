@@ -140,8 +140,8 @@ class MeshBuilder {
     const auto end = Clock::now() + limit_;
     while (!all_here()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-      if (left.count() <= 0) return late();
-      if (auto done = turn(left); !done) return done.error();
+      if (left.count() <= 0) return failure_ ? *failure_ : late();
+      if (auto done = turn(left); !done) return failure_ ? *failure_ : done.error();
     }
     if (failure_) return *failure_;
     return result();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <sstream>
 #include <string>
@@ -26,11 +27,20 @@ std::string state_of(const torch::optim::Optimizer& optimizer) {
 }  // namespace
 
 void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective) {
-  std::string state = collective.rank() == 0 ? state_of(optimizer) : std::string();
+  std::string state;
+  std::exception_ptr failure;
+  try {
+    if (collective.rank() == 0) state = state_of(optimizer);
+  } catch (...) {
+    failure = std::current_exception();  // the others wait: they are told first
+  }
   const std::uint64_t mine = state.size();
   const auto blob = collective.from_root(std::as_bytes(std::span(&mine, 1)), 0);
+  if (failure) std::rethrow_exception(failure);
   std::uint64_t bytes = 0;
   std::memcpy(&bytes, blob.data(), sizeof bytes);
+  if (bytes == 0)
+    throw CollectiveError("rank 0 cannot give the state of its optimizer: its output says why");
   state.resize(bytes);
   const auto device = collective.device() == Device::kCuda ? at::kCUDA : at::kCPU;
   const auto count = static_cast<std::int64_t>(bytes);

@@ -272,6 +272,14 @@ TEST_F(LeadershipTest, StepsDownIfAnotherHoldsTheKey) {
             "stop watching; step down: another node has taken its key in etcd");
 }
 
+TEST_F(LeadershipTest, LooksAtItsKeyAgainWhereEtcdDidNotAnswer) {
+  lead();
+  EXPECT_EQ(show(leadership.key_changed(now)), "read");
+  EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
+  EXPECT_EQ(after(milliseconds(200)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "watch from 11");
+}
+
 TEST_F(LeadershipTest, StepsDownIfItsKeyIsGone) {
   lead();
   show(leadership.key_changed(now));
