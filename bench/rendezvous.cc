@@ -141,7 +141,7 @@ class Nodes {
     run_until([this] { return others_joined_ == others_; });
     others_joined_ = 0;
   }
-  void say(Progress word) { asio::write(progress_, asio::buffer(&word, 1)); }
+  void say(Progress progress) { asio::write(progress_, asio::buffer(&progress, 1)); }
   void rest() {
     loop_.restart();
     loop_.run_for(kQuiet);
@@ -167,8 +167,8 @@ class Nodes {
     progress_.async_read_some(
         asio::buffer(heard_), [this](const boost::system::error_code& error, std::size_t count) {
           if (error) std::_Exit(1);  // they have all ended
-          for (const Progress word : std::span(heard_).first(count))
-            ++(word == Progress::kPublished ? others_published_ : others_joined_);
+          for (const Progress progress : std::span(heard_).first(count))
+            ++(progress == Progress::kPublished ? others_published_ : others_joined_);
           hear_others();
         });
   }

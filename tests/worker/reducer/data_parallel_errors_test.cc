@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/worker/reducer/counting_collective.h"
 #include "tests/worker/torch_ranks.h"
 #include "worker/reducer/data_parallel.h"
 
@@ -22,41 +23,21 @@ void replace_a_gradient_in_backward(Chain& net) {
 }
 
 // A world of one whose sums may fail when wait() has returned, as on CUDA.
-class FailsLater final : public Collective {
+class FailsLater final : public PassingCollective {
  public:
+  using PassingCollective::PassingCollective;
+
   bool failed = false;
 
-  int rank() const override { return 0; }
-  int world_size() const override { return 1; }
-  Device device() const override { return Device::kCpu; }
-  std::string_view name() const override { return "fails later"; }
-  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
-    return alone_->allocate(bytes);
-  }
-  Ticket launch(Flat flat, Reduction reduction) override { return alone_->launch(flat, reduction); }
-  void progress() override {}
   void check() override {
     if (failed) throw CollectiveError("a sum has failed since");
   }
-  void wait(Ticket /*ticket*/) override {}
-  void broadcast(Flat /*flat*/, int /*root*/) override {}
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
-    return alone_->all_gather(mine);
-  }
-  void barrier() override {}
-  void monitored_barrier(std::chrono::milliseconds /*limit*/) override {}
-  void send(Flat /*flat*/, int /*to*/) override {}
-  void receive(Flat /*flat*/, int /*from*/) override {}
-  std::unique_ptr<Collective> split(int /*color*/, int /*key*/) override { return nullptr; }
-  void reset() override {}
-
- private:
-  std::unique_ptr<Collective> alone_ = make_alone_collective();
 };
 
 TEST(DataParallelErrors, TellOfASumThatFailedAfterBackward) {
-  run_torch_ranks(1, [](Collective& /*alone*/) {
-    FailsLater collective;
+  run_torch_ranks(1, [](Collective& /*unused*/) {
+    const auto alone = make_alone_collective();
+    FailsLater collective(*alone);
     Chain net;
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     DataParallel parallel(net.ptr(), collective);
