@@ -4,7 +4,7 @@
 //   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS BYTES:REPETITIONS…
 // RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that address,
 // and the lines have what host 0 sent for one sum. With --bound the ranks do what a rank computes in a
-// sum, each in memory of its own and with nobody to wait for: no sum over shared memory can be faster.
+// sum, all at once, each in memory of its own (of the same kind) and with nobody to wait for.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -165,10 +165,13 @@ Times time_sums(Collective& collective, const Size& size) {
   return times;
 }
 
-// What a rank computes in a sum: its chunk of all ranks' buffers.
-Times time_bound(int ranks, const Size& size) {
+// What a rank computes in a sum: its chunk of all ranks' buffers. All begin together, and go on for as long
+// again after what is measured: else the last one would have the memory for itself.
+Times time_bound(Collective& all, const Size& size) {
+  const int ranks = all.world_size();
   const std::size_t chunk = size.bytes / static_cast<std::size_t>(ranks);
-  const auto alone = ddprun::worker::make_alone_collective();
+  PipeExchange nobody(1);
+  const auto alone = ddprun::worker::join_shm({0, 1, kTimeout}, nobody).value();
   std::vector<std::shared_ptr<std::byte>> memory;
   std::vector<std::byte*> buffers;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -180,9 +183,12 @@ Times time_bound(int ranks, const Size& size) {
                                ddprun::worker::Rounding::kEach);
   };
   Times times;
+  all.barrier();
   times.first = microseconds(sum);
   for (int i = 1; i < kWarmUps; ++i) sum();
   for (std::size_t i = 0; i < size.repetitions; ++i) times.all.push_back(microseconds(sum));
+  for (std::size_t i = 0; i < size.repetitions; ++i) sum();
+  all.barrier();
   return times;
 }
 
@@ -256,11 +262,9 @@ Result<std::unique_ptr<Collective>> join(int rank, const Options& options, Excha
 
 int run_rank(int rank, const Options& options, Exchanges& exchanges) {
   try {
-    auto collective = options.bound ? ddprun::worker::make_alone_collective()
-                                    : join(rank, options, exchanges).value();
+    auto collective = join(rank, options, exchanges).value();
     for (const Size& size : options.sizes) {
-      Times times =
-          options.bound ? time_bound(options.ranks(), size) : time_sums(*collective, size);
+      Times times = options.bound ? time_bound(*collective, size) : time_sums(*collective, size);
       if (rank == 0) print(options, size, std::move(times));
     }
   } catch (const ddprun::worker::LoggedError&) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "worker/kernels/clones.h"
 #include "worker/kernels/elements.h"
@@ -14,6 +15,10 @@ namespace {
 // Elements of one tile in sum_tiled: 8 or 16 KiB of sums, which fit into a first-level cache of 32
 // KiB together with what is read.
 constexpr std::size_t kTile = 2048;
+
+constexpr std::size_t kLineBytes = 64;  // of a cache line
+// From here on a look at where buffers begin costs nothing beside their sum.
+constexpr std::size_t kLargeBytes = std::size_t{64} << 10;
 
 using Buffers = std::span<std::byte* const>;
 
@@ -110,9 +115,8 @@ DDPRUN_CLONES void sum_int64(Buffers buffers, std::size_t count, std::size_t sto
 }
 
 // The first `stores` buffers get the sums.
-void sum_to(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding,
-            std::size_t stores) {
-  if (buffers.size() < 2) return;
+void sum_part(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding,
+              std::size_t stores) {
   // The only addition is the last one.
   const bool once = rounding == Rounding::kOnce || buffers.size() == 2;
   switch (dtype) {
@@ -132,6 +136,30 @@ void sum_to(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding,
     case Dtype::kUInt8:
       return sum_int8(buffers, count, stores);
   }
+}
+
+// How many elements lie before the first cache line that begins in all buffers; 0 where there is none.
+std::size_t before_the_lines(Buffers buffers, std::size_t element_bytes) {
+  const auto offset_of = [](const std::byte* at) {
+    return reinterpret_cast<std::uintptr_t>(at) % kLineBytes;
+  };
+  const std::size_t offset = offset_of(buffers.front());
+  const bool alike = std::ranges::all_of(
+      buffers, [&](const std::byte* buffer) { return offset_of(buffer) == offset; });
+  return alike && offset != 0 ? (kLineBytes - offset) / element_bytes : 0;
+}
+
+// Vectors that cross cache lines cost a sixth of the time, and Gloo's chunks begin anywhere.
+void sum_to(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding,
+            std::size_t stores) {
+  if (buffers.size() < 2) return;
+  const std::size_t element = size_of(dtype);
+  const std::size_t head = count * element < kLargeBytes ? 0 : before_the_lines(buffers, element);
+  if (head == 0) return sum_part(buffers, count, dtype, rounding, stores);
+  sum_part(buffers, head, dtype, rounding, stores);
+  std::vector<std::byte*> lines(buffers.begin(), buffers.end());
+  for (std::byte*& buffer : lines) buffer += head * element;
+  sum_part(lines, count - head, dtype, rounding, stores);
 }
 
 }  // namespace

@@ -234,6 +234,7 @@ void DataParallel::before_forward() {
 // that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
 void DataParallel::sync_buffers(BufferMoment moment) {
   if (!options_.broadcast_buffers || !buffers_due_ || moment != buffer_moment_) return;
+  if (!buffer_hook_ && collective_->world_size() == 1) return;
   std::vector<NamedTensor> buffers = buffers_of(*module_, options_.ignore);
   if (buffers.empty()) return;
   if (!buffer_hook_) return broadcast_values(buffers, *collective_);

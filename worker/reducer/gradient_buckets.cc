@@ -108,6 +108,11 @@ void GradientBuckets::carve(BucketPlan plan) {
   if (mode_ == GradientMode::kView) adopt_gradients();
 }
 
+void GradientBuckets::set_mode(GradientMode mode) {
+  mode_ = mode;
+  if (mode_ == GradientMode::kView) adopt_gradients();
+}
+
 // Moves the gradients that are there into their buckets, as PyTorch does at this moment. From then
 // on fill() divides them and does not multiply them. Moving them later would change last bits.
 void GradientBuckets::adopt_gradients() {
@@ -203,6 +208,7 @@ void GradientBuckets::fill(std::size_t parameter, int ranks) {
   }
   check_layout(parameter, gradient);
   warn_of_graph(parameter, gradient);
+  if (mode_ == GradientMode::kStay) return;
   if (ranks > 1)
     at::mul_out(view, gradient.detach(), wrapped_number(1.0 / ranks));
   else
@@ -215,9 +221,11 @@ void GradientBuckets::give_back(std::size_t parameter) {
   const at::Tensor& view = views_[parameter];
   if (!gradient.defined()) {
     // No gradient on this rank, but perhaps on others: all ranks must step alike.
-    gradient = mode_ == GradientMode::kCopy ? view.clone() : view;
+    gradient = mode_ == GradientMode::kView ? view : view.clone();
   } else if (sizes_[parameter].sparse) {
     gradient.copy_(view);
+  } else if (mode_ == GradientMode::kStay) {
+    return;
   } else if (mode_ == GradientMode::kCopy) {
     require_dense(parameters_[parameter].name, gradient);
     gradient.copy_(view);

@@ -27,6 +27,7 @@ namespace ddprun::worker {
 enum class GradientMode {
   kView,  // `.grad` lies in the bucket
   kCopy,  // `.grad` is the user's: copied into the bucket, and the result is copied back
+  kStay,  // `.grad` is the user's and the result: the only rank has nothing to sum
 };
 
 class GradientBuckets {
@@ -38,6 +39,9 @@ class GradientBuckets {
                   const std::vector<bool>& delayed, Collective& collective, GradientMode mode,
                   std::span<const std::size_t> first_limits_bytes);
 
+  // Another mode, before the first pass.
+  void set_mode(GradientMode mode);
+
   // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into
   // the new buckets.
   void carve(BucketPlan plan);
@@ -46,8 +50,8 @@ class GradientBuckets {
   // bucket already is divided in place. Every other one is multiplied by 1/ranks while it is
   // copied; the last bit may differ from a division unless `ranks` is a power of two. Puts zeros if
   // there is no gradient. Of a sparse gradient it keeps a divided copy, without values where there is
-  // none. Throws std::runtime_error if the gradient is sparse and the parameter is not, or
-  // the reverse, or if its dtype or size is not the parameter's.
+  // none. A gradient that stays is only checked. Throws std::runtime_error if the gradient is sparse and
+  // the parameter is not, or the reverse, or if its dtype or size is not the parameter's.
   void fill(std::size_t parameter, int ranks);
 
   // Makes the parameter's `.grad` hold the result. Call only when its bucket's sum is complete.

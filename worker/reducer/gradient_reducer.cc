@@ -21,14 +21,19 @@ namespace {
 
 namespace autograd = torch::autograd;
 
+// One rank's gradients are the sums already. Only a communication hook looks into its buckets.
+GradientMode mode_of(GradientMode asked, int ranks) {
+  return ranks > 1 ? asked : GradientMode::kStay;
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective& collective,
                                  Options options)
     : collective_(collective),
       options_(std::move(options)),
-      buckets_(std::move(parameters), options_.sparse, options_.delayed, collective, options_.mode,
-               options_.first_limits_bytes),
+      buckets_(std::move(parameters), options_.sparse, options_.delayed, collective,
+               mode_of(options_.mode, collective.world_size()), options_.first_limits_bytes),
       queue_(buckets_.plan()),
       sums_(buckets_, collective),
       first_plan_(buckets_.plan()) {
@@ -187,6 +192,7 @@ void GradientReducer::set_comm_hook(CommHook hook) {
   if (std::ranges::find(options_.sparse, true) != options_.sparse.end()) {
     throw std::invalid_argument("comm_hook: parameters with sparse gradients cannot have one");
   }
+  buckets_.set_mode(options_.mode);
   sums_.set_hook(std::move(hook));
 }
 

@@ -26,7 +26,7 @@ inline constexpr std::chrono::milliseconds kWaitSlice{4};
 
 // A rank spins so long before it sleeps, if every rank can have a core. Longer than the usual delay
 // of a peer; far shorter than a time slice of the scheduler.
-inline constexpr std::chrono::nanoseconds kSpin{20'000};
+inline constexpr std::chrono::nanoseconds kSpin{100'000};
 
 // Spinning pays only while the peer runs at the same time. It does not if other jobs have the
 // cores, or if ranks need unequal time. After kVainSpinsMax vain spins in a row, waits sleep at

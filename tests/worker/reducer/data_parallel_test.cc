@@ -312,5 +312,23 @@ TEST(DataParallelLife, TrainsAloneAsWithoutIt) {
   });
 }
 
+// The memory of a bucket belongs to the collective: a storage over it cannot grow.
+TEST(DataParallelLife, LeavesGradientsWhereTheyAreUnlessAHookLooks) {
+  run_torch_ranks(1, [](Collective& /*unused*/) {
+    const auto alone = make_alone_collective();
+    Chain net;
+    for (const bool hooked : {false, true}) {
+      DataParallel parallel(net.ptr(), *alone, {.gradient_as_bucket_view = true});
+      if (hooked) parallel.comm_hook([](Bucket& bucket, Collective&) { bucket.buffer().mul_(2); });
+      for (int pass = 0; pass < 3; ++pass) {
+        net->zero_grad();
+        parallel.forward(net, torch::full({4}, 3.0)).sum().backward();
+        EXPECT_EQ(first_of(net->first.grad()), hooked ? 6.0F : 3.0F);
+        EXPECT_EQ(net->first.grad().storage().resizable(), !hooked);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace ddprun::worker
