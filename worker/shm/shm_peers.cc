@@ -107,7 +107,7 @@ void ShmPeers::wait_for(std::size_t peer, Counter RankArea::*counter, std::uint3
                         Doing doing) {
   Counter& awaited = area(peer).*counter;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
-  if (worth_spinning() && spin(awaited, target)) return;
+  if (worth_spinning(doing) && spin(awaited, target, doing)) return;
   const WaitingMark mark(mine().waiting, peer, counter, target, doing.operation);
   wait_asleep(peer, counter, target, doing);
 }
@@ -185,14 +185,14 @@ std::string ShmPeers::own_operation(const Doing& doing) const {
 }
 
 // Never if ranks share cores: a rank that spins then takes the time that its peer needs.
-bool ShmPeers::worth_spinning() {
+bool ShmPeers::worth_spinning(const Doing& doing) {
   if (!may_spin_) return false;
-  if (vain_spins_ < kVainSpinsMax) return true;
+  if (doing.at_work.count() > 0 || vain_spins_ < kVainSpinsMax) return true;
   return ++unspun_ % kSpinProbe == 0;
 }
 
-bool ShmPeers::spin(const Counter& counter, std::uint32_t target) {
-  const auto end = Clock::now() + kSpin;
+bool ShmPeers::spin(const Counter& counter, std::uint32_t target, const Doing& doing) {
+  const auto end = Clock::now() + kSpin + doing.at_work;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
       if (reached(counter.value.load(std::memory_order_acquire), target)) {
@@ -202,7 +202,7 @@ bool ShmPeers::spin(const Counter& counter, std::uint32_t target) {
       _mm_pause();
     }
   } while (Clock::now() < end);
-  ++vain_spins_;
+  if (doing.at_work.count() == 0) ++vain_spins_;
   return false;
 }
 

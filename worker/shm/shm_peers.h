@@ -83,6 +83,9 @@ class ShmPeers {
     bool names_all = false;
     // Nothing: each wait may last as long as Options say.
     std::optional<Limit> limit = std::nullopt;
+    // The peer works on what is awaited, and runs. So long it may be later than this rank, and a sleep
+    // would last longer. 0: nobody knows what the peer does.
+    std::chrono::nanoseconds at_work{0};
   };
 
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -102,8 +105,8 @@ class ShmPeers {
   [[noreturn]] void abort(const std::string& why);
 
  private:
-  bool worth_spinning();
-  bool spin(const Counter& counter, std::uint32_t target);
+  bool worth_spinning(const Doing& doing);
+  bool spin(const Counter& counter, std::uint32_t target, const Doing& doing);
   void sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const;
   struct Wait {
     Doing doing;
