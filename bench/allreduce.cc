@@ -165,8 +165,8 @@ Times time_sums(Collective& collective, const Size& size) {
   return times;
 }
 
-// What a rank computes in a sum: its chunk of all ranks' buffers. All begin together, and go on for as long
-// again after what is measured: else the last one would have the memory for itself.
+// What a rank computes in a sum: its chunk of all ranks' buffers. All begin together, and repeat it once
+// more after what is measured, so that the last one seldom has the memory for itself.
 Times time_bound(Collective& all, const Size& size) {
   const int ranks = all.world_size();
   const std::size_t chunk = size.bytes / static_cast<std::size_t>(ranks);

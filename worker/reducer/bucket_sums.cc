@@ -16,7 +16,7 @@ void BucketSums::begin(std::vector<bool> skipped) {
 void BucketSums::launch(std::size_t bucket) {
   if (skipped(bucket)) return;
   ++launched_;
-  if (buckets_.sparse(bucket)) return;
+  if (buckets_.sparse(bucket) || buckets_.stay()) return;
   UnderWay& under_way = under_way_.at(bucket);
   if (!hook_) {
     Flat flat = buckets_.flat(bucket);
@@ -38,6 +38,7 @@ void BucketSums::complete(std::size_t bucket) {
   const UnderWay& under_way = under_way_.at(bucket);
   if (under_way.sum) return collective_.wait(*under_way.sum);
   if (under_way.hooked) return under_way.hooked->finish();
+  if (!buckets_.sparse(bucket)) return;
   at::Tensor& gradient = buckets_.view(buckets_.plan()[bucket].front());
   gradient = sum_sparse(gradient, collective_);
 }

@@ -68,7 +68,8 @@ struct DataParallelOptions {
   // The limits of the first buckets and of the rebuilt ones, instead of both above; the last one
   // repeats: PyTorch's bucket_cap_mb_list.
   std::vector<std::size_t> bucket_cap_bytes_list;
-  // `.grad` lies in the bucket: no copy back, no second copy of the gradients in memory.
+  // `.grad` lies in the bucket: no copy back, no second copy of the gradients in memory. A single rank
+  // without a communication hook has no buckets: its gradients stay where autograd has put them.
   bool gradient_as_bucket_view = true;
   // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
   // forward after one that synchronised gradients.

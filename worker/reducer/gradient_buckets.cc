@@ -6,6 +6,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/hash.h>
 #include <fmt/format.h>
 
@@ -76,7 +77,7 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters,
     : parameters_(std::move(parameters)),
       sizes_(sizes_of(parameters_, sparse, delayed)),
       mode_(mode),
-      memory_(collective.allocate(layout_bytes_max(sizes_))) {
+      memory_(stay() ? nullptr : collective.allocate(layout_bytes_max(sizes_))) {
   carve(plan_first_buckets(sizes_, first_limits_bytes));
 }
 
@@ -87,9 +88,10 @@ void GradientBuckets::carve(BucketPlan plan) {
     if (gradient.defined() && lies_in_bucket(i, gradient)) gradient = gradient.clone();
   }
   plan_ = std::move(plan);
+  views_.resize(parameters_.size());
+  if (stay()) return;
   const BucketLayout layout = lay_out(sizes_, plan_);
   flats_.clear();
-  views_.resize(parameters_.size());
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
     std::byte* const start = memory_.get() + layout.offsets[bucket];
     std::byte* next = start;
@@ -108,9 +110,11 @@ void GradientBuckets::carve(BucketPlan plan) {
   if (mode_ == GradientMode::kView) adopt_gradients();
 }
 
-void GradientBuckets::set_mode(GradientMode mode) {
+void GradientBuckets::leave_stay(GradientMode mode, Collective& collective) {
+  if (!stay()) return;
   mode_ = mode;
-  if (mode_ == GradientMode::kView) adopt_gradients();
+  memory_ = collective.allocate(layout_bytes_max(sizes_));
+  carve(std::move(plan_));
 }
 
 // Moves the gradients that are there into their buckets, as PyTorch does at this moment. From then
@@ -149,25 +153,27 @@ at::Tensor GradientBuckets::buffer(std::size_t bucket) const {
 
 // A sparse tensor has no storage that could be compared, so its layout is asked first.
 bool GradientBuckets::lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const {
-  return gradient.layout() == at::kStrided && !sizes_[parameter].sparse &&
-         gradient.is_alias_of(views_[parameter]);
+  return gradient.layout() == at::kStrided && views_[parameter].defined() &&
+         !sizes_[parameter].sparse && gradient.is_alias_of(views_[parameter]);
 }
 
-// Other strides are only slow: PyTorch warns of them once, in these words, and so do we.
-void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& gradient) {
-  const at::Tensor& view = views_[parameter];
-  const std::string& name = parameters_[parameter].name;
+void GradientBuckets::check_layout(std::size_t parameter, const at::Tensor& gradient) const {
+  const auto& [name, tensor] = parameters_[parameter];
   require_dense(name, gradient);
-  if (gradient.scalar_type() != view.scalar_type() || gradient.numel() != view.numel()) {
+  if (gradient.scalar_type() != tensor.scalar_type() || gradient.numel() != tensor.numel()) {
     throw std::runtime_error(
         fmt::format("the gradient of parameter '{}' has another dtype or size than it", name));
   }
-  if (gradient.strides() != view.strides() && !std::exchange(warned_of_strides_, true)) {
-    log::warning(fmt::format(
-        "Grad strides do not match bucket view strides. First seen at parameter '{}'; this costs "
-        "speed, not correctness.",
-        name));
-  }
+}
+
+// Other strides are only slow: PyTorch warns of them once, in these words, and so do we.
+void GradientBuckets::warn_of_strides(std::size_t parameter, const at::Tensor& gradient) {
+  if (gradient.strides() == views_[parameter].strides() || std::exchange(warned_of_strides_, true))
+    return;
+  log::warning(fmt::format(
+      "Grad strides do not match bucket view strides. First seen at parameter '{}'; this costs "
+      "speed, not correctness.",
+      parameters_[parameter].name));
 }
 
 // The words are PyTorch's, the end is ours.
@@ -193,9 +199,18 @@ void GradientBuckets::fill_sparse(std::size_t parameter, int ranks) {
   views_[parameter] = ranks > 1 ? gradient.div(ranks) : gradient;
 }
 
+void GradientBuckets::keep(std::size_t parameter) {
+  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+  if (!gradient.defined()) return;
+  check_layout(parameter, gradient);
+  warn_of_graph(parameter, gradient);
+  if (gradient.requires_grad()) gradient = gradient.detach();
+}
+
 void GradientBuckets::fill(std::size_t parameter, int ranks) {
   if (sizes_.at(parameter).sparse) return fill_sparse(parameter, ranks);
   at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+  if (stay()) return keep(parameter);
   at::Tensor& view = views_[parameter];
   // The other ranks add this place to theirs: what the pass before has left here must not count.
   if (!gradient.defined()) {
@@ -207,8 +222,8 @@ void GradientBuckets::fill(std::size_t parameter, int ranks) {
     return;
   }
   check_layout(parameter, gradient);
+  warn_of_strides(parameter, gradient);
   warn_of_graph(parameter, gradient);
-  if (mode_ == GradientMode::kStay) return;
   if (ranks > 1)
     at::mul_out(view, gradient.detach(), wrapped_number(1.0 / ranks));
   else
@@ -216,15 +231,22 @@ void GradientBuckets::fill(std::size_t parameter, int ranks) {
   if (mode_ == GradientMode::kView) gradient = view;
 }
 
+// For a `.grad` where there was none.
+at::Tensor GradientBuckets::result_of(std::size_t parameter) const {
+  const at::Tensor& view = views_[parameter];
+  if (mode_ == GradientMode::kView) return view;
+  return view.defined() ? view.clone() : at::zeros_like(parameters_[parameter].tensor);
+}
+
 void GradientBuckets::give_back(std::size_t parameter) {
   at::Tensor& gradient = parameters_.at(parameter).tensor.mutable_grad();
   const at::Tensor& view = views_[parameter];
   if (!gradient.defined()) {
     // No gradient on this rank, but perhaps on others: all ranks must step alike.
-    gradient = mode_ == GradientMode::kView ? view : view.clone();
+    gradient = result_of(parameter);
   } else if (sizes_[parameter].sparse) {
     gradient.copy_(view);
-  } else if (mode_ == GradientMode::kStay) {
+  } else if (stay()) {
     return;
   } else if (mode_ == GradientMode::kCopy) {
     require_dense(parameters_[parameter].name, gradient);

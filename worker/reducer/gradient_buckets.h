@@ -27,7 +27,7 @@ namespace ddprun::worker {
 enum class GradientMode {
   kView,  // `.grad` lies in the bucket
   kCopy,  // `.grad` is the user's: copied into the bucket, and the result is copied back
-  kStay,  // `.grad` is the user's and the result: the only rank has nothing to sum
+  kStay,  // `.grad` is the user's and the result: the only rank sums nothing, and buckets have no memory
 };
 
 class GradientBuckets {
@@ -39,8 +39,9 @@ class GradientBuckets {
                   const std::vector<bool>& delayed, Collective& collective, GradientMode mode,
                   std::span<const std::size_t> first_limits_bytes);
 
-  // Another mode, before the first pass.
-  void set_mode(GradientMode mode);
+  // Ends kStay, before the first pass that is summed: somebody looks into the buckets. They get memory of
+  // the collective now, and in view mode the gradients that are there already. Else it does nothing.
+  void leave_stay(GradientMode mode, Collective& collective);
 
   // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into
   // the new buckets.
@@ -58,9 +59,11 @@ class GradientBuckets {
   // Throws std::runtime_error in view mode if somebody replaced a `.grad` meanwhile.
   void give_back(std::size_t parameter);
 
-  // What the parameter brings to the sum; afterwards the result.
+  // What the parameter brings to the sum; afterwards the result. Undefined where it stays.
   at::Tensor& view(std::size_t parameter) { return views_.at(parameter); }
 
+  // Whether dense gradients stay where they are, and no bucket has memory.
+  bool stay() const { return mode_ == GradientMode::kStay; }
   // Whether this is the bucket of a sparse parameter.
   bool sparse(std::size_t bucket) const { return sizes_[plan_.at(bucket).front()].sparse; }
 
@@ -76,7 +79,10 @@ class GradientBuckets {
   at::Tensor make_view(const at::Tensor& parameter, std::byte* memory) const;
   bool lies_in_bucket(std::size_t parameter, const at::Tensor& gradient) const;
   void fill_sparse(std::size_t parameter, int ranks);
-  void check_layout(std::size_t parameter, const at::Tensor& gradient);
+  void keep(std::size_t parameter);
+  at::Tensor result_of(std::size_t parameter) const;
+  void check_layout(std::size_t parameter, const at::Tensor& gradient) const;
+  void warn_of_strides(std::size_t parameter, const at::Tensor& gradient);
   void warn_of_graph(std::size_t parameter, const at::Tensor& gradient);
 
   std::vector<NamedTensor> parameters_;
@@ -84,7 +90,7 @@ class GradientBuckets {
   GradientMode mode_;
   std::shared_ptr<std::byte> memory_;
   BucketPlan plan_;
-  std::vector<Flat> flats_;        // by bucket
+  std::vector<Flat> flats_;        // by bucket; none where gradients stay
   std::vector<at::Tensor> views_;  // by parameter; of a sparse one its share, then the sum
   bool warned_of_strides_ = false;
   bool warned_of_graph_ = false;

@@ -21,7 +21,7 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-// One rank's gradients are the sums already. Only a communication hook looks into its buckets.
+// One rank's dense gradients are the sums already. Only a communication hook looks into its buckets.
 GradientMode mode_of(GradientMode asked, int ranks) {
   return ranks > 1 ? asked : GradientMode::kStay;
 }
@@ -192,7 +192,7 @@ void GradientReducer::set_comm_hook(CommHook hook) {
   if (std::ranges::find(options_.sparse, true) != options_.sparse.end()) {
     throw std::invalid_argument("comm_hook: parameters with sparse gradients cannot have one");
   }
-  buckets_.set_mode(options_.mode);
+  buckets_.leave_stay(options_.mode, collective_);
   sums_.set_hook(std::move(hook));
 }
 

@@ -23,7 +23,7 @@
 namespace ddprun::worker {
 namespace {
 
-// By how much ranks that add the same sum differ, at most, while all run: a quarter of its time or so.
+// What ranks that add the same sum may be apart while all run: a quarter of its time or so.
 std::chrono::nanoseconds share_of_sum(const SumSlot& sum) {
   constexpr std::size_t kBytesPerNanosecond = 100;
   return std::chrono::nanoseconds(sum.count * size_of(sum.dtype) / kBytesPerNanosecond);
@@ -152,7 +152,8 @@ void ShmCollective::wait(Ticket ticket) {
   }
   // Our chunk is done. The other chunks of our buffer are written by the other ranks.
   ShmPeers::Doing doing = sum_of(ticket);
-  if (launched_ - ticket < kSumSlots) doing.at_work = share_of_sum(sum(ticket));
+  if (launched_ - ticket < kSumSlots && sum(ticket).adder == Adder::kCollective)
+    doing.at_work = share_of_sum(sum(ticket));
   peers_.wait_for_all(&RankArea::summed, ticket, doing);
   if (launched_ - ticket < kSumSlots)  // else its slot is another one's by now
     peers_.mine().operations.end(operation_of(ticket));

@@ -107,7 +107,9 @@ void ShmPeers::wait_for(std::size_t peer, Counter RankArea::*counter, std::uint3
                         Doing doing) {
   Counter& awaited = area(peer).*counter;
   if (reached(awaited.value.load(std::memory_order_acquire), target)) return;
-  if (worth_spinning(doing) && spin(awaited, target, doing)) return;
+  Spins& spins = doing.at_work.count() > 0 ? spins_at_work_ : spins_;
+  const auto length = kSpin + std::min(doing.at_work, kAtWorkMax);
+  if (worth_spinning(spins) && spin(awaited, target, length, spins)) return;
   const WaitingMark mark(mine().waiting, peer, counter, target, doing.operation);
   wait_asleep(peer, counter, target, doing);
 }
@@ -185,24 +187,25 @@ std::string ShmPeers::own_operation(const Doing& doing) const {
 }
 
 // Never if ranks share cores: a rank that spins then takes the time that its peer needs.
-bool ShmPeers::worth_spinning(const Doing& doing) {
+bool ShmPeers::worth_spinning(Spins& spins) const {
   if (!may_spin_) return false;
-  if (doing.at_work.count() > 0 || vain_spins_ < kVainSpinsMax) return true;
-  return ++unspun_ % kSpinProbe == 0;
+  if (spins.vain < kVainSpinsMax) return true;
+  return ++spins.unspun % kSpinProbe == 0;
 }
 
-bool ShmPeers::spin(const Counter& counter, std::uint32_t target, const Doing& doing) {
-  const auto end = Clock::now() + kSpin + doing.at_work;
+bool ShmPeers::spin(const Counter& counter, std::uint32_t target, std::chrono::nanoseconds length,
+                    Spins& spins) {
+  const auto end = Clock::now() + length;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
       if (reached(counter.value.load(std::memory_order_acquire), target)) {
-        vain_spins_ = 0;
+        spins.vain = 0;
         return true;
       }
       _mm_pause();
     }
   } while (Clock::now() < end);
-  if (doing.at_work.count() == 0) ++vain_spins_;
+  ++spins.vain;
   return false;
 }
 

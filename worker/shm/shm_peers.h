@@ -28,6 +28,9 @@ inline constexpr std::chrono::milliseconds kWaitSlice{4};
 // of a peer; far shorter than a time slice of the scheduler.
 inline constexpr std::chrono::nanoseconds kSpin{100'000};
 
+// What ranks that add one large sum may be apart. A look at the deadline, or for a death, is late by it.
+inline constexpr std::chrono::nanoseconds kAtWorkMax{1'000'000};
+
 // Spinning pays only while the peer runs at the same time. It does not if other jobs have the
 // cores, or if ranks need unequal time. After kVainSpinsMax vain spins in a row, waits sleep at
 // once; but every kSpinProbe-th wait tries to spin again.
@@ -83,8 +86,8 @@ class ShmPeers {
     bool names_all = false;
     // Nothing: each wait may last as long as Options say.
     std::optional<Limit> limit = std::nullopt;
-    // The peer works on what is awaited, and runs. So long it may be later than this rank, and a sleep
-    // would last longer. 0: nobody knows what the peer does.
+    // The peer may be at work on what is awaited, and be later by so much: worth a longer spin. At most
+    // kAtWorkMax counts.
     std::chrono::nanoseconds at_work{0};
   };
 
@@ -105,8 +108,14 @@ class ShmPeers {
   [[noreturn]] void abort(const std::string& why);
 
  private:
-  bool worth_spinning(const Doing& doing);
-  bool spin(const Counter& counter, std::uint32_t target, const Doing& doing);
+  // How spinning has paid so far, for one kind of waits.
+  struct Spins {
+    unsigned vain = 0;    // in a row
+    unsigned unspun = 0;  // waits that slept at once
+  };
+  bool worth_spinning(Spins& spins) const;
+  static bool spin(const Counter& counter, std::uint32_t target, std::chrono::nanoseconds length,
+                   Spins& spins);
   void sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const;
   struct Wait {
     Doing doing;
@@ -129,10 +138,10 @@ class ShmPeers {
   std::size_t rank_;
   std::chrono::milliseconds timeout_;
   std::chrono::milliseconds slice_;
-  bool may_spin_;            // every local rank can have a core
-  bool resetting_ = false;   // this rank waits in a reset
-  unsigned vain_spins_ = 0;  // in a row
-  unsigned unspun_ = 0;      // waits that slept at once since the last try
+  bool may_spin_;           // every local rank can have a core
+  bool resetting_ = false;  // this rank waits in a reset
+  Spins spins_;
+  Spins spins_at_work_;      // of waits for ranks that may be at work
   std::vector<int> pidfds_;  // by rank; -1: not opened yet, or not possible here
 };
 

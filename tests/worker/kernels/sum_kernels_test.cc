@@ -112,6 +112,43 @@ TEST_P(SumKernels, AddIntegers) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, SumKernels, ::testing::Range(std::size_t{2}, std::size_t{9}));
 
+// A large sum is cut at a cache line where all buffers have one at the same element, and nowhere else.
+template <typename T>
+void expect_sums_from(const std::vector<std::size_t>& offsets, Dtype dtype) {
+  constexpr std::size_t kCount = 70'001;
+  constexpr std::size_t kLine = 64;
+  const auto before = random_ranks<T>(offsets.size(), kCount);
+  for (const bool to_all : {true, false}) {
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<std::byte*> buffers;
+    for (std::size_t rank = 0; rank < offsets.size(); ++rank) {
+      auto& room = memory.emplace_back(kCount * sizeof(T) + 2 * kLine);
+      const auto address = reinterpret_cast<std::uintptr_t>(room.data());
+      buffers.push_back(room.data() + (kLine - address % kLine) % kLine + offsets[rank]);
+      std::memcpy(buffers.back(), before[rank].data(), kCount * sizeof(T));
+    }
+    (to_all ? sum_to_all : sum_to_first)(buffers, kCount, dtype, Rounding::kEach);
+    for (std::size_t rank = 0; rank < (to_all ? offsets.size() : 1); ++rank) {
+      for (std::size_t i = 0; i < kCount; ++i) {
+        T got{};
+        std::memcpy(&got, buffers[rank] + i * sizeof(T), sizeof(T));
+        ASSERT_EQ(got, ring_sum(before, 0, i)) << "rank " << rank << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST(SumKernels, AddLargeBuffersThatBeginAnywhere) {
+  for (const std::size_t offset : {0U, 8U, 24U, 56U}) {
+    expect_sums_from<float>({offset, offset}, Dtype::kFloat32);
+    expect_sums_from<double>({offset, offset, offset}, Dtype::kFloat64);
+    expect_sums_from<std::int32_t>({offset, offset, offset}, Dtype::kInt32);
+  }
+  expect_sums_from<float>({4, 4, 4}, Dtype::kFloat32);
+  expect_sums_from<float>({60, 60}, Dtype::kFloat32);
+  expect_sums_from<float>({4, 8, 60}, Dtype::kFloat32);
+}
+
 // If this order did not show in the bits, the tests above could not fail for a wrong one.
 TEST(SumKernels, OrderShowsInTheBitsOfFloats) {
   const auto ranks = random_ranks<float>(3, 4097);

@@ -51,6 +51,10 @@ class CountingCollective final : public PassingCollective {
  public:
   using PassingCollective::PassingCollective;
 
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    allocated_bytes += bytes;
+    return PassingCollective::allocate(bytes);
+  }
   Ticket launch(Flat flat, Reduction reduction) override {
     ++verbs;
     summed.push_back(flat);
@@ -94,6 +98,7 @@ class CountingCollective final : public PassingCollective {
   int broadcasts = 0;
   std::vector<std::size_t> broadcast_bytes;
   int most_at_once = 0;  // broadcasts under way
+  std::size_t allocated_bytes = 0;
 
  private:
   int at_once_ = 0;

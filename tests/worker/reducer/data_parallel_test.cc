@@ -312,21 +312,45 @@ TEST(DataParallelLife, TrainsAloneAsWithoutIt) {
   });
 }
 
-// The memory of a bucket belongs to the collective: a storage over it cannot grow.
+// Counts what is asked of it. The memory of a bucket belongs to it: a storage over that cannot grow.
 TEST(DataParallelLife, LeavesGradientsWhereTheyAreUnlessAHookLooks) {
   run_torch_ranks(1, [](Collective& /*unused*/) {
     const auto alone = make_alone_collective();
+    CountingCollective collective(*alone);
     Chain net;
     for (const bool hooked : {false, true}) {
-      DataParallel parallel(net.ptr(), *alone, {.gradient_as_bucket_view = true});
-      if (hooked) parallel.comm_hook([](Bucket& bucket, Collective&) { bucket.buffer().mul_(2); });
-      for (int pass = 0; pass < 3; ++pass) {
+      DataParallel parallel(net.ptr(), collective, {.gradient_as_bucket_view = true});
+      EXPECT_EQ(collective.allocated_bytes, 0U);
+      net->zero_grad();
+      {
+        const auto no_sync = parallel.no_sync();
+        parallel.forward(net, torch::ones({4})).sum().backward();
+      }
+      if (hooked) {
+        parallel.comm_hook([](Bucket& bucket, Collective&) { bucket.buffer().mul_(2); });
+        EXPECT_GT(collective.allocated_bytes, 0U);
+      }
+      parallel.forward(net, torch::full({4}, 3.0)).sum().backward();
+      EXPECT_EQ(first_of(net->first.grad()), hooked ? 8.0F : 4.0F);
+      for (int pass = 0; pass < 2; ++pass) {
         net->zero_grad();
         parallel.forward(net, torch::full({4}, 3.0)).sum().backward();
         EXPECT_EQ(first_of(net->first.grad()), hooked ? 6.0F : 3.0F);
         EXPECT_EQ(net->first.grad().storage().resizable(), !hooked);
       }
     }
+    EXPECT_TRUE(collective.summed.empty());
+  });
+}
+
+TEST(DataParallelLife, LeavesASingleRankNoGraphOfItsGradients) {
+  run_torch_ranks(1, [](Collective& /*unused*/) {
+    const auto alone = make_alone_collective();
+    Chain net;
+    DataParallel parallel(net.ptr(), *alone);
+    const auto loss = parallel.forward(net, torch::full({4}, 3.0)).sum();
+    loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+    EXPECT_FALSE(net->first.grad().requires_grad());
   });
 }
 
