@@ -45,11 +45,14 @@ class EtcdTest(ElasticTest):
 
     def kill_whole(self, job):
         """Guardian, agent and workers, in one moment."""
-        for pid in (job.pid, *job.processes()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        pids = job.pid, *job.processes()
+        # They stand still first: else an agent that lives a moment longer tells that its worker was killed.
+        for number in signal.SIGSTOP, signal.SIGKILL:
+            for pid in pids:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
         job.process.communicate()
 
     def finish_well(self, jobs, gate):

@@ -178,7 +178,7 @@ class Standby(JobTest):
 
     def test_started_cold_where_an_import_read_what_differs(self):
         python = self.virtual_environment(reads="import os\nATTEMPT = os.environ['TORCHELASTIC_RESTART_COUNT']\n")
-        job = self.begin(imports="import reads\nprint('attempt', reads.ATTEMPT)", python=python)
+        job = self.begin(imports="import reads\nprint(f'attempt {reads.ATTEMPT}\\n', end='')", python=python)
         standbys = self.waiting(job)
         second = self.restarted(job)
         self.assertTrue(set(standbys).isdisjoint(one["pid"] for one in second))
