@@ -110,7 +110,7 @@ void GradientBuckets::carve(BucketPlan plan) {
   if (mode_ == GradientMode::kView) adopt_gradients();
 }
 
-void GradientBuckets::leave_stay(GradientMode mode, Collective& collective) {
+void GradientBuckets::use_buckets(GradientMode mode, Collective& collective) {
   if (!stay()) return;
   mode_ = mode;
   memory_ = collective.allocate(layout_bytes_max(sizes_));
@@ -199,6 +199,7 @@ void GradientBuckets::fill_sparse(std::size_t parameter, int ranks) {
   views_[parameter] = ranks > 1 ? gradient.div(ranks) : gradient;
 }
 
+// Of a gradient that stays.
 void GradientBuckets::keep(std::size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   if (!gradient.defined()) return;
@@ -209,8 +210,8 @@ void GradientBuckets::keep(std::size_t parameter) {
 
 void GradientBuckets::fill(std::size_t parameter, int ranks) {
   if (sizes_.at(parameter).sparse) return fill_sparse(parameter, ranks);
-  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   if (stay()) return keep(parameter);
+  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   at::Tensor& view = views_[parameter];
   // The other ranks add this place to theirs: what the pass before has left here must not count.
   if (!gradient.defined()) {

@@ -39,9 +39,10 @@ class GradientBuckets {
                   const std::vector<bool>& delayed, Collective& collective, GradientMode mode,
                   std::span<const std::size_t> first_limits_bytes);
 
-  // Ends kStay, before the first pass that is summed: somebody looks into the buckets. They get memory of
-  // the collective now, and in view mode the gradients that are there already. Else it does nothing.
-  void leave_stay(GradientMode mode, Collective& collective);
+  // Ends kStay: from now on gradients go through the buckets, which get memory of the collective and, in
+  // view mode, the gradients that are there already. Before the first pass that is summed. In another
+  // mode it does nothing.
+  void use_buckets(GradientMode mode, Collective& collective);
 
   // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into
   // the new buckets.

@@ -192,7 +192,7 @@ void GradientReducer::set_comm_hook(CommHook hook) {
   if (std::ranges::find(options_.sparse, true) != options_.sparse.end()) {
     throw std::invalid_argument("comm_hook: parameters with sparse gradients cannot have one");
   }
-  buckets_.leave_stay(options_.mode, collective_);
+  buckets_.use_buckets(options_.mode, collective_);
   sums_.set_hook(std::move(hook));
 }
 

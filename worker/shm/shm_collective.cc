@@ -151,12 +151,12 @@ void ShmCollective::wait(Ticket ticket) {
     add_chunk(added_ + 1);
   }
   // Our chunk is done. The other chunks of our buffer are written by the other ranks.
+  const bool has_slot = launched_ - ticket < kSumSlots;  // else its slot is another one's by now
   ShmPeers::Doing doing = sum_of(ticket);
-  if (launched_ - ticket < kSumSlots && sum(ticket).adder == Adder::kCollective)
+  if (has_slot && sum(ticket).adder == Adder::kCollective)
     doing.at_work = share_of_sum(sum(ticket));
   peers_.wait_for_all(&RankArea::summed, ticket, doing);
-  if (launched_ - ticket < kSumSlots)  // else its slot is another one's by now
-    peers_.mine().operations.end(operation_of(ticket));
+  if (has_slot) peers_.mine().operations.end(operation_of(ticket));
 }
 
 // Without this check ranks with different models would train on nonsense, silently.

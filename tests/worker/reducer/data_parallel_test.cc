@@ -312,7 +312,7 @@ TEST(DataParallelLife, TrainsAloneAsWithoutIt) {
   });
 }
 
-// Counts what is asked of it. The memory of a bucket belongs to it: a storage over that cannot grow.
+// A gradient in a bucket has a storage over the collective's memory, which cannot grow.
 TEST(DataParallelLife, LeavesGradientsWhereTheyAreUnlessAHookLooks) {
   run_torch_ranks(1, [](Collective& /*unused*/) {
     const auto alone = make_alone_collective();
