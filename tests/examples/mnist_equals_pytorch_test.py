@@ -13,6 +13,19 @@ import support
 SCRIPT = support.ROOT / "examples" / "pytorch" / "ddp_mnist.py"
 DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
 ONE_WORKER = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+PYTORCH_ABORT = "terminate called without an active exception"
+RUNS_WITH_ABORTS = 5
+
+
+def run_pytorch(*command, **changes):
+    """support.run() of a PyTorch script. PyTorch 2.11 aborts at its exit now and then, under any launcher (a Gloo thread outlives the
+    interpreter): such a run, and no other, is said and repeated."""
+    for _ in range(RUNS_WITH_ABORTS):
+        done = support.run(*command, **changes)
+        if done.returncode == 0 or PYTORCH_ABORT not in done.stderr:
+            break
+        print("PyTorch aborted at its exit: once more")
+    return done
 
 
 class MnistEqualsPyTorch(unittest.TestCase):
@@ -32,13 +45,13 @@ class MnistEqualsPyTorch(unittest.TestCase):
 
     def test_alone(self):
         self.assert_same_end(support.run(support.MNIST, *self.flags),
-                             support.run(self.python, SCRIPT, *self.flags, **ONE_WORKER))
+                             run_pytorch(self.python, SCRIPT, *self.flags, **ONE_WORKER))
 
     def test_on_two_workers(self):
         launch = [DDPRUN, "--standalone", "--nproc-per-node=2"]
         self.assert_same_end(
             support.run(*launch, support.MNIST, *self.flags),
-            support.run(*launch, SCRIPT, *self.flags, PYTHON_EXEC=self.python))
+            run_pytorch(*launch, SCRIPT, *self.flags, PYTHON_EXEC=self.python))
 
 
 if __name__ == "__main__":

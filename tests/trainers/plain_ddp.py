@@ -14,6 +14,7 @@ def main():
     model = DistributedDataParallel(tiny.network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tiny.report(tiny.train(model, optimizer, epochs=2))
+    del model, optimizer  # before their group: else PyTorch 2.11 can block here
     dist.destroy_process_group()
 
 

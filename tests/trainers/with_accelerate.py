@@ -30,6 +30,8 @@ def main():
         if "--die-once" in sys.argv and epoch == 0:
             tiny.die_once()
     tiny.report(accelerator.reduce(loss.detach(), "mean").item())
+    del model, optimizer, loader, loss  # before their group: else PyTorch 2.11 can block here
+    accelerator.free_memory()
     accelerator.end_training()
 
 

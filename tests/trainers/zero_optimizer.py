@@ -13,6 +13,7 @@ def main():
     model = DistributedDataParallel(tiny.network())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
     tiny.report(tiny.train(model, optimizer, epochs=2))
+    del model, optimizer  # before their group: else PyTorch 2.11 can block here
     dist.destroy_process_group()
 
 
