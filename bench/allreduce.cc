@@ -4,7 +4,8 @@
 //   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS BYTES:REPETITIONS…
 // RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that address,
 // and the lines have what host 0 sent for one sum. With --bound the ranks do what a rank computes in a
-// sum, all at once, each in memory of its own (of the same kind) and with nobody to wait for.
+// sum, all at once, each in memory of its own (of the same kind) and with nobody to wait for; the times are
+// those of the slowest rank.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -17,6 +18,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -165,6 +167,16 @@ Times time_sums(Collective& collective, const Size& size) {
   return times;
 }
 
+// For each repetition the time of the rank that took longest: a sum is complete when the slowest has added.
+void take_slowest(Collective& all, std::vector<double>& times) {
+  const std::size_t bytes = times.size() * sizeof(double);
+  const auto memory = all.allocate(bytes);
+  std::memcpy(memory.get(), times.data(), bytes);
+  all.wait(all.launch({memory.get(), times.size(), ddprun::worker::Dtype::kFloat64},
+                      ddprun::worker::Reduction::kMax));
+  std::memcpy(times.data(), memory.get(), bytes);
+}
+
 // What a rank computes in a sum: its chunk of all ranks' buffers. All begin together, and repeat it once
 // more after what is measured, so that the last one seldom has the memory for itself.
 Times time_bound(Collective& all, const Size& size) {
@@ -188,7 +200,7 @@ Times time_bound(Collective& all, const Size& size) {
   for (int i = 1; i < kWarmUps; ++i) sum();
   for (std::size_t i = 0; i < size.repetitions; ++i) times.all.push_back(microseconds(sum));
   for (std::size_t i = 0; i < size.repetitions; ++i) sum();
-  all.barrier();
+  take_slowest(all, times.all);
   return times;
 }
 
