@@ -4,8 +4,8 @@
 //   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS BYTES:REPETITIONS…
 // RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that address,
 // and the lines have what host 0 sent for one sum. With --bound the ranks do what a rank computes in a
-// sum, all at once, each in memory of its own (of the same kind) and with nobody to wait for; the times are
-// those of the slowest rank.
+// sum, all at once, each in memory of its own (of the same kind) and with nobody to wait for; a
+// repetition begins on all ranks together, and its time is that of the slowest.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -177,8 +177,7 @@ void take_slowest(Collective& all, std::vector<double>& times) {
   std::memcpy(times.data(), memory.get(), bytes);
 }
 
-// What a rank computes in a sum: its chunk of all ranks' buffers. All begin together, and repeat it once
-// more after what is measured, so that the last one seldom has the memory for itself.
+// What a rank computes in a sum: its chunk of all ranks' buffers. All begin together, each time.
 Times time_bound(Collective& all, const Size& size) {
   const int ranks = all.world_size();
   const std::size_t chunk = size.bytes / static_cast<std::size_t>(ranks);
@@ -198,8 +197,10 @@ Times time_bound(Collective& all, const Size& size) {
   all.barrier();
   times.first = microseconds(sum);
   for (int i = 1; i < kWarmUps; ++i) sum();
-  for (std::size_t i = 0; i < size.repetitions; ++i) times.all.push_back(microseconds(sum));
-  for (std::size_t i = 0; i < size.repetitions; ++i) sum();
+  for (std::size_t i = 0; i < size.repetitions; ++i) {
+    all.barrier();
+    times.all.push_back(microseconds(sum));
+  }
   take_slowest(all, times.all);
   return times;
 }
