@@ -8,6 +8,7 @@ import sys
 import unittest
 
 from machine import free_port
+from pytorch_exit import RUNS_WITH_ABORTS, aborted
 from support import ROOT, JobTest, main, torch_python, with_variables
 
 sys.path.append(str(ROOT / "tests" / "examples"))
@@ -16,8 +17,6 @@ import digits  # noqa: E402  (found by the line above)
 BIN = os.environ.get("DDPRUN_BIN", str(ROOT / "build" / "bin"))
 MNIST = os.path.join(BIN, "mnist")
 DDP_MNIST = ROOT / "examples" / "pytorch" / "ddp_mnist.py"
-PYTORCH_ABORT = "terminate called without an active exception"
-RUNS_WITH_ABORTS = 5
 TRAINING_DEADLINE = 300  # seconds; the job itself takes some ten
 EPOCHS = 8
 DDP_MNIST_ROUND = re.compile(r"world=(\d+), (\d+) epochs done")
@@ -48,11 +47,10 @@ class Training(JobTest):
         self.assertEqual(found(r"loss=(\S+)", self.trained(args, env)), found(r"loss=(\S+)", theirs))
 
     def trained(self, args, env, **options):
-        """What a job printed that ended well. PyTorch 2.11 aborts at its exit now and then, under any launcher (a Gloo thread outlives the
-        interpreter): such a run, and no other, is said and repeated."""
+        """What a job printed that ended well. A run that PyTorch aborts at its exit, and no other, is said and repeated."""
         for _ in range(RUNS_WITH_ABORTS):
             code, out, err = self.start(*args, env=env, **options).finish(TRAINING_DEADLINE)
-            if code == 0 or PYTORCH_ABORT not in err:
+            if not aborted(code, err):
                 break
             print("PyTorch aborted at its exit: once more")
         self.assertEqual(code, 0, err)

@@ -20,37 +20,21 @@ import typing
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "jobs"))
 
+import pytorch_exit  # noqa: E402
 from machine import wait_until, waiting_standbys  # noqa: E402
 from support import DDPRUN, ROOT, Job, JobTest, main  # noqa: E402  (found by the line above)
 
 PYTHON = ROOT / ".venv-trainers" / "bin" / "python"
 LAUNCHERS = {"torchrun": (str(PYTHON), "-m", "torch.distributed.run"), "ddprun": (DDPRUN,)}
 RUN_DEADLINE = 90  # seconds for one job, which takes some ten
-# Stock PyTorch aborts at its exit now and then, under either launcher; both rightly
-# report a failed worker. A thread of ProcessGroupGloo frees a tensor of the last collective when the
-# interpreter has just ended, cannot have the GIL for that, and is unwound through a destructor.
-# destroy_process_group() does not end the thread, so a script cannot avoid it. Such a run is
-# repeated, and the closing table names it.
-ABORT_AT_EXIT = "terminate called without an active exception"
-# The same thread can block the end for good: a DistributedDataParallel that goes after its group waits for the thread with the
-# interpreter's lock in its hands, and the thread waits for the lock. The scripts here let the model go first; a framework may not.
+# The thread of pytorch_exit.py can also block the end for good: a DistributedDataParallel that is destroyed after its group waits for
+# the thread with the interpreter's lock in its hands, and the thread waits for the lock. The scripts here let the model go first; a
+# framework may not.
 BLOCKED_AT_EXIT = "the loss was printed, and a thread of ProcessGroupGloo blocks the end"
 RUNS_MAX = 6  # of one job: 4 of 14 runs of FSDP2 under torchrun aborted on two busy processors
 # A standby is given a second to go on. A machine that stands still for longer has its worker started cold, which is right, but no
 # proof for standbys: such a run is repeated too.
 NOT_IN_TIME = "has no standby: it hangs"
-
-
-def finish(job):
-    """(exit code, stdout, stderr) of a job. One that PyTorch blocks at its exit is ended; its stderr says so."""
-    try:
-        return job.finish(RUN_DEADLINE)
-    except subprocess.TimeoutExpired as late:
-        if b"final_loss=" not in (late.stdout or b"") or not any(has_gloo_thread(pid) for pid in job.processes()):
-            raise
-    job.process.terminate()
-    code, out, err = job.finish(RUN_DEADLINE)
-    return code, out, err + BLOCKED_AT_EXIT
 
 
 def has_gloo_thread(pid):
@@ -61,13 +45,11 @@ def has_gloo_thread(pid):
 
 
 def pytorch_failure(code, err):
-    """How PyTorch kept a job from its good end at its exit; None for every other end. A launcher that aborts itself exits otherwise."""
-    return next((words for words in (ABORT_AT_EXIT, BLOCKED_AT_EXIT) if code == 1 and words in err), None)
-
-
-def is_last(run, words, before):
-    """Whether this run counts as it is. A block is forgiven once: a launcher that hangs would do it again."""
-    return not words or run == RUNS_MAX - 1 or (words == BLOCKED_AT_EXIT and BLOCKED_AT_EXIT in before)
+    """How PyTorch kept a job from its good end at its exit; None for every other end. Both launchers rightly report a failed worker.
+    Such a run is repeated, and the closing table names its launcher."""
+    if pytorch_exit.aborted(code, err):
+        return pytorch_exit.ABORT
+    return BLOCKED_AT_EXIT if code == 1 and BLOCKED_AT_EXIT in err else None
 
 
 class Outcome(typing.NamedTuple):
@@ -110,10 +92,11 @@ def found(pattern, text):
 
 
 class TorchrunsDigits(JobTest):
-    rows = []  # (name, torchrun's Outcome, ddprun's Outcome, launchers that saw an abort at exit)
+    rows = []  # (name, torchrun's Outcome, ddprun's Outcome, launchers under which PyTorch failed at its exit)
 
     def setUp(self):
         super().setUp()
+        self.blocked = set()  # launchers under which a job was blocked
         if lacking():
             self.skipTest(lacking())
 
@@ -122,10 +105,24 @@ class TorchrunsDigits(JobTest):
         if not cls.rows:
             return
         print(f"{'trainer':<30} {'torchrun':<20} {'ddprun':<20} seconds of each  PyTorch failed at exit")
-        for name, theirs, ours, aborts in cls.rows:
+        for name, theirs, ours, failures in cls.rows:
             losses = f"{theirs.loss:<20} {ours.loss:<20}"
             seconds = f"{theirs.seconds:7.1f} {ours.seconds:7.1f}"
-            print(f"{name:<30} {losses} {seconds}  {', '.join(aborts) or '-'}")
+            print(f"{name:<30} {losses} {seconds}  {', '.join(failures) or '-'}")
+
+    def finish(self, job, launcher):
+        """(exit code, stdout, stderr) of a job. One that PyTorch blocks at its exit is ended, and its stderr says so. That is forgiven
+        once: a launcher that hangs would do it again."""
+        try:
+            return job.finish(RUN_DEADLINE)
+        except subprocess.TimeoutExpired as late:
+            is_trained = b"final_loss=" in (late.stdout or b"")
+            if launcher in self.blocked or not is_trained or not any(has_gloo_thread(pid) for pid in job.processes()):
+                raise
+        self.blocked.add(launcher)
+        job.process.terminate()
+        code, out, err = job.finish(RUN_DEADLINE)
+        return code, out, err + BLOCKED_AT_EXIT
 
     def run_once(self, launcher, flags, script, folder):
         """One job to its end: (exit code, stdout, stderr, seconds). Checks that nothing is left."""
@@ -135,71 +132,66 @@ class TorchrunsDigits(JobTest):
         job = Job(["--standalone", "--nproc-per-node=2", *command], env=environment(folder),
                   program=LAUNCHERS[launcher], cwd=folder)
         self.addCleanup(job.end)
-        code, out, err = finish(job)
+        code, out, err = self.finish(job, launcher)
         seconds = time.monotonic() - started
         job.wait_gone()
         return code, out, err, seconds
 
-    def run_well(self, launcher, flags, script, aborts):
+    def run_well(self, launcher, flags, script, failures):
         """The Outcome of a job that must succeed. It is run again where PyTorch failed at its exit, and the launcher's name goes into
-        `aborts`."""
-        failures = []
+        `failures`."""
         for run in range(RUNS_MAX):
             folder = self.folder / f"{launcher}_{run}"
             code, out, err, seconds = self.run_once(launcher, flags, script, folder)
-            if is_last(run, words := pytorch_failure(code, err), failures):
+            if not (words := pytorch_failure(code, err)):
                 break
             print(f"\nnote: {script[0]} under {launcher}: {words}; run again", flush=True)
-            failures.append(words)
-            aborts.append(launcher)
+            failures.append(launcher)
         self.assertEqual(code, 0, f"{launcher}: {out}\n{err}")
         attempt = int(found(r"^attempt=(\d+)$", out))
         return Outcome(found(r"^final_loss=(\S+)$", out), attempt, seconds)
 
-    def check(self, name, theirs, ours, aborts):
-        self.rows.append((name, theirs, ours, aborts))
+    def check(self, name, theirs, ours, failures):
+        self.rows.append((name, theirs, ours, failures))
         self.assertEqual(theirs.attempt, 0)
         self.assertTrue(math.isfinite(float(theirs.loss)), theirs)
         self.assertEqual(ours.loss, theirs.loss)
 
     def compare(self, script):
         """The script undisturbed under both launchers."""
-        aborts = []
-        theirs = self.run_well("torchrun", [], [script], aborts)
-        ours = self.run_well("ddprun", [], [script], aborts)
+        failures = []
+        theirs = self.run_well("torchrun", [], [script], failures)
+        ours = self.run_well("ddprun", [], [script], failures)
         self.assertEqual(ours.attempt, 0)
-        self.check(script, theirs, ours, aborts)
+        self.check(script, theirs, ours, failures)
 
     def compare_after_a_death(self, script):
         """Under ddprun rank 1 dies in the first attempt; the second must come to what a run without
         a death comes to. torchrun is spared it: its restarts fail now and then, when a worker finds
         its peer's address of the attempt before in the store."""
-        aborts = []
-        theirs = self.run_well("torchrun", [], [script], aborts)
-        ours = self.run_well("ddprun", ["--max-restarts=1"], [script, "--die-once"], aborts)
+        failures = []
+        theirs = self.run_well("torchrun", [], [script], failures)
+        ours = self.run_well("ddprun", ["--max-restarts=1"], [script, "--die-once"], failures)
         self.assertEqual(ours.attempt, 1)
-        self.check(f"{script}, restarted", theirs, ours, aborts)
+        self.check(f"{script}, restarted", theirs, ours, failures)
 
     def compare_after_a_kill(self, script):
         """Under ddprun rank 1 is killed at the end of the first attempt, when standbys wait. They must be the workers of the second
         attempt, and come to what a run without a death comes to."""
-        aborts = []
-        theirs = self.run_well("torchrun", [], [script], aborts)
         failures = []
+        theirs = self.run_well("torchrun", [], [script], failures)
         for run in range(RUNS_MAX):
             started = time.monotonic()
             folder = self.folder / f"killed_{run}"
             code, out, err, standbys = self.run_and_kill(script, folder)
-            words = pytorch_failure(code, err)
-            if is_last(run, words, failures) and NOT_IN_TIME not in err:
+            if pytorch_failure(code, err):
+                failures.append("ddprun")
+            elif NOT_IN_TIME not in err:
                 break
-            if words:
-                failures.append(words)
-                aborts.append("ddprun")
         self.assertEqual(code, 0, f"{out}\n{err}")
         self.assertEqual({int((folder / f"rank_{rank}.1").read_text()) for rank in (0, 1)}, standbys, err)
         ours = Outcome(found(r"^final_loss=(\S+)$", out), 1, time.monotonic() - started)
-        self.check(f"{script}, killed", theirs, ours, aborts)
+        self.check(f"{script}, killed", theirs, ours, failures)
 
     def run_and_kill(self, script, folder):
         """(exit code, stdout, stderr, pids of the standbys)"""
@@ -210,7 +202,7 @@ class TorchrunsDigits(JobTest):
         wait_until(lambda: all((folder / f"rank_{rank}.0").exists() for rank in (0, 1)), "the end of both ranks' training", RUN_DEADLINE)
         standbys = wait_until(lambda: waiting_standbys(job.children_of(job.agent())), "both standbys", RUN_DEADLINE)
         os.kill(int((folder / "rank_1.0").read_text()), signal.SIGKILL)
-        code, out, err = finish(job)
+        code, out, err = self.finish(job, "ddprun")
         job.wait_gone()
         return code, out, err, standbys
 
