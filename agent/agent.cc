@@ -14,11 +14,13 @@
 #include "agent/monitors/monitors.h"
 #include "agent/network/addresses.h"
 #include "agent/network/node_services.h"
+#include "agent/network/store_probe.h"
 #include "agent/outside_events.h"
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
+#include "agent/status_port.h"
 #include "agent/worker_group.h"
 #include "proto/alarm.h"
 #include "proto/log.h"
@@ -47,7 +49,7 @@ class Agent {
   asio::awaitable<void> end();
 
   void children_died();
-  void worker_is_dying(int local_rank);
+  void worker_is_dying(int local_rank, Time noticed);
   void stop_requested(int signo);
   void told(const rendezvous::HostMessage& message);
   void worker_is_stuck(pid_t pid);
@@ -80,8 +82,10 @@ class Agent {
   OutsideEvents events_;
   Alarm alarm_;
   Monitors monitors_;
+  Time first_sign_{};  // of the failure that is being told
   int exit_code_ = 1;
-  std::unique_ptr<NodeServices> services_;  // last: it calls told(), which needs all of the above
+  std::unique_ptr<NodeServices> services_;   // it calls told(), which needs all of the above
+  std::unique_ptr<StatusPort> status_port_;  // last: it looks at all of the above
 };
 
 Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start)
@@ -95,7 +99,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                   .hostname = hostname_}),
       consoles_(loop, STDOUT_FILENO, STDERR_FILENO, config_.called),
       workers_(loop, config_, consoles_, hostname_, start.ignored_signals,
-               [this](int local_rank) { worker_is_dying(local_rank); }),
+               [this](int local_rank, Time noticed) { worker_is_dying(local_rank, noticed); }),
       reporter_(loop,
                 {config_, lifecycle_, workers_.files(), consoles_, [this] { return gathering(); },
                  [this] { return workers_.progress(); }},
@@ -131,6 +135,9 @@ Result<void> Agent::prepare(char* temporary_folder) {
   // out: then the folder would stay.
   if (temporary_folder != nullptr && temporary.size() < kNoteBytes)
     std::memcpy(temporary_folder, temporary.c_str(), temporary.size() + 1);
+  status_port_ = StatusPort::open(loop_, consoles_.err(),
+                                  {config_, hostname_, lifecycle_, reporter_.incident_log(),
+                                   services_, [this] { return workers_.progress(); }});
   return monitors_.begin(loop_, config_.watch,
                          {.workers = [this] { return workers_.children().pids(); },
                           .stuck = [this](pid_t pid) { worker_is_stuck(pid); },
@@ -163,6 +170,7 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
 void Agent::children_died() {
   // The job is over. The sweep of WorkerGroup::end() has reaped or named all that was left.
   if (lifecycle_.phase() == Phase::kDone) return;
+  first_sign_ = now();
   const std::vector<WorkerExit> exits = workers_.children().reap();
   for (const WorkerExit& exit : exits) {
     // The kernel may reuse this pid from now on: the watchdog must not kill its next owner.
@@ -175,8 +183,9 @@ void Agent::children_died() {
 }
 
 // Its memory is still being given back. The others need not wait for that.
-void Agent::worker_is_dying(int local_rank) {
+void Agent::worker_is_dying(int local_rank, Time noticed) {
   if (lifecycle_.phase() != Phase::kRunning) return;
+  first_sign_ = noticed;
   const auto exit = workers_.children().coming_failure(local_rank);
   if (!exit) return;
   // Where several are dying, only the order of their deaths tells who was first.
@@ -263,7 +272,12 @@ rendezvous::NodeSpec Agent::node_spec(const StoreAddress& store) const {
           .backoff = restarts.backoff,
           .backoff_max = restarts.backoff_max,
           .min_nodes = plan.min_nodes,
-          .max_nodes = plan.max_nodes};
+          .max_nodes = plan.max_nodes,
+          .wishes = {.join_timeout = plan.join_timeout,
+                     .last_call = plan.last_call,
+                     .resize_wait = plan.resize_wait,
+                     .resize_interval = plan.resize_interval,
+                     .node_unit = plan.node_unit}};
 }
 
 std::optional<rendezvous::Gathering> Agent::gathering() const {
@@ -274,6 +288,12 @@ void Agent::perform(const StartWorkers& /*action*/) {
   reporter_.attempt_begins(workers_.logs().job_folder());
   // Before the workers: they connect to the store as soon as they run.
   if (lifecycle_.seat().node_rank == 0) services_->serve_store();
+  const rendezvous::Round& round = lifecycle_.round();
+  if (lifecycle_.seat().node_rank != 0)
+    probe_store(loop_, round, hostname_, [this, number = round.number](const std::string& why) {
+      const bool is_current = lifecycle_.round().number == number;
+      if (is_current && lifecycle_.phase() == Phase::kRunning) give_up(why);
+    });
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
@@ -301,6 +321,7 @@ void Agent::start_worker(int local_rank) {
   // Posted: perform(StartWorkers) has not started all workers yet. Told at once, the lifecycle
   // would signal the workers that live, and those started after that would never be asked to end.
   asio::post(loop_, [this, local_rank, why = pid.error().message()] {
+    first_sign_ = now();
     perform(lifecycle_.worker_exited({.local_rank = local_rank, .exit_code = 1, .start_error = why},
                                      now()));
   });
@@ -320,7 +341,10 @@ void Agent::perform(const KillWorkers& /*action*/) {
 }
 
 void Agent::perform(const ReportFailure& action) {
-  services_->session().report_failure(lifecycle_.round().number, action.failure);
+  rendezvous::Failure failure = action.failure;
+  failure.noticed_after =
+      std::chrono::duration_cast<std::chrono::microseconds>(now() - first_sign_);
+  services_->session().report_failure(lifecycle_.round().number, failure);
 }
 
 void Agent::perform(const ReportSuccess& /*action*/) {

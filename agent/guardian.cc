@@ -59,6 +59,15 @@ void say(const std::string& text) {
     const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
+// Two senders make two signals of one request. timeout(1), which started us, signals its child and then
+// its process group. Slurm 22.05 sends SIGTERM, SIGCONT and SIGTERM within milliseconds when a job's
+// time is over. So a signal of theirs is the first request or none; both end by SIGKILL what goes on.
+bool repeats_itself(pid_t sender) {
+  if (sender <= 0) return false;
+  const std::string name = process_name(sender);
+  return name == "slurmstepd" || (name == "timeout" && sender == ::getppid());
+}
+
 // The agent as the guardian sees it. Passes signals on to the agent, and kills it if it does not
 // end in time after the second one.
 class WatchedAgent {
@@ -73,7 +82,8 @@ class WatchedAgent {
  private:
   bool reap();
   void pass_on(int signo);
-  int next_signal(const sigset_t& watched) const;
+  // `from` has the pid of who sent it. -1: none came before kill_at_, or the wait was interrupted.
+  int next_signal(const sigset_t& watched, siginfo_t& from) const;
 
   const pid_t pid_;
   const int pipe_;
@@ -105,22 +115,22 @@ void WatchedAgent::pass_on(int signo) {
   if (++requests_ == 2) kill_at_ = Clock::now() + kAgentLimit;
 }
 
-// Waits for the next signal. -1: none came before kill_at_, or the wait was interrupted.
-int WatchedAgent::next_signal(const sigset_t& watched) const {
-  siginfo_t info{};
-  if (kill_at_ == Clock::time_point::max()) return ::sigwaitinfo(&watched, &info);
+int WatchedAgent::next_signal(const sigset_t& watched, siginfo_t& from) const {
+  if (kill_at_ == Clock::time_point::max()) return ::sigwaitinfo(&watched, &from);
   const auto left = std::max(kill_at_ - Clock::now(), Clock::duration::zero());
   const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
   const timespec limit{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
-  return ::sigtimedwait(&watched, &info, &limit);
+  return ::sigtimedwait(&watched, &from, &limit);
 }
 
 int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
   const sigset_t watched = watched_signals(job_.signals);
   while (!reap()) {
     // SIGCHLD stays pending while it is blocked, so a death between reap() and this wait ends it.
-    const int signo = next_signal(watched);
-    const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end();
+    siginfo_t from{};
+    const int signo = next_signal(watched, from);
+    const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end() ||
+                            (requests_ > 0 && repeats_itself(from.si_pid));
     if (signo > 0 && signo != SIGCHLD && !is_ignored) pass_on(signo);
     if (Clock::now() < kill_at_) continue;
     const std::string where = wait_channel(pid_);

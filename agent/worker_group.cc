@@ -11,7 +11,7 @@ namespace ddprun::agent {
 
 WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
                          std::string hostname, const std::vector<int>& ignored_signals,
-                         std::function<void(int)> dying)
+                         DyingHandler dying)
     : config_(config),
       children_(ignored_signals),
       containment_(config.job_cookie),

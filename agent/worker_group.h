@@ -29,8 +29,7 @@ class WorkerGroup {
   // was started; workers ignore them too. Raises this process's limit of open files.
   // `dying`: as Standbys takes it.
   WorkerGroup(asio::io_context& loop, const AgentConfig& config, Consoles& consoles,
-              std::string hostname, const std::vector<int>& ignored_signals,
-              std::function<void(int)> dying);
+              std::string hostname, const std::vector<int>& ignored_signals, DyingHandler dying);
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
   WorkerGroup(WorkerGroup&&) = delete;

@@ -1,15 +1,16 @@
 // The two sides of bench/rendezvous, and the membership alone.
 //
 //   bench-rendezvous pure NODES         joins of so many nodes, without any network
-//   bench-rendezvous host NODES         a host for so many; prints its port, ends with its stdin
-//   bench-rendezvous nodes NODES PORT ROUNDS
+//   bench-rendezvous host NODES [PEM]   a host for so many; prints its port, ends with its stdin
+//   bench-rendezvous nodes NODES PORT ROUNDS [PEM]
 //                                       so many nodes at the host of that port, 1,000 a process
+//   bench-rendezvous handshakes COUNT PEM TLS alone (tls_floor.h)
 //
+// PEM is a folder with ca.pem, cert.pem and key.pem: both sides then show each other certificates.
 // Each prints lines of `name value`, times in milliseconds. bench/rendezvous reads them.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,11 +31,13 @@
 #include <vector>
 
 #include "bench/program.h"
+#include "bench/tls_floor.h"
 #include "proto/loop.h"
 #include "rendezvous/client.h"
 #include "rendezvous/host.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/service.h"
+#include "store/descriptors.h"
 
 namespace ddprun {
 namespace {
@@ -79,20 +82,31 @@ int pure(int nodes) {
 }
 
 // Hands every connection to the service, until `loop` ends.
-asio::awaitable<void> accept(tcp::acceptor& acceptor, rendezvous::Service& service) {
+asio::awaitable<void> accept(tcp::acceptor& acceptor, rendezvous::Service& service, bool tls) {
   for (;;) {
     auto [error, socket] = co_await acceptor.async_accept(kAsTuple);
-    if (!error) service.adopt(socket.release());
+    if (error) continue;
+    if (tls) {
+      service.adopt_tls(socket.release());
+    } else {
+      service.adopt(socket.release());
+    }
   }
 }
 
-int host(int nodes) {
+rendezvous::TlsFiles files_in(const std::string& folder) {
+  if (folder.empty()) return {};
+  return {folder + "/ca.pem", folder + "/cert.pem", folder + "/key.pem"};
+}
+
+int host(int nodes, const rendezvous::TlsFiles& tls) {
   asio::io_context loop{1};
   rendezvous::Host rendezvous_host(loop, policy_for(nodes));
-  rendezvous::Service service(loop, rendezvous_host, {.token = "bench", .expected_nodes = nodes});
+  rendezvous::Service service(loop, rendezvous_host,
+                              {.token = "bench", .expected_nodes = nodes, .tls = tls});
   tcp::acceptor acceptor(loop, {asio::ip::address_v4::loopback(), 0});
   acceptor.listen(4096);
-  spawn(loop, "accept", accept(acceptor, service));
+  spawn(loop, "accept", accept(acceptor, service, tls.is_set()));
   tell("port", acceptor.local_endpoint().port());
   run_until_input_ends(loop);
   return 0;
@@ -101,13 +115,19 @@ int host(int nodes) {
 // What a process of nodes tells the first one.
 enum class Progress : char { kPublished = 'p', kJoined = 'j' };
 
+// Where the nodes go.
+struct At {
+  std::uint16_t port = 0;
+  rendezvous::TlsFiles tls;
+};
+
 // Some of the nodes, on one loop. Node 0 is in the first process.
 class Nodes {
  public:
   // `first`: number of the first node. `others`: how many other processes write into `progress`, if this
   // is the first one; else it writes there itself.
-  Nodes(int first, int count, std::uint16_t port, int others, int progress)
-      : first_(first), count_(count), port_(port), others_(others), progress_(loop_, progress) {
+  Nodes(int first, int count, const At& at, int others, int progress)
+      : first_(first), count_(count), at_(at), others_(others), progress_(loop_, progress) {
     if (others_ > 0) hear_others();
   }
 
@@ -115,7 +135,7 @@ class Nodes {
     sessions_.clear();
     for (int i = 0; i < count_; ++i) {
       sessions_.push_back(rendezvous::open_remote_session(
-          loop_, {.host = "127.0.0.1", .port = port_, .token = "bench"},
+          loop_, {.host = "127.0.0.1", .port = at_.port, .token = "bench", .tls = at_.tls},
           [this](const rendezvous::HostMessage& message) { heard(message); }));
     }
   }
@@ -183,7 +203,7 @@ class Nodes {
   asio::io_context loop_{1};
   const int first_;
   const int count_;
-  const std::uint16_t port_;
+  const At at_;
   const int others_;
   asio::posix::stream_descriptor progress_;
   std::array<Progress, 64> heard_{};
@@ -200,10 +220,10 @@ class Nodes {
 constexpr int kNiceness = 10;
 
 // The nodes of another process than the first: they join whenever there is no round.
-[[noreturn]] void other_nodes(int first, int count, std::uint16_t port, int progress) {
+[[noreturn]] void other_nodes(int first, int count, const At& at, int progress) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::setpriority(PRIO_PROCESS, 0, kNiceness);
-  Nodes nodes(first, count, port, 0, progress);
+  Nodes nodes(first, count, at, 0, progress);
   nodes.open();
   for (;;) {
     nodes.join_all();
@@ -218,7 +238,7 @@ constexpr int kNiceness = 10;
 // tables: what they cost would be the bench's.
 constexpr int kNodesOfAProcess = 1000;
 
-int nodes(int count, std::uint16_t port, int rounds) {
+int nodes(int count, const At& at, int rounds) {
   int progress[2];
   if (::pipe2(progress, O_CLOEXEC) != 0) return 1;
   auto start = Clock::now();
@@ -227,10 +247,10 @@ int nodes(int count, std::uint16_t port, int rounds) {
   for (int first = mine; first < count; first += kNodesOfAProcess, ++others) {
     if (::fork() != 0) continue;
     ::close(progress[0]);
-    other_nodes(first, std::min(kNodesOfAProcess, count - first), port, progress[1]);
+    other_nodes(first, std::min(kNodesOfAProcess, count - first), at, progress[1]);
   }
   ::close(progress[1]);
-  Nodes nodes(0, mine, port, others, progress[0]);
+  Nodes nodes(0, mine, at, others, progress[0]);
   nodes.open();
   nodes.join_all();
   nodes.await_joins_of_others();
@@ -262,10 +282,20 @@ int run(int argc, char** argv) {
   const std::string_view mode = argc > 2 ? argv[1] : "";
   const int count = argc > 2 ? number(argv[2]) : 0;
   if (mode == "pure" && count > 0) return pure(count);
-  if (mode == "host" && count > 0) return host(count);
-  if (mode == "nodes" && argc == 5 && count > 0)
-    return nodes(count, static_cast<std::uint16_t>(number(argv[3])), number(argv[4]));
-  fmt::print(stderr, "expected: pure NODES, host NODES, or nodes NODES PORT ROUNDS\n");
+  if (mode == "host" && argc <= 4 && count > 0)
+    return host(count, files_in(argc == 4 ? argv[3] : ""));
+  if (mode == "nodes" && (argc == 5 || argc == 6) && count > 0)
+    return nodes(count,
+                 {static_cast<std::uint16_t>(number(argv[3])), files_in(argc == 6 ? argv[5] : "")},
+                 number(argv[4]));
+  if (mode == "handshakes" && argc == 4 && count > 0) {
+    const double each = bench::handshake_ms(files_in(argv[3]), count);
+    tell("handshake_ms", each);
+    return each < 0 ? 1 : 0;
+  }
+  fmt::print(stderr,
+             "expected: pure NODES, host NODES [PEM], nodes NODES PORT ROUNDS [PEM] or handshakes "
+             "COUNT PEM\n");
   return 2;
 }
 
@@ -273,9 +303,6 @@ int run(int argc, char** argv) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
+  ddprun::store::raise_descriptor_limit();
   return ddprun::run(argc, argv);
 }

@@ -25,3 +25,9 @@ add_library(ddprun_grpc INTERFACE)
 add_library(ddprun::grpc ALIAS ddprun_grpc)
 target_link_libraries(ddprun_grpc INTERFACE
   -Wl,--start-group ${_archives} -Wl,--end-group Threads::Threads ${CMAKE_DL_LIBS})
+
+# ddprun::crypto: OpenSSL's two libraries, of the same archives as gRPC's.
+add_library(ddprun_crypto INTERFACE)
+add_library(ddprun::crypto ALIAS ddprun_crypto)
+target_link_libraries(ddprun_crypto INTERFACE
+  "${DDPRUN_ARCHIVE_ssl}" "${DDPRUN_ARCHIVE_crypto}" Threads::Threads ${CMAKE_DL_LIBS})

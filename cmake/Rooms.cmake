@@ -21,15 +21,25 @@ if(DDPRUN_SANITIZE)
   add_compile_options(-fsanitize=${DDPRUN_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${DDPRUN_SANITIZE})
 endif()
+if(DDPRUN_BUILD_FUZZERS)
+  # Every finding ends the fuzzer. Clang 14 cannot emit what -fsanitize=function puts in front of a coroutine's parts.
+  add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all -fno-sanitize=function)
+endif()
 
 # Boost 1.81 lives beside Debian's default 1.74; Asio is header-only and uses no compiled Boost.
 find_package(Boost 1.81 EXACT REQUIRED)
 
 add_library(ddprun_flags INTERFACE)
+# Not for programs on an installed engine: warnings are the business of whoever builds a file.
 target_compile_options(ddprun_flags INTERFACE
-  -Wall -Wextra -Wshadow -Wconversion -Wswitch-enum -Werror
+  $<BUILD_INTERFACE:-Wall> $<BUILD_INTERFACE:-Wextra> $<BUILD_INTERFACE:-Wshadow> $<BUILD_INTERFACE:-Wconversion>
+  $<BUILD_INTERFACE:-Wswitch-enum> $<BUILD_INTERFACE:-Werror>
   # A designated initializer names what it sets; what it leaves out has its default on purpose.
-  -Wno-missing-field-initializers)
+  $<BUILD_INTERFACE:-Wno-missing-field-initializers>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # The fuzzers' build (tests/fuzz). GCC's warnings are the ones that are held; Clang does not know all of their names.
+  target_compile_options(ddprun_flags INTERFACE $<BUILD_INTERFACE:-Wno-unknown-warning-option> $<BUILD_INTERFACE:-Wno-error>)
+endif()
 if(DDPRUN_SANITIZE)
   # GCC 12 warns about code of its own headers once a sanitizer changes what it inlines (GCC bug 105562 and kin).
   target_compile_options(ddprun_flags INTERFACE -Wno-error=maybe-uninitialized -Wno-tsan)
@@ -40,15 +50,24 @@ if(CMAKE_UNITY_BUILD)
   # sources; GCC takes them for headers, and warns of each anonymous namespace in a header.
   target_compile_options(ddprun_flags INTERFACE -Wno-subobject-linkage)
 endif()
-target_include_directories(ddprun_flags INTERFACE "${PROJECT_SOURCE_DIR}")
+target_compile_features(ddprun_flags INTERFACE cxx_std_20)
+target_include_directories(ddprun_flags INTERFACE
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include/ddprun>")
 target_compile_definitions(ddprun_flags INTERFACE
   BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION FMT_HEADER_ONLY)
 target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
 
 # ddprun_room(<room> SOURCES a.cc b.cc [PUBLIC libs...] [PRIVATE libs...])
+# Rooms whose code runs now and then: in a release they are compiled for size, since ddprun is one file that people copy.
+set(DDPRUN_SMALL_ROOMS launcher launcher_surroundings launcher_doctor agent agent_core agent_report agent_standby agent_monitors agent_network
+  rendezvous_election rendezvous_control rendezvous_http rendezvous_trust daemon)
+
 function(ddprun_room room)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(ddprun_${room} STATIC ${ARG_SOURCES})
   add_library(ddprun::${room} ALIAS ddprun_${room})
   target_link_libraries(ddprun_${room} PUBLIC ddprun_flags ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  if(room IN_LIST DDPRUN_SMALL_ROOMS AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(ddprun_${room} PRIVATE -Os -ffunction-sections -fdata-sections)
+  endif()
 endfunction()

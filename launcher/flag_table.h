@@ -54,6 +54,8 @@ enum class FlagId {
   kPythonHook,
   kFold,
   kQuiet,
+  kHttp,
+  kCheck,
   kLocalRank,
   kUseEnv,
   kVersion,

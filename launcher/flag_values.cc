@@ -1,5 +1,6 @@
 #include "launcher/flag_values.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,8 +79,15 @@ std::optional<EndpointParts> split_endpoint(std::string_view text) {
   return rest[0] == ':' ? std::optional(EndpointParts{host, rest.substr(1)}) : std::nullopt;
 }
 
+// IPv4 or IPv6, without brackets.
+bool is_numeric_address(const std::string& text) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET, text.c_str(), &address) == 1 ||
+         ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
+}
+
 // The words of torchrun's get_as_bool() (torch/distributed/elastic/rendezvous/api.py).
-Result<bool> parse_is_host(std::string text) {
+Result<bool> parse_switch(std::string_view key, std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const auto* word : {"1", "true", "t", "yes", "y"}) {
@@ -88,7 +96,7 @@ Result<bool> parse_is_host(std::string text) {
   for (const auto* word : {"0", "false", "f", "no", "n"}) {
     if (text == word) return false;
   }
-  return expected("is_host to be 1 or 0, true or false, yes or no");
+  return expected(fmt::format("{} to be 1 or 0, true or false, yes or no", key));
 }
 
 // Checks the value of one key and puts it into the RendezvousConf. Returns what is wrong with it.
@@ -144,7 +152,7 @@ ConfSetter checked_only(std::string_view key) {
 }
 
 std::optional<Error> set_is_host(RendezvousConf& conf, std::string_view text) {
-  const auto value = parse_is_host(std::string(text));
+  const auto value = parse_switch("is_host", std::string(text));
   if (!value) return value.error();
   conf.is_host = *value;
   return std::nullopt;
@@ -165,24 +173,31 @@ std::optional<Error> check_backoff(RendezvousConf& /*conf*/, std::string_view te
   return expected("cas_backoff_max_seconds to be a number from 0");
 }
 
-// A key of etcd whose value is a text: a path, a name.
-ConfSetter etcd_text(std::string agent::EtcdPlan::*member) {
+ConfSetter etcd_value(std::string_view key) {
+  return [key](RendezvousConf& conf, std::string_view text) {
+    return agent::set_etcd(conf.etcd, key, text);
+  };
+}
+
+ConfSetter tls_file(std::string agent::TlsPlan::*member) {
   return [member](RendezvousConf& conf, std::string_view text) {
-    conf.etcd.*member = text;
+    conf.tls.*member = text;
     return std::optional<Error>();
   };
 }
 
-std::optional<Error> set_protocol(RendezvousConf& conf, std::string_view text) {
-  if (text != "http" && text != "https") return expected("protocol to be http or https");
-  conf.etcd.with_tls = text == "https";
-  return std::nullopt;
+ConfSetter on_or_off(std::string_view key, bool& (*field)(RendezvousConf&)) {
+  return [key, field](RendezvousConf& conf, std::string_view text) {
+    const auto value = parse_switch(key, std::string(text));
+    if (value) field(conf) = *value;
+    return value ? std::nullopt : std::optional(value.error());
+  };
 }
 
 // All keys that torchrun's backends read, and our own. A key that is not here is unknown and only warned of.
-const std::map<std::string_view, ConfSetter>& conf_setters() {
+std::map<std::string_view, ConfSetter> make_conf_setters() {
   using Conf = RendezvousConf;
-  static const std::map<std::string_view, ConfSetter> setters = {
+  std::map<std::string_view, ConfSetter> setters = {
       {"is_host", set_is_host},
       {"store_type", check_store_type},
       {"cas_backoff_max_seconds", check_backoff},
@@ -196,18 +211,19 @@ const std::map<std::string_view, ConfSetter>& conf_setters() {
       {"heartbeat_timeout", checked_only("heartbeat_timeout")},
       {"keep_alive_interval", set_keep_alive_interval},
       {"keep_alive_max_attempt", set_max_attempt},
-      // torchrun's two backends of etcd have two names for each file.
-      {"etcd_prefix", etcd_text(&agent::EtcdPlan::prefix)},
-      {"protocol", set_protocol},
-      {"cacert", etcd_text(&agent::EtcdPlan::ca_file)},
-      {"ca_cert", etcd_text(&agent::EtcdPlan::ca_file)},
-      {"cert", etcd_text(&agent::EtcdPlan::cert_file)},
-      {"ssl_cert", etcd_text(&agent::EtcdPlan::cert_file)},
-      {"key", etcd_text(&agent::EtcdPlan::key_file)},
-      {"ssl_cert_key", etcd_text(&agent::EtcdPlan::key_file)},
-      {"username", etcd_text(&agent::EtcdPlan::username)},
-      {"password", etcd_text(&agent::EtcdPlan::password)},
+      {"tls_ca", tls_file(&agent::TlsPlan::ca_file)},
+      {"tls_cert", tls_file(&agent::TlsPlan::cert_file)},
+      {"tls_key", tls_file(&agent::TlsPlan::key_file)},
+      {"tls_mixed", on_or_off("tls_mixed", [](Conf& c) -> bool& { return c.tls.is_mixed; })},
+      {"resume", on_or_off("resume", [](Conf& c) -> bool& { return c.resumes; })},
+      {agent::kDaemonsKey, etcd_value(agent::kDaemonsKey)},
   };
+  for (const std::string_view key : agent::kEtcdKeys) setters.emplace(key, etcd_value(key));
+  return setters;
+}
+
+const std::map<std::string_view, ConfSetter>& conf_setters() {
+  static const std::map<std::string_view, ConfSetter> setters = make_conf_setters();
   return setters;
 }
 
@@ -286,6 +302,21 @@ Result<std::vector<Endpoint>> parse_endpoints(std::string_view text) {
     endpoints.push_back(*endpoint);
   }
   return endpoints;
+}
+
+Result<agent::HttpPlan> parse_http_plan(std::string_view text) {
+  const auto error = expected(
+      "PORT, :PORT, ADDRESS:PORT or [V6]:PORT with a numeric address and a port up to 65535");
+  text = trimmed(text);
+  const auto colon = text.rfind(':');
+  const auto port = parse_int(text.substr(colon == std::string_view::npos ? 0 : colon + 1));
+  if (!port || *port < 0 || *port > kMaxPort) return error;
+  agent::HttpPlan plan{.port = static_cast<std::uint16_t>(*port)};
+  if (colon == std::string_view::npos || colon == 0) return plan;
+  const auto endpoint = parse_endpoint(text);
+  if (!endpoint || !is_numeric_address(endpoint->host)) return error;
+  plan.address = endpoint->host;
+  return plan;
 }
 
 Result<std::set<int>> parse_ranks(std::string_view text) {

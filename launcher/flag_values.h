@@ -104,8 +104,12 @@ struct RendezvousConf {
   // c10d: how soon a silent node is taken for lost (rendezvous/keep_alive.h).
   std::chrono::seconds keep_alive_interval{1};
   int keep_alive_max_attempt = 3;
+  // ddprun's own: a node whose connection breaks keeps its workers and comes back
+  // (rendezvous/recovery). Off: it is lost, as in torchrun.
+  bool resumes = true;
   std::chrono::seconds timeout{900};        // static: for all of it
   agent::EtcdPlan etcd{};                   // etcd: all but its members
+  agent::TlsPlan tls{};                     // ddprun's own, for all backends
   std::vector<std::string> known_keys{};    // in the order given
   std::vector<std::string> unknown_keys{};  // to warn of: torchrun passes typing errors in silence
   std::vector<BadConfValue> bad_values{};   // an error only if the backend reads the key
@@ -140,6 +144,9 @@ Result<StdSpec> parse_std_spec(std::string_view text);
 Result<Endpoint> parse_endpoint(std::string_view text);
 // `h1:2379,h2`: the members of etcd, each as above, with a port above 0.
 Result<std::vector<Endpoint>> parse_endpoints(std::string_view text);
+// `PORT`, `:PORT`, `ADDRESS:PORT` with a numeric address, IPv6 in brackets: --http. Port 0 is the
+// kernel's choice.
+Result<agent::HttpPlan> parse_http_plan(std::string_view text);
 // `0,2`; an empty text names no rank. A rank that this node does not have is allowed, as in
 // torchrun.
 Result<std::set<int>> parse_ranks(std::string_view text);

@@ -88,7 +88,7 @@ _ddprun() {{
   case $flag in
 {values}  esac
 }}
-complete -o default -F _ddprun ddprun
+complete -o default -F _ddprun ddprun ddprun-launch
 )";
 
 std::string bash_script() {
@@ -144,10 +144,65 @@ std::string zsh_line(const Flag& flag) {
 std::string zsh_script() {
   std::string lines;
   for (const Flag& flag : flag_table()) lines += zsh_line(flag);
-  return "#compdef ddprun\n"
+  return "#compdef ddprun ddprun-launch\n"
          "# zsh completion for ddprun; load it by: source <(ddprun --print-completion=zsh)\n"
          "_ddprun() {\n_arguments -s \\\n" +
-         lines + "  '1:SCRIPT:_files' '*::argument:_files'\n}\ncompdef _ddprun ddprun\n";
+         lines +
+         "  '1:SCRIPT:_files' '*::argument:_files'\n}\n"
+         // In a folder of fpath the file is itself the function, when it is first called.
+         "if [[ $funcstack[1] == _ddprun ]]; then _ddprun \"$@\"\n"
+         "else compdef _ddprun ddprun ddprun-launch; fi\n";
+}
+
+// Options are offered up to SCRIPT. What follows it is completed as files.
+constexpr std::string_view kFish =
+    R"(# fish completion for ddprun; load it by: ddprun --print-completion=fish | source
+function __ddprun_before_script
+  set -l takes_value {takes_value}
+  set -l words (commandline -opc)
+  set -l is_value no
+  for word in $words[2..-1]
+    if test $is_value = yes
+      set is_value no
+    else if not string match -q -- '-*' $word
+      return 1
+    else if contains -- $word $takes_value
+      set is_value yes
+    end
+  end
+end
+{lines}complete -c ddprun-launch -w ddprun
+)";
+
+// Text as it must stand inside single quotes.
+std::string fish_text(std::string_view text) {
+  std::string quoted;
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted;
+}
+
+// What follows an option in fish: -x is a value that is no file, -rF one that is.
+std::string fish_value(const Flag& flag) {
+  if (flag.kind == FlagKind::kSwitch) return "";
+  if (names_files(flag)) return " -rF";
+  const auto words = value_words(flag);
+  return words.empty() ? " -x" : fmt::format(" -xa '{}'", fmt::join(words, " "));
+}
+
+std::string fish_script() {
+  std::string lines;
+  for (const Flag& flag : flag_table()) {
+    const auto letter = flag.letter != 0 ? fmt::format(" -s {}", flag.letter) : "";
+    lines += fmt::format("complete -c ddprun -n __ddprun_before_script{} -l {}{} -d '{}'\n", letter,
+                         flag.name, fish_value(flag), fish_text(flag.help));
+  }
+  const auto takes_value =
+      option_words([](const Flag& flag) { return flag.kind == FlagKind::kValue; });
+  return fmt::format(fmt::runtime(kFish), fmt::arg("takes_value", fmt::join(takes_value, " ")),
+                     fmt::arg("lines", lines));
 }
 
 // `c` completes within a word (`--tee=`), `n` the next word (`--tee 3`), `p` all other words.
@@ -193,6 +248,7 @@ std::string completion_script(std::string_view shell) {
   if (shell == "bash") return bash_script();
   if (shell == "zsh") return zsh_script();
   if (shell == "tcsh") return tcsh_script();
+  if (shell == "fish") return fish_script();
   return {};
 }
 

@@ -2,17 +2,25 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netdb.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <set>
 #include <system_error>
 
 #include "launcher/flag_values.h"
+#include "launcher/numa_sysfs.h"
+#include "launcher/surroundings/cpu_quota.h"
+#include "launcher/surroundings/started_in.h"
 #include "proto/assert.h"
 
 namespace ddprun::launcher {
@@ -54,6 +62,38 @@ int device_count() {
 // All processors of the machine that are online, as torchrun 2.11 counts for `cpu`. 2.15 counts
 // those of the affinity mask; the older rule stays while 2.11 is the release that we stand in for.
 int cpu_count() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
+
+// CPUs of the affinity mask, and no more than the cgroup's quota.
+int allowed_cpu_count() {
+  const int allowed = static_cast<int>(allowed_cpus().size());
+  const int count = allowed > 0 ? allowed : cpu_count();
+  return std::min(count, cpu_quota("/").value_or(count));
+}
+
+// A node file: a line for each slot of a job. A larger one is none.
+constexpr std::size_t kMaxNodeFileBytes = 16U << 20U;
+
+std::optional<std::string> read_node_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxNodeFileBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.empty()) return std::nullopt;
+  return text;
+}
+
+// This host's name with its domain (gethostname(2), getaddrinfo(3) with AI_CANONNAME): that of the
+// hosts file, which a pod with a `subdomain` has, or of DNS. Without any, the name alone.
+std::string full_host_name() {
+  std::string name(HOST_NAME_MAX + 1, '\0');
+  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
+  name.resize(name.find('\0'));
+  const addrinfo hints{.ai_flags = AI_CANONNAME, .ai_socktype = SOCK_STREAM};
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return name;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
+  return list->ai_canonname == nullptr ? name : list->ai_canonname;
+}
 
 // A random UUID (RFC 4122, version 4).
 std::string make_uuid() {
@@ -129,9 +169,20 @@ std::optional<std::string> python_beside_us() {
 
 }  // namespace
 
+void wipe_variable(const char* name) {
+  const std::string start = std::string(name) + "=";
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!std::string_view(*entry).starts_with(start)) continue;
+    char* const value = *entry + start.size();
+    ::explicit_bzero(value, std::strlen(value));
+  }
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): at start there is one thread
+  ::unsetenv(name);
+}
+
 EnvLookup process_environment() {
   return [](std::string_view name) -> std::optional<std::string> {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody in this process writes the environment
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): only wipe_variable() writes it, at start
     const char* value = std::getenv(std::string(name).c_str());
     if (value == nullptr) return std::nullopt;
     return std::string(value);
@@ -149,8 +200,8 @@ int visible_gpu_count(int device_count, const std::optional<std::string>& visibl
     const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
     const auto index = all_digits(entry) ? parse_int(entry) : std::nullopt;
     if (!by_id && (!index || *index >= device_count)) break;
-    // CUDA takes a list that names a device twice for an empty one.
-    if (!seen.insert(entry).second) return 0;
+    // CUDA takes a list that names a device twice for an empty one; 0 and 00 are one device.
+    if (!seen.insert(index ? std::to_string(*index) : entry).second) return 0;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return static_cast<int>(seen.size());
@@ -160,7 +211,13 @@ HostFacts real_host_facts(const EnvLookup& env) {
   return {
       .cpu_count = cpu_count,
       .gpu_count = [env] { return visible_gpu_count(device_count(), env("CUDA_VISIBLE_DEVICES")); },
-      .make_run_id = make_uuid};
+      .make_run_id = make_uuid,
+      .allowed_cpu_count = allowed_cpu_count,
+      .surroundings = {.read_file = read_node_file,
+                       .full_host_name = full_host_name,
+                       .slurm_step_above = slurm_step_above,
+                       .is_typed_at_terminal = is_typed_at_terminal},
+      .ask = [](const std::vector<std::string>& words) { return ask_program(words); }};
 }
 
 CommandFacts real_command_facts(const EnvLookup& env) {

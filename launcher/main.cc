@@ -16,6 +16,8 @@
 #include "agent/report/error_record.h"
 #include "agent/report/record_file.h"
 #include "launcher/command.h"
+#include "launcher/doctor/between.h"
+#include "launcher/doctor/doctor.h"
 #include "launcher/host_facts.h"
 #include "launcher/numa_sysfs.h"
 #include "launcher/options.h"
@@ -76,19 +78,63 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
   return bind_to_cpus(*std::move(command), options, *numa, facts);
 }
 
+// What a job, or the doctor's, has from this process. The token is out of our environment from now on:
+// whoever may read /proc/<pid>/environ would have it.
+Result<Inherited> take_inheritance(const Options& options, const EnvLookup& env,
+                                   const std::string& called) {
+  const auto token = job_token(options, env);
+  if (!token) return token.error();
+  Inherited inherited{.variables = process_variables(),
+                      .token = *token,
+                      .job_cookie = agent::make_job_cookie().text(),
+                      .called = called};
+  wipe_variable(kTokenVariable);
+  return inherited;
+}
+
+// `ddprun doctor`: the answer is for people, or for programs, on stdout.
+int run_doctor(const Options& options, const DoctorCall& call, const EnvLookup& env,
+               const Failures& failures) {
+  const NodeQuestion question = node_question(options, call.script, env, real_command_facts(env));
+  const Examination node = examine_node(question);
+  const std::string text =
+      call.json ? json_of(node.facts.host_name, node.findings) : text_of(node.findings);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  const int code = has_failure(node.findings) ? 1 : 0;
+  if (options.nodes.max == 1) return code;
+  auto inherited = take_inheritance(options, env, failures.called);
+  if (!inherited) return failures.fail(inherited.error(), 1);
+  return std::max(code,
+                  examine_between(options, *std::move(inherited), peer_of(node.facts), call.json));
+}
+
+// --check: before a job, on stderr.
+Result<void> check_node(const Options& options, const EnvLookup& env) {
+  const Examination node =
+      examine_node(node_question(options, options.script, env, real_command_facts(env)));
+  std::fputs(text_of(node.findings).c_str(), stderr);
+  if (!has_failure(node.findings)) return {};
+  return Error(ErrorCode::kUnavailable, "--check: a check of this node failed");
+}
+
 // All checks come before run_guarded(): from there on there are two processes to end.
 int run(const Options& options, const EnvLookup& env, const Failures& failures) {
   log::set_level(options.quiet ? log::Level::kError : options.log_level);
   for (const std::string& warning : options.warnings) log::warning(warning);
+  if (const auto call = doctor_call(options, real_command_facts(env))) {
+    if (!*call) return failures.fail(call->error(), 2);
+    return run_doctor(options, **call, env, failures);
+  }
+  if (options.check) {
+    if (const auto checked = check_node(options, env); !checked)
+      return failures.fail(checked.error(), 1);
+  }
   const auto command = worker_command(options, env);
   if (!command) return failures.fail(command.error(), 1);
-  const auto token = job_token(options, env);
-  if (!token) return failures.fail(token.error(), 1);
-  Inherited inherited{.variables = process_variables(),
-                      .token = *token,
-                      .job_cookie = agent::make_job_cookie().text(),
-                      .called = failures.called};
-  const Plan plan = make_plan(options, *command, std::move(inherited));
+  auto inherited = take_inheritance(options, env, failures.called);
+  if (!inherited) return failures.fail(inherited.error(), 1);
+  const Plan plan = make_plan(options, *command, *std::move(inherited));
   for (const std::string& notice : plan.notices)
     std::fprintf(stderr, "%s: %s\n", failures.called.c_str(), notice.c_str());
   const agent::GuardedJob job{plan.agent.called, plan.agent.job_cookie, plan.agent.signals};
@@ -105,6 +151,7 @@ int main(int argc, char** argv) {
   use_own_resolvers();
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = process_environment();
+  if (is_peer(args, env)) return run_peers(env);
   HostFacts host = real_host_facts(env);
   host.called = called_name(argc, argv);
   const Failures failures{host.called, env("TORCHELASTIC_ERROR_FILE").value_or("")};

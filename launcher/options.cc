@@ -64,12 +64,14 @@ std::string ParseContext::choice(FlagId id, int exit_code) {
 }
 
 Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const HostFacts& host) {
-  const auto flags = read_flags(args, env);
+  auto flags = read_flags(args, env);
   if (const auto* wrong = std::get_if<UsageError>(&flags)) return *wrong;
   ParseContext context(std::get<GivenFlags>(flags), env, host);
   if (auto words = answer(context)) return *std::move(words);
   // The order decides which of several errors is told. read_environment() also compares the health
   // port with the endpoint, so it must come after read_rendezvous().
+  read_surroundings(context);
+  if (context.error) return *context.error;
   read_program(context);
   read_lifecycle(context);
   read_rendezvous(context);

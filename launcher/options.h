@@ -17,6 +17,8 @@
 #include "agent/core/config.h"
 #include "launcher/flag_values.h"
 #include "launcher/numa.h"
+#include "launcher/surroundings/deadlines.h"
+#include "launcher/surroundings/surroundings.h"
 #include "proto/log.h"
 #include "proto/worker_env.h"
 
@@ -52,6 +54,7 @@ struct Options {
   Rendezvous rendezvous = Rendezvous::kLocal;
   bool standalone = false;  // --standalone was given; `rendezvous` is then kLocal
   Endpoint endpoint{};      // kStatic, kC10d: host and port; kLocal: empty
+  int port_count = 1;  // kC10d: ports from the endpoint's on; the host takes the first free one
   std::string run_id = "none";
   RendezvousConf rendezvous_conf{};
   int node_rank =
@@ -78,16 +81,23 @@ struct Options {
   agent::StandbyMode standby = agent::StandbyMode::kAuto;
   bool python_hook = true;
   agent::WatchPlan watch{};
+  std::optional<agent::HttpPlan> http{};       // nothing: not asked for
   std::vector<std::string> virtual_devices{};  // one for each local rank; empty: not asked for
   std::optional<NumaMode> numa_binding{};
+
+  bool check = false;  // the doctor looks at this node first
 
   Mode mode = Mode::kScript;
   bool local_rank_argument = false;  // `--local-rank=K` goes before script_args
   std::string script;
   std::vector<std::string> script_args{};
 
-  log::Level log_level = log::Level::kWarning;  // from LOGLEVEL
-  std::vector<std::string> warnings{};          // one line each; the caller logs them
+  log::Level log_level = log::Level::kWarning;        // from LOGLEVEL
+  std::vector<std::string> warnings{};                // one line each; the caller logs them
+  std::vector<std::string> notices{};                 // one line each; the caller prints them
+  std::optional<std::chrono::sys_seconds> ends_at{};  // when the scheduler ends the job
+  std::string start_mark{};  // of this process, for its workers (surroundings/started_in.h)
+  int cpus_per_task = 0;     // as the scheduler gave them to this process; 0: it does not say
 };
 
 // The user asked for words and not for a job: print `text` on stdout and exit with 0.
@@ -105,13 +115,17 @@ struct UsageError {
 
 // What parse() asks about this machine, each only if a flag needs it; and how ddprun was called.
 struct HostFacts {
-  std::function<int()> cpu_count;  // for `cpu`
+  std::function<int()> cpu_count;  // of the machine, for `cpu`
   std::function<int()> gpu_count;  // visible CUDA devices, for `gpu` and `auto`
   // A fresh UUID, for --standalone and for one node with an empty id.
   std::function<std::string()> make_run_id;
   // The name that ddprun was called by. Under kLaunchName scripts get --local-rank unless --use-env
   // is given, as with torch.distributed.launch.
   std::string called{kProgramName};
+  // CPUs that this process may use, for `cpu` under a scheduler.
+  std::function<int()> allowed_cpu_count{};
+  SurroundingsFacts surroundings{};
+  Ask ask{};  // only under Slurm
 };
 
 using Parsed = std::variant<Options, Answer, UsageError>;

@@ -39,10 +39,14 @@ void read_signals(ParseContext& context) {
   plan.map = context.value_of(FlagId::kSignalMap, parse_signal_map);
 }
 
-// --shutdown-timeout, else the variable that torchrun 2.15 reads, else 30 s.
+// --shutdown-timeout, else the variable that torchrun 2.15 reads, else what the scheduler leaves us,
+// else 30 s.
 std::chrono::seconds shutdown_timeout(ParseContext& context) {
   constexpr std::string_view variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   const auto text = context.env(variable);
+  if (!text && !context.given.has(FlagId::kShutdownTimeout)) {
+    if (const auto grace = grace_under(context.surroundings, context.host.ask)) return *grace;
+  }
   if (!text || context.given.has(FlagId::kShutdownTimeout)) {
     return std::chrono::seconds(
         context.integer(FlagId::kShutdownTimeout, {.expected = "whole seconds from 0"}));
@@ -69,6 +73,7 @@ void read_lifecycle(ParseContext& context) {
   read_restarts(context);
   read_signals(context);
   context.options.shutdown_timeout = shutdown_timeout(context);
+  context.options.ends_at = end_of_job(context.surroundings, context.host.ask);
   context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
   read_standbys(context);
   // The value has no effect, but what torchrun refuses is refused, with its exit codes.

@@ -94,6 +94,15 @@ void warn_of_variables(ParseContext& context) {
     warn_of(context, unshared, *text, "each attempt has an empty store");
 }
 
+// All nodes may have one command line, and the one with the rendezvous could not serve both there.
+void read_http(ParseContext& context) {
+  if (context.given.text(FlagId::kHttp).empty()) return;
+  const auto plan = context.value_of(FlagId::kHttp, parse_http_plan);
+  if (plan.port != 0 && plan.port == context.options.endpoint.port)
+    context.fail(FlagId::kHttp, 1, "expected another port than that of the rendezvous");
+  context.options.http = plan;
+}
+
 }  // namespace
 
 void read_output(ParseContext& context) {
@@ -119,6 +128,7 @@ void read_output(ParseContext& context) {
   options.quiet = given.is_on(FlagId::kQuiet);
   options.console_events = context.choice(FlagId::kEventLogHandler, 1) == "console";
   options.error_report = given.text(FlagId::kErrorReport);
+  read_http(context);
 }
 
 void read_environment(ParseContext& context) {

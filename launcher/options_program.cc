@@ -51,18 +51,26 @@ void read_start_method(ParseContext& context) {
   }
 }
 
+// For `cpu`. torchrun counts the machine's. A scheduler gives a job a part of them.
+int workers_by_cpu(const ParseContext& context) {
+  const bool is_scheduled = context.surroundings.scheduler != Scheduler::kNone &&
+                            context.surroundings.scheduler != Scheduler::kOperator;
+  const auto& count = is_scheduled ? context.host.allowed_cpu_count : context.host.cpu_count;
+  return std::clamp(count(), 1, kMaxWorkersPerNode);
+}
+
 // One worker for each visible GPU. With `auto` and no GPU, one for each CPU.
 int workers_by_gpu(ParseContext& context, bool or_cpus) {
   const int gpus = context.host.gpu_count();
   if (gpus > 0) return gpus;
-  if (or_cpus) return std::clamp(context.host.cpu_count(), 1, kMaxWorkersPerNode);
+  if (or_cpus) return workers_by_cpu(context);
   context.fail(FlagId::kNprocPerNode, 1, "no GPU is visible on this node");
   return 1;
 }
 
 int workers_per_node(ParseContext& context) {
   const std::string text = context.given.text(FlagId::kNprocPerNode);
-  if (text == "cpu") return std::clamp(context.host.cpu_count(), 1, kMaxWorkersPerNode);
+  if (text == "cpu") return workers_by_cpu(context);
   if (text == "gpu" || text == "auto") return workers_by_gpu(context, text == "auto");
   const auto count = parse_int(text);
   if (!count || *count <= 0) {
@@ -127,6 +135,7 @@ void read_program(ParseContext& context) {
   read_mode(context);
   read_local_rank_argument(context);
   read_start_method(context);
+  options.check = context.given.is_on(FlagId::kCheck);
   options.workers_per_node = workers_per_node(context);
   options.role = context.given.text(FlagId::kRole);
   read_virtual_devices(context);

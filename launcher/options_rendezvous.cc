@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "launcher/parse_context.h"
+#include "launcher/surroundings/placement.h"
+#include "launcher/surroundings/started_in.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -106,13 +109,8 @@ void read_etcd(ParseContext& context) {
   for (const Endpoint& one : context.value_of(FlagId::kRdzvEndpoint, parse_endpoints))
     etcd.members.push_back({one.host, one.port.value_or(kDefaultEtcdPort)});
   if (backend == "etcd-v2") context.warn("--rdzv-backend=etcd-v2: etcd's v3 API is spoken");
-  const bool has_files = !etcd.ca_file.empty() || !etcd.cert_file.empty() || !etcd.key_file.empty();
-  if (has_files && !etcd.with_tls)
-    context.fail(FlagId::kRdzvConf, 1, "expected protocol=https with cacert, cert or key");
-  if (etcd.cert_file.empty() != etcd.key_file.empty())
-    context.fail(FlagId::kRdzvConf, 1, "expected both or none of cert and key");
-  if (etcd.username.empty() != etcd.password.empty())
-    context.fail(FlagId::kRdzvConf, 1, "expected both or none of username and password");
+  if (const auto wrong = agent::objection(etcd))
+    context.fail(FlagId::kRdzvConf, 1, wrong->message());
   read_what_is_found_out(context, "with --rdzv-backend=" + backend);
   context.options.rendezvous = Rendezvous::kEtcd;
 }
@@ -154,31 +152,34 @@ bool is_one_of(const std::array<std::string_view, kCount>& names, const std::str
   return std::find(names.begin(), names.end(), key) != names.end();
 }
 
-constexpr std::array kEtcdKeys = {std::string_view("etcd_prefix"), std::string_view("protocol"),
-                                  std::string_view("cacert"),      std::string_view("ca_cert"),
-                                  std::string_view("cert"),        std::string_view("ssl_cert"),
-                                  std::string_view("key"),         std::string_view("ssl_cert_key"),
-                                  std::string_view("username"),    std::string_view("password")};
+bool is_etcd_key(const std::string& key) {
+  return key == agent::kDaemonsKey || is_one_of(agent::kEtcdKeys, key);
+}
+
+constexpr std::array kTlsKeys = {std::string_view("tls_ca"), std::string_view("tls_cert"),
+                                 std::string_view("tls_key"), std::string_view("tls_mixed")};
 
 // Whether a key of --rdzv-conf does anything with this backend. The other keys time a state machine
 // that does not exist here: no heartbeat is written to a store, nothing must be closed, no write is
 // lost. store_type changes nothing either, but it promises nothing that is not kept: the store is
 // always `tcp`.
 bool acts(const std::string& key, Keys keys) {
-  if (keys == Keys::kStatic) return key == "timeout";
-  if (keys == Keys::kEtcd && is_one_of(kEtcdKeys, key)) return true;
+  if (is_one_of(kTlsKeys, key)) return true;
+  if (keys == Keys::kStatic) return key == "timeout" || key == "resume";
+  if (keys == Keys::kEtcd && is_etcd_key(key)) return true;
   if (keys == Keys::kC10d && (key == "is_host" || key == "store_type")) return true;
   constexpr std::array kBoth = {
-      std::string_view("join_timeout"),          std::string_view("last_call_timeout"),
-      std::string_view("read_timeout"),          std::string_view("resize_wait"),
-      std::string_view("resize_interval"),       std::string_view("keep_alive_interval"),
-      std::string_view("keep_alive_max_attempt")};
+      std::string_view("join_timeout"),           std::string_view("last_call_timeout"),
+      std::string_view("read_timeout"),           std::string_view("resize_wait"),
+      std::string_view("resize_interval"),        std::string_view("keep_alive_interval"),
+      std::string_view("keep_alive_max_attempt"), std::string_view("resume")};
   return is_one_of(kBoth, key);
 }
 
 // Whether torchrun's backend looks at the key. It refuses a value that does not fit only then.
 bool reads(const std::string& key, Keys keys) {
-  if (is_one_of(kEtcdKeys, key)) return keys == Keys::kEtcd;
+  if (is_one_of(kTlsKeys, key)) return true;
+  if (is_etcd_key(key)) return keys == Keys::kEtcd;
   return (key == "timeout") == (keys == Keys::kStatic);
 }
 
@@ -196,12 +197,21 @@ void check_values(ParseContext& context, const RendezvousConf& conf, Keys keys) 
   }
 }
 
+void check_tls(ParseContext& context, const agent::TlsPlan& tls) {
+  const int given = !tls.ca_file.empty() + !tls.cert_file.empty() + !tls.key_file.empty();
+  if (given != 0 && given != 3)
+    context.fail(FlagId::kRdzvConf, 1, "expected all or none of tls_ca, tls_cert and tls_key");
+  if (given == 0 && tls.is_mixed)
+    context.fail(FlagId::kRdzvConf, 1, "expected tls_ca, tls_cert and tls_key with tls_mixed");
+}
+
 // Keys without effect are a warning and no error: command lines are made for torchrun.
 void read_conf(ParseContext& context) {
   const Keys keys = keys_of(context);
   RendezvousConf& conf = context.options.rendezvous_conf;
   conf = context.value_of(FlagId::kRdzvConf, parse_rendezvous_conf);
   check_values(context, conf, keys);
+  check_tls(context, conf.tls);
   std::vector<std::string> idle = conf.known_keys;
   std::erase_if(idle, [keys](const std::string& key) { return acts(key, keys); });
   if (!idle.empty()) {
@@ -249,7 +259,55 @@ void read_run_id(ParseContext& context) {
     context.fail(FlagId::kRdzvId, 1, "expected no slash, as the log folder bears this name");
 }
 
+// As if it had been typed.
+void give(ParseContext& context, FlagId id, const std::string& text) {
+  context.given.flags[id] = {text, fmt::format("--{}={}", flag_of(id).name, text), false};
+}
+
+// What the command line and PET_ variables say of nodes. --rdzv-conf and --local-addr do not count:
+// they hold wherever nodes meet.
+Asked asked_nodes(const ParseContext& context) {
+  constexpr std::array kMeeting = {FlagId::kStandalone,   FlagId::kRdzvBackend, FlagId::kRdzvId,
+                                   FlagId::kRdzvEndpoint, FlagId::kNodeRank,    FlagId::kMasterAddr,
+                                   FlagId::kMasterPort};
+  Asked asked{.called = context.host.called};
+  asked.meeting = std::any_of(kMeeting.begin(), kMeeting.end(),
+                              [&](FlagId id) { return context.given.has(id); });
+  const auto nodes = parse_node_count(context.given.text(FlagId::kNnodes));
+  if (!context.given.has(FlagId::kNnodes) || !nodes) return asked;
+  asked.min_nodes = nodes->min;
+  asked.max_nodes = nodes->max;
+  asked.nodes_shown = context.given.shown(FlagId::kNnodes);
+  return asked;
+}
+
 }  // namespace
+
+void read_surroundings(ParseContext& context) {
+  Options& options = context.options;
+  context.surroundings = detect_surroundings(context.env, context.host.surroundings);
+  options.cpus_per_task = context.surroundings.cpus_per_task;
+  options.start_mark = start_mark(context.env);
+  const auto placed = place(context.surroundings, asked_nodes(context));
+  if (!placed) {
+    context.error = UsageError{2, placed.error().message()};
+    return;
+  }
+  if (!*placed) return;
+  const Placement& placement = **placed;
+  const bool is_v6 = placement.host.find(':') != std::string::npos;
+  give(context, FlagId::kRdzvBackend, "c10d");
+  give(context, FlagId::kRdzvId, placement.id);
+  give(context, FlagId::kRdzvEndpoint,
+       fmt::format("{}:{}", is_v6 ? "[" + placement.host + "]" : placement.host,
+                   placement.first_port));
+  give(context, FlagId::kNodeRank, std::to_string(placement.node_rank));
+  if (!context.given.has(FlagId::kNnodes))
+    give(context, FlagId::kNnodes, std::to_string(placement.nodes));
+  options.port_count = kMeetingPorts;
+  context.is_first_node = placement.node_rank == 0;
+  if (placement.node_rank == 0) options.notices.push_back(placement.notice);
+}
 
 void read_rendezvous(ParseContext& context) {
   Options& options = context.options;
@@ -260,6 +318,8 @@ void read_rendezvous(ParseContext& context) {
   const std::string local_addr = context.given.text(FlagId::kLocalAddr);
   if (!local_addr.empty()) options.local_addr = local_addr;
   read_conf(context);
+  std::optional<bool>& is_host = options.rendezvous_conf.is_host;
+  if (!is_host) is_host = context.is_first_node;
   read_backend(context);
   read_run_id(context);
 }

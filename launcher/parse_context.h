@@ -23,8 +23,7 @@ struct IntRule {
 
 class ParseContext {
  public:
-  ParseContext(const GivenFlags& all_given, const EnvLookup& environment,
-               const HostFacts& this_host)
+  ParseContext(GivenFlags& all_given, const EnvLookup& environment, const HostFacts& this_host)
       : given(all_given), env(environment), host(this_host) {}
 
   // Keeps one error. The first one stays, except that exit code 2 replaces exit code 1: argparse
@@ -53,13 +52,18 @@ class ParseContext {
   // One of the words in the table's metavar. Any other text is an error with this exit code.
   std::string choice(FlagId id, int exit_code);
 
-  const GivenFlags& given;
+  GivenFlags& given;
   const EnvLookup& env;
   const HostFacts& host;
+  Surroundings surroundings{};  // the scheduler that started us, whatever the flags say
+  // Where the scheduler says it: whether the rendezvous is here.
+  std::optional<bool> is_first_node{};
   Options options{};
   std::optional<UsageError> error{};
 };
 
+// What the scheduler says takes the place of flags that were not given. The others need it.
+void read_surroundings(ParseContext& context);
 void read_program(ParseContext& context);      // SCRIPT, its mode, workers and their devices
 void read_lifecycle(ParseContext& context);    // restarts, signals, grace, exit codes
 void read_rendezvous(ParseContext& context);   // how nodes meet

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <optional>
 #include <utility>
+
+#include "launcher/surroundings/started_in.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -13,23 +14,14 @@ namespace {
 static_assert(kMaxNodes == agent::kMaxNodes,
               "--nnodes must not promise more than a rendezvous holds");
 
-// Workers must not get it: the token would show in every /proc/<pid>/environ below us and in core
-// dumps.
-constexpr const char* kTokenVariable = "DDPRUN_TOKEN";
 constexpr const char* kTokenFileVariable = "DDPRUN_TOKEN_FILE";
+// Seconds after 1970, for workers that save before the end.
+constexpr const char* kDeadlineVariable = "DDPRUN_DEADLINE";
 
 // Whether `variables` sets `name`, also to an empty text.
 bool has(const std::vector<std::string>& variables, const std::string& name) {
   return std::any_of(variables.begin(), variables.end(),
                      [&](const std::string& entry) { return entry.starts_with(name + "="); });
-}
-
-std::string trimmed(const std::string& text) {
-  constexpr const char* kBlanks = " \t\r\n";
-  const auto first = text.find_first_not_of(kBlanks);
-  return first == std::string::npos
-             ? std::string()
-             : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
 // kLocal keeps the plan's default host and port: nothing listens for other nodes.
@@ -41,11 +33,13 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
                              .is_host = options.rendezvous_conf.is_host,
                              .run_id = options.run_id,
                              .token = token,
+                             .tls = options.rendezvous_conf.tls,
                              .local_addr = options.local_addr.value_or(""),
                              .join_timeout = options.rendezvous_conf.join_timeout,
                              .last_call = options.rendezvous_conf.last_call,
                              .resize_wait = options.rendezvous_conf.resize_wait,
                              .resize_interval = options.rendezvous_conf.resize_interval,
+                             .resumes = options.rendezvous_conf.resumes,
                              .connect_timeout = options.rendezvous_conf.read_timeout};
   switch (options.rendezvous) {
     case Rendezvous::kLocal:
@@ -71,6 +65,7 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
   }
   plan.host = options.endpoint.host;
   plan.port = options.endpoint.port.value_or(0);
+  plan.port_count = options.port_count;
   return plan;
 }
 
@@ -88,24 +83,44 @@ std::vector<agent::StreamPlan> stream_plans(const Options& options) {
   return plans;
 }
 
+// torchrun's rule: by default each worker starts a thread for each CPU, and several workers would
+// fight. Where a scheduler gave this process CPUs of its own, the workers share those.
+void set_threads(const Options& options, Plan& plan) {
+  std::vector<std::string>& variables = plan.agent.base_env;
+  if (has(variables, "OMP_NUM_THREADS")) return;
+  if (options.cpus_per_task > 0) {
+    const int threads = std::max(1, options.cpus_per_task / options.workers_per_node);
+    variables.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
+    plan.notices.push_back(fmt::format(
+        "OMP_NUM_THREADS is not set: set to {} for each worker, its part of SLURM_CPUS_PER_TASK={}",
+        threads, options.cpus_per_task));
+  } else if (options.workers_per_node > 1) {
+    variables.emplace_back("OMP_NUM_THREADS=1");
+    plan.notices.emplace_back(
+        "OMP_NUM_THREADS is not set: set to 1 for each worker, so that they do not fight for the "
+        "CPUs; set it to tune");
+  }
+}
+
 }  // namespace
 
+// Checks lengths for several nodes only: their host would start, and the others could not join.
 Result<std::string> job_token(const Options& options, const EnvLookup& env) {
-  if (const auto token = env(kTokenVariable); token && !token->empty()) return *token;
+  const auto too_long = [&](const char* what, const std::string& text, std::size_t most) {
+    return options.nodes.max > 1 && text.size() > most
+               ? std::optional(Error(
+                     ErrorCode::kInvalidArgument,
+                     fmt::format("{}: expected at most {} bytes, got {}", what, most, text.size())))
+               : std::nullopt;
+  };
+  if (const auto error = too_long("--rdzv-id", options.run_id, kMaxJobBytes)) return *error;
+  if (const auto token = env(kTokenVariable); token && !token->empty()) {
+    if (const auto error = too_long(kTokenVariable, *token, kMaxTokenBytes)) return *error;
+    return *token;
+  }
   const auto path = env(kTokenFileVariable);
   if (!path || path->empty()) return options.run_id;
-  // Reads one byte more than allowed, to tell a file that is too long. A file that cannot be read
-  // gives no bytes, and so an empty token.
-  std::ifstream file(*path, std::ios::binary);
-  std::string content(kMaxTokenBytes + 1, '\0');
-  file.read(content.data(), static_cast<std::streamsize>(content.size()));
-  content.resize(static_cast<std::size_t>(file.gcount()));
-  const std::string token = trimmed(content);
-  if (token.empty() || content.size() > kMaxTokenBytes)
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{}={}: expected a readable file with a token of 1 to {} bytes",
-                             kTokenFileVariable, *path, kMaxTokenBytes));
-  return token;
+  return read_token_file(*path, fmt::format("{}={}", kTokenFileVariable, *path));
 }
 
 Plan make_plan(const Options& options, const Command& command, Inherited inherited) {
@@ -129,6 +144,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.error_report = options.error_report;
   agent.error_file = options.error_file;
   agent.watch = options.watch;
+  agent.http = options.http;
   // Copies the command: the agent calls this at every attempt, when `options` may be gone.
   agent.command = [command](int local_rank) {
     return agent::WorkerProgram{command.program(), command.argv(local_rank)};
@@ -140,7 +156,8 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   // Workers get everything that we have but the token.
   std::erase_if(agent.base_env, [](const std::string& entry) {
     // Those of a job in which we are ourselves a worker (agent/standby).
-    for (const char* outer : {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH="}) {
+    for (const char* outer :
+         {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH=", "DDPRUN_STARTED_IN="}) {
       if (entry.starts_with(outer)) return true;
     }
     // etcd's password.
@@ -148,13 +165,16 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
       return true;
     return entry.starts_with(std::string(kTokenVariable) + "=");
   });
-  // torchrun's rule: by default each worker starts a thread for each CPU, and several workers would
-  // fight.
-  if (options.workers_per_node > 1 && !has(agent.base_env, "OMP_NUM_THREADS")) {
-    agent.base_env.emplace_back("OMP_NUM_THREADS=1");
-    plan.notices.emplace_back(
-        "OMP_NUM_THREADS is not set: set to 1 for each worker, so that they do not fight for the "
-        "CPUs; set it to tune");
+  plan.notices = options.notices;
+  if (!options.start_mark.empty())
+    agent.base_env.push_back(fmt::format("{}={}", kStartedInVariable, options.start_mark));
+  set_threads(options, plan);
+  if (options.ends_at) {
+    std::erase_if(agent.base_env, [](const std::string& entry) {
+      return entry.starts_with(std::string(kDeadlineVariable) + "=");
+    });
+    agent.base_env.push_back(
+        fmt::format("{}={}", kDeadlineVariable, options.ends_at->time_since_epoch().count()));
   }
   // torchrun sets this too: a collective that hangs then ends its worker with an error.
   if (!has(agent.base_env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))

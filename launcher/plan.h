@@ -9,11 +9,9 @@
 #include "agent/core/config.h"
 #include "launcher/command.h"
 #include "launcher/options.h"
+#include "proto/token_file.h"
 
 namespace ddprun::launcher {
-
-// A longer file is no token file but a mistake.
-inline constexpr std::size_t kMaxTokenBytes = 4096;
 
 // What this process had before: the start of each worker's environment, the job's token and its
 // cookie.
@@ -33,7 +31,8 @@ struct Plan {
 // The secret that every control connection of the job carries. It is $DDPRUN_TOKEN; else the
 // content of the file that $DDPRUN_TOKEN_FILE names, without blanks around it; else the run id. The
 // run id keeps jobs apart but is no secret. A job of one node opens no control port, so it needs no
-// token. Errors name the file. The token itself is never printed.
+// token. Errors name the file, or what is too long for several nodes. The token itself is never
+// printed.
 Result<std::string> job_token(const Options& options, const EnvLookup& env);
 
 // `options` must be valid and `command` complete: this function cannot fail.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 namespace ddprun::rendezvous {
@@ -51,6 +52,24 @@ std::optional<Error> objection(SessionId session, const NodeSpec& spec, const Ro
                  fmt::format("rendezvous: node rank {} is taken already by {}", spec.node_rank,
                              same_rank->entrant.spec.hostname));
   return std::nullopt;
+}
+
+RestartRules common_rules(const std::vector<const Entrant*>& entrants,
+                          std::vector<std::string>& notes) {
+  const auto [at_least, at_most] = std::ranges::minmax_element(
+      entrants, {}, [](const Entrant* entrant) { return entrant->spec.max_restarts; });
+  const NodeSpec& least = (*at_least)->spec;
+  const NodeSpec& most = (*at_most)->spec;
+  if (least.max_restarts != most.max_restarts)
+    notes.push_back(fmt::format(
+        "rendezvous: the nodes differ in max_restarts ({} says {}, {} says {}): the "
+        "smallest, {}, holds for the job",
+        least.hostname, least.max_restarts, most.hostname, most.max_restarts, least.max_restarts));
+  const NodeSpec& first = entrants.front()->spec;
+  return {.max_restarts = least.max_restarts,
+          .window = first.restart_window,
+          .backoff = first.backoff,
+          .backoff_max = first.backoff_max};
 }
 
 }  // namespace ddprun::rendezvous

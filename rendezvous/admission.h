@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "rendezvous/members.h"
 #include "rendezvous/round_policy.h"
@@ -19,5 +21,11 @@ bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 // of `session` is one of `members` already.
 std::optional<Error> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
                                const Members& members);
+
+// The job has one budget. If the nodes of a round were started with different ones, the smallest holds:
+// no node is restarted more often than its user allowed. Window and backoff are those of node rank 0,
+// which comes first. `notes` gets a line for the log if they differ.
+RestartRules common_rules(const std::vector<const Entrant*>& entrants,
+                          std::vector<std::string>& notes);
 
 }  // namespace ddprun::rendezvous

@@ -1,22 +1,23 @@
 #include "rendezvous/client.h"
 
 #include <fmt/format.h>
-#include <grpcpp/client_context.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <future>
+#include <cctype>
+#include <map>
 #include <optional>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "proto/rendezvous.grpc.pb.h"
-#include "rendezvous/call_writer.h"
 #include "rendezvous/channel.h"
+#include "rendezvous/client_call.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/loop_gate.h"
+#include "rendezvous/trust/node_handshake.h"
+#include "rendezvous/trust/tls_probe.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -26,8 +27,9 @@ constexpr std::chrono::milliseconds kRetryEvery{100};
 // The pause before a beat that could not be sent is tried again.
 constexpr std::chrono::milliseconds kBeatRetry{250};
 
-// How long we wait for the end of a cancelled call, which normally takes microseconds. If it takes
-// longer, the call's memory is given up (keep_for_ever()), so that the agent is not held up.
+// How long a host that proved nothing has to read that, for its log.
+constexpr std::chrono::milliseconds kDistrustLimit{1000};
+// We wait so long for the end of a cancelled call. Then its memory is given up (keep_for_ever()).
 constexpr std::chrono::milliseconds kCancelLimit{50};
 
 // What a beat carries: this process's own clock.
@@ -40,18 +42,12 @@ double seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// Refuses what would not fit into the metadata of a call: gRPC allows 8 KiB for all of it by
-// default, and its own error would name no option.
-std::optional<Error> check(const RemoteOptions& options) {
-  if (options.token.size() > kMaxTextBytes)
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("rendezvous: the token has {} bytes, more than {}",
-                             options.token.size(), kMaxTextBytes));
-  if (options.rdzv_id.size() > kMaxNameBytes)
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("rendezvous: rdzv_id has {} bytes, more than {}",
-                             options.rdzv_id.size(), kMaxNameBytes));
-  return std::nullopt;
+// What the peer's status says. Anybody may be the peer, and this is for our log.
+std::string told(const grpc::Status& status) {
+  std::string text = status.error_message().substr(0, kMaxTextBytes);
+  std::ranges::replace_if(
+      text, [](unsigned char letter) { return std::iscntrl(letter) != 0; }, '?');
+  return text;
 }
 
 bool is_last(const HostMessage& message) {
@@ -67,6 +63,7 @@ class RemoteSession final : public Session {
   ~RemoteSession() override;
 
   void join(const NodeSpec& node) override { say(node); }
+  void resume(const Resumed& node) override { say(node); }
   void report_failure(std::int64_t round, const Failure& failure) override {
     say(WorkerFailed{round, failure});
   }
@@ -74,9 +71,13 @@ class RemoteSession final : public Session {
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<Gathering> gathering() const override { return gathering_; }
+  std::chrono::steady_clock::time_point lease_ends() const override {
+    return std::chrono::steady_clock::time_point(lease_.ends());  // the clock of stamp()
+  }
 
  private:
-  class Call;
+  friend class ClientCall<RemoteSession>;
+  using Call = ClientCall<RemoteSession>;
   using SharedGate = std::shared_ptr<LoopGate<RemoteSession>>;
   enum class State { kConnecting, kConnected, kOver };
 
@@ -84,6 +85,16 @@ class RemoteSession final : public Session {
   bool end_after_leave();
   void attempt();
   void connected();
+  const std::string& address() const {
+    return options_.addresses[attempts_ % options_.addresses.size()];
+  }
+  std::uint16_t port() const {
+    const auto next = attempts_ / options_.addresses.size() % port_count();
+    return static_cast<std::uint16_t>(options_.port + next);
+  }
+  std::size_t port_count() const { return static_cast<std::size_t>(options_.port_count); }
+  void challenged(const Challenge& challenge);
+  void distrust();
   void heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message);
   void renew_lease(const LeaseGrant& grant);
   void watch_lease();
@@ -93,6 +104,8 @@ class RemoteSession final : public Session {
   void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                  void (RemoteSession::*act)());
   void stop_timers();
+  void find_out_why();
+  void not_reached(const std::string& tls_problem);
   void give_up_connecting();
   void end(ErrorCode code, const std::string& what, bool is_fenced = false);
   void deliver(const HostMessage& message);
@@ -107,83 +120,17 @@ class RemoteSession final : public Session {
   State state_ = State::kConnecting;
   bool left_ = false;
   bool said_gone_ = false;
-  std::vector<v2::FromNode> unsent_;  // said before we were connected
+  std::vector<v3::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
   HeldLease lease_;  // on the clock of stamp()
+  bool may_return_ = false;
   std::optional<Gathering> gathering_;
-  std::vector<std::unique_ptr<v2::Rendezvous::Stub>> stubs_;  // one for each address of the host
+  // By address and port of the host.
+  std::map<std::pair<std::string, std::uint16_t>, std::unique_ptr<v3::Rendezvous::Stub>> stubs_;
   std::size_t attempts_ = 0;
+  std::string tls_problem_;  // what is wrong with TLS, as far as the last attempt told
+  NodeHandshake handshake_;  // of the attempt
   std::shared_ptr<Call> call_;
-};
-
-// One gRPC call: an attempt to connect, which becomes the session if the host lets us in. Lives
-// until gRPC is done with it (self_) and the session has dropped it (call_).
-class RemoteSession::Call final : public grpc::ClientBidiReactor<v2::FromNode, v2::ToNode>,
-                                  public std::enable_shared_from_this<Call> {
- public:
-  explicit Call(SharedGate gate) : gate_(std::move(gate)) {}
-
-  // ---- loop's thread ----
-  void start(v2::Rendezvous::Stub& stub, const RemoteOptions& options) {
-    self_ = shared_from_this();
-    if (!options.token.empty()) context_.AddMetadata(kTokenMetadata, options.token);
-    context_.AddMetadata(kJobMetadata, options.rdzv_id);
-    stub.async()->OpenSession(&context_, this);
-    // Held until the writer has ended. The loop writes from outside gRPC's callbacks, and without a
-    // hold gRPC may free the call meanwhile (grpcpp/support/client_callback.h).
-    AddHold();
-    StartRead(&in_);
-    StartCall();
-  }
-  void send(v2::FromNode message) { perform(writer_.send(std::move(message))); }
-  bool idle() const { return writer_.idle(); }
-  // No message follows those that were sent. The host ends the call when it has read a Gone.
-  void close() { perform(writer_.close()); }
-  // Breaks the call off; what is queued is dropped.
-  void cut() {
-    context_.TryCancel();
-    perform(writer_.abandon());
-  }
-  // Blocks for at most `limit`. True: gRPC is done with the call and does not touch it any more.
-  bool wait_done(std::chrono::milliseconds limit) {
-    return done_future_.wait_for(limit) == std::future_status::ready;
-  }
-
-  // ---- gRPC's threads ----
-  void OnReadDone(bool ok) override {
-    if (!ok) return perform(writer_.abandon());
-    gate_->post([self = self_, message = decode(in_)](RemoteSession& session) {
-      session.heard(self, message);
-    });
-    // Not left to the loop: gRPC tells the end of a call only when nothing is left to read.
-    StartRead(&in_);
-  }
-  void OnWriteDone(bool ok) override { perform(writer_.written(ok)); }
-  void OnDone(const grpc::Status& status) override {
-    // A copy, because the loop may destroy us before set_value() returns.
-    const auto done = done_;
-    gate_->post([self = std::move(self_), status](RemoteSession& session) {
-      session.finished(self, status);
-    });
-    done->set_value();
-  }
-
- private:
-  // Write-through: OnWriteDone() then means that the bytes are in the socket and in no buffer of
-  // gRPC, where they would be lost with this process.
-  void perform(CallWriter<v2::FromNode>::Step step) {
-    if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
-    if (step.end) RemoveHold();
-    if (step.overflow) context_.TryCancel();  // the write under way then fails, and the queue too
-  }
-
-  const SharedGate gate_;
-  grpc::ClientContext context_;
-  v2::ToNode in_;
-  CallWriter<v2::FromNode> writer_;
-  const std::shared_ptr<std::promise<void>> done_ = std::make_shared<std::promise<void>>();
-  const std::future<void> done_future_ = done_->get_future();
-  std::shared_ptr<Call> self_;
 };
 
 RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions options,
@@ -193,8 +140,9 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
       gate_(std::make_shared<LoopGate<RemoteSession>>(loop, *this)),
       deadline_(loop),
       next_step_(loop),
-      lease_watch_(loop) {
-  if (const auto error = check(options_)) {
+      lease_watch_(loop),
+      handshake_(options_.token, options_.rdzv_id) {
+  if (const auto error = check_lengths(options_.token, options_.rdzv_id)) {
     gate_->post([error](RemoteSession& session) {
       session.state_ = State::kOver;
       session.deliver(SessionLost{*error});
@@ -202,8 +150,9 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
     return;
   }
   if (options_.addresses.empty()) options_.addresses = {options_.host};
-  for (const std::string& address : options_.addresses)
-    stubs_.push_back(v2::Rendezvous::NewStub(make_channel(address, options_.port)));
+  if (options_.workers_until)
+    lease_.carry(std::chrono::duration_cast<std::chrono::milliseconds>(
+        options_.workers_until->time_since_epoch()));
   set_timer(deadline_, options_.read_timeout, &RemoteSession::give_up_connecting);
   attempt();
 }
@@ -216,7 +165,7 @@ RemoteSession::~RemoteSession() {
   keep_for_ever(std::move(call_));
 }
 
-// gRPC may still use the call. So it is never freed, not even when the process exits: hence `new`.
+// gRPC may still use the call. So it is never freed, not even at the end of the process.
 void RemoteSession::keep_for_ever(std::shared_ptr<Call> call) {
   static auto* const kept = new std::vector<std::shared_ptr<Call>>;
   kept->push_back(std::move(call));
@@ -257,27 +206,52 @@ void RemoteSession::say(const NodeMessage& message) {
   if (state_ == State::kConnected) call_->send(encode(message));
 }
 
-// A new call each time; gRPC cannot start one twice. What the old one still posts is ignored, since
-// it is not call_ any more. The addresses of the host take turns.
+// A new call each time; gRPC cannot start one twice. What the old one still posts is ignored. The
+// addresses of the host take turns.
 void RemoteSession::attempt() {
+  auto& stub = stubs_[{address(), port()}];
+  // With TLS a new one each time: the files may be new.
+  if (!stub || options_.tls.is_set()) {
+    const auto channel = make_channel(address(), port(), {options_.tls, options_.host});
+    if (!channel) return find_out_why();
+    stub = v3::Rendezvous::NewStub(channel);
+  }
   call_ = std::make_shared<Call>(gate_);
-  call_->start(*stubs_[attempts_++ % stubs_.size()], options_);
+  call_->start(*stub, options_.rdzv_id, handshake_.begin());
 }
+
+void RemoteSession::challenged(const Challenge& challenge) {
+  if (handshake_.host() != NodeHandshake::Host::kUnknown) return distrust();  // one each call
+  call_->send(encode(handshake_.challenged(challenge)));
+  if (handshake_.host() == NodeHandshake::Host::kRefuted)
+    set_timer(deadline_, kDistrustLimit, &RemoteSession::distrust);
+}
+
+void RemoteSession::distrust() { end(ErrorCode::kRejected, NodeHandshake::kDistrust); }
 
 // What was said before is sent only now: an attempt that failed would have lost it.
 void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
-  for (v2::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
-  if (options_.let_in) options_.let_in();
+  for (v3::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
+  if (options_.let_in) options_.let_in(address(), port());
 }
 
 void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message) {
   if (call != call_ || state_ == State::kOver) return;
   if (!message) return end(ErrorCode::kProtocol, message.error().message());
+  if (const auto* challenge = std::get_if<Challenge>(&*message)) return challenged(*challenge);
+  if (handshake_.host() != NodeHandshake::Host::kProven) return distrust();
   if (state_ == State::kConnecting) connected();
   if (const auto* grant = std::get_if<LeaseGrant>(&*message)) return renew_lease(*grant);
-  deliver(std::get<HostMessage>(*message));
+  HostMessage said = std::get<HostMessage>(*message);
+  // Another host may follow one that was deposed or that ends.
+  auto* const lost = std::get_if<SessionLost>(&said);
+  const bool may_follow = lost != nullptr && (lost->error.code() == ErrorCode::kDeposed ||
+                                              lost->error.code() == ErrorCode::kUnavailable);
+  if (may_follow || (lost != nullptr && options_.workers_until)) lost->lease_ends = lease_ends();
+  if (may_follow) lost->may_return = may_return_;
+  deliver(said);
 }
 
 // ---- the lease ----
@@ -288,6 +262,7 @@ void RemoteSession::renew_lease(const LeaseGrant& grant) {
   const auto from = lease_.is_held() ? std::min(grant.stamp, stamp()) : stamp();
   lease_.renewed(from, grant.lease);
   gathering_ = grant.gathering;
+  may_return_ = grant.may_return;
   // Both anew each time: a lease may also be shorter than the one before.
   schedule_beat();
   watch_lease();
@@ -321,27 +296,49 @@ void RemoteSession::watch_lease() {
 
 void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
   if (call != call_ || state_ == State::kOver) return;
-  // gRPC's status for a peer that cannot be reached. Any other status is an answer of the peer, and
-  // another attempt would get the same one.
-  const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  if (handshake_.host() == NodeHandshake::Host::kRefuted) return distrust();
+  // A peer that cannot be reached, or that cuts us before it has let us in: it has too many callers,
+  // or we were slow. Any other status is an answer, and another attempt would get the same one.
+  const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                           status.error_code() == grpc::StatusCode::CANCELLED;
   // The lease may have ended while this process stood still, and nobody looked.
   if (state_ == State::kConnected)
     return end(ErrorCode::kUnavailable,
                "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()),
                lease_.is_held() && stamp() >= lease_.ends());
-  if (unreachable) {
-    last_problem_ = status.error_message();
-    if (!options_.tries_again) return end(ErrorCode::kUnavailable, "not reached: " + last_problem_);
-    return set_timer(next_step_, kRetryEvery, &RemoteSession::attempt);
+  const bool is_another_job = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
+  if (unreachable || (is_another_job && options_.port_count > 1)) {
+    last_problem_ = told(status);
+    return find_out_why();
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
     return end(ErrorCode::kProtocol, "the peer speaks another version of the protocol");
-  const bool refused = status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
-                       status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
-  if (refused) return end(ErrorCode::kRejected, "refused: " + status.error_message());
-  end(ErrorCode::kProtocol,
-      fmt::format("the call failed with gRPC status {}: {}", static_cast<int>(status.error_code()),
-                  status.error_message()));
+  if (is_another_job || status.error_code() == grpc::StatusCode::UNAUTHENTICATED)
+    return end(ErrorCode::kRejected, "refused: " + told(status));
+  end(ErrorCode::kProtocol, fmt::format("the call failed with gRPC status {}: {}",
+                                        static_cast<int>(status.error_code()), told(status)));
+}
+
+void RemoteSession::find_out_why() {
+  if (!options_.tls.is_set()) return not_reached("");
+  probe_tls(deadline_.get_executor(), {address(), port(), options_.host, options_.tls},
+            [gate = gate_](const std::string& problem) {
+              if (gate->owner() != nullptr) gate->owner()->not_reached(problem);
+            });
+}
+
+// A host that is just ending may look as if it refused us. What is told twice is so.
+void RemoteSession::not_reached(const std::string& tls_problem) {
+  if (state_ != State::kConnecting) return;
+  if (!tls_problem.empty() && (tls_problem == tls_problem_ || !options_.tries_again))
+    return end(ErrorCode::kRejected, tls_problem);
+  tls_problem_ = tls_problem;
+  // The next port may be the right one, and who tries once tries all of them; a pause comes after the
+  // last one.
+  const bool is_last_one = ++attempts_ % (options_.addresses.size() * port_count()) == 0;
+  if (!is_last_one && (port_count() > 1 || !options_.tries_again)) return attempt();
+  if (!options_.tries_again) return end(ErrorCode::kUnavailable, "not reached: " + last_problem_);
+  set_timer(next_step_, kRetryEvery, &RemoteSession::attempt);
 }
 
 void RemoteSession::give_up_connecting() {
@@ -369,7 +366,9 @@ void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced)
   deliver(SessionLost{
       .error = {code, "rendezvous at " + endpoint(options_.host, options_.port) + ": " + what},
       .is_fenced = is_fenced,
-      .was_reached = state_ != State::kConnecting});
+      .was_reached = state_ != State::kConnecting,
+      .lease_ends = lease_ends(),
+      .may_return = may_return_});
 }
 
 void RemoteSession::stop_timers() {

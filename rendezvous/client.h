@@ -1,8 +1,8 @@
 // A node's session with a rendezvous in another process: the Session over gRPC. It connects, and
 // tries again while the host is not up yet. Once it is connected it does not connect again: if the
-// call breaks or the host is silent, the session is lost, because the host counts this node as lost
-// too. Used on the loop's thread; gRPC's threads reach it through a LoopGate only. Owned by the
-// agent.
+// call breaks or the host is silent, the session is lost. SessionLost says how long the workers may
+// live on, and with another session the node may come back until then (Session::resume()). Used on
+// the loop's thread; gRPC's threads reach it through a LoopGate only. Owned by the agent.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/trust/tls_files.h"
 
 namespace ddprun::rendezvous {
 
@@ -27,15 +29,23 @@ struct RemoteOptions {
   // here.
   std::vector<std::string> addresses{};
   std::uint16_t port = 29400;
-  std::string token;             // empty: none is sent
+  // The host has one of so many ports, from `port` on. More than one: who serves another job at one
+  // of them is passed over.
+  int port_count = 1;
+  std::string token;             // this node and the host prove that they know it
   std::string rdzv_id = "none";  // must be the job that the host serves
+  // Not set: no TLS. The host's certificate must bear `host`.
+  TlsFiles tls{};
   // How long it may take in all until the host is reached and has let us in.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds leave_limit = kLeaveLimit;
   // False: a host that cannot be reached ends the session at once, with kUnavailable.
   bool tries_again = true;
-  // Called when the host has let us in; may be empty.
-  std::function<void()> let_in{};
+  // The node comes back, and its workers may live until then. A lease prolongs that as soon as the
+  // host has surely read resume(), which must be said when the host lets us in.
+  std::optional<std::chrono::steady_clock::time_point> workers_until{};
+  // Called when the host has let us in, there; may be empty.
+  std::function<void(const std::string& address, std::uint16_t port)> let_in{};
 };
 
 // Starts to connect at once. join() and the rest may be called before it is connected; they are
@@ -45,7 +55,8 @@ struct RemoteOptions {
 // Its codes:
 //   kTimedOut         nobody answered within read_timeout, or too few nodes joined in time
 //   kUnavailable      the connection broke, or the host was silent until the lease ended
-//   kRejected         the host said no: wrong token or job id, rank taken, job over
+//   kRejected         the host said no: wrong token or job id, rank taken, job over; or it does not
+//                     prove that it knows the token. Without was_reached it may be no host of ours
 //   kInvalidArgument  `options` or the NodeSpec has a value that cannot be
 //   kLimit            too many nodes, or a name in the NodeSpec is too long
 //   kProtocol         the peer broke the protocol, or join() was called out of turn

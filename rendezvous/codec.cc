@@ -29,20 +29,21 @@ std::string cut(const std::string& text, std::size_t max) {
 }
 
 // Cuts, so that a long text never keeps a failure from being reported: the host would refuse it.
-v2::Failure encode_failure(const Failure& failure) {
-  v2::Failure message;
+v3::Failure encode_failure(const Failure& failure) {
+  v3::Failure message;
   message.set_hostname(cut(failure.hostname, kMaxNameBytes));
   message.set_rank(failure.rank);
   message.set_local_rank(failure.local_rank);
   message.set_exit_code(failure.exit_code);
   message.set_message(cut(failure.message, kMaxTextBytes));
+  if (failure.noticed_after) message.set_noticed_after_us(failure.noticed_after->count());
   return message;
 }
 
 // Cuts the hostname only, which is just for people. A cut id, role or address would name something
 // else, so the host refuses one that is too long.
-v2::Join encode_spec(const NodeSpec& spec) {
-  v2::Join message;
+v3::Join encode_spec(const NodeSpec& spec) {
+  v3::Join message;
   message.set_node_id(spec.node_id);
   message.set_hostname(cut(spec.hostname, kMaxNameBytes));
   message.set_local_world_size(spec.local_world_size);
@@ -57,22 +58,29 @@ v2::Join encode_spec(const NodeSpec& spec) {
   message.set_rank_is_wish(spec.rank_is_wish);
   message.set_min_nodes(spec.min_nodes);
   message.set_max_nodes(spec.max_nodes);
+  v3::JobWishes& wishes = *message.mutable_wishes();
+  wishes.set_join_timeout_ms(spec.wishes.join_timeout.count());
+  wishes.set_last_call_ms(spec.wishes.last_call.count());
+  wishes.set_resize_wait_ms(spec.wishes.resize_wait.count());
+  wishes.set_resize_interval_ms(spec.wishes.resize_interval.count());
+  wishes.set_node_unit(spec.wishes.node_unit);
   return message;
 }
 
-v2::Round encode_round(const Round& round) {
-  v2::Round message;
+v3::Round encode_round(const Round& round) {
+  v3::Round message;
   message.set_number(round.number);
   message.set_restart_count(round.restart_count);
   message.set_world_size(round.world_size);
   message.set_master_addr(round.master_addr);
   message.set_master_port(round.master_port);
   message.set_node_count(round.node_count);
+  message.set_master_hostname(cut(round.master_hostname, kMaxNameBytes));
   return message;
 }
 
-v2::Seat encode_seat(const Seat& seat) {
-  v2::Seat message;
+v3::Seat encode_seat(const Seat& seat) {
+  v3::Seat message;
   message.set_node_rank(seat.node_rank);
   message.set_first_rank(seat.first_rank);
   message.set_role_first_rank(seat.role_first_rank);
@@ -101,19 +109,34 @@ Result<std::uint16_t> decode_port(std::uint32_t port) {
   return static_cast<std::uint16_t>(port);
 }
 
-Result<Failure> decode_failure(const v2::Failure& message) {
+Result<Failure> decode_failure(const v3::Failure& message) {
   if (auto error = too_long("hostname", message.hostname(), kMaxNameBytes)) return *error;
   if (auto error = too_long("message", message.message(), kMaxTextBytes)) return *error;
-  return Failure{.hostname = message.hostname(),
-                 .rank = message.rank(),
-                 .local_rank = message.local_rank(),
-                 .exit_code = message.exit_code(),
-                 .message = message.message()};
+  Failure failure{.hostname = message.hostname(),
+                  .rank = message.rank(),
+                  .local_rank = message.local_rank(),
+                  .exit_code = message.exit_code(),
+                  .message = message.message()};
+  // A peer may send any number; what it says is shown and summed up.
+  constexpr std::int64_t kMost = std::chrono::microseconds(std::chrono::hours(24)).count();
+  if (message.has_noticed_after_us())
+    failure.noticed_after =
+        std::chrono::microseconds(std::clamp<std::int64_t>(message.noticed_after_us(), 0, kMost));
+  return failure;
+}
+
+// A node of an older version sends none.
+JobWishes decode_wishes(const v3::JobWishes& message) {
+  return {.join_timeout = decode_wait(message.join_timeout_ms()),
+          .last_call = decode_wait(message.last_call_ms()),
+          .resize_wait = decode_wait(message.resize_wait_ms()),
+          .resize_interval = decode_wait(message.resize_interval_ms()),
+          .node_unit = std::max(message.node_unit(), 1)};
 }
 
 // Does not check the number of workers and the rank: Membership does, and says what would be right.
 // An id that was not sent reads as empty: proto3 does not tell these apart.
-Result<NodeMessage> decode_spec(const v2::Join& message) {
+Result<NodeSpec> decode_spec(const v3::Join& message) {
   if (message.node_id().empty()) return Error(ErrorCode::kProtocol, "node_id is empty");
   using Name = std::pair<std::string_view, const std::string*>;
   const std::array names{Name{"node_id", &message.node_id()}, Name{"hostname", &message.hostname()},
@@ -138,14 +161,36 @@ Result<NodeMessage> decode_spec(const v2::Join& message) {
   spec.rank_is_wish = message.rank_is_wish();
   spec.min_nodes = message.min_nodes();
   spec.max_nodes = message.max_nodes();
-  return NodeMessage(std::move(spec));
+  spec.wishes = decode_wishes(message.wishes());
+  return spec;
 }
 
-Result<DownMessage> decode_published(const v2::Published& message) {
-  const v2::Round& round = message.round();
-  const v2::Seat& seat = message.seat();
+Result<NodeMessage> decode_resumed(const v3::Resumed& message) {
+  auto spec = decode_spec(message.join());
+  if (!spec) return spec.error();
+  auto cause = decode_failure(message.cause());
+  if (!cause) return cause.error();
+  const bool is_known =
+      message.state() >= 0 && message.state() <= static_cast<std::int32_t>(NodeState::kStopping);
+  if (!is_known || message.round() < 0 || message.round() > kMostRounds)
+    return Error(ErrorCode::kProtocol,
+                 fmt::format("a node in round {} with state {}", message.round(), message.state()));
+  return NodeMessage(Resumed{.spec = *std::move(spec),
+                             .round = message.round(),
+                             .seat = message.seat(),
+                             .node_count = message.node_count(),
+                             .state = static_cast<NodeState>(message.state()),
+                             .cause = *std::move(cause),
+                             .is_resize = message.is_resize()});
+}
+
+Result<DownMessage> decode_published(const v3::Published& message) {
+  const v3::Round& round = message.round();
+  const v3::Seat& seat = message.seat();
   const auto port = decode_port(round.master_port());
   if (!port) return port.error();
+  if (auto error = too_long("master_hostname", round.master_hostname(), kMaxNameBytes))
+    return *error;
   if (seat.node_rank() < 0 || seat.node_rank() >= round.node_count())
     return Error(ErrorCode::kProtocol,
                  fmt::format("node rank {} of {}", seat.node_rank(), round.node_count()));
@@ -154,7 +199,8 @@ Result<DownMessage> decode_published(const v2::Published& message) {
                                               .world_size = round.world_size(),
                                               .node_count = round.node_count(),
                                               .master_addr = round.master_addr(),
-                                              .master_port = *port},
+                                              .master_port = *port,
+                                              .master_hostname = round.master_hostname()},
                                     .seat = {.node_rank = seat.node_rank(),
                                              .first_rank = seat.first_rank(),
                                              .role_first_rank = seat.role_first_rank(),
@@ -168,7 +214,7 @@ Await decode_awaits(std::int32_t awaits) {
 }
 
 // A beat every 0 ms would be no pause at all.
-Result<DownMessage> decode_lease(const v2::Lease& message) {
+Result<DownMessage> decode_lease(const v3::Lease& message) {
   if (message.stamp_ms() < 0 || message.length_ms() <= 0 || message.beat_every_ms() <= 0)
     return Error(ErrorCode::kProtocol,
                  fmt::format("a lease of {} ms from {} ms on with a beat every {} ms",
@@ -176,9 +222,10 @@ Result<DownMessage> decode_lease(const v2::Lease& message) {
   if (auto error = too_long("missing", message.gathering().missing(), kMaxNameBytes)) return *error;
   LeaseGrant grant{.stamp = std::chrono::milliseconds(message.stamp_ms()),
                    .lease = {.length = decode_wait(message.length_ms()),
-                             .beat_every = decode_wait(message.beat_every_ms())}};
+                             .beat_every = decode_wait(message.beat_every_ms())},
+                   .may_return = message.may_return()};
   if (message.has_gathering()) {
-    const v2::Gathering& gathering = message.gathering();
+    const v3::Gathering& gathering = message.gathering();
     grant.gathering = {.awaits = decode_awaits(gathering.awaits()),
                        .have = gathering.have(),
                        .min_nodes = gathering.min_nodes(),
@@ -197,8 +244,8 @@ ErrorCode decode_code(std::int32_t code) {
 
 }  // namespace
 
-v2::FromNode encode(const NodeMessage& said) {
-  v2::FromNode message;
+v3::FromNode encode(const NodeMessage& said) {
+  v3::FromNode message;
   const auto fill = Overloaded{
       [&](const NodeSpec& spec) { *message.mutable_join() = encode_spec(spec); },
       [&](const WorkerFailed& failed) {
@@ -210,13 +257,24 @@ v2::FromNode encode(const NodeMessage& said) {
         *message.mutable_leave()->mutable_reason() = encode_failure(leave.reason);
       },
       [&](const Gone&) { message.mutable_gone(); },
-      [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); }};
+      [&](const Resumed& resumed) {
+        v3::Resumed& fields = *message.mutable_resumed();
+        *fields.mutable_join() = encode_spec(resumed.spec);
+        fields.set_round(resumed.round);
+        fields.set_seat(resumed.seat);
+        fields.set_node_count(resumed.node_count);
+        fields.set_state(static_cast<std::int32_t>(resumed.state));
+        *fields.mutable_cause() = encode_failure(resumed.cause);
+        fields.set_is_resize(resumed.is_resize);
+      },
+      [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); },
+      [&](const Proof& proof) { message.mutable_proof()->set_proof(proof.bytes); }};
   std::visit(fill, said);
   return message;
 }
 
-v2::ToNode encode(const HostMessage& said) {
-  v2::ToNode message;
+v3::ToNode encode(const HostMessage& said) {
+  v3::ToNode message;
   const auto fill = Overloaded{
       [&](const RoundPublished& published) {
         *message.mutable_published()->mutable_round() = encode_round(published.round);
@@ -230,23 +288,35 @@ v2::ToNode encode(const HostMessage& said) {
       [&](const JobEnded& ended) {
         message.mutable_ended()->set_succeeded(ended.succeeded);
         *message.mutable_ended()->mutable_cause() = encode_failure(ended.cause);
+        message.mutable_ended()->set_is_stopped(ended.is_stopped);
       },
       [&](const SessionLost& lost) {
         message.mutable_refused()->set_code(static_cast<std::int32_t>(lost.error.code()));
         message.mutable_refused()->set_message(cut(lost.error.message(), kMaxTextBytes));
+      },
+      [&](const Drain& drain) {
+        message.mutable_drain()->set_deadline_ms(drain.deadline.count());
       }};
   std::visit(fill, said);
   return message;
 }
 
-v2::ToNode encode(const LeaseGrant& grant) {
-  v2::ToNode message;
-  v2::Lease& lease = *message.mutable_lease();
+v3::ToNode encode(const Challenge& challenge) {
+  v3::ToNode message;
+  message.mutable_challenge()->set_nonce(challenge.nonce);
+  message.mutable_challenge()->set_proof(challenge.proof);
+  return message;
+}
+
+v3::ToNode encode(const LeaseGrant& grant) {
+  v3::ToNode message;
+  v3::Lease& lease = *message.mutable_lease();
   lease.set_stamp_ms(grant.stamp.count());
   lease.set_length_ms(grant.lease.length.count());
   lease.set_beat_every_ms(grant.lease.beat_every.count());
+  lease.set_may_return(grant.may_return);
   if (!grant.gathering) return message;
-  v2::Gathering& gathering = *lease.mutable_gathering();
+  v3::Gathering& gathering = *lease.mutable_gathering();
   gathering.set_have(grant.gathering->have);
   gathering.set_min_nodes(grant.gathering->min_nodes);
   gathering.set_max_nodes(grant.gathering->max_nodes);
@@ -256,54 +326,69 @@ v2::ToNode encode(const LeaseGrant& grant) {
   return message;
 }
 
-Result<NodeMessage> decode(const v2::FromNode& message) {
+Result<NodeMessage> decode(const v3::FromNode& message) {
   switch (message.kind_case()) {
-    case v2::FromNode::kJoin:
-      return decode_spec(message.join());
-    case v2::FromNode::kFailed: {
+    case v3::FromNode::kJoin: {
+      auto spec = decode_spec(message.join());
+      if (!spec) return spec.error();
+      return NodeMessage(*std::move(spec));
+    }
+    case v3::FromNode::kResumed:
+      return decode_resumed(message.resumed());
+    case v3::FromNode::kFailed: {
       auto failure = decode_failure(message.failed().failure());
       if (!failure) return failure.error();
       return NodeMessage(WorkerFailed{message.failed().round(), *std::move(failure)});
     }
-    case v2::FromNode::kSucceeded:
+    case v3::FromNode::kSucceeded:
       return NodeMessage(NodeSucceeded{message.succeeded().round()});
-    case v2::FromNode::kLeave: {
+    case v3::FromNode::kLeave: {
       auto reason = decode_failure(message.leave().reason());
       if (!reason) return reason.error();
       return NodeMessage(Leave{*std::move(reason)});
     }
-    case v2::FromNode::kGone:
+    case v3::FromNode::kGone:
       return NodeMessage(Gone{});
-    case v2::FromNode::kBeat:
+    case v3::FromNode::kBeat:
       return NodeMessage(Beat{std::chrono::milliseconds(message.beat().stamp_ms())});
+    case v3::FromNode::kProof:
+      if (auto error = too_long("proof", message.proof().proof(), kProofBytes)) return *error;
+      return NodeMessage(Proof{message.proof().proof()});
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.
-    case v2::FromNode::KIND_NOT_SET:
+    case v3::FromNode::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");
 }
 
-Result<DownMessage> decode(const v2::ToNode& message) {
+Result<DownMessage> decode(const v3::ToNode& message) {
   switch (message.kind_case()) {
-    case v2::ToNode::kPublished:
+    case v3::ToNode::kPublished:
       return decode_published(message.published());
-    case v2::ToNode::kBroken: {
+    case v3::ToNode::kBroken: {
       auto cause = decode_failure(message.broken().cause());
       if (!cause) return cause.error();
       return DownMessage(
           RoundBroken{message.broken().round(), *std::move(cause), message.broken().is_resize()});
     }
-    case v2::ToNode::kEnded: {
+    case v3::ToNode::kEnded: {
       auto cause = decode_failure(message.ended().cause());
       if (!cause) return cause.error();
-      return DownMessage(JobEnded{message.ended().succeeded(), *std::move(cause)});
+      return DownMessage(
+          JobEnded{message.ended().succeeded(), *std::move(cause), message.ended().is_stopped()});
     }
-    case v2::ToNode::kRefused:
+    case v3::ToNode::kRefused:
       return DownMessage(
           SessionLost{{decode_code(message.refused().code()), message.refused().message()}});
-    case v2::ToNode::kLease:
+    case v3::ToNode::kLease:
       return decode_lease(message.lease());
-    case v2::ToNode::KIND_NOT_SET:
+    case v3::ToNode::kDrain:
+      return DownMessage(Drain{decode_wait(message.drain().deadline_ms())});
+    case v3::ToNode::kChallenge:
+      if (auto error = too_long("nonce", message.challenge().nonce(), kNonceBytes)) return *error;
+      if (auto error = too_long("proof", message.challenge().proof(), kProofBytes)) return *error;
+      return DownMessage(Challenge{message.challenge().nonce(), message.challenge().proof()});
+    case v3::ToNode::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");

@@ -13,6 +13,7 @@
 #include "rendezvous/keep_alive.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/trust/proof.h"
 
 namespace ddprun::rendezvous {
 
@@ -27,10 +28,9 @@ inline constexpr int kMaxUpBytes = 16 * 1024;
 // The most bytes of a host's message. The largest is a failure, as above.
 inline constexpr int kMaxDownBytes = kMaxUpBytes;
 // The metadata that a node shows with its call to be let in. gRPC takes any bytes as a value if the
-// name ends in "-bin" (gRPC doc/PROTOCOL-HTTP2.md). We need that: a job's id may be any text, and
-// it is also the token of a job whose user set none (launcher/plan.h).
-inline constexpr const char* kTokenMetadata = "ddprun-token-bin";
+// name ends in "-bin" (gRPC doc/PROTOCOL-HTTP2.md). We need that: a job's id may be any text.
 inline constexpr const char* kJobMetadata = "ddprun-rdzv-id-bin";
+inline constexpr const char* kNonceMetadata = "ddprun-nonce-bin";
 
 // The messages of a node. A NodeSpec asks to join; Gone is the last one of a node that left; a Beat
 // only says that the node lives, and when it said so by its own clock.
@@ -48,25 +48,31 @@ struct Gone {};
 struct Beat {
   std::chrono::milliseconds stamp{0};
 };
-using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Beat>;
+using NodeMessage =
+    std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Beat, Resumed, Proof>;
+
+// A node knows of no later round.
+inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;
 
 // The host's answer to the beat that had this stamp; 0: no beat yet, the node was let in.
 struct LeaseGrant {
   std::chrono::milliseconds stamp{0};
   Lease lease;
   std::optional<Gathering> gathering{};
+  bool may_return = false;  // as in SessionLost
 };
 // What the host sends.
-using DownMessage = std::variant<HostMessage, LeaseGrant>;
+using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge>;
 
 // A hostname or a text that is too long is cut here, between two characters. All other values
 // travel unchanged.
-v2::FromNode encode(const NodeMessage& said);
-v2::ToNode encode(const HostMessage& said);
-v2::ToNode encode(const LeaseGrant& grant);
+v3::FromNode encode(const NodeMessage& said);
+v3::ToNode encode(const HostMessage& said);
+v3::ToNode encode(const LeaseGrant& grant);
+v3::ToNode encode(const Challenge& challenge);
 
 // Errors: kProtocol if the message makes no sense, kLimit if a text of it is too long.
-Result<NodeMessage> decode(const v2::FromNode& message);
-Result<DownMessage> decode(const v2::ToNode& message);
+Result<NodeMessage> decode(const v3::FromNode& message);
+Result<DownMessage> decode(const v3::ToNode& message);
 
 }  // namespace ddprun::rendezvous

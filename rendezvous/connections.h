@@ -15,6 +15,7 @@
 #include <map>
 #include <string>
 
+#include "proto/result.h"
 #include "rendezvous/membership.h"
 
 namespace ddprun::rendezvous {
@@ -23,26 +24,43 @@ class Connections {
  public:
   explicit Connections(std::size_t most_strangers) : most_strangers_(most_strangers) {}
 
-  // `fd` is a connected socket that gRPC gets next. May cut the oldest stranger.
-  void add(int fd);
+  // How a connection is handed to gRPC, which names it accordingly: "fd:7" (gRPC's
+  // chttp2_server.cc, grpc_server_add_channel_from_fd), or "ipv4:10.0.0.1:4711" by its peer.
+  enum class Way { kClear, kTls };
+
+  // Makes a connected socket what gRPC wants: it sets these options on the connections that it
+  // accepts, but not on one that it is handed. Errors: kSystem.
+  static Result<void> prepare(int fd);
+  // `fd` is prepared, and gRPC gets it next. May cut the oldest stranger.
+  void add(int fd, Way way);
   // A node was let in over the connection `peer`, which is no stranger's any more. `peer` is gRPC's
-  // name for it: "fd:7" (gRPC's chttp2_server.cc, grpc_server_add_channel_from_fd).
+  // name for it.
   void let_in(const std::string& peer);
+  static bool is_clear(const std::string& peer) { return peer.starts_with("fd:"); }
+  // Forgets what gRPC has closed, at the cost of a system call for each. add() does it now and then; who
+  // has time does it when nodes have gone.
+  void forget_closed();
+  std::size_t size() const { return connections_.size(); }
   // The addresses of the connection `peer`. Both are empty if there is no such connection.
   Observed observed(const std::string& peer) const;
 
  private:
   struct Connection {
     Observed observed;
-    ino_t inode = 0;  // the socket's; if `fd` has another inode now, this connection is closed
+    ino_t inode = 0;   // the socket's; if `fd` has another inode now, this connection is closed
+    std::string name;  // gRPC's
   };
 
   bool is_open(int fd) const;
+  int descriptor_of(const std::string& peer) const;
 
   const std::size_t most_strangers_;
-  // By descriptor. An entry stays until its number is used again: nobody tells when it is closed.
+  // By descriptor. Nobody tells when one is closed: it stays until its number is used again, or until
+  // somebody looks.
   std::map<int, Connection> connections_;
-  std::deque<int> strangers_;  // oldest first
+  std::map<std::string, int> by_name_;  // the descriptor of each
+  std::deque<int> strangers_;           // oldest first
+  std::size_t look_at_size_ = 0;        // so many: add() forgets those that are closed
 };
 
 }  // namespace ddprun::rendezvous

@@ -27,10 +27,14 @@ class Host::LocalSession final : public HostedSession {
       : host_(host), id_(id), observed_(std::move(observed)), is_here_(is_here) {}
   LocalSession(const LocalSession&) = delete;
   LocalSession& operator=(const LocalSession&) = delete;
-  ~LocalSession() override { host_.close(id_, how_lost_); }
+  ~LocalSession() override { host_.close(id_, how_lost_, silence_); }
 
   void join(const NodeSpec& node) override {
     host_.perform(host_.membership_.joined(id_, node, observed_, now()));
+  }
+  void resume(const Resumed& node) override {
+    for (Outcome& untold : host_.untold_) untold.withheld_from.push_back(id_);
+    host_.perform(host_.membership_.resumed(id_, node, observed_, now()));
   }
   void report_failure(std::int64_t round, const Failure& failure) override {
     host_.perform(host_.membership_.failed(id_, round, failure, now()));
@@ -48,6 +52,7 @@ class Host::LocalSession final : public HostedSession {
   void gone() override {}
   std::optional<Gathering> gathering() const override { return host_.membership_.gathering(now()); }
   void went_silent(std::chrono::milliseconds silence) override {
+    silence_ = silence;
     how_lost_ =
         fmt::format("it was silent for {} s", std::chrono::duration<double>(silence).count());
   }
@@ -57,6 +62,7 @@ class Host::LocalSession final : public HostedSession {
   const SessionId id_;
   const Observed observed_;
   const bool is_here_;
+  std::chrono::milliseconds silence_{0};
   std::string how_lost_ = "its connection to the rendezvous ended";
 };
 
@@ -88,42 +94,59 @@ std::unique_ptr<Host::HostedSession> Host::open(Reader reader, Observed observed
 }
 
 void Host::perform(Outcome outcome) {
+  if (leads && !leads()) is_over_ = true;
   if (is_over_) return;
+  if (watch) watch(outcome);
   alarm_.set(membership_.look_again_at());
   const bool waits = !untold_.empty();
-  if (!waits && !(outcome.published && record_round)) return tell(outcome);
+  if (!waits && !is_recorded(outcome)) return tell(outcome);
   untold_.push_back(std::move(outcome));
-  if (!waits) record(*untold_.front().published);
+  if (!waits) record(untold_.front());
+}
+
+bool Host::is_recorded(const Outcome& outcome) const {
+  return (outcome.published && record_round) ||
+         (outcome.ended && record_end && membership_.round_number() > 0);
 }
 
 void Host::tell(const Outcome& outcome) {
   for (const std::string& note : outcome.notes) log::warning(note);
-  if (outcome.published) publish(*outcome.published);
-  for (const Delivery& delivery : outcome.deliveries) deliver(delivery.to, delivery.message);
+  if (outcome.published) publish(outcome);
+  for (const Delivery& delivery : outcome.deliveries)
+    if (outcome.hears(delivery.to, delivery.message)) deliver(delivery.to, delivery.message);
+  if (told) told(outcome);
 }
 
-void Host::record(const Publication& published) {
-  const auto is_remote = [this](SessionId id) {
-    const auto found = readers_.find(id);
-    return found != readers_.end() && found->second.at_once;
+// Of a round that begins and of a job that ends, one is in it.
+void Host::record(const Outcome& outcome) {
+  auto is_recorded_now = [self = std::weak_ptr(self_)] {
+    if (const auto host = self.lock()) (*host)->recorded();
   };
-  record_round({.round = published.round.number,
-                .restarts = published.round.restart_count,
-                .rules = membership_.restart_rules(),
-                .others = static_cast<int>(std::ranges::count_if(published.sessions, is_remote))},
-               [self = std::weak_ptr(self_)] {
-                 if (const auto host = self.lock()) (*host)->recorded();
-               });
+  if (outcome.published)
+    return record_round(record_of(*outcome.published), std::move(is_recorded_now));
+  record_end(outcome.ended->succeeded, std::move(is_recorded_now));
 }
 
-// The first outcome may be told now, and what came after it, up to the next round.
+// A node may be lost already whose round waits to be recorded.
+JobRecord Host::record_of(const Publication& published) const {
+  const auto own =
+      std::ranges::count_if(published.sessions, [this](SessionId id) { return is_here(id); });
+  const int others = published.round.node_count - static_cast<int>(own);
+  return {.round = published.round.number,
+          .restarts = published.round.restart_count,
+          .rules = membership_.restart_rules(),
+          .others = others,
+          .leader_has_seat = own > 0};
+}
+
+// The first outcome may be told now, and what came after it, up to the next one that is recorded.
 void Host::recorded() {
   if (is_over_ || untold_.empty()) return;
   do {
     tell(untold_.front());
     untold_.pop_front();
-  } while (!untold_.empty() && !untold_.front().published);
-  if (!untold_.empty()) record(*untold_.front().published);
+  } while (!untold_.empty() && !is_recorded(untold_.front()));
+  if (!untold_.empty()) record(untold_.front());
 }
 
 void Host::end(const Error& error) {
@@ -135,10 +158,13 @@ void Host::end(const Error& error) {
   for (const SessionId id : all) deliver(id, SessionLost{.error = error});
 }
 
-void Host::publish(const Publication& published) {
+void Host::publish(const Outcome& outcome) {
+  const Publication& published = *outcome.published;
   if (before_publish) before_publish(published.round);
-  for (std::size_t i = 0; i < published.sessions.size(); ++i)
-    deliver(published.sessions[i], RoundPublished{published.round, published.seats[i]});
+  for (std::size_t i = 0; i < published.sessions.size(); ++i) {
+    const RoundPublished message{published.round, published.seats[i]};
+    if (outcome.hears(published.sessions[i], message)) deliver(published.sessions[i], message);
+  }
 }
 
 void Host::deliver(SessionId to, HostMessage message) {
@@ -152,10 +178,22 @@ void Host::deliver(SessionId to, HostMessage message) {
                     });
 }
 
-void Host::close(SessionId id, const std::string& how) {
+bool Host::is_here(SessionId id) const {
+  const auto found = readers_.find(id);
+  return found != readers_.end() && !found->second.at_once;
+}
+
+void Host::close(SessionId id, const std::string& how, std::chrono::milliseconds silence) {
   // The handler goes first: a node gets no message about its own loss.
   readers_.erase(id);
-  perform(membership_.session_lost(id, how, now()));
+  Outcome outcome = membership_.session_lost(id, how, now());
+  // The first sign of the loss was the first beat that did not come.
+  for (Delivery& delivery : outcome.deliveries) {
+    auto* const broken = std::get_if<RoundBroken>(&delivery.message);
+    if (broken != nullptr && !broken->is_resize) broken->cause.noticed_after = silence;
+  }
+  perform(std::move(outcome));
+  if (readers_.empty() && left_alone) left_alone();
 }
 
 }  // namespace ddprun::rendezvous

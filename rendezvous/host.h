@@ -8,6 +8,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
@@ -39,6 +40,34 @@ class Host {
   // meanwhile is told after it. `recorded` may be called after the host's end. It must not be called
   // from inside this function.
   std::function<void(JobRecord, std::function<void()> recorded)> record_round;
+
+  // As record_round, where the job has ended and there was a round: no node hears of it before.
+  std::function<void(bool succeeded, std::function<void()> recorded)> record_end;
+
+  // Where the host may be deposed: whether this process leads beyond doubt. A process that stood still
+  // may not know yet that another leads. Then nothing is decided any more, and no node is told anything.
+  std::function<bool()> leads;
+
+  // Called with all that the membership decides, before any node hears of it. It must not call the
+  // host.
+  std::function<void(const Outcome&)> watch;
+
+  // Called with each of these when the nodes have been told of it: where the host may be deposed, the
+  // next leader would know it. It must not call the host.
+  std::function<void(const Outcome&)> told;
+
+  // Called when the last session has ended. It must not destroy the host.
+  std::function<void()> left_alone;
+
+  const Membership& membership() const { return membership_; }
+  // Whether the node is in this process.
+  bool is_here(SessionId id) const;
+  std::size_t sessions() const { return readers_.size(); }
+  // Performs what an operator wants: `say(Membership&, Time)` answers an Outcome.
+  template <typename Say>
+  void obey(Say say) {
+    perform(say(membership_, std::chrono::steady_clock::now()));
+  }
 
   // Ends every session with `error`: another process leads now. The host decides nothing any more.
   void end(const Error& error);
@@ -76,18 +105,20 @@ class Host {
   std::unique_ptr<HostedSession> open(Reader reader, Observed observed);
   void perform(Outcome outcome);
   void tell(const Outcome& outcome);
-  void record(const Publication& published);
+  bool is_recorded(const Outcome& outcome) const;
+  void record(const Outcome& outcome);
+  JobRecord record_of(const Publication& published) const;
   void recorded();
-  void publish(const Publication& published);
+  void publish(const Outcome& outcome);
   void deliver(SessionId to, HostMessage message);
-  void close(SessionId id, const std::string& how);
+  void close(SessionId id, const std::string& how, std::chrono::milliseconds silence);
 
   boost::asio::io_context& loop_;
   Membership membership_;
   Alarm alarm_;
   SessionId last_id_ = 0;
   std::map<SessionId, Reader> readers_;
-  std::deque<Outcome> untold_;  // the first one publishes a round that is being recorded
+  std::deque<Outcome> untold_;  // the first one is being recorded
   bool is_over_ = false;
   std::shared_ptr<Host*> self_ =
       std::make_shared<Host*>(this);  // for calls that come after our end

@@ -7,13 +7,16 @@
 // longer before it takes the node for lost. So where packets are lost, also in one direction only,
 // a node that was cut off has no workers left when the others start a new round.
 //
-// Two things this cannot do. An agent that does not run (SIGSTOP, a paused machine) cannot kill. And
-// where something between the two resets the connection or corrupts it, the host takes the node for
-// dead at once. The node's workers still have their grace, and may live on beside the new round.
+// A connection that breaks ends no lease: the node may come back until then (recovery/knock.h). The
+// first lease over the new connection answers no beat, and the host may not have read yet that the node
+// is back: so it prolongs nothing. The first answer to a beat does.
+//
+// One thing this cannot do: an agent that does not run (SIGSTOP, a paused machine) cannot kill.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 namespace ddprun::rendezvous {
 
@@ -77,11 +80,14 @@ class HeldLease {
   // not know how long the answer was under way. The first one answers no beat. It counts from now:
   // the node asks for a seat only when it was let in, and the host counts from what it heard last.
   void renewed(Stamp from, const Lease& lease) {
-    if (!is_held()) last_beat_ = from;
+    const bool is_first = !is_held();
+    if (is_first) last_beat_ = from - (carried_ ? lease.beat_every : Stamp(0));
     if (from >= last_beat_) awaits_answer_ = false;
     lease_ = lease;
-    ends_ = from + lease.length;
+    ends_ = is_first && carried_ ? *carried_ : from + lease.length;
   }
+  // Before the first lease, of a node that comes back with workers: the lease of before ends then.
+  void carry(Stamp ends) { carried_ = ends_ = ends; }
   void beat_sent(Stamp now) {
     last_beat_ = now;
     awaits_answer_ = true;
@@ -103,29 +109,33 @@ class HeldLease {
   Lease lease_;
   Stamp last_beat_{0};
   bool awaits_answer_ = false;
+  std::optional<Stamp> carried_;
 };
 
-// What the host knows of a node's silence.
+// What the host knows of a node's silence. A lease may be shorter than one before, and the node may
+// never hear of it: so no lease that was given is forgotten before its end.
 class Silence {
  public:
-  // The host gives `lease`. It may be shorter than the one before, and the node may never hear of
-  // it: so the longer of the two holds.
+  // The host gives `lease`, for what it heard last.
   void granted(const KeepAlive& wanted, const Lease& lease) {
-    longest_ = std::max(lease_.length, lease.length);
-    patience_ = std::max(patience(wanted, lease_), patience(wanted, lease));
-    lease_ = lease;
+    patience_ = patience(wanted, lease);
+    length_ = lease.length;
+    wait(patience_);
   }
-  void heard() { looks_ = 0; }
+  void heard() { wait(patience_); }
+  // The node was heard over another connection before this one: its leases of then hold, too.
+  void follows(const Silence& before) { wait(before.looks_left_); }
   // Call it every look_every(). True: the node is lost; its workers are gone.
-  bool looked() { return ++looks_ > patience_; }
+  bool looked() { return --looks_left_ < 0; }
   // How long the silence has lasted at least when looked() is true.
-  std::chrono::milliseconds length() const { return longest_ + kFenceMargin; }
+  std::chrono::milliseconds length() const { return length_ + kFenceMargin; }
 
  private:
-  Lease lease_;  // the last one
-  std::chrono::milliseconds longest_{0};
-  int patience_ = 0;
-  int looks_ = 0;
+  void wait(int looks) { looks_left_ = std::max(looks_left_, looks); }
+
+  std::chrono::milliseconds length_{0};  // of the last lease
+  int patience_ = 0;                     // for it
+  int looks_left_ = 0;
 };
 
 }  // namespace ddprun::rendezvous

@@ -1,10 +1,40 @@
 #include "rendezvous/members.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "proto/assert.h"
 
 namespace ddprun::rendezvous {
+
+std::string_view name_of(Standing standing) {
+  switch (standing) {
+    case Standing::kSpare:
+      return "spare";
+    case Standing::kWaiting:
+      return "waiting";
+    case Standing::kRunning:
+      return "running";
+    case Standing::kSucceeded:
+      return "succeeded";
+    case Standing::kStopping:
+      return "stopping";
+    case Standing::kLeaving:
+      return "leaving";
+    case Standing::kDismissed:
+      return "dismissed";
+  }
+  return "unknown";
+}
+
+// No worker is to blame, so rank and exit code keep their defaults.
+Failure lost_node(const Member& member, const std::string& how) {
+  const std::string& hostname = member.entrant.spec.hostname;
+  return {.hostname = hostname,
+          .message = fmt::format("node {} ({}) was lost: {}", member.last_seat(), hostname, how)};
+}
 
 Member* Members::find(SessionId session) {
   const auto found = members_.find(session);
@@ -71,6 +101,16 @@ const Member* Members::holder_of_id(const std::string& node_id) const {
 const Member* Members::holder_of_rank(int node_rank) const {
   const auto found = by_rank_.find(node_rank);
   return found == by_rank_.end() ? nullptr : found->second;
+}
+
+std::string Members::missing_ranks(int ranks) const {
+  if (ranks > kMissingSearched || by_rank_.empty()) return {};
+  std::vector<int> missing;
+  for (int rank = 0; rank < ranks && missing.size() <= kMissingShown; ++rank)
+    if (holder_of_rank(rank) == nullptr) missing.push_back(rank);
+  const bool more = missing.size() > kMissingShown;
+  if (more) missing.pop_back();
+  return fmt::format("{}{}", fmt::join(missing, ", "), more ? ", …" : "");
 }
 
 Member* Members::first_spare() { return spares_.empty() ? nullptr : spares_.begin()->second; }

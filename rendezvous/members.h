@@ -6,13 +6,20 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "rendezvous/seating.h"
 
 namespace ddprun::rendezvous {
+
+// So many missing ranks are named at most.
+inline constexpr std::size_t kMissingShown = 8;
+// In a larger job nobody looks for them: it would cost too much for each node that is told.
+inline constexpr int kMissingSearched = 512;
 
 enum class Standing {
   kSpare,      // all seats are taken: waits until one is free
@@ -24,11 +31,16 @@ enum class Standing {
   kDismissed,  // got its last message; nothing it says counts any more
 };
 
+// For people and for JSON: "running", "waiting".
+std::string_view name_of(Standing standing);
+
 struct Member {
   Entrant entrant;
   Standing standing = Standing::kSpare;
   std::uint64_t arrival = 0;  // order of the first joins; a restart does not change it
   bool gone = false;          // it left, or was lost, after its success
+  // An operator wants it to leave; said again if it comes back and may not have heard it.
+  std::optional<Drain> drain{};
 
   bool in_round() const {
     return standing == Standing::kRunning || standing == Standing::kSucceeded;
@@ -41,6 +53,9 @@ struct Member {
   // The node rank that it had in the last round it was in; -1: it was in none.
   int last_seat() const { return entrant.previous_seat; }
 };
+
+// What the other nodes are told when a node is unreachable.
+Failure lost_node(const Member& member, const std::string& how);
 
 class Members {
  public:
@@ -66,7 +81,8 @@ class Members {
   // The node with this id, or the one that must have this rank, to which messages may be sent; null: none.
   const Member* holder_of_id(const std::string& node_id) const;
   const Member* holder_of_rank(int node_rank) const;
-  bool has_claimed_ranks() const { return !by_rank_.empty(); }
+  // Which of the ranks below `ranks` no node claims, "1, 3"; empty where none is claimed.
+  std::string missing_ranks(int ranks) const;
   // The spare that came first; null: none.
   Member* first_spare();
   // In the order of the first joins and not of the last ones: so a node keeps its node rank over a
@@ -76,6 +92,10 @@ class Members {
   template <typename Act>
   void for_each(Act act) {
     for (auto& [session, member] : members_) act(member);
+  }
+  template <typename Act>
+  void for_each(Act act) const {
+    for (const auto& [session, member] : members_) act(member);
   }
 
  private:

@@ -15,33 +15,22 @@ double seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// What the other nodes are told when a node is unreachable. No worker is to blame, so rank and exit
-// code keep their defaults.
-Failure lost_node(const Member& member, const std::string& how) {
-  const std::string& hostname = member.entrant.spec.hostname;
-  return {.hostname = hostname,
-          .message = fmt::format("node {} ({}) was lost: {}", member.last_seat(), hostname, how)};
-}
-
-Await awaited(Reason reason) {
-  if (reason == Reason::kLastCall) return Await::kLastCall;
-  if (reason == Reason::kBackoff) return Await::kRestartPause;
-  if (reason == Reason::kReturning || reason == Reason::kLeaving) return Await::kOldWorkers;
-  return Await::kNodes;
-}
-
 // For nodes that join after the end: they are told how the job went.
-std::string end_text(const JobEnded& end) {
+std::string end_text_of(const JobEnded& end) {
   if (end.succeeded) return "it succeeded";
+  if (end.is_stopped) return end.cause.message;
   return fmt::format("it failed on {}: {}", end.cause.hostname, end.cause.message);
 }
 
 }  // namespace
 
 Membership::Membership(RoundPolicy policy, JobRecord record)
-    : policy_(policy), round_number_(record.round), budget_(policy.jitter_seed) {
-  awaits_returning_ = record.round > 0;
-  if (awaits_returning_) resumed_ = std::move(record);
+    : policy_(policy),
+      given_(policy),
+      round_number_(record.round),
+      budget_(policy.jitter_seed),
+      recovery_(std::move(record)) {
+  if (recovery_.is_open() && !recovery_.record().leader_has_seat) phase_ = Phase::kRecovering;
   DDPRUN_ASSERT(policy.min_nodes >= 1);
   DDPRUN_ASSERT(policy.min_nodes <= policy.max_nodes);
   DDPRUN_ASSERT(policy.max_nodes <= kMaxNodes);
@@ -55,7 +44,7 @@ Membership::Membership(RoundPolicy policy, JobRecord record)
 Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observed& observed,
                            Time now) {
   Outcome outcome;
-  unjoined_.erase(session);
+  recovery_.known(session);
   // A refused node becomes a member, too: it counts in kMaxMembers until its session is lost.
   Member* const known = members_.find(session);
   const bool is_new = known == nullptr;
@@ -69,24 +58,25 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   if (out_of_turn) {
     error = Error(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
   } else {
-    error = phase_ == Phase::kEnded
-                ? Error(ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_)
-                : objection(session, spec, policy_, members_);
+    error = phase_ == Phase::kEnded ? over() : objection(session, spec, given_, members_);
   }
   if (error) {
     members_.set_standing(member, Standing::kDismissed);
     // Told on the host too: its job waits for a node that the user thinks is there.
-    if (differs(spec, policy_)) outcome.notes.push_back(error->message());
+    if (differs(spec, given_)) outcome.notes.push_back(error->message());
     outcome.deliveries.push_back({session, SessionLost{*error}});
   } else {
     members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is
-    // free.
-    members_.set_standing(member, is_new ? Standing::kSpare : Standing::kWaiting);
+    // free, and so does one that was not believed. An operator may have taken seats away: publish()
+    // says whose.
+    const int seats = std::max(policy_.max_nodes, round_.node_count);
+    const bool has_seat = !is_new && !has_round() && seats_held() <= seats;
+    members_.set_standing(member, has_seat ? Standing::kWaiting : Standing::kSpare);
   }
   if (breaks_round)
     break_round(lost_node(member, "it asked for a round while in one"), now, outcome);
-  if (resumed_) resume(*std::exchange(resumed_, std::nullopt), now, outcome);
+  begin_recovery(now, outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -105,7 +95,7 @@ Outcome Membership::succeeded(SessionId session, std::int64_t round, Time now) {
   Member* const member = members_.find(session);
   if (!speaks_of_this_round(member, round)) return outcome;
   members_.set_standing(*member, Standing::kSucceeded);
-  if (members_.count(Standing::kRunning) == 0) end_job({.succeeded = true, .cause = {}}, outcome);
+  end_if_all_succeeded(outcome);
   settle(outcome, now);
   return outcome;
 }
@@ -120,12 +110,20 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   const bool breaks_round = member->in_round();
   const bool has_workers = breaks_round || member->standing == Standing::kStopping;
   members_.set_standing(*member, has_workers ? Standing::kLeaving : Standing::kDismissed);
-  if (is_needed && members_.listeners() < policy_.min_nodes) {
+  if (is_needed && members_.listeners() + recovery_.missing() < policy_.min_nodes) {
     end_job({.succeeded = false, .cause = reason}, outcome);
   } else if (breaks_round) {
     stop_round({.round = round_number_, .cause = reason, .is_resize = true}, outcome);
   }
   settle(outcome, now);
+  return outcome;
+}
+
+Outcome Membership::drained(SessionId session, const Drain& drain, const Failure& reason,
+                            Time now) {
+  Outcome outcome = left(session, reason, now);
+  outcome.deliveries.insert(outcome.deliveries.begin(), {session, drain});
+  if (Member* const member = members_.find(session)) member->drain = drain;
   return outcome;
 }
 
@@ -143,7 +141,7 @@ Outcome Membership::session_lost(SessionId session, const std::string& how, Time
   Outcome outcome;
   Member* const member = members_.find(session);
   if (member == nullptr) {
-    if (unjoined_.erase(session) > 0) settle(outcome, now);
+    if (recovery_.known(session)) settle(outcome, now);
     return outcome;
   }
   if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
@@ -168,6 +166,30 @@ Outcome Membership::tick(Time now) {
   return outcome;
 }
 
+Outcome Membership::stopped(const JobEnded& end, Time now) {
+  Outcome outcome;
+  if (phase_ != Phase::kEnded) end_job(end, outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+Outcome Membership::resized(int min_nodes, int max_nodes, Time now) {
+  Outcome outcome;
+  policy_.min_nodes = min_nodes;
+  policy_.max_nodes = max_nodes;
+  resized_at_.reset();  // an operator need not wait for the interval
+  const int running = members_.count(Standing::kRunning);
+  // As in consider_resize(): a round that is about to succeed is let be.
+  const bool ending = members_.count(Standing::kSucceeded) > 0;
+  if (phase_ == Phase::kRunning && running > max_nodes && !ending)
+    stop_round({.round = round_number_,
+                .cause = {.message = fmt::format("an operator wants at most {} nodes", max_nodes)},
+                .is_resize = true},
+               outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
 // ---- who is here ----
 
 // Whether a report counts. It does not if the node reported the end of its round already, or if it
@@ -182,15 +204,17 @@ bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) 
 // or sets when to look again.
 void Membership::settle(Outcome& outcome, Time now) {
   look_again_at_ = Time::max();
+  if (phase_ == Phase::kRecovering) look_who_is_back(now, outcome);
   if (phase_ == Phase::kRunning) consider_resize(now, outcome);
   if (phase_ != Phase::kGathering) return;
-  promote_spares();
+  promote_spares(now);
   update_times(now);
   const Roster roster{.waiting = members_.count(Standing::kWaiting),
                       .returning = stopping(),
                       .leaving = members_.count(Standing::kLeaving),
-                      .awaited = awaited_ - members_.count(Standing::kWaiting),
-                      .awaited_until = awaited_until_,
+                      .awaited = recovery_.missing(),
+                      .workers_until = recovery_.workers_until(),
+                      .awaited_until = recovery_.nodes_until(),
                       .is_first = round_number_ == 0,
                       .gathering_since = gathering_since_.value_or(now),
                       .min_reached_at = min_reached_at_.value_or(now),
@@ -210,8 +234,8 @@ void Membership::settle(Outcome& outcome, Time now) {
 
 std::optional<Gathering> Membership::gathering(Time now) const {
   if (phase_ == Phase::kEnded) return std::nullopt;
-  const bool runs = phase_ == Phase::kRunning;
-  const bool grows = runs && look_again_at_ != Time::max();
+  const bool runs = has_round();
+  const bool grows = phase_ == Phase::kRunning && look_again_at_ != Time::max();
   Gathering gathering{.awaits = grows  ? Await::kResize
                                 : runs ? Await::kSeat
                                        : awaited(reason_),
@@ -220,28 +244,16 @@ std::optional<Gathering> Membership::gathering(Time now) const {
                       .max_nodes = policy_.max_nodes};
   if (look_again_at_ == Time::max()) return gathering;
   gathering.ends_in = std::chrono::ceil<std::chrono::milliseconds>(look_again_at_ - now);
-  if (!runs) gathering.missing = missing_ranks();
+  const bool needs_all = policy_.min_nodes == policy_.max_nodes;
+  if (!runs && needs_all) gathering.missing = members_.missing_ranks(policy_.max_nodes);
   return gathering;
-}
-
-// Known only where nodes come with ranks that they must have, and all of them are needed.
-std::string Membership::missing_ranks() const {
-  if (policy_.min_nodes != policy_.max_nodes || policy_.max_nodes > kMissingSearched ||
-      !members_.has_claimed_ranks())
-    return {};
-  std::vector<int> missing;
-  for (int rank = 0; rank < policy_.max_nodes && missing.size() <= kMissingShown; ++rank)
-    if (members_.holder_of_rank(rank) == nullptr) missing.push_back(rank);
-  const bool more = missing.size() > kMissingShown;
-  if (more) missing.pop_back();
-  return fmt::format("{}{}", fmt::join(missing, ", "), more ? ", …" : "");
 }
 
 // A node holds a seat if it waits for the next round or will be back for it. So a spare never takes
 // the seat of a node that is only slow to stop its workers.
-void Membership::promote_spares() {
-  int free_seats =
-      policy_.max_nodes - members_.count(Standing::kWaiting) - members_.count(Standing::kStopping);
+void Membership::promote_spares(Time now) {
+  int free_seats = policy_.max_nodes - seats_held();
+  if (now < recovery_.workers_until()) free_seats -= recovery_.missing();
   while (free_seats-- > 0) {
     Member* const spare = members_.first_spare();
     if (spare == nullptr) return;
@@ -274,7 +286,10 @@ void Membership::publish(Time now, Outcome& outcome) {
   for (const Member* const member : arrivals) entrants.push_back(&member->entrant);
   const std::vector<std::size_t> order = order_of_seats(entrants);
   for (std::size_t seat = 0; seat < size; ++seat) entrants[seat] = &arrivals[order[seat]]->entrant;
-  SeatedRound seated = make_round(++round_number_, budget_.restarts(), entrants);
+  round_number_ = std::max(round_number_, known_number_) + 1;
+  SeatedRound seated = make_round(round_number_, budget_.restarts(), entrants);
+  round_ = seated.round;
+  seats_ = seated.seats;
   Publication publication{std::move(seated.round), std::move(seated.seats), {}};
   publication.sessions.reserve(size);
   for (std::size_t seat = 0; seat < size; ++seat) {
@@ -283,47 +298,12 @@ void Membership::publish(Time now, Outcome& outcome) {
     member.entrant.previous_seat = static_cast<int>(seat);
     publication.sessions.push_back(member.session());
   }
-  set_budget(entrants, now, outcome);
+  budget_.attempt_started(common_rules(entrants, outcome.notes), now);
   outcome.published = std::move(publication);
   phase_ = Phase::kRunning;
-  awaited_ = 0;
-  awaits_returning_ = false;
-  unjoined_.clear();
+  recovery_.close();
   gathering_since_.reset();
   min_reached_at_.reset();
-}
-
-// The job has one budget. If the nodes were started with different ones, the smallest holds: no
-// node is restarted more often than its user allowed. Window and backoff are those of node rank 0.
-void Membership::set_budget(const std::vector<const Entrant*>& entrants, Time now,
-                            Outcome& outcome) {
-  const auto [at_least, at_most] = std::ranges::minmax_element(
-      entrants, {}, [](const Entrant* entrant) { return entrant->spec.max_restarts; });
-  const Entrant* const least = *at_least;
-  const Entrant* const most = *at_most;
-  const NodeSpec& first = entrants.front()->spec;
-  budget_.attempt_started({.max_restarts = least->spec.max_restarts,
-                           .window = first.restart_window,
-                           .backoff = first.backoff,
-                           .backoff_max = first.backoff_max},
-                          now);
-  if (least->spec.max_restarts == most->spec.max_restarts) return;
-  outcome.notes.push_back(
-      fmt::format("rendezvous: the nodes differ in max_restarts ({} says {}, {} says {}): the "
-                  "smallest, {}, holds for the job",
-                  least->spec.hostname, least->spec.max_restarts, most->spec.hostname,
-                  most->spec.max_restarts, least->spec.max_restarts));
-}
-
-// The round that the record tells of broke with its leader. Its nodes are stopping their workers.
-void Membership::resume(const JobRecord& record, Time now, Outcome& outcome) {
-  budget_.resume(record.restarts, record.rules, now);
-  awaited_ = record.others;
-  awaited_until_ = now + policy_.return_limit;
-  const Failure cause{
-      .hostname = record.leader,
-      .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader)};
-  if (!budget_.take(now)) end_job({.succeeded = false, .cause = cause}, outcome);
 }
 
 void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
@@ -334,7 +314,9 @@ void Membership::break_round(const Failure& cause, Time now, Outcome& outcome) {
 // Tells the nodes of the round to stop their workers and to come back. Its caller decides whether
 // that is a restart.
 void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
+  outcome.broken = message;
   phase_ = Phase::kGathering;
+  last_break_ = message;
   newcomer_since_.reset();
   // Nodes that went after their success do not come back: their seats are free now.
   members_.erase_gone();
@@ -373,12 +355,24 @@ void Membership::give_up(Outcome& outcome) {
                           seconds(policy_.join_timeout));
   const Error error(ErrorCode::kTimedOut, "rendezvous: " + end_text_);
   phase_ = Phase::kEnded;
+  outcome.ended = JobEnded{.cause = {.message = end_text_}};
   dismiss_all(SessionLost{error}, outcome);
+}
+
+Error Membership::over() const {
+  return {ErrorCode::kRejected, "rendezvous: the job is over already: " + end_text_};
+}
+
+void Membership::end_if_all_succeeded(Outcome& outcome) {
+  if (phase_ == Phase::kRunning && members_.count(Standing::kRunning) == 0)
+    end_job({.succeeded = true, .cause = {}}, outcome);
 }
 
 void Membership::end_job(const JobEnded& end, Outcome& outcome) {
   phase_ = Phase::kEnded;
-  end_text_ = end_text(end);
+  outcome.ended = end;
+  end_ = end;
+  end_text_ = end_text_of(end);
   members_.erase_gone();
   dismiss_all(end, outcome);
 }

@@ -6,6 +6,11 @@
 //       ^                            |
 //       +---(failure, restart left)--+----(failure, none left; too few nodes remain)----> ended
 //       +---(newcomers; departure)---+
+//       |                            |
+//       +---(some missing)---- recovering ----(all back)----> running
+//
+// A leader that takes over begins with the record of the last round, as recovering: its nodes come back
+// with resumed(). When all seats are back, the round runs on and no node was told anything.
 //
 // Owned by Host, used on its thread only.
 #pragma once
@@ -13,33 +18,16 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "rendezvous/members.h"
+#include "rendezvous/recovery/recovery.h"
+#include "rendezvous/recovery/restart_budget.h"
 #include "rendezvous/rendezvous.h"
-#include "rendezvous/restart_budget.h"
 #include "rendezvous/round_policy.h"
 
 namespace ddprun::rendezvous {
-
-// So many missing ranks are named at most.
-inline constexpr std::size_t kMissingShown = 8;
-// In a larger job nobody looks for them: it would cost too much for each node that is told.
-inline constexpr int kMissingSearched = 512;
-
-// What outlives the process of the host, where another one may lead on: etcd keeps it
-// (rendezvous/election). It is written before the nodes of a round are told of it.
-struct JobRecord {
-  std::int64_t round = 0;  // the last that was published; 0: none was
-  int restarts = 0;        // spent so far
-  RestartRules rules;      // of that round
-  int others = 0;          // its nodes without that of the leader
-  std::string leader;      // host name, for people
-
-  bool operator==(const JobRecord&) const = default;
-};
 
 // One message and the node that gets it.
 struct Delivery {
@@ -60,27 +48,40 @@ struct Publication {
 // it.
 struct Outcome {
   std::optional<Publication> published;
-  std::vector<Delivery> deliveries;  // no RoundPublished among them
-  std::vector<std::string> notes;    // warnings for the log
+  // A RoundPublished among them is said again, to a node that did not hear it.
+  std::vector<Delivery> deliveries;
+  std::vector<std::string> notes;  // warnings for the log
+  // For those who watch the job, also where no node is left to be told.
+  std::optional<RoundBroken> broken;
+  std::optional<JobEnded> ended;
+
+  // Nodes that come back before this is told: what they say is answered anew. Of this they hear their
+  // last message only, if there is one.
+  std::vector<SessionId> withheld_from;
+  bool hears(SessionId session, const HostMessage& message) const;
 };
 
 class Membership {
  public:
   // 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes must hold.
-  // A record with a round: its leader is gone, and that broke the round. The next round's number is
-  // the one after, a restart is spent, and the nodes of before are awaited.
+  // A record with a round: its leader is gone, and its nodes are awaited: the round may go on. If the
+  // leader had a node in it, that broke the round: a restart is spent, and the next round's number is
+  // the one after.
   explicit Membership(RoundPolicy policy, JobRecord record = {});
 
   // A session begins. It may be a node of the record's round, whose workers still run: no round starts
   // before it has joined or is lost. Without a record this does nothing.
-  void opened(SessionId session) {
-    if (awaits_returning_) unjoined_.insert(session);
-  }
+  void opened(SessionId session) { recovery_.opened(session); }
   // `session` asks for a seat in the next round. It is a new node, or a node of the broken round
   // whose workers are gone. If all seats are taken, it waits as a spare until one is free. It gets
   // SessionLost if it cannot be in the job (its rank is taken, the job is over), or if it asked
   // already or is in a round; a round that it was in breaks.
   Outcome joined(SessionId session, const NodeSpec& spec, const Observed& observed, Time now);
+  // The node had a session before, with this leader or another, and says how far it is. `session` is
+  // that session where this leader knows it. A node that is where this leader takes it to be is told
+  // nothing. What it did not hear is said again. If it is in another round or seat, it is not believed:
+  // it is told that its round broke, and must end its workers before the next round starts.
+  Outcome resumed(SessionId session, const Resumed& node, const Observed& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; later ones
   // change nothing.
   Outcome failed(SessionId session, std::int64_t round, const Failure& failure, Time now);
@@ -90,6 +91,8 @@ class Membership {
   // spent; otherwise the job ends for all. Its workers may still run: the next round waits for its
   // session_lost(). A node that was in no round yet, or whose workers all succeeded, harms nobody.
   Outcome left(SessionId session, const Failure& reason, Time now);
+  // As left(), because an operator wants it: the node is told to leave.
+  Outcome drained(SessionId session, const Drain& drain, const Failure& reason, Time now);
   // As left(), of the node in whose process the rendezvous is: the job ends for all, since nobody
   // would be there to gather the others.
   Outcome host_left(SessionId session, const Failure& reason, Time now);
@@ -101,53 +104,85 @@ class Membership {
   // Time passed. Call it at look_again_at().
   Outcome tick(Time now);
 
+  // ---- an operator's words ----
+  // The job ends for all nodes, unless it has ended already.
+  Outcome stopped(const JobEnded& end, Time now);
+  // Rounds have so many nodes from now on; the bounds must be as in the policy. A running round that
+  // has more breaks, and no restart is spent; those that came last wait as spares. One that has fewer
+  // goes on, and the next one waits for them.
+  Outcome resized(int min_nodes, int max_nodes, Time now);
+
   // When tick() can next change something. Time::max(): only an event can.
   Time look_again_at() const { return look_again_at_; }
 
   // What a node that waits, waits for; nothing when the job is over.
   std::optional<Gathering> gathering(Time now) const;
 
+  enum class Phase { kRecovering, kGathering, kRunning, kEnded };
+
   // For reports and tests.
+  Phase phase() const { return phase_; }
+  const RoundPolicy& policy() const { return policy_; }
+  const Members& members() const { return members_; }
+  const std::string& end_text() const { return end_text_; }
   std::int64_t round_number() const { return round_number_; }
   int restart_count() const { return budget_.restarts(); }
   const RestartRules& restart_rules() const { return budget_.rules(); }
   bool ended() const { return phase_ == Phase::kEnded; }
+  bool recovers() const { return phase_ == Phase::kRecovering; }
 
  private:
-  enum class Phase { kGathering, kRunning, kEnded };
   bool speaks_of_this_round(const Member* member, std::int64_t round) const;
 
   void settle(Outcome& outcome, Time now);
-  void resume(const JobRecord& record, Time now, Outcome& outcome);
-  // Nodes whose old workers may still run, and that will be back.
-  int stopping() const {
-    return members_.count(Standing::kStopping) + static_cast<int>(unjoined_.size());
+  // The first event, where a round is inherited.
+  void begin_recovery(Time now, Outcome& outcome);
+  void look_who_is_back(Time now, Outcome& outcome);
+  Outcome rejoined(Member& member, const Resumed& node, const Observed& observed, Time now);
+  Outcome gave_up(Member& member, const Resumed& node, Time now);
+  void returned(SessionId session, const Resumed& node, const Observed& observed, Time now,
+                Outcome& outcome);
+  void came_back(Member& member, const Resumed& node, Time now, Outcome& outcome);
+  void disbelieve(Member& member, const Resumed& node, Outcome& outcome);
+  void break_as_told(const Resumed& node, Time now, Outcome& outcome);
+  void end_if_all_succeeded(Outcome& outcome);
+  // A round has its nodes: it runs, or is about to.
+  bool has_round() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }
+  // Nodes that wait for the next round with a seat, or that will be back for it.
+  int seats_held() const {
+    return members_.count(Standing::kWaiting) + members_.count(Standing::kStopping);
   }
-  void promote_spares();
+  // What a node is told that comes when the job is over. Its last round tells whether it had a part.
+  HostMessage end_for(std::int64_t round) const;
+  Error over() const;
+  // Nodes whose old workers may still run, and that will be back.
+  int stopping() const { return members_.count(Standing::kStopping) + recovery_.unknown(); }
+  void promote_spares(Time now);
   void update_times(Time now);
   void publish(Time now, Outcome& outcome);
-  void set_budget(const std::vector<const Entrant*>& entrants, Time now, Outcome& outcome);
   void break_round(const Failure& cause, Time now, Outcome& outcome);
   void stop_round(const RoundBroken& message, Outcome& outcome);
   void consider_resize(Time now, Outcome& outcome);
-  std::string missing_ranks() const;
   void give_up(Outcome& outcome);
   Outcome lost_after_success(Member& member);
   void dismiss_all(const HostMessage& message, Outcome& outcome);
   void end_job(const JobEnded& end, Outcome& outcome);
 
-  const RoundPolicy policy_;
+  RoundPolicy policy_;
+  const RoundPolicy given_;  // as at the beginning: what nodes were started with
   Phase phase_ = Phase::kGathering;
   // session_lost() erases a member. One that is `gone` stays until its round is over.
   Members members_;
   std::int64_t round_number_ = 0;
+  // Of a round that a node knows from a leader before, whose record is gone: the next one is newer.
+  std::int64_t known_number_ = 0;
   RestartBudget budget_;
-  std::optional<JobRecord> resumed_;  // until the first node joins
-  bool awaits_returning_ = false;     // until the first round of this leader
-  std::set<SessionId> unjoined_;      // while it awaits them: sessions that did not join yet
-  int awaited_ = 0;                   // nodes of the round that the record tells of
-  Time awaited_until_ = Time::min();
-  std::string end_text_;  // how the job ended, for nodes that join after it
+  Recovery recovery_;
+  Round round_;                  // the last that this leader published
+  std::vector<Seat> seats_;      // of it
+  RoundBroken last_break_;       // for a node that did not hear it
+  std::optional<JobEnded> end_;  // as told to the nodes; not if too few came in time
+  std::string end_text_;         // how the job ended, for nodes that join after it
   std::optional<Time> gathering_since_;
   std::optional<Time> min_reached_at_;
   std::optional<Time> newcomer_since_;  // while a round runs that has room for a spare

@@ -23,6 +23,18 @@ inline constexpr int kMaxNodes = 16384;
 // The most nodes that the rendezvous knows at one time: those of a round, spares and refused ones.
 inline constexpr int kMaxMembers = kMaxNodes + 1024;
 
+// How a job's rounds are formed, as its nodes were told (rendezvous/round_policy.h says what each
+// means). A time of 0: not told.
+struct JobWishes {
+  std::chrono::milliseconds join_timeout{0};
+  std::chrono::milliseconds last_call{0};
+  std::chrono::milliseconds resize_wait{0};
+  std::chrono::milliseconds resize_interval{0};
+  int node_unit = 1;
+
+  bool operator==(const JobWishes&) const = default;
+};
+
 // What a node brings to a round.
 struct NodeSpec {
   std::string node_id;       // unique per agent process; the same in each of its joins
@@ -37,13 +49,16 @@ struct NodeSpec {
   std::string store_address;
   std::uint16_t store_port = 0;  // it serves the round's store here if it gets node rank 0
   int max_restarts = 0;
-  // What these three mean: rendezvous/restart_budget.h. 0: none.
+  // What these three mean: rendezvous/recovery/restart_budget.h. 0: none.
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds backoff{0};
   std::chrono::milliseconds backoff_max{0};
   // --nnodes of this node: the host refuses a node that was given another one. 0: not told.
   int min_nodes = 0;
   int max_nodes = 0;
+  // What the job is made with where this node is its first one. A host that serves one job has its
+  // own.
+  JobWishes wishes;
 
   bool operator==(const NodeSpec&) const = default;
 };
@@ -67,8 +82,17 @@ struct Round {
   int node_count = 0;
   std::string master_addr;  // numeric; the store of node rank 0
   std::uint16_t master_port = 0;
+  std::string master_hostname{};  // for people; empty: an older host does not say it
 
   bool operator==(const Round&) const = default;
+};
+
+// How far a node is that comes back.
+enum class NodeState {
+  kJoining,    // it asked for a seat in the next round, and has no workers
+  kRunning,    // its workers run
+  kSucceeded,  // all of them exited 0
+  kStopping,   // it was told that the round broke, and ends its workers
 };
 
 // Why a round broke or the job ended. The node that failed first reports it. The host sends it to
@@ -79,8 +103,24 @@ struct Failure {
   int local_rank = -1;
   int exit_code = 0;    // exit status; minus the signal number if killed (-9 = SIGKILL)
   std::string message;  // one line for people
+  // From the first sign of it until its node, or the host, acted on it. Nothing: nobody knows.
+  std::optional<std::chrono::microseconds> noticed_after{};
 
   bool operator==(const Failure&) const = default;
+};
+
+// What a node says that was in the job already, over a new connection or to a new leader.
+struct Resumed {
+  NodeSpec spec;           // as in its last join
+  std::int64_t round = 0;  // the last that was published to it; 0: none was
+  int seat = -1;           // its node rank in that round
+  int node_count = 0;      // of that round
+  NodeState state = NodeState::kJoining;
+  // What it was told, with kStopping.
+  Failure cause{};
+  bool is_resize = false;
+
+  bool operator==(const Resumed&) const = default;
 };
 
 // ---- messages of the host to a node ----
@@ -105,7 +145,14 @@ struct RoundBroken {
 // Otherwise stop this node's workers; `cause` says why.
 struct JobEnded {
   bool succeeded = false;
-  Failure cause;  // when not succeeded
+  Failure cause;            // when not succeeded
+  bool is_stopped = false;  // an operator ended the job; no worker is to blame
+};
+// An operator takes this node out of the job: stop its workers and leave. The others go on without
+// it. The node leaves as it does by itself (leave(), gone()), and that it left is no failure.
+struct Drain {
+  // From now to SIGKILL for its workers; 0: as long as the node gives them anyway.
+  std::chrono::milliseconds deadline{0};
 };
 // The session is over; no message follows. Either the host is unreachable, or it refused this node,
 // or too few nodes joined in time.
@@ -114,8 +161,12 @@ struct SessionLost {
   // The lease ended (keep_alive.h): the others may start a round soon. No worker may live on.
   bool is_fenced = false;
   bool was_reached = true;  // false: nobody ever answered at the endpoint
+  // Not fenced: until then the workers may live, also those that end already. Zero: nobody said.
+  std::chrono::steady_clock::time_point lease_ends{};
+  // Until then the node may come back with its workers (Session::resume()).
+  bool may_return = false;
 };
-using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost>;
+using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain>;
 
 // What a node that waits, waits for. It travels as a number: new ones come last.
 enum class Await {
@@ -155,6 +206,11 @@ class Session {
   // are gone. The answer is RoundPublished, JobEnded or SessionLost. It comes when the round starts
   // or the host gives up; a spare may wait for it as long as the job lives.
   virtual void join(const NodeSpec& node) = 0;
+  // Instead of join(), as the first word of a session of a node that had one before. If the host
+  // believes it, nothing follows: the round goes on. Otherwise, and if the round broke meanwhile, the
+  // answer is RoundBroken; if the job ended meanwhile, JobEnded. With kJoining it is as join(). It may
+  // be said twice.
+  virtual void resume(const Resumed& node) = 0;
   // A worker of `round` failed. The answer is RoundBroken if a restart is left, otherwise JobEnded.
   // A restart is one for all nodes. May be called while this node still stops its other workers.
   // A report about an older round changes nothing and gets no answer.
@@ -173,6 +229,9 @@ class Session {
   // As far as this node was told; over the network that is some moments old. Nothing: the job is
   // over, or nothing is known yet.
   virtual std::optional<Gathering> gathering() const = 0;
+  // Over the network: until when the workers may live on if this session ended now. The past: they may
+  // not, or that is not the network's to say.
+  virtual std::chrono::steady_clock::time_point lease_ends() const { return {}; }
 };
 
 }  // namespace ddprun::rendezvous

@@ -10,12 +10,14 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   // at.
   if (roster.leaving > 0) return {Choice::kWait, Reason::kLeaving, Time::max()};
   if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, Time::max()};
+  if (roster.awaited > 0 && now < roster.workers_until)
+    return {Choice::kWait, Reason::kReturning, roster.workers_until};
   if (roster.waiting == 0) return {Choice::kWait, Reason::kNobody, Time::max()};
   // A full round has to wait for its restart, too.
   if (now < roster.not_before) return {Choice::kWait, Reason::kBackoff, roster.not_before};
   const Time given_up_at = roster.gathering_since + policy.join_timeout;
-  // promote_spares() lets no more than max_nodes wait.
-  if (roster.waiting == policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
+  // More wait only where an operator lowered max_nodes.
+  if (roster.waiting >= policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;
   if (now >= given_up_at)
     return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
@@ -28,6 +30,13 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   const Time last_call_ends = roster.min_reached_at + policy.last_call;
   if (now >= last_call_ends) return {Choice::kClose, Reason::kLastCallOver, now};
   return {Choice::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
+}
+
+Await awaited(Reason reason) {
+  if (reason == Reason::kLastCall) return Await::kLastCall;
+  if (reason == Reason::kBackoff) return Await::kRestartPause;
+  if (reason == Reason::kReturning || reason == Reason::kLeaving) return Await::kOldWorkers;
+  return Await::kNodes;
 }
 
 int usable_nodes(int nodes, const RoundPolicy& policy) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "rendezvous/restart_budget.h"
+#include "rendezvous/recovery/restart_budget.h"
 
 namespace ddprun::rendezvous {
 
@@ -22,8 +22,10 @@ struct RoundPolicy {
   std::chrono::nanoseconds last_call = std::chrono::seconds(30);
   // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
   int node_unit = 1;
-  // How long nodes of a round that another leader gathered are awaited that have no session with this
-  // one. Not shorter than their leases with the other: then their workers are gone.
+  // How long the nodes of a round that another leader gathered are awaited. Until the first of these
+  // ends, workers of who is not back may run: it must not be shorter than a lease with the other
+  // leader. Until the second, no round that has room for them starts without them.
+  std::chrono::nanoseconds recovery_limit = std::chrono::seconds(5);
   std::chrono::nanoseconds return_limit = std::chrono::seconds(30);
   // A running round with room is broken for newcomers: this long after the first of them came, so
   // that several come at once, and not sooner than `resize_interval` after the last such break.
@@ -38,8 +40,10 @@ struct Roster {
   int returning = 0;  // nodes of the broken round that still stop their workers
   int leaving = 0;    // as `returning`, but they will not be back
   // Nodes of the round before that are not back yet, where another leader gathered that round: they
-  // are known by number only. Waited for until `awaited_until`.
+  // are known by number only. Their workers may run until `workers_until`; waited for until
+  // `awaited_until`.
   int awaited = 0;
+  Time workers_until = Time::min();
   Time awaited_until = Time::min();
   bool is_first = true;           // no round has started yet
   Time gathering_since;           // since when nodes wait; valid only if one waits and nobody stops
@@ -70,6 +74,9 @@ struct Decision {
 
 // Says whether the round may start at `now`.
 Decision decide(const Roster& roster, const RoundPolicy& policy, Time now);
+
+// What a round that does not start for this reason waits for.
+Await awaited(Reason reason);
 
 // The most of `nodes` that one round can have: at most max_nodes, and a multiple of node_unit.
 int usable_nodes(int nodes, const RoundPolicy& policy);

@@ -87,6 +87,7 @@ SeatedRound make_round(std::int64_t number, int restart_count,
     seated.seats[i].role_world_size = role_sizes[entrants[i]->spec.role];
   round.master_addr = master_address(entrants);
   round.master_port = entrants.front()->spec.store_port;
+  round.master_hostname = entrants.front()->spec.hostname;
   return seated;
 }
 

@@ -1,23 +1,16 @@
 #include "rendezvous/service.h"
 
-#include <fcntl.h>
-#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
-#include <cerrno>
-#include <climits>
-#include <map>
-#include <string_view>
-#include <system_error>
+#include <optional>
 #include <utility>
 #include <variant>
 
+#include "proto/alarm.h"
 #include "proto/log.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/call_writer.h"
@@ -25,55 +18,21 @@
 #include "rendezvous/codec.h"
 #include "rendezvous/connections.h"
 #include "rendezvous/loop_gate.h"
-#include "rendezvous/rate_limiter.h"
+#include "rendezvous/recovery/called_nodes.h"
 #include "rendezvous/stream_server.h"
+#include "rendezvous/trust/doorkeeper.h"
+#include "rendezvous/trust/refusals.h"
+#include "rendezvous/trust/tls_credentials.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
-// gRPC closes a connection that carries no call for this long. Otherwise somebody who connects and
-// says nothing would hold a descriptor.
-constexpr int kIdleConnectionMs = 10'000;
-// A node has one call. It has a second one only for the moment in which the first ends.
-constexpr int kCallsPerConnection = 4;
-
-// Takes the same time wherever the texts differ. Otherwise the time of a refusal would tell how
-// many letters are right, and a token could be guessed letter by letter.
-bool equal_in_constant_time(std::string_view given, std::string_view expected) {
-  unsigned difference = given.size() == expected.size() ? 0U : 1U;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const char letter = i < given.size() ? given[i] : '\0';
-    difference |= static_cast<unsigned char>(letter) ^ static_cast<unsigned char>(expected[i]);
-  }
-  return difference == 0;
-}
-
-std::string_view metadata(const grpc::ServerContext& context, const char* key) {
-  const auto found = context.client_metadata().find(key);
-  if (found == context.client_metadata().end()) return {};
-  return {found->second.data(), found->second.size()};
-}
-
-// The job's id is compared first. If the user set no token, the id is also the token; then a node
-// of another job has a wrong token, too, but must be told that its id is wrong. A caller without
-// the token is not told our id: it may be the token.
-grpc::Status check(const grpc::ServerContext& context, const ServiceOptions& options) {
-  const bool known = options.token.empty() ||
-                     equal_in_constant_time(metadata(context, kTokenMetadata), options.token);
-  const std::string id(metadata(context, kJobMetadata));
-  if (id != options.rdzv_id)
-    return {grpc::StatusCode::FAILED_PRECONDITION,
-            known ? "it serves the job with rdzv_id=" + options.rdzv_id + ", not " + id
-                  : "it serves another job than the one with rdzv_id=" + id};
-  if (!known) return {grpc::StatusCode::UNAUTHENTICATED, "the job's token is missing or wrong"};
-  return grpc::Status::OK;
-}
-
-// For our log. Leaves out the id that the caller sent: a stranger must not write into our log.
-std::string reason_to_log(const grpc::Status& refusal) {
-  return refusal.error_code() == grpc::StatusCode::FAILED_PRECONDITION
-             ? "it asks for another job (rdzv_id)"
-             : refusal.error_message();
+// A caller without the token is not told our id: it may be the token.
+Doorkeeper::TokenOf token_of(const ServiceOptions& options) {
+  if (options.jobs) return options.jobs->token;
+  return [&options](const std::string& job) {
+    return job == options.rdzv_id ? std::optional(options.token) : std::nullopt;
+  };
 }
 
 }  // namespace
@@ -81,65 +40,78 @@ std::string reason_to_log(const grpc::Status& refusal) {
 // What the loop knows of gRPC's calls; each has a Session of the host. Loop's thread only.
 class Service::Calls {
  public:
-  Calls(boost::asio::io_context& loop, Host& host, ServiceOptions options);
+  Calls(boost::asio::io_context& loop, Host* host, ServiceOptions options);
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
   ~Calls();
 
-  void adopt(int fd);
+  void adopt(int fd, Connections::Way way);
+  void let_go();
+  void set_serving(bool is_serving);
+  void tidy() { connections_.forget_closed(); }
 
  private:
   class Call;
   using SharedGate = std::shared_ptr<LoopGate<Calls>>;
-  struct Node {
-    std::shared_ptr<Call> call;
-    std::unique_ptr<Host::HostedSession> session;
-    Silence silence;
-  };
+  using Nodes = CalledNodes<Call, Host::HostedSession>;
+  using Node = Nodes::Node;
 
   bool start_server();
-  void opened(const std::shared_ptr<Call>& call, const std::string& peer);
+  void called(const std::shared_ptr<Call>& call, std::string job, std::string nonce);
+  void answered(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
+  void cut_overdue();
+  void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id);
   void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
+  void open_session(Node& node, Host& host);
+  bool find_job(Node& node, const NodeSpec& spec, std::int64_t round);
   void obey(Node& node, const NodeMessage& message);
   void grant_lease(Node& node, const Beat& beat);
   void deliver(Call* call, const HostMessage& message);
-  void refused(const std::string& peer, const std::string& reason);
+  void refuse(const std::shared_ptr<Call>& call, const Error& refusal);
+  void broke(Call* call);
   void tick();
   void schedule_tick();
 
-  Host& host_;
+  Host* const host_;
   const ServiceOptions options_;
   SharedGate gate_;
   boost::asio::steady_timer timer_;
   bool ticking_ = false;
-  std::map<Call*, Node> nodes_;
+  bool is_serving_ = true;
+  Doorkeeper doorkeeper_;
+  Alarm proof_alarm_;
+  Nodes nodes_;
   Connections connections_;
-  RateLimiter refusal_warnings_{kRefusalWarningEvery};
+  Refusals refusals_;
+  std::optional<TlsAcceptor> tls_acceptor_;
   std::unique_ptr<StreamServer> server_;
 };
 
 // One node's call. Lives until gRPC is done with it and the loop has forgotten it (Node).
 class Service::Calls::Call final : public ServerStream {
  public:
-  // `options` must outlive the server, which makes calls.
-  Call(SharedGate gate, const ServiceOptions& options)
-      : gate_(std::move(gate)), options_(options) {}
+  explicit Call(SharedGate gate) : gate_(std::move(gate)) {}
 
   // ---- any thread ----
-  void send(v2::ToNode message) { perform(writer_.send(std::move(message))); }
+  void send(v3::ToNode message) { perform(writer_.send(std::move(message))); }
   bool has_room() const { return writer_.has_room(); }
   // Ends the call when everything that was sent is written.
   void close() { perform(writer_.close()); }
+  void refuse(const grpc::Status& status) {
+    writer_.while_alive([&] { refusal_ = status; });
+    close();
+  }
   // Breaks the call off.
   void cut() {
     break_off();
     perform(writer_.abandon());
   }
+  std::string peer() const { return peer_; }
   // Makes the loop forget the call. The host then counts the node as lost, unless it sent the node
   // its last message. Posted, because it is also called from inside the host (deliver()), where no
   // session may be destroyed.
   void forget() {
-    gate_->post([self = shared()](Calls& calls) { calls.nodes_.erase(self.get()); });
+    gate_->post([self = shared()](Calls& calls) { calls.nodes_.forget(self.get()); });
   }
   void read_next() {
     writer_.while_alive([this] { start_read(&in_); });
@@ -147,13 +119,13 @@ class Service::Calls::Call final : public ServerStream {
 
  private:
   // ---- gRPC's threads ----
-  // The loop hears of the call before it hears the call's messages: its post comes before the first
-  // read.
+  // The loop starts the first read, when it has answered.
   void opened() override {
-    if (const grpc::Status status = check(context(), options_); !status.ok()) return refuse(status);
-    gate_->post(
-        [self = shared(), peer = context().peer()](Calls& calls) { calls.opened(self, peer); });
-    start_read(&in_);
+    peer_ = context().peer();
+    gate_->post([self = shared(), job = call_metadata(context(), kJobMetadata),
+                 nonce = call_metadata(context(), kNonceMetadata)](Calls& calls) {
+      calls.called(self, job, nonce);
+    });
   }
   // Starts no next read; the loop does when it has handled this message (read_next()). So a node
   // that sends without end is stopped by flow control and does not fill our memory.
@@ -166,144 +138,199 @@ class Service::Calls::Call final : public ServerStream {
   // Also called if the server shuts down before the loop has heard of this call. It must end here
   // then, because the server's end waits for the end of every call.
   void cancelled() override { perform(writer_.abandon()); }
-  void done() override { forget(); }
+  void done() override { tell_broken(); }
 
   std::shared_ptr<Call> shared() { return std::static_pointer_cast<Call>(shared_from_this()); }
-  void refuse(const grpc::Status& status) {
-    gate_->post([peer = context().peer(), reason = reason_to_log(status)](Calls& calls) {
-      calls.refused(peer, reason);
-    });
-    refusal_ = status;
-    perform(writer_.close());
-  }
   void break_off() {
     writer_.while_alive([this] { cancel(); });
   }
   void broken() {
-    forget();
+    tell_broken();
     perform(writer_.abandon());
+  }
+  void tell_broken() {
+    gate_->post([self = shared()](Calls& calls) { calls.broke(self.get()); });
   }
   // The status of a call that was let in is always OK and says nothing. A node knows the reason from
   // its last message; a call that ends without one was broken off. Write-through as in client.cc.
-  void perform(CallWriter<v2::ToNode>::Step step) {
+  void perform(CallWriter<v3::ToNode>::Step step) {
     if (step.write != nullptr) start_write(*step.write, grpc::WriteOptions().set_write_through());
     if (step.end) finish(refusal_);
     if (step.overflow) break_off();  // the write under way then fails, and the queue with it
   }
 
   const SharedGate gate_;
-  const ServiceOptions& options_;
-  v2::FromNode in_;
-  CallWriter<v2::ToNode> writer_;
+  std::string peer_;  // written before the loop hears of the call
+  v3::FromNode in_;
+  CallWriter<v3::ToNode> writer_;
   grpc::Status refusal_;  // OK: let in
 };
 
-Service::Calls::Calls(boost::asio::io_context& loop, Host& host, ServiceOptions options)
+Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions options)
     : host_(host),
       options_(std::move(options)),
       gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
       timer_(loop),
+      doorkeeper_(token_of(options_), options_.max_strangers),
+      proof_alarm_(loop, [this] { cut_overdue(); }),
+      nodes_(loop, options_.resumes),
       connections_(options_.max_strangers) {}
 
-// No handler may run any more. Then the last messages are written, while gRPC still serves, and the
-// host hears last that the nodes are gone: when nodes_ is destroyed.
+// Once the gate is closed no handler runs any more. Then the last messages are written, while gRPC
+// still serves, and the host hears last that the nodes are gone: when nodes_ is destroyed.
 Service::Calls::~Calls() {
+  // While the gate is open, what posts to it keeps each call alive.
+  for (void* const call : doorkeeper_.overdue(Doorkeeper::Time::max()))
+    static_cast<Call*>(call)->cut();
   gate_->close();
-  for (auto& [call, node] : nodes_) call->close();
+  nodes_.for_each([](Node& node) { node.call->close(); });
   if (server_) server_->shut_down(kFlushLimit);
 }
 
 // A server that listens on no port: it gets its connections from adopt().
 bool Service::Calls::start_server() {
-  set_up_grpc();
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(kMaxUpBytes);
-  builder.SetMaxSendMessageSize(kMaxDownBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
-  // As in channel.cc.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
-  server_ = std::make_unique<StreamServer>(
-      builder, options_.expected_nodes, [this] { return std::make_shared<Call>(gate_, options_); });
+  set_up_server(builder);
+  if (options_.tls.is_set()) tls_acceptor_.emplace(builder, options_.tls, kIdleConnectionMs);
+  if (options_.answers_health) grpc::EnableDefaultHealthCheckService(true);
+  if (options_.more) options_.more(builder);
+  server_ = std::make_unique<StreamServer>(builder, options_.expected_nodes,
+                                           [this] { return std::make_shared<Call>(gate_); });
   if (server_->server() == nullptr) server_.reset();
+  if (server_) server_->set_serving(is_serving_);
   return server_ != nullptr;
 }
 
-void Service::Calls::adopt(int fd) {
-  if (!server_ && !start_server()) {
-    log::error("rendezvous: gRPC could not be started; remote nodes cannot join");
+void Service::Calls::adopt(int fd, Connections::Way way) {
+  const bool serves = server_ || start_server();
+  if (const auto prepared = Connections::prepare(fd); !serves || !prepared) {
+    refusals_.warn("cannot serve a connection: " +
+                   (serves ? prepared.error().message() : "gRPC could not be started"));
     ::close(fd);
     return;
   }
-  const int flags = ::fcntl(fd, F_GETFL);
-  const int on = 1;
-  // gRPC sets these on the connections that it accepts, but not on one that is handed to it. A
-  // blocking socket would block gRPC's threads.
-  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
-      ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0) {
-    log::error("rendezvous: cannot serve a connection: " + std::generic_category().message(errno));
-    ::close(fd);
-    return;
-  }
-  // As long as little is sent, the kernel tries a lost packet again six times at equal pauses, and
-  // does not double each (the kernel's Documentation/networking/tcp-thin). What the node sends is
-  // tried again at doubled pauses: a beat that is lost in a blip of 2 s comes after some 3 s.
-  ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
   // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
-  connections_.add(fd);
-  grpc::AddInsecureChannelFromFd(server_->server(), fd);
+  connections_.add(fd, way);
+  if (way == Connections::Way::kClear) return grpc::AddInsecureChannelFromFd(server_->server(), fd);
+  tls_acceptor_->adopt(fd);
 }
 
-void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& peer) {
-  Call* const key = call.get();
-  connections_.let_in(peer);
-  if (nodes_.size() >= kMaxCalls) {
-    call->send(encode(SessionLost{{ErrorCode::kLimit, "rendezvous: too many nodes"}}));
-    return call->close();
+void Service::Calls::called(const std::shared_ptr<Call>& call, std::string job, std::string nonce) {
+  if (options_.tls.is_set() && !options_.tls_mixed && connections_.is_clear(call->peer()))
+    return refuse(
+        call, {ErrorCode::kProtocol, "it wants TLS: tls_ca, tls_cert and tls_key in --rdzv-conf"});
+  const auto challenge = doorkeeper_.called(call.get(), std::move(job), std::move(nonce),
+                                            make_nonce(), std::chrono::steady_clock::now());
+  cut_overdue();
+  if (!challenge) return refuse(call, challenge.error());
+  call->send(encode(*challenge));
+  call->read_next();
+}
+
+void Service::Calls::answered(const std::shared_ptr<Call>& call,
+                              const Result<NodeMessage>& message) {
+  const Proof* const proof = message ? std::get_if<Proof>(&*message) : nullptr;
+  const auto job = doorkeeper_.answered(call.get(), proof != nullptr ? proof->bytes : "");
+  if (!job) return refuse(call, job.error());
+  opened(call, *job);
+  call->read_next();
+}
+
+void Service::Calls::cut_overdue() {
+  for (void* const overdue : doorkeeper_.overdue(std::chrono::steady_clock::now())) {
+    // It lives: broke() has not been posted yet, or what was posted holds it.
+    auto* const call = static_cast<Call*>(overdue);
+    refusals_.refused(connections_.observed(call->peer()).address,
+                      "it did not prove in time that it knows the job's token");
+    call->cut();
   }
-  auto session =
-      host_.open_direct_session([this, key](const HostMessage& message) { deliver(key, message); },
-                                connections_.observed(peer));
-  Node& node = nodes_.emplace(key, Node{call, std::move(session), {}}).first->second;
+  proof_alarm_.set(doorkeeper_.look_again_at());
+}
+
+void Service::Calls::refuse(const std::shared_ptr<Call>& call, const Error& refusal) {
+  refusals_.refused(connections_.observed(call->peer()).address, reason_to_log(refusal));
+  call->refuse(Refusals::status_of(refusal));
+}
+
+void Service::Calls::broke(Call* call) {
+  doorkeeper_.forget(call);
+  nodes_.broke(call);
+}
+
+void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id) {
+  const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
+  if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
+  connections_.let_in(call->peer());
+  if (nodes_.are_as_many_as(options_.max_calls))
+    return deliver(call.get(), SessionLost{{ErrorCode::kLimit, options_.too_many_calls}});
+  Node& node = nodes_.add(call, rdzv_id, connections_.observed(call->peer()));
+  if (host_ != nullptr) open_session(node, *host_);
   grant_lease(node, {});  // which tells the node that it was let in
   schedule_tick();
+}
+
+void Service::Calls::open_session(Node& node, Host& host) {
+  node.session = host.open_direct_session(
+      [this, route = node.route](const HostMessage& message) { deliver(*route, message); },
+      node.observed);
+}
+
+// False: the node was refused.
+bool Service::Calls::find_job(Node& node, const NodeSpec& spec, std::int64_t round) {
+  const auto found = options_.jobs->host(node.rdzv_id, spec, round);
+  Host* const* const host = std::get_if<Host*>(&found);
+  if (host == nullptr) deliver(node.call.get(), std::get<HostMessage>(found));
+  if (host != nullptr) open_session(node, **host);
+  return host != nullptr;
 }
 
 // Not while much waits to be written: leases must not fill the queue of a node that does not read.
 // Its lease then ends, as it would without a network.
 void Service::Calls::grant_lease(Node& node, const Beat& beat) {
-  if (!node.call->has_room()) return;
-  const int nodes = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));
-  const Lease lease = lease_for(options_.keep_alive, nodes);
+  if (!node.call->has_room() || (options_.may_grant && !options_.may_grant())) return;
+  const int here = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));
+  const Lease lease = lease_for(options_.keep_alive, std::min(here, options_.most_nodes));
   node.silence.granted(options_.keep_alive, lease);
-  node.call->send(encode(LeaseGrant{beat.stamp, lease, node.session->gathering()}));
+  const auto gathering = node.session ? node.session->gathering() : std::nullopt;
+  node.call->send(encode(LeaseGrant{beat.stamp, lease, gathering, options_.resumes}));
 }
 
 void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message) {
-  const auto found = nodes_.find(call.get());
-  if (found == nodes_.end()) return;
+  if (doorkeeper_.awaits(call.get())) return answered(call, message);
+  Node* const node = nodes_.find(call.get());
+  if (node == nullptr) return;
   if (!message) {
     log::warning("rendezvous: a node's message makes no sense: " + message.error().message());
     return deliver(call.get(), SessionLost{message.error()});
   }
-  found->second.silence.heard();
+  node->silence.heard();
   if (std::holds_alternative<Gone>(*message)) {
-    nodes_.erase(found);
+    nodes_.forget(call.get());
     return call->close();  // the end of the call is the receipt that the node waits for
   }
-  obey(found->second, *message);
+  obey(*node, *message);
   call->read_next();
 }
 
 void Service::Calls::obey(Node& node, const NodeMessage& message) {
+  if (const auto* beat = std::get_if<Beat>(&message)) return grant_lease(node, *beat);
+  const auto* const first = std::get_if<NodeSpec>(&message);
+  const auto* const resumed = std::get_if<Resumed>(&message);
+  const NodeSpec* const named = resumed != nullptr ? &resumed->spec : first;
+  if (resumed != nullptr) nodes_.comes_back(node, resumed->spec);
+  // Without a seat there is nothing else to say.
+  const std::int64_t round = resumed != nullptr ? resumed->round : 0;
+  if (!node.session && (named == nullptr || !find_job(node, *named, round))) return;
+  if (resumed != nullptr) return node.session->resume(*resumed);
   Session& session = *node.session;
-  if (const auto* spec = std::get_if<NodeSpec>(&message)) session.join(*spec);
+  if (first != nullptr) {
+    nodes_.joins(node, *first);
+    session.join(*first);
+  }
   if (const auto* failed = std::get_if<WorkerFailed>(&message))
     session.report_failure(failed->round, failed->failure);
   if (const auto* done = std::get_if<NodeSucceeded>(&message)) session.report_success(done->round);
   if (const auto* leave = std::get_if<Leave>(&message)) session.leave(leave->reason);
-  if (const auto* beat = std::get_if<Beat>(&message)) grant_lease(node, *beat);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is
@@ -318,17 +345,21 @@ void Service::Calls::deliver(Call* call, const HostMessage& message) {
   call->forget();
 }
 
-void Service::Calls::refused(const std::string& peer, const std::string& reason) {
-  const auto unsaid = refusal_warnings_.happened(std::chrono::steady_clock::now());
-  if (!unsaid) return;
-  const std::string more = *unsaid == 0 ? "" : " (" + std::to_string(*unsaid) + " more before it)";
-  log::warning("rendezvous: refused a connection from " + connections_.observed(peer).address +
-               ": " + reason + more);
+void Service::Calls::let_go() {
+  for (const auto& call : nodes_.calls([](Node&) { return true; })) {
+    call->close();
+    nodes_.forget(call.get());
+  }
+}
+
+void Service::Calls::set_serving(bool is_serving) {
+  is_serving_ = is_serving;
+  if (server_) server_->set_serving(is_serving);
 }
 
 // Without nodes no timer runs, so an idle host does not wake up.
 void Service::Calls::schedule_tick() {
-  if (ticking_ || nodes_.empty()) return;
+  if (ticking_ || nodes_.size() == 0) return;
   ticking_ = true;
   timer_.expires_after(look_every(options_.keep_alive));
   timer_.async_wait([gate = gate_](const boost::system::error_code& error) {
@@ -338,25 +369,27 @@ void Service::Calls::schedule_tick() {
 
 void Service::Calls::tick() {
   ticking_ = false;
-  for (auto next = nodes_.begin(); next != nodes_.end();) {
-    auto& [call, node] = *next;
-    if (!node.silence.looked()) {
-      ++next;
-      continue;
-    }
-    node.session->went_silent(node.silence.length());
-    // The host tells the others of this loss through deliver(), which erases no node.
+  for (const auto& call : nodes_.calls([](Node& node) { return node.silence.looked(); })) {
+    const Node& node = *nodes_.find(call.get());
+    if (node.session) node.session->went_silent(node.silence.length());
     call->cut();
-    next = nodes_.erase(next);
+    nodes_.forget(call.get());
   }
   schedule_tick();
 }
 
 Service::Service(boost::asio::io_context& loop, Host& host, ServiceOptions options)
-    : calls_(std::make_unique<Calls>(loop, host, std::move(options))) {}
+    : calls_(std::make_unique<Calls>(loop, &host, std::move(options))) {}
+
+Service::Service(boost::asio::io_context& loop, ServiceOptions options)
+    : calls_(std::make_unique<Calls>(loop, nullptr, std::move(options))) {}
 
 Service::~Service() = default;
 
-void Service::adopt(int fd) { calls_->adopt(fd); }
+void Service::adopt(int fd) { calls_->adopt(fd, Connections::Way::kClear); }
+void Service::adopt_tls(int fd) { calls_->adopt(fd, Connections::Way::kTls); }
+void Service::let_go() { calls_->let_go(); }
+void Service::set_serving(bool is_serving) { calls_->set_serving(is_serving); }
+void Service::tidy() { calls_->tidy(); }
 
 }  // namespace ddprun::rendezvous

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <grpcpp/completion_queue.h>
+#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_context.h>
@@ -54,11 +55,11 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   // ---- any thread, from opened() until finish() ----
   // One read and one write at a time. finish() must be called once, while no write is under way.
   // What is passed must stay in place until the event.
-  void start_read(v2::FromNode* message) {
+  void start_read(v3::FromNode* message) {
     ++under_way_;
     wire_->stream.Read(message, &read_);
   }
-  void start_write(const v2::ToNode& message, grpc::WriteOptions options) {
+  void start_write(const v3::ToNode& message, grpc::WriteOptions options) {
     ++under_way_;
     wire_->stream.Write(message, options, &written_);
   }
@@ -72,7 +73,7 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   // What gRPC keeps of a call. It ends before gRPC's server does, whoever still holds the stream.
   struct Wire {
     grpc::ServerContext context;
-    grpc::ServerAsyncReaderWriter<v2::ToNode, v2::FromNode> stream{&context};
+    grpc::ServerAsyncReaderWriter<v3::ToNode, v3::FromNode> stream{&context};
   };
   struct Tag {
     ServerStream* stream;
@@ -144,6 +145,12 @@ class StreamServer {
   // Null: gRPC could not start it.
   grpc::Server* server() { return server_.get(); }
 
+  // What gRPC's health service answers, if there is one.
+  void set_serving(bool is_serving) {
+    auto* const health = server_->GetHealthCheckService();
+    if (health != nullptr) health->SetServingStatus(is_serving);
+  }
+
   // Lets no call in any more, breaks those off that still run at the end of `limit`, and waits for
   // the end of all.
   void shut_down(std::chrono::milliseconds limit) {
@@ -177,7 +184,7 @@ class StreamServer {
   }
 
   const Make make_;
-  v2::Rendezvous::AsyncService service_;
+  v3::Rendezvous::AsyncService service_;
   std::mutex mutex_;
   std::condition_variable all_left_;
   int streams_ = 0;  // that are not released

@@ -2,7 +2,7 @@
 # Installs what is missing and nothing else: Debian packages (root or sudo), LibTorch in .venv/ at the root, and for the tests other
 # people's trainers in .venv-trainers/. Done in well under a second where all is there.
 #
-#   scripts/setup.sh [--launcher-only] [--tests]
+#   scripts/setup.sh [--launcher-only] [--tests] [--fuzzers]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/common.sh
@@ -13,8 +13,11 @@ packages=(
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev
 )
-engine_packages=(python3 python3-venv)
-test_packages=(libgtest-dev clang-format iproute2 nftables procps python3 openssl etcd-server)
+engine_packages=(python3 python3-venv libdeflate-dev libturbojpeg0-dev libpng-dev)
+test_packages=(libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format iproute2 nftables procps python3 python3-jsonschema python3-prometheus-client openssl etcd-server
+  # Schedulers (tests/schedulers), and what reads packages, pages and completions, and clean systems to try them on (tests/install).
+  slurm-wlm openmpi-bin mpich lintian man-db groff mandoc bash-completion zsh fish debootstrap)
+fuzzer_packages=(clang-14 libclang-rt-14-dev)  # libFuzzer and the sanitizers' runtimes
 
 with_engine=1
 with_tests=0
@@ -25,7 +28,8 @@ for word in "$@"; do
       with_tests=1
       packages+=("${test_packages[@]}")
       ;;
-    *) fail "$word: expected --launcher-only or --tests" ;;
+    --fuzzers) packages+=("${fuzzer_packages[@]}") ;;
+    *) fail "$word: expected --launcher-only, --tests or --fuzzers" ;;
   esac
 done
 ((with_engine == 0)) || packages+=("${engine_packages[@]}")
@@ -110,9 +114,23 @@ install_trainers() {
     step "trainers not installed (whole output: $log_folder/pip-trainers.log); tests/trainers will be skipped"
 }
 
+# Kubernetes' schemas and Kubeflow's models, for the manifests in examples/kubernetes. Not in .venv, whose packages are those of PyTorch.
+# A failure is no reason to stop: those tests are skipped then, and say why.
+install_manifest_models() {
+  local venv=$root/.venv-manifests requirements=$root/scripts/manifests-requirements.txt
+  if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
+  step "installing models of Kubernetes' objects into .venv-manifests (pip; 200 MB, some seconds)"
+  if "$root/.venv/bin/python" -m venv --clear "$venv" &&
+    quietly "$log_folder/pip-manifests.log" "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" 2>/dev/null; then return; fi
+  step "not installed (whole output: $log_folder/pip-manifests.log); tests of the manifests will be skipped"
+}
+
 log_folder=$root/out/logs
 missing=()
 install_packages
 without_etcd_service
 ((with_engine == 0)) || install_python_packages
 ((with_engine == 0 || with_tests == 0)) || install_trainers
+((with_engine == 0 || with_tests == 0)) || install_manifest_models
+# Without what makes the wheel its tests are skipped, and say so.
+((with_tests == 0)) || "$root/scripts/build_wheel.sh" --tools 2>/dev/null || step "no .venv-wheel made; tests of the wheel will be skipped"

@@ -394,6 +394,7 @@ void Server::close() { core_->close(); }
 
 std::size_t Server::connections() const { return core_->connections(); }
 std::size_t Server::keys() const { return core_->table().key_count(); }
+std::size_t Server::stored_bytes() const { return core_->table().stored_bytes(); }
 std::size_t Server::waiters() const { return core_->table().waits().registrations(); }
 
 }  // namespace ddprun::store

@@ -49,6 +49,8 @@ class Server {
   std::size_t connections() const;
   // Keys of the map; `init/`, in which PyTorch's clients count themselves, is one of them.
   std::size_t keys() const;
+  // As Table::stored_bytes().
+  std::size_t stored_bytes() const;
   // Pending (key, waiter) pairs.
   std::size_t waiters() const;
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/etcd_plan.h"
 #include "proto/result.h"
 #include "rendezvous/keep_alive.h"
 #include "rendezvous/rendezvous.h"
@@ -66,7 +67,7 @@ struct SignalMeaning {
 SignalMeaning meaning_of(const SignalPlan& plan, int received);
 
 // How often and how soon a failed job is restarted. torchrun has `max_restarts` only. The rules are
-// those of rendezvous/restart_budget.h.
+// those of rendezvous/recovery/restart_budget.h.
 struct RestartPlan {
   int max_restarts = 0;
   // 0: max_restarts counts over the whole job. Otherwise it counts over any span of this length.
@@ -99,26 +100,14 @@ struct WorkerProgram {
   std::vector<std::string> argv;
 };
 
-struct EtcdMemberPlan {
-  std::string host;
-  std::uint16_t port = 2379;
-
-  bool operator==(const EtcdMemberPlan&) const = default;
-};
-
-// The etcd in which nodes elect who hosts the rendezvous.
-struct EtcdPlan {
-  std::vector<EtcdMemberPlan> members;
-  std::string prefix = "/ddprun";  // of a job's keys
-  bool with_tls = false;
-  // Paths of PEM files; empty: none.
+// Paths of PEM files; empty: no TLS. All three or none.
+struct TlsPlan {
   std::string ca_file;
   std::string cert_file;
   std::string key_file;
-  std::string username;  // empty: none
-  std::string password;  // never printed
+  bool is_mixed = false;  // the host takes nodes in clear as well
 
-  bool operator==(const EtcdPlan&) const = default;
+  bool operator==(const TlsPlan&) const = default;
 };
 
 // How this node meets the others.
@@ -137,10 +126,13 @@ struct RendezvousPlan {
   EtcdPlan etcd;                   // kEtcd only
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not by kAlone, kEtcd
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone
+  // kC10d: ports from `port` on. The host takes the first one that is free, and others look for it.
+  int port_count = 1;
   // kC10d: true or false says whether this node hosts. Unset: it does if `host` is its own address.
   std::optional<bool> is_host;
   std::string run_id = "none";
-  std::string token;       // a node shows it to the host to be let in; never printed
+  std::string token;  // node and host prove that they know it; never printed, never sent
+  TlsPlan tls{};
   std::string local_addr;  // --local-addr; empty: our address on the route to the endpoint
   // How long nodes wait for a round, and for the address of `host`.
   std::chrono::milliseconds join_timeout{600'000};
@@ -151,8 +143,18 @@ struct RendezvousPlan {
   std::chrono::milliseconds resize_interval{30'000};
   // When the host takes a silent node for lost. The host's hold for all nodes.
   rendezvous::KeepAlive keep_alive;
+  // A node whose connection breaks keeps its workers and comes back (rendezvous/recovery).
+  bool resumes = true;
   // How long this node tries to reach the host.
   std::chrono::milliseconds connect_timeout{60'000};
+};
+
+// --http: where this node tells of itself.
+struct HttpPlan {
+  std::string address;     // numeric; empty: loopback
+  std::uint16_t port = 0;  // 0: the kernel's choice
+
+  bool operator==(const HttpPlan&) const = default;
 };
 
 // --standby.
@@ -185,6 +187,7 @@ struct AgentConfig {
   std::string error_report;          // --error-report: path of the JSON report; empty: none
   std::string error_file;            // TORCHELASTIC_ERROR_FILE of the launcher; empty: none
   WatchPlan watch;
+  std::optional<HttpPlan> http;  // --http; unset: nothing listens
   // Answers the program of one worker. The agent calls it at every attempt.
   std::function<WorkerProgram(int local_rank)> command;
   std::vector<std::string> base_env;  // NAME=value: workers inherit these; their own override them

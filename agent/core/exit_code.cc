@@ -6,7 +6,7 @@ namespace {
 // The order matters: a signal or a lost rendezvous also makes workers fail, and that failure is not
 // the reason why the job ended.
 int detailed_code(const Ending& ending, const ExitFacts& facts) {
-  if (ending.signal != 0) return kExitPreempted;
+  if (ending.signal != 0 || ending.stopped) return kExitPreempted;
   if (ending.session_error) return kExitRendezvousFailed;
   if (ending.launcher_failed) return kExitLauncherFailed;
   if (!ending.cause || ending.cause->rank < 0) return 1;  // a node was lost, or another one left
@@ -20,7 +20,7 @@ int detailed_code(const Ending& ending, const ExitFacts& facts) {
 }  // namespace
 
 int exit_code_of(const Ending& ending, const ExitFacts& facts) {
-  if (ending.succeeded) return 0;
+  if (ending.succeeded || ending.drained) return 0;
   if (facts.detailed) return detailed_code(ending, facts);
   // torchrun installs its handlers with its first worker: a signal before that kills it.
   if (ending.signal != 0 && !facts.workers_started) return kExitSignalBase + ending.signal;

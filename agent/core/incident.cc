@@ -49,6 +49,14 @@ std::string incident_line(const Incident& incident) {
                      seconds(incident.lost()));
 }
 
+std::string stages_line(const std::vector<IncidentStage>& stages) {
+  std::string line;
+  for (const IncidentStage& stage : stages)
+    line +=
+        fmt::format("{}{} {:.3f} s", line.empty() ? "" : ", ", stage.name, seconds(stage.length));
+  return line;
+}
+
 void IncidentClock::broke(Time now) {
   if (!broke_) broke_ = now;
 }
@@ -61,10 +69,11 @@ void IncidentClock::stopped(Time now) {
   if (broke_) stopped_ = now;
 }
 
-void IncidentClock::formed(Time now) {
-  if (!broke_ || !stopped_) return;
+std::vector<IncidentStage> IncidentClock::formed(Time now) {
+  if (!broke_ || !stopped_) return {};
   formed_ = now;
   look_at_ = now + kLook;
+  return stages_until_formed();
 }
 
 std::optional<Incident> IncidentClock::looked(const std::vector<WorkerProgress>& workers,
@@ -90,15 +99,23 @@ std::optional<Incident> IncidentClock::cut_short(const std::vector<WorkerProgres
   return incident;
 }
 
+// Called only when the incident is open: then its moments are there.
+std::vector<IncidentStage> IncidentClock::stages_until_formed() const {
+  std::vector<IncidentStage> stages;
+  if (incident_.cause.noticed_after) stages.push_back({"detected", *incident_.cause.noticed_after});
+  stages.push_back({"stopped", *stopped_ - *broke_});
+  stages.push_back({"re-formed", *formed_ - *stopped_});
+  return stages;
+}
+
 Incident IncidentClock::finish(const std::vector<WorkerProgress>& workers) {
-  Time before = *broke_;
+  incident_.stages = stages_until_formed();
+  Time before = *formed_;
   const auto add = [&](const char* name, std::optional<Time> moment) {
     if (!moment) return;
     incident_.stages.push_back({name, std::max(*moment - before, Time::duration{})});
     before = std::max(before, *moment);
   };
-  add("stopped", stopped_);
-  add("re-formed", formed_);
   add("first line", last(workers, &WorkerProgress::first_line));
   add("first step", last(workers, &WorkerProgress::first_step));
   broke_.reset();

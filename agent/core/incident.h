@@ -29,20 +29,25 @@ struct Incident {
   int world_size = 0;  // of the round that broke
   // False: the new workers failed, or the job ended, before they had done a step.
   bool recovered = false;
-  // In order of time, from the moment when this node heard of the failure.
+  // In order of time. The first one, "detected", goes from the first sign of the failure, on whatever
+  // node, until it was acted on there; the others begin when this node heard of it.
   std::vector<IncidentStage> stages{};
 
   std::chrono::nanoseconds lost() const;
 };
 
-// "rank 5 on n3: killed by SIGKILL: stopped 0.120, re-formed 0.030, first line 0.020, first step
-// 0.150; 0.320 s lost"
+// "rank 5 on n3: killed by SIGKILL: detected 0.004, stopped 0.120, re-formed 0.030, first line 0.020,
+// first step 0.150; 0.324 s lost"
 std::string incident_line(const Incident& incident);
+
+// "detected 0.004 s, stopped 0.120 s, re-formed 0.030 s"
+std::string stages_line(const std::vector<IncidentStage>& stages);
 
 // What a worker's page tells (proto/worker_page.h). Time{}: not yet.
 struct WorkerProgress {
   Time first_line{};
   Time first_step{};
+  std::uint64_t steps = 0;  // of its optimizers so far
 };
 
 class IncidentClock {
@@ -60,8 +65,9 @@ class IncidentClock {
   // No worker of the broken round is left on this node.
   void stopped(Time now);
   // The workers of the next attempt are started. The incident before it, if it is still open, is
-  // over: nobody will ever do its first step.
-  void formed(Time now);
+  // over: nobody will ever do its first step. Returns the stages of the incident up to now; none: the
+  // job has just begun.
+  std::vector<IncidentStage> formed(Time now);
   // How far the workers are, by local rank. The incident, when it is over.
   std::optional<Incident> looked(const std::vector<WorkerProgress>& workers, Time now);
   // The attempt ends, or the job. What is known of an incident that is still open.
@@ -71,6 +77,7 @@ class IncidentClock {
   Time look_again_at() const { return look_at_; }
 
  private:
+  std::vector<IncidentStage> stages_until_formed() const;
   Incident finish(const std::vector<WorkerProgress>& workers);
 
   std::optional<Time> broke_;  // of the incident that begins

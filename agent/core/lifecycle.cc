@@ -25,6 +25,24 @@ std::string signal_name(int signo) {
   return name == nullptr ? fmt::format("signal {}", signo) : fmt::format("SIG{}", name);
 }
 
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kIdle:
+      return "starting";
+    case Phase::kJoining:
+      return "joining";
+    case Phase::kRunning:
+      return "running";
+    case Phase::kFinished:
+      return "finished";
+    case Phase::kDraining:
+      return "stopping";
+    case Phase::kDone:
+      return "done";
+  }
+  return "";
+}
+
 Actions Lifecycle::start() {
   DDPRUN_ASSERT(phase_ == Phase::kIdle);
   phase_ = Phase::kJoining;
@@ -45,6 +63,7 @@ Actions Lifecycle::told(const rendezvous::HostMessage& message, Time now) {
     Actions operator()(const rendezvous::SessionLost& it) const {
       return self.session_lost(it, now);
     }
+    Actions operator()(const rendezvous::Drain& it) const { return self.drain_wanted(it, now); }
   };
   return std::visit(Tell{*this, now}, message);
 }
@@ -98,6 +117,7 @@ Actions Lifecycle::job_ended(const rendezvous::JobEnded& message, Time now) {
   if (phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd) return {};
   ending_.succeeded = message.succeeded;
   if (!message.succeeded) ending_.cause = message.cause;
+  ending_.stopped = message.is_stopped;
   return drain(AfterDrain::kEnd, SIGTERM, now);
 }
 
@@ -108,9 +128,41 @@ Actions Lifecycle::session_lost(const rendezvous::SessionLost& message, Time now
     ending_.session_error = message.error;
     actions = drain(AfterDrain::kEnd, SIGTERM, now);
   }
+  if (live_ == 0 || killed_) return actions;
   // The others may start a round in a moment, and two rounds at once must not be.
-  if (message.is_fenced && live_ > 0 && !killed_) append(actions, kill(now));
+  if (message.is_fenced) {
+    append(actions, kill(now));
+  } else if (message.lease_ends != Time{}) {
+    // Then they may, and no grace is longer.
+    kill_at_ = std::min(kill_at_, message.lease_ends);
+    look_at_ = std::min(look_at_, kill_at_);
+  }
   return actions;
+}
+
+// The host has let the others go on already. It waits for our workers, as for those of a node that
+// leaves by itself.
+Actions Lifecycle::drain_wanted(const rendezvous::Drain& message, Time now) {
+  if (phase_ == Phase::kDone) return {};
+  if (after_drain_ == AfterDrain::kEnd) {
+    if (ending_.drained) drain_sooner(message.deadline, now);
+    return {};
+  }
+  ending_.drained = true;
+  Actions actions = {LeaveJob{
+      {.hostname = settings_.hostname, .message = "an operator drained " + settings_.hostname}}};
+  append(actions, drain(AfterDrain::kEnd, SIGTERM, now));
+  if (live_ == 0 || killed_) return actions;
+  if (message.deadline.count() > 0) kill_at_ = now + message.deadline;
+  look_at_ = std::min(look_at_, kill_at_);
+  return actions;
+}
+
+// An operator who has lost patience says it again. A later deadline changes nothing: the others wait.
+void Lifecycle::drain_sooner(std::chrono::milliseconds deadline, Time now) {
+  if (live_ == 0 || killed_ || deadline.count() == 0) return;
+  kill_at_ = std::min(kill_at_, now + deadline);
+  look_at_ = std::min(look_at_, kill_at_);
 }
 
 // Only the first failure of a round is reported: the rendezvous breaks the round at once, and the
@@ -206,6 +258,7 @@ Actions Lifecycle::time_passed(Time now) {
                              settings_.worker_count, settings_.hostname)};
   if (!ending_.cause) ending_.cause = stuck;
   ending_.succeeded = false;
+  ending_.drained = false;
   phase_ = Phase::kDone;
   return {LeaveJob{stuck}, finish()};
 }

@@ -13,7 +13,8 @@
 //   running  -> finished   all workers of this node exited 0; the other nodes may still run
 //   finished -> done       the workers of every node exited 0
 //   running, finished -> draining   a worker or another node failed, a signal came, or the
-//                          rendezvous is gone: the workers are asked to end, then killed
+//                          rendezvous is gone, or an operator wants this node out: the workers
+//                          are asked to end, then killed
 //   draining -> joining    the last worker is gone and a restart was granted
 //   draining -> done       the last worker is gone and the job ends; or one survives SIGKILL
 //   idle, joining -> done  a signal came, the job ended, the rendezvous is gone, or this node
@@ -27,6 +28,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -93,10 +95,14 @@ struct EndedWorker {
 };
 
 enum class Phase { kIdle, kJoining, kRunning, kFinished, kDraining, kDone };
+// For people and for JSON; a node that drains is "stopping", as its standing is.
+std::string_view name_of(Phase phase);
 
 // Why the job ended on this node, for the report and the exit code.
 struct Ending {
   bool succeeded = false;
+  bool drained = false;                      // an operator took this node out of the job
+  bool stopped = false;                      // an operator ended the job for all nodes
   int signal = 0;                            // not 0: this launcher was told to stop
   bool launcher_failed = false;              // give_up(): something outside the workers
   std::optional<Error> session_error;        // the session with the rendezvous failed
@@ -128,12 +134,13 @@ class Lifecycle {
 
   // Call it once, before anything else but stop_requested(), session_lost() and give_up().
   Actions start();
-  // A message of the host. Calls one of the next four functions.
+  // A message of the host. Calls one of the next five functions.
   Actions told(const rendezvous::HostMessage& message, Time now);
   Actions round_published(const rendezvous::RoundPublished& message, Time now);
   Actions round_broken(const rendezvous::RoundBroken& message, Time now);
   Actions job_ended(const rendezvous::JobEnded& message, Time now);
   Actions session_lost(const rendezvous::SessionLost& message, Time now);
+  Actions drain_wanted(const rendezvous::Drain& message, Time now);
   // Tell it of every worker of StartWorkers exactly once, also of one whose execve() failed and of
   // one that could not be forked. `at_once` are the workers that one look found dead, in the order
   // of their deaths. They died before we could react to the first of them. So if they make this
@@ -177,6 +184,7 @@ class Lifecycle {
   Actions worker_failed(const WorkerExit& exit, Time now);
   bool stopped_by_us(const WorkerExit& exit) const;
   Actions drained();
+  void drain_sooner(std::chrono::milliseconds deadline, Time now);
   Actions kill(Time now);
   rendezvous::Failure describe(const WorkerExit& exit) const;
   Finish finish() const;

@@ -2,21 +2,24 @@
 // alive (a liveness probe). torchrun 2.11 only warns that it has no such server. Every GET or HEAD
 // is answered with 200, everything else with 405. The agent's own loop answers, so an agent that is
 // stuck does not answer. HealthPort does not judge the workers: 200 says only that the loop runs.
-// Runs on the loop's thread. Owned by Monitors.
+// rendezvous/http/server.h is what serves. Runs on the loop's thread. Owned by Monitors.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "proto/loop.h"
 #include "proto/result.h"
+#include "rendezvous/http/server.h"
 
 namespace ddprun::agent {
 
-// The most probes at a time. One more is closed at once. So strangers, who can reach the port too,
-// never cost more than this many descriptors.
+// The most probes at a time. If one more comes, the one is closed that has been waited for longest.
+// So strangers, who can reach the port too, never cost more than this many descriptors.
 inline constexpr int kMostProbes = 16;
 // How long one probe has to ask and to take the answer. Then it is closed and its place is free.
 inline constexpr std::chrono::milliseconds kProbeLimit{10'000};
@@ -33,17 +36,16 @@ class HealthPort {
   HealthPort& operator=(const HealthPort&) = delete;
   HealthPort(HealthPort&&) = delete;
   HealthPort& operator=(HealthPort&&) = delete;
-  ~HealthPort();
+  ~HealthPort() = default;
 
-  std::uint16_t port() const;
+  std::uint16_t port() const { return server_.port(); }
 
  private:
-  // Shared with the coroutines of the probes: they may end after the HealthPort.
-  struct State;
+  HealthPort(asio::io_context& loop, asio::ip::tcp::acceptor bound, http::Pages pages,
+             const http::Limits& limits)
+      : server_(loop, std::move(bound), std::move(pages), limits) {}
 
-  explicit HealthPort(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-  std::shared_ptr<State> state_;
+  http::Server server_;
 };
 
 }  // namespace ddprun::agent

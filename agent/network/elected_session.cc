@@ -26,6 +26,17 @@ bool is_leader_lost(const SessionLost& lost) {
          (code == ErrorCode::kTimedOut && !lost.was_reached);
 }
 
+// Who is at the leader's address refused us, or proved nothing, before we knew that he knows the
+// job's token: an impostor, or a stranger who got the port of a leader that died.
+bool is_unproven(const SessionLost& lost) {
+  const ErrorCode code = lost.error.code();
+  return !lost.was_reached && (code == ErrorCode::kRejected || code == ErrorCode::kProtocol);
+}
+
+// By then a leader that died has lost its key to another. Who still is at its address and refuses us
+// is taken at his word.
+constexpr std::chrono::seconds kUnprovenLimit{6};
+
 }  // namespace
 
 ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptions options,
@@ -38,7 +49,11 @@ ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptio
                  .follow = [this](const rendezvous::Leader& leader) { follow(leader); },
                  .deposed = [this](const std::string& why) { deposed(why); },
                  .job_over = [this](bool succeeded) { job_over(succeeded); },
-                 .failed = [this](const Error& error) { end(false, SessionLost{error}); }}) {
+                 .failed = [this](const Error& error) { end(false, SessionLost{error}); }}),
+      alarm_(loop, [this] {
+        lost_.is_fenced = true;
+        break_round(lost_);
+      }) {
   election_.start();
 }
 
@@ -46,29 +61,33 @@ ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptio
 
 void ElectedSession::join(const NodeSpec& node) {
   fenced_.reset();
-  joining_ = node;
-  if (session_) ask();
+  workers_until_ = {};
+  alarm_.set(rendezvous::Time::max());
+  memory_.joined(node);
+  if (is_let_in_) session_->join(node);
 }
 
-// A new leader knows no seats: who stays wishes for its own.
-void ElectedSession::ask() {
-  NodeSpec node = *joining_;
-  if (!is_seated_ && node.rank_is_wish && node.node_rank < 0) node.node_rank = seat_;
-  session_->join(node);
-}
+// The agent never says it: for the agent this session is the same from the first join to the end.
+void ElectedSession::resume(const rendezvous::Resumed& node) { join(node.spec); }
 
-// Without a leader the round is broken already.
+// Without a leader it is said to the next one.
 void ElectedSession::report_failure(std::int64_t round, const Failure& failure) {
-  if (session_) session_->report_failure(round, failure);
+  memory_.failed(round, failure);
+  if (is_let_in_) session_->report_failure(round, failure);
 }
 
 void ElectedSession::report_success(std::int64_t round) {
-  if (session_) session_->report_success(round);
+  memory_.succeeded(round);
+  if (is_let_in_) session_->report_success(round);
 }
 
+// Where the leader is away, the next one hears of it, if this process lives so long. It must not be
+// the next one.
 void ElectedSession::leave(const Failure& reason) {
+  memory_.left(reason);
+  if (ways_.resumes && !is_let_in_ && memory_.is_round_whole()) return election_.withdraw();
   is_over_ = true;
-  if (session_) session_->leave(reason);
+  if (is_let_in_) session_->leave(reason);
   election_.job_ended(false);
 }
 
@@ -91,26 +110,51 @@ void ElectedSession::lead(rendezvous::JobRecord record) {
                   record.round, record.restarts));
   leads_ = true;
   leader_ = "this node";
-  take(ways_.lead(
+  session_ = ways_.lead(
       std::move(record),
       [this](rendezvous::JobRecord next, std::function<void()> recorded) {
         election_.publish(std::move(next), std::move(recorded));
       },
-      [this](const HostMessage& message) { heard(message); }));
+      [this] { return election_.may_grant(); },
+      [this](const HostMessage& message) { heard(message); });
+  let_in();
 }
 
 void ElectedSession::follow(const rendezvous::Leader& leader) {
   if (is_over_) return;
+  if (is_let_in_) change_leader(leader);
   session_.reset();
+  if (leader_ != leader.hostname) unproven_since_.reset();
   leader_ = leader.hostname;
-  take(ways_.follow(
-      leader, [this] { election_.followed(); },
-      [this](const HostMessage& message) { heard(message); }));
+  session_ = ways_.follow(
+      leader, workers_until_, [this] { let_in(); },
+      [this](const HostMessage& message) { heard(message); });
 }
 
-void ElectedSession::take(std::unique_ptr<Session> session) {
-  session_ = std::move(session);
-  if (joining_) ask();
+// The leader that let this node in may stand still, or be cut off. Its lease holds.
+void ElectedSession::change_leader(const rendezvous::Leader& next) {
+  is_let_in_ = false;
+  lost_ = {.error = Error(ErrorCode::kUnavailable,
+                          fmt::format("{} leads the rendezvous now", next.hostname)),
+           .lease_ends = session_->lease_ends()};
+  goes_on_ = ways_.resumes && memory_.is_in_round();
+  log::warning(lost_.error.message() + (goes_on_ ? "; the workers go on" : ""));
+  if (!memory_.is_in_round()) return;
+  workers_until_ = lost_.lease_ends;
+  if (!goes_on_) return break_round(lost_);
+  alarm_.set(workers_until_);
+}
+
+// From now on the session says when the lease ends.
+void ElectedSession::let_in() {
+  is_let_in_ = true;
+  unproven_since_.reset();
+  last_loss_.clear();
+  workers_until_ = {};
+  goes_on_ = false;
+  alarm_.set(rendezvous::Time::max());
+  if (!leads_) election_.followed();
+  memory_.say_to(*session_);
 }
 
 void ElectedSession::deposed(const std::string& why) {
@@ -121,50 +165,81 @@ void ElectedSession::deposed(const std::string& why) {
 }
 
 void ElectedSession::job_over(bool succeeded) {
-  end(succeeded, JobEnded{.succeeded = succeeded,
-                          .cause = {.hostname = leader_,
-                                    .message = "the job failed while this node had no leader"}});
+  const std::string& why = lost_.error.message();
+  end(succeeded,
+      JobEnded{.succeeded = succeeded,
+               .cause = {.hostname = leader_,
+                         .message = why.empty()
+                                        ? "the job failed while this node had no leader"
+                                        : fmt::format("the leader of the rendezvous was lost ({}), "
+                                                      "and the job failed",
+                                                      why)}});
 }
 
 // ---- what the leader says ----
 
 void ElectedSession::heard(const HostMessage& message) {
-  if (const auto* published = std::get_if<RoundPublished>(&message)) {
-    joining_.reset();
-    round_ = published->round.number;
-    seat_ = published->seat.node_rank;
-    is_seated_ = true;
-    election_.round_begins();
-  }
+  if (!memory_.told(message)) return;
+  if (std::holds_alternative<RoundPublished>(message)) election_.round_begins();
   if (const auto* ended = std::get_if<JobEnded>(&message)) return end(ended->succeeded, message);
   if (const auto* lost = std::get_if<SessionLost>(&message)) {
-    if (is_over_ || !is_leader_lost(*lost)) return end(false, message);
-    return lose(*lost);
+    if (!is_over_ && (is_leader_lost(*lost) || may_be_another(*lost))) return lose(*lost);
+    return end(false, message);
   }
   handler_(message);
 }
 
-// A leader that was deposed may be followed by another at once. Then our workers must not have a
-// grace, as at the end of a lease.
+// Whether the leader may be somebody else than who said this.
+bool ElectedSession::may_be_another(const SessionLost& lost) {
+  if (!is_unproven(lost)) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!unproven_since_) unproven_since_ = now;
+  return now - *unproven_since_ < kUnprovenLimit;
+}
+
+// The session with the leader, or the try to have one, is over. Where it was let in, its lease may hold
+// for a while.
 void ElectedSession::lose(const SessionLost& lost) {
   if (is_over_) return;
-  is_seated_ = false;
   if (lost.is_fenced && !leads_) fenced_ = std::move(session_);
   session_.reset();
-  const bool breaks_round = round_ > 0 && !joining_;
-  // The agent tells of a round that broke.
-  if (!breaks_round)
-    log::warning(fmt::format("{}; looking for the next leader", lost.error.message()));
-  if (breaks_round)
-    handler_(RoundBroken{
-        .round = round_,
-        .cause = {.hostname = leader_,
-                  .message = fmt::format("the leader of the rendezvous ({}) was lost: {}", leader_,
-                                         lost.error.message())},
-        .is_fenced = lost.is_fenced || lost.error.code() == ErrorCode::kDeposed});
+  is_let_in_ = false;
+  const auto now = std::chrono::steady_clock::now();
+  const bool has_lease = !leads_ && !lost.is_fenced && lost.lease_ends > now;
+  if (has_lease && memory_.is_in_round()) {
+    workers_until_ = lost.lease_ends;
+    goes_on_ = ways_.resumes && lost.may_return;
+    lost_ = lost;
+    alarm_.set(workers_until_);
+  }
+  const bool goes_on = !leads_ && goes_on_ && now < workers_until_;
+  // Said once of a leader that is tried again and again.
+  const bool is_news = lost.error.message() != std::exchange(last_loss_, lost.error.message());
+  if (!goes_on && memory_.is_in_round()) {
+    break_round(lost);  // the agent tells of it
+  } else if (is_news) {
+    log::warning(fmt::format("{}; looking for {}", lost.error.message(),
+                             goes_on ? "the leader, and the workers go on" : "the next leader"));
+  }
   // After that: it waits for slow nodes, and workers had to be ended at once.
   if (std::exchange(leads_, false)) ways_.stop_leading();
   election_.leader_lost();
+}
+
+// A leader that was deposed may be followed by another at once. Then our workers must not have a
+// grace, as at the end of a lease.
+void ElectedSession::break_round(const SessionLost& lost) {
+  if (lost.is_fenced) workers_until_ = {};
+  goes_on_ = false;
+  const RoundBroken broken{
+      .round = memory_.round(),
+      .cause = {.hostname = leader_,
+                .message = fmt::format("the leader of the rendezvous ({}) was lost: {}", leader_,
+                                       lost.error.message())},
+      .is_fenced = lost.is_fenced || lost.error.code() == ErrorCode::kDeposed};
+  // If it broke before, the agent is told again: workers that still end must not have their grace.
+  if (memory_.is_round_whole()) memory_.told(broken);
+  handler_(broken);
 }
 
 void ElectedSession::end(bool succeeded, const HostMessage& message) {

@@ -1,18 +1,22 @@
 // A node's session in a job whose nodes elect their leader (etcd). To the agent it is one session
 // from the first join to the end. Behind it is a session with whoever leads: in this process, or over
-// the network. When the leader is lost, the agent is told that its round broke; the next leader gets
-// the join that the last one did not answer. Loop's thread; owned by NodeServices, which hosts the
-// rendezvous if this node is elected.
+// the network. When that session is lost, the workers go on until the lease ends. Whoever leads then
+// is told how far this node is (SessionMemory), and decides. The agent hears nothing of it, unless no
+// leader lets this node in by the end of the lease: then its round is broken. Loop's thread; owned by
+// NodeServices, which hosts the rendezvous if this node is elected.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "proto/alarm.h"
 #include "proto/loop.h"
 #include "rendezvous/election/election.h"
+#include "rendezvous/recovery/session_memory.h"
 #include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {
@@ -22,15 +26,20 @@ class ElectedSession final : public rendezvous::Session {
   using RecordRound = std::function<void(rendezvous::JobRecord, std::function<void()> recorded)>;
   // What NodeServices does for it.
   struct Ways {
+    // Workers go on without a leader while the lease of the one before holds.
+    bool resumes = false;
     // As Election::Handlers::own_address.
     std::function<Result<rendezvous::Leader>()> own_address;
     // Hosts the rendezvous here; every round goes through `record` first (Host::record_round).
+    // It gives its nodes leases while `may_grant` says so.
     std::function<std::unique_ptr<Session>(rendezvous::JobRecord, RecordRound record,
-                                           MessageHandler)>
+                                           std::function<bool()> may_grant, MessageHandler)>
         lead;
     // Opens a session with the leader. It tries once; `let_in` is called when the leader let it in.
-    std::function<std::unique_ptr<Session>(const rendezvous::Leader&, std::function<void()> let_in,
-                                           MessageHandler)>
+    // Its workers may live until `workers_until` (RemoteOptions); zero: there are none.
+    std::function<std::unique_ptr<Session>(const rendezvous::Leader&,
+                                           rendezvous::Time workers_until,
+                                           std::function<void()> let_in, MessageHandler)>
         follow;
     // Tells the nodes of the rendezvous here why it ends.
     std::function<void(const Error&)> tell_end;
@@ -46,6 +55,7 @@ class ElectedSession final : public rendezvous::Session {
   ~ElectedSession() override = default;
 
   void join(const rendezvous::NodeSpec& node) override;
+  void resume(const rendezvous::Resumed& node) override;
   void report_failure(std::int64_t round, const rendezvous::Failure& failure) override;
   void report_success(std::int64_t round) override;
   void leave(const rendezvous::Failure& reason) override;
@@ -55,12 +65,14 @@ class ElectedSession final : public rendezvous::Session {
  private:
   void lead(rendezvous::JobRecord record);
   void follow(const rendezvous::Leader& leader);
+  void change_leader(const rendezvous::Leader& next);
   void deposed(const std::string& why);
   void job_over(bool succeeded);
   void heard(const rendezvous::HostMessage& message);
+  bool may_be_another(const rendezvous::SessionLost& lost);
   void lose(const rendezvous::SessionLost& lost);
-  void take(std::unique_ptr<Session> session);
-  void ask();
+  void let_in();
+  void break_round(const rendezvous::SessionLost& lost);
   void end(bool succeeded, const rendezvous::HostMessage& message);
 
   const Ways ways_;
@@ -68,12 +80,18 @@ class ElectedSession final : public rendezvous::Session {
   std::string leader_;  // host name; empty: none was found yet
   bool leads_ = false;
   bool is_over_ = false;
-  std::optional<rendezvous::NodeSpec> joining_;  // asked for and not answered yet
-  std::int64_t round_ = 0;                       // the last that was published to us
-  int seat_ = -1;                                // our node rank in it
-  bool is_seated_ = false;                       // the leader of now gave it to us
+  // Since when nobody at the leader's address has proved that he knows the job's token.
+  std::optional<std::chrono::steady_clock::time_point> unproven_since_;
+  std::string last_loss_;  // why the last try to have a leader ended; empty: it let this node in
+  rendezvous::SessionMemory memory_;
   rendezvous::Election election_;
   std::unique_ptr<Session> session_;  // with the leader; null: it is looked for
+  bool is_let_in_ = false;            // by the leader; before, nothing is said to it
+  // Without a leader: the workers may live so long. The past: there are none, or they end at once.
+  rendezvous::Time workers_until_{};
+  bool goes_on_ = false;          // without a leader, until then, and they do not end
+  rendezvous::SessionLost lost_;  // why there is none
+  Alarm alarm_;                   // at workers_until_
   // With a leader whose lease ended here. It must not hear of the end before our workers are gone.
   std::unique_ptr<Session> fenced_;
 };

@@ -1,20 +1,23 @@
 #include "agent/network/find_etcd.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <fstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "agent/network/name_lookup.h"
+#include "proto/log.h"
 
 namespace ddprun::agent {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An empty path is an empty text: the file was not asked for. `key`: of --rdzv-conf.
-Result<std::string> read_pem(const char* key, const std::string& path) {
+// An empty path is an empty text: the file was not asked for.
+Result<std::string> read_pem(const std::string& key, const std::string& path) {
   if (path.empty()) return std::string();
   std::ifstream file(path, std::ios::binary);
   std::string text(kMaxPemBytes + 1, '\0');
@@ -22,17 +25,17 @@ Result<std::string> read_pem(const char* key, const std::string& path) {
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.find("-----BEGIN") == std::string::npos || text.size() > kMaxPemBytes)
     return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("--rdzv-conf: {}={}: expected a readable PEM file", key, path));
+                 fmt::format("{}={}: expected a readable PEM file", key, path));
   return text;
 }
 
-Result<rendezvous::EtcdOptions> options_of(const EtcdPlan& plan) {
+Result<rendezvous::EtcdOptions> options_of(const EtcdPlan& plan, const std::string& flag) {
   rendezvous::EtcdOptions options{
       .with_tls = plan.with_tls, .username = plan.username, .password = plan.password};
   if (!plan.with_tls) return options;
-  auto ca = read_pem("cacert", plan.ca_file);
-  auto cert = read_pem("cert", plan.cert_file);
-  auto key = read_pem("key", plan.key_file);
+  auto ca = read_pem(flag + ": cacert", plan.ca_file);
+  auto cert = read_pem(flag + ": cert", plan.cert_file);
+  auto key = read_pem(flag + ": key", plan.key_file);
   for (const auto* one : {&ca, &cert, &key})
     if (!*one) return one->error();
   options.ca = *std::move(ca);
@@ -44,17 +47,21 @@ Result<rendezvous::EtcdOptions> options_of(const EtcdPlan& plan) {
 }  // namespace
 
 asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
-                                                           std::chrono::milliseconds limit) {
-  auto options = options_of(plan);
+                                                           std::chrono::milliseconds limit,
+                                                           const char* flag) {
+  auto options = options_of(plan, flag);
   if (!options) co_return options.error();
   const Clock::time_point deadline = Clock::now() + limit;
   std::string last_problem;
+  std::vector<std::string> unknown;
   while (true) {
+    unknown.clear();
     for (const EtcdMemberPlan& member : plan.members) {
       const bool is_only = plan.members.size() == 1;
       auto found = co_await look_up(loop, member.host, is_only ? limit : kMemberLookUp);
       if (!found) {
         last_problem = found.error().message();
+        unknown.push_back(member.host);
         continue;
       }
       rendezvous::EtcdMember& known = options->members.emplace_back();
@@ -62,7 +69,14 @@ asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loo
       known.port = member.port;
       for (const auto& address : *found) known.addresses.push_back(address.to_string());
     }
-    if (!options->members.empty()) co_return *std::move(options);
+    if (!options->members.empty()) {
+      if (!unknown.empty())
+        log::warning(
+            fmt::format("etcd: the hosts of {} of {} members are not known ({}); the others "
+                        "are asked",
+                        unknown.size(), plan.members.size(), fmt::join(unknown, ", ")));
+      co_return *std::move(options);
+    }
     if (Clock::now() >= deadline) co_return Error(ErrorCode::kNotFound, last_problem);
   }
 }

@@ -18,9 +18,11 @@ inline constexpr std::chrono::milliseconds kMemberLookUp{1000};
 inline constexpr std::size_t kMaxPemBytes = 1 << 20;
 
 // A member whose name is unknown is left out where another one is known. Errors: kNotFound, no name
-// became known within `limit`; kInvalidArgument, a file that cannot be read, with its name.
+// became known within `limit`; kInvalidArgument, a file that cannot be read, with its name and the `flag`
+// that has it.
 asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
-                                                           std::chrono::milliseconds limit);
+                                                           std::chrono::milliseconds limit,
+                                                           const char* flag = "--rdzv-conf");
 
 // The member through which our own address is found: one that is not this host's loopback address
 // where there is one, since other nodes must reach us.

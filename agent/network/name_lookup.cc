@@ -60,9 +60,13 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
   // Any failure counts as "not known yet": the resolver of a pod that just began may have no server
   // to ask, and says so with other errors than "host not found".
   std::string why = "the resolver does not answer";
+  const bool is_endless = limit >= std::chrono::hours(24 * 365);
   for (bool told = false;; told = true) {
     const auto question = co_await ask(loop, host, deadline - Clock::now());
     if (!question->found.empty()) co_return question->found;
+    // Nobody but a module of the C library may know this host's own name, and a static program
+    // loads none.
+    if (host == host_name()) co_return Addresses{outside_address()};
     // The last question may be cut short by the deadline: then the answer before it says more.
     if (!question->why.empty()) why = question->why;
     if (Clock::now() >= deadline)
@@ -72,8 +76,8 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
     if (!told)
       log::warning(
           fmt::format("the host '{}' of the rendezvous is not known yet ({}); looking it "
-                      "up again for up to {} s",
-                      host, why, seconds(limit)));
+                      "up again{}",
+                      host, why, is_endless ? "" : fmt::format(" for up to {} s", seconds(limit))));
     co_await expires(pause,
                      std::min<std::chrono::nanoseconds>(kLookUpEvery, deadline - Clock::now()));
   }

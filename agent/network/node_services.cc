@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 #include <utility>
 
 #include "agent/network/addresses.h"
 #include "agent/network/find_etcd.h"
 #include "agent/network/name_lookup.h"
+#include "agent/network/resuming_session.h"
 #include "proto/log.h"
 #include "rendezvous/client.h"
+#include "rendezvous/trust/tls_files.h"
 
 namespace ddprun::agent {
 
@@ -41,19 +44,34 @@ Session::MessageHandler telling_who_has_the_port(Session::MessageHandler handler
   };
 }
 
+rendezvous::TlsFiles files_of(const TlsPlan& plan) {
+  return {.ca = plan.ca_file, .cert = plan.cert_file, .key = plan.key_file};
+}
+
+// Now, so that what is wrong with a file is said in one line, and not by a handshake that fails.
+Result<void> check_files(const TlsPlan& plan) {
+  const auto checked = rendezvous::check_tls_files(files_of(plan));
+  if (checked) return {};
+  return Error(checked.error().code(), "--rdzv-conf: " + checked.error().message());
+}
+
 }  // namespace
 
 NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan)
     : loop_(loop), plan_(std::move(plan)), store_(std::make_unique<store::Server>(loop)) {}
 
 NodeServices::~NodeServices() {
+  // Whoever records rounds goes with the session, and no round begins any more.
+  if (host_ && host_->record_round) host_->record_round = [](auto, auto) {};
   session_.reset();        // a Session must not outlive the Host that gave it out
   demultiplexer_.reset();  // its handlers use the service and the store
+  stop_serving();
 }
 
 asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler) {
   // Loopback until face() knows more. kAlone never calls it.
   store_host_ = plan_.local_addr.empty() ? loopback_address().to_string() : plan_.local_addr;
+  if (const auto checked = check_files(plan_.tls); checked.has_error()) co_return checked.error();
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
       host_here(std::move(handler), store_host_);
@@ -119,6 +137,17 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
   co_return Result<void>();
 }
 
+// Binds the first of the endpoint's ports that is free.
+Result<tcp::acceptor> NodeServices::bind_rendezvous(const asio::ip::address& endpoint) {
+  for (int next = 0;; ++next) {
+    const auto port = static_cast<std::uint16_t>(plan_.port + next);
+    auto acceptor =
+        store::bind_listener(loop_, address_to_bind(endpoint), port, "port in --rdzv-endpoint");
+    const bool is_taken = !acceptor && acceptor.error().code() == ErrorCode::kUnavailable;
+    if (!is_taken || next + 1 >= plan_.port_count) return acceptor;
+  }
+}
+
 // The node that has the endpoint's address hosts, unless the user decided it (is_host). If several
 // agents run on that host, the first to bind the port hosts and the others join it.
 asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler handler) {
@@ -130,8 +159,7 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
       host_here(std::move(handler), store_host_);
       co_return Result<void>();
     }
-    auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port,
-                                         "port in --rdzv-endpoint");
+    auto acceptor = bind_rendezvous(*address);
     if (acceptor) {
       host_here(std::move(handler), store_host_);
       open_demultiplexer(std::move(*acceptor), false);
@@ -151,48 +179,59 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
 
 // The nodes elect who hosts. A leader that is lost is followed by another one of them.
 asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler handler) {
-  if (plan_.max_nodes == 1) {  // if this node is lost there is nobody to go on
+  // If this node is lost there is nobody to go on.
+  if (plan_.max_nodes == 1 && !follows_daemons()) {
     host_here(std::move(handler), store_host_);
     co_return Result<void>();
   }
   auto etcd = co_await find_etcd(loop_, plan_.etcd, plan_.join_timeout);
   if (!etcd) co_return etcd.error();
   face(facing(*etcd));
-  session_ = std::make_unique<ElectedSession>(loop_,
-                                              rendezvous::ElectionOptions{
-                                                  .etcd = *std::move(etcd),
-                                                  .prefix = plan_.etcd.prefix,
-                                                  .rdzv_id = plan_.run_id,
-                                                  .hostname = host_name(),
-                                                  .contact_limit = plan_.connect_timeout,
-                                                  .search_limit = plan_.join_timeout,
-                                              },
-                                              ways(), std::move(handler));
+  session_ = std::make_unique<ElectedSession>(
+      loop_,
+      rendezvous::ElectionOptions{
+          .etcd = *std::move(etcd),
+          .prefix =
+              follows_daemons() ? rendezvous::group_prefix(plan_.etcd.prefix) : plan_.etcd.prefix,
+          .rdzv_id = follows_daemons() ? plan_.etcd.daemons : plan_.run_id,
+          .hostname = host_name(),
+          .contact_limit = plan_.connect_timeout,
+          .search_limit = plan_.join_timeout,
+          .follows_only = follows_daemons(),
+      },
+      ways(), std::move(handler));
   co_return Result<void>();
 }
 
 ElectedSession::Ways NodeServices::ways() {
-  return {.own_address = [this] { return own_address(); },
+  return {.resumes = plan_.resumes || follows_daemons(),
+          .own_address = [this] { return own_address(); },
           .lead =
               [this](rendezvous::JobRecord record, ElectedSession::RecordRound record_round,
-                     Session::MessageHandler handler) {
+                     std::function<bool()> may_grant, Session::MessageHandler handler) {
                 make_host(std::move(record));
                 host_->record_round = std::move(record_round);
-                open_demultiplexer(*std::exchange(candidate_, std::nullopt), false);
+                host_->leads = may_grant;
+                open_demultiplexer(*std::exchange(candidate_, std::nullopt), false,
+                                   std::move(may_grant));
                 return host_->open_session(std::move(handler), {store_host_, ""});
               },
           .follow =
-              [this](const rendezvous::Leader& leader, std::function<void()> let_in,
-                     Session::MessageHandler handler) {
+              [this](const rendezvous::Leader& leader, rendezvous::Time workers_until,
+                     std::function<void()> let_in, Session::MessageHandler handler) {
                 return rendezvous::open_remote_session(
                     loop_,
                     {.host = leader.address,
                      .port = leader.port,
                      .token = plan_.token,
                      .rdzv_id = plan_.run_id,
+                     .tls = files_of(plan_.tls),
                      .read_timeout = std::min(plan_.connect_timeout, kLeaderLimit),
                      .tries_again = false,
-                     .let_in = std::move(let_in)},
+                     .workers_until = workers_until == rendezvous::Time{}
+                                          ? std::nullopt
+                                          : std::optional(workers_until),
+                     .let_in = [let_in = std::move(let_in)](const auto&, auto) { let_in(); }},
                     std::move(handler));
               },
           .tell_end = [this](const Error& error) { host_->end(error); },
@@ -211,8 +250,16 @@ Result<rendezvous::Leader> NodeServices::own_address() {
 // No node must find the port open: for the others that means that the leader lives.
 void NodeServices::stop_leading() {
   demultiplexer_.reset();
-  service_.reset();
+  stop_serving();
+  control_.reset();
   host_.reset();
+}
+
+// In this order: the service would wait for operators who wait for the job's end.
+void NodeServices::stop_serving() {
+  if (operators_) operators_->end();
+  service_.reset();
+  operators_.reset();
 }
 
 void NodeServices::host_here(Session::MessageHandler handler, const std::string& seen_at) {
@@ -229,12 +276,14 @@ void NodeServices::make_host(rendezvous::JobRecord record) {
                               .join_timeout = plan_.join_timeout,
                               .last_call = plan_.last_call,
                               .node_unit = plan_.node_unit,
+                              .recovery_limit = lease.length + rendezvous::kFenceMargin,
                               .return_limit = std::max<std::chrono::nanoseconds>(
                                   plan_.last_call, lease.length + rendezvous::kFenceMargin),
                               .resize_wait = plan_.resize_wait,
                               .resize_interval = plan_.resize_interval,
                               .jitter_seed = std::random_device{}()},
       std::move(record));
+  control_ = std::make_unique<rendezvous::JobControl>(*host_, plan_.run_id);
   // Now all workers of the last round are gone and none of the next has started. Only at this
   // moment a store with a fixed port can be emptied.
   host_->before_publish = [this](const rendezvous::Round&) {
@@ -244,42 +293,76 @@ void NodeServices::make_host(rendezvous::JobRecord record) {
   };
 }
 
-void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store) {
+void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store,
+                                      std::function<bool()> may_grant) {
+  operators_ = std::make_unique<rendezvous::ControlService>(
+      loop_,
+      rendezvous::ControlService::Options{
+          .token = [token = plan_.token](const std::string&) { return std::optional(token); },
+          .jobs = [this] { return std::vector{control_.get()}; },
+          .wants_tls = files_of(plan_.tls).is_set() && !plan_.tls.is_mixed});
   service_ = std::make_unique<rendezvous::Service>(
       loop_, *host_,
-      rendezvous::ServiceOptions{.token = plan_.token,
-                                 .rdzv_id = plan_.run_id,
-                                 .keep_alive = plan_.keep_alive,
-                                 .expected_nodes = plan_.min_nodes});
+      rendezvous::ServiceOptions{
+          .token = plan_.token,
+          .rdzv_id = plan_.run_id,
+          .keep_alive = plan_.keep_alive,
+          .expected_nodes = plan_.min_nodes,
+          // The next leader waits so long (make_host()).
+          .most_nodes =
+              plan_.kind == RendezvousPlan::Kind::kEtcd ? plan_.max_nodes : rendezvous::kMaxMembers,
+          .may_grant = std::move(may_grant),
+          .resumes = plan_.resumes,
+          .tls = files_of(plan_.tls),
+          .tls_mixed = plan_.tls.is_mixed,
+          .more = [this](grpc::ServerBuilder& builder) { operators_->add_to(builder); }});
+  std::function<void(int)> by_tls;
+  if (files_of(plan_.tls).is_set()) by_tls = [this](int fd) { service_->adopt_tls(fd); };
   demultiplexer_ = std::make_unique<PortDemultiplexer>(
       loop_, std::move(acceptor),
       PortDemultiplexer::Handlers{.store =
                                       [this, with_store](tcp::socket socket) {
                                         if (with_store) store_->adopt(std::move(socket));
                                       },
-                                  .rendezvous = [this](int fd) { service_->adopt(fd); }});
+                                  .rendezvous = [this](int fd) { service_->adopt(fd); },
+                                  .rendezvous_by_tls = std::move(by_tls)});
 }
 
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
-  session_ = rendezvous::open_remote_session(loop_,
-                                             {.host = plan_.host,
-                                              .addresses = endpoint_addresses_,
-                                              .port = plan_.port,
-                                              .token = plan_.token,
-                                              .rdzv_id = plan_.run_id,
-                                              .read_timeout = plan_.connect_timeout},
-                                             std::move(handler));
+  const auto open = [this](std::optional<ResumingSession::Time> workers_until,
+                           ResumingSession::LetIn let_in, Session::MessageHandler heard) {
+    return rendezvous::open_remote_session(loop_,
+                                           {.host = plan_.host,
+                                            .addresses = endpoint_addresses_,
+                                            .port = plan_.port,
+                                            .port_count = plan_.port_count,
+                                            .token = plan_.token,
+                                            .rdzv_id = plan_.run_id,
+                                            .tls = files_of(plan_.tls),
+                                            .read_timeout = plan_.connect_timeout,
+                                            .tries_again = !workers_until,
+                                            .workers_until = workers_until,
+                                            .let_in = std::move(let_in)},
+                                           std::move(heard));
+  };
+  if (!plan_.resumes) {
+    session_ = open({}, {}, std::move(handler));
+  } else {
+    session_ = std::make_unique<ResumingSession>(loop_, open, std::move(handler));
+  }
 }
 
 Result<StoreAddress> NodeServices::prepare_store() {
   if (fixed_store_) return *fixed_store_;
-  if (plan_.kind == RendezvousPlan::Kind::kStatic) return StoreAddress{};  // never rank 0
   // The port is bound before the join, because the join carries it. It listens already, so a
-  // worker that is faster than serve_store() waits in the kernel's queue and is not refused.
+  // worker that is faster than serve_store() waits in the kernel's queue and is not refused. It also
+  // tells the host whether this process lives: the static backend uses it for that alone.
   store_->close();
   store_ = std::make_unique<store::Server>(loop_);
   prepared_.reset();
   auto acceptor = store::bind_listener(loop_, store_host_, 0);
+  // A static node is where its user says, and needs no address of this host for that.
+  if (!acceptor && plan_.kind == RendezvousPlan::Kind::kStatic) return StoreAddress{};
   if (!acceptor) return acceptor.error();
   const StoreAddress address{store_host_, acceptor->local_endpoint().port()};
   prepared_.emplace(std::move(*acceptor));

@@ -19,6 +19,8 @@
 #include "agent/network/elected_session.h"
 #include "agent/network/port_demultiplexer.h"
 #include "proto/loop.h"
+#include "rendezvous/control/control_service.h"
+#include "rendezvous/control/job_control.h"
 #include "rendezvous/host.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/service.h"
@@ -47,6 +49,11 @@ class NodeServices {
   bool is_open() const { return session_ != nullptr; }
   // This node's session with the rendezvous. Call only when is_open().
   rendezvous::Session& session() { return *session_; }
+  const rendezvous::Session& session() const { return *session_; }
+
+  // Null: the rendezvous is in another process.
+  const rendezvous::Host* host() const { return host_.get(); }
+  const store::Server& store() const { return *store_; }
 
   // The network interface that faces the rendezvous. Empty if all nodes may be on this host. The
   // workers must use it for their own traffic. Otherwise Gloo takes the address that the host's
@@ -67,13 +74,18 @@ class NodeServices {
   asio::awaitable<Result<void>> open_c10d(rendezvous::Session::MessageHandler handler);
   asio::awaitable<Result<void>> open_static(rendezvous::Session::MessageHandler handler);
   asio::awaitable<Result<void>> open_etcd(rendezvous::Session::MessageHandler handler);
+  // Daemons lead, and the agents follow.
+  bool follows_daemons() const { return !plan_.etcd.daemons.empty(); }
   ElectedSession::Ways ways();
   Result<rendezvous::Leader> own_address();
   void stop_leading();
+  Result<asio::ip::tcp::acceptor> bind_rendezvous(const asio::ip::address& endpoint);
+  void stop_serving();
   void make_host(rendezvous::JobRecord record);
   void host_here(rendezvous::Session::MessageHandler handler, const std::string& seen_at);
   std::string address_to_bind(const asio::ip::address& endpoint) const;
-  void open_demultiplexer(asio::ip::tcp::acceptor acceptor, bool with_store);
+  void open_demultiplexer(asio::ip::tcp::acceptor acceptor, bool with_store,
+                          std::function<bool()> may_grant = {});
   void open_remote_session(rendezvous::Session::MessageHandler handler);
 
   asio::io_context& loop_;
@@ -91,6 +103,8 @@ class NodeServices {
   std::optional<asio::ip::tcp::acceptor> candidate_;
   std::unique_ptr<store::Server> store_;
   std::unique_ptr<rendezvous::Host> host_;
+  std::unique_ptr<rendezvous::JobControl> control_;  // of host_
+  std::unique_ptr<rendezvous::ControlService> operators_;
   std::unique_ptr<rendezvous::Service> service_;
   std::unique_ptr<PortDemultiplexer> demultiplexer_;
   std::unique_ptr<rendezvous::Session> session_;

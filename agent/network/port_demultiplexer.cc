@@ -4,11 +4,13 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <utility>
 
 #include "proto/log.h"
+#include "rendezvous/trust/tls_probe.h"
 #include "store/descriptors.h"
 #include "store/listener.h"
 
@@ -22,6 +24,7 @@ namespace {
 
 constexpr char kStoreFirstByte = 0;
 constexpr char kHttp2FirstByte = 'P';
+constexpr char kTlsFirstByte = 0x16;
 constexpr char kNothingYet = -1;  // or a byte that nobody of ours begins with
 
 // The peer's first byte; it stays in the socket for the one who gets the connection.
@@ -31,6 +34,21 @@ char first_byte(tcp::socket& socket) {
       ::recv(socket.native_handle(), first.data(), first.size(), MSG_PEEK | MSG_DONTWAIT);
   return peeked == 1 ? first[0] : kNothingYet;
 }
+
+// Whether the peer has neither sent a byte nor gone.
+bool is_silent(tcp::socket& socket) {
+  char byte = 0;
+  return ::recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+         (errno == EAGAIN || errno == EINTR);
+}
+
+// A node with TLS has come to a host without it. If the alert is lost, the node tries again.
+void tell_that_tls_is_not_taken(tcp::socket& socket) {
+  ::send(socket.native_handle(), rendezvous::kNoTlsAlert.data(), rendezvous::kNoTlsAlert.size(),
+         MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+bool is_of_node(char first) { return first == kHttp2FirstByte || first == kTlsFirstByte; }
 
 }  // namespace
 
@@ -77,9 +95,16 @@ void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::soc
 asio::awaitable<void> PortDemultiplexer::State::sort_out(std::shared_ptr<State> self, Number number,
                                                          Connection connection) {
   asio::steady_timer timer(self->loop);
-  co_await (connection->async_wait(tcp::socket::wait_read, kAsTuple) ||
-            expires(timer, self->limits.first_byte));
-  if (self->undecided.erase(number) == 0) co_return;  // closed meanwhile
+  const auto until = std::chrono::steady_clock::now() + self->limits.first_byte;
+  std::chrono::nanoseconds left = self->limits.first_byte;
+  // Asio may call a socket readable that is not: one that took the place of a socket which was
+  // closed while its readiness was on its way. So look, and wait on.
+  do {
+    co_await (connection->async_wait(tcp::socket::wait_read, kAsTuple) || expires(timer, left));
+    if (!self->undecided.contains(number)) co_return;  // closed meanwhile
+    left = until - std::chrono::steady_clock::now();
+  } while (left.count() > 0 && is_silent(*connection));
+  self->undecided.erase(number);
   self->hand_on(std::move(*connection));
 }
 
@@ -89,12 +114,15 @@ void PortDemultiplexer::State::hand_on(tcp::socket socket) {
   const char first = first_byte(socket);
   if (first == kStoreFirstByte) {
     handlers.store(std::move(socket));
-  } else if (first == kHttp2FirstByte && handlers.rendezvous) {
-    // gRPC cannot use an Asio socket, only its descriptor.
-    boost::system::error_code failed;
-    const int fd = socket.release(failed);
-    if (!failed) handlers.rendezvous(fd);
+    return;
   }
+  const auto& take = first == kTlsFirstByte ? handlers.rendezvous_by_tls : handlers.rendezvous;
+  if (first == kTlsFirstByte && !take) tell_that_tls_is_not_taken(socket);
+  if (!is_of_node(first) || !take) return;
+  // gRPC cannot use an Asio socket, only its descriptor.
+  boost::system::error_code failed;
+  const int fd = socket.release(failed);
+  if (!failed) take(fd);
 }
 
 void PortDemultiplexer::State::close(std::map<Number, Connection>::iterator one) {
@@ -126,15 +154,15 @@ PortDemultiplexer::~PortDemultiplexer() {
   state_->close_all();
 }
 
-// A byte 'P' can only be a node's: it survives. Everything else may be a worker's of the old
+// What a node begins with can only be a node's: it survives. Everything else may be a worker's of the old
 // attempt, also what has sent nothing yet.
 void PortDemultiplexer::reset() {
   state_->listener->take_queue([this](tcp::socket socket) {
-    if (first_byte(socket) == kHttp2FirstByte) state_->hand_on(std::move(socket));
+    if (is_of_node(first_byte(socket))) state_->hand_on(std::move(socket));
   });
   for (auto next = state_->undecided.begin(); next != state_->undecided.end();) {
     const auto one = next++;  // close() erases `one`
-    if (first_byte(*one->second) != kHttp2FirstByte) state_->close(one);
+    if (!is_of_node(first_byte(*one->second))) state_->close(one);
   }
 }
 

@@ -164,19 +164,30 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
 
 namespace {
 
-std::size_t end_orphans() {
-  std::map<pid_t, Process> processes = all_cookies();
+// Those of all jobs. `processes` becomes what was seen of all processes.
+std::vector<pid_t> find_orphans(std::map<pid_t, Process>& processes) {
+  processes = all_cookies();
   const std::set<std::string> gone = gone_launchers(processes);
-  if (gone.empty()) return 0;  // mostly: then half of the reading is spared
+  if (gone.empty()) return {};  // mostly: then half of the reading is spared
   add_families(processes);
+  return orphans_of(processes, gone, ::getpid());
+}
+
+std::size_t end_orphans() {
+  std::map<pid_t, Process> processes;
   std::size_t ended = 0;
-  for (const pid_t pid : orphans_of(processes, gone, ::getpid())) {
+  for (const pid_t pid : find_orphans(processes)) {
     if (kill_if_still(pid, processes.at(pid))) ++ended;
   }
   return ended;
 }
 
 }  // namespace
+
+std::size_t count_leftovers() {
+  std::map<pid_t, Process> processes;
+  return find_orphans(processes).size();
+}
 
 std::size_t end_leftovers() {
   end_cgroups();

@@ -50,4 +50,7 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
 // does not wait for their ends: a cgroup may stay for the next start.
 std::size_t end_leftovers();
 
+// How many processes end_leftovers() would kill one by one. It ends nothing.
+std::size_t count_leftovers();
+
 }  // namespace ddprun::agent

@@ -124,7 +124,7 @@ void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code
   const auto cause = root_cause(facts);
   if (cause) {
     leave_records(facts, facts.workers[*cause]);
-  } else if (!ending.succeeded && !config_.error_file.empty()) {
+  } else if (!ending.succeeded && !ending.drained && !config_.error_file.empty()) {
     // No worker of this node is to blame: the launcher itself failed, or another node did.
     const ErrorRecord record{.message = ending_text(ending),
                              .unix_seconds = SystemClock::to_time_t(SystemClock::now())};

@@ -1,6 +1,7 @@
 #include "agent/report/error_record.h"
 
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace ddprun::agent {
@@ -8,10 +9,21 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of arrays and objects in each other. dump() calls itself for each, and a program may write a file
+// of brackets alone: the stack must not end.
+constexpr int kMaxDepth = 100;
+// The seconds of a record are whole ones of 64 bits; a double may be anything.
+constexpr double kMaxSeconds = 9e18;
+
+std::optional<std::int64_t> whole_seconds(double seconds) {
+  if (!(std::abs(seconds) <= kMaxSeconds)) return std::nullopt;
+  return static_cast<std::int64_t>(seconds);
+}
+
 // A number, or a text that starts with one: `@record` writes the seconds as text.
 std::optional<std::int64_t> seconds_of(const Json& value) {
   if (value.is_number_integer()) return value.get<std::int64_t>();
-  if (value.is_number_float()) return static_cast<std::int64_t>(value.get<double>());
+  if (value.is_number_float()) return whole_seconds(value.get<double>());
   if (!value.is_string()) return std::nullopt;
   const auto& text = value.get_ref<const std::string&>();
   std::int64_t seconds = 0;
@@ -31,8 +43,15 @@ std::string text_of(const Json& value) {
 // one, too.
 std::optional<Json> parse(std::string_view text) {
   if (text.size() > kMaxErrorRecordBytes) return std::nullopt;
-  Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.is_object() || !json.contains("message")) return std::nullopt;
+  bool is_too_deep = false;
+  const Json::parser_callback_t look = [&](int depth, Json::parse_event_t /*event*/,
+                                           const Json& /*value*/) {
+    is_too_deep = is_too_deep || depth > kMaxDepth;
+    return !is_too_deep;
+  };
+  Json json = Json::parse(text, look, false);
+  if (is_too_deep || json.is_discarded() || !json.is_object() || !json.contains("message"))
+    return std::nullopt;
   return json;
 }
 

@@ -63,6 +63,7 @@ Json foreign_cause(const rendezvous::Failure& cause) {
 // for the end, whatever failed after that.
 std::string_view ended_by(const Ending& ending) {
   if (ending.succeeded) return "success";
+  if (ending.drained || ending.stopped) return "operator";
   if (ending.signal != 0) return "signal";
   if (ending.session_error) return "rendezvous";
   if (ending.launcher_failed) return "launcher";

@@ -27,24 +27,6 @@ std::string_view name_of(EventState state) {
   return "";
 }
 
-std::string_view name_of(Phase phase) {
-  switch (phase) {
-    case Phase::kIdle:
-      return "starting";
-    case Phase::kJoining:
-      return "joining";
-    case Phase::kRunning:
-      return "running";
-    case Phase::kFinished:
-      return "finished";
-    case Phase::kDraining:
-      return "draining";
-    case Phase::kDone:
-      return "done";
-  }
-  return "";
-}
-
 std::string_view backend_of(RendezvousPlan::Kind kind) {
   if (kind == RendezvousPlan::Kind::kEtcd) return "etcd";
   return kind == RendezvousPlan::Kind::kC10d ? "c10d" : "static";

@@ -50,9 +50,10 @@ void Incidents::explained(const rendezvous::Failure& cause, const rendezvous::Ro
 
 void Incidents::stopped() { clock_.stopped(now()); }
 
-void Incidents::formed() {
-  clock_.formed(now());
+std::vector<IncidentStage> Incidents::formed() {
+  std::vector<IncidentStage> stages = clock_.formed(now());
   alarm_.set(clock_.look_again_at());
+  return stages;
 }
 
 void Incidents::look() { told(clock_.looked(progress_(), now())); }

@@ -30,7 +30,7 @@ class Incidents {
   void broke();
   void explained(const rendezvous::Failure& cause, const rendezvous::Round& round);
   void stopped();
-  void formed();
+  std::vector<IncidentStage> formed();
   // The job is over.
   void end();
 

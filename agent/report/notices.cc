@@ -48,6 +48,16 @@ std::string Notices::line(const std::string& text) {
   return called_ + ": " + text + "\n";
 }
 
+std::string Notices::incident(const std::string& text) {
+  std::string told = line(text);
+  told_incident_ = !told.empty();
+  return told;
+}
+
+std::string Notices::cost(const std::string& stages) const {
+  return told_incident_ ? called_ + ": " + stages + "\n" : "";
+}
+
 std::string Notices::started(const rendezvous::Round& round, const std::string& log_folder) {
   if (!terminal_ || told_start_) return {};
   told_start_ = true;
@@ -62,12 +72,12 @@ std::string Notices::restarting(const rendezvous::Failure& cause, int restarts,
                                 const RestartPlan& plan) {
   // With a window the budget comes back, so the restarts of a job have no upper limit to name.
   const std::string of = plan.window.count() > 0 ? "" : fmt::format(" of {}", plan.max_restarts);
-  return line(fmt::format("{}; restart {}{}",
-                          cause.message.empty() ? "a worker failed" : cause.message, restarts, of));
+  return incident(fmt::format(
+      "{}; restart {}{}", cause.message.empty() ? "a worker failed" : cause.message, restarts, of));
 }
 
 std::string Notices::resizing(const rendezvous::Failure& cause) {
-  return line(cause.message + "; the workers start again, no restart is spent");
+  return incident(cause.message + "; the workers start again, no restart is spent");
 }
 
 std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,

@@ -14,8 +14,8 @@
 
 namespace ddprun::agent {
 
-// The most lines of one job; the line of waiting() does not count. Further restarts are only
-// logged, at LOGLEVEL=INFO.
+// The most lines of one job; the line of waiting() does not count, nor does that of cost(). Further
+// restarts are only logged, at LOGLEVEL=INFO.
 inline constexpr int kOwnLines = 5;
 
 class Notices {
@@ -31,6 +31,9 @@ class Notices {
   std::string restarting(const rendezvous::Failure& cause, int restarts, const RestartPlan& plan);
   // Nodes came or left: the workers start again, and no restart is spent.
   std::string resizing(const rendezvous::Failure& cause);
+  // What that incident cost, `stages`. Empty too if the line before it was not shown: nobody could
+  // tell what it speaks of.
+  std::string cost(const std::string& stages) const;
   // The line that is shown while nodes are awaited. It starts with \r and has no newline, so each
   // one is written over the last. `where` is the endpoint. Without a `gathering` nothing is known of
   // the other nodes yet. Call waited() before anything else is written.
@@ -44,12 +47,14 @@ class Notices {
 
  private:
   std::string line(const std::string& text);
+  std::string incident(const std::string& text);
 
   std::string called_;
   bool quiet_;
   bool terminal_;
   bool waiting_ = false;
   bool told_start_ = false;
+  bool told_incident_ = false;  // the last one
   int lines_ = 0;
 };
 

@@ -98,7 +98,7 @@ Result<void> replace(const std::string& path, std::string_view text) {
 
 }  // namespace
 
-// A file is replaced by a rename, so its folder must be writable; the file itself need not be.
+// A file is replaced by a rename, so its folder must be writable, or the file itself.
 Result<void> can_write_record(const std::string& path) {
   struct stat facts {};
   const bool is_there = ::stat(path.c_str(), &facts) == 0;
@@ -106,13 +106,19 @@ Result<void> can_write_record(const std::string& path) {
     return Error(ErrorCode::kInvalidArgument, "it is a folder");
   const bool can = is_there && is_special(path)
                        ? ::access(path.c_str(), W_OK) == 0
-                       : ::access(folder_of(path).c_str(), W_OK | X_OK) == 0;
+                       : ::access(folder_of(path).c_str(), W_OK | X_OK) == 0 ||
+                             (is_there && ::access(path.c_str(), W_OK) == 0);
   if (!can) return Error(ErrorCode::kInvalidArgument, ::strerrordesc_np(errno));
   return {};
 }
 
 Result<void> write_record(const std::string& path, std::string_view text) {
-  return is_special(path) ? write_through(path, text) : replace(path, text);
+  if (is_special(path)) return write_through(path, text);
+  const auto replaced = replace(path, text);
+  // A pod's termination message is a mount: nothing is renamed over it, and its folder may be
+  // read-only. It is written in place.
+  if (replaced || ::access(path.c_str(), W_OK) != 0) return replaced;
+  return write_through(path, text);
 }
 
 }  // namespace ddprun::agent

@@ -290,6 +290,8 @@ std::string failure_report(const ReportFacts& facts) {
 }
 
 std::string ending_text(const Ending& ending) {
+  if (ending.drained) return "an operator drained this node; the workers were stopped";
+  if (ending.stopped && ending.cause) return ending.cause->message + "; the workers were stopped";
   if (ending.signal != 0)
     return fmt::format("received {}; the workers were stopped", signal_name(ending.signal));
   if (ending.session_error) return ending.session_error->message();

@@ -39,7 +39,9 @@ void Reporter::tell_of_missing_token() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
   if (told_of_token_ || plan.max_nodes == 1 || plan.token != plan.run_id) return;
   told_of_token_ = true;
-  log::warning("no DDPRUN_TOKEN is set: whoever knows the rendezvous id can join this job");
+  log::warning(
+      "no DDPRUN_TOKEN is set: whoever knows the rendezvous id can join this job; set it, or "
+      "DDPRUN_TOKEN_FILE, to one secret on all nodes");
 }
 
 // Shows the line of waiting once a second, for as long as the node joins. Only on a terminal, and
@@ -64,9 +66,11 @@ void Reporter::end_waiting() {
 }
 
 void Reporter::attempt_begins(const std::string& log_folder) {
-  incidents_.formed();
+  const std::vector<IncidentStage> stages = incidents_.formed();
+  incident_log_.took(stages);
   log_folder_ = log_folder;
   end_waiting();  // first: else the next text would stand behind the line of waiting
+  if (!stages.empty()) tell_cost(stages_line(stages));
   say(notices_.started(sources_.lifecycle.round(), log_folder));
   // Without a terminal only now, and on one node: one that is refused, or gives up, prints one line,
   // and that is why.
@@ -74,6 +78,13 @@ void Reporter::attempt_begins(const std::string& log_folder) {
   tell(EventState::kAssignRanks);
   tell(EventState::kStart);
   autopsy_.attempt_started();
+}
+
+// On the console where the incident itself was told there.
+void Reporter::tell_cost(const std::string& stages) {
+  const std::string line = notices_.cost(stages);
+  if (line.empty()) log::info(stages);
+  say(line);
 }
 
 void Reporter::worker_ended(const WorkerExit& exit) {
@@ -90,6 +101,7 @@ void Reporter::round_broken(const rendezvous::RoundBroken& message) {
   const rendezvous::Failure& cause = message.cause;
   incidents_.broke();
   incidents_.explained(cause, sources_.lifecycle.round());
+  incident_log_.round_broken(message, std::chrono::system_clock::now());
   const int restarts = sources_.lifecycle.round().restart_count + (message.is_resize ? 0 : 1);
   const std::string line = message.is_resize
                                ? notices_.resizing(cause)
@@ -102,12 +114,12 @@ void Reporter::job_ended(int exit_code) {
   end_waiting();
   incidents_.end();
   const Ending& ending = sources_.lifecycle.ending();
-  tell(ending.succeeded ? EventState::kSucceeded : EventState::kFailed);
+  tell(ending.succeeded || ending.drained ? EventState::kSucceeded : EventState::kFailed);
   // The records before the report: they are there even if nobody reads the console.
   ReportFacts facts = autopsy_.examine(sources_.lifecycle, hostname_);
   facts.incidents = std::move(told_incidents_);
   autopsy_.file(facts, ending, exit_code);
-  if (ending.succeeded) return;
+  if (ending.succeeded || (ending.drained && sources_.config.quiet)) return;
   const std::string report = failure_report(facts);
   Console& err = sources_.consoles.err();
   // What comes now is never dropped, even if the console's queue is full of workers' output.
@@ -116,6 +128,7 @@ void Reporter::job_ended(int exit_code) {
   say(report);
   // The report tells only of this node's workers. Any other cause gets a line of its own.
   const bool told = !report.empty() && ending.signal == 0 && !ending.session_error &&
+                    !ending.drained &&
                     (!ending.cause || sources_.lifecycle.is_own_rank(ending.cause->rank));
   if (!told) say(fmt::format("{}: {}\n", sources_.config.called, ending_text(ending)));
 }
@@ -124,6 +137,7 @@ void Reporter::job_ended(int exit_code) {
 // A record for programs only where the user keeps log files.
 void Reporter::tell_incident(const Incident& incident) {
   told_incidents_.push_back(incident);
+  incident_log_.ended(incident);
   if (!incident.recovered) log::info(incident_line(incident));
   if (incident.recovered && !sources_.config.quiet)
     say(fmt::format("{}: {}\n", sources_.config.called, incident_line(incident)));

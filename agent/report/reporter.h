@@ -16,6 +16,7 @@
 #include "agent/output/worker_files.h"
 #include "agent/report/autopsy.h"
 #include "agent/report/events.h"
+#include "agent/report/incident_log.h"
 #include "agent/report/incidents.h"
 #include "agent/report/notices.h"
 #include "proto/loop.h"
@@ -59,6 +60,8 @@ class Reporter {
   void worker_is_ending() { incidents_.broke(); }
   // The round broke; the node will ask for a seat in the next one.
   void round_broken(const rendezvous::RoundBroken& message);
+  // What has happened so far, for those who ask meanwhile.
+  const IncidentLog& incident_log() const { return incident_log_; }
   // The job is over on this node: writes the records and the report. Call it once, when the
   // workers' pipes are drained: else the end of their stderr is missing in the report.
   void job_ended(int exit_code);
@@ -66,6 +69,7 @@ class Reporter {
  private:
   void show_waiting();
   void end_waiting();
+  void tell_cost(const std::string& stages);
   void tell_incident(const Incident& incident);
   void tell_of_missing_token();
   // Writes an event line, if the user asked for events.
@@ -77,6 +81,7 @@ class Reporter {
   Autopsy autopsy_;
   Notices notices_;
   Incidents incidents_;
+  IncidentLog incident_log_;
   std::string log_folder_;
   std::vector<Incident> told_incidents_;
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown

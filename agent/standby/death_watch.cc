@@ -30,7 +30,7 @@ futex_waitv waiting_for(const LockWord& word, std::uint32_t value) {
 
 }  // namespace
 
-DeathWatch::DeathWatch(asio::io_context& loop, std::function<void(int)> dying)
+DeathWatch::DeathWatch(asio::io_context& loop, DyingHandler dying)
     : loop_(loop), dying_(std::move(dying)) {}
 
 void DeathWatch::start(std::vector<LockWord*> locks) {
@@ -68,8 +68,8 @@ void DeathWatch::run(const std::vector<LockWord*>& locks, unsigned watch) {
       if ((locks[i]->load() & (FUTEX_TID_MASK | FUTEX_OWNER_DIED)) == 0) continue;
       const std::uint32_t value = locks[i]->fetch_or(FUTEX_WAITERS) | FUTEX_WAITERS;
       if ((value & FUTEX_OWNER_DIED) != 0) {
-        asio::post(loop_, [this, i, watch] {
-          if (watch == watch_) dying_(static_cast<int>(i));
+        asio::post(loop_, [this, i, watch, noticed = now()] {
+          if (watch == watch_) dying_(static_cast<int>(i), noticed);
         });
         return;
       }

@@ -11,16 +11,20 @@
 #include <thread>
 #include <vector>
 
+#include "agent/core/clock.h"
 #include "proto/loop.h"
 
 namespace ddprun::agent {
+
+// `noticed`: when the thread saw it; the loop may have been busy since.
+using DyingHandler = std::function<void(int local_rank, Time noticed)>;
 
 class DeathWatch {
  public:
   // `dying` is called on the loop's thread, once for each worker that is noticed, by its index in
   // `locks`. The worker's main thread is dying then, for whatever reason, or executes another
   // program.
-  DeathWatch(asio::io_context& loop, std::function<void(int)> dying);
+  DeathWatch(asio::io_context& loop, DyingHandler dying);
   DeathWatch(const DeathWatch&) = delete;
   DeathWatch& operator=(const DeathWatch&) = delete;
   DeathWatch(DeathWatch&&) = delete;
@@ -37,7 +41,7 @@ class DeathWatch {
   void run(const std::vector<std::atomic<std::uint32_t>*>& locks, unsigned watch);
 
   asio::io_context& loop_;
-  const std::function<void(int)> dying_;
+  const DyingHandler dying_;
   std::thread thread_;
   std::atomic<std::uint32_t> stopped_{0};  // the thread waits for this word too
   unsigned watch_ = 0;                     // counts start(): what an older one noticed is not told

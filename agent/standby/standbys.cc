@@ -126,7 +126,7 @@ struct Standbys::Standby {
 };
 
 Standbys::Standbys(asio::io_context& loop, const AgentConfig& config, Children& children,
-                   std::function<int()> cgroup, std::function<void(int)> dying)
+                   std::function<int()> cgroup, DyingHandler dying)
     : loop_(loop),
       config_(config),
       children_(children),
@@ -210,7 +210,7 @@ std::vector<WorkerProgress> Standbys::progress() const {
   const auto moment = [](std::uint64_t ns) { return Time(std::chrono::nanoseconds(ns)); };
   for (int rank = 0; pages_ && rank < config_.worker_count; ++rank) {
     const WorkerPage& page = pages_->page(rank);
-    workers.push_back({moment(page.first_line), moment(page.first_step)});
+    workers.push_back({moment(page.first_line), moment(page.first_step), page.steps});
   }
   return workers;
 }

@@ -31,7 +31,7 @@ class Standbys {
   // born, as Children::use_cgroup() takes it.
   // `dying` is called when a worker is noticed early (death_watch.h), with its local rank.
   Standbys(asio::io_context& loop, const AgentConfig& config, Children& children,
-           std::function<int()> cgroup, std::function<void(int)> dying);
+           std::function<int()> cgroup, DyingHandler dying);
   Standbys(const Standbys&) = delete;
   Standbys& operator=(const Standbys&) = delete;
   Standbys(Standbys&&) = delete;

@@ -1,12 +1,12 @@
-// The convolutional net of the usual MNIST example, and the digits as the tensors that it takes. It
-// has the same modules in the same order as examples/pytorch/ddp_mnist.py, so that equal seeds give
-// equal weights. It knows nothing of other ranks. The training thread only.
+// The convolutional net of the usual MNIST example. It has the same modules in the same order as
+// examples/pytorch/ddp_mnist.py, so that equal seeds give equal weights. The training thread only.
 #pragma once
 
 #include <torch/nn.h>
 #include <torch/types.h>
 
-#include "examples/mnist/mnist_data.h"
+#include "worker/readers/labelled_images.h"
+#include "worker/tensors/tensor_batch.h"
 
 namespace ddprun::examples {
 
@@ -38,21 +38,11 @@ class NetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-struct Samples {
-  torch::Tensor images;  // [count, 1, 28, 28] float, mean 0 and deviation 1 over MNIST
-  torch::Tensor labels;  // [count] int64
-
-  std::size_t count() const { return static_cast<std::size_t>(labels.numel()); }
-};
-
-// Copies and normalises the digits. Takes them by value: the caller moves them in, and their memory
-// is free again on return.
-inline Samples to_tensors(Digits digits) {
+// Images [count, 1, 28, 28] float, with mean 0 and deviation 1 over MNIST, and labels [count] int64.
+inline worker::TensorDataset to_tensors(worker::LabelledImages digits) {
   constexpr double kMean = 0.1307, kDeviation = 0.3081;  // of the 60,000 training images
-  constexpr auto kSide = static_cast<std::int64_t>(kDigitSide);
   const auto count = static_cast<std::int64_t>(digits.count());
-  const auto images =
-      torch::from_blob(digits.pixels.data(), {count, 1, kSide, kSide}, torch::kByte);
+  const auto images = torch::from_blob(digits.pixels.data(), {count, 1, 28, 28}, torch::kByte);
   const auto labels = torch::from_blob(digits.labels.data(), {count}, torch::kByte);
   return {images.to(torch::kFloat).div(255).sub(kMean).div(kDeviation), labels.to(torch::kLong)};
 }

@@ -1,10 +1,12 @@
 #include "rendezvous/election/election.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
 #include <utility>
 #include <variant>
+
+#include "proto/log.h"
+#include "rendezvous/recovery/knock.h"
 
 namespace ddprun::rendezvous {
 
@@ -16,16 +18,6 @@ namespace {
 
 Time now() { return std::chrono::steady_clock::now(); }
 
-// Close-on-exec: workers are forked while it connects.
-tcp::socket open_socket(asio::io_context& loop, const tcp::endpoint& to) {
-  tcp::socket socket(loop);
-  const int fd =
-      ::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
-  boost::system::error_code failed;
-  if (fd >= 0) socket.assign(to.protocol(), fd, failed);
-  return socket;
-}
-
 }  // namespace
 
 Election::Election(asio::io_context& loop, ElectionOptions options, Handlers handlers)
@@ -36,7 +28,8 @@ Election::Election(asio::io_context& loop, ElectionOptions options, Handlers han
       gate_(std::make_shared<LoopGate<Election>>(loop, *this)),
       leadership_({.etcd = members_text(options_.etcd.members),
                    .contact_limit = options_.contact_limit,
-                   .search_limit = options_.search_limit}),
+                   .search_limit = options_.search_limit,
+                   .follows_only = options_.follows_only}),
       alarm_(loop, [this] { perform(leadership_.time_passed(now())); }),
       etcd_(loop, options_.etcd) {}
 
@@ -73,6 +66,17 @@ void Election::job_ended(bool succeeded) {
                                           encode(job_), record_lease_));
 }
 
+void Election::resign(std::function<void()> done) {
+  const bool led = leadership_.leads();
+  const std::int64_t revision = leadership_.revision();
+  leadership_.stop();
+  etcd_.stop_watching();
+  alarm_.set(Time::max());
+  if (!led) return asio::post(loop_, std::move(done));
+  etcd_.transact(give_up_leader_key(keys_, revision),
+                 [done = std::move(done)](const Result<v3::TxnResponse>&) { done(); });
+}
+
 // ---- what Leadership wants ----
 
 void Election::perform(const LeadershipActions& actions) {
@@ -88,14 +92,25 @@ void Election::transact(Ticket ticket, v3::TxnRequest request,
     // A lease that is gone is no reason to give up: there can be another.
     if (!response && response.error().code() == ErrorCode::kNotFound) {
       record_lease_ = 0;
-      const Error error(ErrorCode::kUnavailable, response.error().message());
-      return perform(leadership_.etcd_failed(ticket, error, now()));
+      return etcd_failed(ticket, {ErrorCode::kUnavailable, response.error().message()});
     }
-    if (!response) return perform(leadership_.etcd_failed(ticket, response.error(), now()));
+    if (!response) return etcd_failed(ticket, response.error());
     const auto decoded = decode_answer(*response, keys_);
-    if (!decoded) return perform(leadership_.etcd_failed(ticket, decoded.error(), now()));
+    if (!decoded) return etcd_failed(ticket, decoded.error());
+    problem_.clear();
     answer(*decoded);
   });
+}
+
+// A daemon waits as long as it must: it says for what.
+void Election::etcd_failed(Ticket ticket, const Error& error) {
+  problem_ = error.message();
+  if (options_.listens_at && error.code() == ErrorCode::kUnavailable && now() >= tell_at_) {
+    tell_at_ = now() + kProblemEvery;
+    log::warning(fmt::format("etcd at {}: {}; asking again", members_text(options_.etcd.members),
+                             error.message()));
+  }
+  perform(leadership_.etcd_failed(ticket, error, now()));
 }
 
 void Election::perform(const ReadKey& action) {
@@ -110,8 +125,8 @@ void Election::perform(const ReadKey& action) {
 void Election::perform(const GrantLease& action) {
   etcd_.grant(kLeaderLease, [this, ticket = action.ticket,
                              asked_at = now()](const Result<EtcdClient::Grant>& grant) {
-    perform(grant ? leadership_.lease_granted(ticket, grant->lease, grant->length, asked_at, now())
-                  : leadership_.etcd_failed(ticket, grant.error(), now()));
+    if (!grant) return etcd_failed(ticket, grant.error());
+    perform(leadership_.lease_granted(ticket, grant->lease, grant->length, asked_at, now()));
   });
 }
 
@@ -129,7 +144,7 @@ void Election::perform(const TakeKey& action) {
 // Where nobody leads: whether the job that this node is in has ended. If it is in none, what there is
 // of an older one does not matter.
 bool Election::is_over() {
-  if (!is_member_) return false;
+  if (!is_member_ || options_.follows_only) return false;  // their record is the daemons'
   if (!found_ && had_round_) {
     fail({ErrorCode::kUnavailable,
           "rendezvous: nobody leads the job, and etcd has no record of it any more"});
@@ -153,7 +168,7 @@ asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, T
     co_return self->perform(self->leadership_.knocked_in_vain(ticket, false, now()));
   const boost::system::error_code failure = std::get<0>(std::get<0>(first));
   self->perform(failure ? self->leadership_.knocked_in_vain(
-                              ticket, failure == asio::error::connection_refused, now())
+                              ticket, is_refused_by_host(socket, failure), now())
                         : self->leadership_.knocked(ticket, now()));
 }
 
@@ -164,8 +179,13 @@ void Election::perform(const Knock& action) {
   if (!leader || no_address)
     return fail(leader ? Error(ErrorCode::kProtocol, "rendezvous: the leader has no address")
                        : leader.error());
+  if (options_.listens_at == *leader)
+    return perform(leadership_.knocked_in_vain(action.ticket, true, now()));
   // Nobody would answer there, and each would take the lead from the other, again and again.
-  if (address.is_loopback() && leader->hostname != options_.hostname)
+  const bool is_elsewhere = address.is_loopback() && leader->hostname != options_.hostname;
+  if (is_elsewhere && (options_.follows_only || options_.listens_at))
+    return pass_by(action, *leader);
+  if (is_elsewhere)
     return fail(
         {ErrorCode::kInvalidArgument,
          fmt::format("rendezvous: the leader, {}, is at {}, which other hosts do not reach: "
@@ -173,6 +193,17 @@ void Election::perform(const Knock& action) {
                      "or each host its own address by --local-addr",
                      leader->hostname, leader->address)});
   spawn(loop_, "knock", knock(loop_, gate_, action.ticket, {address, leader->port}));
+}
+
+// A daemon of another host. What is wrong there must not end the jobs: it counts as silent.
+void Election::pass_by(const Knock& action, const Leader& leader) {
+  if (std::exchange(passed_by_, action.value) != action.value)
+    log::warning(
+        fmt::format("the leader, {}, is at {}, which other hosts do not reach: expected "
+                    "an address of its host in --listen of its ddprund; waiting for "
+                    "another leader",
+                    leader.hostname, leader.address));
+  perform(leadership_.knocked_in_vain(action.ticket, false, now()));
 }
 
 void Election::perform(const Follow& action) { handlers_.follow(*decode_leader(action.value)); }
@@ -255,6 +286,10 @@ void Election::record_answered(const WriteRecord& action, const KeyHolder& writt
 
 void Election::perform(const RecordWritten& /*action*/) {
   if (const auto recorded = std::exchange(recorded_, {})) recorded();
+}
+
+void Election::perform(const ReleaseKey& action) {
+  etcd_.transact_last(give_up_leader_key(keys_, action.revision));
 }
 
 void Election::perform(const StepDown& action) {

@@ -1,7 +1,8 @@
-// This agent's part in the election of its job's leader: Leadership with a clock, a timer, etcd and
-// a network. It decides nothing itself. It writes the record of a job for the agent that leads.
+// This process' part in an election: Leadership with a clock, a timer, etcd and a network. It decides
+// nothing itself. Agents elect the leader of their job; it writes the record of the job for the agent
+// that leads. Daemons elect the one of them that leads all jobs, and RecordKeeper writes the records.
 //
-// On the loop's thread only. Owned by ElectedSession (agent/network).
+// On the loop's thread only. Owned by ElectedSession (agent/network), or by Group (daemon).
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -27,16 +28,22 @@ inline constexpr std::chrono::seconds kLeaderLease{3};
 // The record must outlive the leader until the next one has read it. A job that died as a whole is
 // forgotten after this time, and the next one of its id begins anew.
 inline constexpr std::chrono::seconds kRecordLease{20};
+// The time between two warnings about etcd: that it does not answer, or gives or takes no records.
+inline constexpr std::chrono::seconds kProblemEvery{10};
 // No answer to a connect for so long: the leader is silent.
 inline constexpr std::chrono::milliseconds kKnockLimit{1000};
 
 struct ElectionOptions {
   EtcdOptions etcd;
   std::string prefix = "/ddprun";  // of the job's keys
-  std::string rdzv_id = "none";
-  std::string hostname;  // of this node, for the record
+  std::string rdzv_id = "none";    // or the group of daemons
+  std::string hostname;            // of this node, for the record
   std::chrono::milliseconds contact_limit{60'000};
   std::chrono::milliseconds search_limit{600'000};
+  bool follows_only = false;  // as in LeadershipRules
+  // Where this process listens, also while it does not lead. A leader key that names it is of its own
+  // past, or of a process before it: nobody leads.
+  std::optional<Leader> listens_at{};
 };
 
 class Election {
@@ -68,11 +75,27 @@ class Election {
   void followed();
   // The session with the leader ended, or our own leadership.
   void leader_lost();
+  // Whether the nodes may be given leases: while this process leads beyond doubt.
+  bool may_grant() const { return leadership_.leads_at(std::chrono::steady_clock::now()); }
+  // Why etcd did not answer; empty: it did.
+  const std::string& problem() const { return problem_; }
+  // This node leaves the job: it looks for a leader still, and does not become it.
+  void withdraw() { leadership_.withdraw(); }
   // A round was published to this node: where the record is gone, so is the job.
   void round_begins() { had_round_ = true; }
   // While this process leads: writes the record, if it leads still. `recorded` is called when that
   // is done; otherwise `deposed` is.
   void publish(JobRecord record, std::function<void()> recorded);
+  // ---- for who keeps records of its own (RecordKeeper) ----
+  EtcdClient& etcd() { return etcd_; }
+  // While this process leads: of its key; each transaction compares it.
+  std::int64_t revision() const { return leadership_.revision(); }
+  // Such a transaction found another leader: is looked at, and then `deposed` is called.
+  void doubt() { perform(leadership_.key_changed(std::chrono::steady_clock::now())); }
+  // Nobody is elected here any more. If this process leads, it gives the key up, so that another takes
+  // it at once. `done` is called when that is so, or cannot be.
+  void resign(std::function<void()> done);
+
   // The job is over here: nobody is elected any more. If this process leads, the record says how it
   // ended, and the key is given up.
   void job_ended(bool succeeded);
@@ -94,6 +117,7 @@ class Election {
   void perform(const RenewLease& action);
   void perform(const WriteRecord& action);
   void perform(const RecordWritten& action);
+  void perform(const ReleaseKey& action);
   void perform(const StepDown& action);
   void perform(const GiveUp& action);
 
@@ -102,7 +126,9 @@ class Election {
   void write_record(const WriteRecord& action);
   void record_answered(const WriteRecord& action, const KeyHolder& written,
                        const TransactionAnswer& answer);
+  void etcd_failed(Ticket ticket, const Error& error);
   bool is_over();
+  void pass_by(const Knock& action, const Leader& leader);
   void fail(const Error& error);
 
   asio::io_context& loop_;
@@ -114,6 +140,9 @@ class Election {
   Alarm alarm_;
   EtcdClient etcd_;
   std::optional<KeyHolder> found_;  // the record as etcd had it last
+  std::string problem_;             // of the last question to etcd
+  Time tell_at_{};                  // of a problem, again
+  std::string passed_by_;           // the last leader that no other host reaches, as in its key
   bool is_member_ = false;          // a leader let this node in once, or it led
   bool had_round_ = false;
   // ---- while this process leads ----

@@ -22,7 +22,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kMaxAnswerBytes = 64 << 10;
+constexpr int kMaxAnswerBytes = 1 << 20;  // kRecordsAtOnce records
 constexpr int kReconnectMs = 200;
 // etcd cuts clients that ping more often than every 5 s (its --grpc-keepalive-min-time).
 constexpr int kPingEveryMs = 10'000;

@@ -1,5 +1,7 @@
 #include "rendezvous/election/etcd_messages.h"
 
+#include <limits>
+
 namespace ddprun::rendezvous {
 namespace {
 
@@ -20,6 +22,10 @@ void put(v3::RequestOp& operation, const std::string& key, const std::string& va
   put.set_lease(lease);
 }
 
+void remove(v3::RequestOp& operation, const std::string& key) {
+  operation.mutable_request_delete_range()->set_key(key);
+}
+
 // Both branches read both keys first: before what the transaction writes.
 v3::TxnRequest with_reads(const JobKeys& keys) {
   v3::TxnRequest request;
@@ -28,6 +34,16 @@ v3::TxnRequest with_reads(const JobKeys& keys) {
     request.add_failure()->mutable_request_range()->set_key(*key);
   }
   return request;
+}
+
+// Who watches a key does so from the revision after its own.
+bool has_next(std::int64_t revision) { return revision < std::numeric_limits<std::int64_t>::max(); }
+
+// A value that is too long makes no sense, and is cut so that it makes none.
+KeyHolder holder_of(const v3::KeyValue& pair) {
+  return {.value = pair.value().substr(0, kMaxValueBytes + 1),
+          .revision = pair.mod_revision(),
+          .lease = pair.lease()};
 }
 
 }  // namespace
@@ -39,6 +55,13 @@ v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
   v3::TxnRequest request = with_reads(keys);
   compare_revision(request, keys.leader, if_revision);
   put(*request.add_success(), keys.leader, value, lease);
+  return request;
+}
+
+v3::TxnRequest give_up_leader_key(const JobKeys& keys, std::int64_t revision) {
+  v3::TxnRequest request = with_reads(keys);
+  compare_revision(request, keys.leader, revision);
+  remove(*request.add_success(), keys.leader);
   return request;
 }
 
@@ -54,7 +77,15 @@ v3::TxnRequest write_record(const JobKeys& keys, const RecordGuard& guard, const
 v3::TxnRequest write_last_record(const JobKeys& keys, const RecordGuard& guard,
                                  const std::string& value, LeaseId lease) {
   v3::TxnRequest request = write_record(keys, guard, value, lease);
-  request.add_success()->mutable_request_delete_range()->set_key(keys.leader);
+  remove(*request.add_success(), keys.leader);
+  return request;
+}
+
+v3::TxnRequest remove_record(const JobKeys& keys, const RecordGuard& guard) {
+  v3::TxnRequest request = with_reads(keys);
+  compare_revision(request, keys.leader, guard.leader_revision);
+  compare_revision(request, keys.record, guard.record_revision);
+  remove(*request.add_success(), keys.record);
   return request;
 }
 
@@ -67,15 +98,48 @@ Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const J
     if (!operation.has_response_range()) continue;
     ++reads;
     for (const v3::KeyValue& pair : operation.response_range().kvs()) {
-      if (pair.value().size() > kMaxValueBytes) return error;
-      const KeyHolder holder{
-          .value = pair.value(), .revision = pair.mod_revision(), .lease = pair.lease()};
-      if (pair.key() == keys.leader) answer.leader = holder;
+      const bool is_leader = pair.key() == keys.leader;
+      if (is_leader && pair.value().size() > kMaxValueBytes) return error;
+      if (!has_next(pair.mod_revision())) return error;
+      const KeyHolder holder = holder_of(pair);
+      if (is_leader) answer.leader = holder;
       if (pair.key() == keys.record) answer.record = holder;
     }
   }
-  if (reads != 2 || answer.revision <= 0) return error;
+  if (reads != 2 || answer.revision <= 0 || !has_next(answer.revision)) return error;
   return answer;
+}
+
+v3::TxnRequest read_records(const GroupKeys& keys, std::int64_t leader_revision,
+                            const std::string& after) {
+  v3::TxnRequest request;
+  compare_revision(request, keys.leader, leader_revision);
+  v3::RangeRequest& range = *request.add_success()->mutable_request_range();
+  // The least key that is greater has a zero byte more.
+  range.set_key(after.empty() ? keys.records : keys.records + after + '\0');
+  // All that begins with the prefix is less than the prefix whose last byte is one more.
+  std::string end = keys.records;
+  ++end.back();
+  range.set_range_end(end);
+  range.set_limit(kRecordsAtOnce);
+  return request;
+}
+
+Result<FoundRecords> decode_records(const v3::TxnResponse& response, const GroupKeys& keys) {
+  FoundRecords found{.is_done = response.succeeded()};
+  if (!found.is_done) return found;
+  const Error error(ErrorCode::kProtocol, "etcd's answer to a reading of records makes no sense");
+  if (response.responses_size() != 1 || !response.responses(0).has_response_range()) return error;
+  const v3::RangeResponse& range = response.responses(0).response_range();
+  found.has_more = range.more();
+  for (const v3::KeyValue& pair : range.kvs()) {
+    const std::string& key = pair.key();
+    if (!key.starts_with(keys.records)) return error;
+    found.last = key.substr(keys.records.size());
+    if (!found.last.empty()) found.records.push_back({found.last, holder_of(pair)});
+  }
+  if (found.has_more && found.last.empty()) return error;
+  return found;
 }
 
 }  // namespace ddprun::rendezvous

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "proto/etcd.pb.h"
 #include "proto/result.h"
@@ -20,6 +21,8 @@ v3::TxnRequest read_keys(const JobKeys& keys);
 // Writes the leader key if its revision is `if_revision`; 0: if it is not there.
 v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
                                const std::string& value, LeaseId lease);
+// Deletes the leader key if its revision is this one.
+v3::TxnRequest give_up_leader_key(const JobKeys& keys, std::int64_t revision);
 // What a write of the record needs: both keys as the leader knows them. A record of another revision
 // may be a newer one: what we asked for earlier and had no answer to may be done late.
 struct RecordGuard {
@@ -32,6 +35,9 @@ v3::TxnRequest write_record(const JobKeys& keys, const RecordGuard& guard, const
 v3::TxnRequest write_last_record(const JobKeys& keys, const RecordGuard& guard,
                                  const std::string& value, LeaseId lease);
 
+// Deletes the record of a job that is forgotten.
+v3::TxnRequest remove_record(const JobKeys& keys, const RecordGuard& guard);
+
 struct TransactionAnswer {
   bool is_done = false;       // the keys were as they had to be
   std::int64_t revision = 0;  // of what was written; of etcd as a whole, if nothing was
@@ -42,5 +48,29 @@ struct TransactionAnswer {
 };
 // Of any of the above. Error kProtocol: that is no answer to them.
 Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const JobKeys& keys);
+
+// ---- the records of many jobs ----
+
+// A record in the answer to read_records(): what its key has after the prefix, and the value.
+struct FoundRecord {
+  std::string rdzv_id;
+  KeyHolder record;
+
+  bool operator==(const FoundRecord&) const = default;
+};
+struct FoundRecords {
+  bool is_done = false;  // the leader key has the revision; else nothing was read
+  // A value that makes no sense is among them; a key that names no job is not.
+  std::vector<FoundRecord> records;
+  bool has_more = false;
+  std::string last{};  // what to go on after
+};
+inline constexpr int kRecordsAtOnce = 500;
+// Reads kRecordsAtOnce records after `after` (an rdzv_id; empty: from the first on), if the leader key has
+// this revision.
+v3::TxnRequest read_records(const GroupKeys& keys, std::int64_t leader_revision,
+                            const std::string& after);
+// Error kProtocol: that is no answer to it.
+Result<FoundRecords> decode_records(const v3::TxnResponse& response, const GroupKeys& keys);
 
 }  // namespace ddprun::rendezvous

@@ -15,9 +15,11 @@ namespace {
 using std::chrono::milliseconds;
 
 // The first word of each value. A ddprun that writes other words has another number.
-constexpr std::string_view kVersion = "v1";
+constexpr std::string_view kLeaderVersion = "v2";
+constexpr std::string_view kRecordVersion = "v3";
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMostInt = std::numeric_limits<int>::max();
+constexpr std::int64_t kMostServed = 1'000'000;
 // Of restart rules; more milliseconds would overflow a clock's nanoseconds.
 constexpr std::int64_t kMostMs = 1'000'000'000'000;
 
@@ -29,7 +31,9 @@ constexpr std::array kStates = {
 // Reads the words of a value one after another. A word that is not as it must be makes all wrong.
 class Words {
  public:
-  explicit Words(std::string_view text) : rest_(text) { is_good_ = word() == kVersion; }
+  Words(std::string_view text, std::string_view version) : rest_(text) {
+    is_good_ = word() == version;
+  }
 
   std::string_view word() {
     const auto end = rest_.find(' ');
@@ -63,6 +67,12 @@ class Words {
   bool is_good_ = true;
 };
 
+bool can_be(int min_nodes, int max_nodes, int unit) {
+  if (max_nodes == 0) return min_nodes == 0 && unit == 0;
+  return min_nodes >= 1 && min_nodes <= max_nodes && unit >= 1 && min_nodes % unit == 0 &&
+         max_nodes % unit == 0;
+}
+
 Error no_sense(std::string_view what) {
   return {ErrorCode::kProtocol,
           fmt::format("rendezvous: what etcd has of {} makes no sense", what)};
@@ -87,12 +97,22 @@ JobKeys job_keys(std::string_view prefix, std::string_view rdzv_id) {
           .record = fmt::format("{}/{}/record", prefix, rdzv_id)};
 }
 
+std::string group_prefix(std::string_view prefix) { return fmt::format("{}-daemons", prefix); }
+
+// The leader's key as Election has it.
+GroupKeys group_keys(std::string_view prefix, std::string_view group) {
+  const std::string of_groups = group_prefix(prefix);
+  return {.leader = job_keys(of_groups, group).leader,
+          .records = fmt::format("{}/{}/jobs/", of_groups, group)};
+}
+
 std::string encode(const Leader& leader) {
-  return fmt::format("{} {} port={} {}", kVersion, leader.address, leader.port, leader.hostname);
+  return fmt::format("{} {} port={} {}", kLeaderVersion, leader.address, leader.port,
+                     leader.hostname);
 }
 
 Result<Leader> decode_leader(std::string_view value) {
-  Words words(value);
+  Words words(value, kLeaderVersion);
   Leader leader;
   leader.address = words.word();
   leader.port =
@@ -106,15 +126,16 @@ Result<Leader> decode_leader(std::string_view value) {
 std::string encode(const RecordedJob& job) {
   const JobRecord& record = job.record;
   return fmt::format(
-      "{} {} round={} restarts={} others={} max_restarts={} window_ms={} backoff_ms={} "
-      "backoff_max_ms={} {}",
-      kVersion, text_of(job.state), record.round, record.restarts, record.others,
-      record.rules.max_restarts, record.rules.window.count(), record.rules.backoff.count(),
-      record.rules.backoff_max.count(), record.leader);
+      "{} {} round={} restarts={} others={} leader_has_seat={} max_restarts={} window_ms={} "
+      "backoff_ms={} backoff_max_ms={} min_nodes={} max_nodes={} node_unit={} served={} {}",
+      kRecordVersion, text_of(job.state), record.round, record.restarts, record.others,
+      record.leader_has_seat ? 1 : 0, record.rules.max_restarts, record.rules.window.count(),
+      record.rules.backoff.count(), record.rules.backoff_max.count(), job.min_nodes, job.max_nodes,
+      job.node_unit, job.served, record.leader);
 }
 
 Result<RecordedJob> decode_record(std::string_view value) {
-  Words words(value);
+  Words words(value, kRecordVersion);
   RecordedJob job;
   JobRecord& record = job.record;
   const auto state = state_of(words.word());
@@ -122,12 +143,18 @@ Result<RecordedJob> decode_record(std::string_view value) {
   record.round = words.number("round", kMost - 1);  // the next one has a number, too
   record.restarts = static_cast<int>(words.number("restarts", kMostInt - 1));
   record.others = static_cast<int>(words.number("others", kMaxNodes));
+  record.leader_has_seat = words.number("leader_has_seat", 1) == 1;
   record.rules.max_restarts = static_cast<int>(words.number("max_restarts", kMostInt));
   record.rules.window = words.time("window_ms");
   record.rules.backoff = words.time("backoff_ms");
   record.rules.backoff_max = words.time("backoff_max_ms");
+  job.min_nodes = static_cast<int>(words.number("min_nodes", kMaxNodes));
+  job.max_nodes = static_cast<int>(words.number("max_nodes", kMaxNodes));
+  job.node_unit = static_cast<int>(words.number("node_unit", kMaxNodes));
+  job.served = static_cast<int>(words.number("served", kMostServed));
   record.leader = words.rest();
-  if (!words.is_good() || !state || value.size() > kMaxValueBytes) return no_sense("the job");
+  const bool is_good = words.is_good() && can_be(job.min_nodes, job.max_nodes, job.node_unit);
+  if (!is_good || !state || value.size() > kMaxValueBytes) return no_sense("the job");
   return job;
 }
 

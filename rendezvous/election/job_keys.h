@@ -21,6 +21,17 @@ struct JobKeys {
 };
 JobKeys job_keys(std::string_view prefix, std::string_view rdzv_id);
 
+// What a group of daemons keeps: who leads all of its jobs, and a record for each job.
+struct GroupKeys {
+  std::string leader;   // as in JobKeys
+  std::string records;  // the prefix of the records' keys; the rdzv id follows it
+
+  JobKeys of_job(const std::string& rdzv_id) const { return {leader, records + rdzv_id}; }
+};
+// Of the election of a group: a prefix that no job's keys have, whatever its id.
+std::string group_prefix(std::string_view prefix);
+GroupKeys group_keys(std::string_view prefix, std::string_view group);
+
 // Where the leader's rendezvous is.
 struct Leader {
   std::string address;  // numeric
@@ -37,6 +48,12 @@ struct RecordedJob {
   enum class State { kRuns, kSucceeded, kFailed };
   State state = State::kRuns;
   JobRecord record;
+  // ---- of daemons, which know no job before its nodes come ----
+  // What the nodes were started with: any of them may be the first at the next leader. 0: not told.
+  int min_nodes = 0;
+  int max_nodes = 0;
+  int node_unit = 0;
+  int served = 0;  // nodes of all jobs that its leader had then: their leases were made for so many
 
   bool operator==(const RecordedJob&) const = default;
 };

@@ -28,6 +28,7 @@ LeadershipActions Leadership::start(Time now) {
 
 LeadershipActions Leadership::leader_lost(Time now) {
   if (step_ == Step::kOver) return {};
+  followed_.reset();
   // It let nobody in: soon again, and not with more time.
   if (std::exchange(is_following_, false)) return pause(rules_.retry, now);
   search_ends_ = now + rules_.search_limit;
@@ -49,10 +50,11 @@ LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHol
   // We took it, and the answer was lost.
   if (holder && lease_ != 0 && holder->lease == lease_ && now < lease_ends_)
     return lead(holder->revision, now);
-  return holder ? follow_or_knock(*holder) : grant(0);
+  return holder ? follow_or_knock(*holder) : grant(0, now);
 }
 
 LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder) {
+  if (followed_ == holder) return stay();
   // A session with this one is being opened: let it.
   if (is_following_ && holder == seen_) {
     step_ = Step::kFollowing;
@@ -64,32 +66,44 @@ LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder) {
   return {Knock{++ticket_, seen_.value}};
 }
 
-LeadershipActions Leadership::knocked(Ticket ticket, Time /*now*/) {
+LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
   if (is_late(ticket, Step::kKnocking)) return {};
+  if (std::exchange(followed_, std::nullopt)) search_ends_ = now + rules_.search_limit;
   step_ = Step::kFollowing;
   is_following_ = true;
+  reached_ = seen_;
   return {Follow{seen_.value}, WatchKey{seen_.revision + 1}};
 }
 
 LeadershipActions Leadership::knocked_in_vain(Ticket ticket, bool refused, Time now) {
   if (is_late(ticket, Step::kKnocking)) return {};
-  if (refused) return grant(seen_.revision);
+  if (refused && seen_ == reached_) return grant(seen_.revision, now);
   LeadershipActions actions = {WatchKey{seen_.revision + 1}};
   append(actions, pause(rules_.look_again, now));
   return actions;
 }
 
-LeadershipActions Leadership::grant(std::int64_t if_revision) {
+LeadershipActions Leadership::grant(std::int64_t if_revision, Time now) {
+  if (is_withdrawn_) return await_another(if_revision, now);
   if_revision_ = if_revision;
   is_following_ = false;
   step_ = Step::kGranting;
   return {GrantLease{++ticket_}};
 }
 
+// Many may wait like this one: the watch tells them, and they need not ask often.
+LeadershipActions Leadership::await_another(std::int64_t after_revision, Time now) {
+  if (!rules_.follows_only) return pause(rules_.retry, now);
+  LeadershipActions actions = {WatchKey{after_revision == 0 ? 0 : after_revision + 1}};
+  append(actions, pause(rules_.look_again, now));
+  return actions;
+}
+
 LeadershipActions Leadership::lease_granted(Ticket ticket, LeaseId lease,
                                             std::chrono::milliseconds length, Time asked_at,
-                                            Time /*now*/) {
+                                            Time now) {
   if (is_late(ticket, Step::kGranting)) return {};
+  if (is_withdrawn_) return pause(rules_.retry, now);
   lease_ = lease;
   lease_ends_ = asked_at + length - rules_.margin;
   renew_at_ = asked_at + rules_.renew_every;
@@ -117,7 +131,7 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
     return {};
   }
   if (ticket != ticket_) return {};
-  if (!is_asked_again) return give_up(error.code(), error.message());
+  if (!is_asked_again && !followed_) return give_up(error.code(), error.message());
   last_problem_ = error.message();
   return pause(rules_.retry, now);
 }
@@ -133,7 +147,9 @@ LeadershipActions Leadership::pause(std::chrono::milliseconds length, Time now) 
 // looked at and not guessed.
 LeadershipActions Leadership::key_changed(Time now) {
   if (step_ == Step::kLeading) return check();
-  if (step_ == Step::kFollowing || step_ == Step::kPausing) return read(now);
+  const bool looks_while_it_follows = step_ == Step::kFollowed && followed_;
+  if (step_ == Step::kFollowing || step_ == Step::kPausing || looks_while_it_follows)
+    return read(now);
   return {};
 }
 
@@ -149,12 +165,31 @@ LeadershipActions Leadership::followed(Time /*now*/) {
   is_following_ = false;
   step_ = Step::kFollowed;
   look_at_ = Time::max();
-  return {StopWatching{}};
+  if (!rules_.follows_only) return {StopWatching{}};
+  followed_ = seen_;
+  search_ends_ = Time::max();
+  return {WatchKey{seen_.revision + 1}};
+}
+
+// The key is as it was.
+LeadershipActions Leadership::stay() {
+  step_ = Step::kFollowed;
+  look_at_ = Time::max();
+  return {WatchKey{followed_->revision + 1}};
 }
 
 // ---- the leader ----
 
+// Others must not wait for the end of a lease that nobody will renew.
+LeadershipActions Leadership::release(std::int64_t revision, Time now) {
+  lease_ = 0;
+  LeadershipActions actions = {ReleaseKey{revision}};
+  append(actions, pause(rules_.retry, now));
+  return actions;
+}
+
 LeadershipActions Leadership::lead(std::int64_t revision, Time now) {
+  if (is_withdrawn_) return release(revision, now);
   // The answer took so long that the key may be another's by now.
   if (now >= lease_ends_) return read(now);
   is_contacted_ = true;
@@ -176,6 +211,8 @@ LeadershipActions Leadership::lease_renewed(LeaseId lease, std::chrono::millisec
                                             Time asked_at, Time now) {
   if (step_ != Step::kLeading || lease != lease_) return {};
   if (length.count() <= 0) return step_down("its lease in etcd is over");
+  // What leads_at() has denied once stays so: work was left undone by it.
+  if (now >= lease_ends_) return time_passed(now);
   lease_ends_ = std::max(lease_ends_, asked_at + length - rules_.margin);
   return time_passed(now);
 }

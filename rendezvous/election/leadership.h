@@ -9,9 +9,10 @@
 //   follower --(leader_lost())--> candidate
 //
 // A candidate reads the key. If nobody holds it, it takes it. Otherwise it knocks at the leader's
-// address. A refused connection means that the process is dead: the key is taken over at once, by a
-// transaction that compares its revision, so that one of many wins. Silence may be the network's:
-// the lease decides, and the candidate looks again.
+// address. A refused connection, where one was taken before, means that the process is dead: the key
+// is taken over at once, by a transaction that compares its revision, so that one of many wins.
+// Silence may be the network's, and a leader whom we never reached may be behind a firewall that
+// refuses: the lease decides, and the candidate looks again.
 //
 // A leader may publish only by transactions that compare the key's revision. Beside that it steps
 // down by its own clock: its lease counts from when it sent what etcd confirmed, since etcd counts
@@ -28,7 +29,7 @@
 #include <vector>
 
 #include "proto/result.h"
-#include "rendezvous/restart_budget.h"
+#include "rendezvous/recovery/restart_budget.h"
 
 namespace ddprun::rendezvous {
 
@@ -54,6 +55,9 @@ struct LeadershipRules {
   std::chrono::milliseconds look_again{500};
   std::chrono::milliseconds contact_limit{60'000};  // until etcd has answered for the first time
   std::chrono::milliseconds search_limit{600'000};  // until a leader is found
+  // It never takes the key. It looks who has it also while it follows: the leader that it has a
+  // session with may stand still.
+  bool follows_only = false;
 };
 
 // ---- actions: what the caller must do ----
@@ -81,11 +85,12 @@ struct Knock {
   Ticket ticket = 0;
   std::string value;
 };
-// Open a session there, and say followed() when it let us in, leader_lost() when it ends.
+// Open a session there, and say followed() when it let us in, leader_lost() when it ends. A session with
+// the one before is over with it.
 struct Follow {
   std::string value;
 };
-// Watch the key from this revision on: key_changed(), once. An earlier watch ends.
+// Watch the key from this revision on, 0: from now on: key_changed(), once. An earlier watch ends.
 struct WatchKey {
   std::int64_t from_revision = 0;
 };
@@ -105,6 +110,10 @@ struct WriteRecord {
 };
 // What publish() asked for is done.
 struct RecordWritten {};
+// The key has this revision and is ours, and we do not want it: delete it.
+struct ReleaseKey {
+  std::int64_t revision = 0;
+};
 // This process leads no more. Say leader_lost() when its sessions are over.
 struct StepDown {
   std::string why;
@@ -115,12 +124,13 @@ struct GiveUp {
 };
 using LeadershipAction =
     std::variant<ReadKey, GrantLease, TakeKey, Knock, Follow, WatchKey, StopWatching, Lead,
-                 RenewLease, WriteRecord, RecordWritten, StepDown, GiveUp>;
+                 RenewLease, WriteRecord, RecordWritten, ReleaseKey, StepDown, GiveUp>;
 using LeadershipActions = std::vector<LeadershipAction>;
 
 class Leadership {
  public:
-  explicit Leadership(LeadershipRules rules) : rules_(std::move(rules)) {}
+  explicit Leadership(LeadershipRules rules)
+      : rules_(std::move(rules)), is_withdrawn_(rules_.follows_only) {}
 
   // Every function that returns actions: perform them in order, then set a timer for
   // look_again_at() and call time_passed() then.
@@ -138,7 +148,7 @@ class Leadership {
   // etcd cannot be asked (kUnavailable: asked again), or said no (all other codes).
   LeadershipActions etcd_failed(Ticket ticket, const Error& error, Time now);
   LeadershipActions knocked(Ticket ticket, Time now);
-  // `refused`: nobody listens there. Otherwise there was no answer.
+  // `refused`: its host says that nobody listens there. Otherwise there was no answer.
   LeadershipActions knocked_in_vain(Ticket ticket, bool refused, Time now);
   LeadershipActions key_changed(Time now);
   // The session let us in.
@@ -152,12 +162,17 @@ class Leadership {
   LeadershipActions publish(Time now);
   // Whether the transaction found the key as it must be.
   LeadershipActions record_written(Ticket ticket, bool done, Time now);
+  // Do not lead from now on, also if the key is about to be taken; whoever has it may be followed.
+  void withdraw() { is_withdrawn_ = true; }
   // The job is over here.
   void stop() { step_ = Step::kOver; }
   LeadershipActions time_passed(Time now);
 
   Time look_again_at() const;
   bool leads() const { return step_ == Step::kLeading; }
+  // Whether it leads beyond doubt. A process that stood still may not know yet that it does not. Once
+  // false, it steps down.
+  bool leads_at(Time now) const { return leads() && now < lease_ends_; }
   // Valid while it leads: the fencing token of each transaction.
   std::int64_t revision() const { return seen_.revision; }
 
@@ -178,9 +193,12 @@ class Leadership {
   bool is_late(Ticket ticket, Step step) const { return ticket != ticket_ || step_ != step; }
   LeadershipActions read(Time now);
   LeadershipActions pause(std::chrono::milliseconds length, Time now);
-  LeadershipActions grant(std::int64_t if_revision);
+  LeadershipActions grant(std::int64_t if_revision, Time now);
   LeadershipActions lead(std::int64_t revision, Time now);
+  LeadershipActions release(std::int64_t revision, Time now);
   LeadershipActions follow_or_knock(const KeyHolder& holder);
+  LeadershipActions stay();
+  LeadershipActions await_another(std::int64_t after_revision, Time now);
   LeadershipActions check();
   LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
   LeadershipActions write_record();
@@ -192,6 +210,7 @@ class Leadership {
   Step step_ = Step::kIdle;
   Ticket ticket_ = 0;
   KeyHolder seen_;                // the leader that we look at; our own key while we lead
+  KeyHolder reached_;             // the last leader that took a connection of ours
   std::int64_t if_revision_ = 0;  // of the key that we are about to take over
   std::string last_problem_;      // why etcd did not answer
   bool is_contacted_ = false;     // etcd has answered once
@@ -202,7 +221,9 @@ class Leadership {
   LeaseId lease_ = 0;  // 0: none since we were deposed
   Time lease_ends_{};  // by our own clock, never later than etcd's
   Time renew_at_{};
+  bool is_withdrawn_;
   bool is_following_ = false;  // a session is being opened, also while the key is read again
+  std::optional<KeyHolder> followed_;  // who let us in, with follows_only
   // ---- as leader ----
   Ticket check_ticket_ = 0;      // of a read of the key
   Time check_at_ = Time::max();  // read it again: etcd did not answer

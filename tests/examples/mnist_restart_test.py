@@ -89,7 +89,7 @@ class MnistRestart(unittest.TestCase):
             os.kill(victim, signal.SIGKILL)
             machine.wait_until(lambda: set(processes_of(job, "TORCHELASTIC_RESTART_COUNT=1")) == standbys, "the second attempt")
             line = next(line for line in process.stderr if "lost" in line)
-            self.assertRegex(line, r"rank 1 on \S+: killed by SIGKILL: stopped .*, first line .*, first step .*; \d+\.\d+ s lost$")
+            self.assertRegex(line, r"rank 1 on \S+: killed by SIGKILL: detected .*, stopped .*, first line .*, first step .*; \d+\.\d+ s lost$")
             process.terminate()
         self.assertEqual(processes_of(job), [], "processes are left")
 

@@ -1,4 +1,4 @@
-#include "examples/mnist/progress.h"
+#include "examples/common/progress.h"
 
 #include <gtest/gtest.h>
 

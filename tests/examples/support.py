@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MNIST = os.environ.get("MNIST", str(ROOT / "build" / "bin" / "mnist"))
@@ -43,3 +44,12 @@ def python_with_torch():
         if os.path.exists(python) and run(python, "-c", "import torch.distributed").returncode == 0:
             return python
     return None
+
+
+def run_tests():
+    """unittest.main() for one test a process: exit code 77 and the reason as the last line where it was skipped."""
+    result = unittest.main(verbosity=2, exit=False).result
+    for _, reason in result.skipped:
+        print(reason)
+    skipped = result.testsRun > 0 and len(result.skipped) == result.testsRun
+    sys.exit(77 if skipped else not result.wasSuccessful())

@@ -13,42 +13,60 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
-WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/reducer", "worker/comm_hooks", "worker/startup",
-          "worker/data"}
+WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/startup",
+          "worker/data", "worker/readers", "worker/join", "worker/norm", "worker/zero", "worker/sharded", "worker/checkpoint"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
 MAY_INCLUDE = {
     "proto": set(),
     "store": {"proto"},
-    "rendezvous": {"proto"},
-    "rendezvous/election": {"proto", "rendezvous"},
+    "rendezvous/http": {"proto", "store/listener.h"},
+    "rendezvous": {"proto", "rendezvous/trust", "rendezvous/recovery"},
+    "rendezvous/trust": {"proto"},
+    "rendezvous/recovery": {"proto", "rendezvous/rendezvous.h", "rendezvous/keep_alive.h", "rendezvous/seating.h"},
+    "rendezvous/election": {"proto", "rendezvous", "rendezvous/recovery"},
+    "rendezvous/control": {"proto", "rendezvous", "rendezvous/trust"},
     "agent/core": {"proto", "rendezvous/rendezvous.h", "rendezvous/keep_alive.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
     "agent/report": {"proto", "rendezvous/rendezvous.h", "agent/core", "agent/processes", "agent/output"},
     "agent/standby": {"proto", "agent/core", "agent/processes"},
-    "agent/monitors": {"proto", "store", "agent/core", "agent/processes"},
-    "agent/network": {"proto", "store", "rendezvous", "rendezvous/election", "agent/core"},
-    "agent": {"proto", "store", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report",
+    "agent/monitors": {"proto", "store", "rendezvous/http", "agent/core", "agent/processes"},
+    "agent/network": {"proto", "store", "rendezvous", "rendezvous/election", "rendezvous/recovery", "rendezvous/control", "rendezvous/trust", "agent/core"},
+    "agent": {"proto", "store", "rendezvous/http", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report",
               "agent/monitors", "agent/network", "agent/standby"},
-    "launcher": {"proto", "agent", "agent/core", "agent/processes", "agent/report"},
+    "launcher/surroundings": {"proto"},
+    "launcher/doctor": {"proto", "store", "launcher", "launcher/surroundings", "agent", "agent/processes"},
+    "launcher": {"proto", "launcher/surroundings", "launcher/doctor", "agent", "agent/core", "agent/processes", "agent/report"},
+    "launcher/manual": {"launcher"},
+    "daemon": {"proto", "store", "rendezvous", "rendezvous/control", "rendezvous/trust", "rendezvous/recovery", "rendezvous/election", "rendezvous/http", "agent/network/port_demultiplexer.h",
+               "agent/network/addresses.h", "agent/network/find_etcd.h", "agent/core/etcd_plan.h",
+               "launcher/flag_values.h", "launcher/host_facts.h", "launcher/resolvers.h"},
     "worker/collective": {"proto"},
     "worker/kernels": {"proto", "worker/collective"},
     "worker/shm": {"proto", "worker/collective", "worker/kernels"},
     "worker/tcp": {"proto", "worker/collective", "worker/kernels"},
     "worker/hierarchical": {"proto", "worker/collective", "worker/kernels", "worker/shm", "worker/tcp"},
     "worker/nccl": {"proto", "worker/collective"},
-    "worker/tensors": {"proto", "worker/collective"},
-    "worker/reducer": {"proto", "worker/collective", "worker/tensors"},
+    "worker/tensors": {"proto", "worker/collective", "worker/data"},
+    "worker/join": {"proto", "worker/collective"},
+    "worker/reducer": {"proto", "worker/collective", "worker/join", "worker/tensors"},
     "worker/comm_hooks": {"worker/collective", "worker/tensors", "worker/reducer"},
+    "worker/precision": {"worker/collective", "worker/reducer"},
+    "worker/replicas": set(),
+    "worker/norm": {"worker/collective", "worker/tensors"},
+    "worker/zero": {"worker/collective", "worker/join", "worker/tensors", "worker/reducer", "worker/kernels/ring_order.h"},
+    "worker/sharded": {"worker/collective", "worker/reducer", "worker/tensors", "worker/zero/owned_sums.h"},
     "worker/startup": {"proto", "store", "worker/collective", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl"},
     "worker/data": {"proto"},
+    "worker/readers": {"proto"},
+    "worker/checkpoint": {"proto", "worker/collective", "worker/reducer"},
     "examples": {"proto", "store", *WORKER},
-    "bench": {"proto", "store", "rendezvous", "agent", *WORKER},
+    "bench": {"proto", "store", "rendezvous", "rendezvous/trust", "agent", *WORKER},
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
-MAY_USE_GRPC = {"rendezvous", "rendezvous/election"}  # the edges of its network; nobody else sees a grpc::Status
-MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/data"}
+MAY_USE_GRPC = {"rendezvous", "rendezvous/election", "rendezvous/trust", "rendezvous/control"}  # the edges of its network; nobody else sees a grpc::Status
+MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/join", "worker/data", "worker/readers"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 
 
@@ -60,7 +78,7 @@ def room_of(include):
 def forbidden(room, include):
     """Why `room` must not include this, or None."""
     if GRPC.search(include) and room not in MAY_USE_GRPC:
-        return "gRPC and Protobuf belong to rendezvous/ and its election/ alone"
+        return "gRPC and Protobuf belong to rendezvous/ and its sub-rooms alone"
     if TORCH.match(include) and room not in MAY_USE_TORCH:
         return "LibTorch, CUDA and NCCL belong to worker/ alone"
     other = room_of(include)
@@ -94,7 +112,9 @@ class Includes(unittest.TestCase):
                               ("worker/startup", "proto/rendezvous.pb.h"), ("agent", "torch/torch.h"), ("agent", "ATen/Parallel.h"),
                               ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker/startup", "rendezvous/host.h"),
                               ("agent/core", "agent/output/console.h"), ("agent/core", "rendezvous/host.h"),
-                              ("agent/output", "agent/agent.h"), ("rendezvous", "rendezvous/election/election.h"), ("agent/network", "grpcpp/server.h"), ("launcher", "agent/output/console.h")):
+                              ("agent/output", "agent/agent.h"), ("rendezvous", "rendezvous/election/election.h"), ("agent/network", "grpcpp/server.h"), ("launcher", "agent/output/console.h"),
+                              ("rendezvous", "rendezvous/control/job_status.h"), ("daemon", "agent/agent.h"),
+                              ("daemon", "grpcpp/server.h"), ("rendezvous/control", "store/listener.h")):
             self.assertIsNotNone(forbidden(room, include), (room, include))
         for room, include in (("store", "proto/result.h"), ("rendezvous", "grpcpp/server.h"), ("worker/startup", "nccl.h"),
                               ("agent", "string"), ("store", "store/wire.h"), ("proto", "boost/asio/post.hpp"),
@@ -110,13 +130,15 @@ def built(program):
 
 
 class Programs(unittest.TestCase):
-    def test_ddprun_needs_nothing(self):
-        """It runs on every Linux, whatever libc is there."""
-        done = subprocess.run(["ldd", built("ddprun")], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
-        self.assertEqual(done.stderr.strip(), "not a dynamic executable")
+    def test_ddprun_and_its_companions_need_nothing(self):
+        """They run on every Linux, whatever libc is there."""
+        for program in "ddprun", "ddprund", "ddpctl":
+            done = subprocess.run(["ldd", built(program)], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+            self.assertEqual(done.stderr.strip(), "not a dynamic executable", program)
 
-    def test_ddprun_is_small(self):
-        self.assertLessEqual(os.path.getsize(built("ddprun")), 16 << 20)
+    def test_ddprun_and_its_companions_are_small(self):
+        for program in "ddprun", "ddprund", "ddpctl":
+            self.assertLessEqual(os.path.getsize(built(program)), 16 << 20, program)
 
     def test_programs_on_the_engine_load_no_grpc_or_protobuf(self):
         loaded = subprocess.run(["ldd", built("mnist")], check=True, capture_output=True, text=True).stdout

@@ -31,7 +31,7 @@ class ElasticTest(JobTest):
 
     def node(self, nnodes, is_host, *args, conf="last_call_timeout=1", **options):
         """A node that waits a second for others where it may. Its lease is long: it must not end while a busy machine stands still."""
-        conf = f"keep_alive_interval=10,{conf}" if "keep_alive" not in conf else conf
+        conf = f"keep_alive_interval=5,{conf}" if "keep_alive" not in conf else conf
         return self.start(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=127.0.0.1:{self.port}",
                           f"--rdzv-conf=is_host={int(is_host)},{conf}", *args, **options)
 
@@ -48,6 +48,18 @@ class ElasticTest(JobTest):
         self.assertEqual([line.split()[0] for line in lines], [f"{rank}/{size}" for rank in range(size)], lines)
         (rest,) = {tuple(line.split()[1:]) for line in lines}
         return int(rest[1]), rest[3]
+
+    def kill_whole(self, job):
+        """Guardian, agent and workers, in one moment."""
+        pids = job.pid, *job.processes()
+        # They stand still first: else an agent that lives a moment longer tells that its worker was killed.
+        for number in signal.SIGSTOP, signal.SIGKILL:
+            for pid in pids:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+        job.process.communicate()
 
     def stop_all(self, jobs):
         for job in jobs:

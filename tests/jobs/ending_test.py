@@ -304,12 +304,12 @@ class HungAgent(JobTest):
 class EverybodyIsSignalled(JobTest):
     """scancel and systemctl stop signal every process of a job: workers must have their time to save all the same."""
 
-    def start_savers(self, name):
+    def start_savers(self, name, **options):
         folder = self.folder / name
         folder.mkdir()
         fifo, self.gate = self.fifo(f"ready_{name}"), self.fifo(f"gate_{name}")
         text = SLOW_SAVER.replace("{fifo}", str(fifo)).replace("{folder}", str(folder)).replace("{gate}", str(self.gate))
-        job = self.start("--nproc-per-node=2", self.script(text, f"saver_{name}.py"))
+        job = self.start("--nproc-per-node=2", self.script(text, f"saver_{name}.py"), **options)
         self.read_lines(fifo, 2)
         return job, folder
 
@@ -331,6 +331,18 @@ class EverybodyIsSignalled(JobTest):
                 self.assertEqual(code, 1, err)
                 self.assertEqual(sorted(os.listdir(folder)), ["saved_0_0", "saved_1_0"], everybody)
                 job.wait_gone()
+
+    def test_every_rank_saves_at_the_end_of_a_timeout(self):
+        """timeout(1) signals its child and then its group, which makes two signals if the first is taken in between."""
+        for number in range(8):
+            job, folder = self.start_savers(f"timeout_{number}", prefix=("timeout", "1000"))
+            guardian, = job.children_of(job.pid)
+            os.kill(job.pid, signal.SIGALRM)  # so the kernel says that the time is over
+            wait_until(lambda: not signal_waits(guardian, signal.SIGTERM), "a guardian that took the signal")
+            self.let_them_save()
+            self.assertEqual(job.finish()[0], 124)
+            self.assertEqual(sorted(os.listdir(folder)), ["saved_0_0", "saved_1_0"])
+            job.wait_gone()
 
     def test_two_quick_requests_of_the_user_still_kill(self):
         job, folder = self.start_savers("twice")

@@ -61,6 +61,11 @@ class Etcd:
         except (urllib.error.URLError, ConnectionError, KeyError, TimeoutError):
             return False
 
+    def put(self, key, value, seconds):
+        """The key goes when the lease of so many seconds ends."""
+        lease = self.ask("lease/grant", TTL=seconds)["ID"]
+        self.ask("kv/put", key=base64.b64encode(key.encode()).decode(), value=base64.b64encode(value.encode()).decode(), lease=lease)
+
     def value(self, key):
         """None: the key is not there."""
         pairs = self.ask("kv/range", key=base64.b64encode(key.encode()).decode()).get("kvs", [])

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import time
 import unittest
 
@@ -43,18 +44,6 @@ class EtcdTest(ElasticTest):
             return next((job for job in jobs if port and job.listens(port)), None)
         return wait_until(found, "a leader")
 
-    def kill_whole(self, job):
-        """Guardian, agent and workers, in one moment."""
-        pids = job.pid, *job.processes()
-        # They stand still first: else an agent that lives a moment longer tells that its worker was killed.
-        for number in signal.SIGSTOP, signal.SIGKILL:
-            for pid in pids:
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
-        job.process.communicate()
-
     def finish_well(self, jobs, gate):
         with open(gate, "w") as file:
             file.write("go\n" * len(jobs))
@@ -72,11 +61,11 @@ class Elects(EtcdTest):
             gate = self.fifo(f"gate{count}")
             jobs = self.nodes(count, nnodes, self.worker(UNTIL_TOLD % gate, f"{count}.sh"))
             self.assertEqual(self.world(count)[0], 0)
-            self.assertIn("v1 runs round=1 restarts=0", self.etcd.value("/ddprun/job/record"))
+            self.assertIn("v3 runs round=1 restarts=0", self.etcd.value("/ddprun/job/record"))
             for _, _, err in self.finish_well(jobs, gate):
                 self.assertNotIn("leader", err)
             self.assertIsNone(self.etcd.value("/ddprun/job/leader"))
-            self.assertIn("v1 succeeded", self.etcd.value("/ddprun/job/record"))
+            self.assertIn("v3 succeeded", self.etcd.value("/ddprun/job/record"))
 
     def test_the_next_job_of_an_id_begins_anew(self):
         for _ in range(2):
@@ -118,6 +107,18 @@ class Elects(EtcdTest):
         guest = self.node("2", "/bin/true", env=right)
         self.assertEqual([job.finish()[0] for job in (host, guest)], [0, 0])
 
+    def test_a_stranger_at_the_address_of_a_dead_leader_is_not_believed(self):
+        right, wrong = (with_variables(DDPRUN_TOKEN=token) for token in ("open-sesame", "open-barley"))
+        port = free_port()
+        stranger = self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "/bin/true", env=wrong)
+        wait_until(lambda: stranger.listens(port), "the stranger")
+        self.etcd.put("/ddprun/job/leader", f"v2 127.0.0.1 port={port} {socket.gethostname()}", seconds=3)
+        results = [job.finish() for job in self.nodes(2, "2", "/bin/true", env=right)]
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        for _, _, err in results:
+            self.assertEqual(err.count("the host is an impostor; looking for the next leader"), 1, err)
+        self.stop(stranger)
+
 
 class LosesItsLeader(EtcdTest):
     def test_case_52_the_node_that_hosts_the_rendezvous_is_killed(self):
@@ -135,7 +136,7 @@ class LosesItsLeader(EtcdTest):
                 self.assertEqual(self.world(count - 1)[0], 1)
                 took.append(time.monotonic() - begin)
                 self.finish_well(others, gate)
-                self.assertIn("v1 succeeded round=2 restarts=1", self.etcd.value(f"/ddprun/{name}/record"))
+                self.assertIn("v3 succeeded round=2 restarts=1", self.etcd.value(f"/ddprun/{name}/record"))
         self.assertLess(told("the leader's death to the others' new workers", took), IN_A_NEW_ROUND_S)
 
     def test_the_next_round_waits_for_the_workers_of_before(self):
@@ -228,7 +229,8 @@ class Etcds(EtcdTest):
 
     def test_an_etcd_that_comes_back(self):
         """Without etcd no leader is sure of its lease: it steps down, and the job goes on when etcd is back."""
-        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER))
+        # The guest's lease ends, too: a node that hears of no leader keeps its workers until then.
+        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER), conf="last_call_timeout=600")
         self.world(2)
         self.etcd.kill()
         wait_until(lambda: all(job.worker(0) is None and job.worker(1) is None for job in jobs), "the end of the workers")

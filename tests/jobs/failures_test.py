@@ -1,8 +1,10 @@
 """Who is to blame: the root cause, and the error files that workers write."""
 
 import json
+import os
 import pathlib
 import re
+import subprocess
 import time
 import unittest
 
@@ -97,6 +99,19 @@ class ErrorFiles(JobTest):
         self.assertEqual(message["errorCode"], 1)
         self.assertEqual(message["message"], "ValueError: no such layer")
         self.assertIn("line 3, in main", message["extraInfo"]["py_callstack"])
+
+    @unittest.skipUnless(subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0, "mount namespaces need CAP_SYS_ADMIN")
+    def test_the_error_file_may_be_a_pods_termination_message(self):
+        """A file that is mounted into a folder that is read-only: it cannot be replaced, only written."""
+        folder, path = self.folder / "dev", self.folder / "message"
+        folder.mkdir()
+        path.write_text("")
+        plant = 'mount -t tmpfs tmpfs "$0"; touch "$0/log"; mount --bind "$1" "$0/log"; mount -o remount,ro "$0"; shift; exec "$@"'
+        code, _, err = self.start(self.script("#!/bin/sh\nexit 5\n"), prefix=("unshare", "--mount", "sh", "-ec", plant, str(folder), str(path)),
+                                  env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(folder / "log")}).finish()
+        self.assertEqual(code, 1, err)
+        self.assertNotIn("write ", err)
+        self.assertEqual(json.loads(path.read_text())["message"]["errorCode"], 5)
 
     def test_case_20_a_short_record(self):
         script = self.script(

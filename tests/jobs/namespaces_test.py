@@ -15,8 +15,8 @@ def can_make_namespaces():
 
 
 @unittest.skipUnless(can_make_namespaces(), "network namespaces need CAP_SYS_ADMIN and iproute2")
-class Namespaces(JobTest):
-    """Two of them, joined by a cable."""
+class TwoHosts(JobTest):
+    """Two namespaces, joined by a cable."""
 
     def setUp(self):
         super().setUp()
@@ -39,6 +39,8 @@ class Namespaces(JobTest):
     def start_on(self, host, *args, **options):
         return self.start(*args, prefix=("ip", "netns", "exec", self.hosts[host]), **options)
 
+
+class Namespaces(TwoHosts):
     def test_two_hosts_agree_on_the_master(self):
         for flags in (["--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400"],
                       ["--master-addr=10.77.0.1", "--master-port=29500"]):

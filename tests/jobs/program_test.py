@@ -78,6 +78,21 @@ class Environment(JobTest):
         env = self.env_of_one(self.script(PRINT_ENV), env=with_variables(DDPRUN_TOKEN="secret"))
         self.assertNotIn("DDPRUN_TOKEN", env)
 
+    def test_no_process_shows_the_token(self):
+        gate = self.fifo("gate")
+        job = self.start("--nproc-per-node=2", self.worker("#!/bin/sh\necho $RANK > {fifo}\nread word < %s\n" % gate),
+                         env=with_variables(DDPRUN_TOKEN="open-sesame", AFTER="after"))
+        self.heard(2)
+        shown = {pid: pathlib.Path(f"/proc/{pid}/environ").read_bytes() for pid in job.processes()}
+        self.assertTrue({job.pid, job.agent(), job.worker(0), job.worker(1)} <= set(shown), shown)
+        for pid, text in shown.items():
+            self.assertIn(b"AFTER=after", text)
+            self.assertNotIn(b"open-sesame", text, pid)
+        with open(gate, "w") as file:
+            file.write("go\ngo\n")
+            file.flush()
+            self.assertEqual(job.finish()[0], 0)
+
     def test_master_port_is_honoured(self):
         port = free_port()
         env = self.env_of_one(f"--master-port={port}", self.script(PRINT_ENV))

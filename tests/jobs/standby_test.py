@@ -137,7 +137,7 @@ class Standby(JobTest):
         told = [line for line in err.splitlines() if "lost" in line]
         self.assertEqual(len(told), 2, err)  # the last attempt does no step
         for rank, line in enumerate(told):
-            self.assertRegex(line, rf"^ddprun: rank {rank} on \S+: killed by SIGKILL: stopped \d.\d+, re-formed \d.\d+, "
+            self.assertRegex(line, rf"^ddprun: rank {rank} on \S+: killed by SIGKILL: detected \d.\d+, stopped \d.\d+, re-formed \d.\d+, "
                                    r"first line \d.\d+, first step \d.\d+; \d.\d+ s lost$")
             *stages, lost = map(float, re.findall(r"\d\.\d+", line))
             self.assertAlmostEqual(sum(stages), lost, delta=0.003)  # each is rounded

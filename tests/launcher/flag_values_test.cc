@@ -102,6 +102,25 @@ TEST(ParseEndpoint, RefusesOthers) {
   }
 }
 
+TEST(ParseHttpPlan, TakesAPortWithOrWithoutAnAddress) {
+  using agent::HttpPlan;
+  for (const char* text : {"9400", ":9400", " :9400 "})
+    EXPECT_EQ(*parse_http_plan(text), (HttpPlan{"", 9400})) << text;
+  EXPECT_EQ(*parse_http_plan(":0"), (HttpPlan{"", 0}));
+  EXPECT_EQ(*parse_http_plan("10.0.0.1:9400"), (HttpPlan{"10.0.0.1", 9400}));
+  EXPECT_EQ(*parse_http_plan("[::1]:9400"), (HttpPlan{"::1", 9400}));
+  EXPECT_EQ(*parse_http_plan("0.0.0.0:65535"), (HttpPlan{"0.0.0.0", 65535}));
+}
+
+TEST(ParseHttpPlan, RefusesOthers) {
+  for (const char* text : {"", ":", "n1:9400", "10.0.0.1", "10.0.0.1:", ":65536", ":-1", "::1:9400",
+                           "[::1]", "[10.0.0.1:1", ":9400/", "10.0.0:9400", "http"}) {
+    const auto plan = parse_http_plan(text);
+    ASSERT_FALSE(plan) << text;
+    EXPECT_TRUE(plan.error().message().starts_with("expected PORT, :PORT")) << text;
+  }
+}
+
 TEST(ParseRanks, TakesWholeNumbersBetweenCommas) {
   EXPECT_EQ(*parse_ranks("0,2"), (std::set<int>{0, 2}));
   EXPECT_EQ(*parse_ranks(" 7 ,7"), (std::set<int>{7}));

@@ -103,6 +103,7 @@ TEST(VisibleGpuCount, FollowsCudaVisibleDevices) {
   EXPECT_EQ(visible_gpu_count(4, "0,9,1"), 1);
   EXPECT_EQ(visible_gpu_count(4, "NoDevFiles"), 0);
   EXPECT_EQ(visible_gpu_count(4, "0,0"), 0);
+  EXPECT_EQ(visible_gpu_count(4, "0,00"), 0);
   EXPECT_EQ(visible_gpu_count(4, "GPU-8932f937,GPU-1a2b"), 2);
   EXPECT_EQ(visible_gpu_count(0, "0"), 0);
 }

@@ -67,13 +67,25 @@ TEST(OptionsOutput, TakesOurOwn) {
   EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_ERROR_FILE", "/x"}}).error_file, "/x");
 }
 
+TEST(OptionsOutput, TakesWhereToServeHttp) {
+  EXPECT_EQ(good({"E"}).http, std::nullopt);
+  EXPECT_EQ(good({"--http=", "E"}).http, std::nullopt);
+  EXPECT_EQ(good({"--http=:9400", "E"}).http, (agent::HttpPlan{"", 9400}));
+  EXPECT_EQ(good({"E"}, {{"PET_HTTP", "10.0.0.1:0"}}).http, (agent::HttpPlan{"10.0.0.1", 0}));
+  EXPECT_EQ(bad({"--http=:29400", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1", "E"}),
+            "1 ddprun: --http=:29400: expected another port than that of the rendezvous");
+  EXPECT_EQ(bad({"--http=n1:9400", "E"}),
+            "1 ddprun: --http=n1:9400: expected PORT, :PORT, ADDRESS:PORT or [V6]:PORT with a "
+            "numeric address and a port up to 65535");
+}
+
 TEST(OptionsOutput, AnswersCompletionScripts) {
-  for (const auto* shell : {"bash", "zsh", "tcsh"}) {
+  for (const auto* shell : {"bash", "zsh", "tcsh", "fish"}) {
     const Parsed parsed = parse_line({"--print-completion", shell});
     EXPECT_NE(std::get<Answer>(parsed).text.find("--numa-binding"), std::string::npos) << shell;
   }
-  EXPECT_EQ(bad({"--print-completion=fish"}),
-            "2 ddprun: --print-completion=fish: expected bash, zsh or tcsh");
+  EXPECT_EQ(bad({"--print-completion=csh"}),
+            "2 ddprun: --print-completion=csh: expected bash, zsh, tcsh or fish");
 }
 
 TEST(OptionsOutput, TurnsTheWatchdogOnBy1Only) {

@@ -313,6 +313,43 @@ TEST(Options, EtcdRefusesWhatDoesNotFit) {
             "1 ddprun: --rdzv-conf=protocol=https,cert=a: expected both or none of cert and key");
   EXPECT_EQ(refused("h1", "protocol=ftp"),
             "1 ddprun: --rdzv-conf=protocol=ftp: expected protocol to be http or https");
+  EXPECT_EQ(refused("h1", "daemons=a/b"),
+            "1 ddprun: --rdzv-conf=daemons=a/b: expected a group of 1 to 64 letters, digits, dots, "
+            "hyphens and underscores");
+}
+
+TEST(Options, NodesFollowAGroupOfDaemonsInEtcdAlone) {
+  const Options options = good(
+      {"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=h1", "--rdzv-conf=daemons=g", "E"});
+  EXPECT_EQ(options.rendezvous_conf.etcd.daemons, "g");
+  EXPECT_EQ(options.warnings, Words{});
+  EXPECT_EQ(good({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h1",
+                  "--rdzv-conf=daemons=g", "E"})
+                .warnings,
+            (Words{"--rdzv-conf: without effect with the c10d backend: daemons"}));
+}
+
+TEST(Options, TlsHasThreeFiles) {
+  for (const char* backend : {"static", "c10d", "etcd"}) {
+    const Options options =
+        good({"--nnodes=2", std::string("--rdzv-backend=") + backend, "--rdzv-endpoint=h1:1",
+              "--rdzv-conf=tls_ca=a,tls_cert=b,tls_key=c,tls_mixed=yes", "E"});
+    EXPECT_EQ(options.rendezvous_conf.tls, (agent::TlsPlan{"a", "b", "c", true}));
+    EXPECT_EQ(options.warnings, Words{});
+  }
+  const auto refused = [](const std::string& conf) {
+    return bad({"--rdzv-backend=c10d", "--rdzv-endpoint=h1", "--rdzv-conf=" + conf, "E"});
+  };
+  EXPECT_EQ(refused("tls_ca=a,tls_cert=b"),
+            "1 ddprun: --rdzv-conf=tls_ca=a,tls_cert=b: expected all or none of tls_ca, tls_cert "
+            "and tls_key");
+  EXPECT_EQ(
+      refused("tls_mixed=1"),
+      "1 ddprun: --rdzv-conf=tls_mixed=1: expected tls_ca, tls_cert and tls_key with tls_mixed");
+  EXPECT_EQ(
+      refused("tls_mixed=2"),
+      "1 ddprun: --rdzv-conf=tls_mixed=2: expected tls_mixed to be 1 or 0, true or false, yes "
+      "or no");
 }
 
 TEST(Options, NoMessageShowsThePassword) {

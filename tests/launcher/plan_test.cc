@@ -25,16 +25,17 @@ bool holds(const Words& words, const std::string& word) {
 TEST(Plan, CarriesEveryFlagToTheAgent) {
   const agent::AgentConfig agent =
       plan_of({"--nproc-per-node=2", "--virtual-local-rank", "--exit-codes=detailed", "--quiet",
-               "--event-log-handler=console", "--error-report=r", "--fold", "--role=trn",
-               "--log-line-prefix-template=p", "--duplicate-stdout-filters=a", "--max-restarts=2",
-               "--restart-window=5", "--signals-to-handle=SIGINT", "--signal-map=USR1=TERM",
-               "--shutdown-timeout=7", "--log-dir=L", "E"},
+               "--event-log-handler=console", "--error-report=r", "--http=:9400", "--fold",
+               "--role=trn", "--log-line-prefix-template=p", "--duplicate-stdout-filters=a",
+               "--max-restarts=2", "--restart-window=5", "--signals-to-handle=SIGINT",
+               "--signal-map=USR1=TERM", "--shutdown-timeout=7", "--log-dir=L", "E"},
               {}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_ERROR_FILE", "e"}})
           .agent;
   EXPECT_EQ(agent.worker_count, 2);
   EXPECT_EQ(agent.virtual_devices, (Words{"0", "1"}));
   EXPECT_TRUE(agent.detailed_exit_codes && agent.quiet && agent.console_events);
   EXPECT_EQ(agent.error_report, "r");
+  EXPECT_EQ(agent.http, (agent::HttpPlan{"", 9400}));
   EXPECT_EQ(agent.error_file, "e");
   EXPECT_EQ(agent.watch.timer_file, "");
   EXPECT_TRUE(agent.output.fold);
@@ -87,6 +88,33 @@ TEST(Plan, Cases2And3SetOmpNumThreadsForSeveralWorkers) {
   EXPECT_TRUE(plan_of({"E"}).notices.empty());
 }
 
+// Under Slurm workers share the CPUs of their task.
+TEST(Plan, SharesTheCpusThatSlurmGave) {
+  const Command command{.file = "/bin/x", .head = {"x"}, .args = {}, .entry = "x"};
+  for (const auto& [workers, threads] : {std::pair{"1", "8"}, {"2", "4"}, {"3", "2"}, {"9", "1"}}) {
+    Options options = good({std::string("--nproc-per-node=") + workers, "E"});
+    options.cpus_per_task = 8;
+    const Plan plan = make_plan(options, command, {});
+    EXPECT_TRUE(holds(plan.agent.base_env, std::string("OMP_NUM_THREADS=") + threads)) << workers;
+    ASSERT_EQ(plan.notices.size(), 1U);
+    EXPECT_TRUE(plan.notices[0].ends_with(" its part of SLURM_CPUS_PER_TASK=8"));
+    const Plan given = make_plan(options, command, {.variables = {"OMP_NUM_THREADS=5"}});
+    EXPECT_FALSE(holds(given.agent.base_env, std::string("OMP_NUM_THREADS=") + threads));
+    EXPECT_TRUE(given.notices.empty());
+  }
+}
+
+TEST(Plan, TellsWorkersWhenTheJobEnds) {
+  const Command command{.file = "/bin/x", .head = {"x"}, .args = {}, .entry = "x"};
+  Options options = good({"E"});
+  options.ends_at = std::chrono::sys_seconds(std::chrono::seconds(1795560000));
+  const Words env =
+      make_plan(options, command, {.variables = {"DDPRUN_DEADLINE=1"}}).agent.base_env;
+  EXPECT_TRUE(holds(env, "DDPRUN_DEADLINE=1795560000"));
+  EXPECT_FALSE(holds(env, "DDPRUN_DEADLINE=1"));
+  EXPECT_FALSE(holds(plan_of({"E"}).agent.base_env, "DDPRUN_DEADLINE=1795560000"));
+}
+
 TEST(Plan, IsSilentWhenAskedTo) {
   const Plan plan = plan_of({"--nproc-per-node=2", "--quiet", "E"});
   EXPECT_TRUE(plan.notices.empty());
@@ -98,6 +126,19 @@ TEST(Plan, Case4LeavesNcclsErrorHandlingToTheUser) {
   EXPECT_TRUE(holds(plan_of({"E"}).agent.base_env, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"));
   const Words env = plan_of({"E"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING=3"}).agent.base_env;
   EXPECT_EQ(env, (Words{"TORCH_NCCL_ASYNC_ERROR_HANDLING=3"}));
+}
+
+// A host with them would start, and nobody could join it.
+TEST(Plan, BoundsIdAndTokenOfSeveralNodes) {
+  const auto said = [](const char* nodes, std::size_t id, std::size_t token) {
+    const Options options = good({nodes, "--rdzv-id=" + std::string(id, 'i'), "E"});
+    const auto got = job_token(options, environment({{"DDPRUN_TOKEN", std::string(token, 't')}}));
+    return got ? std::to_string(got->size()) : got.error().message();
+  };
+  EXPECT_EQ(said("--nnodes=2", 255, 4096), "4096");
+  EXPECT_EQ(said("--nnodes=2", 255, 4097), "DDPRUN_TOKEN: expected at most 4096 bytes, got 4097");
+  EXPECT_EQ(said("--nnodes=2", 256, 1), "--rdzv-id: expected at most 255 bytes, got 256");
+  EXPECT_EQ(said("--nnodes=1", 256, 4097), "4097");
 }
 
 TEST(Plan, HidesTheTokenFromWorkers) {

@@ -20,7 +20,12 @@ NodeSpec spec() {
 }
 
 Failure failure() {
-  return {.hostname = "host", .rank = 5, .local_rank = 1, .exit_code = -9, .message = "killed"};
+  return {.hostname = "host",
+          .rank = 5,
+          .local_rank = 1,
+          .exit_code = -9,
+          .message = "killed",
+          .noticed_after = std::chrono::microseconds(4321)};
 }
 
 RoundPublished published() {
@@ -29,18 +34,19 @@ RoundPublished published() {
                     .world_size = 24,
                     .node_count = 3,
                     .master_addr = "10.0.0.1",
-                    .master_port = 29500},
+                    .master_port = 29500,
+                    .master_hostname = "n0"},
           .seat = {.node_rank = 2, .first_rank = 16, .role_first_rank = 8, .role_world_size = 16}};
 }
 
 // Through the bytes, as on the wire.
 Result<NodeMessage> travel(const NodeMessage& said) {
-  v2::FromNode message;
+  v3::FromNode message;
   EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
   return decode(message);
 }
-Result<DownMessage> travel(const v2::ToNode& said) {
-  v2::ToNode message;
+Result<DownMessage> travel(const v3::ToNode& said) {
+  v3::ToNode message;
   EXPECT_TRUE(message.ParseFromString(said.SerializeAsString()));
   return decode(message);
 }
@@ -60,6 +66,26 @@ TEST(Codec, CarriesEveryMessageOfANode) {
   EXPECT_TRUE(std::holds_alternative<Gone>(*travel(NodeMessage(Gone{}))));
   const Beat beat{std::chrono::milliseconds(9)};
   EXPECT_EQ(std::get<Beat>(*travel(NodeMessage(beat))).stamp, beat.stamp);
+}
+
+TEST(Codec, CarriesWhatANodeSaysThatComesBack) {
+  for (const NodeState state :
+       {NodeState::kJoining, NodeState::kRunning, NodeState::kSucceeded, NodeState::kStopping}) {
+    const Resumed resumed{.spec = spec(),
+                          .round = 7,
+                          .seat = 2,
+                          .node_count = 3,
+                          .state = state,
+                          .cause = failure(),
+                          .is_resize = true};
+    EXPECT_EQ(std::get<Resumed>(*travel(NodeMessage(resumed))), resumed);
+  }
+  auto message = encode(NodeMessage(Resumed{.spec = spec()}));
+  message.mutable_resumed()->set_state(4);
+  EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
+  message.mutable_resumed()->set_state(1);
+  message.mutable_resumed()->set_round(-1);
+  EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
 }
 
 TEST(Codec, CarriesDefaultsAndMinusOne) {
@@ -131,21 +157,21 @@ TEST(Codec, RefusesWhatIsTooLong) {
   EXPECT_TRUE(travel(NodeMessage(long_role)));
   long_role.role += 'r';
   EXPECT_EQ(travel(NodeMessage(long_role)).error().code(), ErrorCode::kLimit);
-  v2::FromNode leave;
+  v3::FromNode leave;
   leave.mutable_leave()->mutable_reason()->set_message(std::string(kMaxTextBytes + 1, 'x'));
   EXPECT_EQ(decode(leave).error().code(), ErrorCode::kLimit);
 }
 
 TEST(Codec, RefusesWhatMakesNoSense) {
-  EXPECT_EQ(decode(v2::FromNode()).error().code(), ErrorCode::kProtocol);
-  EXPECT_EQ(decode(v2::ToNode()).error().code(), ErrorCode::kProtocol);
-  v2::FromNode nameless = encode(NodeMessage(spec()));
+  EXPECT_EQ(decode(v3::FromNode()).error().code(), ErrorCode::kProtocol);
+  EXPECT_EQ(decode(v3::ToNode()).error().code(), ErrorCode::kProtocol);
+  v3::FromNode nameless = encode(NodeMessage(spec()));
   nameless.mutable_join()->clear_node_id();
   EXPECT_EQ(decode(nameless).error().code(), ErrorCode::kProtocol);
-  v2::FromNode port = encode(NodeMessage(spec()));
+  v3::FromNode port = encode(NodeMessage(spec()));
   port.mutable_join()->set_store_port(65536);
   EXPECT_EQ(decode(port).error().code(), ErrorCode::kProtocol);
-  v2::ToNode message = encode(HostMessage(published()));
+  v3::ToNode message = encode(HostMessage(published()));
   for (const int node_rank : {-1, 3}) {
     message.mutable_published()->mutable_seat()->set_node_rank(node_rank);
     EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
@@ -163,7 +189,7 @@ TEST(Codec, TellsThatALeaderWasDeposed) {
 }
 
 TEST(Codec, ReadsAnUnknownRefusalAsRejected) {
-  v2::ToNode message;
+  v3::ToNode message;
   message.mutable_refused()->set_code(99);
   message.mutable_refused()->set_message("new");
   EXPECT_EQ(std::get<SessionLost>(std::get<HostMessage>(*decode(message))).error,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "tests/rendezvous/support.h"
 
@@ -87,6 +88,10 @@ struct RecordingHostTest : HostTest {
   Host host{loop, {.min_nodes = 2, .max_nodes = 2}};
   std::vector<JobRecord> records;
   std::function<void()> confirm;
+  // What the host's functions use: sessions that end call them.
+  std::optional<bool> recorded_as;
+  bool is_told = false;
+  bool leads = true;
   TestNode here;
   TestNode remote;
 };
@@ -94,7 +99,9 @@ struct RecordingHostTest : HostTest {
 TEST_F(RecordingHostTest, TellsNobodyOfARoundThatIsNotRecorded) {
   join_both();
   ASSERT_EQ(records.size(), 1U);
-  EXPECT_EQ(records[0], (JobRecord{.round = 1, .rules = {.max_restarts = 3}, .others = 1}));
+  EXPECT_EQ(
+      records[0],
+      (JobRecord{.round = 1, .rules = {.max_restarts = 3}, .others = 1, .leader_has_seat = true}));
   EXPECT_FALSE(run_until(
       loop, [&] { return !here.messages.empty(); }, milliseconds(1)));
   EXPECT_TRUE(remote.messages.empty());
@@ -118,6 +125,33 @@ TEST_F(RecordingHostTest, TellsWhatHappenedMeanwhileAfterTheRound) {
   EXPECT_TRUE(run_until(loop, [&] { return here.last_is<RoundPublished>(); }));
 }
 
+// It says that it knows of no round, and that is answered: it gets the round once.
+TEST_F(RecordingHostTest, WhoComesBackMeanwhileHearsTheRoundOnce) {
+  join_both();
+  remote.session->resume({.spec = make_node("remote", 3)});
+  confirm();
+  ASSERT_EQ(remote.messages.size(), 1U);
+  EXPECT_TRUE(remote.last_is<RoundPublished>());
+}
+
+// It has no workers. If it heard of the round it would start some, beside the next round.
+TEST_F(RecordingHostTest, WhoComesBackMeanwhileHearsNothingOfARoundThatBroke) {
+  TestNode other;
+  Host three{loop, {.min_nodes = 2, .max_nodes = 2}};
+  three.record_round = [this](const JobRecord&, std::function<void()> recorded) {
+    confirm = std::move(recorded);
+  };
+  TestNode stays;
+  stays.session = three.open_direct_session(stays.handler(), {"10.0.0.2"});
+  other.session = three.open_direct_session(other.handler(), {"10.0.0.3"});
+  stays.session->join(make_node("stays", 3));
+  other.session->join(make_node("other", 3));
+  other.session.reset();  // the round breaks before it is told
+  stays.session->resume({.spec = make_node("stays", 3)});
+  confirm();
+  EXPECT_TRUE(stays.messages.empty());
+}
+
 TEST_F(RecordingHostTest, EndsItsSessionsWithTheReason) {
   join_both();
   host.end({ErrorCode::kDeposed, "another leads"});
@@ -127,6 +161,45 @@ TEST_F(RecordingHostTest, EndsItsSessionsWithTheReason) {
   EXPECT_EQ(remote.messages.size(), 1U);
   remote.session->report_success(1);
   EXPECT_EQ(here.messages.size(), 1U);
+}
+
+TEST_F(RecordingHostTest, TellsNobodyOfAnEndThatIsNotRecorded) {
+  host.told = [this](const Outcome& outcome) { is_told |= outcome.ended.has_value(); };
+  host.record_end = [this](bool succeeded, std::function<void()> recorded) {
+    recorded_as = succeeded;
+    confirm = std::move(recorded);
+  };
+  join_both();
+  confirm();
+  here.session->report_success(1);
+  remote.session->report_success(1);
+  EXPECT_EQ(recorded_as, true);
+  EXPECT_TRUE(remote.last_is<RoundPublished>());
+  EXPECT_FALSE(is_told) << "the next leader might go on with the job";
+  confirm();
+  EXPECT_TRUE(remote.last_is<JobEnded>());
+  EXPECT_TRUE(is_told);
+}
+
+TEST_F(RecordingHostTest, AnEndBeforeTheFirstRoundLeavesNoRecord) {
+  host.record_end = [](bool, const std::function<void()>&) {
+    FAIL() << "there is nothing to keep";
+  };
+  remote.session->join(make_node("remote", 3));
+  host.obey([](Membership& membership, Time at) { return membership.stopped({}, at); });
+  EXPECT_TRUE(remote.last_is<JobEnded>());
+}
+
+TEST_F(RecordingHostTest, DecidesNothingOnceItMayNotLead) {
+  host.leads = [this] { return leads; };
+  join_both();
+  confirm();
+  leads = false;
+  here.session.reset();
+  EXPECT_FALSE(remote.last_is<RoundBroken>()) << "another leads, and the round goes on there";
+  leads = true;
+  remote.session->report_failure(1, make_failure("x"));
+  EXPECT_TRUE(remote.last_is<RoundPublished>()) << "what it left undone is not known any more";
 }
 
 TEST_F(HostTest, MayEndWhileARoundIsRecorded) {

@@ -45,6 +45,19 @@ TEST(KeepAlive, ALeaseCountsFromTheBeatThatWasAnswered) {
   EXPECT_EQ(held.ends(), milliseconds(3100));
 }
 
+// The host may not have read yet that the node is back, and goes by what it heard before.
+TEST(KeepAlive, TheFirstLeaseOfANodeThatComesBackProlongsNothing) {
+  constexpr Lease lease{milliseconds(3500), milliseconds(250)};
+  HeldLease held;
+  held.carry(milliseconds(1200));
+  held.renewed(milliseconds(1000), lease);
+  EXPECT_EQ(held.ends(), milliseconds(1200));
+  EXPECT_EQ(held.next_beat(), milliseconds(1000)) << "its answer is wanted soon";
+  held.beat_sent(milliseconds(1001));
+  held.renewed(milliseconds(1001), lease);
+  EXPECT_EQ(held.ends(), milliseconds(4501));
+}
+
 TEST(KeepAlive, ABeatWaitsForTheAnswerOfTheOneBefore) {
   constexpr Lease lease{milliseconds(3500), milliseconds(250)};
   HeldLease held;
@@ -83,6 +96,31 @@ TEST(KeepAlive, SilenceIsCountedInLooks) {
   for (int look = 0; look < patience(wanted, lease); ++look) EXPECT_FALSE(silence.looked());
   EXPECT_TRUE(silence.looked());
   EXPECT_EQ(silence.length(), milliseconds(3900));
+}
+
+// As when most nodes of a large job leave at one time. The node may have heard the first lease only.
+TEST(KeepAlive, NoLeaseIsForgottenBeforeItsEnd) {
+  const KeepAlive wanted;
+  const Lease many = lease_for(wanted, 3000);
+  const Lease few = lease_for(wanted, 1);
+  Silence silence;
+  silence.granted(wanted, many);
+  silence.granted(wanted, few);
+  silence.granted(wanted, few);
+  for (int look = 0; look < patience(wanted, many); ++look) ASSERT_FALSE(silence.looked()) << look;
+  EXPECT_TRUE(silence.looked());
+}
+
+TEST(KeepAlive, ALeaseHoldsOverAnotherConnection) {
+  const KeepAlive wanted;
+  const Lease many = lease_for(wanted, 3000);
+  Silence before;
+  before.granted(wanted, many);
+  Silence after;
+  after.granted(wanted, lease_for(wanted, 1));
+  after.follows(before);
+  for (int look = 0; look < patience(wanted, many); ++look) ASSERT_FALSE(after.looked()) << look;
+  EXPECT_TRUE(after.looked());
 }
 
 }  // namespace

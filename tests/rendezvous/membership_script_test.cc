@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "rendezvous/control/operator_verbs.h"
 #include "rendezvous/membership.h"
 #include "tests/support/script.h"
 
@@ -31,6 +32,7 @@ RoundPolicy make_policy(const Command& command) {
           .join_timeout = seconds(command.number("join_timeout", 600)),
           .last_call = seconds(command.number("last_call", 30)),
           .node_unit = command.number("unit", 1),
+          .recovery_limit = seconds(command.number("recovery_limit", 4)),
           .return_limit = seconds(command.number("return_limit", 30)),
           .resize_wait = seconds(command.number("resize_wait", 1)),
           .resize_interval = seconds(command.number("resize_interval", 30))};
@@ -42,7 +44,16 @@ JobRecord make_record(const Command& command) {
           .restarts = command.number("spent", 0),
           .rules = {.max_restarts = command.number("restarts", 0)},
           .others = command.number("others", 0),
+          .leader_has_seat = command.number("leader_has_seat", 1) == 1,
           .leader = "host-x"};
+}
+
+NodeState make_state(const std::string& state) {
+  if (state == "running") return NodeState::kRunning;
+  if (state == "succeeded") return NodeState::kSucceeded;
+  if (state == "stopping") return NodeState::kStopping;
+  EXPECT_EQ(state, "joining");
+  return NodeState::kJoining;
 }
 
 NodeSpec make_spec(const std::string& name, const Command& command) {
@@ -71,6 +82,14 @@ class Script {
       now_ = kStart + seconds(std::stoi(command.words.at(1)));
       return print(membership_->tick(now_));
     }
+    if (verb == "resize")
+      return print(resize(*membership_, command.number("min", 0), command.number("max", 0), now_));
+    if (verb == "stop") return print(stop(*membership_, command.value("by", ""), now_));
+    if (verb == "drain") {
+      const auto session = find_node(*membership_, command.words.at(1));
+      if (!session) return "refused: " + session.error().message() + '\n';
+      return print(drain(*membership_, *session, seconds(command.number("deadline", 0)), now_));
+    }
     return print(tell(verb, command.words.at(1), command));
   }
 
@@ -90,6 +109,17 @@ class Script {
       return membership_->joined(session, specs_[session] = make_spec(name, command),
                                  {command.value("from", "127.0.0.1"), command.value("via", "")},
                                  now_);
+    if (verb == "resume") {
+      const Resumed node{.spec = specs_[session] = make_spec(name, command),
+                         .round = round,
+                         .seat = command.number("seat", 0),
+                         .node_count = command.number("of", 2),
+                         .state = make_state(command.value("state", "running")),
+                         .cause = failure,
+                         .is_resize = command.number("resize", 0) == 1};
+      return membership_->resumed(
+          session, node, {command.value("from", "127.0.0.1"), command.value("via", "")}, now_);
+    }
     if (verb == "open") {
       membership_->opened(session);
       return {};
@@ -102,6 +132,9 @@ class Script {
     return membership_->session_lost(session, "its connection to the rendezvous ended", now_);
   }
 
+  std::string print(const Result<Outcome>& outcome) {
+    return outcome ? print(*outcome) : "refused: " + outcome.error().message() + '\n';
+  }
   std::string print(const Outcome& outcome) {
     std::string text;
     for (const std::string& note : outcome.notes) text += "note " + note + '\n';
@@ -137,7 +170,10 @@ class Script {
                           published.round.number, published.seats.at(i).node_rank);
     return text;
   }
-  static std::string print_message(const RoundPublished& /*message*/) { return "not by delivery"; }
+  static std::string print_message(const RoundPublished& message) {
+    return fmt::format("published again round={} seat={}", message.round.number,
+                       message.seat.node_rank);
+  }
   static std::string print_cause(const Failure& cause) {
     return fmt::format("{} rank={} exit={}: {}", cause.hostname, cause.rank, cause.exit_code,
                        cause.message);
@@ -151,6 +187,10 @@ class Script {
   }
   static std::string print_message(const SessionLost& message) {
     return "lost: " + message.error.message();
+  }
+
+  static std::string print_message(const Drain& message) {
+    return fmt::format("drain deadline={}s", message.deadline.count() / 1000);
   }
 
   std::optional<Membership> membership_;

@@ -1,4 +1,4 @@
-#include "rendezvous/rate_limiter.h"
+#include "rendezvous/trust/rate_limiter.h"
 
 #include <gtest/gtest.h>
 
@@ -17,6 +17,14 @@ TEST(RateLimiter, SaysTheFirstAtOnceAndThenCountsForAWhile) {
   EXPECT_EQ(limiter.happened(start + seconds(19)), std::nullopt);
   EXPECT_EQ(limiter.happened(start + seconds(60)), 1U);
   EXPECT_EQ(limiter.happened(start + seconds(90)), 0U);
+}
+
+TEST(RateLimiter, ALineTellsHowManyWereLeftOut) {
+  const RateLimiter::Time start{};
+  RateLimiter limiter(seconds(10));
+  EXPECT_EQ(limiter.line("refused", start), "refused");
+  EXPECT_EQ(limiter.line("refused", start + seconds(1)), std::nullopt);
+  EXPECT_EQ(limiter.line("refused", start + seconds(10)), "refused (1 more before it)");
 }
 
 }  // namespace

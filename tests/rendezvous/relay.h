@@ -1,6 +1,7 @@
 // For tests of a node and a host in one process. Listener is the listening side of a host: it
 // accepts connections and hands them over, as the agent does. Relay is a TCP relay between node and
-// host: cut() is what a dying machine does, freeze() what a broken network does.
+// host: cut() is what a dying machine does, freeze() what a broken network does. It keeps what it
+// carried, as an eavesdropper does.
 #pragma once
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <boost/asio/write.hpp>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace ddprun::rendezvous {
@@ -49,8 +51,8 @@ class Relay {
           auto pair = std::make_shared<Pair>(std::move(from), tcp::socket(loop_));
           pair->host.connect(to_);
           pairs_.push_back(pair);
-          pump(pair, pair->node, pair->host, std::make_shared<Bytes>());
-          pump(pair, pair->host, pair->node, std::make_shared<Bytes>());
+          pump(pair, pair->node, pair->host, std::make_shared<Bytes>(), from_node);
+          pump(pair, pair->host, pair->node, std::make_shared<Bytes>(), from_host);
         }) {}
   std::uint16_t port() const { return listener_.port(); }
 
@@ -67,6 +69,9 @@ class Relay {
     for (const auto& pair : pairs_) pair->frozen = true;
   }
 
+  std::string from_node;
+  std::string from_host;
+
  private:
   struct Pair {
     Pair(tcp::socket from, tcp::socket to) : node(std::move(from)), host(std::move(to)) {}
@@ -79,12 +84,14 @@ class Relay {
   using SharedPair = std::shared_ptr<Pair>;  // held by pairs_ and by its two pumps
 
   static void pump(const SharedPair& pair, tcp::socket& from, tcp::socket& to,
-                   const std::shared_ptr<Bytes>& bytes) {
-    from.async_read_some(asio::buffer(*bytes), [=, &from, &to](boost::system::error_code failed,
-                                                               std::size_t count) {
+                   const std::shared_ptr<Bytes>& bytes, std::string& heard) {
+    from.async_read_some(asio::buffer(*bytes), [=, &from, &to, &heard](
+                                                   boost::system::error_code failed,
+                                                   std::size_t count) {
+      heard.append(bytes->data(), count);
       if (!failed && !pair->frozen)
         asio::write(to, asio::buffer(bytes->data(), count), failed);  // small, so it never blocks
-      if (!failed) return pump(pair, from, to, bytes);
+      if (!failed) return pump(pair, from, to, bytes, heard);
       boost::system::error_code ignored;
       to.shutdown(tcp::socket::shutdown_both, ignored);
     });

@@ -2,10 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "rendezvous/channel.h"
+#include "rendezvous/client_call.h"
+#include "rendezvous/trust/doorkeeper.h"
 #include "tests/rendezvous/remote_fixture.h"
 
 namespace ddprun::rendezvous {
@@ -43,6 +50,68 @@ struct Stranger {
   bool closed = false;
 };
 
+// Calls as a node does. It answers the host's challenge with `proof`; none: not at all.
+struct Caller {
+  using Call = ClientCall<Caller>;
+
+  Caller(asio::io_context& loop, std::uint16_t port, std::optional<Proof> its_proof)
+      : proof(std::move(its_proof)), gate(std::make_shared<LoopGate<Caller>>(loop, *this)) {
+    call->start(*stub_to(port), "none", make_nonce());
+  }
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+  ~Caller() {
+    gate->close();
+    call->cut();
+    call->wait_done(kTestLimit);
+  }
+  v3::Rendezvous::Stub* stub_to(std::uint16_t port) {
+    stub = v3::Rendezvous::NewStub(make_channel("127.0.0.1", port, {}));
+    return stub.get();
+  }
+  void heard(const std::shared_ptr<Call>& /*call*/, const Result<DownMessage>& message) {
+    ASSERT_TRUE(message && std::holds_alternative<Challenge>(*message));
+    challenged_at = steady_clock::now();
+    if (proof) call->send(encode(*proof));
+  }
+  void finished(const std::shared_ptr<Call>& /*call*/, const grpc::Status& status) {
+    ended = status;
+  }
+
+  const std::optional<Proof> proof;
+  const std::shared_ptr<LoopGate<Caller>> gate;
+  std::unique_ptr<v3::Rendezvous::Stub> stub;
+  const std::shared_ptr<Call> call = std::make_shared<Call>(gate);
+  std::optional<steady_clock::time_point> challenged_at;
+  std::optional<grpc::Status> ended;
+};
+
+TEST_F(RemoteTest, CutsACallerThatNeverAnswersTheChallenge) {
+  HostSide side(loop, 1);
+  testing::internal::CaptureStderr();
+  Caller caller(loop, side.port(), std::nullopt);
+  ASSERT_TRUE(run_until(loop, [&] { return caller.ended.has_value(); }));
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(caller.ended->ok());
+  ASSERT_TRUE(caller.challenged_at);
+  EXPECT_GT(steady_clock::now() - *caller.challenged_at, kProofLimit - std::chrono::seconds(1));
+  EXPECT_NE(log.find("it did not prove in time that it knows the job's token"), std::string::npos)
+      << log;
+  TestNode node;
+  join(node, to(side.port()), make_node("a"));
+  EXPECT_TRUE(all_hear<RoundPublished>({&node})) << node.error();
+}
+
+TEST_F(RemoteTest, RefusesACallerWithABadProof) {
+  HostSide side(loop, 1);
+  for (const Proof& proof : {Proof{}, Proof{"secret"}, Proof{std::string(kProofBytes, 'x')}}) {
+    Caller caller(loop, side.port(), proof);
+    ASSERT_TRUE(run_until(loop, [&] { return caller.ended.has_value(); }));
+    EXPECT_EQ(caller.ended->error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(caller.ended->error_message(), "the job's token is missing or wrong");
+  }
+}
+
 TEST_F(RemoteTest, RefusesAWrongOrMissingToken) {
   HostSide side(loop, 1);
   for (const char* token : {"", "wrong!", "secret2", "secre"}) {
@@ -52,8 +121,9 @@ TEST_F(RemoteTest, RefusesAWrongOrMissingToken) {
     join(node, options, make_node("a"));
     ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); })) << token;
     EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
-    EXPECT_EQ(node.error(), "rendezvous at 127.0.0.1:" + std::to_string(side.port()) +
-                                ": refused: the job's token is missing or wrong");
+    EXPECT_EQ(node.error(),
+              "rendezvous at 127.0.0.1:" + std::to_string(side.port()) +
+                  ": refused: the job's token is missing or wrong, or the host is an impostor");
   }
 }
 
@@ -65,7 +135,8 @@ TEST_F(RemoteTest, RefusesANodeOfAnotherJob) {
   join(node, options, make_node("a"));
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
-  EXPECT_NE(node.error().find("rdzv_id=job one, not job \xE9 two"), std::string::npos)
+  EXPECT_NE(node.error().find("another job than the one with rdzv_id=job \xE9 two"),
+            std::string::npos)
       << node.error();
   options.rdzv_id = "job one";
   TestNode right;
@@ -137,6 +208,64 @@ TEST_F(RemoteTest, SurvivesClientsThatSendGarbage) {
   TestNode node;
   join(node, to(side.port()), make_node("a"));
   EXPECT_TRUE(all_hear<RoundPublished>({&node})) << node.error();
+}
+
+// A host of the same job's id that does not know its token.
+TEST_F(RemoteTest, JoinsNoImpostor) {
+  HostSide side(loop, 1, {.token = "a guess"});
+  TestNode node;
+  testing::internal::CaptureStderr();
+  join(node, to(side.port()), make_node("a"));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
+  EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
+  EXPECT_FALSE(node.last<SessionLost>().was_reached);
+  EXPECT_NE(node.error().find("the host is an impostor"), std::string::npos) << node.error();
+  EXPECT_EQ(node.messages.size(), 1U);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("the job's token is missing or wrong"), std::string::npos) << log;
+}
+
+TEST_F(RemoteTest, TheTokenNeverTravels) {
+  HostSide side(loop, 1);
+  Relay relay(loop, side.port());
+  TestNode node;
+  join(node, to(relay.port()), make_node("a"));
+  ASSERT_TRUE(all_hear<RoundPublished>({&node})) << node.error();
+  for (const std::string* heard : {&relay.from_node, &relay.from_host}) {
+    EXPECT_GT(heard->size(), 100U);
+    EXPECT_EQ(heard->find("secret"), std::string::npos);
+  }
+  EXPECT_NE(relay.from_node.find("host-a"), std::string::npos);  // the capture is one of clear text
+}
+
+// What an eavesdropper heard of a node lets nobody in again.
+TEST_F(RemoteTest, AReplayedHandshakeIsRefused) {
+  HostSide side(loop, 1);
+  Relay relay(loop, side.port());
+  TestNode node;
+  join(node, to(relay.port()), make_node("a"));
+  ASSERT_TRUE(all_hear<RoundPublished>({&node})) << node.error();
+  testing::internal::CaptureStderr();
+  tcp::socket replayed(loop);
+  replayed.connect({boost::asio::ip::address_v4::loopback(), side.port()});
+  asio::write(replayed, asio::buffer(relay.from_node));
+  std::string answers;
+  std::array<char, 256> bytes{};
+  std::function<void()> read = [&] {
+    replayed.async_read_some(asio::buffer(bytes),
+                             [&](boost::system::error_code failed, std::size_t count) {
+                               answers.append(bytes.data(), count);
+                               if (!failed) read();
+                             });
+  };
+  read();
+  // The status comes last, in clear text.
+  EXPECT_TRUE(run_until(
+      loop, [&] { return answers.find("token is missing or wrong") != std::string::npos; }));
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("the job's token is missing or wrong"), std::string::npos) << log;
+  node.session->report_success(1);
+  EXPECT_TRUE(all_hear<JobEnded>({&node})) << node.error();
 }
 
 TEST_F(RemoteTest, WarnsOnceOfManyRefusals) {

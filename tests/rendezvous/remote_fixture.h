@@ -4,16 +4,19 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "rendezvous/client.h"
 #include "rendezvous/host.h"
 #include "rendezvous/service.h"
+#include "rendezvous/trust/tls_probe.h"
 #include "tests/rendezvous/relay.h"
 #include "tests/rendezvous/support.h"
 
@@ -32,15 +35,30 @@ struct HostSide {
            milliseconds join_timeout = std::chrono::seconds(60)) {
     host.emplace(loop,
                  RoundPolicy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});
+    with_tls = options.tls.is_set();
     service.emplace(loop, *host, std::move(options));
-    listener.emplace(loop, [this](tcp::socket socket) { service->adopt(socket.release()); });
+    listener.emplace(loop, [this](tcp::socket socket) { take(std::move(socket)); });
   }
   std::uint16_t port() const { return listener->port(); }
+  // As the agent does: the first byte tells.
+  void take(tcp::socket socket) {
+    const auto shared = std::make_shared<tcp::socket>(std::move(socket));
+    shared->async_wait(tcp::socket::wait_read, [this, shared, with_tls = with_tls](auto /*error*/) {
+      char first = 0;
+      const auto peeked = ::recv(shared->native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (peeked != 1 || !service) return;
+      if (first == 0x16 && with_tls) return service->adopt_tls(shared->release());
+      if (first == 0x16)
+        ::send(shared->native_handle(), kNoTlsAlert.data(), kNoTlsAlert.size(), MSG_NOSIGNAL);
+      if (first == 'P') service->adopt(shared->release());
+    });
+  }
   void end() {
     listener.reset();
     service.reset();
   }
 
+  bool with_tls = false;
   std::optional<Host> host;
   std::optional<Service> service;
   std::optional<Listener> listener;

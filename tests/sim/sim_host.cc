@@ -7,10 +7,28 @@
 
 namespace ddprun::sim {
 
-using rendezvous::HostMessage;
+SimHost::SimHost(VirtualTime& time, const JobPlan& plan, rendezvous::JobRecord record, Clock clock,
+                 Ways ways)
+    : time_(time),
+      plan_(plan),
+      clock_(clock),
+      ways_(std::move(ways)),
+      membership_(plan.policy, record),
+      began_with_a_round_(record.round > 0),
+      last_round_(record.round) {}
 
-SimHost::SimHost(VirtualTime& time, const JobPlan& plan)
-    : time_(time), plan_(plan), membership_(plan.policy) {}
+void SimHost::arrive(std::function<void()> act) {
+  const auto unless_over = [this, act = std::move(act)] {
+    if (!over_) act();
+  };
+  ways_.when_awake ? ways_.when_awake(unless_over) : unless_over();
+}
+
+void SimHost::end(bool is_told) {
+  over_ = true;
+  for (auto& [id, session] : sessions_)
+    if (is_told && !session.is_cut) session.ears.closed();
+}
 
 SimHost::Session* SimHost::find(SessionId session) {
   const auto found = sessions_.find(session);
@@ -24,10 +42,19 @@ SimHost::Session* SimHost::heard(SessionId session) {
   return known;
 }
 
+SimHost::Session* SimHost::holder(SessionId member) {
+  for (auto& [id, session] : sessions_)
+    if (session.member == member) return &session;
+  return nullptr;
+}
+
 void SimHost::opened(SessionId session, Ears ears) {
   Session& opened = sessions_[session];
   opened.ears = std::move(ears);
+  opened.member = session;
+  membership_.opened(session);
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));
+  if (ways_.may_grant && !ways_.may_grant()) return;
   opened.silence.granted(plan_.keep_alive, lease);
   opened.ears.lease(milliseconds(0), lease);
 }
@@ -36,43 +63,100 @@ void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
   Session* const known = heard(session);
   if (known == nullptr) return;
   known->spec = spec;
-  perform(membership_.joined(session, spec, {"10.0.0." + std::to_string(session % 250), ""},
-                             time_.now()));
+  perform(membership_.joined(known->member, spec, {"10.0.0." + std::to_string(session % 250), ""},
+                             now()));
+}
+
+void SimHost::move(SessionId to, const rendezvous::Resumed& node) {
+  const auto old = std::ranges::find_if(sessions_, [&](const auto& entry) {
+    return entry.first != to && entry.second.spec.node_id == node.spec.node_id &&
+           !entry.second.told_last;
+  });
+  if (old == sessions_.end()) return;
+  Session& fresh = sessions_.at(to);
+  const SessionId unused = std::exchange(fresh.member, old->second.member);
+  fresh.left = old->second.left;
+  fresh.silence.follows(old->second.silence);
+  if (!old->second.is_cut) old->second.ears.closed();
+  sessions_.erase(old);
+  perform(membership_.session_lost(unused, "", now()));
+}
+
+void SimHost::resumed(SessionId session, const rendezvous::Resumed& node) {
+  if (heard(session) == nullptr) return;
+  move(session, node);
+  Session& known = sessions_.at(session);
+  known.spec = node.spec;
+  if (node.state == rendezvous::NodeState::kSucceeded && node.round == last_round_)
+    done_.insert(known.member);
+  for (rendezvous::Outcome& untold : untold_) untold.withheld_from.push_back(known.member);
+  // Whose time is over in this very moment breaks by that, whatever comes first.
+  const bool recovers = membership_.recovers() && now() < membership_.look_again_at();
+  auto outcome = membership_.resumed(known.member, node,
+                                     {"10.0.0." + std::to_string(known.member % 250), ""}, now());
+  // A node that comes back from a round that is over harms nobody who is in the round of now.
+  EXPECT_FALSE(recovers && outcome.broken && node.round < last_round_)
+      << "a node of round " << node.round << " broke round " << last_round_;
+  for (const rendezvous::Delivery& delivery : outcome.deliveries) {
+    const auto* const broken = std::get_if<rendezvous::RoundBroken>(&delivery.message);
+    EXPECT_FALSE(recovers && delivery.to == known.member && broken != nullptr &&
+                 node.round == last_round_ &&
+                 broken->cause.message.starts_with("the leader knows of no seat"))
+        << "a node lost its seat in round " << node.round << " to another";
+  }
+  perform(std::move(outcome));
+  check_seat_is_given_once(node);
+}
+
+void SimHost::broke(SessionId session) {
+  Session* const known = find(session);
+  if (known == nullptr) return;
+  // One that never said who it is cannot come back.
+  if (known->spec.node_id.empty()) return ended(session);
+  known->is_cut = true;
+  watch(session);
 }
 
 void SimHost::failed(SessionId session, std::int64_t round, const rendezvous::Failure& failure) {
-  if (heard(session) == nullptr) return;
-  perform(membership_.failed(session, round, failure, time_.now()));
-  check_stale_reports_change_nothing(session);
+  Session* const known = heard(session);
+  if (known == nullptr) return;
+  const SessionId member = known->member;
+  perform(membership_.failed(member, round, failure, now()));
+  check_stale_reports_change_nothing(member);
 }
 
 void SimHost::succeeded(SessionId session, std::int64_t round) {
-  if (heard(session) == nullptr) return;
-  if (round == last_round_) ++succeeded_;
-  perform(membership_.succeeded(session, round, time_.now()));
-  check_stale_reports_change_nothing(session);
+  Session* const known = heard(session);
+  if (known == nullptr) return;
+  const SessionId member = known->member;
+  if (round == last_round_) done_.insert(member);
+  perform(membership_.succeeded(member, round, now()));
+  check_stale_reports_change_nothing(member);
 }
 
 void SimHost::left(SessionId session) {
   Session* const known = heard(session);
   if (known == nullptr) return;
   known->left = true;
-  perform(membership_.left(session, {.hostname = known->spec.hostname, .message = "left"},
-                           time_.now()));
+  perform(membership_.left(known->member, {.hostname = known->spec.hostname, .message = "left"},
+                           now()));
 }
 
 void SimHost::beat(SessionId session, milliseconds stamp) {
   Session* const known = heard(session);
   if (known == nullptr) return;
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));
+  if (ways_.may_grant && !ways_.may_grant()) return;
   known->silence.granted(plan_.keep_alive, lease);
   known->ears.lease(stamp, lease);
 }
 
 void SimHost::ended(SessionId session) {
-  if (find(session) == nullptr) return;
+  const Session* const known = find(session);
+  if (known == nullptr) return;
+  const SessionId member = known->member;
   sessions_.erase(session);
-  perform(membership_.session_lost(session, "its connection ended", time_.now()));
+  perform(membership_.session_lost(member, "its connection ended", now()));
 }
 
 void SimHost::watch(SessionId session) {
@@ -83,72 +167,88 @@ void SimHost::watch(SessionId session) {
 }
 
 void SimHost::look_for_silence(SessionId session) {
-  time_.after(rendezvous::look_every(plan_.keep_alive), [this, session] {
-    Session* const known = find(session);
-    if (known == nullptr) return;
-    if (!known->silence.looked()) return look_for_silence(session);
-    known->ears.closed();
-    ended(session);
+  const Time next = clock_.global(now() + rendezvous::look_every(plan_.keep_alive));
+  time_.at(next, [this, session] {
+    arrive([this, session] {
+      Session* const known = find(session);
+      if (known == nullptr) return;
+      if (!known->silence.looked()) return look_for_silence(session);
+      if (!known->is_cut) known->ears.closed();
+      ended(session);
+    });
   });
 }
 
 // ---- what the membership decides ----
 
-void SimHost::perform(const rendezvous::Outcome& outcome) {
-  if (outcome.published) publish(*outcome.published);
+// As Host.
+void SimHost::perform(rendezvous::Outcome outcome) {
+  if (ways_.may_grant && !ways_.may_grant()) decides_ = false;
+  if (over_ || !decides_) return;
+  check_growth(outcome);
+  // A node may still leave while its message waits for etcd; it does not listen then.
   for (const rendezvous::Delivery& delivery : outcome.deliveries) {
-    Session* const to = find(delivery.to);
+    const Session* const to = holder(delivery.to);
+    EXPECT_FALSE(to != nullptr && to->left) << "a message to a node that left";
+  }
+  look_again();
+  const bool waits = !untold_.empty();
+  if (!waits && !(outcome.published && ways_.record_round)) return tell(outcome);
+  untold_.push_back(std::move(outcome));
+  if (!waits) record(*untold_.front().published);
+}
+
+void SimHost::record(const rendezvous::Publication& published) {
+  ways_.record_round({.round = published.round.number,
+                      .restarts = published.round.restart_count,
+                      .rules = membership_.restart_rules(),
+                      .others = published.round.node_count},
+                     [this] { recorded(); });
+}
+
+void SimHost::recorded() {
+  if (over_ || !decides_ || untold_.empty()) return;
+  do {
+    tell(untold_.front());
+    untold_.pop_front();
+  } while (!untold_.empty() && !untold_.front().published);
+  if (!untold_.empty()) record(*untold_.front().published);
+}
+
+void SimHost::tell(const rendezvous::Outcome& outcome) {
+  if (outcome.published) publish(outcome);
+  for (const rendezvous::Delivery& delivery : outcome.deliveries) {
+    Session* const to = holder(delivery.to);
     if (to == nullptr) continue;
     EXPECT_FALSE(to->told_last) << "a message after the last";
-    EXPECT_FALSE(to->left) << "a message to a node that left";
     if (const auto* broken = std::get_if<rendezvous::RoundBroken>(&delivery.message)) {
       check_resize(*broken);
-    } else {
+    } else if (!std::holds_alternative<rendezvous::RoundPublished>(delivery.message)) {
       to->told_last = true;
       check_end(delivery.message);
     }
-    to->ears.message(delivery.message);
+    if (!to->is_cut && outcome.hears(delivery.to, delivery.message))
+      to->ears.message(delivery.message);
   }
+  if (membership_.ended() && !std::exchange(is_end_told_, true) && ways_.ended)
+    ways_.ended(succeeded_);
   EXPECT_LE(membership_.restart_count(), plan_.budget) << "more restarts than the budget has";
   check_room();
   check_waits();
-  look_again();
 }
 
-// Nodes that could be in a round: they are here and have not left.
-int SimHost::could_be_in() const {
-  return static_cast<int>(std::ranges::count_if(sessions_, [](const auto& entry) {
-    return !entry.second.left && !entry.second.spec.node_id.empty();
-  }));
-}
-
-// A job that has budget and enough nodes does not end in failure.
-void SimHost::check_end(const HostMessage& message) {
-  if (const auto* ended = std::get_if<rendezvous::JobEnded>(&message)) {
-    if (ended->succeeded) {
-      EXPECT_EQ(succeeded_, std::ssize(seated_)) << "the job succeeded before all its nodes";
-      return;
-    }
-    const bool spent = membership_.restart_count() == plan_.budget;
-    EXPECT_TRUE(spent || could_be_in() < plan_.policy.min_nodes)
-        << "the job ended with budget and nodes left: " << ended->cause.message;
-  }
-  const auto* lost = std::get_if<rendezvous::SessionLost>(&message);
-  if (lost != nullptr && lost->error.code() == ErrorCode::kTimedOut) {
-    EXPECT_LT(could_be_in(), plan_.policy.min_nodes) << "gave up although enough nodes are here";
-  }
-}
-
-void SimHost::publish(const rendezvous::Publication& published) {
+void SimHost::publish(const rendezvous::Outcome& outcome) {
+  const rendezvous::Publication& published = *outcome.published;
   const rendezvous::Round& round = published.round;
   const rendezvous::RoundPolicy& policy = plan_.policy;
   EXPECT_EQ(round.number, last_round_ + 1);
+  if (ways_.tells) ways_.tells(round.number);
   // Between the two are rounds whose end nobody was there to be told of.
   EXPECT_LE(std::ssize(failed_), round.restart_count) << "a round failed, no restart was spent";
   EXPECT_LE(round.restart_count, round.number - 1 - std::ssize(resized_)) << "a resize spent one";
   last_round_ = round.number;
   running_ = true;
-  succeeded_ = 0;
+  done_.clear();
   check_seats_are_kept(published.sessions);
   EXPECT_GE(round.node_count, policy.min_nodes);
   EXPECT_LE(round.node_count, policy.max_nodes);
@@ -156,111 +256,26 @@ void SimHost::publish(const rendezvous::Publication& published) {
   EXPECT_EQ(std::ssize(published.seats), round.node_count);
   EXPECT_EQ(std::set<SessionId>(published.sessions.begin(), published.sessions.end()).size(),
             published.seats.size());
-  int next_rank = 0;
+  check_ranks(published);
   for (std::size_t i = 0; i < published.seats.size(); ++i) {
-    Session* const node = find(published.sessions[i]);
-    ASSERT_NE(node, nullptr) << "a seat for a node that is not here";
-    EXPECT_EQ(published.seats[i].node_rank, static_cast<int>(i));
-    EXPECT_EQ(published.seats[i].first_rank, next_rank);
-    next_rank += node->spec.local_world_size;
+    Session* const node = holder(published.sessions[i]);
+    const rendezvous::RoundPublished message{round, published.seats[i]};
+    if (node != nullptr && !node->is_cut && outcome.hears(published.sessions[i], message))
+      node->ears.message(message);
   }
-  EXPECT_EQ(round.world_size, next_rank);
-  EXPECT_EQ(std::to_string(round.master_port), find(published.sessions.front())->spec.node_id);
-  for (std::size_t i = 0; i < published.seats.size(); ++i)
-    find(published.sessions[i])
-        ->ears.message(rendezvous::RoundPublished{round, published.seats[i]});
   check_stale_reports_change_nothing(published.sessions.back());
-}
-
-void SimHost::check_resize(const rendezvous::RoundBroken& broken) {
-  running_ = false;
-  if (!broken.is_resize) {
-    failed_.insert(broken.round);
-    return;
-  }
-  const bool is_first_word = resized_.insert(broken.round).second;
-  if (!is_first_word || broken.cause.message == "left") return;
-  EXPECT_GE(time_.now() - grown_at_, plan_.policy.resize_interval) << "it grows too often";
-  grown_at_ = time_.now();
-}
-
-// A round whose last node left or was lost is over, too, although nobody was there to be told.
-bool SimHost::round_runs() const {
-  return running_ && std::ranges::any_of(seated_, [this](SessionId session) {
-           const auto node = sessions_.find(session);
-           return node != sessions_.end() && !node->second.left;
-         });
-}
-
-// A node that waits although the running round has room for it is taken in.
-void SimHost::check_room() {
-  const auto seats = static_cast<int>(seated_.size());
-  const auto waiting = std::ranges::count_if(sessions_, [this](const auto& entry) {
-    const auto& [session, node] = entry;
-    return !node.left && !node.told_last && !node.spec.node_id.empty() &&
-           std::ranges::count(seated_, session) == 0;
-  });
-  const int usable = rendezvous::usable_nodes(seats + static_cast<int>(waiting), plan_.policy);
-  if (!round_runs() || succeeded_ > 0 || usable <= seats) return room_since_.reset();
-  if (room_since_) return;
-  room_since_ = time_.now();
-  const auto most = plan_.policy.resize_wait + plan_.policy.resize_interval + milliseconds(1);
-  // Looked at by itself: an event would wake the membership up.
-  time_.at(
-      time_.now() + std::chrono::duration_cast<milliseconds>(most),
-      [this, since = room_since_] { EXPECT_NE(room_since_, since) << "a newcomer was forgotten"; });
-}
-
-// No more nodes wait than there are seats; a round with all the nodes that it can have waits for
-// nobody; and every wait has an end.
-void SimHost::check_waits() const {
-  using rendezvous::Await;
-  const auto gathering = membership_.gathering(time_.now());
-  if (!gathering || gathering->have == 0) return;
-  EXPECT_LE(gathering->have, plan_.policy.max_nodes) << "a spare waits as if it had a seat";
-  const bool is_last_call = gathering->awaits == Await::kLastCall;
-  EXPECT_FALSE(is_last_call && gathering->have == plan_.policy.max_nodes) << "a full round waits";
-  if (is_last_call || gathering->awaits == Await::kNodes) {
-    EXPECT_NE(membership_.look_again_at(), Time::max()) << "a wait without an end";
-  }
-}
-
-// No spare gets the seat of a node that only takes long to come back.
-void SimHost::check_seats_are_kept(const std::vector<SessionId>& sessions) {
-  for (const SessionId session : seated_) {
-    const Session* const node = find(session);
-    if (plan_.policy.node_unit > 1 || node == nullptr || node->left) continue;
-    EXPECT_EQ(std::ranges::count(sessions, session), 1) << "lost its seat: " << session;
-  }
-  for (std::size_t seat = 0; seat < std::min(seated_.size(), sessions.size()); ++seat) {
-    const bool is_in = std::ranges::count(sessions, seated_[seat]) > 0;
-    if (is_in) {
-      EXPECT_EQ(sessions[seat], seated_[seat]) << "has another rank";
-    }
-  }
-  seated_ = sessions;
-}
-
-// Reports about rounds that are over, and about rounds to come, change nothing.
-void SimHost::check_stale_reports_change_nothing(SessionId session) {
-  const int restarts = membership_.restart_count();
-  const Time again = membership_.look_again_at();
-  for (const std::int64_t round : {last_round_ - 1, last_round_ + 1}) {
-    EXPECT_TRUE(membership_.failed(session, round, {}, time_.now()).deliveries.empty());
-    EXPECT_TRUE(membership_.succeeded(session, round, time_.now()).deliveries.empty());
-  }
-  EXPECT_EQ(membership_.restart_count(), restarts);
-  EXPECT_EQ(membership_.look_again_at(), again);
 }
 
 void SimHost::look_again() {
   const Time time = membership_.look_again_at();
   if (time == Time::max() || time == timer_at_) return;
   timer_at_ = time;
-  EXPECT_GT(time, time_.now()) << "a timer in the past";
-  time_.at(time, [this] {
-    timer_at_ = Time{};
-    perform(membership_.tick(time_.now()));
+  EXPECT_GT(time, now()) << "a timer in the past";
+  time_.at(clock_.global(time), [this] {
+    arrive([this] {
+      timer_at_ = Time{};
+      perform(membership_.tick(now()));
+    });
   });
 }
 

@@ -1,7 +1,9 @@
 // The host of a simulated job: the real Membership and the real leases, and the invariants that can
-// be seen where the decisions are made.
+// be seen where the decisions are made. It may be one of several that lead in turn: then it begins
+// with a record, and each round is recorded before it is told.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -33,11 +35,32 @@ class SimHost {
     std::function<void()> closed;  // the host broke the connection off
   };
 
-  SimHost(VirtualTime& time, const JobPlan& plan);
+  // What the process around it does, where it is one of several.
+  struct Ways {
+    // Runs `act` when the process does not stand still.
+    std::function<void(std::function<void()> act)> when_awake;
+    std::function<void(rendezvous::JobRecord, std::function<void()> recorded)> record_round;
+    std::function<bool()> may_grant;  // whether it may promise a node anything
+    std::function<void(std::int64_t round)> tells;
+    std::function<void(bool succeeded)> ended;
+  };
+
+  SimHost(VirtualTime& time, const JobPlan& plan, rendezvous::JobRecord record = {},
+          Clock clock = {Time{}, 1}, Ways ways = {});
+
+  // What came over a connection, when the process runs.
+  void arrive(std::function<void()> act);
+  // The process ends, or leads no more. `is_told`: the nodes notice.
+  void end(bool is_told);
+  bool is_over() const { return over_; }
 
   // ---- what arrives from a node ----
   void opened(SessionId session, Ears ears);
   void joined(SessionId session, const rendezvous::NodeSpec& spec);
+  // If the node has a session here, that one goes on over this connection.
+  void resumed(SessionId session, const rendezvous::Resumed& node);
+  // The connection ended, and the process of the node lives or does not answer: it may come back.
+  void broke(SessionId session);
   void failed(SessionId session, std::int64_t round, const rendezvous::Failure& failure);
   void succeeded(SessionId session, std::int64_t round);
   void left(SessionId session);
@@ -57,36 +80,56 @@ class SimHost {
     Ears ears;
     rendezvous::NodeSpec spec;
     rendezvous::Silence silence;
+    SessionId member = 0;  // what the membership knows it as
+    bool is_cut = false;   // without a connection
     bool watched = false;
     bool told_last = false;
     bool left = false;
   };
 
   Session* find(SessionId session);
+  Session* holder(SessionId member);
+  Time now() const { return clock_.local(time_.now()); }
+  void move(SessionId to, const rendezvous::Resumed& node);
   Session* heard(SessionId session);
-  void perform(const rendezvous::Outcome& outcome);
-  void publish(const rendezvous::Publication& published);
+  void perform(rendezvous::Outcome outcome);
+  void tell(const rendezvous::Outcome& outcome);
+  void record(const rendezvous::Publication& published);
+  void recorded();
+  void publish(const rendezvous::Outcome& outcome);
+  void check_ranks(const rendezvous::Publication& published);
   void check_seats_are_kept(const std::vector<SessionId>& sessions);
   void check_end(const rendezvous::HostMessage& message);
   void check_resize(const rendezvous::RoundBroken& broken);
+  void check_growth(const rendezvous::Outcome& outcome);
   bool round_runs() const;
   void check_room();
   void check_waits() const;
+  void check_seat_is_given_once(const rendezvous::Resumed& node);
   void check_stale_reports_change_nothing(SessionId session);
   void look_again();
   void look_for_silence(SessionId session);
   int could_be_in() const;
+  std::string sessions_text() const;
 
   VirtualTime& time_;
   const JobPlan plan_;
+  const Clock clock_;
+  const Ways ways_;
   rendezvous::Membership membership_;
-  std::map<SessionId, Session> sessions_;
-  std::vector<SessionId> seated_;   // in the last round
-  std::set<std::int64_t> resized_;  // rounds that were broken because nodes came or left
-  std::set<std::int64_t> failed_;   // rounds that a failure broke
+  bool over_ = false;
+  bool decides_ = true;  // it leads, as far as it knows
+  const bool began_with_a_round_;
+  std::deque<rendezvous::Outcome> untold_;  // the first one is being recorded
+  std::map<SessionId, Session> sessions_;   // by connection
+  std::vector<SessionId> seated_;           // in the last round
+  std::set<std::int64_t> resized_;          // rounds that were broken because nodes came or left
+  std::set<std::int64_t> failed_;           // rounds that a failure broke
   std::int64_t last_round_ = 0;
-  bool running_ = false;            // a round began, and no node was told that it broke
-  int succeeded_ = 0;               // nodes of it whose workers all exited 0
+  bool running_ = false;  // a round began, and no node was told that it broke
+  bool is_end_told_ = false;
+  bool succeeded_ = false;          // the job
+  std::set<SessionId> done_;        // nodes of it whose workers all exited 0
   Time grown_at_{};                 // when a round was last broken for newcomers
   std::optional<Time> room_since_;  // a round runs, and a node waits that could be in it
   Time timer_at_{};

@@ -22,27 +22,43 @@ agent::Lifecycle::Settings settings_of(const NodePlan& plan) {
           .hostname = plan.spec.hostname};
 }
 
-Time scaled(Time from, Time time, double rate) {
-  const std::chrono::duration<double, std::nano> since = time - from;
-  return from + std::chrono::nanoseconds(static_cast<std::int64_t>(since.count() * rate));
-}
-
 }  // namespace
 
-SimNode::SimNode(const World& world, SessionId session, NodePlan plan)
+// What the memory says again to a host.
+class SimNode::Voice final : public rendezvous::Session {
+ public:
+  explicit Voice(SimNode& node) : node_(node) {}
+  // The first word of all is a plain join.
+  void join(const rendezvous::NodeSpec& /*spec*/) override { node_.ask_for_seat(); }
+  void resume(const rendezvous::Resumed& resumed) override {
+    if (node_.connections_ == 1) return join(resumed.spec);
+    node_.say([resumed](SimHost& host, SessionId session) { host.resumed(session, resumed); });
+  }
+  void report_failure(std::int64_t round, const rendezvous::Failure& failure) override {
+    node_.say([round, failure](SimHost& host, SessionId session) {
+      host.failed(session, round, failure);
+    });
+  }
+  void report_success(std::int64_t round) override {
+    node_.say([round](SimHost& host, SessionId session) { host.succeeded(session, round); });
+  }
+  void leave(const rendezvous::Failure& /*reason*/) override {
+    node_.say([](SimHost& host, SessionId session) { host.left(session); });
+  }
+  void gone() override {}
+  std::optional<rendezvous::Gathering> gathering() const override { return {}; }
+
+ private:
+  SimNode& node_;
+};
+
+SimNode::SimNode(const World& world, NodePlan plan)
     : world_(world),
-      session_(session),
       plan_(std::move(plan)),
       began_(world.time.now()),
-      cycle_(settings_of(plan_)),
-      up_(world.time, plan_.most_delay_ms),
-      down_(world.time, plan_.most_delay_ms) {}
+      clock_(began_, plan_.clock_rate),
+      cycle_(settings_of(plan_)) {}
 
-Time SimNode::local(Time time) const { return scaled(began_, time, plan_.clock_rate); }
-// Rounded up: a timer never fires before its time.
-Time SimNode::global(Time time) const {
-  return scaled(began_, time, 1 / plan_.clock_rate) + std::chrono::microseconds(1);
-}
 milliseconds SimNode::stamp() const {
   return std::chrono::duration_cast<milliseconds>(local_now().time_since_epoch());
 }
@@ -57,55 +73,133 @@ void SimNode::when_awake(std::function<void()> act) {
 
 void SimNode::start() { perform(cycle_.start()); }
 
-void SimNode::say(std::function<void(SimHost&)> words) {
-  up_.send([host = &world_.host, words = std::move(words)] { words(*host); });
+void SimNode::say(std::function<void(SimHost&, SessionId)> words) {
+  if (!connection_) return;
+  connection_->up.send(
+      [host = connection_->host, session = connection_->session, words = std::move(words)] {
+        host->arrive([host, session, words] { words(*host, session); });
+      });
 }
 
-void SimNode::hear(std::function<void()> act) {
-  down_.send([this, act = std::move(act)] { when_awake(act); });
+// What an older connection brings is not heard.
+void SimNode::hear(const SharedConnection& over, std::function<void()> act) {
+  over->down.send([this, over, act = std::move(act)] {
+    when_awake([this, over, act] {
+      if (connection_ == over) act();
+    });
+  });
 }
 
-void SimNode::open_session() {
-  has_session_ = true;
+void SimNode::look_for_host() {
+  if (over_ || connection_) return;
+  const auto again = [this, turn = ++search_] {
+    if (turn == search_) look_for_host();
+  };
+  if (cut_up_ + cut_down_ > 0) return world_.time.after(milliseconds(500), again);
+  world_.find_host([this, turn = search_, again](SimHost* host) {
+    when_awake([this, turn, host, again] {
+      if (over_ || connection_ || turn != search_) return;
+      if (host == nullptr || host->is_over()) return world_.time.after(milliseconds(200), again);
+      open_session(*host);
+    });
+  });
+}
+
+void SimNode::open_session(SimHost& host) {
+  ++connections_;
+  connection_ = std::make_shared<Connection>(Connection{&host, world_.new_session(),
+                                                        OneWay(world_.time, plan_.most_delay_ms),
+                                                        OneWay(world_.time, plan_.most_delay_ms)});
+  const SharedConnection over = connection_;
+  for (int i = 0; i < cut_up_; ++i) over->up.block();
+  for (int i = 0; i < cut_down_; ++i) over->down.block();
   SimHost::Ears ears{.message =
-                         [this](const rendezvous::HostMessage& message) {
-                           hear([this, message] { perform(cycle_.told(message, local_now())); });
+                         [this, over](const rendezvous::HostMessage& message) {
+                           hear(over, [this, message] { heard(message); });
                          },
                      .lease =
-                         [this](milliseconds stamp, const rendezvous::Lease& lease) {
-                           hear([this, stamp, lease] { renewed(stamp, lease); });
+                         [this, over](milliseconds stamp, const rendezvous::Lease& lease) {
+                           hear(over, [this, stamp, lease] { renewed(stamp, lease); });
                          },
-                     .closed =
-                         [this] {
-                           hear([this] {
-                             perform(cycle_.session_lost(
-                                 {.error = {ErrorCode::kUnavailable, "closed"}}, local_now()));
-                           });
-                         }};
-  say([session = session_, ears](SimHost& host) { host.opened(session, ears); });
+                     .closed = [this, over] { hear(over, [this] { lose(false); }); }};
+  say([ears](SimHost& to, SessionId session) { to.opened(session, ears); });
+  if (!world_.is_elected) return;
+  // It may have ended before it heard of us, or stand still.
+  world_.time.after(milliseconds(1000 + 3 * plan_.most_delay_ms), [this, over] {
+    when_awake([this, over] {
+      if (connection_ == over && !over->is_let_in) lose(false);
+    });
+  });
 }
 
-// The first lease says that the node was let in. Only then it asks for a seat.
+// The first lease says that the node was let in. Only then it says what it wants.
 void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
-  const bool is_first = !lease_.is_held();
+  const bool is_first = !is_let_in();
+  if (is_first) {
+    const auto carried = lease_.ends();
+    lease_ = {};
+    if (goes_on_) lease_.carry(carried);
+  }
+  connection_->is_let_in = true;
+  goes_on_ = false;
   lease_.renewed(is_first ? stamp() : beat, lease);
   if (watched_) schedule_beat();
-  if (is_first && !over_) ask_for_seat();
+  if (watched_ && is_first) {
+    say([](SimHost& to, SessionId session) { to.watch(session); });
+    watch_lease(++lease_turn_);
+  }
+  Voice voice(*this);
+  if (is_first && !over_) memory_.say_to(voice);
 }
 
 void SimNode::ask_for_seat() {
-  say([session = session_, spec = plan_.spec](SimHost& host) { host.joined(session, spec); });
+  say([spec = plan_.spec](SimHost& host, SessionId session) { host.joined(session, spec); });
+}
+
+void SimNode::heard(const rendezvous::HostMessage& message) {
+  if (memory_.told(message)) perform(cycle_.told(message, local_now()));
+}
+
+// The connection is gone, or nobody let us in. As ElectedSession and ResumingSession do it.
+void SimNode::lose(bool is_fenced) {
+  const bool was_let_in = is_let_in();
+  // At the end of a lease the host must not hear of the end at once.
+  if (!is_fenced) say([](SimHost& host, SessionId session) { host.broke(session); });
+  // A cut may swallow that for ever. The host looks for silence of whom it let in, as the service does.
+  if (watched_) connection_->host->watch(connection_->session);
+  connection_.reset();
+  ++beat_turn_;
+  if (is_fenced && !world_.is_elected)
+    return perform(cycle_.session_lost(
+        {.error = {ErrorCode::kUnavailable, "silent"}, .is_fenced = true}, local_now()));
+  const bool has_lease = !is_fenced && was_let_in && lease_.ends() > stamp();
+  if (has_lease && memory_.is_in_round()) goes_on_ = true;
+  if (!goes_on_ && memory_.is_in_round()) break_round();
+  look_for_host();
+}
+
+void SimNode::break_round() {
+  goes_on_ = false;
+  const rendezvous::RoundBroken broken{
+      .round = memory_.round(), .cause = {.message = "no leader"}, .is_fenced = true};
+  if (memory_.is_round_whole()) memory_.told(broken);
+  perform(cycle_.told(broken, local_now()));
+}
+
+void SimNode::job_over(bool succeeded) {
+  if (over_) return;
+  ++search_;
+  perform(cycle_.told(rendezvous::JobEnded{.succeeded = succeeded}, local_now()));
 }
 
 void SimNode::watch_network() {
-  if (watched_ || !has_session_ || !lease_.is_held()) return;
-  watched_ = true;
+  if (std::exchange(watched_, true) || !is_let_in()) return;
   // Until now beats went to and fro: the last one at some time within the pause between two.
   const auto pause = static_cast<int>(lease_.lease().beat_every.count());
   lease_.renewed(stamp() - world_.time.up_to(pause), lease_.lease());
-  world_.host.watch(session_);
+  connection_->host->watch(connection_->session);
   beat();
-  watch_lease();
+  watch_lease(++lease_turn_);
 }
 
 void SimNode::schedule_beat() {
@@ -116,22 +210,24 @@ void SimNode::schedule_beat() {
 }
 
 void SimNode::beat() {
-  if (over_) return;
-  when_awake([this] {
+  if (over_ || !is_let_in()) return;
+  when_awake([this, turn = beat_turn_] {
+    if (!is_let_in() || turn != beat_turn_) return;
     lease_.beat_sent(stamp());
-    say([session = session_, stamp = stamp()](SimHost& host) { host.beat(session, stamp); });
+    say([stamp = stamp()](SimHost& host, SessionId session) { host.beat(session, stamp); });
     schedule_beat();
   });
 }
 
-void SimNode::watch_lease() {
-  if (over_) return;
-  when_awake([this] {
+void SimNode::watch_lease(int turn) {
+  if (over_ || turn != lease_turn_) return;
+  when_awake([this, turn] {
+    if (turn != lease_turn_) return;
     const auto left = lease_.ends() - stamp();
-    if (left.count() > 0) return world_.time.after(left, [this] { watch_lease(); });
-    down_.close();
-    perform(cycle_.session_lost({.error = {ErrorCode::kUnavailable, "silent"}, .is_fenced = true},
-                                local_now()));
+    if (left.count() > 0) return world_.time.after(left, [this, turn] { watch_lease(turn); });
+    if (is_let_in()) return lose(true);
+    if (goes_on_ && world_.is_elected) return break_round();
+    if (goes_on_) lose(true);
   });
 }
 
@@ -141,7 +237,8 @@ void SimNode::perform(const Actions& actions) {
   if (over_) return;
   for (const agent::Action& action : actions) {
     if (std::holds_alternative<agent::JoinRound>(action)) {
-      has_session_ ? ask_for_seat() : open_session();
+      memory_.joined(plan_.spec);
+      is_let_in() ? ask_for_seat() : look_for_host();
     } else if (std::holds_alternative<agent::StartWorkers>(action)) {
       start_workers();
     } else if (const auto* ask = std::get_if<agent::SignalWorkers>(&action)) {
@@ -149,14 +246,15 @@ void SimNode::perform(const Actions& actions) {
     } else if (std::holds_alternative<agent::KillWorkers>(action)) {
       kill_workers();
     } else if (const auto* failed = std::get_if<agent::ReportFailure>(&action)) {
-      say([session = session_, round = round(), failure = failed->failure](SimHost& host) {
-        host.failed(session, round, failure);
-      });
+      memory_.failed(round(), failed->failure);
+      if (is_let_in()) Voice(*this).report_failure(round(), failed->failure);
     } else if (std::holds_alternative<agent::ReportSuccess>(action)) {
-      say([session = session_, round = round()](SimHost& host) { host.succeeded(session, round); });
+      memory_.succeeded(round());
+      if (is_let_in()) Voice(*this).report_success(round());
     } else if (std::holds_alternative<agent::LeaveJob>(action)) {
       leaving_ = true;
-      say([session = session_](SimHost& host) { host.left(session); });
+      memory_.left({.message = "left"});
+      if (is_let_in()) Voice(*this).leave({});
     } else if (std::holds_alternative<agent::Finish>(action)) {
       return finish();
     }
@@ -167,14 +265,14 @@ void SimNode::perform(const Actions& actions) {
 void SimNode::finish() {
   over_ = true;
   EXPECT_EQ(live_workers(), 0) << "the launcher ended before its workers";
-  if (has_session_) say([session = session_](SimHost& host) { host.ended(session); });
+  say([](SimHost& host, SessionId session) { host.ended(session); });
 }
 
 void SimNode::look_again() {
   const Time look = cycle_.look_again_at();
   if (look == Time::max() || look == timer_at_) return;
   timer_at_ = look;
-  world_.time.at(global(look), [this] {
+  world_.time.at(clock_.global(look), [this] {
     when_awake([this] {
       timer_at_ = Time{};
       perform(cycle_.time_passed(local_now()));
@@ -248,10 +346,10 @@ void SimNode::crash(bool with_word) {
   if (over_) return;
   over_ = true;
   for (SimWorker& worker : workers_) worker.alive = false;
-  if (!has_session_) return;
-  if (with_word) return say([session = session_](SimHost& host) { host.ended(session); });
-  up_.block();  // for ever
-  world_.host.watch(session_);
+  if (!connection_) return;
+  if (with_word) return say([](SimHost& host, SessionId session) { host.ended(session); });
+  connection_->up.block();  // for ever
+  connection_->host->watch(connection_->session);
 }
 
 void SimNode::leave() {
@@ -261,11 +359,31 @@ void SimNode::leave() {
 void SimNode::cut(bool up, bool down, milliseconds length) {
   if (over_) return;
   watch_network();
-  if (up) up_.block();
-  if (down) down_.block();
+  cut_up_ += up ? 1 : 0;
+  cut_down_ += down ? 1 : 0;
+  if (up && connection_) connection_->up.block();
+  if (down && connection_) connection_->down.block();
   world_.time.after(length, [this, up, down] {
-    if (up) up_.unblock();
-    if (down) down_.unblock();
+    cut_up_ -= up ? 1 : 0;
+    cut_down_ -= down ? 1 : 0;
+    if (up && connection_) connection_->up.unblock();
+    if (down && connection_) connection_->down.unblock();
+  });
+}
+
+void SimNode::reset(bool host_notices) {
+  if (over_ || !is_let_in()) return;
+  watch_network();
+  const SharedConnection over = connection_;
+  over->up.close();
+  over->down.close();
+  if (host_notices)
+    world_.time.after(world_.time.up_to(plan_.most_delay_ms),
+                      [over] { over->host->arrive([over] { over->host->broke(over->session); }); });
+  world_.time.after(world_.time.up_to(plan_.most_delay_ms), [this, over] {
+    when_awake([this, over] {
+      if (connection_ == over) lose(false);
+    });
   });
 }
 

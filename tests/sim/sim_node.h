@@ -1,14 +1,17 @@
-// One node of a simulated job: the real Lifecycle, the real lease, and workers that exit, hang, fail
-// or ignore the request to end. Its clock need not run as fast as the host's.
+// One node of a simulated job: the real Lifecycle, the real lease, the real memory of what was said,
+// and workers that exit, hang, fail or ignore the request to end. Its clock need not run as fast as the
+// host's. A connection that breaks is followed by another, to the host of then.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "agent/core/lifecycle.h"
 #include "rendezvous/keep_alive.h"
+#include "rendezvous/recovery/session_memory.h"
 #include "tests/sim/one_way.h"
 #include "tests/sim/sim_host.h"
 #include "tests/sim/virtual_time.h"
@@ -38,12 +41,15 @@ class SimNode {
   // whether things may still fail.
   struct World {
     VirtualTime& time;
-    SimHost& host;
+    // Who leads as far as can be found out; it answers once. Null: nobody.
+    std::function<void(std::function<void(SimHost*)>)> find_host;
+    bool is_elected = false;  // another host may follow this one
+    std::function<SessionId()> new_session;
     std::function<void(std::int64_t round)> workers_start;
     std::function<bool()> faulty;
   };
 
-  SimNode(const World& world, SessionId session, NodePlan plan);
+  SimNode(const World& world, NodePlan plan);
 
   void start();
   // The machine is off: nothing of it happens any more. `with_word`: the network still tells the
@@ -53,6 +59,12 @@ class SimNode {
   void leave();
   // Cuts the network for a while, either direction or both.
   void cut(bool up, bool down, milliseconds length);
+  // Something between the two breaks the connection, and both live. The host may not notice.
+  void reset(bool host_notices);
+  // The job is over, and no host is there to say so.
+  void job_over(bool succeeded);
+  // While the network is in doubt, beats and leases are simulated; before, they are known to work.
+  void watch_network();
   // The agent does not run for a while; its workers do.
   void stall(milliseconds length);
 
@@ -64,19 +76,32 @@ class SimNode {
   agent::Phase phase() const { return cycle_.phase(); }
   std::int64_t round() const { return cycle_.round().number; }
   int live_workers() const;
-  SessionId session() const { return session_; }
+  const std::string& name() const { return plan_.spec.node_id; }
 
  private:
-  Time local(Time time) const;
-  Time global(Time time) const;
-  Time local_now() const { return local(world_.time.now()); }
-  milliseconds stamp() const;
+  class Voice;
+  struct Connection {
+    SimHost* host;
+    SessionId session;
+    OneWay up;
+    OneWay down;
+    bool is_let_in = false;
+  };
+  using SharedConnection = std::shared_ptr<Connection>;
 
-  void open_session();
+  Time local_now() const { return clock_.local(world_.time.now()); }
+  milliseconds stamp() const;
+  bool is_let_in() const { return connection_ && connection_->is_let_in; }
+
+  void look_for_host();
+  void open_session(SimHost& host);
+  void heard(const rendezvous::HostMessage& message);
+  void lose(bool is_fenced);
+  void break_round();
   void renewed(milliseconds beat, const rendezvous::Lease& lease);
   void ask_for_seat();
-  void say(std::function<void(SimHost&)> words);
-  void hear(std::function<void()> act);
+  void say(std::function<void(SimHost&, SessionId)> words);
+  void hear(const SharedConnection& over, std::function<void()> act);
   void perform(const agent::Actions& actions);
   void start_workers();
   void start_worker(int local_rank);
@@ -87,23 +112,26 @@ class SimNode {
   void look_again();
   void schedule_beat();
   void beat();
-  void watch_lease();
-  // While the network is in doubt, beats and leases are simulated; before, they are known to work.
-  void watch_network();
+  void watch_lease(int turn);
   // Runs `act` when the agent runs again.
   void when_awake(std::function<void()> act);
 
   World world_;
-  const SessionId session_;
   const NodePlan plan_;
   const Time began_;
+  const Clock clock_;
   agent::Lifecycle cycle_;
-  OneWay up_;
-  OneWay down_;
+  rendezvous::SessionMemory memory_;
+  SharedConnection connection_;  // null: none
+  int connections_ = 0;          // so many there were
+  int cut_up_ = 0;               // cuts of now
+  int cut_down_ = 0;
+  int search_ = 0;        // of the host; answers to an earlier one do not count
+  bool goes_on_ = false;  // without a connection, until the lease ends
   rendezvous::HeldLease lease_;
   int beat_turn_ = 0;  // of the timer that counts; those that were set before do nothing
+  int lease_turn_ = 0;
   std::vector<SimWorker> workers_;  // of all rounds
-  bool has_session_ = false;
   bool over_ = false;
   bool leaving_ = false;
   bool watched_ = false;

@@ -61,13 +61,13 @@ void Simulation::run() {
 
 void Simulation::add_node() {
   if (host_.membership().ended()) return;
-  const auto session = static_cast<SessionId>(nodes_.size()) + 1;
-  const std::string id = std::to_string(session);
+  const auto number = nodes_.size() + 1;
+  const std::string id = std::to_string(number);
   const auto since_began = std::chrono::duration_cast<milliseconds>(time_.now() - began_);
   NodePlan plan{.spec = {.node_id = id,
                          .hostname = "h" + id,
                          .local_world_size = 1 + time_.draw(3),
-                         .store_port = static_cast<std::uint16_t>(session),
+                         .store_port = static_cast<std::uint16_t>(number),
                          .max_restarts = plan_.budget},
                 .clock_rate = 1 + (time_.draw(21) - 10) / 1000.0,
                 .work_least = works_long_ ? kFaults - since_began + seconds(5) : milliseconds(0),
@@ -78,10 +78,11 @@ void Simulation::add_node() {
   }
   nodes_.push_back(std::make_unique<SimNode>(
       SimNode::World{.time = time_,
-                     .host = host_,
+                     .find_host = [this](auto answer) { answer(&host_); },
+                     .new_session = [this] { return ++last_session_; },
                      .workers_start = [this](std::int64_t round) { check_start(round); },
                      .faulty = [this] { return faulty(); }},
-      session, std::move(plan)));
+      std::move(plan)));
   SimNode& node = *nodes_.back();
   node.start();
   if (faulty()) plan_faults(node);
@@ -112,6 +113,13 @@ void Simulation::plan_faults(SimNode& node) {
       return in_time([this, &node] { node.stall(time_.up_to(2000)); });
     case 5:
       return in_time([&node] { node.leave(); });
+    case 6:
+      // It may break again while the node comes back.
+      return in_time([this, &node] {
+        node.reset(!time_.one_in(3));
+        for (int again = time_.draw(3); again > 0; --again)
+          time_.after(time_.up_to(1000), [this, &node] { node.reset(!time_.one_in(3)); });
+      });
     default:
       return;
   }
@@ -138,13 +146,7 @@ void Simulation::fill_up() {
 // ---- what must hold ----
 
 void Simulation::check_start(std::int64_t round) const {
-  for (const auto& node : nodes_) {
-    const std::int64_t oldest = node->oldest_live_round();
-    EXPECT_TRUE(oldest == 0 || oldest == round)
-        << "a worker of round " << oldest << " lives on node " << node->session() << " when round "
-        << round << " starts\n"
-        << state();
-  }
+  expect_no_older_worker(nodes_, round, [this] { return state(); });
 }
 
 bool Simulation::all_over() const {
@@ -164,10 +166,21 @@ std::string Simulation::state() const {
                                  host_.last_round(), host_.membership().restart_count(),
                                  plan_.budget, plan_.policy.min_nodes, plan_.policy.max_nodes);
   for (const auto& node : nodes_)
-    text += fmt::format("  node {}: phase {}, round {}, {} live workers{}\n", node->session(),
+    text += fmt::format("  node {}: phase {}, round {}, {} live workers{}\n", node->name(),
                         static_cast<int>(node->phase()), node->round(), node->live_workers(),
                         node->is_over() ? ", over" : "");
   return text;
+}
+
+void expect_no_older_worker(const std::vector<std::unique_ptr<SimNode>>& nodes, std::int64_t round,
+                            const std::function<std::string()>& state) {
+  for (const auto& node : nodes) {
+    const std::int64_t oldest = node->oldest_live_round();
+    EXPECT_TRUE(oldest == 0 || oldest == round)
+        << "a worker of round " << oldest << " lives on node " << node->name() << " when round "
+        << round << " starts\n"
+        << state();
+  }
 }
 
 }  // namespace ddprun::sim

@@ -3,6 +3,7 @@
 // job that has budget and enough nodes runs to its good end within bounded time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,11 @@ class Simulation {
   const int wanted_;       // so many nodes somebody keeps running when the faults have stopped
   SimHost host_;
   std::vector<std::unique_ptr<SimNode>> nodes_;
+  SessionId last_session_ = 0;
 };
+
+// When `round` starts no worker of another one lives; `state` is for the failure's message.
+void expect_no_older_worker(const std::vector<std::unique_ptr<SimNode>>& nodes, std::int64_t round,
+                            const std::function<std::string()>& state);
 
 }  // namespace ddprun::sim

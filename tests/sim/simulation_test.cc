@@ -1,4 +1,5 @@
-// Many jobs, each from one seed. A failure names the seed. DDPRUN_SIM_SEED=N replays one;
+// Many jobs, each from one seed: with one host, and with leaders that follow each other. A failure
+// names the seed. DDPRUN_SIM_SEED=N replays one;
 // DDPRUN_SIM_COUNT=N runs so many fresh ones, DDPRUN_SIM_FIXED=N so many fixed ones.
 #include "tests/sim/simulation.h"
 
@@ -7,6 +8,8 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+
+#include "tests/sim/takeover.h"
 
 namespace ddprun::sim {
 namespace {
@@ -21,29 +24,39 @@ unsigned number_of(const char* name, unsigned otherwise) {
 }
 
 // Runs the seeds and answers how many jobs went through more than one round.
+template <typename Job>
 int run_seeds(unsigned first, unsigned count) {
   int restarted = 0;
   for (unsigned seed = first; seed - first < count && !testing::Test::HasFailure(); ++seed) {
-    Simulation simulation(seed);
-    simulation.run();
-    if (simulation.rounds() > 1) ++restarted;
+    Job job(seed);
+    job.run();
+    if (job.rounds() > 1) ++restarted;
     EXPECT_FALSE(testing::Test::HasFailure()) << "replay with DDPRUN_SIM_SEED=" << seed;
   }
   return restarted;
 }
 
-TEST(Simulation, KeepsItsPromisesUnderFixedSeeds) {
+template <typename Job>
+void run_fixed_seeds() {
   const unsigned count = number_of("DDPRUN_SIM_FIXED", kFixedSeeds);
-  EXPECT_GT(run_seeds(1, count), static_cast<int>(count) / 3) << "too few faults to test anything";
+  EXPECT_GT(run_seeds<Job>(1, count), static_cast<int>(count) / 3)
+      << "too few faults to test anything";
 }
 
-TEST(Simulation, KeepsItsPromisesUnderFreshSeeds) {
+template <typename Job>
+void run_fresh_seeds() {
   if (const unsigned seed = number_of("DDPRUN_SIM_SEED", 0); seed != 0) {
-    run_seeds(seed, 1);
+    run_seeds<Job>(seed, 1);
     return;
   }
-  run_seeds(std::random_device()(), number_of("DDPRUN_SIM_COUNT", kFreshSeeds));
+  run_seeds<Job>(std::random_device()(), number_of("DDPRUN_SIM_COUNT", kFreshSeeds));
 }
+
+TEST(Simulation, KeepsItsPromisesUnderFixedSeeds) { run_fixed_seeds<Simulation>(); }
+TEST(Simulation, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<Simulation>(); }
+
+TEST(Takeover, KeepsItsPromisesUnderFixedSeeds) { run_fixed_seeds<Takeover>(); }
+TEST(Takeover, KeepsItsPromisesUnderFreshSeeds) { run_fresh_seeds<Takeover>(); }
 
 }  // namespace
 }  // namespace ddprun::sim

@@ -3,7 +3,10 @@
 
 #include <torch/nn.h>
 
+#include <string>
+
 #include "tests/worker/forked_ranks.h"
+#include "worker/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 
@@ -28,6 +31,14 @@ inline void run_torch_ranks(int ranks, const RankBody& body) {
     at::set_num_threads(1);
     body(collective);
   });
+}
+
+// All ranks must call it.
+inline void expect_equal_on_all_ranks(const at::Tensor& tensor, Collective& ranks,
+                                      const std::string& name = "") {
+  TensorVerbs verbs(ranks);
+  for (const at::Tensor& theirs : verbs.all_gather(tensor.detach()))
+    EXPECT_TRUE(torch::equal(theirs, tensor)) << name;
 }
 
 inline float first_of(const at::Tensor& tensor) { return tensor.flatten()[0].item<float>(); }

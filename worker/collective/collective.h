@@ -161,6 +161,11 @@ class Collective {
   // cannot tell which, and throws at once.
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
+  // Where `rank` has what `flat` is here, if this rank can read it: memory from allocate() that ranks share. Null
+  // where they share none. What another rank writes is there after a barrier() of both, and must stay until the next
+  // one.
+  virtual std::byte* memory_of(Flat /*flat*/, int /*rank*/) { return nullptr; }
+
   // One rank sends and another one receives; the others have no part in it. Both complete the sums that
   // they have launched first. receive() returns when all has been received, and so does send(); over TCP
   // send() returns when all is on its way and the other one receives. `flat` may lie anywhere on device().

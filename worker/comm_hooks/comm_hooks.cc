@@ -61,6 +61,19 @@ CommHook compressed_hook(at::ScalarType wire) {
   };
 }
 
+CommHook float32_sum_hook() {
+  return [tensors = std::make_shared<WireTensors>(at::kFloat)](Bucket& bucket,
+                                                               Collective& collective) {
+    const at::ScalarType type = bucket.buffer().scalar_type();
+    if (type != at::kHalf && type != at::kBFloat16) return all_reduce(bucket, collective);
+    at::Tensor& travels = tensors->of(bucket, collective);
+    travels.copy_(bucket.buffer());
+    if (collective.world_size() > 1) travels.div_(collective.world_size());
+    bucket.sum(travels);
+    bucket.then([&bucket, &travels] { bucket.buffer().copy_(travels); });
+  };
+}
+
 CommHook compress_wrapper(CommHook inner, at::ScalarType wire) {
   check_wire(wire);
   auto tensors = std::make_shared<WireTensors>(wire);

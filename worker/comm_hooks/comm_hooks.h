@@ -18,6 +18,10 @@ CommHook all_reduce_hook();
 // another dtype. The hook holds memory: use one for one DataParallel.
 CommHook compressed_hook(at::ScalarType wire);
 
+// The other way round, for buckets of 16 bits: the average travels and is added in float32, and is rounded once, where
+// it comes back. Others go as with all_reduce_hook(). PyTorch's reduce_dtype, for one value of it.
+CommHook float32_sum_hook();
+
 // Any other hook, on a copy of the bucket in that dtype. all_reduce_hook() rounds at each addition there.
 CommHook compress_wrapper(CommHook inner, at::ScalarType wire);
 

@@ -40,31 +40,39 @@ DistributedSampler::DistributedSampler(std::size_t sample_count, int replicas, i
           std::to_string(sample_count) +
               " samples cannot be shuffled in PyTorch's order; fewer than " +
               std::to_string(kMaxShuffledSamples) + " can");
-  size_ = sample_count / replicas_;
-  if (!options.drop_last && sample_count % replicas_ != 0) ++size_;
+}
+
+// Samples of the epoch that nobody has trained on. The padding of an epoch counts as consumed, too.
+std::size_t DistributedSampler::rest() const {
+  return sample_count_ - std::min(sample_count_, state_.consumed);
+}
+
+std::size_t DistributedSampler::size() const {
+  const std::size_t even = rest() / replicas_;
+  return !options_.drop_last && rest() % replicas_ != 0 ? even + 1 : even;
 }
 
 std::vector<std::size_t> DistributedSampler::order() const {
   std::vector<std::size_t> order(sample_count_);
   std::iota(order.begin(), order.end(), std::size_t{0});
-  if (options_.shuffle) shuffle_as_torch(order, options_.seed + epoch_);
+  if (options_.shuffle) shuffle_as_torch(order, options_.seed + state_.epoch);
   return order;
 }
 
 std::vector<std::size_t> DistributedSampler::indices() const {
   const std::vector<std::size_t> all = order();
-  std::vector<std::size_t> mine(size_);
-  for (std::size_t i = 0; i < size_; ++i) {
+  std::vector<std::size_t> mine(size());
+  for (std::size_t i = 0; i < mine.size(); ++i) {
     // Past the end the order starts again: several times if there are more ranks than samples.
-    mine[i] = all[(rank_ + i * replicas_) % sample_count_];
+    mine[i] = all[(state_.consumed + rank_ + i * replicas_) % sample_count_];
   }
   return mine;
 }
 
-// Entry i is sample number rank + i * replicas of the epoch: padding from sample_count on.
+// Entry i is sample number rank + i * replicas of the rest of the epoch: padding from rest() on.
 std::size_t DistributedSampler::unpadded_size() const {
-  if (rank_ >= sample_count_) return 0;
-  return std::min(size_, (sample_count_ - rank_ + replicas_ - 1) / replicas_);
+  if (rank_ >= rest()) return 0;
+  return std::min(size(), (rest() - rank_ + replicas_ - 1) / replicas_);
 }
 
 }  // namespace ddprun::worker

@@ -24,6 +24,14 @@ struct SamplerOptions {
   bool drop_last = false;
 };
 
+// Where a run is in its data. Equal on all ranks; a checkpoint keeps it.
+struct SamplerState {
+  std::uint64_t epoch = 0;
+  std::size_t consumed = 0;  // samples of the epoch that all ranks have trained on, together
+
+  bool operator==(const SamplerState&) const = default;
+};
+
 class DistributedSampler {
  public:
   // Deals `sample_count` samples to `replicas` ranks. Throws std::invalid_argument if replicas < 1,
@@ -31,15 +39,25 @@ class DistributedSampler {
   DistributedSampler(std::size_t sample_count, int replicas, int rank, SamplerOptions options = {});
 
   // Call before each epoch, with the same number on all ranks. Without it every epoch has the order
-  // of epoch 0.
-  void set_epoch(std::uint64_t epoch) { epoch_ = epoch; }
+  // of epoch 0. The epoch begins with its first sample.
+  void set_epoch(std::uint64_t epoch) { resume({.epoch = epoch}); }
 
-  // This rank's samples of the epoch, in order: size() indices, each in 0 … sample_count-1. Takes
-  // O(sample_count) time.
+  // Goes on in the middle of an epoch: what `state.consumed` leaves of it is dealt to these ranks. So
+  // as many ranks as before train on what they would have trained on, and with another number no
+  // sample of the epoch is lost or seen twice (but for the padding, and what drop_last leaves out).
+  void resume(const SamplerState& state) { state_ = state; }
+
+  // The state after `taken` entries of indices() have been trained on, on each rank.
+  SamplerState state(std::size_t taken = 0) const {
+    return {state_.epoch, state_.consumed + taken * replicas_};
+  }
+
+  // This rank's samples of the epoch, or of the rest of it, in order: size() indices, each in
+  // 0 … sample_count-1. Takes O(sample_count) time.
   std::vector<std::size_t> indices() const;
 
   // How many samples a rank gets; equal on all ranks.
-  std::size_t size() const { return size_; }
+  std::size_t size() const;
 
   // How many entries of indices() come before the padding. The entries from there on repeat samples
   // that some rank has already: they must weigh 0 in a metric. Equals size() with drop_last.
@@ -47,13 +65,13 @@ class DistributedSampler {
 
  private:
   std::vector<std::size_t> order() const;
+  std::size_t rest() const;
 
   std::size_t sample_count_;
   std::size_t replicas_;
   std::size_t rank_;
   SamplerOptions options_;
-  std::size_t size_ = 0;
-  std::uint64_t epoch_ = 0;
+  SamplerState state_;
 };
 
 }  // namespace ddprun::worker

@@ -161,4 +161,16 @@ BucketPlan from_numbers(std::span<const std::int32_t> numbers, std::size_t param
   return whole && is_permutation_of_indices(plan, parameter_count) ? plan : BucketPlan{};
 }
 
+bool may_share_buckets(std::span<const ParameterSize> parameters, const BucketPlan& plan) {
+  for (const auto& bucket : plan) {
+    const ParameterSize& first = parameters[bucket.front()];
+    if (first.sparse && bucket.size() > 1) return false;
+    for (const std::size_t index : bucket) {
+      const ParameterSize& other = parameters[index];
+      if (other.kind != first.kind || other.sparse != first.sparse) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace ddprun::worker

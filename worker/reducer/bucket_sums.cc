@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "worker/reducer/sparse_sum.h"
+#include "worker/tensors/sparse_sum.h"
 
 namespace ddprun::worker {
 

@@ -26,6 +26,8 @@ class BucketSums {
 
   // Begins a pass. `skipped`: by bucket; none of them: nobody is skipped.
   void begin(std::vector<bool> skipped);
+  // The same buckets are skipped as in the pass before.
+  void begin_again() { begin(std::move(skipped_)); }
   bool skipped(std::size_t bucket) const { return !skipped_.empty() && skipped_.at(bucket); }
 
   // The bucket's gradients are there. Call in bucket order.

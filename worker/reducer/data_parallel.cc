@@ -58,6 +58,13 @@ std::vector<bool> delayed_ones(const std::vector<NamedTensor>& parameters,
   return delayed;
 }
 
+// By the name of its type: its room is above this one.
+bool has_sync_batch_norm(const torch::nn::Module& module) {
+  return std::ranges::any_of(module.modules(), [](const auto& each) {
+    return each->name().find("SyncBatchNorm") != std::string::npos;
+  });
+}
+
 bool on_device(const at::Tensor& tensor, Device device) {
   return device == Device::kCuda ? tensor.is_cuda() : tensor.is_cpu();
 }
@@ -223,21 +230,27 @@ void DataParallel::check_same_parameters() const {
 }
 
 void DataParallel::before_forward() {
-  if (at::GradMode::is_enabled()) {
+  const bool records = at::GradMode::is_enabled();
+  int source = 0;
+  if (join_ != nullptr) {
+    const bool synchronises = records && no_sync_depth_ == 0;
+    source = meet_joined({.active = true, .records = records, .synchronises = synchronises}).source;
+  }
+  if (records) {
     reducer_->begin_pass();
     check_frozen();
   }
-  sync_buffers(BufferMoment::kBeforeForward);
+  sync_buffers(BufferMoment::kBeforeForward, source);
 }
 
 // Buffers are looked up each time: a model may replace them. They need a copy only after a pass
 // that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
-void DataParallel::sync_buffers(BufferMoment moment) {
+void DataParallel::sync_buffers(BufferMoment moment, int source) {
   if (!options_.broadcast_buffers || !buffers_due_ || moment != buffer_moment_) return;
   if (!buffer_hook_ && collective_->world_size() == 1) return;
   std::vector<NamedTensor> buffers = buffers_of(*module_, options_.ignore);
   if (buffers.empty()) return;
-  if (!buffer_hook_) return broadcast_values(buffers, *collective_);
+  if (!buffer_hook_) return broadcast_values(buffers, *collective_, source);
   const at::NoGradGuard no_grad;
   buffer_hook_(buffers, *collective_);
 }
@@ -291,9 +304,9 @@ LogRecord DataParallel::log_record() const {
   numbers["rank"] = collective_->rank();
   numbers["output_device"] = device.is_cpu() ? -1 : device.index();
   numbers["broadcast_buffers"] = options_.broadcast_buffers ? 1 : 0;
-  numbers["has_sync_bn"] = 0;
+  numbers["has_sync_bn"] = has_sync_batch_norm(*module_) ? 1 : 0;
   numbers["is_multi_device_module"] = 0;
-  numbers["join_uneven_inputs"] = 0;
+  numbers["join_uneven_inputs"] = was_joined_ ? 1 : 0;
   numbers["static_graph"] = options_.static_graph ? 1 : 0;
   numbers["find_unused_parameters"] = options_.find_unused_parameters ? 1 : 0;
   numbers["gradient_as_bucket_view"] = options_.gradient_as_bucket_view ? 1 : 0;
@@ -355,6 +368,10 @@ const std::vector<std::vector<std::size_t>>& DataParallel::buckets() const {
 }
 
 bool DataParallel::buckets_rebuilt() const { return reducer_->rebuilt(); }
+
+bool DataParallel::restore_buckets(const std::vector<std::vector<std::size_t>>& layout) {
+  return reducer_->restore(layout);
+}
 
 const std::vector<std::size_t>& DataParallel::ready_order() const {
   return reducer_->gradient_order();

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "worker/collective/collective.h"
+#include "worker/join/joinable.h"
 #include "worker/reducer/bucket.h"
 #include "worker/reducer/log_record.h"
 #include "worker/reducer/module_state.h"
@@ -101,7 +102,7 @@ struct DataParallelOptions {
   std::vector<std::string> delay_all_reduce;
 };
 
-class DataParallel {
+class DataParallel final : public Joinable {
  public:
   // All ranks must call it. Throws if no parameter needs a gradient, if parameters lie on different
   // devices or not on the collective's, or if one has a dtype that cannot be summed. Throws on all
@@ -216,10 +217,22 @@ class DataParallel {
   // share_optimizer_state()'s part.
   void resize(Collective& collective);
 
+  // For Join (worker/join/join.h): ranks with unlike numbers of batches.
+  Collective& join_ranks() override { return *collective_; }
+  void begin_join(JoinContext& context, bool leads) override;
+  void shadow(const JoinRound& leading) override;
+  void settle(int source) override;
+  void end_join() noexcept override;
+
   // Parameter indices by bucket, in launch order. At first there is one bucket per dtype. The first
   // forward with gradients after a pass that was summed rebuilds them in PyTorch's layout.
   const std::vector<std::vector<std::size_t>>& buckets() const;
   bool buckets_rebuilt() const;
+  // Goes on with the rebuilt buckets of an earlier run of the same model on as many ranks: then the first
+  // pass adds gradients in the order in which later ones do. All ranks must call it, before the first
+  // forward(); rank 0's layout counts. False, on all ranks, where the layout is not of this model, and
+  // with find_unused_parameters, which rebuilds nothing: then nothing is changed.
+  bool restore_buckets(const std::vector<std::vector<std::size_t>>& layout);
   // Parameter indices in the order in which backward() gave gradients in the latest synchronising
   // pass. static_graph and find_unused_parameters may have some twice, or not at all.
   const std::vector<std::size_t>& ready_order() const;
@@ -237,7 +250,8 @@ class DataParallel {
   void meet();
   void check_frozen() const;
   void check_same_parameters() const;
-  void sync_buffers(BufferMoment moment);
+  void sync_buffers(BufferMoment moment, int source = 0);
+  JoinRound meet_joined(const JoinReport& mine);
   void count_step();
   bool follows_outputs() const;
   void end_forward(const std::vector<at::Tensor*>& outputs);
@@ -252,6 +266,9 @@ class DataParallel {
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;
   std::string freed_memory_ = "as malloc likes";
   std::shared_ptr<std::function<void()>> on_backward_;  // for the outputs' graphs
+  JoinContext* join_ = nullptr;                         // while a Join lives
+  bool leads_join_ = false;
+  bool was_joined_ = false;
   int no_sync_depth_ = 0;
   bool buffers_due_ = true;  // the previous forward was a synchronising one
 };

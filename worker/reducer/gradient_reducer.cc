@@ -36,7 +36,8 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
                mode_of(options_.mode, collective.world_size()), options_.first_limits_bytes),
       queue_(buckets_.plan()),
       sums_(buckets_, collective),
-      first_plan_(buckets_.plan()) {
+      first_plan_(buckets_.plan()),
+      divisor_(collective.world_size()) {
   const auto& parameters_here = buckets_.parameters();
   // Before the hooks: what throws here must not leave one behind.
   if (options_.graph != GraphMode::kDefault)
@@ -140,6 +141,7 @@ void GradientReducer::take_gradient(std::size_t parameter) {
   const bool learns = !rebuilt_ && !readiness_->use_changes();
   if (learns && ready_.back() == parameter) rebuild_order_.push_back(parameter);
   launch_ready_buckets();
+  finish_after_backward();
 }
 
 void GradientReducer::mark_ready(std::size_t parameter) {
@@ -153,7 +155,7 @@ void GradientReducer::mark_ready(std::size_t parameter) {
   }
   // What nobody uses stays as it is, where it does not travel. A communication hook divides itself.
   if (sums_.skipped(queue_.bucket_of(parameter))) return;
-  buckets_.fill(parameter, sums_.has_hook() ? 1 : collective_.world_size());
+  buckets_.fill(parameter, sums_.has_hook() ? 1 : divisor_);
 }
 
 void GradientReducer::launch_ready_buckets() {
@@ -165,6 +167,9 @@ void GradientReducer::launch_ready_buckets() {
   // Sums that all ranks have launched by now are added here, in the middle of backward(). The rest
   // is added when it ends.
   collective_.progress();
+}
+
+void GradientReducer::finish_after_backward() {
   if (!queue_.all_launched()) return;
   if (readiness_->asks_for_use()) used_->launch_sum();
   // The engine runs the callback at the end of this backward(), before it returns to the program.
@@ -215,6 +220,7 @@ void GradientReducer::take_all() {
   failed_ = true;  // until all is well
   for (std::size_t i = 0; i < hooks_.size(); ++i) mark_ready(i);
   launch_ready_buckets();
+  finish_after_backward();
 }
 
 // Gives each bucket back as soon as its own sum is complete: later sums may still be under way. Where
@@ -311,20 +317,38 @@ void GradientReducer::rebuild() {
   }
   const auto plan_them =
       options_.limits_from_the_last ? plan_ready_buckets_backwards : plan_ready_buckets;
-  const BucketPlan mine = plan_them(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes);
+  BucketPlan plan =
+      plan_of_root(plan_them(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes));
+  if (plan.empty()) throw CollectiveError("rank 0 sent buckets that do not fit this rank's model");
+  adopt(std::move(plan));
+}
+
+// All ranks take rank 0's order: on another rank gradients may become ready in another order, and
+// unequal buckets must not be added. Empty where it does not fit.
+BucketPlan GradientReducer::plan_of_root(const BucketPlan& mine) const {
   const std::vector<std::int32_t> numbers = to_numbers(mine);
-  // All ranks take rank 0's order: on another rank gradients may become ready in another order, and
-  // unequal buckets must not be added.
   const auto blob = collective_.from_root(std::as_bytes(std::span(numbers)), 0);
   std::vector<std::int32_t> root_numbers(blob.size() / sizeof(std::int32_t));
   std::memcpy(root_numbers.data(), blob.data(), root_numbers.size() * sizeof(std::int32_t));
-  BucketPlan plan = from_numbers(root_numbers, buckets_.sizes().size());
-  if (plan.empty()) throw CollectiveError("rank 0 sent buckets that do not fit this rank's model");
+  return from_numbers(root_numbers, buckets_.sizes().size());
+}
+
+void GradientReducer::adopt(BucketPlan plan) {
   const at::NoGradGuard no_grad;
   buckets_.carve(std::move(plan));
   queue_ = BucketQueue(buckets_.plan());
   rebuild_order_.clear();
   rebuilt_ = true;
+}
+
+bool GradientReducer::restore(const BucketPlan& plan) {
+  if (pass_ > 0) throw std::runtime_error("restore_buckets() must come before the first forward()");
+  BucketPlan root = plan_of_root(plan);
+  if (root.empty() || readiness_->use_changes() || !may_share_buckets(buckets_.sizes(), root)) {
+    return false;
+  }
+  adopt(std::move(root));
+  return true;
 }
 
 void GradientReducer::check_finished() const {

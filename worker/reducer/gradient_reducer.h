@@ -63,6 +63,13 @@ class GradientReducer {
   // backward() has begun, below the outputs of forward(). Only a pass that waits for its end needs it.
   void on_backward();
 
+  // This rank has no batch, others have: sums zeros as their backward() sums gradients. `.grad` has the average
+  // afterwards. Throws std::runtime_error with a static graph before this rank's first pass.
+  void shadow_pass();
+
+  // Gradients become averages by this divisor from the next backward() on, where no hook divides them.
+  void divide_by(int divisor) { divisor_ = divisor; }
+
   // Takes a hook instead of the plain sums (bucket.h). Once, and before the first pass.
   void set_comm_hook(CommHook hook);
 
@@ -70,6 +77,9 @@ class GradientReducer {
   // first pass. Afterwards its gradient is undefined.
   void set_step(ParameterStep step);
   bool steps_itself() const { return static_cast<bool>(step_); }
+
+  // Takes rank 0's plan, as if a pass had been summed and the buckets rebuilt (DataParallel::restore_buckets).
+  bool restore(const BucketPlan& plan);
 
   // Adds what it knows of the buckets and of the latest pass.
   void write(LogRecord& record) const;
@@ -107,6 +117,7 @@ class GradientReducer {
   void take_gradient(std::size_t parameter);
   void mark_ready(std::size_t parameter);
   void launch_ready_buckets();
+  void finish_after_backward();
   std::vector<bool> wholly_unused_buckets() const;
   void take_all();
   void finish();
@@ -114,6 +125,8 @@ class GradientReducer {
   void step(std::size_t parameter);
   void check_same_progress();
   void rebuild();
+  BucketPlan plan_of_root(const BucketPlan& mine) const;
+  void adopt(BucketPlan plan);
   std::string not_reduced() const;
   std::string describe(const std::vector<std::size_t>& parameters) const;
 
@@ -130,6 +143,7 @@ class GradientReducer {
   std::vector<std::size_t> rebuild_order_;   // as gradients became ready; empty once rebuilt
   std::vector<std::size_t> gradient_order_;  // of the hooks
   BucketPlan first_plan_;
+  int divisor_;
   std::size_t given_back_ = 0;  // buckets of this pass
   PassTimes times_;
   std::uint64_t pass_ = 0;  // armed passes, for messages

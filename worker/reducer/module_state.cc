@@ -195,23 +195,23 @@ at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int
 }
 
 // One transfer of bytes for tensors of all types: in each broadcast all ranks wait for each other.
-void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective) {
+void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective, int root) {
   std::int64_t total = 0;
   for (const auto& [name, tensor] : tensors) total += packed_bytes(tensor);
   if (total == 0) return;
   const at::Tensor packed = at::empty({total}, tensors[0].tensor.options().dtype(at::kByte));
   std::int64_t offset = 0;
-  // Rank 0 packs, all broadcast, the others unpack.
-  const bool root = collective.rank() == 0;
+  // The root packs, all broadcast, the others unpack.
+  const bool packs = collective.rank() == root;
   for (const auto& [name, tensor] : tensors) {
-    if (root) slot_for(tensor, packed, offset).copy_(tensor);
+    if (packs) slot_for(tensor, packed, offset).copy_(tensor);
     offset += packed_bytes(tensor);
   }
-  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8}, 0);
+  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8}, root);
   offset = 0;
   for (const auto& [name, tensor] : tensors) {
     // A copy of the handle, which is not const, has the same memory.
-    if (!root) at::Tensor(tensor).copy_(slot_for(tensor, packed, offset));
+    if (!packs) at::Tensor(tensor).copy_(slot_for(tensor, packed, offset));
     offset += packed_bytes(tensor);
   }
 }
@@ -272,7 +272,7 @@ void tell_refusal(std::string_view why, Collective& collective) {
   }
 }
 
-void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective) {
+void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective, int root) {
   if (collective.world_size() == 1) return;
   const at::NoGradGuard no_grad;
   for (std::size_t begin = 0; begin < tensors.size();) {
@@ -284,7 +284,7 @@ void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& colle
       if (end > begin && bytes > kCoalescedBytes) break;
       ++end;
     }
-    broadcast_packed(std::span(tensors).subspan(begin, end - begin), collective);
+    broadcast_packed(std::span(tensors).subspan(begin, end - begin), collective, root);
     begin = end;
   }
 }

@@ -45,10 +45,11 @@ void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& c
 // deadline. A failure to tell them is logged: `why` is the error that the program must see.
 void tell_refusal(std::string_view why, Collective& collective);
 
-// Copies rank 0's values into the tensors of the other ranks, in place and unseen by autograd.
+// Copies the values of rank `root` into the tensors of the other ranks, in place and unseen by autograd.
 // Tensors of all types are packed together, so that there are few transfers. All must be dense and
 // on the collective's device.
-void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective);
+void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective,
+                      int root = 0);
 
 // The most bytes of one packed transfer; a larger tensor travels alone. PyTorch's number
 // (torch/nn/parallel/distributed.py, broadcast_bucket_size). Without a limit the packed copy would

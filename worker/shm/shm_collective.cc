@@ -67,6 +67,10 @@ class ShmCollective final : public HostCollective {
   std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
   void barrier() override;
   void monitored_barrier(std::chrono::milliseconds limit) override;
+  std::byte* memory_of(Flat flat, int rank) override {
+    const SumSlot place = regions_.describe(flat, Reduction::kSum);
+    return regions_.slice(place.region, static_cast<std::size_t>(rank)) + place.offset_bytes;
+  }
   void send(Flat flat, int to) override {
     wait(launched_);
     parcels_.send(flat, other_rank(to));

@@ -1,5 +1,7 @@
 #include "worker/startup/bootstrap.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -10,6 +12,8 @@
 #include "worker/nccl/nccl_collective.h"
 #include "worker/shm/shm_collective.h"
 #include "worker/startup/hosts.h"
+#include "worker/startup/mpi_world.h"
+#include "worker/startup/own_store.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/standby.h"
 #include "worker/startup/store_board.h"
@@ -31,7 +35,7 @@ std::optional<Error> refuse(const WorkerEnv& world) {
   return Error(
       ErrorCode::kInvalidArgument,
       "no launcher serves a store for this job (TORCHELASTIC_USE_AGENT_STORE is not True): start "
-      "the program with ddprun or torchrun");
+      "the program with ddprun, torchrun, mpirun or srun");
 }
 
 // The exchange for this job. A world of one on CUDA needs one too, since NCCL asks for an id; it
@@ -74,6 +78,19 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
   return as_collective(join_shm(job, **exchange));
 }
 
+// mpirun and srun start ranks, and serve them no store: rank 0 does.
+Result<void> meet_without_launcher(Process& process, const BootstrapOptions& options) {
+  auto world = mpi_world(environment, ::getppid());
+  if (!world) return world.error();
+  if (!*world) return {};
+  process.world = **world;
+  process.launched = true;
+  auto store = OwnStore::open(process.world, options.timeout);
+  if (!store) return store.error();
+  process.store = std::move(*store);
+  return {};
+}
+
 }  // namespace
 
 Result<Process> bootstrap(const BootstrapOptions& options) {
@@ -83,7 +100,11 @@ Result<Process> bootstrap(const BootstrapOptions& options) {
   if (!decoded) return decoded.error();
   Process process;
   process.launched = decoded->has_value();
-  if (process.launched) process.world = **decoded;
+  if (process.launched) {
+    process.world = **decoded;
+  } else if (auto met = meet_without_launcher(process, options); !met) {
+    return met.error();
+  }
   auto collective = join(process.world, options);
   if (!collective) return collective.error();
   process.collective = std::move(*collective);

@@ -42,14 +42,17 @@ struct Process {
   // false.
   WorkerEnv world;
   bool launched = false;  // false: started by hand, without a launcher's environment
+  // Under mpirun or srun alone: the job's store, which rank 0 serves. Else nothing.
+  std::shared_ptr<void> store;
   std::unique_ptr<Collective> collective;
 };
 
 // Meets the other ranks of the job and returns when all are there. Without a launcher's environment
-// it makes a world of one. On CPU the ranks of a host use shared memory, and hosts use TCP; on CUDA
-// they use NCCL. Errors are one line each: a broken environment, no store that a launcher serves, no
-// answer at MASTER_ADDR:MASTER_PORT, hosts that cannot reach each other, no GPU, or a rank that does not
-// come within the timeout. Throws
+// it makes a world of one; but under mpirun or srun, which start a process for each rank, the world
+// of those, and rank 0 serves the store. On CPU the ranks of a host use shared memory, and hosts use
+// TCP; on CUDA they use NCCL. Errors are one line each: a broken environment, nothing that names the
+// host of rank 0, no store that a launcher serves, no answer at MASTER_ADDR:MASTER_PORT, hosts that
+// cannot reach each other, no GPU, or a rank that does not come within the timeout. Throws
 // LoggedError if shared memory cannot be had: rank 0 has logged why, one line for the host.
 // ddprun may start this program as a standby (docs/recovery.md): then it waits here until it is needed.
 Result<Process> bootstrap(const BootstrapOptions& options = {});

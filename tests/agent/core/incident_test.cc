@@ -9,8 +9,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const Time kBreak = Time{} + std::chrono::hours(1);
-const rendezvous::Failure kKilledWorker{"n3", 5, 1, -9,
-                                        "rank 5 (local rank 1, pid 7) on n3 was killed"};
+const rendezvous::Failure kKilledWorker{
+    "n3", 5, 1, -9, "rank 5 (local rank 1, pid 7) on n3 was killed", milliseconds(4)};
 const rendezvous::Round kBrokenRound{.number = 3, .world_size = 8};
 
 // One that has stopped after 120 ms, and is formed anew after 150 ms.
@@ -37,14 +37,30 @@ TEST(Incident, IsOverWithTheLastWorkersFirstStep) {
   EXPECT_EQ(clock.look_again_at(), later + IncidentClock::kLook);
   const auto incident = clock.looked({progress(165, 300), progress(170, 320)}, later);
   ASSERT_TRUE(incident.has_value());
-  EXPECT_EQ(incident_line(*incident),
-            "rank 5 on n3: killed by SIGKILL: stopped 0.120, re-formed 0.030, first line 0.020, "
-            "first step 0.150; 0.320 s lost");
+  EXPECT_EQ(
+      incident_line(*incident),
+      "rank 5 on n3: killed by SIGKILL: detected 0.004, stopped 0.120, re-formed 0.030, first "
+      "line 0.020, first step 0.150; 0.324 s lost");
   EXPECT_TRUE(incident->recovered);
   EXPECT_EQ(incident->attempt, 2);
-  EXPECT_EQ(incident->lost(), milliseconds(320));
+  EXPECT_EQ(incident->lost(), milliseconds(324));
   EXPECT_EQ(clock.look_again_at(), Time::max());
   EXPECT_FALSE(clock.cut_short({}));
+}
+
+TEST(Incident, TellsItsFirstStagesWhenTheRoundIsFormed) {
+  IncidentClock clock;
+  EXPECT_TRUE(clock.formed(kBreak).empty()) << "the job begins";
+  clock.broke(kBreak);
+  clock.explained(kKilledWorker, kBrokenRound);
+  clock.stopped(kBreak + milliseconds(210));
+  EXPECT_EQ(stages_line(clock.formed(kBreak + milliseconds(241))),
+            "detected 0.004 s, stopped 0.210 s, re-formed 0.031 s");
+  clock.cut_short({});
+  clock.broke(kBreak);
+  clock.explained({"n1", -1, -1, 0, "the job grows"}, kBrokenRound);
+  clock.stopped(kBreak);
+  EXPECT_EQ(stages_line(clock.formed(kBreak)), "stopped 0.000 s, re-formed 0.000 s");
 }
 
 TEST(Incident, LeavesOutWhatNobodyKnows) {

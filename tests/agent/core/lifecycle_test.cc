@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/exit_code.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -318,6 +320,30 @@ TEST_F(LifecycleTest, AnEndedLeaseKillsAlsoWhileTheNodeLeaves) {
             Names{"kill"});
 }
 
+// The others may start a round then, whatever grace the user gave.
+TEST_F(LifecycleTest, NoGraceIsLongerThanTheLease) {
+  run_round(1);
+  const Time ends = now + std::chrono::milliseconds(1500);
+  EXPECT_EQ(names(cycle.session_lost(
+                {.error = Error(ErrorCode::kUnavailable, "gone"), .lease_ends = ends}, now)),
+            Names{"SIGTERM"});
+  ASSERT_LE(cycle.look_again_at(), ends);
+  cycle.time_passed(cycle.look_again_at());
+  EXPECT_EQ(cycle.look_again_at(), ends);
+  EXPECT_EQ(names(cycle.time_passed(ends)), Names{"kill"});
+}
+
+TEST_F(LifecycleTest, NoGraceOfANodeThatLeavesIsLongerThanTheLease) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.stop_requested(SIGTERM, now)), (Names{"leave", "SIGTERM"}));
+  const Time ends = now + std::chrono::milliseconds(1500);
+  EXPECT_EQ(names(cycle.session_lost(
+                {.error = Error(ErrorCode::kUnavailable, "gone"), .lease_ends = ends}, now)),
+            Names{});
+  cycle.time_passed(cycle.look_again_at());
+  EXPECT_EQ(names(cycle.time_passed(ends)), Names{"kill"});
+}
+
 TEST_F(LifecycleTest, GivingUpBeforeTheFirstRoundFinishes) {
   EXPECT_EQ(names(cycle.give_up({.message = "no folder"}, now)), (Names{"leave", "finish:1"}));
   EXPECT_EQ(cycle.ending().cause->message, "no folder");
@@ -351,6 +377,74 @@ TEST_F(LifecycleTest, FailuresSayHowTheWorkerEnded) {
 TEST(SignalName, KnowsNamesAndNumbers) {
   EXPECT_EQ(signal_name(SIGSEGV), "SIGSEGV");
   EXPECT_EQ(signal_name(SIGRTMIN + 1), "signal 35");
+}
+
+// ---- an operator takes the node out ----
+
+TEST_F(LifecycleTest, ADrainedNodeLeavesAndEndsWell) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.drain_wanted({}, now)), (Names{"leave", "SIGTERM"}));
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, 3), now)), Names{});
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGTERM), now)), Names{"finish:0"});
+  EXPECT_TRUE(cycle.ending().drained);
+  EXPECT_FALSE(cycle.ending().succeeded);
+}
+
+TEST_F(LifecycleTest, TheDeadlineOfADrainTakesThePlaceOfTheGrace) {
+  run_round(1);
+  cycle.drain_wanted({.deadline = 100ms}, now);
+  EXPECT_EQ(cycle.look_again_at(), now + 100ms) << "sooner than the shells' patience";
+  EXPECT_EQ(names(cycle.time_passed(now + 100ms)), Names{"kill"});
+  EXPECT_EQ(names(cycle.workers_exited({exit(0, -SIGKILL), exit(1, -SIGKILL)}, now + 110ms)),
+            Names{"finish:0"});
+}
+
+TEST_F(LifecycleTest, ADrainMayGiveMoreTimeThanTheGrace) {
+  run_round(1);
+  cycle.drain_wanted({.deadline = 10 * kGrace}, now);
+  EXPECT_EQ(names(cycle.time_passed(now + kPatience)), Names{"shells:SIGTERM"});
+  EXPECT_EQ(cycle.look_again_at(), now + 10 * kGrace);
+}
+
+TEST_F(LifecycleTest, ASecondDrainOnlyShortensTheDeadline) {
+  run_round(1);
+  cycle.drain_wanted({.deadline = 10 * kGrace}, now);
+  EXPECT_EQ(names(cycle.drain_wanted({.deadline = 20 * kGrace}, now)), Names{});
+  EXPECT_EQ(names(cycle.drain_wanted({}, now)), Names{});
+  EXPECT_EQ(names(cycle.time_passed(now + kPatience)), Names{"shells:SIGTERM"});
+  EXPECT_EQ(cycle.look_again_at(), now + 10 * kGrace);
+  EXPECT_EQ(names(cycle.drain_wanted({.deadline = 50ms}, now + kPatience)), Names{});
+  EXPECT_EQ(cycle.look_again_at(), now + kPatience + 50ms);
+  EXPECT_EQ(names(cycle.time_passed(now + kPatience + 50ms)), Names{"kill"});
+  EXPECT_EQ(names(cycle.drain_wanted({.deadline = 1ms}, now + kPatience + 60ms)), Names{});
+}
+
+TEST_F(LifecycleTest, ANodeThatWaitsIsDrainedAtOnce) {
+  cycle.start();
+  EXPECT_EQ(names(cycle.drain_wanted({}, now)), (Names{"leave", "finish:0"}));
+}
+
+TEST_F(LifecycleTest, AWorkerThatOutlivesADrainIsAFailure) {
+  run_round(1);
+  cycle.drain_wanted({}, now);
+  cycle.time_passed(now + kPatience);
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace)), Names{"kill"});
+  EXPECT_EQ(names(cycle.time_passed(now + kGrace + kKillLimit)), (Names{"leave", "finish:1"}));
+}
+
+TEST_F(LifecycleTest, ADrainDuringTheEndOfTheJobChangesNothing) {
+  run_round(1);
+  cycle.stop_requested(SIGINT, now);
+  EXPECT_EQ(names(cycle.drain_wanted({}, now)), Names{});
+  EXPECT_FALSE(cycle.ending().drained);
+}
+
+TEST_F(LifecycleTest, AStoppedJobEndsAsByASignal) {
+  run_round(1);
+  EXPECT_EQ(names(cycle.job_ended({.cause = {.message = "somebody"}, .is_stopped = true}, now)),
+            Names{"SIGTERM"});
+  EXPECT_EQ(exit_code_of(cycle.ending(), {.detailed = true}), kExitPreempted);
+  EXPECT_EQ(exit_code_of(cycle.ending(), {}), 1);
 }
 
 }  // namespace

@@ -71,15 +71,17 @@ TEST_F(HealthPortTest, TakesNoOtherMethod) {
   EXPECT_TRUE(text.starts_with("HTTP/1.1 405 ")) << text;
 }
 
-TEST_F(HealthPortTest, ClosesOnWhatIsNoRequestOrTooLong) {
-  EXPECT_EQ(ask("hello\r\n\r\n"), "");
-  EXPECT_EQ(ask("GET /" + std::string(16'384, 'x') + " HTTP/1.1\r\n\r\n"), "");
+TEST_F(HealthPortTest, RefusesWhatIsNoRequestOrTooLong) {
+  EXPECT_TRUE(ask("hello\r\n\r\n").starts_with("HTTP/1.1 400 "));
+  EXPECT_TRUE(
+      ask("GET /" + std::string(16'384, 'x') + " HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 431 "));
 }
 
-TEST_F(HealthPortTest, OneProbeTooManyIsClosedAndTheOthersAreNot) {
+TEST_F(HealthPortTest, OneProbeTooManyTakesThePlaceOfTheOldest) {
   std::deque<tcp::socket> waiting;
   for (int probe = 0; probe < kMostProbes; ++probe) waiting.push_back(connected());
-  EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "");
+  EXPECT_TRUE(ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("alive"));
+  EXPECT_EQ(answer(waiting.front()), "");
   asio::write(waiting.back(), asio::buffer(std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n")));
   EXPECT_TRUE(answer(waiting.back()).ends_with("alive"));
 }

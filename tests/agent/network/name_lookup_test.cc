@@ -3,10 +3,13 @@
 #include "agent/network/name_lookup.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/network/addresses.h"
@@ -38,6 +41,16 @@ TEST(NameLookup, ANumericAddressIsItsOwnAnswer) {
 
 TEST(NameLookup, LocalhostIsLoopback) {
   EXPECT_EQ(answer_for("localhost", 0ms)->front(), loopback_address());
+}
+
+// In a UTS namespace of its own, where it may have one.
+TEST(NameLookup, TheOwnNameIsAnAddressOfThisHostWhoeverKnowsIt) {
+  constexpr std::string_view kName = "nobody-knows-it.invalid";
+  if (::unshare(CLONE_NEWUTS) != 0) GTEST_SKIP() << "a host name of one's own needs CAP_SYS_ADMIN";
+  ASSERT_EQ(::sethostname(kName.data(), kName.size()), 0);
+  const auto answer = answer_for(std::string(kName), 0ms);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->front(), outside_address());
 }
 
 TEST(NameLookup, AnUnknownNameIsAskedForUntilTheLimitAndNamedOnce) {

@@ -3,15 +3,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "rendezvous/trust/tls_probe.h"
 #include "tests/store/descriptor_limit.h"
 
 namespace ddprun::agent {
@@ -26,17 +29,20 @@ class PortDemultiplexerTest : public testing::Test {
     demultiplexer.reset();
     loop.restart();
     loop.poll();
-    if (rendezvous_fd >= 0) ::close(rendezvous_fd);
+    for (const int fd : {rendezvous_fd, tls_fd})
+      if (fd >= 0) ::close(fd);
   }
 
-  void start(DemultiplexerLimits limits) {
+  void start(DemultiplexerLimits limits, bool takes_tls = true) {
     tcp::acceptor acceptor(loop, tcp::endpoint(asio::ip::address_v4::loopback(), 0), true);
     address = acceptor.local_endpoint();
     demultiplexer.emplace(
         loop, std::move(acceptor),
         PortDemultiplexer::Handlers{
             .store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
-            .rendezvous = [this](int fd) { rendezvous_fd = fd; }},
+            .rendezvous = [this](int fd) { rendezvous_fd = fd; },
+            .rendezvous_by_tls =
+                takes_tls ? [this](int fd) { tls_fd = fd; } : std::function<void(int)>()},
         limits);
   }
 
@@ -72,6 +78,7 @@ class PortDemultiplexerTest : public testing::Test {
   std::optional<PortDemultiplexer> demultiplexer;
   std::optional<tcp::socket> store_got;
   int rendezvous_fd = -1;
+  int tls_fd = -1;
 };
 
 TEST_F(PortDemultiplexerTest, HandsAStoreClientOnWithNothingConsumed) {
@@ -92,6 +99,33 @@ TEST_F(PortDemultiplexerTest, HandsAnHttp2ClientOnWithNothingConsumed) {
   std::string got(preface.size(), 'x');
   ASSERT_EQ(::read(rendezvous_fd, got.data(), got.size()), static_cast<ssize_t>(got.size()));
   EXPECT_EQ(got, preface);
+}
+
+TEST_F(PortDemultiplexerTest, HandsATlsClientOnWithNothingConsumed) {
+  tcp::socket client = connect();
+  const std::string hello("\x16\x03\x01\x02\x00", 5);
+  asio::write(client, asio::buffer(hello));
+  run_until([&] { return tls_fd >= 0; });
+  std::string got(hello.size(), 'x');
+  ASSERT_EQ(::read(tls_fd, got.data(), got.size()), static_cast<ssize_t>(got.size()));
+  EXPECT_EQ(got, hello);
+  EXPECT_EQ(rendezvous_fd, -1);
+}
+
+// A connection that only ended would be tried again.
+TEST_F(PortDemultiplexerTest, TellsATlsClientThatItIsNotTaken) {
+  start({}, false);
+  tcp::socket client = connect();
+  asio::write(client, asio::buffer("\x16\x03\x01\x02\x00", 5));
+  std::array<unsigned char, 7> alert{};
+  bool answered = false;
+  asio::async_read(client, asio::buffer(alert), [&](boost::system::error_code error, std::size_t) {
+    EXPECT_FALSE(error) << error.message();
+    answered = true;
+  });
+  run_until([&] { return answered; });
+  EXPECT_EQ(alert, rendezvous::kNoTlsAlert);
+  expect_closed(client);
 }
 
 TEST_F(PortDemultiplexerTest, ClosesAStranger) {
@@ -132,6 +166,23 @@ TEST_F(PortDemultiplexerTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
   asio::write(newcomer, asio::buffer("\0", 1));
   run_until([&] { return store_got.has_value(); });
   asio::write(silent[1], asio::buffer("P", 1));  // still let in
+  run_until([&] { return rendezvous_fd >= 0; });
+}
+
+// Asio hands the state of a closed socket to the next one, and with it a readiness that was on its way.
+TEST_F(PortDemultiplexerTest, TheByteOfOneThatMadeRoomDoesNotEndTheOneInItsPlace) {
+  start({.undecided = 4});
+  std::vector<tcp::socket> silent;
+  for (std::size_t i = 0; i < 4; ++i) {
+    silent.push_back(connect());
+    run_until([&] { return demultiplexer->undecided() == i + 1; });
+  }
+  std::vector<tcp::socket> newcomers;
+  for (int i = 0; i < 3; ++i) newcomers.push_back(connect());
+  asio::write(silent[1], asio::buffer("\0", 1));
+  expect_closed(silent[2]);
+  EXPECT_EQ(demultiplexer->undecided(), 4U);
+  asio::write(newcomers[2], asio::buffer("P", 1));
   run_until([&] { return rendezvous_fd >= 0; });
 }
 

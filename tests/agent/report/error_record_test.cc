@@ -1,6 +1,7 @@
 // A worker's error file: what others write, and what we do.
 #include "agent/report/error_record.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -28,6 +29,20 @@ TEST(ErrorRecord, AnythingElseIsNoRecord) {
   EXPECT_EQ(parse_error_record(R"({"message": {"extraInfo": 3}})"), ErrorRecord{});
   EXPECT_EQ(parse_error_record("{\"message\":\"" + std::string(kMaxErrorRecordBytes, 'x') + "\"}"),
             std::nullopt);
+}
+
+TEST(ErrorRecord, SurvivesAFileOfBracketsAlone) {
+  const std::string open(1'000'000, '['), shut(1'000'000, ']');
+  const std::string deep = "{\"message\":" + open + shut + "}";
+  EXPECT_EQ(parse_error_record(deep), std::nullopt);
+  EXPECT_EQ(with_error_code(deep, 1), deep);
+  EXPECT_EQ(parse_error_record(R"({"message": [[1, {"a": 2}]]})")->message, R"([[1,{"a":2}]])");
+}
+
+TEST(ErrorRecord, TakesATimeThatNoClockShowsForNone) {
+  for (const char* seconds : {"1e300", "-1e300", "9.3e18"})
+    EXPECT_EQ(parse_error_record(fmt::format(R"({{"message":"m","timestamp":{}}})", seconds)),
+              (ErrorRecord{"m", "", {}}));
 }
 
 TEST(ErrorRecord, WhatWeWriteCanBeReadAndGetsTheExitCode) {

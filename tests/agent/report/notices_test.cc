@@ -32,6 +32,22 @@ TEST(Notices, AreFewAndOnlyOnATerminal) {
       quiet.started(round, "/logs") + quiet.restarting({}, 1, {}) + quiet.waiting("h", 1s, {}), "");
 }
 
+TEST(Notices, TellTheCostOfAnIncidentThatWasTold) {
+  const std::string stages = "detected 0.004 s, stopped 0.210 s, re-formed 0.031 s";
+  Notices batch("ddprun", false, false);
+  EXPECT_EQ(batch.cost(stages), "") << "nothing has happened yet";
+  int costs = 0;
+  for (int i = 1; i <= 20; ++i) {
+    batch.restarting({.message = "rank 1 died"}, i, {.max_restarts = 20});
+    costs += batch.cost(stages) == "ddprun: " + stages + "\n" ? 1 : 0;
+  }
+  EXPECT_EQ(costs, kOwnLines);
+  EXPECT_EQ(batch.cost(stages), "") << "of an incident that was only logged";
+  Notices quiet("ddprun", true, false);
+  quiet.resizing({.message = "the job grows"});
+  EXPECT_EQ(quiet.cost(stages), "");
+}
+
 TEST(Notices, TheLineOfWaitingIsEndedOnce) {
   Notices terminal("ddprun", false, true);
   EXPECT_EQ(terminal.waited(), "");

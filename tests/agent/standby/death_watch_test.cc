@@ -65,7 +65,7 @@ class DeathWatchTest : public FolderTest {
   std::vector<pid_t> workers;
   std::vector<int> noticed;
   asio::io_context loop{1};
-  DeathWatch watch{loop, [this](int rank) { noticed.push_back(rank); }};
+  DeathWatch watch{loop, [this](int rank, Time /*noticed*/) { noticed.push_back(rank); }};
 };
 
 TEST_F(DeathWatchTest, TellsWhoDies) {

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace ddprun::rendezvous {
 namespace {
@@ -95,6 +97,121 @@ TEST(EtcdMessages, RefuseAnAnswerToSomethingElse) {
   v3::KeyValue& leader = *response.mutable_responses(0)->mutable_response_range()->mutable_kvs(0);
   leader.set_value(std::string(kMaxValueBytes + 1, 'x'));
   EXPECT_FALSE(decode_answer(response, kKeys));
+}
+
+// A key is watched from the next revision on.
+TEST(EtcdMessages, RefuseARevisionWithoutANextOne) {
+  constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+  v3::TxnResponse response = answer_with(true);
+  response.mutable_header()->set_revision(kLast);
+  EXPECT_FALSE(decode_answer(response, kKeys));
+  response.mutable_header()->set_revision(kLast - 1);
+  EXPECT_TRUE(decode_answer(response, kKeys));
+  v3::KeyValue& leader = *response.mutable_responses(0)->mutable_response_range()->mutable_kvs(0);
+  leader.set_mod_revision(kLast);
+  EXPECT_FALSE(decode_answer(response, kKeys));
+  leader.set_mod_revision(kLast - 1);
+  EXPECT_TRUE(decode_answer(response, kKeys));
+}
+
+// ---- the records of many jobs ----
+
+const GroupKeys kGroup = group_keys("/p", "g");
+
+TEST(EtcdMessages, ARecordIsRemovedUnderBothGuards) {
+  const v3::TxnRequest request = remove_record(kKeys, {9, 11});
+  expect_guard(request, {{kKeys.leader, 9}, {kKeys.record, 11}});
+  EXPECT_EQ(request.success(2).request_delete_range().key(), kKeys.record);
+}
+
+TEST(EtcdMessages, TheLeaderKeyIsGivenUpByItsHolderAlone) {
+  const v3::TxnRequest request = give_up_leader_key(kKeys, 9);
+  expect_guard(request, {{kKeys.leader, 9}});
+  EXPECT_EQ(request.success(2).request_delete_range().key(), kKeys.leader);
+}
+
+TEST(EtcdMessages, KeysOfAGroupAreNoJobs) {
+  EXPECT_EQ(kGroup.leader, "/p-daemons/g/leader");
+  EXPECT_EQ(kGroup.of_job("j").record, "/p-daemons/g/jobs/j");
+  EXPECT_EQ(kGroup.of_job("j").leader, kGroup.leader);
+}
+
+TEST(EtcdMessages, RecordsAreReadPageByPageUnderTheLeadersGuard) {
+  const v3::TxnRequest first = read_records(kGroup, 9, "");
+  ASSERT_EQ(first.compare_size(), 1);
+  EXPECT_EQ(first.compare(0).key(), kGroup.leader);
+  EXPECT_EQ(first.compare(0).mod_revision(), 9);
+  EXPECT_EQ(first.success(0).request_range().key(), "/p-daemons/g/jobs/");
+  EXPECT_EQ(first.success(0).request_range().range_end(), "/p-daemons/g/jobs0");
+  EXPECT_EQ(first.success(0).request_range().limit(), kRecordsAtOnce);
+  EXPECT_EQ(read_records(kGroup, 9, "j").success(0).request_range().key(),
+            std::string("/p-daemons/g/jobs/j\0", 20));
+}
+
+v3::TxnResponse page_of(const std::string& key, const std::string& value) {
+  v3::TxnResponse response;
+  response.set_succeeded(true);
+  v3::RangeResponse& range = *response.add_responses()->mutable_response_range();
+  range.set_more(true);
+  v3::KeyValue& pair = *range.add_kvs();
+  pair.set_key(key);
+  pair.set_value(value);
+  pair.set_mod_revision(12);
+  return response;
+}
+
+TEST(EtcdMessages, APageOfRecordsIsDecoded) {
+  const auto page = decode_records(page_of("/p-daemons/g/jobs/a/b", "v"), kGroup);
+  ASSERT_TRUE(page);
+  EXPECT_TRUE(page->is_done && page->has_more);
+  EXPECT_EQ(page->records, (std::vector<FoundRecord>{{"a/b", {"v", 12, 0}}}));
+  EXPECT_FALSE(decode_records({}, kGroup)->is_done) << "another leads";
+}
+
+void add(v3::TxnResponse& page, const std::string& key, const std::string& value) {
+  v3::KeyValue& pair = *page.mutable_responses(0)->mutable_response_range()->add_kvs();
+  pair.set_key(key);
+  pair.set_value(value);
+  pair.set_mod_revision(13);
+}
+
+// Else one of them would keep the next leader from all jobs.
+TEST(EtcdMessages, ARecordThatMakesNoSenseSpoilsNoOther) {
+  v3::TxnResponse response = page_of("/p-daemons/g/jobs/", "v");
+  add(response, "/p-daemons/g/jobs/a", std::string(5000, 'v'));
+  add(response, "/p-daemons/g/jobs/b", "v");
+  const auto page = decode_records(response, kGroup);
+  ASSERT_TRUE(page);
+  ASSERT_EQ(page->records.size(), 2u) << "a key that names no job is left out";
+  EXPECT_EQ(page->records[0].rdzv_id, "a");
+  EXPECT_EQ(page->records[0].record.revision, 13);
+  EXPECT_FALSE(decode_record(page->records[0].record.value));
+  EXPECT_EQ(page->records[1], (FoundRecord{"b", {"v", 13, 0}}));
+  EXPECT_EQ(page->last, "b");
+}
+
+// A leader writes on top of it.
+TEST(EtcdMessages, AnAnswerMayShowARecordThatIsTooLong) {
+  v3::TxnResponse response = answer_with(false);
+  v3::KeyValue& record = *response.mutable_responses(1)->mutable_response_range()->add_kvs();
+  record.set_key(kKeys.record);
+  record.set_value(encode(RecordedJob{}) + std::string(kMaxValueBytes, 'x'));
+  record.set_mod_revision(11);
+  const auto answer = decode_answer(response, kKeys);
+  ASSERT_TRUE(answer && answer->record);
+  EXPECT_EQ(answer->record->revision, 11);
+  EXPECT_FALSE(decode_record(answer->record->value));
+}
+
+TEST(EtcdMessages, APageThatMakesNoSenseIsAnError) {
+  EXPECT_FALSE(decode_records(page_of("/p-daemons/g/jobs/", "v"), kGroup))
+      << "it would be read for ever";
+  EXPECT_FALSE(decode_records(page_of("/other", "v"), kGroup));
+  v3::TxnResponse empty;
+  empty.set_succeeded(true);
+  EXPECT_FALSE(decode_records(empty, kGroup));
+  empty.add_responses()->mutable_response_range()->set_more(true);
+  EXPECT_FALSE(decode_records(empty, kGroup)) << "it would be read for ever";
 }
 
 }  // namespace

@@ -19,7 +19,12 @@ RecordedJob recorded() {
                                .backoff = milliseconds(500),
                                .backoff_max = milliseconds(4'000)},
                      .others = 2,
-                     .leader = "host a"}};
+                     .leader_has_seat = true,
+                     .leader = "host a"},
+          .min_nodes = 2,
+          .max_nodes = 4,
+          .node_unit = 2,
+          .served = 9};
 }
 
 TEST(JobKeys, AreOfOneJob) {
@@ -34,7 +39,7 @@ TEST(JobKeys, ReadTheLeaderBack) {
     ASSERT_TRUE(decoded);
     EXPECT_EQ(*decoded, leader);
   }
-  EXPECT_EQ(encode(Leader{"10.0.0.1", 4000, "a"}), "v1 10.0.0.1 port=4000 a");
+  EXPECT_EQ(encode(Leader{"10.0.0.1", 4000, "a"}), "v2 10.0.0.1 port=4000 a");
 }
 
 TEST(JobKeys, ReadTheRecordBack) {
@@ -46,16 +51,18 @@ TEST(JobKeys, ReadTheRecordBack) {
     ASSERT_TRUE(decoded);
     EXPECT_EQ(*decoded, job);
   }
-  EXPECT_EQ(encode(recorded()),
-            "v1 runs round=7 restarts=2 others=2 max_restarts=3 window_ms=60000 backoff_ms=500 "
-            "backoff_max_ms=4000 host a");
+  EXPECT_EQ(
+      encode(recorded()),
+      "v3 runs round=7 restarts=2 others=2 leader_has_seat=1 max_restarts=3 "
+      "window_ms=60000 backoff_ms=500 backoff_max_ms=4000 min_nodes=2 max_nodes=4 node_unit=2 "
+      "served=9 host a");
 }
 
 TEST(JobKeys, RefuseALeaderThatMakesNoSense) {
   for (const std::string text :
-       {"", "v1", "v2 10.0.0.1 port=4000 a", "v1 10.0.0.1 4000 a", "v1 10.0.0.1 port= a",
-        "v1 10.0.0.1 port=0 a", "v1 10.0.0.1 port=65536 a", "v1 10.0.0.1 port=-1 a",
-        "v1 10.0.0.1 port=4x a", "v1  port=4000 a"})
+       {"", "v2", "v1 10.0.0.1 port=4000 a", "v2 10.0.0.1 4000 a", "v2 10.0.0.1 port= a",
+        "v2 10.0.0.1 port=0 a", "v2 10.0.0.1 port=65536 a", "v2 10.0.0.1 port=-1 a",
+        "v2 10.0.0.1 port=4x a", "v2  port=4000 a"})
     EXPECT_FALSE(decode_leader(text)) << text;
   EXPECT_FALSE(decode_leader(encode(Leader{"1.1.1.1", 1, std::string(kMaxValueBytes, 'x')})));
 }
@@ -63,7 +70,7 @@ TEST(JobKeys, RefuseALeaderThatMakesNoSense) {
 // Cut at any place but in the host's name, and with any one word gone.
 TEST(JobKeys, RefuseARecordThatIsNotWhole) {
   const std::string text = encode(recorded());
-  for (std::size_t size = 0; size < text.find("backoff_max_ms=4"); ++size)
+  for (std::size_t size = 0; size < text.find("served=9"); ++size)
     EXPECT_FALSE(decode_record(text.substr(0, size))) << size;
   for (std::size_t at = 0; at < text.find(" host"); at = text.find(' ', at) + 1) {
     std::string without = text;
@@ -81,6 +88,23 @@ TEST(JobKeys, RefuseNumbersThatCannotBe) {
   std::string text = encode(recorded());
   text.replace(text.find("restarts=2"), 10, "restarts=2147483647");
   EXPECT_FALSE(decode_record(text)) << "one more would overflow";
+}
+
+TEST(JobKeys, RefuseNodesThatNoJobCanHave) {
+  const auto decodes = [](int min_nodes, int max_nodes, int unit) {
+    RecordedJob job = recorded();
+    job.min_nodes = min_nodes;
+    job.max_nodes = max_nodes;
+    job.node_unit = unit;
+    return decode_record(encode(job)).has_value();
+  };
+  EXPECT_TRUE(decodes(0, 0, 0)) << "an agent leads, and they are its own";
+  EXPECT_TRUE(decodes(2, 2, 1));
+  EXPECT_FALSE(decodes(0, 2, 1));
+  EXPECT_FALSE(decodes(3, 2, 1));
+  EXPECT_FALSE(decodes(2, 3, 2));
+  EXPECT_FALSE(decodes(1, 2, 0));
+  EXPECT_FALSE(decodes(1, kMaxNodes + 1, 1));
 }
 
 }  // namespace

@@ -7,15 +7,15 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "tests/worker/python_parity/parity_net.h"
+#include "tests/worker/python_parity/parity_program.h"
 #include "worker/comm_hooks/comm_hooks.h"
 #include "worker/comm_hooks/optimizer_in_backward.h"
 #include "worker/comm_hooks/power_sgd.h"
 #include "worker/reducer/data_parallel.h"
-#include "worker/startup/bootstrap.h"
 #include "worker/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
@@ -23,56 +23,17 @@ namespace {
 
 constexpr int kSteps = 20;
 
-struct ParityNetImpl : torch::nn::Module {
-  explicit ParityNetImpl(bool with_norm) {
-    first = register_module("first", torch::nn::Linear(20, 32));
-    if (with_norm) norm = register_module("norm", torch::nn::BatchNorm1d(32));
-    aside = register_module("aside", torch::nn::Linear(32, 32));
-    last = register_module("last", torch::nn::Linear(32, 10));
-  }
-
-  torch::Tensor forward(const torch::Tensor& x, bool use_aside) {
-    auto hidden = first(x);
-    if (norm) hidden = norm(hidden);
-    hidden = torch::tanh(hidden);
-    if (use_aside) hidden = hidden + aside(hidden);
-    return last(hidden);
-  }
-
-  torch::nn::Linear first{nullptr}, aside{nullptr}, last{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-};
-TORCH_MODULE(ParityNet);
-
 // Of the parameters. A mode that ends in _copy has gradients apart from the buckets.
 at::ScalarType dtype_of(const std::string& mode) {
   if (mode == "float16") return torch::kHalf;
   return mode == "bfloat16" || mode == "bfloat16_copy" ? torch::kBFloat16 : torch::kFloat;
 }
 
-ParityNet made_net(const std::string& mode) {
-  ParityNet net(mode == "batch_norm");
-  torch::manual_seed(5);
-  const torch::NoGradGuard no_grad;
-  for (at::Tensor& parameter : net->parameters()) {
-    parameter.copy_(torch::randn(parameter.sizes()) * 0.2);
-  }
+ParityNet net_for(const std::string& mode) {
+  ParityNet net = made_net(mode == "batch_norm");
   // It would make floats of the buffers that count, too.
   if (dtype_of(mode) != torch::kFloat) net->to(dtype_of(mode));
   return net;
-}
-
-// FNV-1a, 64 bits.
-std::uint64_t hash_of(const torch::nn::Module& net) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  const auto add = [&hash](const at::Tensor& tensor) {
-    const at::Tensor values = tensor.detach().contiguous();
-    const auto* bytes = static_cast<const unsigned char*>(values.data_ptr());
-    for (std::size_t i = 0; i < values.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3U;
-  };
-  for (const at::Tensor& parameter : net.parameters()) add(parameter);
-  for (const at::Tensor& buffer : net.buffers()) add(buffer);
-  return hash;
 }
 
 std::string values_of(const torch::nn::Module& net) {
@@ -156,7 +117,7 @@ void make_steps(const std::string& mode, ParityNet& net, DataParallel& parallel,
 }
 
 std::string train(const std::string& mode, Collective& collective) {
-  ParityNet net = made_net(mode);
+  ParityNet net = net_for(mode);
   DataParallelOptions options;
   options.find_unused_parameters = mode == "unused";
   options.static_graph = mode == "static";
@@ -198,7 +159,7 @@ at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, int rank) {
 // of sum |g|/N · 2e + 1e-7, where e is the half distance of two numbers of that dtype; the mean is absolute.
 std::string wire_error(const std::string& mode, Collective& collective) {
   const bool half = mode == "float16_wire";
-  ParityNet net = made_net(mode);
+  ParityNet net = net_for(mode);
   DataParallel parallel(net.ptr(), collective);
   parallel.comm_hook(compressed_hook(half ? torch::kHalf : torch::kBFloat16));
   const auto local = [&] {
@@ -219,12 +180,9 @@ std::string wire_error(const std::string& mode, Collective& collective) {
 }  // namespace ddprun::worker
 
 int main(int argc, char** argv) {
-  using namespace ddprun::worker;  // NOLINT(google-build-using-namespace)
-  at::set_num_threads(1);
-  auto process = bootstrap().value();
-  for (const std::string& mode : std::vector<std::string>(argv + 1, argv + argc)) {
-    const std::string end = mode.ends_with("_wire") ? wire_error(mode, *process.collective)
-                                                    : train(mode, *process.collective);
-    if (process.world.rank == 0) fmt::print("{} {}\n", mode, end);
-  }
+  ddprun::worker::print_ends(
+      argc, argv, [](const std::string& mode, ddprun::worker::Collective& ranks) {
+        return mode.ends_with("_wire") ? ddprun::worker::wire_error(mode, ranks)
+                                       : ddprun::worker::train(mode, ranks);
+      });
 }

@@ -111,13 +111,23 @@ def wire_error(mode, rank, world_size):
     return f"{(error / (2 * epsilon * magnitude + 1e-7)).max().item()},{error.mean().item()}"
 
 
-if __name__ == "__main__":
+def end_of(mode):
+    rank = dist.get_rank()
+    return wire_error(mode, rank, dist.get_world_size()) if mode in WIRES else train(mode, rank)
+
+
+def print_ends(end_of):
+    """Each word of the command line is a mode: rank 0 prints it and `end_of(mode)`, which all ranks call. Does not return."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for name in sys.argv[1:]:
-        found = wire_error(name, dist.get_rank(), dist.get_world_size()) if name in WIRES else train(name, dist.get_rank())
+    for mode in sys.argv[1:]:
+        end = end_of(mode)
         if dist.get_rank() == 0:
-            print(name, found, flush=True)
+            print(mode, end, flush=True)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # while a process ends, PyTorch's own threads may abort it
+
+
+if __name__ == "__main__":
+    print_ends(end_of)

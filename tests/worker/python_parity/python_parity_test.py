@@ -70,8 +70,13 @@ class PythonParity(unittest.TestCase):
         self.assert_equal_weights(4)
 
 
-if __name__ == "__main__":
+def main():
+    """Of a script of tests that need PyTorch."""
     if not PYTHON.exists():
         print("skipped: no .venv with torch here")
         sys.exit(77)
     unittest.main()
+
+
+if __name__ == "__main__":
+    main()

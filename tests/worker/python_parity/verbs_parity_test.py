@@ -3,10 +3,9 @@ the folder of the engine's program, DDPRUN the launcher.
 """
 import os
 import pathlib
-import sys
 import unittest
 
-from python_parity_test import HERE, PYTHON, ends
+from python_parity_test import HERE, PYTHON, ends, main
 
 FLOATS, INTEGERS, COMPLEX = 4, 4, 2
 MOVED = 3  # gather, broadcast, receive
@@ -45,7 +44,4 @@ class VerbsParity(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not PYTHON.exists():
-        print("skipped: no .venv with torch here")
-        sys.exit(77)
-    unittest.main()
+    main()

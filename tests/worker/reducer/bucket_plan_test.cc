@@ -144,5 +144,13 @@ TEST(BucketPlan, RefusesNumbersThatAreNoPlanOfTheseParameters) {
   for (const auto& numbers : bad) EXPECT_TRUE(from_numbers(numbers, 2).empty());
 }
 
+TEST(BucketPlan, KnowsWhichParametersMayShareABucket) {
+  const std::vector<ParameterSize> sizes{{8, 1}, {8, 1}, {8, 2}, {8, 1, true}, {8, 1, true}};
+  EXPECT_TRUE(may_share_buckets(sizes, {{1, 0}, {2}, {3}, {4}}));
+  EXPECT_FALSE(may_share_buckets(sizes, {{1, 0, 2}, {3}, {4}})) << "two kinds";
+  EXPECT_FALSE(may_share_buckets(sizes, {{1}, {0, 3}, {2}, {4}})) << "dense and sparse";
+  EXPECT_FALSE(may_share_buckets(sizes, {{1, 0}, {2}, {3, 4}})) << "two sparse ones";
+}
+
 }  // namespace
 }  // namespace ddprun::worker

@@ -80,7 +80,7 @@ TEST(Bootstrap, RefusesAJobWithoutALaunchersStore) {
   auto variables = worker(0, 2, 1);
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");
   const auto message = refusal(variables);
-  EXPECT_NE(message.find("ddprun or torchrun"), std::string::npos) << message;
+  EXPECT_NE(message.find("ddprun, torchrun, mpirun or srun"), std::string::npos) << message;
 }
 
 TEST(Bootstrap, SaysWhereThereIsNoStore) {

@@ -1,0 +1,36 @@
+// What this node knows of itself and of the job, as http/status_report.h has it. Where the
+// rendezvous is in this process it knows all nodes; elsewhere its own seat and no other. It only
+// looks. Loop's thread; no state.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/core/config.h"
+#include "agent/core/incident.h"
+#include "agent/core/lifecycle.h"
+#include "agent/network/node_services.h"
+#include "agent/report/incident_log.h"
+#include "rendezvous/http/status_report.h"
+
+namespace ddprun::agent {
+
+// What a report is made of.
+struct NodeFacts {
+  const AgentConfig& config;
+  const std::string& hostname;
+  const Lifecycle& lifecycle;
+  const IncidentLog& incidents;
+  const NodeServices* services;  // null: they are not there yet
+  std::vector<WorkerProgress> progress{};
+  http::WallTime started{};
+  bool is_public = false;  // the report can be read from other hosts
+};
+
+// `healthy` is: this node has a session with the rendezvous, and the job is not over. Whoever gets
+// an answer knows that the loop runs.
+http::StatusReport node_status(const NodeFacts& facts);
+
+}  // namespace ddprun::agent

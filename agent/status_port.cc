@@ -1,0 +1,49 @@
+#include "agent/status_port.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "agent/network/addresses.h"
+#include "proto/log.h"
+#include "rendezvous/http/status_pages.h"
+#include "store/listener.h"
+
+namespace ddprun::agent {
+
+using asio::ip::tcp;
+
+std::unique_ptr<StatusPort> StatusPort::open(asio::io_context& loop, Console& console,
+                                             Sources sources) {
+  const auto& plan = sources.config.http;
+  if (!plan) return nullptr;
+  auto bound = store::bind_listener(
+      loop, plan->address.empty() ? loopback_address().to_string() : plan->address, plan->port,
+      "--http");
+  if (!bound) {
+    log::warning(fmt::format("no metrics and no status page: {}", bound.error().message()));
+    return nullptr;
+  }
+  const std::string url = http::url_of(bound->local_endpoint());
+  if (!sources.config.quiet)
+    console.write(fmt::format("{}: metrics and status page at {}\n", sources.config.called, url));
+  return std::unique_ptr<StatusPort>(new StatusPort(loop, std::move(*bound), std::move(sources)));
+}
+
+StatusPort::StatusPort(asio::io_context& loop, tcp::acceptor bound, Sources sources)
+    : sources_(std::move(sources)),
+      is_public_(!bound.local_endpoint().address().is_loopback()),
+      server_(loop, std::move(bound), http::status_pages([this] { return report(); })) {}
+
+http::StatusReport StatusPort::report() const {
+  return node_status({.config = sources_.config,
+                      .hostname = sources_.hostname,
+                      .lifecycle = sources_.lifecycle,
+                      .incidents = sources_.incidents,
+                      .services = sources_.services.get(),
+                      .progress = sources_.progress(),
+                      .started = started_,
+                      .is_public = is_public_});
+}
+
+}  // namespace ddprun::agent

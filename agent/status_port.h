@@ -1,0 +1,44 @@
+// What --http asks for: /metrics, /healthz and the status page of this node. http/server.h serves
+// them and bounds what strangers can cost; node_status.h knows what they say. Without the flag there
+// is no StatusPort and nothing listens. Loop's thread; owned by Agent.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/node_status.h"
+#include "agent/output/console.h"
+#include "rendezvous/http/server.h"
+
+namespace ddprun::agent {
+
+class StatusPort {
+ public:
+  // All of it must outlive the port.
+  struct Sources {
+    const AgentConfig& config;
+    const std::string& hostname;
+    const Lifecycle& lifecycle;
+    const IncidentLog& incidents;
+    const std::unique_ptr<NodeServices>& services;  // null until they are there
+    std::function<std::vector<WorkerProgress>()> progress;
+  };
+
+  // Null: not asked for; or the port cannot be had, which is logged as a warning: the job is worth
+  // more than its metrics. One line on `console` says where the pages are, unless --quiet.
+  static std::unique_ptr<StatusPort> open(asio::io_context& loop, Console& console,
+                                          Sources sources);
+
+ private:
+  StatusPort(asio::io_context& loop, asio::ip::tcp::acceptor bound, Sources sources);
+  http::StatusReport report() const;
+
+  const Sources sources_;
+  const bool is_public_;
+  const http::WallTime started_ = std::chrono::system_clock::now();
+  http::Server server_;  // last: it asks for reports
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,101 @@
+// One training step of a batch, the same for each way: in one call, in copies of the module on the threads of one process
+// (data_parallel()), or with a process for each part (DataParallel; started by ddprun). bench/replicas runs them in turn.
+//
+//   bench-replicas one|copies|ranks LAYERS WIDTH BATCH WORKERS STEPS
+//
+// Prints the median seconds of a step. With ranks, rank 0 prints.
+#include "worker/replicas/replicas.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker/reducer/data_parallel.h"
+#include "worker/startup/bootstrap.h"
+
+namespace {
+
+namespace worker = ddprun::worker;
+
+constexpr int kWarmUps = 3;
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  NetImpl(int layers, int width) : layers_(layers), width_(width) { reset(); }
+  void reset() override {
+    stack_ = register_module("stack", torch::nn::Sequential());
+    for (int i = 0; i < layers_; ++i) {
+      stack_->push_back(torch::nn::Linear(width_, width_));
+      stack_->push_back(torch::nn::Tanh());
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) { return stack_->forward(x); }
+
+ private:
+  int layers_;
+  int width_;
+  torch::nn::Sequential stack_{nullptr};
+};
+TORCH_MODULE(Net);
+
+double median_of(int steps, const std::function<void()>& step) {
+  std::vector<double> seconds;
+  for (int i = 0; i < kWarmUps + steps; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    if (i >= kWarmUps)
+      seconds.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
+  return seconds[static_cast<std::size_t>(steps) / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() != 6) {
+    fmt::print(
+        stderr,
+        "bench-replicas: expected one, copies or ranks, LAYERS, WIDTH, BATCH, WORKERS and STEPS\n");
+    return 2;
+  }
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  Net net(std::stoi(words[1]), std::stoi(words[2]));
+  const int workers = std::stoi(words[4]);
+  const int steps = std::stoi(words[5]);
+  const auto batch = torch::randn({std::stoi(words[3]), std::stoi(words[2])});
+  torch::optim::SGD optimizer(net->parameters(), 0.01);
+  if (words[0] == "ranks") {
+    const auto process = worker::bootstrap();
+    if (!process) {
+      fmt::print(stderr, "bench-replicas: {}\n", process.error().message());
+      return 1;
+    }
+    worker::DataParallel parallel(net.ptr(), *process->collective);
+    const auto part = batch.chunk(workers)[static_cast<std::size_t>(process->collective->rank())];
+    const double seconds = median_of(steps, [&] {
+      optimizer.zero_grad();
+      parallel.forward(net, part).pow(2).mean().backward();
+      parallel.step(optimizer);
+    });
+    if (process->collective->rank() == 0) fmt::print("{:.6f}\n", seconds);
+    return 0;
+  }
+  const std::vector<at::Device> devices(
+      words[0] == "copies" ? static_cast<std::size_t>(workers) : 0, at::Device(at::kCPU));
+  fmt::print("{:.6f}\n", median_of(steps, [&] {
+               optimizer.zero_grad();
+               worker::data_parallel(net, batch, devices).pow(2).mean().backward();
+               optimizer.step();
+             }));
+  return 0;
+}

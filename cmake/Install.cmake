@@ -1,0 +1,80 @@
+# What `cmake --install` puts where, in two components. `ddprun`: programs, manual pages, completions. `ddprun-dev`: the engine, for
+# find_package(ddprun CONFIG). The target `installable` builds what they need; `packages` makes a .deb of each (Packages.cmake).
+include(GNUInstallDirs)
+
+# Further programs of the launcher, with NAME.1 in build/share, are added here; a missing target is left out.
+set(_programs ddprun)
+set(_names ddprun-launch)  # links to ddprun
+
+add_custom_target(installable DEPENDS ddprun_documents)
+foreach(_program IN LISTS _programs)
+  if(TARGET ${_program})
+    install(TARGETS ${_program} RUNTIME COMPONENT ddprun)
+    install(FILES "${PROJECT_BINARY_DIR}/share/${_program}.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT ddprun)
+    add_dependencies(installable ${_program})
+  endif()
+endforeach()
+foreach(_name IN LISTS _names)
+  install(PROGRAMS "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/${_name}" TYPE BIN COMPONENT ddprun)
+  install(FILES "${PROJECT_BINARY_DIR}/share/${_name}.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT ddprun)
+endforeach()
+
+# Where each shell looks: bash and fish load a file by the command's name, zsh all of a folder (Debian's own is another one:
+# DebianFiles.cmake moves the file there).
+foreach(_name ddprun ddprun-launch)
+  install(FILES "${PROJECT_BINARY_DIR}/share/completion.bash" RENAME ${_name}
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT ddprun)
+  install(FILES "${PROJECT_BINARY_DIR}/share/completion.fish" RENAME ${_name}.fish
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d" COMPONENT ddprun)
+endforeach()
+install(FILES "${PROJECT_BINARY_DIR}/share/completion.zsh" RENAME _ddprun
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions" COMPONENT ddprun)
+
+if(NOT DDPRUN_BUILD_WORKER OR DDPRUN_SANITIZE)
+  return()
+endif()
+
+# The rooms of the engine, and what they link.
+set(_rooms proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_pipes worker_startup
+  worker_nccl worker_tensors worker_buckets worker_reducer worker_comm_hooks worker_precision worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data worker_readers
+  worker_checkpoint_files worker_checkpoint)
+set(DDPRUN_HAVE_NCCL OFF)
+if(TARGET ddprun_nccl)
+  set(DDPRUN_HAVE_NCCL ON)
+  list(APPEND _rooms worker_nccl_core)
+endif()
+list(TRANSFORM _rooms PREPEND ddprun_)
+add_dependencies(installable ${_rooms})
+set(_folder "${CMAKE_INSTALL_LIBDIR}/ddprun")
+install(TARGETS ${_rooms} ddprun_flags ddprun_worker_core ddprun_worker EXPORT ddprun-targets
+  ARCHIVE DESTINATION "${_folder}" COMPONENT ddprun-dev)
+set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
+install(EXPORT ddprun-targets NAMESPACE ddprun:: DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/ddprun" COMPONENT ddprun-dev)
+
+# The public headers (worker/CMakeLists.txt) and those that they include; tests/install holds that none is missing.
+set(_headers
+  proto/result.h proto/worker_env.h worker/collective/collective.h worker/collective/exchange.h worker/collective/mean.h worker/collective/require_same.h
+  worker/collective/operation_ring.h worker/comm_hooks/comm_hooks.h worker/comm_hooks/power_sgd.h worker/precision/autocast.h worker/precision/loss_scaler.h worker/precision/master_weights.h worker/replicas/replicas.h worker/data/distributed_sampler.h
+  worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/tensors/tensor_batch.h worker/readers/csv_table.h worker/readers/file_text.h
+  worker/norm/sync_batch_norm.h worker/join/join.h worker/join/join_round.h worker/join/joinable.h worker/zero/zero_optimizer.h
+  worker/zero/optimizers.h worker/zero/shards.h worker/zero/owned_sums.h worker/zero/partition.h worker/sharded/sharded_parallel.h worker/sharded/flat_unit.h worker/sharded/unit_layout.h
+  worker/sharded/unit_order.h worker/sharded/units.h
+  worker/readers/image.h worker/readers/image_folder.h worker/readers/labelled_images.h worker/readers/text_folder.h
+  worker/reducer/bucket.h worker/reducer/data_parallel.h worker/reducer/log_record.h worker/reducer/module_state.h
+  worker/reducer/output_sink.h worker/startup/bootstrap.h worker/startup/rank_processes.h worker/startup/spawn.h worker/tcp/tcp_collective.h worker/tcp/tcp_feed.h
+  worker/tensors/tensor_verbs.h worker/checkpoint/checkpoint.h worker/checkpoint/checkpoint_file.h worker/checkpoint/load_options.h
+  worker/checkpoint/value.h worker/checkpoint/zip_file.h)
+foreach(_header IN LISTS _headers)
+  get_filename_component(_place "${_header}" DIRECTORY)
+  install(FILES "${PROJECT_SOURCE_DIR}/${_header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/ddprun/${_place}" COMPONENT ddprun-dev)
+endforeach()
+
+include(CMakePackageConfigHelpers)
+file(STRINGS "${DDPRUN_TORCH_DIR}/version.py" _torch_version REGEX "^__version__ = ")
+string(REGEX REPLACE ".*'([0-9.]+).*" "\\1" DDPRUN_TORCH_VERSION "${_torch_version}")
+configure_package_config_file(cmake/ddprun-config.cmake.in "${PROJECT_BINARY_DIR}/share/ddprun-config.cmake"
+  INSTALL_DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/ddprun")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/share/ddprun-config-version.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/share/ddprun-config.cmake" "${PROJECT_BINARY_DIR}/share/ddprun-config-version.cmake"
+  cmake/Torch.cmake cmake/Nccl.cmake
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/ddprun" COMPONENT ddprun-dev)

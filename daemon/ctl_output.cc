@@ -1,0 +1,234 @@
+#include "daemon/ctl_output.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace ddprun::daemon {
+
+using rendezvous::ControlAnswer;
+using rendezvous::ControlOutcome;
+using rendezvous::IncidentStatus;
+using rendezvous::JobStatus;
+using rendezvous::NodeStatus;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr std::size_t kColumnGap = 2;
+
+std::string time_of(std::int64_t unix_ms) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(unix_ms / 1000), unix_ms % 1000);
+}
+
+// ---- JSON ----
+
+Json node_json(const NodeStatus& node) {
+  Json json = {{"id", node.id},
+               {"hostname", node.hostname},
+               {"role", node.role},
+               {"node_rank", nullptr},
+               {"workers", node.workers},
+               {"standing", rendezvous::name_of(node.standing)},
+               {"hosts_rendezvous", node.hosts}};
+  if (node.node_rank >= 0) json["node_rank"] = node.node_rank;
+  return json;
+}
+
+Json incident_json(const IncidentStatus& incident) {
+  Json json = {{"time", time_of(incident.unix_ms)},
+               {"kind", rendezvous::name_of(incident.kind)},
+               {"round", incident.round},
+               {"hostname", incident.hostname},
+               {"rank", nullptr},
+               {"text", incident.text},
+               {"reformed_after_s", nullptr}};
+  if (incident.rank >= 0) json["rank"] = incident.rank;
+  if (incident.reformed_after_ms >= 0)
+    json["reformed_after_s"] = static_cast<double>(incident.reformed_after_ms) / 1000;
+  return json;
+}
+
+Json job_json(const JobStatus& job) {
+  Json json = {{"job", job.job},
+               {"phase", rendezvous::name_of(job.phase)},
+               {"round", job.round},
+               {"restarts", job.restarts},
+               {"max_restarts", job.max_restarts},
+               {"min_nodes", job.min_nodes},
+               {"max_nodes", job.max_nodes},
+               {"waits_for", job.waits_for},
+               {"end", job.end},
+               {"nodes", Json::array()},
+               {"incidents", Json::array()}};
+  for (const NodeStatus& node : job.nodes) json["nodes"].push_back(node_json(node));
+  for (const IncidentStatus& incident : job.incidents)
+    json["incidents"].push_back(incident_json(incident));
+  return json;
+}
+
+std::string_view name_of(ControlOutcome outcome) {
+  switch (outcome) {
+    case ControlOutcome::kDone:
+      return "done";
+    case ControlOutcome::kJobFailed:
+      return "job_failed";
+    case ControlOutcome::kRefused:
+      return "refused";
+    case ControlOutcome::kUnknown:
+      return "unknown";
+    case ControlOutcome::kWrongToken:
+      return "wrong_token";
+    case ControlOutcome::kUnreachable:
+    case ControlOutcome::kGoesOn:
+      return "unreachable";
+  }
+  return "refused";
+}
+
+// Names that people chose may be no UTF-8.
+std::string text_of(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+std::string as_json(const CtlOptions& options, const ControlAnswer& answer) {
+  Json json = {{"schema", 1}, {"outcome", name_of(answer.outcome)}, {"text", answer.text}};
+  const bool shows = std::holds_alternative<rendezvous::ShowJobs>(options.question.verb);
+  if (shows && answer.outcome == ControlOutcome::kDone) {
+    json["jobs"] = Json::array();
+    for (const JobStatus& job : answer.jobs) json["jobs"].push_back(job_json(job));
+  }
+  return text_of(json);
+}
+
+// ---- tables ----
+
+using Row = std::vector<std::string>;
+
+// A control character of a peer's text must not reach the terminal.
+std::string printable(std::string text) {
+  std::ranges::replace_if(
+      text, [](char byte) { return static_cast<unsigned char>(byte) < ' ' || byte == 0x7F; }, ' ');
+  return text;
+}
+
+// The last column is not filled up with blanks.
+std::string table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i + 1 < row.size(); ++i)
+      text += fmt::format("{:<{}}", row[i], widths[i] + kColumnGap);
+    text += row.back() + '\n';
+  }
+  return text;
+}
+
+std::string range(int min, int max) {
+  return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
+}
+
+int in_round(const JobStatus& job) {
+  return static_cast<int>(std::ranges::count_if(job.nodes, [](const NodeStatus& node) {
+    return node.standing == rendezvous::Standing::kRunning ||
+           node.standing == rendezvous::Standing::kSucceeded;
+  }));
+}
+
+std::string jobs_table(const std::vector<JobStatus>& jobs) {
+  std::vector<Row> rows = {{"JOB", "PHASE", "ROUND", "NODES", "WANTED", "RESTARTS", "WHY"}};
+  for (const JobStatus& job : jobs)
+    rows.push_back({printable(job.job), std::string(rendezvous::name_of(job.phase)),
+                    fmt::format("{}", job.round), fmt::format("{}", in_round(job)),
+                    range(job.min_nodes, job.max_nodes),
+                    fmt::format("{}/{}", job.restarts, job.max_restarts),
+                    printable(job.end.empty() ? job.waits_for : job.end)});
+  return table(rows);
+}
+
+std::string nodes_table(const JobStatus& job) {
+  std::vector<Row> rows = {{"RANK", "HOSTNAME", "STANDING", "WORKERS", "ROLE", "ID"}};
+  for (const NodeStatus& node : job.nodes)
+    rows.push_back({node.node_rank < 0 ? "-" : fmt::format("{}", node.node_rank),
+                    printable(node.hostname) + (node.hosts ? " (host)" : ""),
+                    std::string(rendezvous::name_of(node.standing)),
+                    fmt::format("{}", node.workers), printable(node.role), printable(node.id)});
+  return table(rows);
+}
+
+std::string status_text(const JobStatus& job) {
+  std::string text =
+      fmt::format("{}: {}, round {}, {} of {} nodes, {} of {} restarts spent\n", printable(job.job),
+                  rendezvous::name_of(job.phase), job.round, in_round(job),
+                  range(job.min_nodes, job.max_nodes), job.restarts, job.max_restarts);
+  if (!job.waits_for.empty()) text += fmt::format("waits: {}\n", printable(job.waits_for));
+  if (!job.end.empty()) text += fmt::format("end: {}\n", printable(job.end));
+  if (!job.nodes.empty()) text += '\n' + nodes_table(job);
+  if (job.incidents.empty()) return text;
+  std::vector<Row> rows = {{"TIME", "ROUND", "KIND", "RE-FORMED", "WHAT"}};
+  for (const IncidentStatus& incident : job.incidents)
+    rows.push_back(
+        {time_of(incident.unix_ms), fmt::format("{}", incident.round),
+         std::string(rendezvous::name_of(incident.kind)),
+         incident.reformed_after_ms < 0
+             ? "-"
+             : fmt::format("{:.3f} s", static_cast<double>(incident.reformed_after_ms) / 1000),
+         printable(incident.text)});
+  return text + '\n' + table(rows);
+}
+
+std::string as_text(const CtlOptions& options, const ControlAnswer& answer) {
+  if (options.command == CtlCommand::kJobs) return jobs_table(answer.jobs);
+  if (options.command == CtlCommand::kNodes) return nodes_table(answer.jobs.front());
+  if (options.command != CtlCommand::kStatus) return printable(answer.text) + '\n';
+  std::string text;
+  for (const JobStatus& job : answer.jobs) text += (text.empty() ? "" : "\n") + status_text(job);
+  return text;
+}
+
+}  // namespace
+
+std::string output(const CtlOptions& options, const ControlAnswer& answer) {
+  if (options.json) return as_json(options, answer);
+  const bool shows_job = options.command == CtlCommand::kNodes;
+  if (answer.outcome != ControlOutcome::kDone || (shows_job && answer.jobs.empty())) return {};
+  return as_text(options, answer);
+}
+
+std::string complaint(const CtlOptions& options, const ControlAnswer& answer) {
+  if (answer.outcome == ControlOutcome::kDone) return {};
+  const std::string text = printable(answer.text);
+  std::string where;
+  for (const CtlEndpoint& one : options.endpoints)
+    where += fmt::format("{}{}:{}", where.empty() ? "" : ",", one.host, one.port);
+  const CtlExit code = exit_code(answer);
+  if (code == kCtlUnreachable) return fmt::format("{}: {}", where, text);
+  if (code == kCtlWrongToken)
+    return fmt::format("{}: {}; the token comes from DDPRUN_TOKEN or --token-file", where, text);
+  return text;
+}
+
+CtlExit exit_code(const ControlAnswer& answer) {
+  switch (answer.outcome) {
+    case ControlOutcome::kDone:
+      return kCtlDone;
+    case ControlOutcome::kJobFailed:
+    case ControlOutcome::kRefused:
+      return kCtlFailed;
+    case ControlOutcome::kUnknown:
+      return kCtlUnknown;
+    case ControlOutcome::kWrongToken:
+      return kCtlWrongToken;
+    case ControlOutcome::kUnreachable:
+    case ControlOutcome::kGoesOn:
+      return kCtlUnreachable;
+  }
+  return kCtlFailed;
+}
+
+}  // namespace ddprun::daemon

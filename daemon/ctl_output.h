@@ -1,0 +1,17 @@
+// What ddpctl prints: tables for people, or JSON (tests/daemon/status.schema.json). Pure. Any thread.
+#pragma once
+
+#include <string>
+
+#include "daemon/ctl_options.h"
+#include "rendezvous/control/messages.h"
+
+namespace ddprun::daemon {
+
+// With a newline at its end. Empty: nothing to print.
+std::string output(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
+// What went wrong, for stderr; empty where all is well.
+std::string complaint(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
+CtlExit exit_code(const rendezvous::ControlAnswer& answer);
+
+}  // namespace ddprun::daemon

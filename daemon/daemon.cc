@@ -1,0 +1,366 @@
+#include "daemon/daemon.h"
+
+#include <fmt/format.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cctype>
+#include <cstdio>
+#include <random>
+#include <utility>
+
+#include "agent/network/addresses.h"
+#include "proto/log.h"
+#include "rendezvous/trust/refusals.h"
+#include "store/listener.h"
+
+namespace ddprun::daemon {
+
+using rendezvous::Host;
+using rendezvous::JobControl;
+using rendezvous::NodeSpec;
+using rendezvous::SessionLost;
+
+namespace {
+
+// Jobs that end one after another share one trim: it looks at all memory.
+constexpr std::chrono::seconds kTrimAfter{1};
+
+Time now() { return std::chrono::steady_clock::now(); }
+
+// Resident memory of this process; 0 if the kernel does not tell (proc(5), statm).
+std::uint64_t memory_bytes() {
+  std::FILE* const file = std::fopen("/proc/self/statm", "re");
+  if (file == nullptr) return 0;
+  unsigned long long total = 0;
+  unsigned long long resident = 0;
+  const int read = std::fscanf(file, "%llu %llu", &total, &resident);
+  std::fclose(file);
+  return read == 2 ? resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
+// A node that missed the end of its job hears it from the next leader, if it comes so soon.
+constexpr std::chrono::seconds kKeepEnded{60};
+// A job whose nodes do not come back to the next leader by then is forgotten.
+constexpr std::chrono::seconds kKeepInherited{120};
+
+}  // namespace
+
+Daemon::Daemon(asio::io_context& loop, DaemonOptions options, std::string token)
+    : loop_(loop),
+      options_(std::move(options)),
+      token_(std::move(token)),
+      table_(options_.limits),
+      alarm_(loop, [this] { look(); }),
+      // Else what a large job used would stay with this process, in many small pieces.
+      trim_alarm_(loop, [this] { give_memory_back(); }),
+      inherited_alarm_(loop, [this] { forget_inherited(); }),
+      refusals_(rendezvous::kRefusalWarningEvery) {}
+
+// In this order: the service would wait for operators who wait for a job's end, and its sessions
+// must not outlive their hosts.
+Daemon::~Daemon() {
+  demultiplexer_.reset();
+  if (operators_) operators_->end();
+  is_stopped_ = true;
+  service_.reset();
+}
+
+Result<void> Daemon::open() {
+  if (const auto sound = rendezvous::check_tls_files(options_.tls); !sound) return sound.error();
+  auto acceptor = store::bind_listener(loop_, options_.address, options_.port, "--listen");
+  if (!acceptor) return acceptor.error();
+  port_ = acceptor->local_endpoint().port();
+  operators_ = std::make_unique<rendezvous::ControlService>(
+      loop_, rendezvous::ControlService::Options{
+                 .token = [this](const std::string& rdzv_id) { return token_of(rdzv_id); },
+                 .jobs = [this] { return jobs(); },
+                 .inherited = [this](const std::string& rdzv_id) { return inherited(rdzv_id); },
+                 .wants_tls = options_.tls.is_set(),
+                 .turns_away = [this] { return turned_away(); }});
+  service_ = std::make_unique<rendezvous::Service>(
+      loop_,
+      rendezvous::ServiceOptions{
+          .jobs =
+              rendezvous::ManyJobs{
+                  .token = [this](const std::string& rdzv_id) { return token_of(rdzv_id); },
+                  .host = [this](const std::string& rdzv_id, const NodeSpec& spec,
+                                 std::int64_t round) { return host_of(rdzv_id, spec, round); }},
+          .answers_health = true,
+          .keep_alive = options_.keep_alive(),
+          .max_calls = static_cast<std::size_t>(options_.limits.nodes),
+          .too_many_calls = fmt::format(
+              "rendezvous: as many nodes are here already as this ddprund allows (--max-nodes={})",
+              options_.limits.nodes),
+          .may_grant = [this] { return turned_away().empty(); },
+          .turns_away = [this] { return turned_away(); },
+          .resumes = options_.resumes || options_.has_group(),
+          .tls = options_.tls,
+          .more = [this](grpc::ServerBuilder& builder) { operators_->add_to(builder); }});
+  service_->set_serving(!options_.has_group());
+  std::function<void(int)> by_tls;
+  if (options_.tls.is_set()) by_tls = [this](int fd) { service_->adopt_tls(fd); };
+  demultiplexer_ = std::make_unique<agent::PortDemultiplexer>(
+      loop_, *std::move(acceptor),
+      agent::PortDemultiplexer::Handlers{.store = [](asio::ip::tcp::socket) {},  // closes it
+                                         .rendezvous = [this](int fd) { service_->adopt(fd); },
+                                         .rendezvous_by_tls = std::move(by_tls)});
+  return {};
+}
+
+void Daemon::join_group(rendezvous::EtcdOptions etcd, const std::string& address,
+                        std::function<void(const Error&)> failed) {
+  group_ = std::make_unique<Group>(
+      loop_,
+      GroupOptions{.etcd = std::move(etcd),
+                   .prefix = options_.etcd.prefix,
+                   .name = options_.group,
+                   .self = {address, port_, agent::host_name()}},
+      Group::Handlers{
+          .lead = [this](rendezvous::RecordKeeper::Jobs jobs) { lead(std::move(jobs)); },
+          .step_down = [this](const std::string& why) { step_down(why); },
+          .failed = std::move(failed)});
+}
+
+void Daemon::stop(std::function<void()> done) {
+  is_stopped_ = true;
+  if (group_) {
+    group_->resign([this, done = std::move(done)] {
+      service_->let_go();
+      done();
+    });
+    return;
+  }
+  const Error error(ErrorCode::kUnavailable, "rendezvous: ddprund was told to end");
+  for (const auto& [number, job] : jobs_) job.host->end(error);
+  done();
+}
+
+// Empty: this process serves.
+std::string Daemon::turned_away() const {
+  if (!options_.has_group() || (group_ && group_->leads())) return {};
+  return "this ddprund does not lead: " +
+         (group_ ? group_->who_leads() : std::string("it looks for etcd"));
+}
+
+void Daemon::lead(rendezvous::RecordKeeper::Jobs jobs) {
+  inherited_ = std::move(jobs);
+  inherited_nodes_ = 0;
+  int running = 0;
+  int in_rounds = 0;
+  for (const auto& [rdzv_id, job] : inherited_) {
+    in_rounds += job.record.node_count();
+    inherited_nodes_ = std::max(inherited_nodes_, job.served);
+    if (job.state == rendezvous::RecordedJob::State::kRuns) {
+      ++running;
+      table_.inherit(rdzv_id);
+    } else {
+      group_->forget(rdzv_id, kKeepEnded);
+    }
+  }
+  inherited_nodes_ = std::max(inherited_nodes_, in_rounds);
+  inherited_alarm_.set(now() + kKeepInherited);
+  log::info(fmt::format("this ddprund leads group {} from now on; jobs that go on: {}",
+                        options_.group, running));
+  service_->set_serving(true);
+}
+
+// The nodes look for the next leader, and their workers go on.
+void Daemon::step_down(const std::string& why) {
+  log::warning(fmt::format("this ddprund leads group {} no more: {}", options_.group, why));
+  service_->set_serving(false);
+  operators_->let_go();
+  service_->let_go();
+  jobs_.clear();
+  table_.clear();
+  inherited_.clear();
+  for (Alarm* alarm : {&alarm_, &inherited_alarm_}) alarm->set(Time::max());
+  trim_alarm_.set_no_later_than(now() + kTrimAfter);
+}
+
+void Daemon::forget_inherited() {
+  table_.forget_inherited();
+  for (const auto& [rdzv_id, job] : std::exchange(inherited_, {}))
+    group_->forget(rdzv_id, std::chrono::milliseconds(0));
+}
+
+// As launchers have it: the id is the token of a job whose user set none. Then nobody may ask for what
+// he cannot name.
+std::optional<std::string> Daemon::token_of(const std::string& rdzv_id) const {
+  if (!token_.empty()) return token_;
+  return rdzv_id.empty() ? std::nullopt : std::optional(rdzv_id);
+}
+
+// What the first node says, and the launcher's defaults for what an older one leaves out.
+rendezvous::RoundPolicy Daemon::policy_of(const NodeSpec& spec) const {
+  rendezvous::RoundPolicy policy{.min_nodes = spec.min_nodes,
+                                 .max_nodes = spec.max_nodes,
+                                 .node_unit = spec.wishes.node_unit,
+                                 .jitter_seed = std::random_device{}()};
+  const auto take = [](std::chrono::nanoseconds& field, std::chrono::milliseconds wish) {
+    if (wish.count() > 0) field = wish;
+  };
+  take(policy.join_timeout, spec.wishes.join_timeout);
+  take(policy.last_call, spec.wishes.last_call);
+  take(policy.resize_wait, spec.wishes.resize_wait);
+  take(policy.resize_interval, spec.wishes.resize_interval);
+  // The leases that the leader before gave.
+  const auto lease = rendezvous::lease_for(options_.keep_alive(), inherited_nodes_);
+  policy.recovery_limit = lease.length + rendezvous::kFenceMargin;
+  policy.return_limit = std::max(policy.last_call, policy.recovery_limit);
+  return policy;
+}
+
+Daemon::HostOrLastWord Daemon::host_of(const std::string& rdzv_id, const NodeSpec& spec,
+                                       std::int64_t round) {
+  if (is_stopped_)
+    return SessionLost{Error(ErrorCode::kUnavailable, "rendezvous: ddprund is ending")};
+  // It may have been let in before this process stood still, and another leads by now.
+  if (std::string elsewhere = turned_away(); !elsewhere.empty())
+    return SessionLost{Error(ErrorCode::kUnavailable, std::move(elsewhere))};
+  if (round > 0) {
+    if (const auto ended = ended_job(rdzv_id, round)) return *ended;
+  }
+  if (const auto known = table_.find(rdzv_id))
+    table_.set_members(*known, jobs_.at(*known).host->membership().members().size());
+  const auto admitted = table_.admit(rdzv_id, spec, memory_bytes(), round > 0);
+  if (!admitted) {
+    std::string text = fmt::format("{}; refused {}", admitted.error().message(), spec.hostname);
+    std::ranges::replace_if(
+        text, [](unsigned char one) { return std::iscntrl(one) != 0; }, '?');
+    if (const auto line = refusals_.line(std::move(text), now())) log::warning(*line);
+    return SessionLost{admitted.error()};
+  }
+  if (admitted->is_new) make_job(admitted->job, rdzv_id, spec);
+  alarm_.set(table_.look_again_at());
+  return jobs_.at(admitted->job).host.get();
+}
+
+// Where the job of this round ended while its node was away: who tells the node so. Another job may
+// have the id by now.
+std::optional<Daemon::HostOrLastWord> Daemon::ended_job(const std::string& rdzv_id,
+                                                        std::int64_t round) {
+  if (const auto known = table_.find(rdzv_id)) {
+    const rendezvous::Membership& membership = jobs_.at(*known).host->membership();
+    if (!membership.ended() || membership.round_number() != round) return std::nullopt;
+    table_.came_back(*known);
+    return jobs_.at(*known).host.get();
+  }
+  const auto found = inherited_.find(rdzv_id);
+  if (found == inherited_.end() || found->second.record.round != round) return std::nullopt;
+  const auto state = found->second.state;
+  if (state == rendezvous::RecordedJob::State::kRuns) return std::nullopt;
+  const bool succeeded = state == rendezvous::RecordedJob::State::kSucceeded;
+  return rendezvous::JobEnded{
+      .succeeded = succeeded,
+      .cause = {.message = succeeded ? "" : "the job failed while this node had no leader"}};
+}
+
+void Daemon::make_job(JobNumber number, const std::string& rdzv_id, const NodeSpec& spec) {
+  const auto inherited = inherited_.extract(rdzv_id);
+  const bool goes_on =
+      !inherited.empty() && inherited.mapped().state == rendezvous::RecordedJob::State::kRuns;
+  NodeSpec first = spec;
+  // Nodes of before are bound to what they were started with, and a newcomer may be here first.
+  if (goes_on && inherited.mapped().max_nodes > 0) {
+    first.min_nodes = inherited.mapped().min_nodes;
+    first.max_nodes = inherited.mapped().max_nodes;
+    first.wishes.node_unit = inherited.mapped().node_unit;
+  }
+  rendezvous::RecordedJob recorded = goes_on ? inherited.mapped() : rendezvous::RecordedJob{};
+  recorded.min_nodes = first.min_nodes;
+  recorded.max_nodes = first.max_nodes;
+  recorded.node_unit = first.wishes.node_unit;
+  auto host = std::make_unique<Host>(loop_, policy_of(first), recorded.record);
+  Job job{.host = std::move(host), .recorded = std::move(recorded), .is_recorded = goes_on};
+  job.control = std::make_unique<JobControl>(*job.host, rdzv_id);
+  job.control->at_end = [this, number] {
+    table_.ended(number, now());
+    alarm_.set_no_later_than(table_.look_again_at());
+  };
+  job.host->left_alone = [this, number] {
+    if (is_stopped_) return;
+    table_.left_alone(number, now());
+    left_alone_at_ = now();
+    trim_alarm_.set_no_later_than(left_alone_at_ + kTrimAfter);
+    alarm_.set(table_.look_again_at());
+  };
+  jobs_.emplace(number, std::move(job));
+  if (group_) record_in_group(number, rdzv_id);
+}
+
+// No node hears of a round, or of the end, before the next leader would know it.
+void Daemon::record_in_group(JobNumber number, const std::string& rdzv_id) {
+  Host& host = *jobs_.at(number).host;
+  host.leads = [this] { return group_ && group_->leads(); };
+  host.record_round = [this, number, rdzv_id](rendezvous::JobRecord record,
+                                              std::function<void()> recorded) {
+    jobs_.at(number).recorded.record = std::move(record);
+    this->record(number, rdzv_id, std::move(recorded));
+  };
+  host.record_end = [this, number, rdzv_id](bool succeeded, std::function<void()> recorded) {
+    using State = rendezvous::RecordedJob::State;
+    jobs_.at(number).recorded.state = succeeded ? State::kSucceeded : State::kFailed;
+    this->record(number, rdzv_id, std::move(recorded));
+  };
+}
+
+// What a job of before has still to say must not take the place of the record of the next one of its id.
+void Daemon::record(JobNumber number, const std::string& rdzv_id, std::function<void()> recorded) {
+  const auto last = table_.find(rdzv_id);
+  if (last && *last != number && jobs_.at(*last).is_recorded)
+    return asio::post(loop_, std::move(recorded));
+  Job& job = jobs_.at(number);
+  job.is_recorded = true;
+  job.recorded.served = 0;
+  for (const auto& [other, one] : jobs_)
+    job.recorded.served += static_cast<int>(one.host->sessions());
+  group_->write(rdzv_id, job.recorded, std::move(recorded));
+  if (job.recorded.state != rendezvous::RecordedJob::State::kRuns)
+    group_->forget(rdzv_id, kKeepEnded);
+}
+
+// From the loop, where no session is at work: hosts may go.
+void Daemon::look() {
+  const JobTable::Due due = table_.due(now());
+  for (const JobNumber number : due.give_up)
+    jobs_.at(number).control->give_up("all nodes are gone");
+  for (const JobNumber number : due.forget) jobs_.erase(number);
+  alarm_.set(table_.look_again_at());
+}
+
+// gRPC needs a moment to close the connections of the last job: what it frees later is for once more.
+void Daemon::give_memory_back() {
+  service_->tidy();
+  ::malloc_trim(0);
+  if (now() < left_alone_at_ + kTrimAfter) trim_alarm_.set(left_alone_at_ + kTrimAfter);
+}
+
+std::vector<ShownJob> Daemon::shown_jobs() const {
+  std::vector<ShownJob> all;
+  for (const JobNumber number : table_.shown()) {
+    const Job& job = jobs_.at(number);
+    all.push_back({number, job.host.get(), job.control.get()});
+  }
+  return all;
+}
+
+std::optional<rendezvous::InheritedJob> Daemon::inherited(const std::string& rdzv_id) const {
+  using State = rendezvous::RecordedJob::State;
+  using rendezvous::InheritedJob;
+  const auto found = inherited_.find(rdzv_id);
+  if (found == inherited_.end()) return std::nullopt;
+  const State state = found->second.state;
+  if (state == State::kRuns) return InheritedJob::kRuns;
+  return state == State::kSucceeded ? InheritedJob::kSucceeded : InheritedJob::kFailed;
+}
+
+std::vector<JobControl*> Daemon::jobs() const {
+  std::vector<JobControl*> all;
+  for (const JobNumber number : table_.shown()) all.push_back(jobs_.at(number).control.get());
+  return all;
+}
+
+}  // namespace ddprun::daemon

@@ -1,0 +1,99 @@
+// Serves the rendezvous of many jobs: a Host and a JobControl for each, one Service and one port for
+// all. What may be made and what is forgotten, JobTable decides. In a group it serves while it leads,
+// and goes on with the jobs of the leader before. Loop's thread; owned by main().
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/network/port_demultiplexer.h"
+#include "daemon/daemon_options.h"
+#include "daemon/daemon_status.h"
+#include "daemon/group.h"
+#include "daemon/job_table.h"
+#include "proto/alarm.h"
+#include "proto/loop.h"
+#include "rendezvous/control/control_service.h"
+#include "rendezvous/control/job_control.h"
+#include "rendezvous/host.h"
+#include "rendezvous/service.h"
+#include "rendezvous/trust/rate_limiter.h"
+
+namespace ddprun::daemon {
+
+class Daemon {
+ public:
+  // An empty token: each job's is its id. `loop` must outlive it.
+  Daemon(asio::io_context& loop, DaemonOptions options, std::string token);
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+  ~Daemon();
+
+  // Errors: as store::bind_listener() and rendezvous::check_tls_files().
+  Result<void> open();
+  std::uint16_t port() const { return port_; }
+  // Those that operators see, too. Valid until the loop turns.
+  std::vector<ShownJob> shown_jobs() const;
+  // Always where there is no group.
+  bool leads() const { return turned_away().empty(); }
+  // After open(), with options.has_group(): takes part in the election. `failed`: etcd refuses us, and it
+  // can go on no more.
+  void join_group(rendezvous::EtcdOptions etcd, const std::string& address,
+                  std::function<void(const Error&)> failed);
+  // The end: with a group, another goes on with the jobs, now or when one comes in time. Otherwise tells
+  // every node that the rendezvous ends. `done` is called when it may be destroyed.
+  void stop(std::function<void()> done);
+
+ private:
+  struct Job {
+    std::unique_ptr<rendezvous::Host> host;
+    std::unique_ptr<rendezvous::JobControl> control;
+    rendezvous::RecordedJob recorded{};  // as the next leader is to find it
+    bool is_recorded = false;            // this one, and not the one before with its id
+  };
+  using HostOrLastWord = std::variant<rendezvous::Host*, rendezvous::HostMessage>;
+
+  std::optional<std::string> token_of(const std::string& rdzv_id) const;
+  HostOrLastWord host_of(const std::string& rdzv_id, const rendezvous::NodeSpec& spec,
+                         std::int64_t round);
+  std::optional<HostOrLastWord> ended_job(const std::string& rdzv_id, std::int64_t round);
+  void make_job(JobNumber number, const std::string& rdzv_id, const rendezvous::NodeSpec& spec);
+  void record_in_group(JobNumber number, const std::string& rdzv_id);
+  void record(JobNumber number, const std::string& rdzv_id, std::function<void()> recorded);
+  rendezvous::RoundPolicy policy_of(const rendezvous::NodeSpec& spec) const;
+  std::string turned_away() const;
+  void lead(rendezvous::RecordKeeper::Jobs jobs);
+  void step_down(const std::string& why);
+  void forget_inherited();
+  void look();
+  void give_memory_back();
+  std::vector<rendezvous::JobControl*> jobs() const;
+  std::optional<rendezvous::InheritedJob> inherited(const std::string& rdzv_id) const;
+
+  asio::io_context& loop_;
+  const DaemonOptions options_;
+  const std::string token_;
+  std::uint16_t port_ = 0;
+  bool is_stopped_ = false;
+  std::unique_ptr<Group> group_;  // null: none, or its election has not begun
+  JobTable table_;
+  Alarm alarm_;
+  Alarm trim_alarm_;  // some time after a job's last node went
+  Time left_alone_at_{};
+  std::map<JobNumber, Job> jobs_;
+  // The jobs of the leader before that no node has come back to, and those that ended under it.
+  rendezvous::RecordKeeper::Jobs inherited_;
+  int inherited_nodes_ = 0;  // of all jobs of the leader before, spares too
+  Alarm inherited_alarm_;
+  rendezvous::RateLimiter refusals_;  // that are told of: strangers can cause them
+  std::unique_ptr<rendezvous::ControlService> operators_;
+  std::unique_ptr<rendezvous::Service> service_;  // before the jobs, whose sessions it has
+  std::unique_ptr<agent::PortDemultiplexer> demultiplexer_;
+};
+
+}  // namespace ddprun::daemon

@@ -1,0 +1,137 @@
+// ddpctl: options -> one question -> what is printed -> exit code. Decides nothing itself.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "daemon/ctl_options.h"
+#include "daemon/ctl_output.h"
+#include "launcher/host_facts.h"
+#include "launcher/resolvers.h"
+#include "proto/token_file.h"
+#include "rendezvous/control/control_client.h"
+
+namespace ddprun::daemon {
+namespace {
+
+// `wait` asks again so often: the connection of a peer that is cut off says nothing.
+constexpr std::chrono::milliseconds kWaitTurn{30'000};
+
+// A group of daemons has a leader again so soon.
+constexpr std::chrono::milliseconds kElectionLimit{6'000};
+constexpr std::chrono::milliseconds kAskAgain{200};
+
+// A job whose user set no token has its id as one, and the default id is "none".
+Result<std::string> token_of(const CtlOptions& options, const EnvLookup& env) {
+  if (!options.token_file.empty())
+    return read_token_file(options.token_file, "--token-file=" + options.token_file);
+  if (const auto token = env("DDPRUN_TOKEN"); token && !token->empty()) return *token;
+  if (const auto path = env("DDPRUN_TOKEN_FILE"); path && !path->empty())
+    return read_token_file(*path, "DDPRUN_TOKEN_FILE=" + *path);
+  return options.question.job.empty() ? std::string("none") : options.question.job;
+}
+
+// Numeric; none where the name is unknown.
+std::vector<std::string> addresses_of(const std::string& host) {
+  boost::asio::io_context loop;
+  boost::asio::ip::tcp::resolver resolver(loop);
+  boost::system::error_code unknown;
+  std::vector<std::string> addresses;
+  for (const auto& found : resolver.resolve(host, "", unknown))
+    addresses.push_back(found.endpoint().address().to_string());
+  return addresses;
+}
+
+rendezvous::ControlAnswer ask_one(const CtlOptions& options, const CtlEndpoint& endpoint,
+                                  const std::string& token) {
+  rendezvous::ControlTarget target{.host = endpoint.host,
+                                   .addresses = addresses_of(endpoint.host),
+                                   .port = endpoint.port,
+                                   .token = token,
+                                   .tls = options.tls};
+  if (target.addresses.empty())
+    return {rendezvous::ControlOutcome::kUnreachable, "the host name is unknown"};
+  if (options.command == CtlCommand::kWait) target.answer_limit = kWaitTurn;
+  for (;;) {
+    auto answer = rendezvous::ask(target, options.question);
+    if (answer.outcome != rendezvous::ControlOutcome::kGoesOn) return answer;
+  }
+}
+
+// Of several daemons, the one that leads. While they elect one, none does: then they are asked again.
+rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& token) {
+  if (options.endpoints.size() == 1) return ask_one(options, options.endpoints.front(), token);
+  auto until = std::chrono::steady_clock::now() + kElectionLimit;
+  for (;;) {
+    const auto began = std::chrono::steady_clock::now();
+    std::string text;
+    for (const CtlEndpoint& endpoint : options.endpoints) {
+      auto answer = ask_one(options, endpoint, token);
+      if (answer.outcome != rendezvous::ControlOutcome::kUnreachable) return answer;
+      text += fmt::format("{}{}:{}: {}", text.empty() ? "" : "; ", endpoint.host, endpoint.port,
+                          answer.text);
+    }
+    // One of them let us wait for long, and leads no more.
+    const auto now = std::chrono::steady_clock::now();
+    if (now - began >= kWaitTurn) until = now + kElectionLimit;
+    if (now >= until) return {rendezvous::ControlOutcome::kUnreachable, text};
+    boost::asio::io_context loop;
+    boost::asio::steady_timer(loop, kAskAgain).wait();
+  }
+}
+
+std::string who() {
+  std::string host(256, '\0');
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = "?";
+  host.resize(host.find('\0') == std::string::npos ? host.size() : host.find('\0'));
+  return "an operator on " + host;
+}
+
+int run(CtlOptions options, const EnvLookup& env) {
+  if (auto* stop = std::get_if<rendezvous::StopJob>(&options.question.verb)) stop->by = who();
+  const auto token = token_of(options, env);
+  if (!token) {
+    std::fprintf(stderr, "ddpctl: %s\n", token.error().message().c_str());
+    return kCtlUsage;
+  }
+  launcher::wipe_variable("DDPRUN_TOKEN");
+  if (const auto sound = rendezvous::check_tls_files(options.tls); !sound) {
+    std::fprintf(stderr, "ddpctl: %s\n", sound.error().message().c_str());
+    return kCtlUsage;
+  }
+  const auto answer = ask(options, *token);
+  std::fputs(output(options, answer).c_str(), stdout);
+  const std::string wrong = complaint(options, answer);
+  if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", wrong.c_str());
+  // A full disk must not look like success.
+  if (std::fflush(stdout) != 0) return kCtlFailed;
+  return exit_code(answer);
+}
+
+}  // namespace
+}  // namespace ddprun::daemon
+
+int main(int argc, char** argv) {
+  using namespace ddprun::daemon;  // NOLINT(google-build-using-namespace)
+  ddprun::launcher::use_own_resolvers();
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const ddprun::EnvLookup env = ddprun::launcher::process_environment();
+  const auto parsed = parse_ctl(words, env);
+  if (const auto* answer = std::get_if<CtlAnswer>(&parsed)) {
+    std::fputs(answer->text.c_str(), stdout);
+    return kCtlDone;
+  }
+  if (const auto* wrong = std::get_if<CtlUsageError>(&parsed)) {
+    std::fprintf(stderr, "ddpctl: %s\n", wrong->message.c_str());
+    return kCtlUsage;
+  }
+  return run(std::get<CtlOptions>(parsed), env);
+}

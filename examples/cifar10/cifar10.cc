@@ -1,0 +1,118 @@
+// cifar10: ResNet-18 on small colour images, and a run that can be cut off in the middle of an epoch: the
+// checkpoint has the sampler's state, so the rest is dealt again, also to another number of workers.
+//
+//   examples/data/fetch cifar10 /tmp/cifar10
+//   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 --checkpoint /tmp/c.pt
+//
+// examples/pytorch/cifar10.py does the same, without the checkpoint.
+#include <fmt/format.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <filesystem>
+#include <optional>
+#include <span>
+
+#include "examples/cifar10/cifar_set.h"
+#include "examples/common/accuracy.h"
+#include "examples/common/program.h"
+#include "examples/nets/resnet18.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/collective/mean.h"
+#include "worker/reducer/data_parallel.h"
+
+namespace {
+
+using namespace ddprun;  // NOLINT(google-build-using-namespace)
+using examples::CifarSet;
+using examples::say;
+
+struct Options {
+  std::filesystem::path data, checkpoint;
+  int epochs = 10, batch_size = 64, width = 64, steps = 0;
+  double lr = 0.05;
+};
+
+// What was saved by an earlier run. Rank 0 looks: on another host the file may be missing.
+worker::SamplerState resume(const Options& options, const worker::CheckpointRun& run) {
+  const std::byte found{std::filesystem::exists(options.checkpoint)};
+  if (run.ranks.from_root(std::span(&found, 1), 0).at(0) == std::byte{0}) return {};
+  const auto info = worker::load_checkpoint(options.checkpoint, run).value().info;
+  return {static_cast<std::uint64_t>(info.epoch), static_cast<std::size_t>(info.consumed)};
+}
+
+void save(const Options& options, const worker::CheckpointRun& run,
+          const worker::SamplerState& at) {
+  if (options.checkpoint.empty()) return;
+  worker::CheckpointInfo info{.epoch = static_cast<std::int64_t>(at.epoch), .arch = "resnet18"};
+  info.consumed = static_cast<std::int64_t>(at.consumed);
+  worker::save_checkpoint(options.checkpoint, run, info).value();
+}
+
+void train(worker::Process& process, const Options& options, const CifarSet& images,
+           const CifarSet& held_out) {
+  worker::Collective& ranks = *process.collective;
+  torch::manual_seed(1);
+  examples::ResNet18 net(10, 3, options.width);
+  worker::DataParallel parallel(net.ptr(), ranks);
+  torch::optim::SGD optimizer(
+      net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4));
+  const worker::CheckpointRun run{*net, optimizer, ranks, &parallel};
+  worker::DistributedSampler sampler(images.size(), ranks.world_size(), ranks.rank());
+  sampler.resume(resume(options, run));
+  worker::BatchLoader loader(images, sampler, static_cast<std::size_t>(options.batch_size));
+  int steps = 0;
+  for (auto epoch = sampler.state().epoch; epoch < static_cast<std::uint64_t>(options.epochs);
+       ++epoch) {
+    worker::Mean loss;
+    for (const auto& batch : loader) {
+      optimizer.zero_grad();
+      const auto batch_loss =
+          torch::nn::functional::cross_entropy(parallel.forward(net, batch.inputs), batch.targets);
+      batch_loss.backward();
+      parallel.step(optimizer);
+      loss.add(batch_loss.item<double>() * static_cast<double>(batch.size()),
+               static_cast<double>(batch.size()));
+      if (++steps == options.steps) return save(options, run, loader.state());
+    }
+    const double mean = loss.over(ranks);  // all ranks call it
+    // A run that was cut off behind the last batch of an epoch has none of it left.
+    if (loss.count() > 0)
+      say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, options.epochs, mean));
+    sampler.set_epoch(epoch + 1);
+    save(options, run, sampler.state());
+  }
+  const torch::NoGradGuard no_gradients;
+  net->eval();
+  const double accuracy = examples::accuracy_over(ranks, held_out, 64, [&](const auto& batch) {
+    return examples::count_right(net->forward(batch.inputs), batch.targets);
+  });
+  examples::say_result(process, *net, accuracy);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  examples::Flags flags("Trains ResNet-18 on CIFAR-10, data-parallel.");
+  flags.path("--data", options.data, "folder",
+             "folder with the files of CIFAR-10's binary version (needed)");
+  flags.path("--checkpoint", options.checkpoint, "file",
+             "save here after each epoch; go on from it if it is there (none)");
+  flags.count("--epochs", options.epochs, "passes over the images (10)");
+  flags.count("--steps", options.steps, "end after so many steps, and save (all)");
+  flags.count("--batch-size", options.batch_size, "images a worker and step (64)");
+  flags.count("--width", options.width, "channels of the first layer; less is a smaller net (64)");
+  flags.rate("--lr", options.lr, "learning rate (0.05)");
+  std::optional<CifarSet> train_set, test_set;
+  const auto load = [&] {
+    train_set =
+        CifarSet(examples::value_of("--data", worker::read_cifar10(options.data, "train")), true);
+    test_set =
+        CifarSet(examples::value_of("--data", worker::read_cifar10(options.data, "test")), false);
+  };
+  return examples::run_program("cifar10", flags, argc, argv, load, [&](worker::Process& process) {
+    train(process, options, *train_set, *test_set);
+  });
+}

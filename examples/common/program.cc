@@ -1,0 +1,64 @@
+#include "examples/common/program.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <vector>
+
+namespace ddprun::examples {
+namespace {
+
+// LibTorch would start one thread per core in each worker, and the workers of a host would take the
+// cores from each other. So each has one thread, unless the launcher or the user says otherwise.
+void limit_threads() {
+  const char* const chosen = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe)
+  if (chosen == nullptr) at::set_num_threads(1);
+}
+
+int fail(std::string_view name, int code, std::string_view message) {
+  fmt::print(stderr, "{}: {}\n", name, message);
+  return code;
+}
+
+}  // namespace
+
+int run_program(std::string_view name, Flags& flags, int argc, char** argv,
+                const std::function<void()>& load,
+                const std::function<void(worker::Process&)>& train) {
+  const auto taken = flags.parse(std::vector<std::string>(argv + 1, argv + argc));
+  if (!taken) return fail(name, 2, taken.error().message());
+  if (flags.asks_for_help()) {
+    fmt::print("{}", flags.help_text());
+    return 0;
+  }
+  try {
+    limit_threads();
+    load();
+    auto process = worker::bootstrap();
+    if (!process) return fail(name, 1, process.error().message());
+    train(*process);
+    return 0;
+  } catch (const UsageError& error) {
+    return fail(name, 2, error.what());
+  } catch (const worker::LoggedError&) {
+    // One line for all ranks of the host is in the log already.
+    return 1;
+  } catch (const c10::Error& error) {
+    return fail(name, 1, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return fail(name, 1, error.what());
+  }
+}
+
+void say(const worker::Process& process, std::string_view text) {
+  if (process.collective->rank() != 0) return;
+  // stdout may be a pipe, which is not flushed at the end of a line.
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+}  // namespace ddprun::examples

@@ -1,0 +1,42 @@
+// What the examples have in common beside their idea: a command line, a meeting with the other ranks,
+// one line for an error, and reports of rank 0. Main thread.
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "examples/common/flags.h"
+#include "worker/startup/bootstrap.h"
+
+namespace ddprun::examples {
+
+// A command line, data or file that is wrong: exit code 2.
+class UsageError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The value, or UsageError with the flag that led to it.
+template <typename T>
+T value_of(std::string_view flag, Result<T> result) {
+  if (!result) throw UsageError(std::string(flag) + ": " + result.error().message());
+  return std::move(*result);
+}
+
+inline void require(std::string_view flag, const Result<void>& result) {
+  if (!result) throw UsageError(std::string(flag) + ": " + result.error().message());
+}
+
+// main() of an example. Parses; calls `load` before it meets the others, so that with wrong data no rank
+// waits for them in vain; then calls `train`. Exit codes: 0 for success, 2 for a wrong command line or
+// wrong data, 1 for what fails later.
+int run_program(std::string_view name, Flags& flags, int argc, char** argv,
+                const std::function<void()>& load,
+                const std::function<void(worker::Process&)>& train);
+
+// A line of rank 0 on stdout, at once. Other ranks say nothing.
+void say(const worker::Process& process, std::string_view text);
+
+}  // namespace ddprun::examples

@@ -1,0 +1,109 @@
+// image_folder: ResNet-18 on photographs in folders, `train/class/name.jpg` and `val/class/name.jpg`
+// (ImageNette and its kin). Threads read and decode ahead; a training image is a random part of the
+// photograph, by numbers that follow from epoch and index; a corrupt file is named.
+//
+//   examples/data/fetch imagenette /tmp/imagenette
+//   ddprun --standalone --nproc-per-node=2 build/bin/image_folder --data /tmp/imagenette
+//
+// examples/pytorch/image_folder.py does the same with Pillow.
+#include <fmt/format.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "examples/common/accuracy.h"
+#include "examples/common/program.h"
+#include "examples/image_folder/photo_set.h"
+#include "examples/nets/resnet18.h"
+#include "worker/collective/mean.h"
+#include "worker/reducer/data_parallel.h"
+
+namespace {
+
+using namespace ddprun;  // NOLINT(google-build-using-namespace)
+using examples::PhotoSet;
+using examples::say;
+
+struct Options {
+  std::filesystem::path data;
+  int epochs = 10, batch_size = 32, workers = 2, side = 128, width = 64;
+  double lr = 0.05;
+  bool read_only = false;
+};
+
+// Images a second that the readers give to this rank when nothing else is done.
+void read_all(worker::Process& process, worker::BatchLoader<PhotoSet>& loader) {
+  const auto start = std::chrono::steady_clock::now();
+  std::size_t images = 0;
+  for (const auto& batch : loader) images += batch.size();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  say(process, fmt::format("images={} images_per_second={:.0f}", images,
+                           static_cast<double>(images) / seconds.count()));
+}
+
+void train(worker::Process& process, const Options& options, const PhotoSet& photos,
+           const PhotoSet& held_out) {
+  worker::Collective& ranks = *process.collective;
+  worker::DistributedSampler sampler(photos.size(), ranks.world_size(), ranks.rank());
+  worker::BatchLoader loader(photos, sampler, static_cast<std::size_t>(options.batch_size),
+                             {.workers = static_cast<std::size_t>(options.workers)});
+  if (options.read_only) return read_all(process, loader);
+  torch::manual_seed(1);
+  examples::ResNet18 net(photos.classes(), 7, options.width);
+  worker::DataParallel parallel(net.ptr(), ranks);
+  torch::optim::SGD optimizer(
+      net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(1e-4));
+  for (int epoch = 0; epoch < options.epochs; ++epoch) {
+    sampler.set_epoch(static_cast<std::uint64_t>(epoch));
+    worker::Mean loss;
+    for (const auto& batch : loader) {
+      optimizer.zero_grad();
+      const auto batch_loss =
+          torch::nn::functional::cross_entropy(parallel.forward(net, batch.inputs), batch.targets);
+      batch_loss.backward();
+      parallel.step(optimizer);
+      loss.add(batch_loss.item<double>() * static_cast<double>(batch.size()),
+               static_cast<double>(batch.size()));
+    }
+    const double mean = loss.over(ranks);  // all ranks call it
+    say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, options.epochs, mean));
+  }
+  const torch::NoGradGuard no_gradients;
+  net->eval();
+  const double accuracy = examples::accuracy_over(ranks, held_out, 32, [&](const auto& batch) {
+    return examples::count_right(net->forward(batch.inputs), batch.targets);
+  });
+  examples::say_result(process, *net, accuracy);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  examples::Flags flags("Trains ResNet-18 on photographs in folders, data-parallel.");
+  flags.path("--data", options.data, "folder",
+             "folder with train/ and val/, each with a folder for each class (needed)");
+  flags.count("--epochs", options.epochs, "passes over the photographs (10)");
+  flags.count("--batch-size", options.batch_size, "photographs a worker and step (32)");
+  flags.count("--workers", options.workers, "threads that read and decode (2)");
+  flags.count("--side", options.side, "pixels of a side, for the net (128)");
+  flags.count("--width", options.width, "channels of the first layer; less is a smaller net (64)");
+  flags.rate("--lr", options.lr, "learning rate (0.05)");
+  flags.on("--read-only", options.read_only, "read all photographs once, and say how fast");
+  std::optional<PhotoSet> train_set, test_set;
+  const auto load = [&] {
+    const auto side = static_cast<std::size_t>(options.side);
+    train_set =
+        PhotoSet(examples::value_of("--data", worker::list_image_folder(options.data / "train")),
+                 side, true);
+    test_set = PhotoSet(
+        examples::value_of("--data", worker::list_image_folder(options.data / "val")), side, false);
+  };
+  return examples::run_program(
+      "image_folder", flags, argc, argv, load,
+      [&](worker::Process& process) { train(process, options, *train_set, *test_set); });
+}

@@ -1,0 +1,111 @@
+// imdb: are film reviews friendly? Words become vectors, a text is the mean of its words. Batches of long
+// texts go through another layer than batches of short ones, so each pass leaves a layer unused, and not
+// the same one on all ranks: that needs find_unused_parameters.
+//
+//   examples/data/fetch imdb /tmp/imdb
+//   ddprun --standalone --nproc-per-node=2 build/bin/imdb --data /tmp/imdb
+//
+// examples/pytorch/imdb.py ends with the same bits.
+#include <fmt/format.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "examples/common/accuracy.h"
+#include "examples/common/program.h"
+#include "examples/imdb/review_set.h"
+#include "worker/collective/mean.h"
+#include "worker/reducer/data_parallel.h"
+
+namespace {
+
+using namespace ddprun;  // NOLINT(google-build-using-namespace)
+using examples::say;
+
+struct Options {
+  std::filesystem::path data;
+  int epochs = 3, batch_size = 32, words = 20000, length = 256, long_text = 200;
+  double lr = 1;
+};
+
+class NetImpl : public torch::nn::Module {
+ public:
+  NetImpl(std::int64_t words, std::int64_t long_text)
+      : long_text_(long_text),
+        vectors_(register_module(
+            "vectors", torch::nn::EmbeddingBag(
+                           torch::nn::EmbeddingBagOptions(words, kWidth).mode(torch::kMean)))),
+        short_(register_module("short", torch::nn::Linear(kWidth, kWidth))),
+        long_(register_module("long", torch::nn::Linear(kWidth, kWidth))),
+        output_(register_module("output", torch::nn::Linear(kWidth, 2))) {}
+
+  torch::Tensor forward(const examples::ReviewBatch& batch) {
+    const auto texts = vectors_(batch.words, batch.starts);
+    auto& layer = batch.words.size(0) > long_text_ * batch.starts.size(0) ? long_ : short_;
+    return output_(torch::relu(layer(texts)));
+  }
+
+ private:
+  static constexpr std::int64_t kWidth = 32;
+  std::int64_t long_text_;  // words: a batch whose texts have more in the mean is a long one
+  torch::nn::EmbeddingBag vectors_;
+  torch::nn::Linear short_, long_, output_;
+};
+TORCH_MODULE(Net);
+
+void train(worker::Process& process, const Options& options, const examples::Reviews& reviews) {
+  worker::Collective& ranks = *process.collective;
+  torch::manual_seed(1);
+  Net net(reviews.vocabulary_size, options.long_text);
+  worker::DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = true});
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(options.lr));
+  worker::DistributedSampler sampler(reviews.train.size(), ranks.world_size(), ranks.rank());
+  worker::BatchLoader loader(reviews.train, sampler, static_cast<std::size_t>(options.batch_size));
+  for (int epoch = 0; epoch < options.epochs; ++epoch) {
+    sampler.set_epoch(static_cast<std::uint64_t>(epoch));
+    worker::Mean loss;
+    for (const auto& batch : loader) {
+      optimizer.zero_grad();
+      const auto batch_loss =
+          torch::nn::functional::cross_entropy(parallel.forward(net, batch), batch.labels);
+      batch_loss.backward();
+      parallel.step(optimizer);
+      loss.add(batch_loss.item<double>() * batch.size(), batch.size());
+    }
+    const double mean = loss.over(ranks);  // all ranks call it
+    say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, options.epochs, mean));
+  }
+  const torch::NoGradGuard no_gradients;
+  const double accuracy = examples::accuracy_over(
+      ranks, reviews.held_out, 32,
+      [&](const auto& batch) { return examples::count_right(net->forward(batch), batch.labels); });
+  examples::say_result(process, *net, accuracy);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  examples::Flags flags("Trains on film reviews, data-parallel: are they friendly?");
+  flags.path("--data", options.data, "folder",
+             "folder with train/ and test/, each with neg/ and pos/ (needed)");
+  flags.count("--epochs", options.epochs, "passes over the reviews (3)");
+  flags.count("--batch-size", options.batch_size, "reviews a worker and step (32)");
+  flags.count("--words", options.words, "words that are known, the most frequent ones (20000)");
+  flags.count("--length", options.length, "words of a review that count (256)");
+  flags.count("--long-text", options.long_text, "words from which on a review is long (200)");
+  flags.rate("--lr", options.lr, "learning rate (1)");
+  std::optional<examples::Reviews> reviews;
+  const auto load = [&] {
+    reviews = examples::value_of(
+        "--data", examples::read_reviews(options.data, static_cast<std::size_t>(options.words),
+                                         static_cast<std::size_t>(options.length)));
+  };
+  return examples::run_program("imdb", flags, argc, argv, load, [&](worker::Process& process) {
+    train(process, options, *reviews);
+  });
+}

@@ -1,0 +1,64 @@
+// Film reviews as batches of word numbers. One thread reads; batch() may be called from several.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "worker/data/batch_loader.h"
+#include "worker/readers/text_folder.h"
+
+namespace ddprun::examples {
+
+struct ReviewBatch {
+  at::Tensor words;   // [all words of the batch] int64, one text after the other
+  at::Tensor starts;  // [batch] int64: where each text begins in `words`
+  at::Tensor labels;  // [batch] int64: 1 for a friendly one
+
+  double size() const { return static_cast<double>(labels.size(0)); }
+};
+
+class ReviewSet {
+ public:
+  ReviewSet(const worker::LabelledTexts& reviews, const worker::Vocabulary& vocabulary,
+            std::size_t length)
+      : labels_(reviews.labels) {
+    for (const auto& text : reviews.texts) words_.push_back(vocabulary.codes_of(text, length));
+  }
+
+  std::size_t size() const { return labels_.size(); }
+  ReviewBatch batch(const worker::BatchRequest& request) const {
+    std::vector<std::int64_t> words, starts, labels;
+    for (const std::size_t index : request.indices) {
+      starts.push_back(static_cast<std::int64_t>(words.size()));
+      words.insert(words.end(), words_[index].begin(), words_[index].end());
+      labels.push_back(labels_[index]);
+    }
+    return {at::tensor(words), at::tensor(starts), at::tensor(labels)};
+  }
+
+ private:
+  std::vector<std::vector<std::int64_t>> words_;
+  std::vector<std::int64_t> labels_;
+};
+
+struct Reviews {
+  ReviewSet train, held_out;
+  std::int64_t vocabulary_size = 0;
+};
+
+inline Result<Reviews> read_reviews(const std::filesystem::path& folder, std::size_t most_words,
+                                    std::size_t length) {
+  const auto train = worker::read_text_folders(folder / "train");
+  if (!train) return train.error();
+  const auto held_out = worker::read_text_folders(folder / "test");
+  if (!held_out) return held_out.error();
+  const worker::Vocabulary vocabulary(train->texts, most_words);
+  return Reviews{ReviewSet(*train, vocabulary, length), ReviewSet(*held_out, vocabulary, length),
+                 static_cast<std::int64_t>(vocabulary.size())};
+}
+
+}  // namespace ddprun::examples

@@ -1,0 +1,12 @@
+#!/bin/bash
+# Sixteen runs of one node each, with different seeds. Each task of the array is a job of its own.
+#SBATCH --job-name=sweep
+#SBATCH --array=0-15
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=01:00:00
+#SBATCH --output=%x-%A-%a.out
+set -euo pipefail
+
+srun ddprun --nproc-per-node=2 train.py --seed "$SLURM_ARRAY_TASK_ID"

@@ -1,0 +1,131 @@
+#include "launcher/doctor/between.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "agent/agent.h"
+#include "agent/guardian.h"
+#include "launcher/command.h"
+#include "launcher/doctor/peers.h"
+
+namespace ddprun::launcher {
+namespace {
+
+// The arguments of a worker.
+constexpr const char* kDoctorWord = "doctor";
+constexpr const char* kPeersWord = "--peers";
+// Ours to our workers: what they say of this node, where they write what came out, in which form.
+constexpr const char* kSelfVariable = "DDPRUN_DOCTOR_SELF";
+constexpr const char* kVerdictVariable = "DDPRUN_DOCTOR_VERDICT";
+constexpr const char* kJsonVariable = "DDPRUN_DOCTOR_JSON";
+
+// The user's rendezvous, and nothing of the user's workers.
+Options options_of(const Options& job) {
+  return {.nodes = job.nodes,
+          .node_unit = job.node_unit,
+          .workers_per_node = 1,
+          .rendezvous = job.rendezvous,
+          .endpoint = job.endpoint,
+          .port_count = job.port_count,
+          .run_id = job.run_id,
+          .rendezvous_conf = job.rendezvous_conf,
+          .node_rank = job.node_rank,
+          .local_addr = job.local_addr,
+          .signals = job.signals,
+          .log_dir = "/dev/null",
+          .quiet = job.quiet,
+          .standby = agent::StandbyMode::kOff,
+          .python_hook = false,
+          .script = kDoctorWord};
+}
+
+std::string own_program() {
+  std::array<char, PATH_MAX> path{};
+  const auto length = ::readlink("/proc/self/exe", path.data(), path.size());
+  return {path.data(), static_cast<std::size_t>(length > 0 ? length : 0)};
+}
+
+// A file of this node for one word of its worker. Unlinked when it goes.
+class VerdictFile {
+ public:
+  VerdictFile() {
+    const int fd = ::mkostemp(path_.data(), O_CLOEXEC);
+    if (fd >= 0) ::close(fd);
+  }
+  VerdictFile(const VerdictFile&) = delete;
+  VerdictFile& operator=(const VerdictFile&) = delete;
+  ~VerdictFile() { ::unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+  bool is_good() const {
+    char word = 0;
+    const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    const bool got = fd >= 0 && ::read(fd, &word, 1) == 1;
+    if (fd >= 0) ::close(fd);
+    return got && word == '0';
+  }
+
+ private:
+  std::string path_ = "/tmp/ddprun-doctor-XXXXXX";
+};
+
+void write_verdict(const std::string& path, bool failed) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  [[maybe_unused]] const auto written = ::write(fd, failed ? "1" : "0", 1);
+  ::close(fd);
+}
+
+}  // namespace
+
+int examine_between(const Options& job, Inherited inherited, const Peer& self, bool json) {
+  const VerdictFile verdict;
+  inherited.variables.push_back(fmt::format("{}={}", kSelfVariable, write_peer(self)));
+  inherited.variables.push_back(fmt::format("{}={}", kVerdictVariable, verdict.path()));
+  if (json) inherited.variables.push_back(fmt::format("{}=1", kJsonVariable));
+  const Options options = options_of(job);
+  const Command command{.file = own_program(),
+                        .head = {std::string(kProgramName), kDoctorWord, kPeersWord},
+                        .entry = kDoctorWord};
+  const Plan plan = make_plan(options, command, std::move(inherited));
+  const agent::GuardedJob guarded{plan.agent.called, plan.agent.job_cookie, plan.agent.signals};
+  const int code = agent::run_guarded(guarded, [&plan](const agent::AgentStart& start) {
+    return agent::run_agent(plan.agent, start);
+  });
+  if (code != 0) return code;
+  return verdict.is_good() ? 0 : 1;
+}
+
+bool is_peer(const std::vector<std::string>& args, const EnvLookup& env) {
+  return args == std::vector<std::string>{kDoctorWord, kPeersWord} && env(kVerdictVariable);
+}
+
+int run_peers(const EnvLookup& env) {
+  const auto worker = decode_worker_env(env);
+  if (!worker || !*worker) {
+    std::fprintf(stderr, "ddprun: doctor %s: expected to be started by `ddprun doctor`\n",
+                 kPeersWord);
+    return 2;
+  }
+  const Peer self = read_peer(env(kSelfVariable).value_or("")).value_or(Peer{});
+  auto found = examine_peers(**worker, self);
+  if (!found)
+    found = Findings{{Level::kFailure, self.host_name, found.error().message(),
+                      "let the ports that the kernel gives out through the firewall"}};
+  const bool failed = has_failure(*found);
+  write_verdict(env(kVerdictVariable).value_or(""), failed);
+  if ((*worker)->rank == 0) {
+    const std::string text =
+        env(kJsonVariable) ? json_of("between nodes", *found) : text_of(*found);
+    std::fputs(text.c_str(), stdout);
+  }
+  return 0;
+}
+
+}  // namespace ddprun::launcher

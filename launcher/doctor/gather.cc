@@ -1,0 +1,193 @@
+#include "launcher/doctor/gather.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "agent/processes/leftovers.h"
+#include "launcher/doctor/bounded.h"
+#include "launcher/doctor/gather_devices.h"
+#include "launcher/doctor/port_owner.h"
+#include "proto/memory_cgroup.h"
+
+namespace ddprun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Space space_of(const std::string& folder) {
+  struct statvfs found {};
+  if (::statvfs(folder.c_str(), &found) != 0) return {};
+  return {.total_bytes = found.f_blocks * found.f_frsize,
+          .free_bytes = found.f_bavail * found.f_frsize,
+          .is_writable = ::access(folder.c_str(), W_OK) == 0};
+}
+
+LookUp look_up(const std::string& name) {
+  const auto begin = Clock::now();
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  LookUp found;
+  if (::getaddrinfo(name.c_str(), nullptr, &wanted, &list) == 0) {
+    for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
+      std::array<char, NI_MAXHOST> text{};
+      if (::getnameinfo(one->ai_addr, one->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                        NI_NUMERICHOST) == 0)
+        found.addresses.emplace_back(text.data());
+    }
+    ::freeaddrinfo(list);
+  }
+  found.seconds = seconds_since(begin);
+  return found;
+}
+
+// File systems whose files are on another host, or behind a program (statfs(2), linux/magic.h).
+std::string remote_file_system(const std::string& path) {
+  struct statfs found {};
+  if (::statfs(path.c_str(), &found) != 0) return {};
+  switch (static_cast<std::uint64_t>(found.f_type)) {
+    case 0x6969:
+      return "nfs";
+    case 0x65735546:
+      return "fuse";
+    case 0x0bd00bd0:
+      return "lustre";
+    case 0x47504653:
+      return "gpfs";
+    case 0x00c36400:
+      return "ceph";
+    case 0xff534d42:
+    case 0xfe534d42:
+      return "cifs";
+    case 0x19830326:
+      return "beegfs";
+    case 0x01021997:
+      return "9p";
+    default:
+      return {};
+  }
+}
+
+ScriptFacts read_script(const std::string& path) {
+  const auto begin = Clock::now();
+  ScriptFacts facts{.file_system = remote_file_system(path)};
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file >= 0) {
+    std::array<char, 65536> head{};
+    facts.is_readable = ::read(file, head.data(), head.size()) >= 0;
+    ::close(file);
+  }
+  facts.seconds = seconds_since(begin);
+  return facts;
+}
+
+std::vector<std::string> interface_names() {
+  std::set<std::string> names;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) names.insert(one->ifa_name);
+  ::freeifaddrs(list);
+  return {names.begin(), names.end()};
+}
+
+std::vector<std::string> infiniband_devices() {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (fs::directory_iterator one("/sys/class/infiniband", none), end; !none && one != end;
+       one.increment(none))
+    names.push_back(one->path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::uint64_t hard_limit(__rlimit_resource_t what) {
+  rlimit limit{};
+  return ::getrlimit(what, &limit) == 0 ? limit.rlim_max : RLIM_INFINITY;
+}
+
+// pids.max of our cgroup (version 2), where it is seen.
+std::uint64_t most_pids() {
+  std::ifstream own("/proc/self/cgroup");
+  for (std::string line; std::getline(own, line);) {
+    if (!line.starts_with("0::")) continue;
+    std::uint64_t most = 0;
+    if (std::ifstream("/sys/fs/cgroup" + line.substr(3) + "/pids.max") >> most) return most;
+  }
+  return RLIM_INFINITY;
+}
+
+Limits limits() {
+  return {.open_files = hard_limit(RLIMIT_NOFILE),
+          .locked_bytes = hard_limit(RLIMIT_MEMLOCK),
+          .processes = std::min<std::uint64_t>(hard_limit(RLIMIT_NPROC), most_pids())};
+}
+
+bool has_ipv6() {
+  int off = 1;
+  return (std::ifstream("/proc/sys/net/ipv6/conf/all/disable_ipv6") >> off) && off == 0;
+}
+
+std::string own_host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace
+
+NodeFacts gather_node(const NodeQuestion& question) {
+  const auto end = Clock::now() + kGatherLimit;
+  NodeFacts facts;
+  facts.host_name = own_host_name();
+  std::optional<BoundedQuestion<PythonFacts>> python;
+  if (!question.python.empty())
+    python.emplace([path = question.python] { return gather_python(path); });
+  BoundedQuestion<GpuFacts> gpus(gather_gpus);
+  BoundedQuestion<LookUp> own_name([name = facts.host_name] { return look_up(name); });
+  std::optional<BoundedQuestion<LookUp>> endpoint;
+  if (!question.endpoint_host.empty())
+    endpoint.emplace([name = question.endpoint_host] { return look_up(name); });
+  std::optional<BoundedQuestion<ScriptFacts>> script;
+  if (!question.script.empty())
+    script.emplace([path = question.script] { return read_script(path); });
+  BoundedQuestion<Space> shared([] { return space_of("/dev/shm"); });
+  BoundedQuestion<Space> temporary([path = question.temporary_folder] { return space_of(path); });
+  BoundedQuestion<std::size_t> leftovers(agent::count_leftovers);
+  facts.interfaces = interface_names();
+  facts.infiniband = infiniband_devices();
+  facts.limits = limits();
+  facts.has_ipv6 = has_ipv6();
+  facts.memory_limit_bytes = memory_left().value_or(0);
+  if (question.served_port != 0) facts.port_owner = port_owner(question.served_port);
+  if (python) facts.python = python->until(end);
+  facts.gpus = gpus.until(end);
+  facts.own_name = own_name.until(end);
+  if (endpoint) facts.endpoint = endpoint->until(end);
+  if (script) facts.script = script->until(end);
+  facts.shared_memory = shared.until(end);
+  facts.temporary = temporary.until(end);
+  facts.leftovers = leftovers.until(end);
+  return facts;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,134 @@
+#include "launcher/doctor/gather_devices.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <ctime>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "launcher/doctor/gather.h"
+#include "launcher/surroundings/deadlines.h"
+
+namespace ddprun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A program that hangs is ended before this process goes on without its answer.
+constexpr std::chrono::milliseconds kProgramLimit = kGatherLimit - std::chrono::milliseconds(300);
+
+// Prints the version of Python, then those of torch and of the CUDA that it was built for.
+constexpr const char* kFindTorch = R"(
+import importlib.util, os, sys
+print(sys.version.split()[0])
+spec = importlib.util.find_spec("torch")
+if spec and spec.submodule_search_locations:
+    found = {}
+    with open(os.path.join(list(spec.submodule_search_locations)[0], "version.py")) as file:
+        exec(file.read(), found)
+    print(found.get("__version__", "?"))
+    print(found.get("cuda") or "")
+)";
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(at), text.size());
+    std::string_view part = text.substr(0, end);
+    part.remove_prefix(std::min(part.find_first_not_of(' '), part.size()));
+    parts.emplace_back(part);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+std::vector<GpuRow> rows_of(std::string_view csv) {
+  std::vector<GpuRow> rows;
+  for (const std::string& line : split(csv, '\n')) {
+    const std::vector<std::string> columns = split(line, ',');
+    if (columns.size() != 7) continue;
+    rows.push_back({.index = columns[0],
+                    .name = columns[1],
+                    .driver = columns[2],
+                    .persistence = columns[3],
+                    .ecc_errors = columns[4],
+                    .remap_pending = columns[5],
+                    .remap_failed = columns[6]});
+  }
+  return rows;
+}
+
+// Whether a record of the kernel's log, `6,1234,5678901,-;text`, is of the last hour. Its third
+// field counts microseconds after boot (Documentation/ABI/testing/dev-kmsg).
+bool is_recent(std::string_view record) {
+  constexpr std::int64_t kHour = 3600;
+  auto at = record.find(',');
+  if (at != std::string_view::npos) at = record.find(',', at + 1);
+  if (at == std::string_view::npos) return false;
+  std::int64_t microseconds = 0;
+  std::from_chars(record.data() + at + 1, record.data() + record.size(), microseconds);
+  timespec up{};
+  ::clock_gettime(CLOCK_BOOTTIME, &up);
+  return up.tv_sec - microseconds / 1'000'000 < kHour;
+}
+
+// What NVIDIA's driver wrote of errors. Nothing where we may not read the log.
+std::vector<std::string> recent_xids() {
+  constexpr std::string_view kMark = "NVRM: Xid";
+  constexpr int kMostRecords = 100'000;
+  std::vector<std::string> found;
+  const int log = ::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (log < 0) return found;
+  std::array<char, 8192> record{};
+  for (int i = 0; i < kMostRecords; ++i) {
+    const auto got = ::read(log, record.data(), record.size());
+    if (got < 0 && errno == EPIPE) continue;  // overwritten while we read
+    if (got <= 0) break;
+    const std::string_view text(record.data(), static_cast<std::size_t>(got));
+    const auto at = text.find(kMark);
+    if (at == std::string_view::npos || !is_recent(text)) continue;
+    found.emplace_back(text.substr(at, std::min(text.find('\n', at), at + 160) - at));
+  }
+  ::close(log);
+  return found;
+}
+
+}  // namespace
+
+PythonFacts gather_python(const std::string& python) {
+  const auto printed = ask_program({python, "-c", kFindTorch}, kProgramLimit);
+  if (!printed) return {};
+  std::vector<std::string> lines = split(*printed, '\n');
+  lines.resize(3);
+  return {.version = lines[0], .torch = lines[1], .cuda = lines[2]};
+}
+
+GpuFacts gather_gpus() {
+  GpuFacts gpus;
+  std::error_code none;
+  for (fs::directory_iterator one("/proc/driver/nvidia/gpus", none), end; !none && one != end;
+       one.increment(none))
+    ++gpus.listed;
+  if (gpus.listed == 0) return gpus;
+  const int control = ::open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
+  gpus.can_open = control >= 0;
+  if (control >= 0) ::close(control);
+  gpus.xids = recent_xids();
+  const auto csv = ask_program(
+      {"nvidia-smi",
+       "--query-gpu=index,name,driver_version,persistence_mode,"
+       "ecc.errors.uncorrected.volatile.total,remapped_rows.pending,remapped_rows.failure",
+       "--format=csv,noheader,nounits"},
+      kProgramLimit);
+  gpus.has_query = csv.has_value();
+  if (csv) gpus.rows = rows_of(*csv);
+  return gpus;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,259 @@
+#include "launcher/doctor/judge.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "launcher/doctor/judge_devices.h"
+
+namespace ddprun::launcher {
+namespace {
+
+constexpr std::uint64_t kMiB = 1ULL << 20U;
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes >= 1024 * kMiB)
+    return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1U << 30U));
+  return fmt::format("{} MiB", bytes / kMiB);
+}
+
+std::string list_text(const std::vector<std::string>& words) {
+  return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+Finding ok(std::string what, std::string fact) {
+  return {Level::kOk, std::move(what), std::move(fact)};
+}
+
+Finding judge_python(const NodeQuestion& question, const NodeFacts& facts) {
+  if (question.is_program) return ok("python", "not needed: the script is a program");
+  if (question.python.empty())
+    return {Level::kFailure, "python", "no python3 on PATH",
+            "activate the environment, or set PYTHON_EXEC=/path/to/python"};
+  if (!facts.python)
+    return {Level::kFailure, "python", question.python + " did not answer in time",
+            "run it by hand: a slow file system, or a sitecustomize that hangs"};
+  if (facts.python->version.empty())
+    return {Level::kFailure, "python", question.python + " does not run",
+            fmt::format("`{} -c 1` says why", question.python)};
+  const std::string found = fmt::format("{} {}", question.python, facts.python->version);
+  if (facts.python->torch.empty())
+    return {Level::kWarning, "python", found + ", without torch",
+            fmt::format("`{} -m pip install torch`, or activate the environment that has it",
+                        question.python)};
+  return ok("python", fmt::format("{}, torch {}", found, facts.python->torch));
+}
+
+// Docker gives a container 64 MiB, and data loaders and NCCL pass their tensors through it.
+Finding judge_shared_memory(const NodeFacts& facts) {
+  constexpr std::uint64_t kEnough = 512 * kMiB;
+  constexpr const char* kWhat = "shared memory";
+  constexpr const char* kRemedy =
+      "`docker run --shm-size=8g …`, or in a pod an emptyDir of medium Memory at /dev/shm";
+  if (!facts.shared_memory || facts.shared_memory->total_bytes == 0)
+    return {Level::kFailure, kWhat, "no /dev/shm", "`mount -t tmpfs tmpfs /dev/shm`"};
+  const Space& space = *facts.shared_memory;
+  const std::string fact = fmt::format("/dev/shm has {} of {} free", bytes_text(space.free_bytes),
+                                       bytes_text(space.total_bytes));
+  if (!space.is_writable)
+    return {Level::kFailure, kWhat, "/dev/shm cannot be written", "`chmod 1777 /dev/shm`"};
+  if (space.total_bytes < kEnough) return {Level::kFailure, kWhat, fact, kRemedy};
+  if (space.free_bytes < kEnough)
+    return {Level::kWarning, kWhat, fact, "`ls -l /dev/shm`: remove what dead programs left"};
+  return ok(kWhat, fact);
+}
+
+Finding judge_temporary(const NodeQuestion& question, const NodeFacts& facts) {
+  constexpr const char* kWhat = "temporary files";
+  if (!facts.temporary || !facts.temporary->is_writable)
+    return {Level::kFailure, kWhat, question.temporary_folder + " cannot be written",
+            "set TMPDIR to a folder that can"};
+  const std::string fact = fmt::format("{} has {} free", question.temporary_folder,
+                                       bytes_text(facts.temporary->free_bytes));
+  if (facts.temporary->free_bytes < 64 * kMiB)
+    return {Level::kWarning, kWhat, fact, "make room, or set TMPDIR to another folder"};
+  return ok(kWhat, fact);
+}
+
+Finding judge_open_files(const NodeQuestion& question, const NodeFacts& facts) {
+  // What ranks and their data loaders open, and one connection for each rank of the job.
+  const std::uint64_t enough = 1024 + static_cast<std::uint64_t>(question.workers) *
+                                          static_cast<std::uint64_t>(question.nodes);
+  const std::string fact = fmt::format("{} may be open", facts.limits.open_files);
+  if (facts.limits.open_files < 256)
+    return {Level::kFailure, "open files", fact, fmt::format("`ulimit -Hn {}`", enough)};
+  if (facts.limits.open_files < enough)
+    return {Level::kWarning, "open files", fact, fmt::format("`ulimit -Hn {}`", enough)};
+  return ok("open files", fact);
+}
+
+// Cards for InfiniBand read and write memory that must not move.
+Finding judge_locked_memory(const NodeFacts& facts) {
+  constexpr const char* kWhat = "locked memory";
+  const bool is_unlimited = facts.limits.locked_bytes == RLIM_INFINITY;
+  const std::string fact =
+      is_unlimited ? "no limit" : bytes_text(facts.limits.locked_bytes) + " may be locked";
+  if (is_unlimited || facts.infiniband.empty()) return ok(kWhat, fact);
+  return {Level::kFailure, kWhat,
+          fmt::format("{}, and {} needs it without a limit", fact, facts.infiniband.front()),
+          "`ulimit -l unlimited`; under Slurm PropagateResourceLimitsExcept=MEMLOCK; in Docker "
+          "`--ulimit memlock=-1`"};
+}
+
+Finding judge_processes(const NodeQuestion& question, const NodeFacts& facts) {
+  // Threads count, too: a process of PyTorch has some dozens.
+  const auto wanted = static_cast<std::uint64_t>(question.workers) * 64;
+  const std::string fact = facts.limits.processes == RLIM_INFINITY
+                               ? std::string("no limit")
+                               : fmt::format("{} may run", facts.limits.processes);
+  if (facts.limits.processes >= wanted) return ok("processes", fact);
+  return {
+      Level::kWarning, "processes",
+      fmt::format("{}; {} want {}", fact,
+                  question.workers == 1 ? "1 worker" : fmt::format("{} workers", question.workers),
+                  wanted),
+      fmt::format("`ulimit -u {}`, or more pids for the cgroup", wanted)};
+}
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
+Finding judge_own_name(const NodeQuestion& question, const NodeFacts& facts) {
+  constexpr const char* kWhat = "own name";
+  if (!facts.own_name)
+    return {Level::kWarning, kWhat, fmt::format("looking up {} takes too long", facts.host_name),
+            fmt::format("put `ADDRESS {}` into /etc/hosts", facts.host_name)};
+  const auto& addresses = facts.own_name->addresses;
+  if (addresses.empty())
+    return {Level::kWarning, kWhat, facts.host_name + " has no address",
+            fmt::format("put `ADDRESS {}` into /etc/hosts", facts.host_name)};
+  const std::string fact = fmt::format("{} is {}", facts.host_name, list_text(addresses));
+  if (question.nodes > 1 && std::all_of(addresses.begin(), addresses.end(), is_loopback))
+    return {Level::kWarning, kWhat, fact + ", which other nodes cannot reach",
+            fmt::format("give {} its address towards the others in /etc/hosts, or set "
+                        "GLOO_SOCKET_IFNAME",
+                        facts.host_name)};
+  return ok(kWhat, fact);
+}
+
+Finding judge_endpoint(const NodeQuestion& question, const NodeFacts& facts) {
+  constexpr const char* kWhat = "endpoint";
+  constexpr double kSlow = 0.5;
+  const std::string& host = question.endpoint_host;
+  if (!facts.endpoint)
+    return {Level::kFailure, kWhat, fmt::format("looking up {} takes too long", host),
+            fmt::format("check the servers in /etc/resolv.conf, or put {} into /etc/hosts", host)};
+  if (facts.endpoint->addresses.empty())
+    return {Level::kFailure, kWhat, fmt::format("no such host: {}", host),
+            fmt::format("check the name, or put `ADDRESS {}` into /etc/hosts", host)};
+  const std::string fact = fmt::format("{} is {}", host, list_text(facts.endpoint->addresses));
+  if (facts.endpoint->seconds > kSlow)
+    return {Level::kWarning, kWhat,
+            fmt::format("{}, after {:.1f} s", fact, facts.endpoint->seconds),
+            "check the servers in /etc/resolv.conf"};
+  return ok(kWhat, fact);
+}
+
+Finding judge_ipv6(const NodeFacts& facts) {
+  if (facts.has_ipv6) return ok("IPv6", "on");
+  std::vector<std::string> all;
+  for (const auto& found : {facts.own_name, facts.endpoint})
+    if (found) all.insert(all.end(), found->addresses.begin(), found->addresses.end());
+  const auto v6 = std::find_if(all.begin(), all.end(), [](const std::string& one) {
+    return one.find(':') != std::string::npos && one != "::1";
+  });
+  if (v6 == all.end()) return ok("IPv6", "off, and no name needs it");
+  return {Level::kFailure, "IPv6", fmt::format("off, and a name has the address {}", *v6),
+          "`sysctl net.ipv6.conf.all.disable_ipv6=0`, or take that address out of /etc/hosts"};
+}
+
+Finding judge_port(const NodeQuestion& question, const NodeFacts& facts) {
+  if (facts.port_owner.empty()) return ok("port", fmt::format("{} is free", question.served_port));
+  return {Level::kFailure, "port",
+          fmt::format("{} is taken by {}", question.served_port, facts.port_owner),
+          "end that program, or give all nodes another port"};
+}
+
+Finding judge_processors(const NodeQuestion& question) {
+  const int available =
+      std::min(question.allowed_cpus, question.quota.value_or(question.allowed_cpus));
+  const int threads = question.threads > 0 ? question.threads : question.allowed_cpus;
+  const std::string fact =
+      fmt::format("{} here, workers take {} × {}", available, question.workers, threads);
+  if (question.workers * threads <= available) return ok("processors", fact);
+  const int fair = std::max(1, available / question.workers);
+  if (fair * question.workers > available)
+    return {Level::kWarning, "processors", fact,
+            fmt::format("`--nproc-per-node={}`, or more processors", available)};
+  return {Level::kWarning, "processors", fact, fmt::format("`export OMP_NUM_THREADS={}`", fair)};
+}
+
+// What a worker needs to import PyTorch and to have a small model.
+Finding judge_memory(const NodeQuestion& question, const NodeFacts& facts) {
+  constexpr std::uint64_t kForEach = 512 * kMiB;
+  const auto wanted = static_cast<std::uint64_t>(question.workers) * kForEach;
+  const std::string fact = fmt::format("{} for {} worker{}", bytes_text(facts.memory_limit_bytes),
+                                       question.workers, question.workers == 1 ? "" : "s");
+  if (facts.memory_limit_bytes >= wanted || question.is_program) return ok("memory", fact);
+  return {Level::kWarning, "memory", fact,
+          fmt::format("ask for {}: `srun --mem=…`, `docker run --memory=…`, a pod's "
+                      "resources.limits.memory",
+                      bytes_text(wanted))};
+}
+
+Finding judge_leftovers(const NodeFacts& facts) {
+  constexpr const char* kWhat = "leftovers";
+  if (!facts.leftovers)
+    return {Level::kWarning, kWhat, "a process does not answer",
+            "`ps -eo pid,stat,wchan:30,cmd | grep ' D'`"};
+  if (*facts.leftovers == 0) return ok(kWhat, "none");
+  return {Level::kWarning, kWhat,
+          fmt::format("{} of a job whose launcher is gone",
+                      *facts.leftovers == 1 ? std::string("1 process")
+                                            : fmt::format("{} processes", *facts.leftovers)),
+          "`ddprun true` ends them, as each start does"};
+}
+
+Finding judge_script(const NodeQuestion& question, const NodeFacts& facts) {
+  constexpr double kSlow = 0.2;
+  if (!facts.script)
+    return {Level::kFailure, "script", question.script + " does not answer",
+            "its file system hangs: `stat -f` says which one, and copy the script to a local one"};
+  const std::string where = facts.script->file_system.empty() ? std::string("a local file system")
+                                                              : facts.script->file_system;
+  if (!facts.script->is_readable)
+    return {Level::kFailure, "script", question.script + " cannot be read",
+            "check its path and its mode"};
+  const std::string fact = fmt::format("{} on {}, read in {:.0f} ms", question.script, where,
+                                       facts.script->seconds * 1e3);
+  if (facts.script->seconds < kSlow) return ok("script", fact);
+  return {Level::kWarning, "script", fact,
+          "copy the program and its Python environment to a local disk of each node"};
+}
+
+}  // namespace
+
+Findings judge_node(const NodeQuestion& question, const NodeFacts& facts) {
+  Findings found = {judge_python(question, facts)};
+  if (!question.script.empty()) found.push_back(judge_script(question, facts));
+  judge_gpus(question, facts, found);
+  judge_variables(question, facts, found);
+  found.push_back(judge_shared_memory(facts));
+  found.push_back(judge_temporary(question, facts));
+  found.push_back(judge_open_files(question, facts));
+  found.push_back(judge_locked_memory(facts));
+  found.push_back(judge_processes(question, facts));
+  found.push_back(judge_processors(question));
+  found.push_back(judge_memory(question, facts));
+  found.push_back(judge_own_name(question, facts));
+  if (!question.endpoint_host.empty()) found.push_back(judge_endpoint(question, facts));
+  found.push_back(judge_ipv6(facts));
+  if (question.served_port != 0) found.push_back(judge_port(question, facts));
+  found.push_back(judge_leftovers(facts));
+  return found;
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,168 @@
+#include "launcher/doctor/judge_devices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+namespace ddprun::launcher {
+namespace {
+
+std::vector<std::string> words_of(std::string_view list) {
+  std::vector<std::string> words;
+  while (!list.empty()) {
+    const auto comma = std::min(list.find(','), list.size());
+    if (comma > 0) words.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return words;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+// NCCL's lists (NCCL user guide, NCCL_SOCKET_IFNAME): `^` in front names what is not to be taken,
+// `=` means whole names and not beginnings. A device of InfiniBand may have a `:port`.
+std::vector<std::string> missing_of_nccl(std::string_view list,
+                                         const std::vector<std::string>& there) {
+  if (list.starts_with('^')) return {};
+  const bool is_exact = list.starts_with('=');
+  if (is_exact) list.remove_prefix(1);
+  std::vector<std::string> missing;
+  for (const std::string& word : words_of(list)) {
+    const std::string name = word.substr(0, word.find(':'));
+    const bool is_there = std::any_of(there.begin(), there.end(), [&](const std::string& one) {
+      return is_exact ? one == name : one.starts_with(name);
+    });
+    if (!is_there) missing.push_back(word);
+  }
+  return missing;
+}
+
+std::vector<std::string> missing_of_gloo(std::string_view list,
+                                         const std::vector<std::string>& there) {
+  std::vector<std::string> missing = words_of(list);
+  std::erase_if(missing, [&](const std::string& word) {
+    return std::find(there.begin(), there.end(), word) != there.end();
+  });
+  return missing;
+}
+
+std::string_view value_of(const NodeQuestion& question, const char* name) {
+  const auto found = question.variables.find(name);
+  return found == question.variables.end() ? std::string_view() : std::string_view(found->second);
+}
+
+bool is_set(std::string_view value) { return !value.empty() && value != "0"; }
+
+int count_of(std::string_view text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);  // "[N/A]" is 0
+  return number;
+}
+
+void judge_gpu(const GpuRow& gpu, Findings& found) {
+  const std::string what = "GPU " + gpu.index;
+  const auto is_yes = [](std::string_view text) { return text == "Yes" || text == "1"; };
+  if (is_yes(gpu.remap_failed)) {
+    found.push_back({Level::kFailure, what,
+                     gpu.name + ": rows of its memory cannot be remapped any more",
+                     "drain the node (`ddpctl drain`) and have the card replaced"});
+  } else if (is_yes(gpu.remap_pending)) {
+    found.push_back(
+        {Level::kWarning, what, gpu.name + ": rows of its memory wait to be remapped",
+         fmt::format("`nvidia-smi --gpu-reset -i {}` when nothing uses it", gpu.index)});
+  } else if (count_of(gpu.ecc_errors) > 0) {
+    found.push_back(
+        {Level::kFailure, what,
+         fmt::format("{}: {} uncorrected memory errors since the driver was loaded", gpu.name,
+                     gpu.ecc_errors),
+         fmt::format("`nvidia-smi --gpu-reset -i {}` when nothing uses it", gpu.index)});
+  } else if (gpu.persistence == "Disabled") {
+    found.push_back(
+        {Level::kWarning, what,
+         gpu.name + ": persistence mode is off, so each start loads the driver's state anew",
+         "`nvidia-smi -pm 1`"});
+  } else {
+    found.push_back({Level::kOk, what, fmt::format("{}, driver {}", gpu.name, gpu.driver)});
+  }
+}
+
+void judge_answers(const NodeQuestion& question, const GpuFacts& gpus, Findings& found) {
+  for (const GpuRow& gpu : gpus.rows) judge_gpu(gpu, found);
+  if (gpus.listed > 0 && !gpus.has_query)
+    found.push_back(
+        {Level::kWarning, "GPUs", "nvidia-smi gives no answer", "run `nvidia-smi` by hand"});
+  if (!gpus.xids.empty())
+    found.push_back({Level::kWarning, "GPUs", "the kernel's log has " + gpus.xids.back(),
+                     "`dmesg | grep Xid`, and look the number up in NVIDIA's list of Xid errors"});
+  if (gpus.listed > 0 && question.workers > gpus.listed)
+    found.push_back({Level::kWarning, "GPUs",
+                     fmt::format("{} for {} workers", gpus.listed, question.workers),
+                     fmt::format("`--nproc-per-node={}`", gpus.listed)});
+}
+
+}  // namespace
+
+void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
+  if (!facts.gpus) {
+    found.push_back({Level::kWarning, "GPUs", "the driver does not answer in time",
+                     "run `nvidia-smi` by hand"});
+    return;
+  }
+  const GpuFacts& gpus = *facts.gpus;
+  if (gpus.listed == 0 && gpus.rows.empty()) {
+    found.push_back({Level::kOk, "GPUs", "none"});
+    return;
+  }
+  if (!gpus.can_open) {
+    found.push_back(
+        {Level::kFailure, "GPUs",
+         fmt::format("{} on this host, and /dev/nvidiactl cannot be opened", gpus.listed),
+         "`docker run --gpus all …`, or in a pod resources.limits nvidia.com/gpu"});
+    return;
+  }
+  judge_answers(question, gpus, found);
+  if (facts.python && !facts.python->torch.empty() && facts.python->cuda.empty())
+    found.push_back({Level::kWarning, "GPUs",
+                     fmt::format("torch {} is built without CUDA", facts.python->torch),
+                     "`pip install torch` from an index with CUDA"});
+}
+
+void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
+  const std::size_t before = found.size();
+  const auto names = [&](const char* name, const std::vector<std::string>& missing,
+                         const std::vector<std::string>& there, const char* kind) {
+    if (missing.empty()) return;
+    found.push_back(
+        {Level::kFailure, name,
+         fmt::format("{} names no {} here; there are {}", joined(missing), kind, joined(there)),
+         fmt::format("`unset {}`, or name one of them", name)});
+  };
+  names("NCCL_SOCKET_IFNAME",
+        missing_of_nccl(value_of(question, "NCCL_SOCKET_IFNAME"), facts.interfaces),
+        facts.interfaces, "interface");
+  names("GLOO_SOCKET_IFNAME",
+        missing_of_gloo(value_of(question, "GLOO_SOCKET_IFNAME"), facts.interfaces),
+        facts.interfaces, "interface");
+  names("NCCL_IB_HCA", missing_of_nccl(value_of(question, "NCCL_IB_HCA"), facts.infiniband),
+        facts.infiniband, "InfiniBand device");
+  if (is_set(value_of(question, "NCCL_IB_DISABLE")) && !facts.infiniband.empty())
+    found.push_back({Level::kWarning, "NCCL_IB_DISABLE",
+                     fmt::format("switches off {}, which is there", joined(facts.infiniband)),
+                     "`unset NCCL_IB_DISABLE`"});
+  if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && facts.gpus && facts.gpus->listed > 1)
+    found.push_back({Level::kWarning, "NCCL_P2P_DISABLE",
+                     fmt::format("{} GPUs may not copy to each other directly", facts.gpus->listed),
+                     "`unset NCCL_P2P_DISABLE`"});
+  if (found.size() == before && !question.variables.empty())
+    found.push_back({Level::kOk, "NCCL and Gloo",
+                     fmt::format("{} set, none in the way",
+                                 question.variables.size() == 1
+                                     ? std::string("1 variable")
+                                     : fmt::format("{} variables", question.variables.size()))});
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,91 @@
+// What the doctor sees of one node, as plain values, and what it is asked about. No logic: gather.h
+// fills them in, judge.h says what they mean. Copyable.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddprun::launcher {
+
+// The job that shall run here, as far as it matters.
+struct NodeQuestion {
+  int workers = 1;
+  int nodes = 1;                  // the most of the job
+  bool is_program = false;        // the script is a program: no Python is needed
+  std::string python{};           // of the workers; empty: none was found
+  std::string script{};           // path; empty: not named
+  std::string endpoint_host{};    // of the rendezvous, where it is another host's name
+  std::uint16_t served_port = 0;  // that this node must be able to bind; 0: any
+  std::string temporary_folder = "/tmp";
+  int threads = 0;             // OMP_NUM_THREADS as workers get it; 0: each takes all processors
+  std::optional<int> quota{};  // processors by the cgroup; nothing: no limit
+  int allowed_cpus = 1;        // by affinity
+  // NCCL_… and GLOO_… as workers inherit them.
+  std::map<std::string, std::string> variables{};
+};
+
+struct PythonFacts {
+  std::string version{};
+  std::string torch{};  // empty: not found
+  std::string cuda{};   // that torch was built for; empty: none
+};
+
+struct GpuRow {
+  std::string index{}, name{}, driver{}, persistence{}, ecc_errors{}, remap_pending{},
+      remap_failed{};
+};
+
+struct GpuFacts {
+  int listed = 0;          // in /proc/driver/nvidia/gpus
+  bool can_open = false;   // /dev/nvidiactl, by this user
+  bool has_query = false;  // nvidia-smi answered
+  std::vector<GpuRow> rows{};
+  std::vector<std::string> xids{};  // lines of the kernel's log, of the last hour
+};
+
+struct Space {
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  bool is_writable = false;
+};
+
+struct LookUp {
+  std::vector<std::string> addresses{};  // numeric; none: no such name
+  double seconds = 0;
+};
+
+struct ScriptFacts {
+  std::string file_system{};  // "nfs", "fuse", …; empty: a local one
+  bool is_readable = false;
+  double seconds = 0;  // to open it and to read its beginning
+};
+
+struct Limits {
+  std::uint64_t open_files = 0;
+  std::uint64_t locked_bytes = 0;  // RLIM_INFINITY: no limit
+  std::uint64_t processes = 0;     // the smaller one of the user's limit and the cgroup's
+};
+
+// Nothing in place of a value: there was no answer in time.
+struct NodeFacts {
+  std::string host_name{};
+  std::optional<PythonFacts> python{};
+  std::optional<GpuFacts> gpus{};
+  std::vector<std::string> interfaces{};
+  std::vector<std::string> infiniband{};  // its devices
+  std::optional<Space> shared_memory{};
+  std::optional<Space> temporary{};
+  Limits limits{};
+  std::optional<LookUp> own_name{};
+  std::optional<LookUp> endpoint{};
+  bool has_ipv6 = true;
+  std::string port_owner{};              // who has served_port; empty: it is free
+  std::uint64_t memory_limit_bytes = 0;  // of the cgroup, or the machine's memory
+  std::optional<std::size_t> leftovers{};
+  std::optional<ScriptFacts> script{};
+};
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,192 @@
+#include "launcher/doctor/pairs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace ddprun::launcher {
+namespace {
+
+using nlohmann::json;
+
+// A broken switch breaks thousands of pairs: people need to see some.
+constexpr std::size_t kMostPairs = 16;
+constexpr int kMostPort = 65535;
+constexpr double kSlowRoundTrip = 0.005;  // seconds; within a cluster it is 0.0002
+constexpr double kClockDifference = 0.5;  // seconds
+
+std::string dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// A member that a peer wrote: nothing where it is no text. A member that is missing is empty.
+std::optional<std::string> text_of(const json& object, const char* name) {
+  const json value = object.value(name, json(""));
+  return value.is_string() ? std::optional(value.get<std::string>()) : std::nullopt;
+}
+
+// Nothing where it is no whole number from 0 to `most`.
+std::optional<int> number_of(const json& value, int most) {
+  if (!value.is_number_unsigned() || most < 0) return std::nullopt;
+  const auto number = value.get<std::uint64_t>();
+  if (number > static_cast<std::uint64_t>(most)) return std::nullopt;
+  return static_cast<int>(number);
+}
+
+struct Links {
+  std::size_t good = 0;
+  double shortest = 0;
+  double longest = 0;
+  std::string longest_name;
+};
+
+Finding broken(const Peer& from, const Peer& to, const Pair& pair) {
+  const std::string what = fmt::format("{} to {}", from.host_name, to.host_name);
+  if (pair.reach == Reach::kSmallOnly)
+    return {Level::kFailure, what,
+            fmt::format("64 KiB do not come through to {}, small messages do", to.address),
+            "large packets are lost on the way: `ip link set dev IFACE mtu 1400` on both, or let "
+            "ICMP (fragmentation needed) through"};
+  return {Level::kFailure, what,
+          fmt::format("{} cannot reach {} at {}:{}: {}", from.host_name, to.host_name, to.address,
+                      to.port, pair.error),
+          "let the ports that the kernel gives out (sysctl net.ipv4.ip_local_port_range) through "
+          "the firewall"};
+}
+
+// `names` by what they have: `2.11.0 on node01, node02; 2.12.0 on node03`.
+std::string groups_text(const std::map<std::string, std::vector<std::string>>& groups) {
+  std::string text;
+  for (const auto& [value, names] : groups) {
+    const std::size_t shown = std::min<std::size_t>(names.size(), 4);
+    text += fmt::format(
+        "{}{} on {}{}", text.empty() ? "" : "; ", value,
+        fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+        shown < names.size() ? ", …" : "");
+  }
+  return text;
+}
+
+Finding judge_equal(const std::string& what, const std::vector<Peer>& peers,
+                    std::string Peer::*member, Level level, const std::string& remedy) {
+  std::map<std::string, std::vector<std::string>> groups;
+  for (const Peer& peer : peers)
+    groups[(peer.*member).empty() ? "none" : peer.*member].push_back(peer.host_name);
+  if (groups.size() == 1) return {Level::kOk, what, groups.begin()->first + " on all nodes"};
+  return {level, what, groups_text(groups), remedy};
+}
+
+}  // namespace
+
+std::string write_peer(const Peer& peer) {
+  return dump({{"host", peer.host_name},
+               {"address", peer.address},
+               {"port", peer.port},
+               {"torch", peer.torch},
+               {"driver", peer.driver}});
+}
+
+std::optional<Peer> read_peer(std::string_view text) {
+  const json value = json::parse(text, nullptr, false);
+  if (!value.is_object()) return std::nullopt;
+  const auto host = text_of(value, "host");
+  const auto address = text_of(value, "address");
+  const auto port = number_of(value.value("port", json(0U)), kMostPort);
+  const auto torch = text_of(value, "torch");
+  const auto driver = text_of(value, "driver");
+  if (!host || !address || !port || !torch || !driver) return std::nullopt;
+  return Peer{*host, *address, *port, *torch, *driver};
+}
+
+std::string write_pairs(const std::vector<Pair>& pairs) {
+  json all = json::array();
+  for (const Pair& pair : pairs)
+    all.push_back({pair.to, static_cast<int>(pair.reach), pair.error, pair.round_trip,
+                   pair.clock_difference});
+  return dump(all);
+}
+
+std::optional<std::vector<Pair>> read_pairs(std::string_view text, std::size_t nodes) {
+  const json all = json::parse(text, nullptr, false);
+  if (!all.is_array()) return std::nullopt;
+  std::vector<Pair> pairs;
+  for (const json& one : all) {
+    if (!one.is_array() || one.size() != 5 || !one[2].is_string() || !one[3].is_number() ||
+        !one[4].is_number())
+      return std::nullopt;
+    const auto to = number_of(one[0], static_cast<int>(nodes) - 1);
+    const auto reach = number_of(one[1], static_cast<int>(Reach::kAll));
+    if (!to || !reach) return std::nullopt;
+    pairs.push_back({.to = *to,
+                     .reach = static_cast<Reach>(*reach),
+                     .error = one[2].get<std::string>(),
+                     .round_trip = one[3].get<double>(),
+                     .clock_difference = one[4].get<double>()});
+  }
+  return pairs;
+}
+
+Findings judge_pairs(const std::vector<Peer>& peers,
+                     const std::vector<std::optional<std::vector<Pair>>>& tried) {
+  Findings found;
+  Links links;
+  std::size_t bad = 0;
+  double worst_clock = 0;
+  std::string worst_names;
+  for (std::size_t from = 0; from < peers.size(); ++from) {
+    if (!tried[from]) {
+      found.push_back({Level::kFailure, peers[from].host_name,
+                       "did not say in time how it reaches the others", "see what it says itself"});
+      continue;
+    }
+    for (const Pair& pair : *tried[from]) {
+      const Peer& to = peers.at(static_cast<std::size_t>(pair.to));
+      if (pair.reach != Reach::kAll && ++bad <= kMostPairs)
+        found.push_back(broken(peers[from], to, pair));
+      if (pair.reach == Reach::kNothing) continue;
+      const std::string names = fmt::format("{} to {}", peers[from].host_name, to.host_name);
+      if (std::abs(pair.clock_difference) > std::abs(worst_clock)) {
+        worst_clock = pair.clock_difference;
+        worst_names =
+            fmt::format("{}'s clock is {:.3f} s {} {}'s", to.host_name, std::abs(worst_clock),
+                        worst_clock > 0 ? "ahead of" : "behind", peers[from].host_name);
+      }
+      if (links.good++ == 0) links.shortest = pair.round_trip;
+      links.shortest = std::min(links.shortest, pair.round_trip);
+      if (pair.round_trip < links.longest) continue;
+      links.longest = pair.round_trip;
+      links.longest_name = names;
+    }
+  }
+  if (bad > kMostPairs)
+    found.push_back({Level::kFailure, "pairs", fmt::format("{} more like these", bad - kMostPairs),
+                     "see above"});
+  if (bad == 0)
+    found.push_back({Level::kOk, "pairs",
+                     fmt::format("{} nodes reach each other, with 64 KiB too", peers.size())});
+  if (links.good > 0) {
+    const std::string fact =
+        fmt::format("{:.2f} to {:.2f} ms, the longest from {}", links.shortest * 1e3,
+                    links.longest * 1e3, links.longest_name);
+    found.push_back(links.longest < kSlowRoundTrip
+                        ? Finding{Level::kOk, "round trip", fact}
+                        : Finding{Level::kWarning, "round trip", fact,
+                                  "`ping` between the two; are they in one network?"});
+    found.push_back(
+        std::abs(worst_clock) < kClockDifference
+            ? Finding{Level::kOk, "clocks", worst_names.empty() ? "equal" : worst_names}
+            : Finding{Level::kWarning, "clocks", worst_names,
+                      "`chronyc makestep` on the wrong one; `chronyc tracking` says which"});
+  }
+  found.push_back(judge_equal("torch", peers, &Peer::torch, Level::kFailure,
+                              "`pip install torch==VERSION` with one version on all nodes"));
+  found.push_back(judge_equal("GPU driver", peers, &Peer::driver, Level::kWarning,
+                              "install one driver on all nodes"));
+  return found;
+}
+
+}  // namespace ddprun::launcher

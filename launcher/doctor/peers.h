@@ -1,0 +1,24 @@
+// The doctor between nodes. Each node runs one worker of a small job of ddprun's own, and this is
+// what that worker does: it opens a fresh port, says so in the job's store, connects to all others,
+// and says what came of it. It ends within seconds, whatever the others do. The only user of a thread
+// beside gRPC's: it answers others while this node waits at the store.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "launcher/doctor/findings.h"
+#include "launcher/doctor/pairs.h"
+#include "proto/result.h"
+#include "proto/worker_env.h"
+
+namespace ddprun::launcher {
+
+// For one connection with its 64 KiB each way.
+inline constexpr std::chrono::milliseconds kPairLimit{1800};
+
+// What the nodes found out, the same on all of them. `self`: host name, torch and driver of this
+// node. Errors: the store is not reached, or a node says nothing.
+Result<Findings> examine_peers(const WorkerEnv& worker, Peer self);
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,13 @@
+// The manual page ddprun(1). Its options are those of the flag table, so it cannot miss one; the rest
+// is what a user needs without the other documents: variables, exit codes, examples. Pure. Main thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ddprun::launcher {
+
+// The page as roff with the macros of man(7).
+std::string manual_page(std::string_view version);
+
+}  // namespace ddprun::launcher

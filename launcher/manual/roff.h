@@ -1,0 +1,15 @@
+// Plain text as roff takes it (groff_char(7), man(7)): what a manual page shows is what the text says,
+// in every locale. Pure. Any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ddprun::launcher {
+
+// `text` is UTF-8. A hyphen becomes a minus, so that an option can be copied out of the page; other
+// characters that roff would change, and those outside ASCII, become their names. A byte that is no
+// UTF-8 becomes U+FFFD. A line that begins with a dot or a quote is no request.
+std::string roff(std::string_view text);
+
+}  // namespace ddprun::launcher

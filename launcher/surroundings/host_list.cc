@@ -1,0 +1,143 @@
+#include "launcher/surroundings/host_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+
+namespace ddprun::launcher {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Error invalid(std::string_view entry, std::string_view why) {
+  return {ErrorCode::kInvalidArgument, fmt::format("{} in the host list: {}", entry, why)};
+}
+
+Error too_much(std::string_view what) {
+  return {ErrorCode::kLimit, fmt::format("the host list has more than {}", what)};
+}
+
+Error too_long_name() {
+  return too_much(fmt::format("{} characters in a name", kMaxHostNameBytes));
+}
+
+bool is_separator(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\n'; }
+
+// A number as it is written: its leading zeros count.
+std::optional<std::uint64_t> parse_number(std::string_view digits) {
+  std::uint64_t number = 0;
+  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (failed != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return number;
+}
+
+// `01-03` or `7`, appended to `numbers`.
+Result<void> add_range(std::string_view entry, std::string_view range, Names& numbers) {
+  const auto dash = range.find('-');
+  const std::string_view low_text = range.substr(0, dash);
+  const auto low = parse_number(low_text);
+  auto high = low;
+  // `1-` is `1`, as Slurm reads it.
+  if (dash != std::string_view::npos && dash + 1 < range.size())
+    high = parse_number(range.substr(dash + 1));
+  if (!low || !high || *high < *low) return invalid(entry, fmt::format("`{}` is no range", range));
+  if (*high - *low >= kMaxHosts || numbers.size() + (*high - *low) >= kMaxHosts)
+    return too_much(fmt::format("{} hosts", kMaxHosts));
+  if (low_text.size() > kMaxHostNameBytes) return too_long_name();
+  for (std::uint64_t number = *low; number <= *high; ++number)
+    numbers.push_back(fmt::format("{:0{}}", number, low_text.size()));
+  return {};
+}
+
+// What is between two brackets: `01-03,7`.
+Result<Names> parse_ranges(std::string_view entry, std::string_view ranges) {
+  Names numbers;
+  while (true) {
+    const auto comma = std::min(ranges.find(','), ranges.size());
+    if (const auto added = add_range(entry, ranges.substr(0, comma), numbers); !added)
+      return added.error();
+    if (comma == ranges.size()) return numbers;
+    ranges.remove_prefix(comma + 1);
+  }
+}
+
+std::size_t longest(const Names& texts) {
+  return std::ranges::max_element(texts, {}, &std::string::size)->size();
+}
+
+// Every name of `names` with every number behind it. Slurm lets the last bracket of an entry run
+// fastest, and then the first one.
+Result<Names> with_numbers(const Names& names, const Names& numbers, bool is_last) {
+  if (names.size() * numbers.size() > kMaxHosts)
+    return too_much(fmt::format("{} hosts", kMaxHosts));
+  if (longest(names) + longest(numbers) > kMaxHostNameBytes) return too_long_name();
+  Names all;
+  const std::size_t outer = is_last ? names.size() : numbers.size();
+  const std::size_t inner = is_last ? numbers.size() : names.size();
+  for (std::size_t i = 0; i < outer; ++i) {
+    for (std::size_t j = 0; j < inner; ++j)
+      all.push_back(is_last ? names[i] + numbers[j] : names[j] + numbers[i]);
+  }
+  return all;
+}
+
+// One entry, `a[01-03,7]b[1-2]`: a text before each bracket, and nothing behind the last one.
+Result<Names> expand(std::string_view entry) {
+  Names names{""};
+  std::string_view rest = entry;
+  for (std::size_t brackets = 0; !rest.empty(); ++brackets) {
+    if (brackets > kMaxBrackets) return too_much(fmt::format("{} brackets", kMaxBrackets));
+    const auto open = rest.find('[');
+    const std::string_view text = rest.substr(0, open);
+    if (text.find(']') != std::string_view::npos) return invalid(entry, "a ] without a [");
+    for (std::string& name : names) name += text;
+    if (names.front().size() > kMaxHostNameBytes) return too_long_name();
+    if (open == std::string_view::npos) {
+      if (brackets > 0) return invalid(entry, "expected nothing behind the last bracket");
+      break;
+    }
+    const auto close = rest.find(']', open);
+    if (close == std::string_view::npos) return invalid(entry, "a [ without a ]");
+    const auto numbers = parse_ranges(entry, rest.substr(open + 1, close - open - 1));
+    if (!numbers) return numbers.error();
+    rest.remove_prefix(close + 1);
+    auto longer = with_numbers(names, *numbers, rest.empty());
+    if (!longer) return longer.error();
+    names = *std::move(longer);
+  }
+  return names;
+}
+
+// Where the entry that `text` begins with ends: a comma between brackets does not end it.
+std::size_t end_of_entry(std::string_view text) {
+  bool inside = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '[') inside = true;
+    if (text[i] == ']') inside = false;
+    if (!inside && is_separator(text[i])) return i;
+  }
+  return text.size();
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> parse_host_list(std::string_view text) {
+  Names hosts;
+  while (!text.empty()) {
+    const auto end = end_of_entry(text);
+    if (end > 0) {
+      auto names = expand(text.substr(0, end));
+      if (!names) return names.error();
+      if (hosts.size() + names->size() > kMaxHosts)
+        return too_much(fmt::format("{} hosts", kMaxHosts));
+      hosts.insert(hosts.end(), names->begin(), names->end());
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return hosts;
+}
+
+}  // namespace ddprun::launcher

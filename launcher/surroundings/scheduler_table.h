@@ -1,0 +1,57 @@
+// Every scheduler and launcher that ddprun knows, in one table: by which variables it is told, and
+// where it says how many nodes there are and which one this is. docs/schedulers.md shows the table.
+// No logic here. Constant; any thread.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace ddprun::launcher {
+
+enum class Scheduler {
+  kNone,
+  // These started ddprun once on each node.
+  kOpenMpi,
+  kPals,
+  kMpich,
+  kSlurmStep,
+  kJsrun,
+  kSageMaker,
+  kIndexedJob,
+  // These gave a job its hosts, and started ddprun on one of them.
+  kSlurmJob,
+  kPbs,
+  kLsf,
+  kCobalt,
+  // Nothing of a job is known.
+  kKubernetes,
+  // Somebody set MASTER_ADDR, RANK and WORLD_SIZE for this process: an operator, or a script.
+  kOperator,
+};
+
+// Names of variables. An empty name: the scheduler does not say it.
+struct SchedulerRow {
+  Scheduler scheduler;
+  std::string_view name;   // for people: "this Slurm step"
+  std::string_view sign;   // it is this scheduler if the variable is set
+  std::string_view nodes;  // how many; of a launcher that counts processes, processes
+  std::string_view rank;   // which one this is
+  std::string_view hosts;  // names of all of them, or of a file with a line for each slot
+  std::string_view job;    // the same on all nodes, and no other job's
+  std::string_view step{};
+  std::string_view tasks{};  // processes on this node, or a list for all nodes
+  std::string_view deadline{};
+  // What to type so that ddprun is started once on each of N nodes.
+  std::string_view command{};
+  // What an environment variable is handed on with, where the launcher knows no host.
+  std::string_view hand_on{};
+};
+
+// In the order in which they are looked for: a daemon of Open MPI is itself a Slurm step, and what
+// it starts has the variables of both.
+std::span<const SchedulerRow> scheduler_table();
+
+// Every scheduler but kNone has a row (asserted).
+const SchedulerRow& row_of(Scheduler scheduler);
+
+}  // namespace ddprun::launcher

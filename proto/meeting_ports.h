@@ -1,0 +1,27 @@
+// The ports that a job may meet at where nobody gave one. Each job has a block of its own below the
+// ports that the kernel gives out (ip(7), ip_local_port_range), and above those of services.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace ddprun {
+
+inline constexpr int kMeetingPorts = 8;
+inline constexpr std::uint16_t kFirstMeetingPort = 15000;
+inline constexpr std::uint16_t kEndOfMeetingPorts = 29000;  // torchrun's ports lie behind
+
+// The first of the kMeetingPorts ports of the job that has this number.
+inline std::uint16_t meeting_port_of(std::uint64_t number) {
+  constexpr std::uint64_t kBlocks = (kEndOfMeetingPorts - kFirstMeetingPort) / kMeetingPorts;
+  return static_cast<std::uint16_t>(kFirstMeetingPort + number % kBlocks * kMeetingPorts);
+}
+
+// A job's number where it has only a name. FNV-1a: the same on every node.
+inline std::uint64_t number_of_name(std::string_view name) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace ddprun

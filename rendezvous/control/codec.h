@@ -1,0 +1,25 @@
+// Turns the values of messages.h into the messages of proto/control.proto and back, and checks them.
+// Pure; used by control_service.cc and control_client.cc only, on any thread.
+#pragma once
+
+#include "proto/control.pb.h"
+#include "proto/result.h"
+#include "rendezvous/control/messages.h"
+#include "rendezvous/trust/proof.h"
+
+namespace ddprun::rendezvous {
+
+// The most bytes of an answer: a page (control_service.h), and one job more, whose nodes have three names
+// each.
+inline constexpr int kMaxAnswerBytes = 32 * 1024 * 1024;
+
+control::v1::Question encode(const ControlQuestion& question);
+control::v1::Answer encode(const ControlAnswer& answer);
+std::size_t encoded_bytes(const JobStatus& job);
+control::v1::Answer encode_challenge(const Challenge& challenge);
+
+// Errors: kProtocol, the message makes no sense; kLimit, a text of it is too long.
+Result<ControlQuestion> decode(const control::v1::Question& message);
+Result<ControlAnswer> decode(const control::v1::Answer& message);
+
+}  // namespace ddprun::rendezvous

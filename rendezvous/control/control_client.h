@@ -1,0 +1,29 @@
+// Asks a rendezvous, as an operator: one question over a connection of its own. It blocks, so it is
+// for programs that do nothing else (ddpctl). Any thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rendezvous/control/messages.h"
+#include "rendezvous/trust/tls_files.h"
+
+namespace ddprun::rendezvous {
+
+struct ControlTarget {
+  std::string host;                    // as the user named it: with TLS, its certificate bears it
+  std::vector<std::string> addresses;  // numeric; tried in this order
+  std::uint16_t port = 0;
+  std::string token;  // empty: none
+  TlsFiles tls{};     // not set: no TLS
+  std::chrono::milliseconds connect_limit{5'000};
+  std::chrono::milliseconds answer_limit{10'000};
+};
+
+// With AwaitEnd the answer is kGoesOn where the job runs on at the end of `answer_limit`. A server
+// that cannot be reached, or says nothing, is kUnreachable.
+ControlAnswer ask(const ControlTarget& target, const ControlQuestion& question);
+
+}  // namespace ddprun::rendezvous

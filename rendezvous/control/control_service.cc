@@ -1,0 +1,313 @@
+#include "rendezvous/control/control_service.h"
+
+#include <fmt/format.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <variant>
+
+#include "proto/alarm.h"
+#include "proto/control.grpc.pb.h"
+#include "rendezvous/channel.h"
+#include "rendezvous/codec.h"
+#include "rendezvous/connections.h"
+#include "rendezvous/control/codec.h"
+#include "rendezvous/loop_gate.h"
+#include "rendezvous/trust/doorkeeper.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+namespace v1 = control::v1;
+
+ControlAnswer refusal(const Error& error) {
+  const bool unknown = error.code() == ErrorCode::kNotFound;
+  return {unknown ? ControlOutcome::kUnknown : ControlOutcome::kRefused, error.message()};
+}
+
+ControlAnswer answer_of(const Result<std::string>& done) {
+  return done ? ControlAnswer{ControlOutcome::kDone, *done} : refusal(done.error());
+}
+
+grpc::Status unauthenticated(const std::string& why) {
+  return {grpc::StatusCode::UNAUTHENTICATED, why};
+}
+
+// The most questions whose proof has not come; one more cuts the oldest.
+constexpr std::size_t kMaxUnproven = 1024;
+
+}  // namespace
+
+// The loop's side, and gRPC's service, which makes a call for each question.
+class ControlService::Calls final : public v1::Control::CallbackService {
+ public:
+  Calls(boost::asio::io_context& loop, Options options)
+      : options_(std::move(options)),
+        gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
+        doorkeeper_(options_.token, kMaxUnproven),
+        proof_alarm_(loop, [this] { cut_overdue(); }) {}
+
+  grpc::ServerBidiReactor<v1::Question, v1::Answer>* Ask(
+      grpc::CallbackServerContext* context) override;
+  void let_go();
+  void end();
+
+ private:
+  class Call;
+  using SharedCall = std::shared_ptr<Call>;
+
+  void called(const SharedCall& call, std::string job, std::string nonce);
+  void cut_overdue();
+  void asked(const SharedCall& call, const std::string& proof,
+             const Result<ControlQuestion>& question);
+  void answer(const SharedCall& call, const ControlQuestion& question);
+  void answer_for_inherited(const SharedCall& call, const ControlQuestion& question,
+                            const Error& not_here);
+  using AnswerOf = std::function<ControlAnswer(const JobControl::End&)>;
+  void stop(const SharedCall& call, JobControl& job, const std::string& by);
+  void await_end(const SharedCall& call, JobControl& job, AnswerOf answer_to);
+  ControlAnswer page_after(const std::string& rdzv_id) const;
+  Result<JobControl*> find(const std::string& rdzv_id) const;
+
+  const Options options_;
+  const std::shared_ptr<LoopGate<Calls>> gate_;
+  Doorkeeper doorkeeper_;
+  Alarm proof_alarm_;
+  std::map<void*, SharedCall> unproven_;
+  std::vector<SharedCall> waiting_;  // for the end of a job
+};
+
+// One question. gRPC has it until OnDone(), the loop while it has not answered.
+class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Question, v1::Answer>,
+                                          public std::enable_shared_from_this<Call> {
+ public:
+  Call(grpc::CallbackServerContext& context, std::shared_ptr<LoopGate<Calls>> gate)
+      : context_(context), gate_(std::move(gate)) {}
+
+  void start(std::string job, std::string nonce) {
+    self_ = shared_from_this();
+    gate_->post([self = self_, job = std::move(job), nonce = std::move(nonce)](Calls& calls) {
+      calls.called(self, job, nonce);
+    });
+  }
+  void refuse(const grpc::Status& status) {
+    self_ = shared_from_this();
+    break_off(status);
+  }
+  // The question is read when this is written: two writes at a time must not be.
+  void challenge(const Challenge& challenge) {
+    const std::lock_guard lock(mutex_);
+    if (is_over_) return;
+    answer_ = encode_challenge(challenge);
+    StartWrite(&answer_);
+  }
+  // Any thread. Only the first of them counts.
+  void answer(const ControlAnswer& answer) {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(is_over_, true)) return;
+    answer_ = encode(answer);
+    StartWriteAndFinish(&answer_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+  void break_off(const grpc::Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(is_over_, true)) Finish(status);
+  }
+  // For a peer that may read nothing: a status would wait for it for ever.
+  void cut() {
+    const std::lock_guard lock(mutex_);
+    if (!is_over_) context_.TryCancel();  // OnCancel() ends it
+  }
+  bool is_over() const {
+    const std::lock_guard lock(mutex_);
+    return is_over_;
+  }
+
+ private:
+  // ---- gRPC's threads ----
+  void OnWriteDone(bool ok) override {
+    if (ok) StartRead(&question_);
+    if (!ok) break_off(grpc::Status::CANCELLED);
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return break_off({grpc::StatusCode::INVALID_ARGUMENT, "no question"});
+    gate_->post(
+        [self = shared_from_this(), proof = question_.proof(),
+         question = decode(question_)](Calls& calls) { calls.asked(self, proof, question); });
+  }
+  // Also where the server ends before the loop has answered.
+  void OnCancel() override { break_off(grpc::Status::CANCELLED); }
+  void OnDone() override { self_.reset(); }
+
+  grpc::CallbackServerContext& context_;  // gRPC's, until the call is over
+  const std::shared_ptr<LoopGate<Calls>> gate_;
+  v1::Question question_;
+  v1::Answer answer_;
+  // After the end gRPC may free its half of the call: nothing is started any more. Recursive: a cancel
+  // may call OnCancel() before it returns.
+  mutable std::recursive_mutex mutex_;
+  bool is_over_ = false;
+  SharedCall self_;
+};
+
+grpc::ServerBidiReactor<v1::Question, v1::Answer>* ControlService::Calls::Ask(
+    grpc::CallbackServerContext* context) {
+  const auto call = std::make_shared<Call>(*context, gate_);
+  if (options_.wants_tls && Connections::is_clear(context->peer())) {
+    call->refuse({grpc::StatusCode::FAILED_PRECONDITION,
+                  "it wants TLS: expected --tls-ca, --tls-cert and --tls-key"});
+    return call.get();
+  }
+  call->start(call_metadata(*context, kJobMetadata), call_metadata(*context, kNonceMetadata));
+  return call.get();
+}
+
+void ControlService::Calls::called(const SharedCall& call, std::string job, std::string nonce) {
+  const auto challenge = doorkeeper_.called(call.get(), std::move(job), std::move(nonce),
+                                            make_nonce(), std::chrono::steady_clock::now());
+  if (!challenge) {
+    doorkeeper_.forget(call.get());
+    return call->break_off(unauthenticated(challenge.error().message()));
+  }
+  unproven_.emplace(call.get(), call);
+  call->challenge(*challenge);
+  cut_overdue();
+}
+
+void ControlService::Calls::cut_overdue() {
+  for (void* const overdue : doorkeeper_.overdue(std::chrono::steady_clock::now()))
+    unproven_.extract(overdue).mapped()->cut();
+  proof_alarm_.set(doorkeeper_.look_again_at());
+}
+
+void ControlService::Calls::asked(const SharedCall& call, const std::string& proof,
+                                  const Result<ControlQuestion>& question) {
+  if (unproven_.erase(call.get()) == 0) return;  // it was cut
+  const auto job = doorkeeper_.answered(call.get(), proof);
+  doorkeeper_.forget(call.get());
+  if (!job) return call->break_off(unauthenticated(job.error().message()));
+  if (!question) return call->answer(refusal(question.error()));
+  // Who knows the token of one job must not ask about another one.
+  if (question->job != *job)
+    return call->break_off(unauthenticated("the proof is for another job"));
+  answer(call, *question);
+}
+
+void ControlService::Calls::answer(const SharedCall& call, const ControlQuestion& question) {
+  const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
+  if (!elsewhere.empty()) return call->break_off({grpc::StatusCode::UNAVAILABLE, elsewhere});
+  const auto* const shown = std::get_if<ShowJobs>(&question.verb);
+  if (shown != nullptr && question.job.empty()) return call->answer(page_after(shown->after));
+  const auto found = find(question.job);
+  if (!found) return answer_for_inherited(call, question, found.error());
+  JobControl& job = **found;
+  if (shown != nullptr) return call->answer({.jobs = {job.status()}});
+  if (const auto* drain = std::get_if<DrainNode>(&question.verb))
+    return call->answer(answer_of(job.drain(drain->node, drain->deadline)));
+  if (const auto* resize = std::get_if<ResizeJob>(&question.verb))
+    return call->answer(answer_of(job.resize(resize->min_nodes, resize->max_nodes)));
+  if (const auto* stop = std::get_if<StopJob>(&question.verb))
+    return this->stop(call, job, stop->by);
+  await_end(call, job, [](const JobControl::End& end) -> ControlAnswer {
+    return {end.succeeded ? ControlOutcome::kDone : ControlOutcome::kJobFailed, end.text};
+  });
+}
+
+// Who asked is told when the nodes are: before, the next leader would go on with the job.
+void ControlService::Calls::stop(const SharedCall& call, JobControl& job, const std::string& by) {
+  const auto stopped = job.stop(by);
+  if (!stopped) return call->answer(refusal(stopped.error()));
+  await_end(call, job, [stopped](const JobControl::End&) { return answer_of(stopped); });
+}
+
+void ControlService::Calls::answer_for_inherited(const SharedCall& call,
+                                                 const ControlQuestion& question,
+                                                 const Error& not_here) {
+  const auto state = options_.inherited ? options_.inherited(question.job) : std::nullopt;
+  if (!state) return call->answer(refusal(not_here));
+  if (*state == InheritedJob::kRuns)
+    return call->break_off({grpc::StatusCode::UNAVAILABLE,
+                            fmt::format("the nodes of job {} are coming back to this leader: ask "
+                                        "again",
+                                        question.job)});
+  const bool succeeded = *state == InheritedJob::kSucceeded;
+  const bool awaits_end = std::holds_alternative<AwaitEnd>(question.verb);
+  const ControlOutcome outcome = !awaits_end ? ControlOutcome::kRefused
+                                 : succeeded ? ControlOutcome::kDone
+                                             : ControlOutcome::kJobFailed;
+  call->answer({outcome, fmt::format("job {} {} under the leader before this one", question.job,
+                                     succeeded ? "succeeded" : "failed")});
+}
+
+// In the order of their ids: a job that comes or goes meanwhile moves no other one to another page.
+ControlAnswer ControlService::Calls::page_after(const std::string& rdzv_id) const {
+  std::vector<JobControl*> jobs = options_.jobs();
+  std::ranges::sort(jobs, {}, &JobControl::rdzv_id);
+  ControlAnswer page;
+  std::size_t bytes = 0;
+  auto one = rdzv_id.empty() ? jobs.begin()
+                             : std::ranges::upper_bound(jobs, rdzv_id, {}, &JobControl::rdzv_id);
+  for (; one != jobs.end(); ++one) {
+    page.goes_on = bytes >= options_.page_bytes;
+    if (page.goes_on) break;
+    page.jobs.push_back((*one)->status());
+    bytes += encoded_bytes(page.jobs.back());
+  }
+  return page;
+}
+
+// The waiter holds no `this`: the job may outlive us.
+void ControlService::Calls::await_end(const SharedCall& call, JobControl& job, AnswerOf answer_to) {
+  std::erase_if(waiting_, [](const SharedCall& other) { return other->is_over(); });
+  waiting_.push_back(call);
+  const std::weak_ptr waiting(call);
+  job.wait(
+      [waiting, answer_to = std::move(answer_to)](const JobControl::End& end) {
+        if (const auto alive = waiting.lock()) alive->answer(answer_to(end));
+      },
+      [waiting] {
+        const auto alive = waiting.lock();
+        return !alive || alive->is_over();
+      });
+}
+
+Result<JobControl*> ControlService::Calls::find(const std::string& rdzv_id) const {
+  const std::vector<JobControl*> jobs = options_.jobs();
+  if (rdzv_id.empty() && jobs.size() == 1) return jobs.front();
+  if (rdzv_id.empty())
+    return Error(ErrorCode::kNotFound, fmt::format("{} jobs are here: name one", jobs.size()));
+  const auto found = std::ranges::find(jobs, rdzv_id, &JobControl::rdzv_id);
+  if (found == jobs.end())
+    return Error(ErrorCode::kNotFound, fmt::format("no job with rdzv_id={} is here", rdzv_id));
+  return *found;
+}
+
+void ControlService::Calls::let_go() {
+  const grpc::Status moves{grpc::StatusCode::UNAVAILABLE, "another leads the jobs now: ask again"};
+  for (const SharedCall& call : std::exchange(waiting_, {})) call->break_off(moves);
+}
+
+void ControlService::Calls::end() {
+  gate_->close();
+  proof_alarm_.set(Alarm::Time::max());
+  const grpc::Status ends{grpc::StatusCode::UNAVAILABLE, "the rendezvous ends"};
+  for (const auto& [key, call] : std::exchange(unproven_, {})) call->break_off(ends);
+  for (const SharedCall& call : std::exchange(waiting_, {})) call->break_off(ends);
+}
+
+ControlService::ControlService(boost::asio::io_context& loop, Options options)
+    : calls_(std::make_unique<Calls>(loop, std::move(options))) {}
+
+ControlService::~ControlService() { end(); }
+
+void ControlService::add_to(grpc::ServerBuilder& builder) { builder.RegisterService(calls_.get()); }
+
+void ControlService::let_go() { calls_->let_go(); }
+
+void ControlService::end() { calls_->end(); }
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,69 @@
+// Shows one job to operators and does what they want: a Host, the log of its incidents, and those
+// who wait for the job's end. Loop's thread; owned by whoever owns the Host, which must outlive it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/control/job_status.h"
+#include "rendezvous/host.h"
+
+namespace ddprun::rendezvous {
+
+class JobControl {
+ public:
+  // How the job ended.
+  struct End {
+    bool succeeded = false;
+    std::string text;
+  };
+  using Waiter = std::function<void(const End&)>;
+
+  // Takes Host::watch and Host::told.
+  JobControl(Host& host, std::string rdzv_id);
+  JobControl(const JobControl&) = delete;
+  JobControl& operator=(const JobControl&) = delete;
+  ~JobControl();
+
+  const std::string& rdzv_id() const { return rdzv_id_; }
+  JobStatus status() const;
+
+  // As in operator_verbs.h; each returns one line that says what was done. Also kRejected: the node
+  // that hosts the rendezvous cannot be drained, since the job would end with it.
+  Result<std::string> drain(const std::string& node, std::chrono::milliseconds deadline);
+  Result<std::string> resize(int min_nodes, int max_nodes);
+  Result<std::string> stop(const std::string& by);
+  // Ends the job, which failed for this reason.
+  void give_up(const std::string& reason);
+  // Called when the job has ended. The next leader may not know it yet, where there may be one. It must not
+  // call this or the host.
+  std::function<void()> at_end;
+  // Calls `waiter` once: when the nodes have been told that the job has ended, maybe now. It must not
+  // call this or the host. Not called if this is destroyed before, or once `is_gone` says that nobody
+  // listens any more (empty: never).
+  void wait(Waiter waiter, std::function<bool()> is_gone = {});
+  std::size_t waiters() const { return waiters_.size(); }
+
+ private:
+  struct Waiting {
+    Waiter waiter;
+    std::function<bool()> is_gone;
+  };
+
+  template <typename Verb>
+  Result<std::string> obey(Verb verb, std::string done);
+  void happened(const Outcome& outcome);
+  void told(const Outcome& outcome);
+
+  Host& host_;
+  const std::string rdzv_id_;
+  IncidentLog log_;
+  std::vector<Waiting> waiters_;
+  std::optional<End> end_;  // the nodes were told
+};
+
+}  // namespace ddprun::rendezvous

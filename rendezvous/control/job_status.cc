@@ -1,0 +1,144 @@
+#include "rendezvous/control/job_status.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace ddprun::rendezvous {
+namespace {
+
+double seconds(std::chrono::milliseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+std::string waiting_text(const Gathering& gathering) {
+  const std::string here = gathering.min_nodes == gathering.max_nodes
+                               ? fmt::format("{} of {} nodes", gathering.have, gathering.min_nodes)
+                               : fmt::format("{} of {} to {} nodes", gathering.have,
+                                             gathering.min_nodes, gathering.max_nodes);
+  const std::string left = fmt::format("{:.0f} s left", seconds(gathering.ends_in));
+  switch (gathering.awaits) {
+    case Await::kNodes:
+      return fmt::format("{} are here, {}{}", here, left,
+                         gathering.missing.empty() ? "" : "; missing: " + gathering.missing);
+    case Await::kLastCall:
+      return fmt::format("{} are here, more may come, {}", here, left);
+    case Await::kOldWorkers:
+      return fmt::format("workers of the last round still run; {} are back", here);
+    case Await::kRestartPause:
+      return fmt::format("the pause before a restart, {}", left);
+    case Await::kSeat:
+    case Await::kResize:
+      return {};
+  }
+  return {};
+}
+
+JobPhase phase_of(const Membership& membership, const IncidentLog& log) {
+  switch (membership.phase()) {
+    case Membership::Phase::kGathering:
+      return JobPhase::kGathering;
+    case Membership::Phase::kRecovering:  // its workers run on meanwhile
+    case Membership::Phase::kRunning:
+      return JobPhase::kRunning;
+    case Membership::Phase::kEnded:
+      return log.succeeded() ? JobPhase::kSucceeded
+                             : (log.was_stopped() ? JobPhase::kStopped : JobPhase::kFailed);
+  }
+  return JobPhase::kGathering;
+}
+
+}  // namespace
+
+std::string_view name_of(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kGathering:
+      return "gathering";
+    case JobPhase::kRunning:
+      return "running";
+    case JobPhase::kSucceeded:
+      return "succeeded";
+    case JobPhase::kFailed:
+      return "failed";
+    case JobPhase::kStopped:
+      return "stopped";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(IncidentKind kind) {
+  switch (kind) {
+    case IncidentKind::kFailure:
+      return "failure";
+    case IncidentKind::kResize:
+      return "resize";
+    case IncidentKind::kEnd:
+      return "end";
+  }
+  return "unknown";
+}
+
+void IncidentLog::note(const Outcome& outcome, Time now, std::int64_t unix_ms) {
+  if (outcome.broken) {
+    const Failure& cause = outcome.broken->cause;
+    add({.unix_ms = unix_ms,
+         .round = outcome.broken->round,
+         .kind = outcome.broken->is_resize ? IncidentKind::kResize : IncidentKind::kFailure,
+         .hostname = cause.hostname,
+         .rank = cause.rank,
+         .text = cause.message});
+    broken_at_ = now;
+    is_open_ = true;
+  }
+  if (outcome.published && std::exchange(is_open_, false))
+    incidents_.back().reformed_after_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - broken_at_).count();
+  if (!outcome.ended) return;
+  is_open_ = false;
+  succeeded_ = outcome.ended->succeeded;
+  was_stopped_ = outcome.ended->is_stopped;
+  const Failure& cause = outcome.ended->cause;
+  add({.unix_ms = unix_ms,
+       .kind = IncidentKind::kEnd,
+       .hostname = cause.hostname,
+       .rank = succeeded_ ? -1 : cause.rank,
+       .text = succeeded_ ? "the job succeeded" : cause.message});
+}
+
+void IncidentLog::add(IncidentStatus incident) {
+  incidents_.push_back(std::move(incident));
+  if (incidents_.size() > kMaxIncidents) incidents_.pop_front();
+}
+
+JobStatus status_of(const Membership& membership, const IncidentLog& log, Time now) {
+  JobStatus status{.phase = phase_of(membership, log),
+                   .round = membership.round_number(),
+                   .restarts = membership.restart_count(),
+                   .max_restarts = membership.restart_rules().max_restarts,
+                   .min_nodes = membership.policy().min_nodes,
+                   .max_nodes = membership.policy().max_nodes,
+                   .end = membership.end_text(),
+                   .incidents = {log.incidents().begin(), log.incidents().end()}};
+  if (const auto gathering = membership.gathering(now); gathering && !membership.ended())
+    status.waits_for = waiting_text(*gathering);
+  membership.members().for_each([&](const Member& member) {
+    // One that was refused, or whose session is about to end, is in no job.
+    if (member.standing == Standing::kDismissed || member.gone) return;
+    const NodeSpec& spec = member.entrant.spec;
+    status.nodes.push_back({.session = member.session(),
+                            .id = spec.node_id,
+                            .hostname = spec.hostname,
+                            .role = spec.role,
+                            .node_rank = member.last_seat(),
+                            .workers = spec.local_world_size,
+                            .standing = member.standing});
+  });
+  std::ranges::stable_sort(status.nodes, {}, [](const NodeStatus& node) {
+    return node.node_rank < 0 ? std::numeric_limits<int>::max() : node.node_rank;
+  });
+  return status;
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,94 @@
+// What can be told of a job while it runs: a snapshot of its Membership, for operators, and the last
+// things that happened to it. Plain values and pure functions; JobControl has the clock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/membership.h"
+
+namespace ddprun::rendezvous {
+
+// So many incidents of a job are kept.
+inline constexpr std::size_t kMaxIncidents = 16;
+
+// Both travel as numbers: new ones come last.
+enum class JobPhase { kGathering, kRunning, kSucceeded, kFailed, kStopped };
+enum class IncidentKind {
+  kFailure,  // a worker failed or a node was lost
+  kResize,   // nodes came or left; no restart was spent
+  kEnd,      // the job ended
+};
+
+struct NodeStatus {
+  SessionId session = 0;  // the host's own number; does not travel
+  std::string id;
+  std::string hostname;
+  std::string role;
+  int node_rank = -1;  // in the round that runs, or in the last one; -1: in none
+  int workers = 0;
+  Standing standing = Standing::kSpare;
+  bool hosts = false;  // the rendezvous is in its process
+
+  bool operator==(const NodeStatus&) const = default;
+};
+
+struct IncidentStatus {
+  std::int64_t unix_ms = 0;
+  std::int64_t round = 0;  // that broke
+  IncidentKind kind = IncidentKind::kFailure;
+  std::string hostname;
+  int rank = -1;  // of the worker to blame; -1: none is
+  std::string text;
+  std::int64_t reformed_after_ms = -1;  // until the next round was agreed; -1: not yet
+
+  bool operator==(const IncidentStatus&) const = default;
+};
+
+struct JobStatus {
+  std::string job;
+  JobPhase phase = JobPhase::kGathering;
+  std::int64_t round = 0;  // the last that was agreed; 0: none
+  int restarts = 0;        // spent
+  int max_restarts = 0;    // of the last round; a window may give some back
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::string waits_for;          // why the next round has not started; empty while one runs
+  std::string end;                // how the job ended; empty: it has not
+  std::vector<NodeStatus> nodes;  // by node rank; those without one come last
+  std::vector<IncidentStatus> incidents;  // oldest first
+
+  bool operator==(const JobStatus&) const = default;
+};
+
+// For people and for JSON: "running", "waiting".
+std::string_view name_of(JobPhase phase);
+std::string_view name_of(IncidentKind kind);
+
+// The last incidents of one job.
+class IncidentLog {
+ public:
+  // What the membership decided at `now`, which was `unix_ms` on the wall.
+  void note(const Outcome& outcome, Time now, std::int64_t unix_ms);
+  const std::deque<IncidentStatus>& incidents() const { return incidents_; }
+  // The job was ended by an operator.
+  bool was_stopped() const { return was_stopped_; }
+  bool succeeded() const { return succeeded_; }
+
+ private:
+  void add(IncidentStatus incident);
+
+  std::deque<IncidentStatus> incidents_;
+  Time broken_at_{};
+  bool is_open_ = false;  // the last incident broke a round, and the next one has not started
+  bool was_stopped_ = false;
+  bool succeeded_ = false;
+};
+
+// All of it but the job's id and which node hosts.
+JobStatus status_of(const Membership& membership, const IncidentLog& log, Time now);
+
+}  // namespace ddprun::rendezvous

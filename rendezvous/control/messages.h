@@ -1,0 +1,53 @@
+// What an operator asks of a rendezvous, and the answer. Plain values; the codec and the two ends of
+// the call are beside this file.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/control/job_status.h"
+
+namespace ddprun::rendezvous {
+
+struct ShowJobs {       // one, or all
+  std::string after{};  // all: those whose ids come after this one
+};
+struct DrainNode {
+  std::string node;                       // node rank, hostname or id
+  std::chrono::milliseconds deadline{0};  // 0: as the node has it
+};
+struct ResizeJob {
+  int min_nodes = 0;
+  int max_nodes = 0;
+};
+struct StopJob {
+  std::string by;
+};
+struct AwaitEnd {};  // the answer comes when the job has ended
+
+struct ControlQuestion {
+  std::string job;  // its rdzv id; empty: all, or the only one
+  std::variant<ShowJobs, DrainNode, ResizeJob, StopJob, AwaitEnd> verb;
+};
+
+// It travels as a number: new ones come last.
+enum class ControlOutcome {
+  kDone,         // for AwaitEnd: the job succeeded
+  kJobFailed,    // AwaitEnd only
+  kRefused,      // it was understood, and cannot be done
+  kUnknown,      // there is no such job or node
+  kWrongToken,   // the token is missing or wrong
+  kUnreachable,  // nobody answered at the endpoint, or the connection broke
+  kGoesOn,       // AwaitEnd only: the job still runs, ask again
+};
+
+struct ControlAnswer {
+  ControlOutcome outcome = ControlOutcome::kDone;
+  std::string text{};  // one line for people
+  std::vector<JobStatus> jobs{};
+  bool goes_on = false;  // more jobs come after the last one
+};
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,26 @@
+#include "rendezvous/recovery/recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddprun::rendezvous {
+
+bool Recovery::begin(const RecoveryLimits& limits, Time now) {
+  if (!is_open_ || std::exchange(has_begun_, true)) return false;
+  workers_until_ = now + limits.workers;
+  nodes_until_ = now + std::max(limits.workers, limits.nodes);
+  return true;
+}
+
+void Recovery::close() {
+  is_open_ = false;
+  unknown_.clear();
+}
+
+bool Recovery::take(std::int64_t round, int seat, int node_count) {
+  if (!is_open_ || round != record_.round || node_count != record_.node_count()) return false;
+  if (seat < 0 || seat >= node_count) return false;
+  return taken_.insert(seat).second;
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,83 @@
+// What ddpctl prints, and its exit codes. tests/jobs/control_test.py checks the JSON of real jobs.
+#include "daemon/ctl_output.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ddprun::daemon {
+namespace {
+
+using rendezvous::ControlAnswer;
+using rendezvous::ControlOutcome;
+
+const rendezvous::JobStatus kJob{
+    .job = "train",
+    .phase = rendezvous::JobPhase::kRunning,
+    .round = 2,
+    .restarts = 1,
+    .max_restarts = 3,
+    .min_nodes = 1,
+    .max_nodes = 4,
+    .nodes = {{.id = "n0-1",
+               .hostname = "n0\x1b[2J",
+               .role = "default",
+               .node_rank = 0,
+               .workers = 8,
+               .standing = rendezvous::Standing::kRunning,
+               .hosts = true},
+              {.id = "n1-1", .hostname = "n1", .role = "default", .workers = 8}},
+    .incidents = {{.unix_ms = 1'700'000'000'123, .round = 1, .text = "it died"}}};
+
+CtlOptions options(CtlCommand command, bool json = false) {
+  return {.command = command, .endpoints = {{"h", 1}}, .json = json, .question = {}};
+}
+
+TEST(CtlOutput, ATableOfJobs) {
+  EXPECT_EQ(output(options(CtlCommand::kJobs), {.jobs = {kJob}}),
+            "JOB    PHASE    ROUND  NODES  WANTED  RESTARTS  WHY\n"
+            "train  running  2      1      1:4     1/3       \n");
+}
+
+TEST(CtlOutput, AStatusHasNodesAndIncidents) {
+  EXPECT_EQ(output(options(CtlCommand::kStatus), {.jobs = {kJob}}),
+            "train: running, round 2, 1 of 1:4 nodes, 1 of 3 restarts spent\n"
+            "\n"
+            "RANK  HOSTNAME       STANDING  WORKERS  ROLE     ID\n"
+            "0     n0 [2J (host)  running   8        default  n0-1\n"
+            "-     n1             spare     8        default  n1-1\n"
+            "\n"
+            "TIME                      ROUND  KIND     RE-FORMED  WHAT\n"
+            "2023-11-14T22:13:20.123Z  1      failure  -          it died\n");
+}
+
+TEST(CtlOutput, JsonHasAllOfIt) {
+  const auto json =
+      nlohmann::json::parse(output(options(CtlCommand::kStatus, true), {.jobs = {kJob}}));
+  EXPECT_EQ(json["outcome"], "done");
+  EXPECT_EQ(json["jobs"][0]["phase"], "running");
+  EXPECT_EQ(json["jobs"][0]["nodes"][0]["standing"], "running");
+  EXPECT_TRUE(json["jobs"][0]["nodes"][1]["node_rank"].is_null());
+  EXPECT_EQ(json["jobs"][0]["incidents"][0]["time"], "2023-11-14T22:13:20.123Z");
+}
+
+TEST(CtlOutput, ExitCodesAndComplaints) {
+  const auto code = [](ControlOutcome outcome) { return exit_code({outcome}); };
+  EXPECT_EQ(code(ControlOutcome::kDone), 0);
+  EXPECT_EQ(code(ControlOutcome::kJobFailed), 1);
+  EXPECT_EQ(code(ControlOutcome::kRefused), 1);
+  EXPECT_EQ(code(ControlOutcome::kUnreachable), 3);
+  EXPECT_EQ(code(ControlOutcome::kUnknown), 4);
+  EXPECT_EQ(code(ControlOutcome::kWrongToken), 5);
+  const ControlAnswer refused{ControlOutcome::kRefused, "no"};
+  EXPECT_EQ(output(options(CtlCommand::kDrain), refused), "");
+  EXPECT_EQ(complaint(options(CtlCommand::kDrain), refused), "no");
+  EXPECT_EQ(complaint(options(CtlCommand::kJobs), {ControlOutcome::kUnreachable, "nobody"}),
+            "h:1: nobody");
+  const auto json = nlohmann::json::parse(output(options(CtlCommand::kDrain, true), refused));
+  EXPECT_EQ(json["outcome"], "refused");
+  EXPECT_EQ(json["text"], "no");
+}
+
+}  // namespace
+}  // namespace ddprun::daemon

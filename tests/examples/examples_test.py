@@ -1,0 +1,173 @@
+"""Each example on a synthetic set: it runs with 1, 2 and 4 workers, and ends as its Python twin does.
+
+DDPRUN names the launcher; the examples are beside it.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import support
+
+DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
+BIN = pathlib.Path(DDPRUN).parent
+TWINS = support.ROOT / "examples" / "pytorch"
+DATA = support.ROOT / "examples" / "data"
+
+sys.path.insert(0, str(support.ROOT / "tests" / "jobs"))
+import pytorch_exit  # noqa: E402  (found by the line above)
+
+
+class Example(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def make(self, name, train, held_out, *more):
+        subprocess.run([DATA / "synthesize", name, self.folder / name, f"--train={train}", f"--held-out={held_out}", *more], check=True)
+        return "--data", self.folder / name
+
+    def ours(self, workers, name, *flags, code=0):
+        done = support.run(DDPRUN, "--standalone", f"--nproc-per-node={workers}", "--no-python", BIN / name, *flags)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout if code == 0 else done.stderr
+
+    def theirs(self, workers, name, *flags):
+        python = support.python_with_torch()
+        if python is None:
+            self.skipTest("no Python with torch here")
+        for _ in range(pytorch_exit.RUNS_WITH_ABORTS):
+            done = support.run(DDPRUN, "--standalone", f"--nproc-per-node={workers}", TWINS / f"{name}.py", *flags, PYTHON_EXEC=python)
+            if not pytorch_exit.aborted(done.returncode, done.stderr, 1):
+                break
+            print("PyTorch aborted at its exit: once more")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def check_workers(self, name, *flags, learnt):
+        """With each number of workers; one worker's accuracy tells that the net has learnt."""
+        for workers in (1, 2, 4):
+            output = self.ours(workers, name, *flags)
+            self.assertRegex(output, r"weights=[0-9a-f]{16}\naccuracy=[01]\.\d{4}\n$")
+            if workers == 1:
+                self.assertGreaterEqual(float(support.value_of("accuracy", output)), learnt, output)
+
+    def check_same_end(self, name, *flags, workers):
+        """Weights and accuracy are equal bit for bit; losses to the last digit."""
+        self.assertEqual(self.ours(workers, name, *flags), self.theirs(workers, name, *flags))
+
+
+class MinimalSampler(Example):
+    def test_lists_are_disjoint_whole_and_those_of_pytorch(self):
+        output = self.ours(3, "minimal_sampler")
+        lists = re.findall(r"^epoch (\d) rank \d: (.*)$", output, re.MULTILINE)
+        self.assertEqual(len(lists), 6)
+        for epoch in "01":
+            seen = [int(n) for e, text in lists if e == epoch for n in re.findall(r"\d+", text)]
+            self.assertEqual(sorted(seen), list(range(24)))
+        self.assertEqual(output, self.theirs(3, "minimal_sampler"))
+        for workers in (1, 2, 4):
+            self.assertEqual(self.ours(workers, "minimal_sampler").count("epoch 0"), workers)
+
+
+class Metrics(Example):
+    def test_are_those_of_pytorch_and_no_mean_of_means(self):
+        output = self.ours(3, "metrics")
+        self.assertEqual(output, self.theirs(3, "metrics"))
+        self.assertNotEqual(support.value_of("mean over all samples", output), support.value_of("mean of the ranks' means", output))
+        self.assertEqual(support.value_of("accuracy", output), "0.400000")
+        self.assertNotEqual(support.value_of("accuracy with the padding", output), "0.400000")
+
+
+class Updates(Example):
+    def test_counts_what_the_formulas_say(self):
+        for workers in (2, 3):
+            output = self.ours(workers, "updates", "--steps=20", "--hidden=62", "--largest=240", "--times=3", "--curves", self.folder / "c.csv")
+            size = 1980 * 4  # 20 x 62 + 62 + 62 x 10 + 10 = 1,932 numbers, padded to a multiple of 60
+            server, ring = 2 * (workers - 1) * size, 2 * size * (workers - 1) // workers
+            self.assertEqual(output.count(f"rank 0 sends and receives 2(N-1)K: {server} bytes a step = {server}\n"), 2, output)
+            for verb in ("sends", "receives"):
+                self.assertIn(f"each rank {verb} 2K(N-1)/N: {', '.join([str(ring)] * workers)} bytes a step = {ring}\n", output)
+            self.assertEqual(len(set(re.findall(r"^(?!.*asynchronous).*: test loss (.*)$", output, re.MULTILINE))), 1, output)
+            self.assertRegex(output, rf"stale updates: \d+ of {20 * workers}\n")
+            self.assertEqual(len(re.findall(r"residual +[+-]\d+\.\d %", output)), 9)
+            counted = [line for line in self.theirs(workers, "updates", "--numbers=1980").splitlines() if line.startswith("  ")]
+            self.assertEqual(len(counted), 3)
+            for line in counted:
+                self.assertIn(line, output.splitlines())
+            rows = (self.folder / "c.csv").read_text().splitlines()
+            self.assertEqual([sum(row.startswith('"' + way) for row in rows) for way in ("parameter server, sy", "parameter server, as", "ring", "shared")], [20, 21, 20, 20])
+
+    def test_refuses_a_world_of_one(self):
+        self.assertIn("updates: 1 workers; expected 2 to 6", self.ours(1, "updates", code=1))
+
+
+class Adults(Example):
+    def test_any_number_of_workers(self):
+        self.check_workers("adults", *self.make("adults", 1500, 301), learnt=0.7)
+
+    def test_ends_as_its_twin(self):
+        self.check_same_end("adults", *self.make("adults", 601, 101), "--epochs=2", workers=2)
+
+    def test_names_what_is_wrong_with_the_data(self):
+        data = self.make("adults", 20, 10)
+        (data[1] / "adult.data").write_text("39, Private, 77516\n")
+        self.assertIn(f"adults: --data: read {data[1]}/adult.data: line 1: 3 cells, expected 15", self.ours(1, "adults", *data, code=1))
+
+
+class Imdb(Example):
+    FLAGS = "--words=150", "--long-text=40", "--batch-size=4"
+
+    def test_any_number_of_workers(self):
+        self.check_workers("imdb", *self.make("imdb", 400, 101), *self.FLAGS, learnt=0.8)
+
+    def test_ends_as_its_twin(self):
+        self.check_same_end("imdb", *self.make("imdb", 202, 51), *self.FLAGS, "--epochs=2", workers=2)
+
+
+class Cifar10(Example):
+    FLAGS = "--width=8", "--batch-size=10"
+
+    def test_any_number_of_workers(self):
+        self.check_workers("cifar10", *self.make("cifar10", 200, 41), *self.FLAGS, "--epochs=5", learnt=0.3)
+
+    def test_ends_as_its_twin(self):
+        self.check_same_end("cifar10", *self.make("cifar10", 100, 31), *self.FLAGS, "--epochs=2", workers=2)
+
+    def test_cut_off_in_an_epoch_and_resumed_is_as_good_as_undisturbed(self):
+        data = self.make("cifar10", 120, 20)
+        whole = self.ours(2, "cifar10", *data, *self.FLAGS, "--epochs=2")
+        save = "--checkpoint", self.folder / "c.pt"
+        self.ours(2, "cifar10", *data, *self.FLAGS, "--epochs=2", "--steps=4", *save)
+        self.ours(2, "cifar10", *data, *self.FLAGS, "--epochs=2", "--steps=5", *save)
+        rest = self.ours(2, "cifar10", *data, *self.FLAGS, "--epochs=2", *save)
+        for name in ("weights", "accuracy"):
+            self.assertEqual(support.value_of(name, rest), support.value_of(name, whole), name)
+
+    def test_goes_on_with_another_number_of_workers(self):
+        data = self.make("cifar10", 120, 20)
+        save = "--checkpoint", self.folder / "c.pt"
+        self.ours(2, "cifar10", *data, *self.FLAGS, "--epochs=1", "--steps=3", *save)
+        self.assertIn("epoch 1/1 loss=", self.ours(3, "cifar10", *data, *self.FLAGS, "--epochs=1", *save))
+
+
+class ImageFolder(Example):
+    FLAGS = "--width=8", "--side=32", "--batch-size=8"
+
+    def test_any_number_of_workers(self):
+        self.check_workers("image_folder", *self.make("imagenette", 80, 21), *self.FLAGS, "--epochs=4", learnt=0.5)
+
+    def test_names_a_corrupt_file(self):
+        data = self.make("imagenette", 24, 8)
+        bad = data[1] / "train" / "class01" / "00005.png"
+        bad.write_bytes(bad.read_bytes()[:200])
+        self.assertIn(f"image_folder: read {bad}: ", self.ours(2, "image_folder", *data, *self.FLAGS, code=1))
+
+
+if __name__ == "__main__":
+    support.run_tests()

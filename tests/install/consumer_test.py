@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""A program outside the project finds the installed engine, builds on it, and trains two ranks under the installed ddprun."""
+
+import os
+import pathlib
+import re
+import sys
+
+from support import BUILD, DDPRUN, ROOT, FolderTest, built, install_tree, run, run_tests, variables
+
+CONSUMER = ROOT / "tests" / "install" / "consumer"
+CACHE = BUILD / "CMakeCache.txt"
+
+
+def torch_folder():
+    return pathlib.Path(re.search(r"^DDPRUN_TORCH_DIR:PATH=(.*)$", CACHE.read_text(), re.MULTILINE)[1])
+
+
+class Consumer(FolderTest):
+    def setUp(self):
+        super().setUp()
+        built(BUILD / "worker/startup/libddprun_worker_startup.a", BUILD / "worker/data/libddprun_worker_data.a",
+              torch_folder() / "lib" / "libtorch_cpu.so")
+        self.prefix = self.folder / "prefix"
+        install_tree(self.prefix, "ddprun-dev")
+
+    def configure(self, *definitions, expect=0, **more):
+        return run("cmake", "-G", "Ninja", "-S", CONSUMER, "-B", self.folder / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+                   "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", *definitions, expect=expect, env=variables(**more))
+
+    def test_builds_and_trains_two_ranks(self):
+        self.configure(f"-DDDPRUN_TORCH_DIR={torch_folder()}")
+        run("cmake", "--build", self.folder / "build")
+        said = run(DDPRUN, "--standalone", "--nproc-per-node=2", self.folder / "build" / "train")
+        lines = sorted(re.findall(r"rank (\d) of 2: weights (\S+) loss (\S+)", said))
+        self.assertEqual([rank for rank, *_ in lines], ["0", "1"], said)
+        self.assertEqual(lines[0][1:], lines[1][1:])
+
+    def test_takes_the_torch_of_python3(self):
+        """A stand-in for a python3 that has torch: what is asked for is the package's folder, and torch is not imported."""
+        programs = self.folder / "bin"
+        programs.mkdir()
+        self.file("bin/python3", f"#!/bin/sh\nexec {sys.executable} -c 'print(\"{torch_folder()}\")'\n", 0o755)
+        self.configure(PATH=f"{programs}:{os.environ['PATH']}")
+        cache = (self.folder / "build" / "CMakeCache.txt").read_text()
+        self.assertIn(f"DDPRUN_TORCH_DIR:PATH={torch_folder()}\n", cache)
+
+    def test_says_what_is_missing(self):
+        said = self.configure(f"-DDDPRUN_TORCH_DIR={self.folder}", expect=1)
+        self.assertRegex(" ".join(said.split()), rf"DDPRUN_TORCH_DIR={self.folder}: no LibTorch there; expected the folder torch of a")
+
+    def test_refuses_another_release_of_torch(self):
+        (self.folder / "lib").mkdir()
+        self.file("lib/libtorch_cpu.so", "")
+        self.file("version.py", "__version__ = '1.9.0+cpu'\n")
+        said = self.configure(f"-DDDPRUN_TORCH_DIR={self.folder}", expect=1)
+        self.assertRegex(" ".join(said.split()), r"__version__ = '1.9.0\+cpu', expected release \d+\.\d+\.\d+")
+
+
+if __name__ == "__main__":
+    run_tests()

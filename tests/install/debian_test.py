@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""The Debian packages: what is in them, and that they come and go on a clean Debian 11 and 12.
+
+DDPRUN_DEBIAN names a folder of clean systems, made by debootstrap and named by release (bullseye, bookworm).
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+from support import BUILD, FolderTest, built, run, run_tests, tool
+
+SYSTEMS = pathlib.Path(os.environ.get("DDPRUN_DEBIAN", "/nonexistent"))
+# Lists every file of the system but the logs and caches of dpkg and its friends.
+LIST = "find / -xdev -not -path '/proc/*' -not -path '/sys/*' -not -path '/var/lib/dpkg/*' -not -path '/var/log/*' -not -path '/var/cache/*' | sort"
+TRAIN = "#!/bin/sh\necho rank $RANK of $WORLD_SIZE\n"
+
+
+class Packages(FolderTest):
+    def setUp(self):
+        super().setUp()
+        built(BUILD / "share" / "ddprun.1", BUILD / "worker/startup/libddprun_worker_startup.a", BUILD / "worker/data/libddprun_worker_data.a")
+        # gzip for its speed; users get xz.
+        run("cpack", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=self.folder)
+        self.packages = {path.name.split("_")[0]: path for path in self.folder.glob("*.deb")}
+        self.assertEqual(sorted(self.packages), ["ddprun", "ddprun-dev"])
+
+    def field(self, package, name):
+        return run("dpkg-deb", "-f", self.packages[package], name).strip()
+
+    def listed(self, package):
+        lines = run("dpkg-deb", "-c", self.packages[package]).splitlines()
+        return {line.split()[5].lstrip("."): line.split()[:2] for line in lines if not line.startswith("d")}
+
+    def test_the_launcher_depends_on_nothing(self):
+        self.assertEqual(self.field("ddprun", "Depends"), "")
+        self.assertEqual(self.field("ddprun", "Suggests"), "python3")
+        self.assertEqual(self.field("ddprun", "Architecture"), "amd64")
+
+    def test_the_engine_depends_on_what_its_headers_include(self):
+        self.assertRegex(self.field("ddprun-dev", "Depends"), r"^libboost1\.81-dev, libdeflate-dev, libturbojpeg0-dev, libpng-dev, zlib1g-dev, g\+\+ \(>= 4:\d+\)$")
+
+    def test_has_each_file_where_debian_wants_it(self):
+        files = self.listed("ddprun")
+        for path in ("/usr/bin/ddprun", "/usr/bin/ddprun-launch", "/usr/share/man/man1/ddprun.1.gz", "/usr/share/doc/ddprun/copyright",
+                     "/usr/share/doc/ddprun/changelog.gz", "/usr/share/zsh/vendor-completions/_ddprun",
+                     "/usr/share/bash-completion/completions/ddprun", "/usr/share/fish/vendor_completions.d/ddprun.fish"):
+            self.assertIn(path, files)
+        self.assertEqual({owner for _, owner in files.values()}, {"root/root"})
+        engine = self.listed("ddprun-dev")
+        self.assertIn("/usr/lib/cmake/ddprun/ddprun-config.cmake", engine)
+        self.assertIn("/usr/include/ddprun/worker/reducer/data_parallel.h", engine)
+
+    def test_lintian_knows_two_exceptions_and_no_more(self):
+        said = run(tool("lintian"), "--fail-on", "error,warning", *self.packages.values())
+        self.assertNotRegex(said, r"(?m)^[EW]: ")
+
+    def system(self, release):
+        """A copy of a clean system, gone with the test."""
+        clean = SYSTEMS / release
+        if not clean.is_dir():
+            self.skipTest(f"no clean {release} here: DDPRUN_DEBIAN={SYSTEMS} has none (debootstrap --variant=minbase)")
+        if os.geteuid() != 0:
+            self.skipTest("chroot needs root")
+        root = self.folder / release
+        subprocess.run(["cp", "-a", "--reflink=auto", clean, root], check=True)
+        for package in self.packages.values():
+            shutil.copy(package, root / "tmp")
+        (root / "tmp" / "train.sh").write_text(TRAIN)
+        (root / "tmp" / "train.sh").chmod(0o755)
+        return root
+
+    def come_and_go(self, release):
+        root = self.system(release)
+        before = run("chroot", root, "sh", "-c", LIST)
+        run("chroot", root, "dpkg", "-i", f"/tmp/{self.packages['ddprun'].name}")
+        # ddprun asks /proc about itself and its workers.
+        inside = ["unshare", "-mpf", "sh", "-c", f"mount -t proc proc {root}/proc && exec chroot {root} \"$@\"", "sh"]
+        self.assertIn("rank 1 of 2\n", run(*inside, "ddprun", "--nproc-per-node=2", "--log-dir=/dev/null", "/tmp/train.sh"))
+        run("chroot", root, "dpkg", "--purge", "ddprun")
+        self.assertEqual(run("chroot", root, "sh", "-c", LIST), before)
+
+    def test_comes_and_goes_on_debian_11(self):
+        self.come_and_go("bullseye")
+
+    def test_comes_and_goes_on_debian_12(self):
+        self.come_and_go("bookworm")
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,77 @@
+"""What the tests of the installed forms share. Only the standard library."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "house"))
+
+from sources import run_tests  # noqa: E402, F401
+
+DDPRUN = pathlib.Path(os.environ.get("DDPRUN", ROOT / "build" / "bin" / "ddprun"))
+BUILD = DDPRUN.parents[1]
+PACKAGE = ROOT / "launcher" / "python"
+DEADLINE_S = 120
+# What a shell or another job may have set, and what would choose another interpreter or another package.
+NOT_OURS = ("PET_", "TORCH", "OMP_", "PYTHON", "VIRTUAL_ENV", "CONDA", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
+
+
+def variables(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
+    return kept | more
+
+
+def run(*command, expect=0, **popen):
+    """Runs it to its end; what it printed. Another exit code than `expect` fails with that output."""
+    popen.setdefault("env", variables())
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          stdin=subprocess.DEVNULL, timeout=DEADLINE_S, **popen)
+    if expect is not None and done.returncode != expect:
+        raise AssertionError(f"exit code {done.returncode} of {' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+def tool(name):
+    """The program, of PATH or of the environment that makes the wheel."""
+    found = shutil.which(name, path=f"{ROOT / '.venv-wheel' / 'bin'}:{os.environ.get('PATH', '')}")
+    if found is None:
+        raise unittest.SkipTest(f"no {name} here")
+    return found
+
+
+def built(*paths):
+    for path in paths:
+        if not path.exists():
+            raise unittest.SkipTest(f"{path} is not built")
+
+
+class FolderTest(unittest.TestCase):
+    """Each test has an empty folder, which goes with it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ddprun-install-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, name, text, mode=0o644):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+
+def make_wheel(folder):
+    """The wheel of the built program; skips where what makes it has not been installed."""
+    if not (ROOT / ".venv-wheel" / "installed.txt").exists():
+        raise unittest.SkipTest("no .venv-wheel here: scripts/build_wheel.sh makes it")
+    return pathlib.Path(run(ROOT / "scripts" / "build_wheel.sh", folder, env=variables(DDPRUN=str(DDPRUN))).split()[-1])
+
+
+def install_tree(prefix, component):
+    built(BUILD / "share" / "ddprun.1")
+    run("cmake", "--install", BUILD, "--prefix", prefix, "--component", component)

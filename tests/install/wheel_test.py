@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""The wheel: what is in it, which Python its program takes, and its types."""
+
+import re
+import sys
+import time
+import unittest
+import zipfile
+
+from support import PACKAGE, ROOT, FolderTest, make_wheel, run, run_tests, tool, variables
+
+SECONDS = 5  # from a built tree to the wheel
+TAG = "py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64"
+SAY_PYTHON = "import sys; print('python is', sys.executable)\n"
+
+
+class Wheel(FolderTest):
+    def setUp(self):
+        super().setUp()
+        began = time.monotonic()
+        self.wheel = make_wheel(self.folder)
+        self.took = time.monotonic() - began
+
+    def test_is_made_in_seconds_and_has_the_projects_version(self):
+        print(f"made in {self.took:.1f} s, {self.wheel.stat().st_size / 1e6:.1f} MB")
+        self.assertLess(self.took, SECONDS)
+        version = re.search(r"project\(ddprun VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+        self.assertEqual(self.wheel.name, f"ddprun-{version}-{TAG}.whl")
+        self.assertLess(self.wheel.stat().st_size, 8 << 20)
+
+    def test_has_the_program_and_the_package_and_nothing_else(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = {re.sub(r"^ddprun-[\d.]*\d", "V", name) for name in wheel.namelist()}
+            self.assertEqual({name for name in names if name.startswith("V.data")}, {"V.data/scripts/ddprun"})
+            sources = {f"ddprun/{path.name}" for path in (PACKAGE / "ddprun").iterdir() if path.is_file()}
+            self.assertEqual({name for name in names if not name.startswith("V.")}, sources)
+            entry = next(info for info in wheel.infolist() if info.filename.endswith("scripts/ddprun"))
+            self.assertEqual(entry.external_attr >> 16 & 0o777, 0o755)
+
+    def test_needs_no_other_package_and_an_old_python_at_most(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith("METADATA"))).decode()
+        self.assertNotIn("Requires-Dist", metadata)
+        self.assertIn("\nRequires-Python: >=3.9\n", metadata)
+
+    def environment(self):
+        """A fresh virtual environment with the wheel; its folder of programs."""
+        run(sys.executable, "-m", "venv", self.folder / "venv")
+        run(self.folder / "venv/bin/python", "-m", "pip", "install", "-q", "--no-index", "--no-deps", self.wheel)
+        return self.folder / "venv" / "bin"
+
+    def test_a_virtual_environment_that_is_not_active_runs_its_own_python(self):
+        programs = self.environment()
+        script = self.file("say.py", SAY_PYTHON)
+        for command in ([programs / "ddprun"], [programs / "python", "-m", "ddprun"], [programs / "ddprun-launch", "--use-env"]):
+            said = run(*command, "--nproc-per-node=1", script, cwd=self.folder)
+            self.assertRegex(said, f"python is {programs}/python3?\n")
+
+    def test_ddprun_launch_hands_the_local_rank(self):
+        script = self.file("say.py", "import sys; print('arguments', sys.argv[1:])\n")
+        self.assertIn("arguments ['--local-rank=0', 'x']", run(self.environment() / "ddprun-launch", script, "x"))
+
+    def test_python_exec_of_the_user_goes_first(self):
+        programs = self.environment()
+        said = run(programs / "python", "-m", "ddprun", self.file("say.py", SAY_PYTHON), env=variables(PYTHON_EXEC=sys.executable))
+        self.assertIn(f"python is {sys.executable}\n", said)
+
+    def test_goes_without_a_trace(self):
+        programs = self.environment()
+        run(programs / "python", "-m", "pip", "uninstall", "-q", "-y", "ddprun")
+        self.assertEqual([path for path in (self.folder / "venv").rglob("*ddprun*")], [])
+
+    def test_a_conda_prefix_runs_its_own_python(self):
+        """A prefix of conda has no pyvenv.cfg, but a folder conda-meta."""
+        prefix = self.folder / "conda"
+        (prefix / "conda-meta").mkdir(parents=True)
+        with zipfile.ZipFile(self.wheel) as wheel:
+            wheel.extractall(self.folder / "wheel")
+        program = next((self.folder / "wheel").glob("*.data/scripts/ddprun"))
+        (prefix / "bin").mkdir()
+        program.rename(prefix / "bin" / "ddprun").chmod(0o755)
+        self.file("conda/bin/python3", "#!/bin/sh\necho python is $0\n", 0o755)
+        said = run(prefix / "bin" / "ddprun", self.file("say.py", SAY_PYTHON))
+        self.assertIn(f"python is {prefix}/bin/python3\n", said)
+
+    def test_auditwheel_finds_nothing_to_repair(self):
+        said = run(tool("auditwheel"), "show", self.wheel)
+        self.assertIn("requires no external shared libraries", said)
+
+    def test_twine_would_upload_it(self):
+        self.assertIn("PASSED", run(tool("twine"), "check", "--strict", self.wheel))
+
+
+class Types(unittest.TestCase):
+    def test_strict_mypy(self):
+        self.assertIn("no issues found", run(tool("mypy"), "--strict", "--cache-dir=/dev/null", PACKAGE / "ddprun"))
+
+    def test_strict_pyright(self):
+        said = run(tool("pyright"), "--pythonversion", "3.9", "-p", ROOT / "pyproject.toml", PACKAGE / "ddprun")
+        self.assertIn("0 errors", said)
+
+    def test_only_the_standard_library(self):
+        """In an interpreter without site-packages, and with nothing of the environment."""
+        code = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import ddprun; print(sorted(ddprun.__all__))"
+        self.assertEqual(run(sys.executable, "-I", "-S", "-B", "-c", code), "['Failed', 'launch']\n")
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,257 @@
+"""ddprun doctor on nodes with a fault that was planted in namespaces, and on a node without one."""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "jobs"))
+import namespaces_test  # noqa: E402
+from support import DDPRUN, JobTest, main, with_variables  # noqa: E402
+
+# Stands before a host whose clock is 2 s ahead: all that is connected to there comes to port 9, and goes on to where it was for; the first
+# answer of each connection is the clock, 8 bytes. A host of namespaces has no clock of its own.
+CLOCK_AHEAD = """import socket, struct, sys, threading
+def relay(source, sink):
+    while data := source.recv(1 << 16): sink.sendall(data)
+    sink.shutdown(socket.SHUT_WR)
+def serve(client):
+    port, address = struct.unpack("!2xH4s8x", client.getsockopt(socket.SOL_IP, 80, 16))  # SO_ORIGINAL_DST
+    host = socket.create_connection((socket.inet_ntoa(address), port))
+    threading.Thread(target=relay, args=(client, host), daemon=True).start()
+    clock, = struct.unpack("d", host.recv(8, socket.MSG_WAITALL))
+    client.sendall(struct.pack("d", clock + 2))
+    relay(host, client)
+server = socket.create_server(("", 9))
+print("ready", flush=True)
+while True: threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
+"""
+LIMIT = 3  # seconds for the checks of a node, and for those between two
+SLACK = 3  # seconds more, on a busy machine
+DEADLINE = 60
+
+
+def can_unshare():
+    return subprocess.run(["unshare", "--mount", "--uts", "--net", "true"], capture_output=True).returncode == 0
+
+
+class DoctorTest(JobTest):
+    def doctor(self, *words, prefix=(), cwd=None, **variables):
+        """(exit code, {what: (level, fact, remedy)}); it must answer in time."""
+        begin = time.monotonic()
+        done = subprocess.run([*prefix, DDPRUN, *words], capture_output=True, text=True, timeout=DEADLINE, cwd=cwd or self.folder,
+                              env=with_variables(RES_OPTIONS="timeout:1 attempts:1", **variables))
+        self.assertLess(time.monotonic() - begin, LIMIT + SLACK)
+        self.assertEqual(done.stderr, "")
+        checks = [check for line in done.stdout.splitlines() for check in json.loads(line)["checks"]]
+        return done.returncode, {check["what"]: (check["level"], check["fact"], check["remedy"]) for check in checks}
+
+    def finds(self, what, level, fact, remedy, *words, **options):
+        code, checks = self.doctor(*words, "doctor", "--json", **options)
+        self.assertIn(what, checks)
+        self.assertEqual(checks[what][0], level, checks[what])
+        self.assertIn(fact, checks[what][1])
+        self.assertIn(remedy, checks[what][2])
+        self.assertEqual(code, 1 if level == "FAIL" else code)
+
+
+class Doctor(DoctorTest):
+    def test_a_healthy_node_has_no_failure(self):
+        script = self.script("print(1)\n", "train.py")
+        begin = time.monotonic()
+        code, checks = self.doctor("doctor", "--json", script)
+        print(f"{len(checks)} checks in {time.monotonic() - begin:.2f} s")
+        self.assertEqual([(what, *found) for what, found in checks.items() if found[0] == "FAIL"], [])
+        self.assertEqual(code, 0)
+        self.assertGreaterEqual(len(checks), 12)
+
+    def test_lines_are_for_people(self):
+        done = subprocess.run([DDPRUN, "doctor"], capture_output=True, text=True, timeout=DEADLINE, env=with_variables())
+        for line in done.stdout.splitlines():
+            self.assertRegex(line, r"^(ok  |warn|FAIL) [^:]+: .+")
+            self.assertEqual(" — " in line, not line.startswith("ok"), line)
+
+    def test_a_file_named_doctor_wins(self):
+        script = self.folder / "doctor"
+        script.write_text("#!/bin/sh\necho it runs $1\n")
+        script.chmod(0o755)
+        done = subprocess.run([DDPRUN, "doctor", "--json"], capture_output=True, text=True, cwd=self.folder, timeout=DEADLINE, env=with_variables())
+        self.assertEqual((done.returncode, done.stdout), (0, "it runs --json\n"), done.stderr)
+
+    def test_other_words_are_refused(self):
+        done = subprocess.run([DDPRUN, "doctor", "--jsn"], capture_output=True, text=True, cwd=self.folder, timeout=DEADLINE, env=with_variables())
+        self.assertEqual((done.returncode, done.stderr), (2, "ddprun: doctor --jsn: expected `doctor [--json] [SCRIPT]`\n"))
+
+    def test_check_comes_before_a_job(self):
+        script = self.script("#!/bin/sh\necho ran\n", "ran.sh")
+        code, out, err = self.start("--check", script).finish()
+        self.assertEqual((code, out), (0, "ran\n"), err)
+        self.assertIn("ok   shared memory: ", err)
+        code, out, err = self.start("--check", script, env=with_variables(GLOO_SOCKET_IFNAME="none0")).finish()
+        self.assertEqual((code, out), (1, ""), err)
+        self.assertIn("FAIL GLOO_SOCKET_IFNAME: none0 names no interface here", err)
+        self.assertTrue(err.endswith("ddprun: --check: a check of this node failed\n"), err)
+
+    # ---- planted faults that need no namespace ----
+
+    def test_an_interface_that_is_missing(self):
+        self.finds("NCCL_SOCKET_IFNAME", "FAIL", "ib7 names no interface", "unset NCCL_SOCKET_IFNAME", NCCL_SOCKET_IFNAME="ib7")
+        self.finds("GLOO_SOCKET_IFNAME", "FAIL", "eth9 names no interface", "unset GLOO_SOCKET_IFNAME", GLOO_SOCKET_IFNAME="eth9")
+
+    def test_no_python(self):
+        self.finds("python", "FAIL", "does not run", "says why", PYTHON_EXEC="/bin/false")
+
+    def test_a_python_that_hangs(self):
+        python = self.script("#!/bin/sh\nexec sleep 1000\n", "python")
+        self.finds("python", "FAIL", "does not run", "says why", PYTHON_EXEC=str(python))
+
+    def test_few_open_files(self):
+        self.finds("open files", "FAIL", "100 may be open", "ulimit -Hn", prefix=("prlimit", "--nofile=100:100"))
+
+    def test_a_port_that_is_taken(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            # An endpoint that is not ours in the end: only the checks of this node matter.
+            self.finds("port", "FAIL", f"{port} is taken by pid {os.getpid()} (", "another port", "--nproc-per-node=1",
+                       "--master-addr=127.0.0.1", f"--master-port={port}", "--nnodes=1", "--node-rank=0")
+
+    def test_more_threads_than_processors(self):
+        self.finds("processors", "warn", "workers take 2 × 4096", "OMP_NUM_THREADS", "--nproc-per-node=2", OMP_NUM_THREADS="4096")
+
+    def test_a_host_that_is_unknown(self):
+        self.finds("endpoint", "FAIL", "no such host: nowhere.invalid", "/etc/hosts", "--rdzv-backend=c10d", "--rdzv-endpoint=nowhere.invalid:1")
+
+    def test_a_script_that_cannot_be_read(self):
+        code, checks = self.doctor("doctor", "--json", str(self.folder / "absent.py"))
+        self.assertEqual((code, checks["script"][0]), (1, "FAIL"))
+
+
+@unittest.skipUnless(can_unshare(), "mount namespaces need CAP_SYS_ADMIN")
+class Planted(DoctorTest):
+    """Each in a mount namespace of its own."""
+
+    def planted(self, shell):
+        return ("unshare", "--mount", "--uts", "--net", "sh", "-ec", shell + '\nexec "$@"', "sh")
+
+    def test_small_shared_memory(self):
+        self.finds("shared memory", "FAIL", "of 64 MiB free", "--shm-size", prefix=self.planted("mount -t tmpfs -o size=64m tmpfs /dev/shm"))
+
+    def test_locked_memory_with_infiniband(self):
+        plant = "mount -t tmpfs tmpfs /sys/class; mkdir -p /sys/class/infiniband/mlx5_0; ulimit -l 64"
+        self.finds("locked memory", "FAIL", "mlx5_0 needs it", "ulimit -l unlimited", prefix=self.planted(plant))
+        self.finds("NCCL_IB_DISABLE", "warn", "switches off mlx5_0", "unset", prefix=self.planted(plant), NCCL_IB_DISABLE="1")
+
+    def test_an_own_name_on_loopback(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1 localhost\n127.0.1.1 planted\n10.1.1.1 other\n")
+        prefix = self.planted(f"hostname planted; mount --bind {hosts} /etc/hosts; ip link set lo up")
+        # The node's own checks come first; then it waits for the other one, in vain.
+        job = self.start("--quiet", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=other", "--rdzv-conf=join_timeout=1,read_timeout=1",
+                         "doctor", prefix=prefix)
+        code, out, _ = job.finish(DEADLINE)
+        self.assertNotEqual(code, 0)
+        self.assertIn("warn own name: planted is 127.0.1.1, which other nodes cannot reach — give planted its address", out)
+        self.finds("own name", "ok", "planted is 127.0.1.1", "", prefix=prefix)
+
+    def test_ipv6_off_and_a_name_that_needs_it(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1 localhost\nfd00::7 planted\n")
+        self.finds("IPv6", "FAIL", "fd00::7", "disable_ipv6=0", prefix=self.planted(
+            f"hostname planted; mount --bind {hosts} /etc/hosts; ip link set lo up; echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"))
+
+    def test_a_resolver_that_does_not_answer(self):
+        resolver = self.folder / "resolv.conf"
+        resolver.write_text("nameserver 192.0.2.1\noptions timeout:30 attempts:5\n")
+        prefix = self.planted(f"mount --bind {resolver} /etc/resolv.conf; ip link set lo up; ip link add d0 type veth peer name d1; ip link set d1 up; "
+                              "ip addr add 10.9.9.1/24 dev d0; ip link set d0 up; ip route add default via 10.9.9.2; unset RES_OPTIONS")
+        self.finds("endpoint", "FAIL", "takes too long", "/etc/resolv.conf", "--rdzv-backend=c10d", "--rdzv-endpoint=far.example:1", prefix=prefix)
+
+    def test_temporary_files_cannot_be_written(self):
+        self.finds("temporary files", "FAIL", "cannot be written", "TMPDIR", prefix=self.planted("mount -t tmpfs -o ro tmpfs /mnt"), TMPDIR="/mnt")
+
+
+@unittest.skipUnless(namespaces_test.can_make_namespaces() and shutil.which("nft"), "network namespaces need CAP_SYS_ADMIN, iproute2 and nftables")
+class BetweenNodes(namespaces_test.TwoHosts):
+    def pair(self, *words):
+        """(exit codes, all checks between the nodes, seconds)."""
+        begin = time.monotonic()
+        env = with_variables(DDPRUN_TOKEN="secret")
+        jobs = [self.start_on(host, "--quiet", "--nnodes=2", f"--node-rank={host}", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400",
+                              "doctor", "--json", *words, env=env) for host in range(2)]
+        results = [job.finish(DEADLINE) for job in jobs]
+        checks = [check for _, out, _ in results for line in out.splitlines() for check in json.loads(line)["checks"]
+                  if json.loads(line)["host"] == "between nodes"]
+        return results, checks, time.monotonic() - begin
+
+    def nft(self, host, rules):
+        subprocess.run(["ip", "netns", "exec", self.hosts[host], "nft", "-f", "-"], input=rules, text=True, check=True)
+
+    def failures(self, checks):
+        return [(check["what"], check["fact"], check["remedy"]) for check in checks if check["level"] == "FAIL"]
+
+    def test_two_healthy_nodes(self):
+        results, checks, seconds = self.pair()
+        print(f"two nodes in {seconds:.2f} s")
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        self.assertEqual(self.failures(checks), [])
+        self.assertEqual([check["what"] for check in checks], ["pairs", "round trip", "clocks", "torch", "GPU driver"])
+
+    def test_ports_that_drop_in_one_direction(self):
+        # The rendezvous' port and what this host began itself come through, as a firewall would have it. Rank 0 has the store.
+        self.nft(1, "table inet f { chain i { type filter hook input priority 0; ct state established,related accept; iif lo accept; drop; }\n}")
+        results, checks, seconds = self.pair()
+        self.assertEqual([code for code, _, _ in results], [1, 1], results)
+        (what, fact, remedy), = self.failures(checks)
+        self.assertIn("cannot reach", fact)
+        self.assertRegex(fact, r"at 10\.77\.0\.2:\d+: no answer")
+        self.assertIn("firewall", remedy)
+        self.assertLess(seconds, LIMIT + SLACK)
+
+    def test_large_packets_are_lost(self):
+        """What is larger than 1400 bytes is dropped, and nobody says so."""
+        self.nft(1, "table inet f { chain i { type filter hook input priority 0; ip length > 1400 drop; }\n}")
+        self.nft(0, "table inet f { chain i { type filter hook input priority 0; ip length > 1400 drop; }\n}")
+        results, checks, _ = self.pair()
+        self.assertEqual([code for code, _, _ in results], [1, 1], results)
+        self.assertEqual(len(self.failures(checks)), 2, checks)
+        for _, fact, remedy in self.failures(checks):
+            self.assertIn("64 KiB do not come through", fact)
+            self.assertIn("mtu 1400", remedy)
+
+    def test_a_clock_that_is_two_seconds_ahead(self):
+        proxy = subprocess.Popen(["ip", "netns", "exec", self.hosts[1], sys.executable, "-c", CLOCK_AHEAD], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(proxy.communicate)
+        self.addCleanup(proxy.kill)
+        self.assertEqual(proxy.stdout.readline(), "ready\n")
+        self.nft(1, "table ip n { chain p { type nat hook prerouting priority dstnat; iif != lo tcp dport 1024-65535 redirect to :9; }\n}")
+        results, checks, _ = self.pair()
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        (level, fact, remedy), = [(check["level"], check["fact"], check["remedy"]) for check in checks if check["what"] == "clocks"]
+        self.assertEqual(level, "warn", fact)
+        self.assertRegex(fact, r"clock is (1\.9|2\.0)\d\d s ahead of")
+        self.assertIn("chronyc makestep", remedy)
+
+    def test_a_job_says_at_its_start_that_the_store_is_not_reached(self):
+        """Only the port of the rendezvous is open, as with many firewalls."""
+        self.nft(0, "table inet f { chain i { type filter hook input priority 0; iif lo accept; ct state established,related accept; "
+                    "tcp dport 29400 accept; drop; }\n}")
+        script = self.script("#!/bin/sh\nexec sleep 1000\n", "sleeps.sh")
+        begin = time.monotonic()
+        jobs = [self.start_on(host, "--nnodes=2", f"--node-rank={host}", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", script)
+                for host in range(2)]
+        results = [job.finish(DEADLINE) for job in jobs]
+        print(f"a job that reaches only its rendezvous: {time.monotonic() - begin:.2f} s")
+        self.assertEqual([code for code, _, _ in results], [1, 1], results)
+        name = socket.gethostname()
+        for _, _, err in results:
+            self.assertRegex(err, rf"{name} cannot reach {name} at 10\.77\.0\.1:\d+ \(no answer\)")
+        self.assertLess(time.monotonic() - begin, LIMIT + SLACK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+#include "launcher/doctor/judge.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <functional>
+
+namespace ddprun::launcher {
+namespace {
+
+constexpr std::uint64_t kGiB = 1ULL << 30U;
+
+NodeQuestion healthy_question() {
+  return {.workers = 2,
+          .nodes = 2,
+          .python = "/usr/bin/python3",
+          .script = "train.py",
+          .endpoint_host = "node01",
+          .served_port = 29500,
+          .threads = 1,
+          .quota = 8,
+          .allowed_cpus = 8,
+          .variables = {{"NCCL_SOCKET_IFNAME", "eth"}, {"GLOO_SOCKET_IFNAME", "eth0"}}};
+}
+
+NodeFacts healthy_facts() {
+  return {.host_name = "node01",
+          .python = PythonFacts{.version = "3.11.2", .torch = "2.11.0", .cuda = "12.8"},
+          .gpus = GpuFacts{.listed = 2,
+                           .can_open = true,
+                           .has_query = true,
+                           .rows = {{"0", "H100", "580.1", "Enabled", "0", "No", "No"},
+                                    {"1", "H100", "580.1", "Enabled", "[N/A]", "[N/A]", "No"}}},
+          .interfaces = {"eth0", "lo"},
+          .infiniband = {"mlx5_0"},
+          .shared_memory = Space{64 * kGiB, 63 * kGiB, true},
+          .temporary = Space{64 * kGiB, 63 * kGiB, true},
+          .limits = {.open_files = 1048576, .locked_bytes = RLIM_INFINITY, .processes = 30000},
+          .own_name = LookUp{{"10.77.0.1"}, 0.001},
+          .endpoint = LookUp{{"10.77.0.1"}, 0.001},
+          .memory_limit_bytes = 16 * kGiB,
+          .leftovers = 0,
+          .script = ScriptFacts{"", true, 0.001}};
+}
+
+// The lines that are not ok.
+std::string trouble(const NodeQuestion& question, const NodeFacts& facts) {
+  Findings found = judge_node(question, facts);
+  std::erase_if(found, [](const Finding& one) { return one.level == Level::kOk; });
+  return text_of(found);
+}
+
+std::string with(const std::function<void(NodeQuestion&, NodeFacts&)>& plant) {
+  NodeQuestion question = healthy_question();
+  NodeFacts facts = healthy_facts();
+  plant(question, facts);
+  return trouble(question, facts);
+}
+
+TEST(Doctor, FindsNothingOnAHealthyNode) {
+  EXPECT_EQ(trouble(healthy_question(), healthy_facts()), "");
+  EXPECT_FALSE(has_failure(judge_node(healthy_question(), healthy_facts())));
+}
+
+TEST(Doctor, FindsOneFaultAndItsFix) {
+  using Plant = std::function<void(NodeQuestion&, NodeFacts&)>;
+  const std::vector<std::pair<const char*, Plant>> cases = {
+      {"FAIL python: no python3 on PATH — activate the environment, or set "
+       "PYTHON_EXEC=/path/to/python\n",
+       [](auto& question, auto&) { question.python = ""; }},
+      {"FAIL python: /usr/bin/python3 did not answer in time — run it by hand: a slow file system, "
+       "or a sitecustomize that hangs\n",
+       [](auto&, auto& facts) { facts.python.reset(); }},
+      {"FAIL python: /usr/bin/python3 does not run — `/usr/bin/python3 -c 1` says why\n",
+       [](auto&, auto& facts) { facts.python = PythonFacts{}; }},
+      {"warn python: /usr/bin/python3 3.11.2, without torch — `/usr/bin/python3 -m pip install "
+       "torch`, or activate the environment that has it\n",
+       [](auto&, auto& facts) { facts.python->torch = ""; }},
+      {"FAIL script: train.py does not answer — its file system hangs: `stat -f` says which one, and "
+       "copy the script to a local one\n",
+       [](auto&, auto& facts) { facts.script.reset(); }},
+      {"warn script: train.py on nfs, read in 1500 ms — copy the program and its Python environment "
+       "to a local disk of each node\n",
+       [](auto&, auto& facts) {
+         facts.script = ScriptFacts{"nfs", true, 1.5};
+       }},
+      {"FAIL GPUs: 2 on this host, and /dev/nvidiactl cannot be opened — `docker run --gpus all …`, "
+       "or in a pod resources.limits nvidia.com/gpu\n",
+       [](auto&, auto& facts) { facts.gpus->can_open = false; }},
+      {"FAIL GPU 1: H100: 3 uncorrected memory errors since the driver was loaded — `nvidia-smi "
+       "--gpu-reset -i 1` when nothing uses it\n",
+       [](auto&, auto& facts) { facts.gpus->rows[1].ecc_errors = "3"; }},
+      {"warn GPU 0: H100: persistence mode is off, so each start loads the driver's state anew — "
+       "`nvidia-smi -pm 1`\n",
+       [](auto&, auto& facts) { facts.gpus->rows[0].persistence = "Disabled"; }},
+      {"warn GPU 0: H100: rows of its memory wait to be remapped — `nvidia-smi --gpu-reset -i 0` when "
+       "nothing uses it\n",
+       [](auto&, auto& facts) { facts.gpus->rows[0].remap_pending = "Yes"; }},
+      {"FAIL GPU 0: H100: rows of its memory cannot be remapped any more — drain the node (`ddpctl "
+       "drain`) and have the card replaced\n",
+       [](auto&, auto& facts) { facts.gpus->rows[0].remap_failed = "Yes"; }},
+      {"warn GPUs: the kernel's log has NVRM: Xid 79 — `dmesg | grep Xid`, and look the number up in "
+       "NVIDIA's list of Xid errors\n",
+       [](auto&, auto& facts) { facts.gpus->xids = {"NVRM: Xid 79"}; }},
+      {"warn GPUs: torch 2.11.0 is built without CUDA — `pip install torch` from an index with "
+       "CUDA\n",
+       [](auto&, auto& facts) { facts.python->cuda = ""; }},
+      {"FAIL NCCL_SOCKET_IFNAME: ib0 names no interface here; there are eth0, lo — `unset "
+       "NCCL_SOCKET_IFNAME`, or name one of them\n",
+       [](auto& question, auto&) { question.variables["NCCL_SOCKET_IFNAME"] = "=eth0,ib0"; }},
+      {"FAIL GLOO_SOCKET_IFNAME: eth names no interface here; there are eth0, lo — `unset "
+       "GLOO_SOCKET_IFNAME`, or name one of them\n",
+       [](auto& question, auto&) { question.variables["GLOO_SOCKET_IFNAME"] = "eth"; }},
+      {"FAIL NCCL_IB_HCA: mlx4_0:1 names no InfiniBand device here; there are mlx5_0 — `unset "
+       "NCCL_IB_HCA`, or name one of them\n",
+       [](auto& question, auto&) { question.variables["NCCL_IB_HCA"] = "mlx4_0:1"; }},
+      {"warn NCCL_IB_DISABLE: switches off mlx5_0, which is there — `unset NCCL_IB_DISABLE`\n",
+       [](auto& question, auto&) { question.variables["NCCL_IB_DISABLE"] = "1"; }},
+      {"warn NCCL_P2P_DISABLE: 2 GPUs may not copy to each other directly — `unset "
+       "NCCL_P2P_DISABLE`\n",
+       [](auto& question, auto&) { question.variables["NCCL_P2P_DISABLE"] = "1"; }},
+      {"FAIL shared memory: /dev/shm has 60 MiB of 64 MiB free — `docker run --shm-size=8g …`, or in "
+       "a pod an emptyDir of medium Memory at /dev/shm\n",
+       [](auto&, auto& facts) {
+         facts.shared_memory = Space{64U << 20U, 60U << 20U, true};
+       }},
+      {"FAIL temporary files: /tmp cannot be written — set TMPDIR to a folder that can\n",
+       [](auto&, auto& facts) { facts.temporary->is_writable = false; }},
+      {"FAIL open files: 64 may be open — `ulimit -Hn 1028`\n",
+       [](auto&, auto& facts) { facts.limits.open_files = 64; }},
+      {"FAIL locked memory: 8 MiB may be locked, and mlx5_0 needs it without a limit — `ulimit -l "
+       "unlimited`; under Slurm PropagateResourceLimitsExcept=MEMLOCK; in Docker `--ulimit "
+       "memlock=-1`\n",
+       [](auto&, auto& facts) { facts.limits.locked_bytes = 8U << 20U; }},
+      {"warn processes: 100 may run; 2 workers want 128 — `ulimit -u 128`, or more pids for the "
+       "cgroup\n",
+       [](auto&, auto& facts) { facts.limits.processes = 100; }},
+      {"warn processors: 1 here, workers take 2 × 1 — `--nproc-per-node=1`, or more processors\n",
+       [](auto& question, auto&) { question.quota = 1; }},
+      {"warn processors: 8 here, workers take 2 × 8 — `export OMP_NUM_THREADS=4`\n",
+       [](auto& question, auto&) { question.threads = 0; }},
+      {"warn memory: 512 MiB for 2 workers — ask for 1.0 GiB: `srun --mem=…`, `docker run "
+       "--memory=…`, a pod's resources.limits.memory\n",
+       [](auto&, auto& facts) { facts.memory_limit_bytes = kGiB / 2; }},
+      {"warn own name: node01 is 127.0.1.1, which other nodes cannot reach — give node01 its address "
+       "towards the others in /etc/hosts, or set GLOO_SOCKET_IFNAME\n",
+       [](auto&, auto& facts) { facts.own_name->addresses = {"127.0.1.1"}; }},
+      {"FAIL endpoint: no such host: node01 — check the name, or put `ADDRESS node01` into "
+       "/etc/hosts\n",
+       [](auto&, auto& facts) { facts.endpoint->addresses.clear(); }},
+      {"FAIL endpoint: looking up node01 takes too long — check the servers in /etc/resolv.conf, or "
+       "put node01 into /etc/hosts\n",
+       [](auto&, auto& facts) { facts.endpoint.reset(); }},
+      {"FAIL IPv6: off, and a name has the address fd00::1 — `sysctl "
+       "net.ipv6.conf.all.disable_ipv6=0`, or take that address out of /etc/hosts\n",
+       [](auto&, auto& facts) {
+         facts.has_ipv6 = false;
+         facts.own_name->addresses = {"10.77.0.1", "fd00::1"};
+       }},
+      {"FAIL port: 29500 is taken by pid 7 (python3) — end that program, or give all nodes another "
+       "port\n",
+       [](auto&, auto& facts) { facts.port_owner = "pid 7 (python3)"; }},
+      {"warn leftovers: 3 processes of a job whose launcher is gone — `ddprun true` ends them, as "
+       "each start does\n",
+       [](auto&, auto& facts) { facts.leftovers = 3; }},
+  };
+  for (const auto& [expected, plant] : cases) EXPECT_EQ(with(plant), expected);
+}
+
+TEST(Doctor, AsksNothingOfANodeThatTheJobDoesNotNeed) {
+  EXPECT_EQ(with([](auto& question, auto& facts) {
+              question.is_program = true;
+              facts.python.reset();
+              facts.infiniband.clear();
+              facts.limits.locked_bytes = 0;
+            }),
+            "");
+  // One node may be known to itself alone.
+  EXPECT_EQ(with([](auto& question, auto& facts) {
+              question.nodes = 1;
+              facts.own_name->addresses = {"127.0.1.1"};
+            }),
+            "");
+  EXPECT_EQ(
+      with([](auto& question, auto&) { question.variables["NCCL_SOCKET_IFNAME"] = "^docker"; }),
+      "");
+}
+
+TEST(Findings, AreLinesAndJson) {
+  const Findings found = {{Level::kOk, "a", "b"}, {Level::kFailure, "c", "d\xff", "e"}};
+  EXPECT_EQ(text_of(found), "ok   a: b\nFAIL c: d\xff — e\n");
+  EXPECT_EQ(
+      json_of("n", found),
+      R"({"host":"n","failed":true,"checks":[{"level":"ok","what":"a","fact":"b","remedy":""},)"
+      R"({"level":"FAIL","what":"c","fact":"d�","remedy":"e"}]})"
+      "\n");
+}
+
+}  // namespace
+}  // namespace ddprun::launcher

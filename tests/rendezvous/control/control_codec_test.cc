@@ -1,0 +1,74 @@
+// Questions and answers keep all that they say on the wire, and nonsense is refused.
+#include <gtest/gtest.h>
+
+#include "rendezvous/control/codec.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+template <typename Verb>
+Verb sent(const Verb& verb) {
+  const auto decoded = decode(encode(ControlQuestion{"job", verb}));
+  EXPECT_EQ(decoded.value().job, "job");
+  return std::get<Verb>(decoded.value().verb);
+}
+
+TEST(ControlCodec, EveryQuestionArrives) {
+  sent(ShowJobs{});
+  sent(AwaitEnd{});
+  EXPECT_EQ(sent(DrainNode{"n", std::chrono::milliseconds(5)}).deadline.count(), 5);
+  EXPECT_EQ(sent(DrainNode{"n"}).node, "n");
+  EXPECT_EQ(sent(ResizeJob{2, 4}).max_nodes, 4);
+  EXPECT_EQ(sent(StopJob{"me"}).by, "me");
+}
+
+TEST(ControlCodec, AnAnswerArrives) {
+  const JobStatus job{.job = "j",
+                      .phase = JobPhase::kStopped,
+                      .round = 7,
+                      .restarts = 1,
+                      .max_restarts = 2,
+                      .min_nodes = 3,
+                      .max_nodes = 4,
+                      .waits_for = "w",
+                      .end = "e",
+                      .nodes = {{.id = "i",
+                                 .hostname = "h",
+                                 .role = "r",
+                                 .node_rank = 1,
+                                 .workers = 8,
+                                 .standing = Standing::kLeaving,
+                                 .hosts = true}},
+                      .incidents = {{.unix_ms = 9,
+                                     .round = 6,
+                                     .kind = IncidentKind::kResize,
+                                     .hostname = "h",
+                                     .rank = 3,
+                                     .text = "t",
+                                     .reformed_after_ms = 4}}};
+  const auto decoded = decode(encode(ControlAnswer{ControlOutcome::kUnknown, "text", {job}}));
+  EXPECT_EQ(decoded.value().outcome, ControlOutcome::kUnknown);
+  EXPECT_EQ(decoded.value().text, "text");
+  ASSERT_EQ(decoded.value().jobs.size(), 1U);
+  EXPECT_EQ(decoded.value().jobs[0], job);
+}
+
+TEST(ControlCodec, NonsenseIsRefused) {
+  EXPECT_EQ(decode(control::v1::Question()).error().code(), ErrorCode::kProtocol);
+  EXPECT_EQ(decode(encode(ControlQuestion{std::string(256, 'x'), ShowJobs{}})).error().code(),
+            ErrorCode::kLimit);
+  control::v1::Question question;
+  question.mutable_drain()->set_deadline_ms(-1);
+  EXPECT_EQ(std::get<DrainNode>(decode(question).value().verb).deadline.count(), 0);
+}
+
+TEST(ControlCodec, WhatANewerPeerKnowsIsRead) {
+  control::v1::Answer answer;
+  answer.set_outcome(99);
+  answer.add_jobs()->set_phase(99);
+  EXPECT_EQ(decode(answer).value().outcome, ControlOutcome::kRefused);
+  EXPECT_EQ(decode(answer).value().jobs[0].phase, JobPhase::kFailed);
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous

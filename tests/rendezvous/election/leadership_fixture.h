@@ -1,0 +1,105 @@
+// For tests of Leadership on virtual time. Each event's actions are text, so that a test reads like the
+// course of an election.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/election/leadership.h"
+
+namespace ddprun::rendezvous {
+
+using std::chrono::milliseconds;
+
+inline constexpr milliseconds kLength{3000};
+
+struct Show {
+  std::string operator()(const ReadKey& /*it*/) const { return "read"; }
+  std::string operator()(const GrantLease& /*it*/) const { return "grant"; }
+  std::string operator()(const TakeKey& it) const {
+    return fmt::format("take lease={} if={}", it.lease, it.if_revision);
+  }
+  std::string operator()(const Knock& it) const { return "knock " + it.value; }
+  std::string operator()(const Follow& it) const { return "follow " + it.value; }
+  std::string operator()(const WatchKey& it) const {
+    return fmt::format("watch from {}", it.from_revision);
+  }
+  std::string operator()(const StopWatching& /*it*/) const { return "stop watching"; }
+  std::string operator()(const Lead& it) const { return fmt::format("lead {}", it.revision); }
+  std::string operator()(const RenewLease& it) const { return fmt::format("renew {}", it.lease); }
+  std::string operator()(const WriteRecord& it) const {
+    return fmt::format("write if={}", it.if_revision);
+  }
+  std::string operator()(const RecordWritten& /*it*/) const { return "written"; }
+  std::string operator()(const ReleaseKey& it) const {
+    return fmt::format("release {}", it.revision);
+  }
+  std::string operator()(const StepDown& it) const { return "step down: " + it.why; }
+  std::string operator()(const GiveUp& it) const { return "give up: " + it.error.message(); }
+};
+
+// A node's Leadership. It keeps the ticket of the last question, and the clock.
+struct LeadershipTest : testing::Test {
+  explicit LeadershipTest(bool follows_only = false)
+      : leadership({.etcd = "e:2379", .follows_only = follows_only}) {}
+
+  Leadership leadership;
+  Time now = Time() + std::chrono::hours(1);
+  Ticket ticket = 0;
+
+  std::string show(const LeadershipActions& actions) {
+    std::vector<std::string> texts;
+    for (const LeadershipAction& action : actions) {
+      texts.push_back(std::visit(Show{}, action));
+      std::visit(
+          [this](const auto& one) {
+            if constexpr (requires { one.ticket; }) ticket = one.ticket;
+          },
+          action);
+    }
+    return fmt::format("{}", fmt::join(texts, "; "));
+  }
+  std::string start() { return show(leadership.start(now)); }
+  std::string key_is(const std::optional<KeyHolder>& holder) {
+    return show(leadership.key_read(ticket, holder, now));
+  }
+  std::string granted(LeaseId lease) {
+    return show(leadership.lease_granted(ticket, lease, kLength, now, now));
+  }
+  std::string taken(std::int64_t revision) {
+    return show(leadership.key_taken(ticket, revision, {}, now));
+  }
+  std::string not_taken(const std::optional<KeyHolder>& holder) {
+    return show(leadership.key_taken(ticket, {}, holder, now));
+  }
+  std::string knocked() { return show(leadership.knocked(ticket, now)); }
+  std::string refused() { return show(leadership.knocked_in_vain(ticket, true, now)); }
+  std::string silent() { return show(leadership.knocked_in_vain(ticket, false, now)); }
+  std::string failed(ErrorCode code, const std::string& what = "e: no") {
+    return show(leadership.etcd_failed(ticket, {code, what}, now));
+  }
+  std::string after(milliseconds time) {
+    now += time;
+    return show(leadership.time_passed(now));
+  }
+  // A leader whose key has revision 10, and lease 7.
+  void lead() {
+    start();
+    key_is({});
+    granted(7);
+    ASSERT_EQ(taken(10), "lead 10; watch from 11");
+  }
+  void follow() {
+    start();
+    key_is(KeyHolder{"a", 5, 1});
+    knocked();
+    ASSERT_EQ(show(leadership.followed(now)), "stop watching");
+  }
+};
+
+}  // namespace ddprun::rendezvous

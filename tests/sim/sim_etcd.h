@@ -1,0 +1,179 @@
+// etcd as the leaders of a simulated job see it: two keys, leases, revisions and transactions. An
+// answer takes time, may be lost although the request was done, and there is none while etcd is away.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/election/leadership.h"
+#include "rendezvous/recovery/recovery.h"
+#include "tests/sim/virtual_time.h"
+
+namespace ddprun::sim {
+
+using rendezvous::KeyHolder;
+using rendezvous::LeaseId;
+
+class SimEtcd {
+ public:
+  static constexpr milliseconds kLease{3000};
+
+  struct Record {
+    rendezvous::JobRecord job;
+    std::int64_t revision = 0;
+    std::optional<bool> succeeded;  // of a job that is over
+  };
+  struct Answer {
+    bool is_done = false;
+    std::int64_t revision = 0;
+    std::optional<KeyHolder> leader;
+    std::optional<Record> record;
+  };
+  // Nothing: no answer came.
+  using Answered = std::function<void(const std::optional<Answer>&)>;
+
+  SimEtcd(VirtualTime& time, int most_delay_ms) : time_(time), most_delay_ms_(most_delay_ms) {}
+
+  void away(milliseconds length) { away_until_ = std::max(away_until_, time_.now() + length); }
+  void loses_answers(bool loses) { loses_answers_ = loses; }
+
+  void read(bool is_reached, Answered answered) {
+    ask(
+        is_reached, [this] { return answer(true); }, std::move(answered));
+  }
+  void grant(bool is_reached, std::function<void(std::optional<LeaseId>)> answered) {
+    auto lease = std::make_shared<LeaseId>(0);
+    ask(
+        is_reached,
+        [this, lease] {
+          *lease = ++last_lease_;
+          prolong(*lease);
+          return answer(true);
+        },
+        [lease, answered = std::move(answered)](const std::optional<Answer>& is) {
+          answered(is ? std::optional(*lease) : std::nullopt);
+        });
+  }
+  // is_done: the lease was there still.
+  void keep_alive(bool is_reached, LeaseId lease, Answered answered) {
+    ask(
+        is_reached,
+        [this, lease] {
+          const bool is_there = leases_.contains(lease);
+          if (is_there) prolong(lease);
+          return answer(is_there);
+        },
+        std::move(answered));
+  }
+  void take_key(bool is_reached, const std::string& value, LeaseId lease, std::int64_t if_revision,
+                Answered answered) {
+    ask(
+        is_reached,
+        [this, value, lease, if_revision] {
+          if ((leader_ ? leader_->revision : 0) != if_revision || !leases_.contains(lease))
+            return answer(false);
+          overtaken_.insert(if_revision);
+          leader_ = {.value = value, .revision = ++revision_, .lease = lease};
+          changed();
+          return answer(true);
+        },
+        std::move(answered));
+  }
+  void release_key(bool is_reached, std::int64_t revision) {
+    ask(
+        is_reached,
+        [this, revision] {
+          if (!leader_ || leader_->revision != revision) return answer(false);
+          leader_.reset();
+          ++revision_;
+          changed();
+          return answer(true);
+        },
+        [](const std::optional<Answer>&) {});
+  }
+  void write_record(bool is_reached, const Record& record, std::int64_t if_leader,
+                    std::int64_t if_record, Answered answered) {
+    ask(
+        is_reached,
+        [this, record, if_leader, if_record] {
+          const bool is_as_known = leader_ && leader_->revision == if_leader &&
+                                   (record_ ? record_->revision : 0) == if_record;
+          if (!is_as_known) return answer(false);
+          // A write that was on its way takes back no end.
+          const auto succeeded = record_ ? record_->succeeded : std::nullopt;
+          record_ = record;
+          record_->revision = ++revision_;
+          if (succeeded) record_->succeeded = succeeded;
+          return answer(true);
+        },
+        std::move(answered));
+  }
+  // The end of a job is no part of what is simulated: it is known at once.
+  void job_ended(bool succeeded) {
+    if (!record_) record_.emplace();
+    record_->succeeded = succeeded;
+  }
+  // Once, if the key changes from now on.
+  void watch(std::function<void()> changed) { watchers_.push_back(std::move(changed)); }
+
+  const std::optional<KeyHolder>& leader() const { return leader_; }
+  // The key had this revision, and another took it before the lease of its holder ended.
+  bool is_overtaken(std::int64_t revision) const { return overtaken_.contains(revision); }
+  const std::optional<Record>& record() const { return record_; }
+
+ private:
+  Answer answer(bool is_done) const {
+    return {.is_done = is_done, .revision = revision_, .leader = leader_, .record = record_};
+  }
+  void ask(bool is_reached, std::function<Answer()> act, Answered answered) {
+    const milliseconds silence{500 + time_.draw(1500)};
+    if (!is_reached) return time_.after(silence, [answered] { answered(std::nullopt); });
+    time_.after(time_.up_to(most_delay_ms_), [this, silence, act, answered] {
+      if (time_.now() < away_until_)
+        return time_.after(silence, [answered] { answered(std::nullopt); });
+      const Answer is = act();
+      if (loses_answers_ && time_.one_in(20))
+        return time_.after(silence, [answered] { answered(std::nullopt); });
+      time_.after(time_.up_to(most_delay_ms_), [answered, is] { answered(is); });
+    });
+  }
+  // A lease that nobody renews ends, and the key with it.
+  void prolong(LeaseId lease) {
+    const Time ends = time_.now() + kLease;
+    leases_[lease] = ends;
+    time_.at(ends, [this, lease, ends] {
+      const auto found = leases_.find(lease);
+      if (found == leases_.end() || found->second != ends) return;
+      leases_.erase(found);
+      if (!leader_ || leader_->lease != lease) return;
+      leader_.reset();
+      ++revision_;
+      changed();
+    });
+  }
+  void changed() {
+    for (auto& watcher : std::exchange(watchers_, {}))
+      time_.after(time_.up_to(most_delay_ms_), std::move(watcher));
+  }
+
+  VirtualTime& time_;
+  const int most_delay_ms_;
+  std::int64_t revision_ = 1;
+  std::set<std::int64_t> overtaken_;
+  LeaseId last_lease_ = 0;
+  std::map<LeaseId, Time> leases_;
+  std::optional<KeyHolder> leader_;
+  std::optional<Record> record_;
+  std::vector<std::function<void()>> watchers_;
+  Time away_until_{};
+  bool loses_answers_ = false;
+};
+
+}  // namespace ddprun::sim

@@ -1,0 +1,249 @@
+#include "tests/sim/sim_leader.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <variant>
+
+namespace ddprun::sim {
+
+namespace {
+
+constexpr int kSilentLooks = 4;  // looks at a leader that stands still, each after a second
+const Error kNoAnswer(ErrorCode::kUnavailable, "no answer");
+
+}  // namespace
+
+SimLeader::SimLeader(const World& world, std::string name, double clock_rate)
+    : world_(world),
+      name_(std::move(name)),
+      clock_(world.time.now(), clock_rate),
+      leadership_({.etcd = "etcd",
+                   .contact_limit = std::chrono::hours(2),
+                   .search_limit = std::chrono::hours(2)}) {}
+
+void SimLeader::start() { perform(leadership_.start(now())); }
+
+// What happens while it stands still happens when it runs again, in its order.
+void SimLeader::when_awake(std::function<void()> act) {
+  if (is_dead_) return;
+  if (world_.time.now() >= awake_at_) return act();
+  world_.time.at(awake_at_, [this, act = std::move(act)] { when_awake(act); });
+}
+
+// ---- faults ----
+
+void SimLeader::kill() {
+  is_dead_ = true;
+  if (host_ != nullptr) host_->end(true);
+  host_ = nullptr;
+}
+
+void SimLeader::stall(milliseconds length) {
+  awake_at_ = std::max(awake_at_, world_.time.now() + length);
+}
+
+void SimLeader::cut(milliseconds length) {
+  cut_until_ = std::max(cut_until_, world_.time.now() + length);
+}
+
+void SimLeader::refuse(milliseconds length) {
+  refused_until_ = std::max(refused_until_, world_.time.now() + length);
+}
+
+void SimLeader::withdraw() {
+  is_withdrawn_ = true;
+  leadership_.withdraw();
+}
+
+// ---- what Leadership wants ----
+
+void SimLeader::perform(const rendezvous::LeadershipActions& actions) {
+  for (const rendezvous::LeadershipAction& action : actions)
+    std::visit([this](const auto& one) { perform(one); }, action);
+  look_again();
+}
+
+void SimLeader::look_again() {
+  const Time look = leadership_.look_again_at();
+  if (look == Time::max() || look == timer_at_) return;
+  timer_at_ = look;
+  world_.time.at(clock_.global(look), [this] {
+    when_awake([this] {
+      timer_at_ = Time{};
+      perform(leadership_.time_passed(now()));
+    });
+  });
+}
+
+SimEtcd::Answered SimLeader::answered(rendezvous::Ticket ticket,
+                                      std::function<void(const SimEtcd::Answer&)> act) {
+  return [this, ticket, act = std::move(act)](const std::optional<SimEtcd::Answer>& answer) {
+    when_awake([this, ticket, act, answer] {
+      if (!answer) return perform(leadership_.etcd_failed(ticket, kNoAnswer, now()));
+      act(*answer);
+    });
+  };
+}
+
+void SimLeader::perform(const rendezvous::ReadKey& action) {
+  world_.etcd.read(reaches_etcd(),
+                   answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
+                     found_ = answer.record;
+                     perform(leadership_.key_read(action.ticket, answer.leader, now()));
+                   }));
+}
+
+void SimLeader::perform(const rendezvous::GrantLease& action) {
+  world_.etcd.grant(reaches_etcd(),
+                    [this, action, asked_at = now()](const std::optional<LeaseId>& lease) {
+                      when_awake([this, action, asked_at, lease] {
+                        perform(lease ? leadership_.lease_granted(action.ticket, *lease,
+                                                                  SimEtcd::kLease, asked_at, now())
+                                      : leadership_.etcd_failed(action.ticket, kNoAnswer, now()));
+                      });
+                    });
+}
+
+void SimLeader::perform(const rendezvous::TakeKey& action) {
+  world_.etcd.take_key(
+      reaches_etcd(), own_value(), action.lease, action.if_revision,
+      answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
+        found_ = answer.record;
+        const auto revision = answer.is_done ? std::optional(answer.revision) : std::nullopt;
+        perform(leadership_.key_taken(action.ticket, revision, answer.leader, now()));
+      }));
+}
+
+void SimLeader::perform(const rendezvous::Knock& action) {
+  world_.time.after(world_.time.up_to(world_.most_delay_ms), [this, action] {
+    when_awake([this, action] {
+      const SimLeader& leader = world_.holder_of(action.value);
+      const bool is_taken = leader.listens(action.value) && !leader.is_refused();
+      if (is_taken) reached_ = action.value;
+      perform(is_taken ? leadership_.knocked(action.ticket, now())
+                       : leadership_.knocked_in_vain(action.ticket, true, now()));
+    });
+  });
+}
+
+void SimLeader::perform(const rendezvous::Follow& action) {
+  world_.time.after(world_.time.up_to(world_.most_delay_ms), [this, action, turn = ++follow_] {
+    when_awake([this, action, turn] {
+      if (turn != follow_) return;
+      SimLeader& leader = world_.holder_of(action.value);
+      if (leader.host() == nullptr) return perform(leadership_.leader_lost(now()));
+      perform(leadership_.followed(now()));
+      watch_leader(leader, turn, 0);
+    });
+  });
+}
+
+// As its session would: a dead leader is noticed at once, one that stands still by its silence.
+void SimLeader::watch_leader(SimLeader& leader, int turn, int silent_looks) {
+  world_.time.after(milliseconds(100), [this, &leader, turn, silent_looks] {
+    when_awake([this, &leader, turn, silent_looks] {
+      if (turn != follow_) return;
+      const bool stands_still = world_.time.now() < leader.awake_at_;
+      if (leader.host() == nullptr || leader.is_refused() || silent_looks > kSilentLooks * 10)
+        return perform(leadership_.leader_lost(now()));
+      watch_leader(leader, turn, stands_still ? silent_looks + 1 : 0);
+    });
+  });
+}
+
+void SimLeader::perform(const rendezvous::WatchKey& action) {
+  const auto changed = [this, turn = ++watch_] {
+    when_awake([this, turn] {
+      if (turn == watch_) perform(leadership_.key_changed(now()));
+    });
+  };
+  const auto& leader = world_.etcd.leader();
+  const bool is_new = !leader || leader->revision >= action.from_revision;
+  if (is_new) return world_.time.after(milliseconds(1), changed);
+  world_.etcd.watch(changed);
+}
+
+void SimLeader::perform(const rendezvous::StopWatching& /*action*/) { ++watch_; }
+
+void SimLeader::perform(const rendezvous::Lead& /*action*/) {
+  EXPECT_FALSE(is_withdrawn_) << "a leader whose node leaves";
+  ++follow_;
+  recorded_ = {};
+  job_ = found_.value_or(SimEtcd::Record{});
+  if (job_.succeeded) return leadership_.stop();
+  hosts_.push_back(std::make_unique<SimHost>(
+      world_.time, world_.plan, job_.job, clock_,
+      SimHost::Ways{
+          .when_awake = [this](auto act) { when_awake(act); },
+          .record_round =
+              [this](const rendezvous::JobRecord& record, std::function<void()> recorded) {
+                job_ = {.job = record};
+                recorded_ = std::move(recorded);
+                perform(leadership_.publish(now()));
+              },
+          .may_grant = [this] { return may_grant(); },
+          .tells = world_.tells,
+          .ended = [this](bool succeeded) { world_.etcd.job_ended(succeeded); }}));
+  host_ = hosts_.back().get();
+}
+
+bool SimLeader::may_grant() {
+  if (!leadership_.leads_at(now())) return false;
+  const std::int64_t revision = leadership_.revision();
+  const auto& holder = world_.etcd.leader();
+  EXPECT_TRUE((holder && holder->revision == revision) || world_.etcd.is_overtaken(revision))
+      << "a leader whose key is gone gives leases";
+  return true;
+}
+
+void SimLeader::perform(const rendezvous::RenewLease& action) {
+  world_.etcd.keep_alive(
+      reaches_etcd(), action.lease,
+      [this, action, asked_at = now()](const std::optional<SimEtcd::Answer>& answer) {
+        if (!answer) return;
+        when_awake([this, action, asked_at, is_there = answer->is_done] {
+          perform(leadership_.lease_renewed(
+              action.lease, is_there ? SimEtcd::kLease : milliseconds(0), asked_at, now()));
+        });
+      });
+}
+
+// As Election::record_answered().
+void SimLeader::perform(const rendezvous::WriteRecord& action) {
+  world_.etcd.write_record(
+      reaches_etcd(), job_, action.if_revision, found_ ? found_->revision : 0,
+      answered(action.ticket, [this, action, written = job_](const SimEtcd::Answer& answer) {
+        const bool leads =
+            answer.is_done || (answer.leader && answer.leader->revision == action.if_revision);
+        found_ = answer.record;
+        const bool is_written = found_ && found_->job == written.job;
+        if (leads && !is_written)
+          return perform(leadership_.etcd_failed(action.ticket, kNoAnswer, now()));
+        perform(leadership_.record_written(action.ticket, leads, now()));
+      }));
+}
+
+void SimLeader::perform(const rendezvous::RecordWritten& /*action*/) {
+  const auto recorded = std::exchange(recorded_, {});
+  if (!recorded) return;
+  world_.dies_untold() ? kill() : recorded();
+}
+
+void SimLeader::perform(const rendezvous::ReleaseKey& action) {
+  world_.etcd.release_key(reaches_etcd(), action.revision);
+}
+
+void SimLeader::perform(const rendezvous::StepDown& /*action*/) {
+  recorded_ = {};
+  ++turn_;
+  if (host_ != nullptr) host_->end(true);
+  host_ = nullptr;
+  perform(leadership_.leader_lost(now()));
+}
+
+void SimLeader::perform(const rendezvous::GiveUp& action) {
+  ADD_FAILURE() << "a leader gave up: " << action.error.message();
+}
+
+}  // namespace ddprun::sim

@@ -1,0 +1,164 @@
+// Checkpoints beside Python's, for checkpoint_parity_test.py:
+//
+//   checkpoint_program train FROM TO OPTIMIZER STEPS   FROM may be "-": a new net
+//   checkpoint_program show FILE                       every value, a line each
+//   checkpoint_program copy FROM TO                    read, and written again
+//   checkpoint_program save-for-ever FILE              a line after each
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
+#include <torch/utils.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/module_values.h"
+#include "worker/collective/collective.h"
+
+namespace {
+
+namespace worker = ddprun::worker;
+using ddprun::worker::Value;
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
+                                                        std::vector<torch::Tensor> parameters) {
+  if (kind == "sgd") {
+    return std::make_unique<torch::optim::SGD>(parameters,
+                                               torch::optim::SGDOptions(0.01).momentum(0.9));
+  }
+  if (kind == "adam") {
+    return std::make_unique<torch::optim::Adam>(parameters,
+                                                torch::optim::AdamOptions(0.01).amsgrad(true));
+  }
+  if (kind == "adamw") {
+    return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
+  }
+  if (kind == "rmsprop") return std::make_unique<torch::optim::RMSprop>(parameters, 0.01);
+  throw std::runtime_error("no optimizer " + kind);
+}
+
+// The same numbers as in Python's twin.
+torch::Tensor batch(std::int64_t step) {
+  const auto numbers = torch::arange(20, torch::kDouble).view({5, 4});
+  return numbers.mul(0.1).add(static_cast<double>(step)).sin().to(torch::kFloat);
+}
+
+struct Trained {
+  Trained() {
+    torch::manual_seed(3);
+    net->push_back(torch::nn::Linear(4, 3));
+    net->push_back(torch::nn::BatchNorm1d(3));
+    net->push_back(torch::nn::Linear(3, 2));
+  }
+
+  void train(torch::optim::Optimizer& optimizer, std::int64_t first, std::int64_t steps) {
+    for (std::int64_t step = first; step < first + steps; ++step) {
+      optimizer.zero_grad();
+      net->forward(batch(step)).pow(2).sum().backward();
+      optimizer.step();
+    }
+  }
+
+  torch::nn::Sequential net;
+  std::unique_ptr<worker::Collective> ranks = worker::make_alone_collective();
+};
+
+int train(const std::string& from, const std::string& to, const std::string& kind, int steps) {
+  Trained run;
+  const auto optimizer = make_optimizer(kind, run.net->parameters());
+  const worker::CheckpointRun state{*run.net, *optimizer, *run.ranks};
+  worker::CheckpointInfo info{.arch = "tiny"};
+  if (from != "-") {
+    const auto loaded = worker::load_checkpoint(from, state).value();
+    info = loaded.info;
+    fmt::print("epoch={} arch={} best={} optimizer={} rng={} prefix={}\n", info.epoch, info.arch,
+               info.best_prec1, loaded.optimizer, loaded.rng, describe(loaded.prefix));
+  }
+  run.train(*optimizer, info.epoch, steps);
+  info.epoch += steps;
+  info.best_prec1 = 0.5;
+  worker::save_checkpoint(to, state, info, {.is_best = true}).value();
+  return 0;
+}
+
+std::uint64_t hash_of(const torch::Tensor& tensor) {
+  const torch::Tensor flat = tensor.contiguous();
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
+  for (std::size_t i = 0; i < flat.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001B3U;
+  return hash;
+}
+
+void show(const std::string& path, const Value& value, worker::TensorReader& reader) {
+  if (const auto* dict = value.as<Value::Dict>()) {
+    for (const auto& [key, item] : dict->entries) {
+      show(path + "/" + worker::printable_key(key), item, reader);
+    }
+  } else if (const auto* items = value.items()) {
+    fmt::print("{} {} {}\n", path, value.type_name(), items->size());
+    for (std::size_t i = 0; i < items->size(); ++i) {
+      show(fmt::format("{}/{}", path, i), (*items)[i], reader);
+    }
+  } else if (const auto* tensor = value.as<worker::TensorValue>()) {
+    const torch::Tensor read = reader.read(*tensor).value();
+    fmt::print("{} tensor {} [{}] {:016x}\n", path, worker::storage_name(tensor->storage->type),
+               fmt::join(tensor->sizes, ", "), hash_of(read));
+  } else if (const auto* whole = value.as<std::int64_t>()) {
+    fmt::print("{} int {}\n", path, *whole);
+  } else if (const auto* real = value.as<double>()) {
+    fmt::print("{} float {}\n", path, *real);
+  } else if (const auto* text = value.as<std::string>()) {
+    fmt::print("{} str {}\n", path, *text);
+  } else if (const auto* truth = value.as<bool>()) {
+    fmt::print("{} bool {}\n", path, *truth ? "True" : "False");
+  } else {
+    fmt::print("{} None\n", path);
+  }
+}
+
+int save_for_ever(const std::string& path) {
+  Trained run;
+  run.net->push_back(torch::nn::Linear(1000, 1000));  // a file that takes a while
+  const auto optimizer = make_optimizer("adam", run.net->parameters());
+  for (worker::CheckpointInfo info;; ++info.epoch) {
+    worker::save_checkpoint(path, {*run.net, *optimizer, *run.ranks}, info, {.is_best = true})
+        .value();
+    fmt::print("{}\n", info.epoch);
+    std::fflush(stdout);
+  }
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.size() == 5 && words[0] == "train") {
+    return train(words[1], words[2], words[3], std::stoi(words[4]));
+  }
+  if (words.size() == 2 && words[0] == "show") {
+    const auto file = worker::read_checkpoint_file(words[1]).value();
+    worker::TensorReader reader;
+    show("", file.value, reader);
+    return 0;
+  }
+  if (words.size() == 3 && words[0] == "copy") {
+    const auto file = worker::read_checkpoint_file(words[1]).value();
+    worker::write_checkpoint_file(words[2], file.value).value();
+    return 0;
+  }
+  if (words.size() == 2 && words[0] == "save-for-ever") return save_for_ever(words[1]);
+  throw std::runtime_error("expected train, show, copy or save-for-ever, and their arguments");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "checkpoint_program: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,257 @@
+#include "worker/checkpoint/checkpoint.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "worker/checkpoint/module_values.h"
+#include "worker/checkpoint/optimizer_values.h"
+#include "worker/collective/collective.h"
+#include "worker/reducer/data_parallel.h"
+
+namespace ddprun::worker {
+namespace {
+
+using Layout = std::vector<std::vector<std::size_t>>;
+
+at::Generator random_numbers() { return at::globalContext().defaultGenerator(at::kCPU); }
+
+// As torch.get_rng_state() gives it.
+at::Tensor rng_state() {
+  at::Generator generator = random_numbers();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+// One tensor a rank.
+Result<Value> gather_rng(Collective& ranks) {
+  const at::Tensor mine = rng_state();
+  const auto all =
+      ranks.all_gather({static_cast<const std::byte*>(mine.const_data_ptr()), mine.nbytes()});
+  Value::List states;
+  for (const auto& bytes : all) {
+    at::Tensor state = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+    std::memcpy(state.mutable_data_ptr(), bytes.data(), bytes.size());
+    auto value = tensor_value(state);
+    if (!value) return value.error();
+    states.items.push_back(std::move(*value));
+  }
+  return Value(std::move(states));
+}
+
+Value layout_value(const Layout& layout) {
+  Value::List buckets;
+  for (const auto& bucket : layout) {
+    Value::List indices;
+    for (const std::size_t index : bucket) {
+      indices.items.emplace_back(static_cast<std::int64_t>(index));
+    }
+    buckets.items.emplace_back(std::move(indices));
+  }
+  return Value(std::move(buckets));
+}
+
+std::optional<Layout> layout_of(const Value& value) {
+  Layout layout;
+  if (value.items() == nullptr) return std::nullopt;
+  for (const Value& bucket : *value.items()) {
+    if (bucket.items() == nullptr) return std::nullopt;
+    auto& indices = layout.emplace_back();
+    for (const Value& index : *bucket.items()) {
+      const auto* number = index.as<std::int64_t>();
+      if (number == nullptr || *number < 0) return std::nullopt;
+      indices.push_back(static_cast<std::size_t>(*number));
+    }
+  }
+  return layout;
+}
+
+Result<Value> checkpoint_value(const CheckpointRun& run, const CheckpointInfo& info, Value rng) {
+  auto weights = state_dict(run.module);
+  if (!weights) return weights.error();
+  auto optimizer = optimizer_state(run.optimizer);
+  if (!optimizer) return optimizer.error();
+  Value::Dict sampler;
+  sampler.set("epoch", Value(info.epoch));
+  sampler.set("consumed", Value(info.consumed));
+  Value::Dict dict;
+  dict.set("epoch", Value(info.epoch));
+  dict.set("arch", Value(info.arch));
+  dict.set("state_dict", std::move(*weights));
+  dict.set("best_prec1", Value(info.best_prec1));
+  dict.set("optimizer", std::move(*optimizer));
+  dict.set("sampler", Value(std::move(sampler)));
+  dict.set("world_size", Value(run.ranks.world_size()));
+  dict.set("rng", std::move(rng));
+  if (run.parallel != nullptr && run.parallel->buckets_rebuilt()) {
+    dict.set("buckets", layout_value(run.parallel->buckets()));
+  }
+  if (!info.extra.entries.empty()) dict.set("extra", Value(info.extra));
+  return Value(std::move(dict));
+}
+
+template <typename Type>
+Type field_or(const Value& dict, std::string_view key, Type other) {
+  auto found = field<Type>(dict, key);
+  return found ? std::move(*found) : std::move(other);
+}
+
+// A number, also one in a tensor, as programs write their best accuracy.
+double number_at(const Value& dict, std::string_view key) {
+  if (const auto number = field<double>(dict, key)) return *number;
+  const auto value = field_value(dict, key);
+  const auto* tensor = value ? (*value)->as<TensorValue>() : nullptr;
+  if (tensor == nullptr) return 0;
+  TensorReader reader;
+  const auto read = reader.read(*tensor);
+  return read && read->numel() == 1 && !read->is_complex() ? read->item().toDouble() : 0;
+}
+
+CheckpointInfo info_of(const Value& file) {
+  CheckpointInfo info;
+  info.epoch = field_or<std::int64_t>(file, "epoch", 0);
+  info.arch = field_or<std::string>(file, "arch", "");
+  // The newer of PyTorch's examples say best_acc1.
+  info.best_prec1 = std::max(number_at(file, "best_prec1"), number_at(file, "best_acc1"));
+  const auto sampler = field_value(file, "sampler");
+  if (sampler) info.consumed = field_or<std::int64_t>(**sampler, "consumed", 0);
+  const auto extra = field_value(file, "extra");
+  if (extra && (*extra)->as<Value::Dict>() != nullptr) info.extra = *(*extra)->as<Value::Dict>();
+  return info;
+}
+
+// What one rank can load without the others.
+struct Here {
+  LoadedCheckpoint loaded;
+  std::optional<Layout> layout;
+  std::uint64_t fingerprint = 0;
+};
+
+Result<void> load_rng(const Value& states, const CheckpointRun& run, bool& done) {
+  const auto* items = states.items();
+  if (items == nullptr || !std::cmp_equal(items->size(), run.ranks.world_size())) return {};
+  const auto* tensor = (*items)[static_cast<std::size_t>(run.ranks.rank())].as<TensorValue>();
+  if (tensor == nullptr) return Error(ErrorCode::kProtocol, "'rng' holds no tensor");
+  TensorReader reader;
+  const auto state = reader.read(*tensor);
+  if (!state) return state.error();
+  at::Generator generator = random_numbers();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(*state);
+  done = true;
+  return {};
+}
+
+Result<Here> load_here(const std::filesystem::path& path, const CheckpointRun& run,
+                       const LoadOptions& options) {
+  auto file = read_checkpoint_file(path);
+  if (!file) return file.error();
+  Here here;
+  here.fingerprint = file->fingerprint;
+  here.loaded.info = info_of(file->value);
+  const auto weights = field_value(file->value, "state_dict");
+  const auto prefix = load_state_dict(weights ? **weights : file->value, run.module, options);
+  if (!prefix) return prefix.error();
+  here.loaded.prefix = *prefix;
+  if (const auto optimizer = field_value(file->value, "optimizer")) {
+    auto loaded = load_optimizer_state(**optimizer, run.optimizer);
+    if (!loaded) return Error(loaded.error().code(), "optimizer: " + loaded.error().message());
+    here.loaded.optimizer = true;
+  }
+  here.loaded.world_size = field_or<std::int64_t>(file->value, "world_size", 0);
+  if (here.loaded.world_size != run.ranks.world_size()) return here;
+  if (const auto rng = field_value(file->value, "rng")) {
+    if (auto loaded = load_rng(**rng, run, here.loaded.rng); !loaded) return loaded.error();
+  }
+  if (const auto buckets = field_value(file->value, "buckets")) {
+    here.layout = layout_of(**buckets);
+    if (!here.layout)
+      return Error(ErrorCode::kProtocol, "'buckets' is no list of lists of numbers");
+  }
+  return here;
+}
+
+Error named(const std::filesystem::path& path, const Error& error) {
+  const std::string begin = fmt::format("load checkpoint {}: ", path.string());
+  if (error.message().starts_with(begin)) return error;
+  return {error.code(), begin + error.message()};
+}
+
+// LibTorch throws what it does not expect. The first sentence says what is wrong.
+Result<Here> try_load_here(const std::filesystem::path& path, const CheckpointRun& run,
+                           const LoadOptions& options) {
+  try {
+    auto here = load_here(path, run, options);
+    if (!here) return named(path, here.error());
+    return here;
+  } catch (const c10::Error& error) {
+    const std::string_view what = error.what_without_backtrace();
+    return named(path, {ErrorCode::kProtocol, std::string(what.substr(0, what.find('\n')))});
+  }
+}
+
+// All ranks go on, or none. What each says: whether it has loaded the file, and which.
+Result<void> agree(const std::filesystem::path& path, Collective& ranks, const Result<Here>& here) {
+  const std::array<std::uint64_t, 2> mine{here ? 1U : 0U, here ? here->fingerprint : 0};
+  const auto all = ranks.all_gather(std::as_bytes(std::span(mine)));
+  if (!here) return here.error();
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::array<std::uint64_t, 2> theirs{};
+    std::memcpy(theirs.data(), all[rank].data(), std::min(sizeof theirs, all[rank].size()));
+    if (theirs[0] == 0) {
+      return named(path, {ErrorCode::kRejected,
+                          fmt::format("rank {} cannot load it: its output says why", rank)});
+    }
+    if (theirs[1] != mine[1]) {
+      return named(path, {ErrorCode::kRejected,
+                          fmt::format("rank {} has another file of that name than rank {}", rank,
+                                      ranks.rank())});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
+                             const CheckpointInfo& info, const SaveOptions& options) {
+  auto rng = gather_rng(run.ranks);
+  if (run.ranks.rank() != 0) return {};
+  if (!rng) return rng.error();
+  const auto value = checkpoint_value(run, info, std::move(*rng));
+  if (!value) {
+    return Error(value.error().code(),
+                 fmt::format("save checkpoint {}: {}", path.string(), value.error().message()));
+  }
+  return write_checkpoint_file(path, *value, options);
+}
+
+Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
+                                         const CheckpointRun& run, const LoadOptions& options) {
+  auto here = try_load_here(path, run, options);
+  if (auto agreed = agree(path, run.ranks, here); !agreed) return agreed.error();
+  // The file is the same for all, so all restore the buckets or none.
+  if (run.parallel != nullptr && here->layout) {
+    here->loaded.buckets = run.parallel->restore_buckets(*here->layout);
+  }
+  return std::move(here->loaded);
+}
+
+Result<CheckpointInfo> read_checkpoint_info(const std::filesystem::path& path) {
+  const auto file = read_checkpoint_file(path);
+  if (!file) return file.error();
+  return info_of(file->value);
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,77 @@
+// The state of a training run on disk, in Python's format: torch.load opens the file, and this opens torch.save's.
+// Beside what Python's programs keep it has what a resumed run needs to end with the bits of an undisturbed one: the
+// layout of the buckets, where the sampler is, and each rank's random numbers. Rank 0 writes, every rank reads to its
+// own device. docs/checkpoints.md shows a file and both sides' code.
+//
+//   const CheckpointRun run{*net, optimizer, ranks, &parallel};
+//   save_checkpoint("run.pt", run, {.epoch = epoch, .arch = "resnet18"}, {.is_best = best}).value();
+//   const auto resumed = load_checkpoint("run.pt", run).value();
+//
+// The training thread, all ranks. Errors are one line that names the file; value() throws them. This header includes
+// nothing of LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "proto/result.h"
+#include "worker/checkpoint/checkpoint_file.h"
+#include "worker/checkpoint/load_options.h"
+#include "worker/checkpoint/value.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace ddprun::worker {
+
+class Collective;
+class DataParallel;
+
+// What is saved and loaded. Everything belongs to the caller.
+struct CheckpointRun {
+  torch::nn::Module& module;
+  torch::optim::Optimizer& optimizer;
+  Collective& ranks;
+  DataParallel* parallel = nullptr;  // null: no buckets
+};
+
+// What the program says of the run. The keys are those of PyTorch's ImageNet example.
+struct CheckpointInfo {
+  std::int64_t epoch = 0;  // how many are done
+  std::string arch;
+  double best_prec1 = 0;
+  std::int64_t consumed =
+      0;  // samples of the epoch under way that all ranks have trained on, together
+  Value::Dict extra = {};  // anything else of the program's, under the key "extra"
+};
+
+struct LoadedCheckpoint {
+  CheckpointInfo info;
+  PrefixChange prefix = PrefixChange::kNone;
+  // Of these the file has none, or has them of another number of ranks: the run starts as a new one does there.
+  bool optimizer = false;
+  bool buckets = false;
+  bool rng = false;
+  std::int64_t world_size = 0;  // of the run that saved it; 0: not said
+};
+
+// All ranks call it, after the same step; only rank 0 writes. The file is replaced as a whole. Only rank 0 gets the
+// error of a failed write. CUDA's random numbers are not kept.
+Result<void> save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
+                             const CheckpointInfo& info, const SaveOptions& options = {});
+
+// All ranks call it, before the first forward(), with the path of the same file. It may be Python's: then only
+// `state_dict` must be there, or the file may be a state_dict as a whole. If one rank cannot load it, or finds other
+// bytes than rank 0, all get an error; then the module may be half filled.
+Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
+                                         const CheckpointRun& run, const LoadOptions& options = {});
+
+// What a file says about itself, without its tensors. One rank.
+Result<CheckpointInfo> read_checkpoint_info(const std::filesystem::path& path);
+
+}  // namespace ddprun::worker

@@ -1,0 +1,43 @@
+// A checkpoint as a file: that of Python's torch.save, which its torch.load opens without further arguments. Values
+// in, values out; no LibTorch. A reader executes nothing and allocates no more than the file holds, besides
+// kMaxTreeBytes (pickle.h). Errors are one line that names the file and what is wrong with it. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include "proto/result.h"
+#include "worker/checkpoint/value.h"
+#include "worker/checkpoint/zip_file.h"
+
+namespace ddprun::worker {
+
+struct CheckpointFile {
+  Value value;
+  // Of the bytes: ranks that read the same file agree.
+  std::uint64_t fingerprint = 0;
+};
+
+// Tensors' bytes stay in the file, which is open until the last of them is gone; reading them compares their CRC.
+// Errors: kSystem if the file cannot be read, kProtocol if it is no checkpoint, kLimit if a bound is passed.
+Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path);
+// The same of bytes anywhere. The error names no file.
+Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source);
+
+struct SaveOptions {
+  // The file gets a second name as the best one so far: best_name_of(path).
+  bool is_best = false;
+};
+
+// Replaces `path` as a whole (atomic_file.h). Blocks until the disk has it.
+Result<void> write_checkpoint_file(const std::filesystem::path& path, const Value& value,
+                                   const SaveOptions& options = {});
+Result<void> write_checkpoint(const ByteSink& sink, const Value& value);
+
+// "model_best" with the endings of `path`, in its folder: model_best.pth.tar for checkpoint.pth.tar, as in
+// PyTorch's ImageNet example.
+std::filesystem::path best_name_of(const std::filesystem::path& path);
+
+}  // namespace ddprun::worker

@@ -1,0 +1,258 @@
+#include "worker/checkpoint/module_values.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ddprun::worker {
+namespace {
+
+constexpr std::string_view kPrefix = "module.";
+
+// In the order of ElementType.
+constexpr std::array<at::ScalarType, kElementTypes> kScalarTypes{
+    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong,         at::kInt,
+    at::kShort, at::kChar,   at::kByte, at::kBool,     at::kComplexFloat, at::kComplexDouble};
+
+std::optional<ElementType> element_type(at::ScalarType type) {
+  const auto* const found = std::ranges::find(kScalarTypes, type);
+  if (found == kScalarTypes.end()) return std::nullopt;
+  return static_cast<ElementType>(found - kScalarTypes.begin());
+}
+
+at::ScalarType scalar_type(ElementType type) {
+  return kScalarTypes.at(static_cast<std::size_t>(type));
+}
+
+// Keeps a tensor's storage alive.
+class TensorBytes : public StorageBytes {
+ public:
+  explicit TensorBytes(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+
+  std::size_t size() const override { return tensor_.storage().nbytes(); }
+  Result<void> read(std::span<std::byte> into) const override {
+    std::ranges::copy(memory(), into.begin());
+    return {};
+  }
+  std::span<const std::byte> memory() const override {
+    return {static_cast<const std::byte*>(tensor_.storage().data()), size()};
+  }
+
+ private:
+  at::Tensor tensor_;
+};
+
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// As Python's state_dict(): a module's own parameters, its own buffers, then its children. A tensor with two names
+// comes twice.
+void collect(const torch::nn::Module& module, const std::string& prefix, std::vector<Named>& into) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    into.push_back({prefix + item.key(), item.value().detach()});
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    into.push_back({prefix + item.key(), item.value().detach()});
+  }
+  for (const auto& child : module.named_children()) {
+    collect(*child.value(), prefix + child.key() + ".", into);
+  }
+}
+
+std::vector<Named> tensors_of(const torch::nn::Module& module) {
+  std::vector<Named> tensors;
+  collect(module, "", tensors);
+  return tensors;
+}
+
+using ByName = std::map<std::string, const TensorValue*>;
+
+// The first few names of `left` that `right` has not.
+template <typename Left, typename Right>
+std::string missing(const Left& left, const Right& right, std::string_view what) {
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> shown;
+  std::size_t count = 0;
+  for (const auto& [name, tensor] : left) {
+    if (right.contains(name)) continue;
+    if (++count <= kShown) shown.push_back(fmt::format("'{}'", printable(name)));
+  }
+  if (count == 0) return {};
+  return fmt::format(" {} {}: {}{};", count, what, fmt::join(shown, ", "),
+                     count > kShown ? ", …" : "");
+}
+
+template <typename Left, typename Right>
+bool same_names(const Left& left, const Right& right) {
+  return left.size() == right.size() &&
+         std::ranges::all_of(left, [&](const auto& item) { return right.contains(item.first); });
+}
+
+// The file's names as the module has them.
+Result<ByName> match(const ByName& file, const std::map<std::string, at::Tensor>& ours,
+                     const LoadOptions& options, PrefixChange& change) {
+  change = PrefixChange::kNone;
+  if (same_names(file, ours)) return file;
+  ByName stripped;
+  ByName added;
+  for (const auto& [name, tensor] : file) {
+    if (name.starts_with(kPrefix)) stripped.emplace(name.substr(kPrefix.size()), tensor);
+    added.emplace(std::string(kPrefix) + name, tensor);
+  }
+  const bool all = stripped.size() == file.size();
+  if (!options.strict_prefix && all && same_names(stripped, ours)) {
+    change = PrefixChange::kStripped;
+    return stripped;
+  }
+  if (!options.strict_prefix && same_names(added, ours)) {
+    change = PrefixChange::kAdded;
+    return added;
+  }
+  const ByName& shown = all && !options.strict_prefix ? stripped : file;
+  std::string message =
+      "the state_dict is of another model:" + missing(ours, shown, "keys are missing") +
+      missing(shown, ours, "keys are not the module's");
+  message.pop_back();
+  return Error(ErrorCode::kProtocol, message);
+}
+
+Result<void> check_alike(const std::string& name, const TensorValue& value,
+                         const at::Tensor& tensor) {
+  if (!std::ranges::equal(value.sizes, tensor.sizes())) {
+    return Error(ErrorCode::kProtocol,
+                 fmt::format("'{}' has the shape [{}], the module's has [{}]", name,
+                             fmt::join(value.sizes, ", "), fmt::join(tensor.sizes().vec(), ", ")));
+  }
+  if (at::isComplexType(scalar_type(value.storage->type)) != tensor.is_complex()) {
+    return Error(ErrorCode::kProtocol,
+                 fmt::format("'{}': one of file and module is complex, the other is not", name));
+  }
+  return {};
+}
+
+// Whether the value's elements are the whole storage, one after the other.
+bool is_whole(const TensorValue& value) {
+  std::int64_t count = 1;
+  for (std::size_t i = value.sizes.size(); i-- > 0;) {
+    if (value.sizes[i] != 1 && value.strides[i] != count) return false;
+    count *= value.sizes[i];
+  }
+  return value.offset == 0 &&
+         std::cmp_equal(count, value.storage->bytes->size() / bytes_of(value.storage->type));
+}
+
+}  // namespace
+
+Result<Value> tensor_value(const at::Tensor& tensor) {
+  const auto type = element_type(tensor.scalar_type());
+  if (tensor.layout() != at::kStrided || !type) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("a tensor of type {} cannot be saved, only dense ones of the dtypes "
+                             "that have a storage in Python",
+                             tensor.toString()));
+  }
+  at::Tensor here = tensor.detach().resolve_conj().resolve_neg().cpu();
+  if (here.storage().nbytes() % bytes_of(*type) != 0) here = here.clone();
+  const auto storage =
+      std::make_shared<const Storage>(Storage{*type, std::make_shared<TensorBytes>(here)});
+  return Value(TensorValue{storage, here.storage_offset(), here.sizes().vec(), here.strides().vec(),
+                           tensor.requires_grad() && tensor.is_leaf()});
+}
+
+Result<at::Tensor> TensorReader::read(const TensorValue& value) {
+  at::Tensor& flat = storages_[value.storage.get()];
+  if (!flat.defined()) {
+    const StorageBytes& bytes = *value.storage->bytes;
+    const auto count = bytes.size() / bytes_of(value.storage->type);
+    const at::Tensor read =
+        at::empty({static_cast<std::int64_t>(count)}, scalar_type(value.storage->type));
+    auto done = bytes.read({static_cast<std::byte*>(read.mutable_data_ptr()), bytes.size()});
+    if (!done) return done.error();
+    flat = read;
+  }
+  return flat.as_strided(value.sizes, value.strides, value.offset);
+}
+
+Result<void> TensorReader::read_into(const TensorValue& value, const at::Tensor& target) {
+  const at::NoGradGuard no_grad;
+  if (target.is_cpu() && target.is_contiguous() && is_whole(value) &&
+      target.scalar_type() == scalar_type(value.storage->type)) {
+    return value.storage->bytes->read(
+        {static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()});
+  }
+  const auto read_here = read(value);
+  if (!read_here) return read_here.error();
+  target.copy_(*read_here);
+  return {};
+}
+
+Result<Value> state_dict(const torch::nn::Module& module) {
+  Value::Dict state{.entries = {}, .ordered = true};
+  for (const auto& [name, tensor] : tensors_of(module)) {
+    auto value = tensor_value(tensor);
+    if (!value) return Error(value.error().code(), name + ": " + value.error().message());
+    state.entries.push_back({name, std::move(*value)});
+  }
+  return Value(std::move(state));
+}
+
+std::string_view describe(PrefixChange change) {
+  if (change == PrefixChange::kStripped) return "'module.' was stripped from its keys";
+  if (change == PrefixChange::kAdded) return "'module.' was added to its keys";
+  return {};
+}
+
+Result<PrefixChange> load_state_dict(const Value& state, torch::nn::Module& module,
+                                     const LoadOptions& options) {
+  const auto* dict = state.as<Value::Dict>();
+  if (dict == nullptr) return Error(ErrorCode::kProtocol, "the state_dict is no dict");
+  ByName file;
+  for (const auto& [key, value] : dict->entries) {
+    const auto* name = std::get_if<std::string>(&key);
+    const auto* tensor = value.as<TensorValue>();
+    if (name == nullptr || tensor == nullptr) {
+      return Error(ErrorCode::kProtocol,
+                   fmt::format("the state_dict's '{}' is no tensor", printable_key(key)));
+    }
+    file.emplace(*name, tensor);
+  }
+  std::map<std::string, at::Tensor> ours;
+  for (auto& [name, tensor] : tensors_of(module)) ours.emplace(name, tensor);
+  PrefixChange change{};
+  const auto matched = match(file, ours, options, change);
+  if (!matched) return matched.error();
+  for (const auto& [name, value] : *matched) {
+    if (auto alike = check_alike(name, *value, ours.at(name)); !alike) return alike.error();
+  }
+  TensorReader reader;
+  for (const auto& [name, value] : *matched) {
+    if (auto read = reader.read_into(*value, ours.at(name)); !read) return read.error();
+  }
+  return change;
+}
+
+std::uint64_t checksum(const torch::nn::Module& module) {
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  // With contiguous() equal values give equal bytes, whatever the strides in memory are.
+  const auto fold = [&hash](const at::Tensor& tensor) {
+    const at::Tensor flat = tensor.detach().cpu().contiguous();
+    const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
+    for (std::size_t i = 0; i < flat.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001B3U;
+  };
+  for (const at::Tensor& parameter : module.parameters()) fold(parameter);
+  for (const at::Tensor& buffer : module.buffers()) fold(buffer);
+  return hash;
+}
+
+}  // namespace ddprun::worker

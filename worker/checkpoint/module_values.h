@@ -1,0 +1,51 @@
+// LibTorch's tensors and modules as plain values, and back: a module's state_dict with the keys, the order and the
+// types of Python's, so that either side loads the other's. The training thread. Errors are one line.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+
+#include "proto/result.h"
+#include "worker/checkpoint/load_options.h"
+#include "worker/checkpoint/value.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace ddprun::worker {
+
+// On CPU the value shares the tensor's storage, all of it, as in Python: write the value before the next step. Of
+// another device it is a copy. Errors: kInvalidArgument for a tensor that is not strided, or of a dtype that has no
+// Python storage.
+Result<Value> tensor_value(const at::Tensor& tensor);
+
+// Makes tensors of values. Tensors that share a storage in the file share one here, as long as one reader makes
+// them.
+class TensorReader {
+ public:
+  // A tensor on CPU, in memory of its own. Fails where the file is damaged.
+  Result<at::Tensor> read(const TensorValue& value);
+  // Into a tensor of the same sizes, on any device and of any dtype. Straight from the file where the two have one
+  // layout.
+  Result<void> read_into(const TensorValue& value, const at::Tensor& target);
+
+ private:
+  std::map<const Storage*, at::Tensor> storages_;  // one dimension each
+};
+
+// Parameters and buffers, module by module.
+Result<Value> state_dict(const torch::nn::Module& module);
+
+// Copies the values into the module's tensors, in place. Names and shapes must be the module's: nothing is changed
+// where they are not. Where the file is damaged the module may be half filled: do not use it.
+Result<PrefixChange> load_state_dict(const Value& state, torch::nn::Module& module,
+                                     const LoadOptions& options = {});
+
+// A hash (FNV-1a) of the bits of all parameters and then all buffers, in the order of registration.
+// Equal for equal weights.
+std::uint64_t checksum(const torch::nn::Module& module);
+
+}  // namespace ddprun::worker

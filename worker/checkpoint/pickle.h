@@ -1,0 +1,47 @@
+// A subset of Python's pickle format, protocol 2: what torch.save writes for None, bool, int, float, str, list,
+// tuple, dict, collections.OrderedDict, collections.Counter, torch.Size and dense tensors, and nothing else
+// (CPython 3.11, Lib/pickletools.py; PyTorch 2.11, torch/_weights_only_unpickler.py). A pickle is a program that
+// may call any function. Here nothing is looked up and nothing is called: a global that is not in the list, and an
+// opcode that is not of the subset, is an error that names it. Every length is compared with the bytes that are
+// there, and memory is bounded. Pure.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/result.h"
+#include "worker/checkpoint/value.h"
+
+namespace ddprun::worker {
+
+// Larger pickles are not read. That of a model of 100,000 tensors has 20 MB.
+inline constexpr std::size_t kMaxPickleBytes = std::size_t{64} << 20;
+// Values that the opcodes may make.
+inline constexpr std::size_t kMaxPickleValues = std::size_t{1} << 22;
+// Of the tree that comes of it: a pickle may name one list a thousand times, and each of these counts.
+inline constexpr std::size_t kMaxTreeBytes = std::size_t{256} << 20;
+inline constexpr int kMaxDepth = 100;
+inline constexpr std::size_t kMaxDimensions = 64;  // of a tensor
+
+// The bytes of the storage that has this key: an entry of the zip file.
+using FindStorage =
+    std::function<Result<std::shared_ptr<const StorageBytes>>(const std::string& key)>;
+
+// Errors: kProtocol, or kLimit where a bound is passed. One line; names the byte.
+Result<Value> read_pickle(std::span<const std::byte> pickle, const FindStorage& find_storage);
+
+struct Pickled {
+  std::string bytes;
+  // Storage i has the key "i".
+  std::vector<std::shared_ptr<const StorageBytes>> storages;
+};
+
+// Errors: kInvalidArgument for a text that is not UTF-8, which Python would refuse, and for a tensor that does not
+// lie in its storage; kLimit for a tree deeper than kMaxDepth.
+Result<Pickled> write_pickle(const Value& value);
+
+}  // namespace ddprun::worker

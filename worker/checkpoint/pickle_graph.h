@@ -1,0 +1,51 @@
+// What the opcodes of a pickle have made so far: nodes that name each other by number, since a pickle may put one
+// list into several others, or into itself. to_value() makes the tree of it, and refuses what is none. The pickle's
+// reader owns it. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "proto/result.h"
+#include "worker/checkpoint/value.h"
+
+namespace ddprun::worker {
+
+// The globals that are known. Their constants are the reader's to compare.
+struct GlobalNode {
+  std::string name;  // "collections OrderedDict"
+};
+
+using NodeId = std::uint32_t;
+
+struct SequenceNode {
+  std::vector<NodeId> items;
+  bool list = false;  // else a tuple
+};
+
+struct DictNode {
+  std::vector<std::pair<NodeId, NodeId>> entries;
+  bool ordered = false;
+};
+
+// A storage that a persistent id has named.
+struct StorageNode {
+  std::shared_ptr<const Storage> storage;
+};
+
+struct TensorNode {
+  std::shared_ptr<const TensorValue> tensor;
+};
+
+using Node = std::variant<std::monostate, bool, std::int64_t, double, std::string, GlobalNode,
+                          SequenceNode, DictNode, StorageNode, TensorNode>;
+
+// The tree below the node. Errors: kProtocol where a dict has a key twice, or one that is neither int nor str, or
+// where something else than a value stands; kLimit where the tree is too deep (as one that contains itself) or too
+// large.
+Result<Value> to_value(const std::vector<Node>& nodes, NodeId root);
+
+}  // namespace ddprun::worker

@@ -1,0 +1,152 @@
+// What a checkpoint holds: a tree of plain values, as Python's None, bool, int, float, str, list, tuple, dict
+// and torch.Tensor. Nothing in it can be executed. A tensor is described here: its elements lie in a storage,
+// which several tensors may share. Plain values; no LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "proto/result.h"
+
+namespace ddprun::worker {
+
+// The dtypes that a storage can have: those for which Python's torch has a `<Name>Storage`.
+enum class ElementType : std::uint8_t {
+  kFloat,
+  kDouble,
+  kHalf,
+  kBFloat16,
+  kLong,
+  kInt,
+  kShort,
+  kChar,
+  kByte,
+  kBool,
+  kComplexFloat,
+  kComplexDouble,
+};
+inline constexpr std::size_t kElementTypes = 12;
+
+// Bytes of one element.
+std::size_t bytes_of(ElementType type);
+// "FloatStorage", …: the name in Python's module torch.
+std::string_view storage_name(ElementType type);
+
+// Where a storage's bytes are: in memory, or in a file that is still open.
+class StorageBytes {
+ public:
+  StorageBytes() = default;
+  StorageBytes(const StorageBytes&) = delete;
+  StorageBytes& operator=(const StorageBytes&) = delete;
+  StorageBytes(StorageBytes&&) = delete;
+  StorageBytes& operator=(StorageBytes&&) = delete;
+  virtual ~StorageBytes() = default;
+
+  virtual std::size_t size() const = 0;
+  // Fills `into`, which must have size() bytes. Fails if the file is damaged.
+  virtual Result<void> read(std::span<std::byte> into) const = 0;
+  // All bytes, if they are in memory; else empty.
+  virtual std::span<const std::byte> memory() const { return {}; }
+};
+
+// The elements of one or several tensors.
+struct Storage {
+  ElementType type = ElementType::kFloat;
+  std::shared_ptr<const StorageBytes> bytes;
+};
+
+// A strided tensor: counts are of elements. All of its elements lie in the storage.
+struct TensorValue {
+  std::shared_ptr<const Storage> storage;  // not null
+  std::int64_t offset = 0;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;  // as many as sizes
+  bool requires_grad = false;
+};
+
+// Whether the counts are not negative, and every element lies in a storage of `elements`. A tensor that
+// repeats elements (stride 0) may have kMaxRepeatedElements, or as many as its storage.
+bool fits(const TensorValue& tensor, std::size_t elements);
+inline constexpr std::int64_t kMaxRepeatedElements = std::int64_t{1} << 24;
+
+class Value {
+ public:
+  using Key = std::variant<std::int64_t, std::string>;
+  struct Entry;
+  struct List {
+    std::vector<Value> items;
+  };
+  struct Tuple {
+    std::vector<Value> items;
+  };
+  // In the order in which the keys were set; each is there once.
+  struct Dict {
+    std::vector<Entry> entries;
+    bool ordered = false;  // Python's OrderedDict
+
+    // A dict has few keys where this is used: it looks at one after the other.
+    const Value* find(const Key& key) const;  // null: not there
+    void set(Key key, Value value);
+  };
+
+  Value() = default;  // None
+  explicit Value(bool value) : held_(value) {}
+  explicit Value(std::int64_t value) : held_(value) {}
+  explicit Value(int value) : held_(std::int64_t{value}) {}
+  explicit Value(double value) : held_(value) {}
+  explicit Value(std::string value) : held_(std::move(value)) {}
+  explicit Value(const char* value) : held_(std::string(value)) {}
+  explicit Value(List value) : held_(std::move(value)) {}
+  explicit Value(Tuple value) : held_(std::move(value)) {}
+  explicit Value(Dict value) : held_(std::move(value)) {}
+  explicit Value(TensorValue value) : held_(std::move(value)) {}
+
+  bool none() const { return std::holds_alternative<std::monostate>(held_); }
+  // Null where the value is of another type. One of bool, std::int64_t, double, std::string, List, Tuple,
+  // Dict, TensorValue.
+  template <typename Type>
+  const Type* as() const {
+    return std::get_if<Type>(&held_);
+  }
+  template <typename Type>
+  Type* as() {
+    return std::get_if<Type>(&held_);
+  }
+  // "None", "bool", "int", "float", "str", "list", "tuple", "dict", "tensor": for messages.
+  std::string_view type_name() const;
+
+  // The items of a list or a tuple; null for others.
+  const std::vector<Value>* items() const;
+
+ private:
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, List, Tuple, Dict,
+               TensorValue>
+      held_;
+};
+
+struct Value::Entry {
+  Key key;
+  Value value;
+};
+
+// The text for a message of one line: what is not printable is escaped, what is long is cut.
+std::string printable(std::string_view text);
+std::string printable_key(const Value::Key& key);
+
+// What the key of a dict holds. The error names the key and what was found.
+template <typename Type>
+Result<Type> field(const Value& dict, std::string_view key);
+extern template Result<bool> field<bool>(const Value&, std::string_view);
+extern template Result<std::int64_t> field<std::int64_t>(const Value&, std::string_view);
+extern template Result<double> field<double>(const Value&, std::string_view);  // of an int, too
+extern template Result<std::string> field<std::string>(const Value&, std::string_view);
+Result<const Value*> field_value(const Value& dict, std::string_view key);
+
+}  // namespace ddprun::worker

@@ -1,0 +1,50 @@
+// DataParallel as a Joinable (torch/nn/parallel/distributed.py of 2.11, _DDPJoinHook).
+#include <stdexcept>
+
+#include "worker/reducer/data_parallel.h"
+#include "worker/reducer/gradient_reducer.h"
+
+namespace ddprun::worker {
+
+void DataParallel::begin_join(JoinContext& context, bool leads) {
+  if (join_ != nullptr) throw std::invalid_argument("Join: the DataParallel is in a Join already");
+  if (buffer_hook_)
+    throw std::invalid_argument(
+        "Join: a rank without batches cannot take part in buffer_hook(): leave one of the two out");
+  join_ = &context;
+  leads_join_ = leads;
+  was_joined_ = true;
+}
+
+JoinRound DataParallel::meet_joined(const JoinReport& mine) {
+  const JoinRound round = join_->meet(mine);
+  if (!join_->options().divide_by_initial_world_size) reducer_->divide_by(round.active);
+  return round;
+}
+
+void DataParallel::shadow(const JoinRound& leading) {
+  const JoinRound round = leads_join_ ? leading : meet_joined({.active = false});
+  if (leads_join_ && !join_->options().divide_by_initial_world_size)
+    reducer_->divide_by(round.active);
+  if (round.records) reducer_->begin_pass();
+  sync_buffers(BufferMoment::kBeforeForward, round.source);
+  buffers_due_ = round.synchronises;
+  if (round.synchronises) reducer_->shadow_pass();
+}
+
+void DataParallel::settle(int source) {
+  std::vector<NamedTensor> state;
+  for (const auto& [name, tensor, trained] : parameters_) state.push_back({name, tensor});
+  if (options_.broadcast_buffers) {
+    for (NamedTensor& buffer : buffers_of(*module_, options_.ignore))
+      state.push_back(std::move(buffer));
+  }
+  broadcast_values(state, *collective_, source);
+}
+
+void DataParallel::end_join() noexcept {
+  join_ = nullptr;
+  reducer_->divide_by(collective_->world_size());
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,169 @@
+#include "worker/startup/mpi_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string_view>
+
+#include "proto/meeting_ports.h"
+
+namespace ddprun::worker {
+namespace {
+
+// Open MPI 4.1 mpirun(1), PALS mpiexec(1), MPICH's hydra as it was seen to set them, Slurm srun(1).
+// An orted is itself a Slurm step, so MPI goes first.
+struct Starter {
+  std::string_view name, size, rank, local_rank, local_size, job, hand_on;
+};
+constexpr std::array kStarters = {
+    Starter{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "mpirun -x MASTER_ADDR=HOST"},
+    Starter{"mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "",
+            "mpiexec -genv MASTER_ADDR HOST"},
+    Starter{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "", "SLURM_JOB_ID",
+            "srun --export=ALL,MASTER_ADDR=HOST"},
+};
+
+constexpr int kMostRanks = 1 << 20;
+
+std::optional<int> parse_number(std::string_view text) {
+  int number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failed != std::errc() || end == text.data() || number < 0 || number > kMostRanks)
+    return std::nullopt;
+  return number;
+}
+
+// The tasks of node `index` in a list such as `2(x3),1` (srun(1), SLURM_STEP_TASKS_PER_NODE).
+std::optional<int> tasks_of(std::string_view list, int index) {
+  while (!list.empty()) {
+    const auto comma = std::min(list.find(','), list.size());
+    const std::string_view entry = list.substr(0, comma);
+    const auto open = std::min(entry.find('('), entry.size());
+    const auto tasks = parse_number(entry.substr(0, open));
+    const auto times = open == entry.size()
+                           ? std::optional<int>(1)
+                           : parse_number(entry.substr(std::min(open + 2, entry.size()),
+                                                       entry.find(')') - open - 2));
+    if (!tasks || !times) return std::nullopt;
+    if (index < *times) return tasks;
+    index -= *times;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return std::nullopt;
+}
+
+// `node01` of `node[01-03,7]` and of `node01,node02`.
+std::string first_host(std::string_view list) {
+  const auto end = std::min(list.find_first_of(",["), list.size());
+  if (end == list.size() || list[end] == ',') return std::string(list.substr(0, end));
+  const auto close = list.find(']', end);
+  if (close == std::string_view::npos) return {};
+  std::string_view first = list.substr(end + 1, close - end - 1);
+  first = first.substr(0, first.find_first_of(",-"));
+  std::string_view rest = list.substr(close + 1);
+  return fmt::format("{}{}{}", list.substr(0, end), first, rest.substr(0, rest.find(',')));
+}
+
+Error refusal(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+// One reading of one starter's variables.
+class WorldReader {
+ public:
+  WorldReader(const Starter& starter, const EnvLookup& env) : starter_(starter), env_(env) {}
+
+  Result<std::optional<WorkerEnv>> run(int parent) {
+    world_.world_size = number(starter_.size);
+    if (!problem_ && world_.world_size <= 1) return std::optional<WorkerEnv>();
+    world_.rank = number(starter_.rank);
+    world_.local_rank = number(starter_.local_rank);
+    world_.local_world_size = local_size();
+    if (problem_) return *problem_;
+    if (world_.rank >= world_.world_size || world_.local_rank >= world_.local_world_size)
+      return refusal(fmt::format("{} says {}={} of {}={}", starter_.name, starter_.rank,
+                                 world_.rank, starter_.size, world_.world_size));
+    if (auto wrong = place_on_hosts()) return *wrong;
+    name_job(parent);
+    world_.use_agent_store = true;
+    return std::optional(world_);
+  }
+
+ private:
+  std::string text(std::string_view name) const {
+    return name.empty() ? std::string() : env_(name).value_or("");
+  }
+
+  int number(std::string_view name) {
+    const auto value = parse_number(text(name));
+    if (!value && !problem_)
+      problem_ = refusal(fmt::format("{}={}: expected a number", name, text(name)));
+    return value.value_or(0);
+  }
+
+  int local_size() {
+    if (!starter_.local_size.empty()) return number(starter_.local_size);
+    constexpr std::string_view kTasks = "SLURM_STEP_TASKS_PER_NODE";
+    const auto tasks = tasks_of(text(kTasks), number("SLURM_NODEID"));
+    if (!tasks && !problem_)
+      problem_ = refusal(fmt::format("{}={}: expected a list of numbers", kTasks, text(kTasks)));
+    return tasks.value_or(0);
+  }
+
+  // Which host this is follows from the rank where ranks are numbered host by host, as many on each.
+  std::optional<Error> place_on_hosts() {
+    const int here = world_.local_world_size;
+    if (here == world_.world_size) return std::nullopt;
+    if (world_.rank % here != world_.local_rank || world_.world_size % here != 0)
+      return refusal(fmt::format(
+          "{} does not number the ranks host by host, as many on each: type {}", starter_.name,
+          starter_.name == "srun" ? "`srun --distribution=block --ntasks-per-node=N`"
+                                  : "`mpirun --map-by ppr:N:node` with `--rank-by slot`"));
+    world_.node_rank = world_.rank / here;
+    world_.node_count = world_.world_size / here;
+    return find_first_host();
+  }
+
+  std::optional<Error> find_first_host() {
+    world_.master_addr = text("MASTER_ADDR");
+    if (world_.master_addr.empty())
+      world_.master_addr =
+          first_host(text(starter_.name == "srun" ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST"));
+    if (!world_.master_addr.empty()) return std::nullopt;
+    return refusal(fmt::format(
+        "{} starts this program on {} hosts, and nothing names the host of rank 0: type "
+        "`{} …`, or start it with ddprun",
+        starter_.name, world_.node_count, starter_.hand_on));
+  }
+
+  // The same on all ranks, and mostly no other job's; so is the port that follows from it.
+  void name_job(int parent) {
+    std::string job = text(starter_.job);
+    if (starter_.name == "srun") job += "." + text("SLURM_STEP_ID");
+    // Two jobs of one allocation must not meet. Where only their starter tells them apart, its pid does.
+    const bool by_parent = job.empty() && world_.node_count == 1;
+    if (job.empty()) job = text("SLURM_JOB_ID");
+    if (by_parent) job += fmt::format("parent-{}", parent);
+    world_.run_id = fmt::format("{}-{}", starter_.name, job);
+    world_.master_port = meeting_port_of(number_of_name(world_.run_id));
+  }
+
+  const Starter& starter_;
+  const EnvLookup& env_;
+  WorkerEnv world_;
+  std::optional<Error> problem_;
+};
+
+}  // namespace
+
+Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent) {
+  for (const Starter& starter : kStarters) {
+    const bool is_step = starter.name != "srun" || env("SLURM_STEP_ID").has_value();
+    const bool is_complete = env(starter.size) && env(starter.rank) && env(starter.local_rank);
+    if (is_complete && is_step) return WorldReader(starter, env).run(parent);
+  }
+  return std::optional<WorkerEnv>();
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,26 @@
+// The store of a job that no launcher serves: rank 0 serves it in its own process, on a thread, and
+// the others find it. It is there until rank 0 gives it back.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "proto/result.h"
+#include "proto/worker_env.h"
+
+namespace ddprun::worker {
+
+class OwnStore {
+ public:
+  // The job's ports are kMeetingPorts from world.master_port on. Rank 0 takes the first free one; the
+  // others try them until they find the store of this very job. Sets world.master_port to the port.
+  // Errors: kUnavailable, all are taken; kTimedOut, no store of the job was found.
+  static Result<std::unique_ptr<OwnStore>> open(WorkerEnv& world, std::chrono::seconds limit);
+
+  OwnStore() = default;
+  OwnStore(const OwnStore&) = delete;
+  OwnStore& operator=(const OwnStore&) = delete;
+  virtual ~OwnStore() = default;
+};
+
+}  // namespace ddprun::worker

@@ -1,0 +1,34 @@
+// The ranks of one host without a launcher: forks them, lets them meet, and waits for them. For programs
+// and tests that want a few ranks at once; what a launcher adds (restarts, several hosts, logs, limits) they
+// do not have.
+//
+//   ddprun::worker::spawn(4, [](ddprun::worker::Process& process) {
+//     ddprun::worker::DataParallel parallel(net.ptr(), *process.collective);
+//     …
+//   });
+//
+// Python has torch.multiprocessing.spawn, which starts a new interpreter for each rank; here a rank is a
+// copy of the process, with everything that was loaded before. Call it on the main thread, before the
+// program starts threads (rank_processes.h says why).
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "worker/startup/bootstrap.h"
+#include "worker/startup/rank_processes.h"
+
+namespace ddprun::worker {
+
+struct SpawnOptions {
+  Device device = Device::kCpu;  // kCuda: rank n takes GPU number n
+  // The limit for each wait of the collective.
+  std::chrono::seconds timeout = kCollectiveTimeout;
+};
+
+// Calls body() in each of `ranks` processes, with a collective of them all and a world as a launcher
+// gives it (rank, local_rank, world_size, …). Returns when all have returned. Errors are those of
+// run_rank_processes(): SpawnError says which rank failed first, and why.
+void spawn(int ranks, const std::function<void(Process&)>& body, const SpawnOptions& options = {});
+
+}  // namespace ddprun::worker
