@@ -2,7 +2,7 @@
 """Counts the results of several ctest runs: summarize_tests.py NAME=RESULTS.xml …
 
 Prints each skipped test with its reason, each failed one with the last lines that it printed, a line for each run with its counts and
-how many of those are tests of the engine (`worker/`), and, as the last line, `N passed, N failed, N skipped`. A run without results (its build failed) counts as one failed test: a green line must mean that
+how many of those are tests of the engine (`worker/`), the names of the failed ones again, and, as the last line, `N passed, N failed, N skipped`. A run without results (its build failed) counts as one failed test: a green line must mean that
 everything was there. Exit code 0 only if nothing failed and something passed.
 """
 
@@ -64,6 +64,11 @@ def is_engines(test):
     return test.partition(": ")[2].partition(".")[2].startswith("worker")
 
 
+def failed_tests(results):
+    """Their names, in the order of the runs."""
+    return [test for verdict, test, _ in results if verdict == "failed"]
+
+
 def counts_of(results):
     """`N passed, N failed, N skipped`, and the numbers."""
     counts = {verdict: sum(found == verdict for found, _, _ in results) for verdict in ("passed", "failed", "skipped")}
@@ -81,6 +86,9 @@ def main(arguments):
     for name, found in results_of.items():
         engines = [result for result in found if is_engines(result[1])]
         print(f"{name}: {counts_of(found)[0]}; of the engine: {counts_of(engines)[0]}")
+    # Once more, without what they printed: whoever keeps only the end of a log still learns which ones they are.
+    for test in failed_tests(results):
+        print(f"failed: {test}")
     line, counts = counts_of(results)
     print(line)
     return 0 if counts["failed"] == 0 and counts["passed"] > 0 else 1

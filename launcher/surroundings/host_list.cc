@@ -47,8 +47,10 @@ Result<void> add_range(std::string_view entry, std::string_view range, Names& nu
   if (*high - *low >= kMaxHosts || numbers.size() + (*high - *low) >= kMaxHosts)
     return too_much(fmt::format("{} hosts", kMaxHosts));
   if (low_text.size() > kMaxHostNameBytes) return too_long_name();
-  for (std::uint64_t number = *low; number <= *high; ++number)
-    numbers.push_back(fmt::format("{:0{}}", number, low_text.size()));
+  // Counted, not compared with `high`: no number comes after the largest one.
+  const std::uint64_t count = *high - *low + 1;
+  for (std::uint64_t i = 0; i < count; ++i)
+    numbers.push_back(fmt::format("{:0{}}", *low + i, low_text.size()));
   return {};
 }
 

@@ -53,8 +53,9 @@ class Summary(unittest.TestCase):
             path.write_text(f'<testsuite name="x">{PASSED}{ENGINES}{failed}{skipped}</testsuite>')
             code, lines = self.summarize(PASSED, ENGINES, extra=[f"tsan={path}"])
         self.assertEqual(code, 1)
-        self.assertEqual(lines[-3:], ["release: 2 passed, 0 failed, 0 skipped; of the engine: 1 passed, 0 failed, 0 skipped",
+        self.assertEqual(lines[-4:], ["release: 2 passed, 0 failed, 0 skipped; of the engine: 1 passed, 0 failed, 0 skipped",
                                       "tsan: 2 passed, 1 failed, 1 skipped; of the engine: 1 passed, 1 failed, 1 skipped",
+                                      "failed: tsan: process.worker_shm_test.Ranks/ShmRanks.SumInRingOrder/2",
                                       "4 passed, 1 failed, 1 skipped"])
 
     def test_a_failure_is_named_and_fails(self):

@@ -16,6 +16,12 @@ std::string expanded(std::string_view list) {
   return hosts ? fmt::format("{}", fmt::join(*hosts, " ")) : "! " + hosts.error().message();
 }
 
+TEST(HostList, EndsAtTheLargestNumber) {
+  const auto hosts = parse_host_list("n[18446744073709551614-18446744073709551615]");
+  ASSERT_TRUE(hosts) << hosts.error().message();
+  EXPECT_EQ(*hosts, (std::vector<std::string>{"n18446744073709551614", "n18446744073709551615"}));
+}
+
 // Those that were recorded, or others that live_host_lists has just asked for.
 TEST(HostList, IsReadAsScontrolReadsIt) {
   const char* const live = std::getenv("DDPRUN_HOST_LISTS");
