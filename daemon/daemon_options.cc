@@ -15,6 +15,7 @@
 
 #include "daemon/given_words.h"
 #include "launcher/flag_values.h"
+#include "proto/hide_password.h"
 
 namespace ddprun::daemon {
 namespace {
@@ -225,14 +226,8 @@ std::string on_one_line(std::string text) {
 
 // As a message may have it: etcd's password is on nobody's terminal.
 std::string shown(int setting, const std::string& text) {
-  constexpr std::string_view kSecret = "password=";
-  std::string without = on_one_line(text);
-  if (setting != kSetEtcdConf) return without;
-  for (std::size_t at = 0; (at = without.find(kSecret, at)) != std::string::npos;) {
-    at += kSecret.size();
-    without.replace(at, std::min(without.find(',', at), without.size()) - at, "…");
-  }
-  return without;
+  std::string line = on_one_line(text);
+  return setting == kSetEtcdConf ? hide_passwords(std::move(line)) : line;
 }
 
 std::optional<DaemonUsageError> set_from_file(DaemonOptions& options, const std::string& path,

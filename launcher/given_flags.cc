@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "launcher/flag_values.h"
+#include "proto/hide_password.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -271,15 +272,6 @@ std::optional<UsageError> read_variable(const Flag& flag, const EnvLookup& env, 
   return std::nullopt;
 }
 
-// Of --rdzv-conf, which may have etcd's.
-std::string without_password(std::string shown) {
-  constexpr std::string_view kKey = "password=";
-  const auto key = shown.find(kKey);
-  if (key == std::string::npos) return shown;
-  const auto value = key + kKey.size();
-  return shown.replace(value, shown.find(',', value) - value, "…");
-}
-
 }  // namespace
 
 std::string GivenFlags::text(FlagId id) const {
@@ -289,7 +281,7 @@ std::string GivenFlags::text(FlagId id) const {
 
 std::string GivenFlags::shown(FlagId id) const {
   const auto found = flags.find(id);
-  if (id == FlagId::kRdzvConf && found != flags.end()) return without_password(found->second.shown);
+  if (id == FlagId::kRdzvConf && found != flags.end()) return hide_passwords(found->second.shown);
   return found != flags.end() ? found->second.shown
                               : fmt::format("--{}={}", flag_of(id).name, flag_of(id).standard);
 }

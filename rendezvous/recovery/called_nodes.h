@@ -22,6 +22,10 @@
 
 namespace ddprun::rendezvous {
 
+// Calls beyond the limit that may say who they are: one may be a node that comes back, while its call of
+// before is not known to be broken and still counts.
+inline constexpr std::size_t kRoomToReturn = 64;
+
 template <typename Call, typename HostedSession>
 class CalledNodes {
  public:
@@ -45,12 +49,15 @@ class CalledNodes {
       : loop_(loop), may_return_(may_return) {}
 
   std::size_t size() const { return nodes_.size(); }
-  // Whether so many nodes are here, without those that may come back: they do so over a new call,
-  // which must find room.
+  // Whether so many calls are here, without those of nodes that may come back: they do so over a new
+  // call, which must find room.
   bool are_as_many_as(std::size_t many) const {
-    if (nodes_.size() < many) return false;
-    const auto is_here = [](const auto& entry) { return !entry.second.knocker; };
-    return static_cast<std::size_t>(std::ranges::count_if(nodes_, is_here)) >= many;
+    return counts(many, [](const Node& node) { return !node.knocker; });
+  }
+  // The same of nodes that said who they are.
+  bool are_named_as_many_as(std::size_t many) const {
+    return counts(many,
+                  [](const Node& node) { return !node.knocker && !node.spec.node_id.empty(); });
   }
   Node* find(Call* call) {
     const auto found = nodes_.find(call);
@@ -122,6 +129,12 @@ class CalledNodes {
   }
 
  private:
+  template <typename Is>
+  bool counts(std::size_t many, Is is) const {
+    if (nodes_.size() < many) return false;
+    const auto is_one = [&](const auto& entry) { return is(entry.second); };
+    return static_cast<std::size_t>(std::ranges::count_if(nodes_, is_one)) >= many;
+  }
   // Where its store may be reached: where it says, and where it comes from.
   static std::vector<boost::asio::ip::tcp::endpoint> ports_of(const Node& node) {
     std::vector<boost::asio::ip::tcp::endpoint> ports;

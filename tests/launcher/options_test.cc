@@ -353,10 +353,11 @@ TEST(Options, TlsHasThreeFiles) {
 }
 
 TEST(Options, NoMessageShowsThePassword) {
-  EXPECT_EQ(bad({"--rdzv-backend=etcd", "--rdzv-endpoint=h1",
-                 "--rdzv-conf=password=sesame,join_timeout=4", "E"}),
-            "1 ddprun: --rdzv-conf=password=…,join_timeout=4: expected both or none of username "
-            "and password");
+  EXPECT_EQ(
+      bad({"--rdzv-backend=etcd", "--rdzv-endpoint=h1",
+           "--rdzv-conf=password=sesame,join_timeout=4,password=open", "E"}),
+      "1 ddprun: --rdzv-conf=password=…,join_timeout=4,password=…: expected both or none of username "
+      "and password");
   const Options options = good({"--rdzv-backend=c10d", "--rdzv-endpoint=h1", "E"},
                                {{"PET_RDZV_CONF", "x=1,password=sesame"}});
   for (const std::string& warning : options.warnings)

@@ -15,8 +15,8 @@ struct ReturnTest : RemoteTest {
     return {.token = "secret", .keep_alive = kNoBeats, .resumes = true};
   }
   // Two nodes with a round, of which one is behind a relay.
-  void form_round(std::uint16_t store_port) {
-    side.emplace(loop, 2, returning());
+  void form_round(std::uint16_t store_port, ServiceOptions options = returning()) {
+    side.emplace(loop, 2, std::move(options));
     relay.emplace(loop, side->port());
     join(there, to(side->port()), make_node("a", 1));
     NodeSpec spec = make_node("b", 1);
@@ -97,6 +97,27 @@ TEST_F(ReturnTest, ALeaseGoesOnWhenTheHostHasReadThatTheNodeIsBack) {
   EXPECT_FALSE(run_until(
       loop, [&] { return !again.messages.empty() || there.last_is<RoundBroken>(); }, 12 * kMoment))
       << again.error();
+}
+
+// The host has not noticed that the connection before is gone: it still counts at the limit.
+TEST_F(ReturnTest, ANodeThatComesBackFindsRoomAtTheLimit) {
+  ServiceOptions options = returning();
+  options.max_calls = 2;
+  form_round(4000, std::move(options));
+  relay->freeze();
+  TestNode again;
+  open_session(again, to(side->port()));
+  again.session->resume({.spec = make_node("b", 1),
+                         .round = 1,
+                         .seat = behind.last<RoundPublished>().seat.node_rank,
+                         .node_count = 2,
+                         .state = NodeState::kRunning});
+  TestNode stranger;
+  join(stranger, to(side->port()), make_node("c", 1));
+  ASSERT_TRUE(all_hear<SessionLost>({&stranger}));
+  EXPECT_EQ(stranger.last<SessionLost>().error.code(), ErrorCode::kLimit) << stranger.error();
+  EXPECT_FALSE(hears_of_a_break());
+  EXPECT_FALSE(again.last_is<SessionLost>()) << again.error();
 }
 
 TEST_F(ReturnTest, TheHostSaysWhetherANodeMayComeBack) {
