@@ -157,6 +157,17 @@ class Etcd:
                 return number
         return None
 
+    def lead_at(self, number):
+        """Makes this member the one that leads etcd."""
+        def leads():
+            old = self.leader()
+            if old in (None, number):
+                return old == number
+            member = self.ask(number, "maintenance/status")["header"]["member_id"]
+            self.ask(old, "maintenance/transfer-leadership", targetID=member)
+            return False
+        wait_for(leads, f"member {number} to lead etcd")
+
     def value(self, key):
         """None: the key is not there."""
         answers = (self.ask(number, "kv/range", key=base64.b64encode(key.encode()).decode()) for number in range(self.MEMBERS))
