@@ -16,6 +16,12 @@ namespace {
 
 // A standby waits as long as it must, for etcd and for its turn.
 constexpr std::chrono::hours kForEver{24 * 365 * 100};
+// The shortest lease that etcd gives: where its own leader is lost as well, etcd begins to count anew
+// once it has another. A leader that is in doubt by it takes its key again, and no worker is ended.
+constexpr std::chrono::seconds kLease{2};
+// No node ends its workers in it: it is for clocks that do not run alike.
+constexpr std::chrono::milliseconds kMargin{300};
+constexpr std::chrono::milliseconds kLookEvery{1000};
 
 rendezvous::ElectionOptions election_of(const GroupOptions& options) {
   return {.etcd = options.etcd,
@@ -24,6 +30,10 @@ rendezvous::ElectionOptions election_of(const GroupOptions& options) {
           .hostname = options.self.hostname,
           .contact_limit = kForEver,
           .search_limit = kForEver,
+          .look_while_following = kLookEvery,
+          .retakes = true,
+          .lease = kLease,
+          .margin = kMargin,
           .listens_at = options.self};
 }
 

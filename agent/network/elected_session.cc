@@ -198,14 +198,14 @@ bool ElectedSession::may_be_another(const SessionLost& lost) {
 }
 
 // The session with the leader, or the try to have one, is over. Where it was let in, its lease may hold
-// for a while.
+// for a while. A try that failed changes nothing of that: a leader that dies may still take a connection.
 void ElectedSession::lose(const SessionLost& lost) {
   if (is_over_) return;
   if (lost.is_fenced && !leads_) fenced_ = std::move(session_);
   session_.reset();
-  is_let_in_ = false;
+  const bool was_let_in = std::exchange(is_let_in_, false);
   const auto now = std::chrono::steady_clock::now();
-  const bool has_lease = !leads_ && !lost.is_fenced && lost.lease_ends > now;
+  const bool has_lease = was_let_in && !leads_ && !lost.is_fenced && lost.lease_ends > now;
   if (has_lease && memory_.is_in_round()) {
     workers_until_ = lost.lease_ends;
     goes_on_ = ways_.resumes && lost.may_return;

@@ -27,9 +27,12 @@ Election::Election(asio::io_context& loop, ElectionOptions options, Handlers han
       keys_(job_keys(options_.prefix, options_.rdzv_id)),
       gate_(std::make_shared<LoopGate<Election>>(loop, *this)),
       leadership_({.etcd = members_text(options_.etcd.members),
+                   .margin = options_.margin,
                    .contact_limit = options_.contact_limit,
                    .search_limit = options_.search_limit,
-                   .follows_only = options_.follows_only}),
+                   .follows_only = options_.follows_only,
+                   .look_while_following = options_.look_while_following,
+                   .retakes = options_.retakes}),
       alarm_(loop, [this] { perform(leadership_.time_passed(now())); }),
       etcd_(loop, options_.etcd) {}
 
@@ -123,8 +126,8 @@ void Election::perform(const ReadKey& action) {
 }
 
 void Election::perform(const GrantLease& action) {
-  etcd_.grant(kLeaderLease, [this, ticket = action.ticket,
-                             asked_at = now()](const Result<EtcdClient::Grant>& grant) {
+  etcd_.grant(options_.lease, [this, ticket = action.ticket,
+                               asked_at = now()](const Result<EtcdClient::Grant>& grant) {
     if (!grant) return etcd_failed(ticket, grant.error());
     perform(leadership_.lease_granted(ticket, grant->lease, grant->length, asked_at, now()));
   });

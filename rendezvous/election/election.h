@@ -25,6 +25,7 @@ namespace ddprun::rendezvous {
 // etcd gives the leader key away so long after its holder's last sign of life. It lengthens shorter
 // ones to 2 s.
 inline constexpr std::chrono::seconds kLeaderLease{3};
+inline constexpr std::chrono::milliseconds kLeaderMargin{500};
 // The record must outlive the leader until the next one has read it. A job that died as a whole is
 // forgotten after this time, and the next one of its id begins anew.
 inline constexpr std::chrono::seconds kRecordLease{20};
@@ -41,6 +42,11 @@ struct ElectionOptions {
   std::chrono::milliseconds contact_limit{60'000};
   std::chrono::milliseconds search_limit{600'000};
   bool follows_only = false;  // as in LeadershipRules
+  // Of daemons: as in LeadershipRules.
+  std::chrono::milliseconds look_while_following{0};
+  bool retakes = false;
+  std::chrono::seconds lease = kLeaderLease;
+  std::chrono::milliseconds margin = kLeaderMargin;
   // Where this process listens, also while it does not lead. A leader key that names it is of its own
   // past, or of a process before it: nobody leads.
   std::optional<Leader> listens_at{};

@@ -24,9 +24,12 @@ using std::chrono::steady_clock;
 
 constexpr int kMaxAnswerBytes = 1 << 20;  // kRecordsAtOnce records
 constexpr int kReconnectMs = 200;
+// After this time a connect gives up and a new one starts: the first packets to a host that was cut off
+// are sent again more and more rarely.
+constexpr int kConnectLimitMs = 2'000;
 // etcd cuts clients that ping more often than every 5 s (its --grpc-keepalive-min-time).
-constexpr int kPingEveryMs = 10'000;
-constexpr int kPingLimitMs = 2'000;
+constexpr int kPingEveryMs = 6'000;
+constexpr int kPingLimitMs = 1'500;
 // The pause before a watch that broke is told: it may break again at once.
 constexpr milliseconds kWatchPause{300};
 constexpr milliseconds kLastCallLimit{500};
@@ -44,6 +47,7 @@ std::shared_ptr<grpc::Channel> connect(const EtcdMember& member, const EtcdOptio
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectLimitMs);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingLimitMs);
@@ -297,6 +301,8 @@ void EtcdClient::Calls::watch(const std::string& key, std::int64_t from_revision
       std::move(request), [tells] { tells(milliseconds(0)); }, [tells] { tells(kWatchPause); });
   *holder = watch_;
   if (!token_.empty()) watch_->context.AddMetadata("token", token_);
+  // A member that was cut off from the others ends the watch, as if it were not there.
+  watch_->context.AddMetadata("hasleader", "true");
   watch_->start(members_[current_]);
 }
 

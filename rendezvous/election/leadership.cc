@@ -45,42 +45,59 @@ LeadershipActions Leadership::read(Time now) {
 LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHolder>& holder,
                                        Time now) {
   if (step_ == Step::kLeading && ticket == check_ticket_) return checked_as_leader(holder);
+  if (step_ == Step::kFollowing && ticket == check_ticket_)
+    return looked_while_following(holder, now);
   if (is_late(ticket, Step::kReading)) return {};
   is_contacted_ = true;
   // We took it, and the answer was lost.
   if (holder && lease_ != 0 && holder->lease == lease_ && now < lease_ends_)
     return lead(holder->revision, now);
-  return holder ? follow_or_knock(*holder) : grant(0, now);
+  return holder ? follow_or_knock(*holder, now) : grant(0, now);
 }
 
-LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder) {
+LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now) {
   if (followed_ == holder) return stay();
   // A session with this one is being opened: let it.
   if (is_following_ && holder == seen_) {
-    step_ = Step::kFollowing;
+    wait_for_session(now);
     return {WatchKey{seen_.revision + 1}};
   }
   is_following_ = false;
   seen_ = holder;
+  // Ours, of before: nobody has led since.
+  if (rules_.retakes && past_lease_ != 0 && holder.lease == past_lease_)
+    return grant(holder.revision, now);
   step_ = Step::kKnocking;
-  return {Knock{++ticket_, seen_.value}};
+  return {WatchKey{seen_.revision + 1}, Knock{++ticket_, seen_.value}};
+}
+
+void Leadership::wait_for_session(Time now) {
+  step_ = Step::kFollowing;
+  check_ticket_ = 0;
+  check_at_ =
+      rules_.look_while_following.count() > 0 ? now + rules_.look_while_following : Time::max();
+}
+
+LeadershipActions Leadership::looked_while_following(const std::optional<KeyHolder>& holder,
+                                                     Time now) {
+  if (holder != seen_) return holder ? follow_or_knock(*holder, now) : grant(0, now);
+  check_at_ = now + rules_.look_while_following;
+  return {};
 }
 
 LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
   if (is_late(ticket, Step::kKnocking)) return {};
   if (std::exchange(followed_, std::nullopt)) search_ends_ = now + rules_.search_limit;
-  step_ = Step::kFollowing;
   is_following_ = true;
   reached_ = seen_;
-  return {Follow{seen_.value}, WatchKey{seen_.revision + 1}};
+  wait_for_session(now);
+  return {Follow{seen_.value}};
 }
 
 LeadershipActions Leadership::knocked_in_vain(Ticket ticket, bool refused, Time now) {
   if (is_late(ticket, Step::kKnocking)) return {};
   if (refused && seen_ == reached_) return grant(seen_.revision, now);
-  LeadershipActions actions = {WatchKey{seen_.revision + 1}};
-  append(actions, pause(rules_.look_again, now));
-  return actions;
+  return pause(rules_.look_again, now);
 }
 
 LeadershipActions Leadership::grant(std::int64_t if_revision, Time now) {
@@ -117,7 +134,7 @@ LeadershipActions Leadership::key_taken(Ticket ticket, std::optional<std::int64_
   // An earlier try of ours may have been done, although its answer was lost.
   if (!revision && holder && holder->lease == lease_) revision = holder->revision;
   if (revision) return lead(*revision, now);
-  if (holder) return follow_or_knock(*holder);
+  if (holder) return follow_or_knock(*holder, now);
   return pause(rules_.retry, now);
 }
 
@@ -130,7 +147,11 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
     (ticket == record_ticket_ ? write_at_ : check_at_) = now + rules_.retry;
     return {};
   }
-  if (ticket != ticket_) return {};
+  if (ticket == 0 || ticket != ticket_) return {};
+  if (step_ == Step::kFollowing && ticket == check_ticket_ && is_asked_again) {
+    check_at_ = now + rules_.retry;
+    return {};
+  }
   if (!is_asked_again && !followed_) return give_up(error.code(), error.message());
   last_problem_ = error.message();
   return pause(rules_.retry, now);
@@ -148,7 +169,8 @@ LeadershipActions Leadership::pause(std::chrono::milliseconds length, Time now) 
 LeadershipActions Leadership::key_changed(Time now) {
   if (step_ == Step::kLeading) return check();
   const bool looks_while_it_follows = step_ == Step::kFollowed && followed_;
-  if (step_ == Step::kFollowing || step_ == Step::kPausing || looks_while_it_follows)
+  if (step_ == Step::kFollowing || step_ == Step::kKnocking || step_ == Step::kPausing ||
+      looks_while_it_follows)
     return read(now);
   return {};
 }
@@ -238,7 +260,7 @@ LeadershipActions Leadership::record_written(Ticket ticket, bool done, Time now)
 
 LeadershipActions Leadership::step_down(std::string why) {
   step_ = Step::kIdle;
-  lease_ = 0;
+  past_lease_ = std::exchange(lease_, 0);
   return {StopWatching{}, StepDown{std::move(why)}};
 }
 
@@ -246,6 +268,7 @@ LeadershipActions Leadership::step_down(std::string why) {
 
 LeadershipActions Leadership::time_passed(Time now) {
   if (step_ == Step::kPausing && now >= look_at_) return read(now);
+  if (step_ == Step::kFollowing && now >= check_at_) return check();
   if (step_ != Step::kLeading) return {};
   if (now >= lease_ends_) return step_down("etcd has not confirmed its lease in time");
   LeadershipActions actions;
@@ -260,6 +283,7 @@ LeadershipActions Leadership::time_passed(Time now) {
 
 Time Leadership::look_again_at() const {
   if (step_ == Step::kPausing) return look_at_;
+  if (step_ == Step::kFollowing) return check_at_;
   if (step_ == Step::kLeading) return std::min({lease_ends_, renew_at_, write_at_, check_at_});
   return Time::max();
 }

@@ -12,7 +12,7 @@
 // address. A refused connection, where one was taken before, means that the process is dead: the key
 // is taken over at once, by a transaction that compares its revision, so that one of many wins.
 // Silence may be the network's, and a leader whom we never reached may be behind a firewall that
-// refuses: the lease decides, and the candidate looks again.
+// refuses: the lease decides, and the candidate watches the key and looks again.
 //
 // A leader may publish only by transactions that compare the key's revision. Beside that it steps
 // down by its own clock: its lease counts from when it sent what etcd confirmed, since etcd counts
@@ -58,6 +58,12 @@ struct LeadershipRules {
   // It never takes the key. It looks who has it also while it follows: the leader that it has a
   // session with may stand still.
   bool follows_only = false;
+  // While a session with the leader is being opened, the key is read so often: a watch may hang at a
+  // member of etcd that says nothing. 0: never.
+  std::chrono::milliseconds look_while_following{0};
+  // After it has stepped down it takes its own key again at once, if nobody else did. Not where a
+  // node of its own must end its workers first.
+  bool retakes = false;
 };
 
 // ---- actions: what the caller must do ----
@@ -196,8 +202,10 @@ class Leadership {
   LeadershipActions grant(std::int64_t if_revision, Time now);
   LeadershipActions lead(std::int64_t revision, Time now);
   LeadershipActions release(std::int64_t revision, Time now);
-  LeadershipActions follow_or_knock(const KeyHolder& holder);
+  LeadershipActions follow_or_knock(const KeyHolder& holder, Time now);
   LeadershipActions stay();
+  void wait_for_session(Time now);
+  LeadershipActions looked_while_following(const std::optional<KeyHolder>& holder, Time now);
   LeadershipActions await_another(std::int64_t after_revision, Time now);
   LeadershipActions check();
   LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
@@ -218,15 +226,16 @@ class Leadership {
   Time search_ends_ = Time::max();
   Time look_at_ = Time::max();
   // ---- of our lease ----
-  LeaseId lease_ = 0;  // 0: none since we were deposed
-  Time lease_ends_{};  // by our own clock, never later than etcd's
+  LeaseId lease_ = 0;       // 0: none since we were deposed
+  LeaseId past_lease_ = 0;  // of the last key that we led with
+  Time lease_ends_{};       // by our own clock, never later than etcd's
   Time renew_at_{};
   bool is_withdrawn_;
   bool is_following_ = false;  // a session is being opened, also while the key is read again
   std::optional<KeyHolder> followed_;  // who let us in, with follows_only
-  // ---- as leader ----
+  // ---- as leader, or while a session is being opened ----
   Ticket check_ticket_ = 0;      // of a read of the key
-  Time check_at_ = Time::max();  // read it again: etcd did not answer
+  Time check_at_ = Time::max();  // read it again
   Ticket record_ticket_ = 0;     // 0: no record is being written
   Time write_at_ = Time::max();  // write the record again
 };

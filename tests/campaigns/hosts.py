@@ -157,11 +157,32 @@ class Etcd:
                 return number
         return None
 
-    def value(self, key):
-        """None: the key is not there."""
+    def lead_at(self, number):
+        """Makes this member the one that leads etcd."""
+        def leads():
+            old = self.leader()
+            if old in (None, number):
+                return old == number
+            member = self.ask(number, "maintenance/status")["header"]["member_id"]
+            self.ask(old, "maintenance/transfer-leadership", targetID=member)
+            return False
+        wait_for(leads, f"member {number} to lead etcd")
+
+    def kept(self, key):
+        """What etcd has of the key; None: it is not there."""
         answers = (self.ask(number, "kv/range", key=base64.b64encode(key.encode()).decode()) for number in range(self.MEMBERS))
         answer = next(filter(None, answers), {})
-        return base64.b64decode(answer["kvs"][0]["value"]).decode() if answer.get("kvs") else None
+        return answer["kvs"][0] if answer.get("kvs") else None
+
+    def value(self, key):
+        """None: the key is not there."""
+        kept = self.kept(key)
+        return base64.b64decode(kept["value"]).decode() if kept else None
+
+    def revision(self, key):
+        """Of the last write."""
+        kept = self.kept(key)
+        return int(kept["mod_revision"]) if kept else None
 
     def signal(self, signo, members=range(MEMBERS)):
         for number in members:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -116,6 +117,17 @@ class OneLeads(GroupTest):
         for name, (nodes, gate) in jobs.items():
             self.check_went_on(standby, name, nodes, gate)
         self.assertIn(" succeeded round=1 ", self.record("a"))
+
+    def test_who_does_not_lead_yet_costs_nothing(self):
+        """The key may name one that refuses nodes still, or that dies."""
+        daemons = _, standby = self.group(2)
+        nodes, gate = self.run_until_told("job")
+        self.etcd.put("/ddprun-daemons/g/leader", f"v2 127.0.0.1 port={standby.port} {socket.gethostname()}", seconds=3)
+        refused = f":{standby.port}: not reached: this ddprund does not lead"
+        for node in nodes:
+            self.read_until(node.process.stderr.fileno(), refused)
+        (leader,) = wait_until(lambda: [one for one in daemons if serves(one)], "a leader", LEADS_S)
+        self.check_went_on(leader, "job", nodes, gate)
 
     def test_sigterm_hands_over(self):
         leader, standby = self.group(2)

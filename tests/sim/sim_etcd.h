@@ -23,8 +23,6 @@ using rendezvous::LeaseId;
 
 class SimEtcd {
  public:
-  static constexpr milliseconds kLease{3000};
-
   struct Record {
     rendezvous::JobRecord job;
     std::int64_t revision = 0;
@@ -39,7 +37,10 @@ class SimEtcd {
   // Nothing: no answer came.
   using Answered = std::function<void(const std::optional<Answer>&)>;
 
-  SimEtcd(VirtualTime& time, int most_delay_ms) : time_(time), most_delay_ms_(most_delay_ms) {}
+  SimEtcd(VirtualTime& time, int most_delay_ms, milliseconds lease)
+      : time_(time), most_delay_ms_(most_delay_ms), lease_(lease) {}
+
+  milliseconds lease() const { return lease_; }
 
   void away(milliseconds length) { away_until_ = std::max(away_until_, time_.now() + length); }
   void loses_answers(bool loses) { loses_answers_ = loses; }
@@ -146,7 +147,7 @@ class SimEtcd {
   }
   // A lease that nobody renews ends, and the key with it.
   void prolong(LeaseId lease) {
-    const Time ends = time_.now() + kLease;
+    const Time ends = time_.now() + lease_;
     leases_[lease] = ends;
     time_.at(ends, [this, lease, ends] {
       const auto found = leases_.find(lease);
@@ -165,6 +166,7 @@ class SimEtcd {
 
   VirtualTime& time_;
   const int most_delay_ms_;
+  const milliseconds lease_;
   std::int64_t revision_ = 1;
   std::set<std::int64_t> overtaken_;
   LeaseId last_lease_ = 0;

@@ -18,9 +18,19 @@ SimLeader::SimLeader(const World& world, std::string name, double clock_rate)
     : world_(world),
       name_(std::move(name)),
       clock_(world.time.now(), clock_rate),
-      leadership_({.etcd = "etcd",
-                   .contact_limit = std::chrono::hours(2),
-                   .search_limit = std::chrono::hours(2)}) {}
+      leadership_(rules(world.is_daemon)) {}
+
+// As Election has them.
+rendezvous::LeadershipRules SimLeader::rules(bool is_daemon) {
+  rendezvous::LeadershipRules rules{.etcd = "etcd",
+                                    .contact_limit = std::chrono::hours(2),
+                                    .search_limit = std::chrono::hours(2)};
+  if (!is_daemon) return rules;
+  rules.margin = milliseconds(300);
+  rules.look_while_following = milliseconds(1000);
+  rules.retakes = true;
+  return rules;
+}
 
 void SimLeader::start() { perform(leadership_.start(now())); }
 
@@ -95,14 +105,14 @@ void SimLeader::perform(const rendezvous::ReadKey& action) {
 }
 
 void SimLeader::perform(const rendezvous::GrantLease& action) {
-  world_.etcd.grant(reaches_etcd(),
-                    [this, action, asked_at = now()](const std::optional<LeaseId>& lease) {
-                      when_awake([this, action, asked_at, lease] {
-                        perform(lease ? leadership_.lease_granted(action.ticket, *lease,
-                                                                  SimEtcd::kLease, asked_at, now())
-                                      : leadership_.etcd_failed(action.ticket, kNoAnswer, now()));
-                      });
-                    });
+  world_.etcd.grant(
+      reaches_etcd(), [this, action, asked_at = now()](const std::optional<LeaseId>& lease) {
+        when_awake([this, action, asked_at, lease] {
+          perform(lease ? leadership_.lease_granted(action.ticket, *lease, world_.etcd.lease(),
+                                                    asked_at, now())
+                        : leadership_.etcd_failed(action.ticket, kNoAnswer, now()));
+        });
+      });
 }
 
 void SimLeader::perform(const rendezvous::TakeKey& action) {
@@ -204,7 +214,7 @@ void SimLeader::perform(const rendezvous::RenewLease& action) {
         if (!answer) return;
         when_awake([this, action, asked_at, is_there = answer->is_done] {
           perform(leadership_.lease_renewed(
-              action.lease, is_there ? SimEtcd::kLease : milliseconds(0), asked_at, now()));
+              action.lease, is_there ? world_.etcd.lease() : milliseconds(0), asked_at, now()));
         });
       });
 }

@@ -28,6 +28,7 @@ class SimLeader {
     std::function<void(std::int64_t round)> tells;
     // Whether the process dies in the moment in which its record is written, and nobody is told.
     std::function<bool()> dies_untold;
+    bool is_daemon = false;  // it leads by the rules of a group of daemons
   };
 
   SimLeader(const World& world, std::string name, double clock_rate);
@@ -52,6 +53,7 @@ class SimLeader {
   const std::string& name() const { return name_; }
 
  private:
+  static rendezvous::LeadershipRules rules(bool is_daemon);
   // It begins anew when it was deposed: whoever leads no more does not listen any more.
   std::string own_value() const { return name_ + "." + std::to_string(turn_); }
   Time now() const { return clock_.local(world_.time.now()); }

@@ -45,7 +45,10 @@ Takeover::Takeover(unsigned seed)
       most_delay_ms_(is_calm_ || time_.one_in(2) ? 5 : 150),
       works_long_(is_calm_ || time_.one_in(2)),
       is_etcd_slow_(!is_calm_ && time_.one_in(2)),
-      etcd_(time_, is_etcd_slow_ ? 50 * (1 + time_.draw(20)) : most_delay_ms_),
+      are_daemons_(time_.one_in(2)),
+      // EtcdClient gives a question up after 0.7 s, and a lease of 2 s bears no slower etcd.
+      etcd_(time_, is_etcd_slow_ ? 50 * (1 + time_.draw(are_daemons_ ? 7 : 20)) : most_delay_ms_,
+            milliseconds(are_daemons_ ? 2000 : 3000)),
       is_in_doubt_(is_etcd_slow_) {
   etcd_.loses_answers(!is_calm_ && time_.one_in(2));
   const int leaders = 2 + time_.draw(2);
@@ -80,7 +83,8 @@ void Takeover::add_leader() {
                          return *leaders_.at(std::stoul(value));
                        },
                        .tells = [this](std::int64_t round) { tells(round); },
-                       .dies_untold = [this] { return dies_untold(); }},
+                       .dies_untold = [this] { return dies_untold(); },
+                       .is_daemon = are_daemons_},
       std::to_string(leaders_.size()), rate));
   SimLeader& leader = *leaders_.back();
   leader.start();

@@ -54,6 +54,7 @@ class Takeover {
   const int most_delay_ms_;
   const bool works_long_;
   const bool is_etcd_slow_;  // so that a leader may lose its key without a fault
+  const bool are_daemons_;   // who may lead
   SimEtcd etcd_;
   std::vector<std::unique_ptr<SimLeader>> leaders_;
   std::vector<std::unique_ptr<SimNode>> nodes_;

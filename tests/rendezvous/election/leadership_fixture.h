@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -45,8 +46,8 @@ struct Show {
 
 // A node's Leadership. It keeps the ticket of the last question, and the clock.
 struct LeadershipTest : testing::Test {
-  explicit LeadershipTest(bool follows_only = false)
-      : leadership({.etcd = "e:2379", .follows_only = follows_only}) {}
+  explicit LeadershipTest(LeadershipRules rules = {.etcd = "e:2379"})
+      : leadership(std::move(rules)) {}
 
   Leadership leadership;
   Time now = Time() + std::chrono::hours(1);

@@ -21,8 +21,8 @@ TEST_F(LeadershipTest, FollowsWhoWasFaster) {
   start();
   key_is({});
   granted(7);
-  EXPECT_EQ(not_taken(KeyHolder{"a", 9, 3}), "knock a");
-  EXPECT_EQ(knocked(), "follow a; watch from 10");
+  EXPECT_EQ(not_taken(KeyHolder{"a", 9, 3}), "watch from 10; knock a");
+  EXPECT_EQ(knocked(), "follow a");
   EXPECT_EQ(show(leadership.followed(now)), "stop watching");
   EXPECT_EQ(leadership.look_again_at(), Time::max());
 }
@@ -63,7 +63,7 @@ TEST_F(LeadershipTest, DoesNotLeadByAnAnswerThatCameTooLate) {
 TEST_F(LeadershipTest, TakesOverFromADeadProcessAtOnce) {
   follow();
   EXPECT_EQ(show(leadership.leader_lost(now)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "knock a");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
   EXPECT_EQ(refused(), "grant");
   EXPECT_EQ(granted(7), "take lease=7 if=5");
   EXPECT_EQ(taken(11), "lead 11; watch from 12");
@@ -73,14 +73,14 @@ TEST_F(LeadershipTest, TakesOverFromADeadProcessAtOnce) {
 TEST_F(LeadershipTest, WaitsForTheLeaseOfALeaderThatItNeverReached) {
   start();
   key_is(KeyHolder{"a", 5, 1});
-  EXPECT_EQ(refused(), "watch from 6");
+  EXPECT_EQ(refused(), "");
   EXPECT_EQ(after(milliseconds(500)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "knock a");
-  EXPECT_EQ(knocked(), "follow a; watch from 6");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(knocked(), "follow a");
   show(leadership.leader_lost(now));
   after(milliseconds(200));
   key_is(KeyHolder{"b", 8, 2});
-  EXPECT_EQ(refused(), "watch from 9") << "another leader";
+  EXPECT_EQ(refused(), "") << "another leader";
 }
 
 TEST_F(LeadershipTest, FollowsAnotherThatTookOverFirst) {
@@ -89,18 +89,27 @@ TEST_F(LeadershipTest, FollowsAnotherThatTookOverFirst) {
   key_is(KeyHolder{"a", 5, 1});
   refused();
   granted(7);
-  EXPECT_EQ(not_taken(KeyHolder{"b", 6, 2}), "knock b");
+  EXPECT_EQ(not_taken(KeyHolder{"b", 6, 2}), "watch from 7; knock b");
 }
 
 TEST_F(LeadershipTest, WaitsForTheLeaseOfASilentLeader) {
   start();
   key_is(KeyHolder{"a", 5, 1});
-  EXPECT_EQ(silent(), "watch from 6");
+  EXPECT_EQ(silent(), "");
   EXPECT_EQ(after(milliseconds(499)), "");
   EXPECT_EQ(after(milliseconds(1)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "knock a");
-  EXPECT_EQ(silent(), "watch from 6");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(silent(), "");
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
+  EXPECT_EQ(key_is({}), "grant");
+}
+
+TEST_F(LeadershipTest, HearsThatTheKeyIsGoneWhileItKnocksAtASilentLeader) {
+  start();
+  key_is(KeyHolder{"a", 5, 1});
+  const Ticket knock = ticket;
+  EXPECT_EQ(show(leadership.key_changed(now)), "read");
+  EXPECT_EQ(show(leadership.knocked_in_vain(knock, false, now)), "");
   EXPECT_EQ(key_is({}), "grant");
 }
 
@@ -127,7 +136,7 @@ TEST_F(LeadershipTest, LeavesASessionThatIsBeingOpenedAlone) {
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
   EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "knock b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
 }
 
 TEST_F(LeadershipTest, RestsAfterALeaderThatLetNobodyIn) {
@@ -165,7 +174,7 @@ TEST_F(LeadershipTest, WhoWithdrawsWhileTheKeyIsTakenGivesItBack) {
   EXPECT_FALSE(leadership.leads());
   // The answer to the release may be lost, or late.
   EXPECT_EQ(after(milliseconds(200)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"us", 10, 7}), "knock us");
+  EXPECT_EQ(key_is(KeyHolder{"us", 10, 7}), "watch from 11; knock us");
 }
 
 TEST_F(LeadershipTest, WhoWithdrewGivesAKeyBackWhoseAnswerWasLost) {
@@ -219,16 +228,83 @@ TEST_F(LeadershipTest, DoesNothingOnceTheJobIsOver) {
   EXPECT_EQ(leadership.look_again_at(), Time::max());
 }
 
+// ---- daemons ----
+
+struct DaemonsTest : LeadershipTest {
+  DaemonsTest()
+      : LeadershipTest(LeadershipRules{
+            .etcd = "e:2379", .look_while_following = milliseconds(1000), .retakes = true}) {}
+
+  void stand_by() {
+    start();
+    key_is(KeyHolder{"a", 5, 1});
+    ASSERT_EQ(knocked(), "follow a");
+  }
+};
+
+TEST_F(DaemonsTest, LooksAtTheKeyWhileTheWatchSaysNothing) {
+  stand_by();
+  EXPECT_EQ(after(milliseconds(999)), "");
+  EXPECT_EQ(after(milliseconds(1)), "read");
+  EXPECT_EQ(leadership.look_again_at(), Time::max());
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "");
+  EXPECT_EQ(after(milliseconds(1000)), "read");
+  EXPECT_EQ(key_is({}), "grant");
+}
+
+TEST_F(DaemonsTest, LooksAgainSoonWhereEtcdDidNotAnswer) {
+  stand_by();
+  after(milliseconds(1000));
+  EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
+  EXPECT_EQ(after(milliseconds(200)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+}
+
+TEST_F(DaemonsTest, AnAnswerToALookIsIgnoredOnceTheKeyWasReadAnew) {
+  stand_by();
+  after(milliseconds(1000));
+  const Ticket look = ticket;
+  EXPECT_EQ(show(leadership.key_changed(now)), "read");
+  EXPECT_EQ(show(leadership.key_read(look, {}, now)), "");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
+  EXPECT_EQ(show(leadership.key_read(look, {}, now)), "");
+}
+
+TEST_F(DaemonsTest, TakesItsOwnKeyAgainAfterADoubt) {
+  lead();
+  EXPECT_TRUE(after(kLength).starts_with("stop watching; step down: "));
+  EXPECT_EQ(show(leadership.leader_lost(now)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "grant");
+  EXPECT_EQ(granted(8), "take lease=8 if=10");
+  EXPECT_EQ(taken(12), "lead 12; watch from 13");
+}
+
+TEST_F(DaemonsTest, KnocksAtWhoeverLedAfterIt) {
+  lead();
+  after(kLength);
+  show(leadership.leader_lost(now));
+  EXPECT_EQ(key_is(KeyHolder{"b", 12, 9}), "watch from 13; knock b");
+}
+
+// Its own node's workers may still end.
+TEST_F(LeadershipTest, AnAgentKnocksAtItsOwnKeyOfBefore) {
+  lead();
+  after(kLength);
+  show(leadership.leader_lost(now));
+  EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "watch from 11; knock me");
+  EXPECT_EQ(refused(), "");
+}
+
 // ---- who never leads ----
 
 struct FollowsOnlyTest : LeadershipTest {
-  FollowsOnlyTest() : LeadershipTest(true) {}
+  FollowsOnlyTest() : LeadershipTest({.etcd = "e:2379", .follows_only = true}) {}
 
   std::string changed() { return show(leadership.key_changed(now)); }
   void follow() {
     show(leadership.start(now));
     key_is(KeyHolder{"a", 5, 1});
-    ASSERT_EQ(knocked(), "follow a; watch from 6");
+    ASSERT_EQ(knocked(), "follow a");
     ASSERT_EQ(show(leadership.followed(now)), "watch from 6");
   }
 };
@@ -237,16 +313,16 @@ TEST_F(FollowsOnlyTest, WaitsForALeaderAndTakesNoKey) {
   EXPECT_EQ(show(leadership.start(now)), "read");
   EXPECT_EQ(key_is({}), "watch from 0");
   EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "knock a");
-  EXPECT_EQ(refused(), "watch from 6") << "its process is dead, and another one takes the key";
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(refused(), "") << "its process is dead, and another one takes the key";
   EXPECT_EQ(after(milliseconds(500)), "read");
 }
 
 TEST_F(FollowsOnlyTest, GoesToTheNextLeaderWhileThePreviousOneStandsStill) {
   follow();
   EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "knock b");
-  EXPECT_EQ(knocked(), "follow b; watch from 9");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+  EXPECT_EQ(knocked(), "follow b");
   EXPECT_EQ(show(leadership.followed(now)), "watch from 9");
 }
 
