@@ -1,37 +1,45 @@
 #include "rendezvous/trust/openssl.h"
 
-#include <openssl/bio.h>
-#include <openssl/conf.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
+#include <openssl/objects.h>
+#include <openssl/ssl.h>
+
+#include <array>
+
+#include "rendezvous/trust/fewer_algorithms.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
-// gRPC makes the contexts itself and has no option for it; what stands under system_default is
-// applied to all of them (config(5), SSL_CONF_cmd(3)).
-constexpr const char* kNoTickets =
-    "openssl_conf = program\n"
-    "[program]\nssl_conf = contexts\n"
-    "[contexts]\nsystem_default = context\n"
-    "[context]\nNumTickets = 0\n";
+// Best first. With gRPC alone it would be P-256 only, whose checks of the other side's key cost more.
+constexpr std::array<int, 2> kGroups = {NID_X25519, NID_X9_62_prime256v1};
 
+// A new connection, of gRPC or ours (CRYPTO_get_ex_new_index(3)).
+// - It shows the certificates of tls_cert, and does not look in tls_ca for more: OpenSSL would verify
+//   them each time, and the other side would parse its own authority once more.
+// - Its buffers are freed while it is idle, and they are most of the time.
+// - A host gives out no tickets for later sessions, since every connection shows its certificates anew.
+void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
+                     long /*number*/, void* /*argument*/) {
+  auto* const connection = static_cast<SSL*>(made);
+  SSL_set_mode(connection, SSL_MODE_NO_AUTO_CHAIN | SSL_MODE_RELEASE_BUFFERS);
+  SSL_set1_groups(connection, kGroups.data(), static_cast<int>(kGroups.size()));
+  ::SSL_set_num_tickets(connection, 0);
+}
+
+// If anything of it cannot be set, it only costs time.
 bool configure() {
   ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
-  BIO* const text = ::BIO_new_mem_buf(kNoTickets, -1);
-  CONF* const configuration = ::NCONF_new(nullptr);
-  long line = 0;
-  const bool done = ::NCONF_load_bio(configuration, text, &line) == 1 &&
-                    ::CONF_modules_load(configuration, nullptr, 0) == 1;
-  ::NCONF_free(configuration);
-  ::BIO_free(text);
+  const bool done =
+      offer_fewer_algorithms() && CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr,
+                                                          connection_made, nullptr, nullptr) >= 0;
   ::ERR_clear_error();
   return done;
 }
 
 }  // namespace
 
-// If it cannot be set, tickets only cost time.
 void set_up_openssl() { [[maybe_unused]] static const bool done = configure(); }
 
 }  // namespace ddprun::rendezvous

@@ -1,0 +1,113 @@
+#include "rendezvous/trust/fewer_algorithms.h"
+
+#include <openssl/core_dispatch.h>
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/provider.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace ddprun::rendezvous {
+namespace {
+
+// By the first name of each (OSSL_PROVIDER-default(7)). The second of the ciphers is that of OpenSSL's
+// random numbers, the third that of a TLS 1.2 host's tickets.
+constexpr std::array<std::string_view, 5> kCiphers = {"AES-128-GCM", "AES-256-GCM", "AES-256-CTR",
+                                                      "AES-256-CBC", "ChaCha20-Poly1305"};
+constexpr std::array<std::string_view, 8> kKeys = {"RSA",     "RSA-PSS", "EC",       "X25519",
+                                                   "ED25519", "HKDF",    "TLS1-PRF", "HMAC"};
+constexpr std::array<std::string_view, 5> kParsed = {"DER", "RSA", "RSA-PSS", "EC", "ED25519"};
+// What they are parsed from: PEM, and what is in it.
+constexpr std::array<std::string_view, 4> kForms = {"input=pem", "=SubjectPublicKeyInfo",
+                                                    "=PrivateKeyInfo", "=type-specific"};
+
+constexpr auto kTableEnd = OSSL_ALGORITHM{nullptr, nullptr, nullptr, nullptr};
+
+bool is_of(std::span<const std::string_view> names, const OSSL_ALGORITHM& one) {
+  const std::string_view all = one.algorithm_names;
+  return std::ranges::find(names, all.substr(0, all.find(':'))) != names.end();
+}
+
+bool has_form(const OSSL_ALGORITHM& one) {
+  const std::string_view properties = one.property_definition;
+  return std::ranges::any_of(
+      kForms, [&](std::string_view form) { return properties.find(form) != properties.npos; });
+}
+
+bool is_offered(int operation, const OSSL_ALGORITHM& one) {
+  switch (operation) {
+    case OSSL_OP_CIPHER:
+      return is_of(kCiphers, one);
+    case OSSL_OP_KEYMGMT:
+      return is_of(kKeys, one);
+    case OSSL_OP_DECODER:
+      return is_of(kParsed, one) && has_form(one);
+    default:
+      return true;
+  }
+}
+
+// A provider that passes on what OpenSSL's own one has, which is loaded in a library context of its
+// own. Both live until the process ends: OpenSSL calls into them while it cleans up.
+struct Offered {
+  OSSL_PROVIDER* whole = nullptr;
+  std::array<std::vector<OSSL_ALGORITHM>, OSSL_OP__HIGHEST + 1> tables;  // each ends with kTableEnd
+};
+
+Offered& offered() {
+  static Offered& one = *new Offered;
+  return one;
+}
+
+const OSSL_ALGORITHM* query(void* /*context*/, int operation, int* no_cache) {
+  *no_cache = 0;
+  const auto& tables = offered().tables;
+  if (operation < 0 || operation >= static_cast<int>(tables.size())) return nullptr;
+  return tables[static_cast<std::size_t>(operation)].data();
+}
+
+int capabilities(void* /*context*/, const char* kind, OSSL_CALLBACK* callback, void* argument) {
+  return ::OSSL_PROVIDER_get_capabilities(offered().whole, kind, callback, argument);
+}
+
+template <typename Function>
+OSSL_DISPATCH entry(int id, Function* function) {
+  return {id, reinterpret_cast<void (*)()>(function)};
+}
+
+// The algorithms are called with the context of the whole provider, whose they are.
+int start(const OSSL_CORE_HANDLE* /*core*/, const OSSL_DISPATCH* /*of_core*/,
+          const OSSL_DISPATCH** functions, void** context) {
+  static const std::array<OSSL_DISPATCH, 3> table = {
+      entry(OSSL_FUNC_PROVIDER_QUERY_OPERATION, query),
+      entry(OSSL_FUNC_PROVIDER_GET_CAPABILITIES, capabilities), OSSL_DISPATCH{0, nullptr}};
+  *functions = table.data();
+  *context = ::OSSL_PROVIDER_get0_provider_ctx(offered().whole);
+  return 1;
+}
+
+}  // namespace
+
+bool offer_fewer_algorithms() {
+  Offered& all = offered();
+  OSSL_LIB_CTX* const context = ::OSSL_LIB_CTX_new();
+  all.whole = context == nullptr ? nullptr : ::OSSL_PROVIDER_load(context, "default");
+  if (all.whole == nullptr) return false;
+  for (int operation = 0; operation <= OSSL_OP__HIGHEST; ++operation) {
+    int no_cache = 0;
+    const auto* one = ::OSSL_PROVIDER_query_operation(all.whole, operation, &no_cache);
+    if (one == nullptr) continue;
+    auto& table = all.tables[static_cast<std::size_t>(operation)];
+    for (; one->algorithm_names != nullptr; ++one)
+      if (is_offered(operation, *one)) table.push_back(*one);
+    table.push_back(kTableEnd);
+  }
+  return ::OSSL_PROVIDER_add_builtin(nullptr, "ddprun", start) == 1 &&
+         ::OSSL_PROVIDER_load(nullptr, "ddprun") != nullptr;
+}
+
+}  // namespace ddprun::rendezvous
