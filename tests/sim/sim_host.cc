@@ -52,6 +52,7 @@ void SimHost::opened(SessionId session, Ears ears) {
   Session& opened = sessions_[session];
   opened.ears = std::move(ears);
   opened.member = session;
+  if (early_watches_.erase(session) > 0) watch(session);
   membership_.opened(session);
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));
   if (ways_.may_grant && !ways_.may_grant()) return;
@@ -161,6 +162,7 @@ void SimHost::ended(SessionId session) {
 
 void SimHost::watch(SessionId session) {
   Session* const known = find(session);
+  if (known == nullptr) early_watches_.insert(session);
   if (known == nullptr || known->watched) return;
   known->watched = true;
   look_for_silence(session);

@@ -122,6 +122,7 @@ class SimHost {
   const bool began_with_a_round_;
   std::deque<rendezvous::Outcome> untold_;  // the first one is being recorded
   std::map<SessionId, Session> sessions_;   // by connection
+  std::set<SessionId> early_watches_;       // watched before they were opened: that was under way
   std::vector<SessionId> seated_;           // in the last round
   std::set<std::int64_t> resized_;          // rounds that were broken because nodes came or left
   std::set<std::int64_t> failed_;           // rounds that a failure broke
