@@ -254,5 +254,15 @@ def status(network, host, endpoints, job):
     return json.loads(done.stdout)["jobs"][0] if done.returncode == 0 else None
 
 
+def heard(daemons, jobs):
+    """What daemons and jobs said so far, to explain a failure."""
+    said = [f"{when:.1f} {daemon.address} {line}" for daemon in daemons for when, line in list(daemon.said)]
+    for job in jobs:
+        os.set_blocking(job.process.stderr.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            said.append(os.read(job.process.stderr.fileno(), 1 << 16).decode())
+    return f"at {time.monotonic():.1f}: " + "".join(said)
+
+
 def median(times):
     return statistics.median(times) if times else 0
