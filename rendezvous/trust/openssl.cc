@@ -18,12 +18,11 @@ constexpr std::array<int, 2> kGroups = {NID_X25519, NID_X9_62_prime256v1};
 // A new connection, of gRPC or ours (CRYPTO_get_ex_new_index(3)).
 // - It shows the certificates of tls_cert, and does not look in tls_ca for more: OpenSSL would verify
 //   them each time, and the other side would parse its own authority once more.
-// - Its buffers are freed while it is idle, and they are most of the time.
 // - A host gives out no tickets for later sessions, since every connection shows its certificates anew.
 void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
                      long /*number*/, void* /*argument*/) {
   auto* const connection = static_cast<SSL*>(made);
-  SSL_set_mode(connection, SSL_MODE_NO_AUTO_CHAIN | SSL_MODE_RELEASE_BUFFERS);
+  SSL_set_mode(connection, SSL_MODE_NO_AUTO_CHAIN);
   SSL_set1_groups(connection, kGroups.data(), static_cast<int>(kGroups.size()));
   ::SSL_set_num_tickets(connection, 0);
 }
