@@ -30,9 +30,9 @@ void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int
 // If anything of it cannot be set, it only costs time.
 bool configure() {
   ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
-  const bool done =
-      offer_fewer_algorithms() && CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr,
-                                                          connection_made, nullptr, nullptr) >= 0;
+  const bool done = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr, connection_made,
+                                            nullptr, nullptr) >= 0 &&
+                    offer_fewer_algorithms();
   ::ERR_clear_error();
   return done;
 }
