@@ -42,8 +42,8 @@ struct ElectionOptions {
   std::chrono::milliseconds contact_limit{60'000};
   std::chrono::milliseconds search_limit{600'000};
   bool follows_only = false;  // as in LeadershipRules
-  // Of daemons: as in LeadershipRules.
   std::chrono::milliseconds look_while_following{0};
+  // Of daemons.
   bool retakes = false;
   std::chrono::seconds lease = kLeaderLease;
   std::chrono::milliseconds margin = kLeaderMargin;

@@ -45,8 +45,7 @@ LeadershipActions Leadership::read(Time now) {
 LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHolder>& holder,
                                        Time now) {
   if (step_ == Step::kLeading && ticket == check_ticket_) return checked_as_leader(holder);
-  if (step_ == Step::kFollowing && ticket == check_ticket_)
-    return looked_while_following(holder, now);
+  if (follows() && ticket == check_ticket_) return looked_while_following(holder, now);
   if (is_late(ticket, Step::kReading)) return {};
   is_contacted_ = true;
   // We took it, and the answer was lost.
@@ -56,10 +55,10 @@ LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHol
 }
 
 LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now) {
-  if (followed_ == holder) return stay();
+  if (followed_ == holder) return stay(now);
   // A session with this one is being opened: let it.
   if (is_following_ && holder == seen_) {
-    wait_for_session(now);
+    wait_as(Step::kFollowing, now);
     return {WatchKey{seen_.revision + 1}};
   }
   is_following_ = false;
@@ -71,8 +70,8 @@ LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now)
   return {WatchKey{seen_.revision + 1}, Knock{++ticket_, seen_.value}};
 }
 
-void Leadership::wait_for_session(Time now) {
-  step_ = Step::kFollowing;
+void Leadership::wait_as(Step step, Time now) {
+  step_ = step;
   check_ticket_ = 0;
   check_at_ =
       rules_.look_while_following.count() > 0 ? now + rules_.look_while_following : Time::max();
@@ -90,7 +89,7 @@ LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
   if (std::exchange(followed_, std::nullopt)) search_ends_ = now + rules_.search_limit;
   is_following_ = true;
   reached_ = seen_;
-  wait_for_session(now);
+  wait_as(Step::kFollowing, now);
   return {Follow{seen_.value}};
 }
 
@@ -148,7 +147,7 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
     return {};
   }
   if (ticket == 0 || ticket != ticket_) return {};
-  if (step_ == Step::kFollowing && ticket == check_ticket_ && is_asked_again) {
+  if (follows() && ticket == check_ticket_ && is_asked_again) {
     check_at_ = now + rules_.retry;
     return {};
   }
@@ -182,20 +181,26 @@ LeadershipActions Leadership::check() {
 
 // ---- a follower ----
 
-LeadershipActions Leadership::followed(Time /*now*/) {
+LeadershipActions Leadership::followed(Time now) {
   if (!is_following_) return {};
   is_following_ = false;
-  step_ = Step::kFollowed;
+  // Where the key is being read anew, the watch has told already.
+  const bool is_watched = step_ == Step::kFollowing;
   look_at_ = Time::max();
-  if (!rules_.follows_only) return {StopWatching{}};
+  wait_as(Step::kFollowed, now);
+  if (!rules_.follows_only) {
+    check_at_ = Time::max();
+    return {StopWatching{}};
+  }
   followed_ = seen_;
   search_ends_ = Time::max();
+  if (is_watched) return {};
   return {WatchKey{seen_.revision + 1}};
 }
 
 // The key is as it was.
-LeadershipActions Leadership::stay() {
-  step_ = Step::kFollowed;
+LeadershipActions Leadership::stay(Time now) {
+  wait_as(Step::kFollowed, now);
   look_at_ = Time::max();
   return {WatchKey{followed_->revision + 1}};
 }
@@ -268,7 +273,7 @@ LeadershipActions Leadership::step_down(std::string why) {
 
 LeadershipActions Leadership::time_passed(Time now) {
   if (step_ == Step::kPausing && now >= look_at_) return read(now);
-  if (step_ == Step::kFollowing && now >= check_at_) return check();
+  if (follows() && now >= check_at_) return check();
   if (step_ != Step::kLeading) return {};
   if (now >= lease_ends_) return step_down("etcd has not confirmed its lease in time");
   LeadershipActions actions;
@@ -283,7 +288,7 @@ LeadershipActions Leadership::time_passed(Time now) {
 
 Time Leadership::look_again_at() const {
   if (step_ == Step::kPausing) return look_at_;
-  if (step_ == Step::kFollowing) return check_at_;
+  if (follows()) return check_at_;
   if (step_ == Step::kLeading) return std::min({lease_ends_, renew_at_, write_at_, check_at_});
   return Time::max();
 }

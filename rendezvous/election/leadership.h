@@ -58,8 +58,8 @@ struct LeadershipRules {
   // It never takes the key. It looks who has it also while it follows: the leader that it has a
   // session with may stand still.
   bool follows_only = false;
-  // While a session with the leader is being opened, the key is read so often: a watch may hang at a
-  // member of etcd that says nothing. 0: never.
+  // While a session with the leader is being opened, and with follows_only as long as it is there,
+  // the key is read so often: a watch may say nothing, as at a member of etcd that was cut off. 0: never.
   std::chrono::milliseconds look_while_following{0};
   // After it has stepped down it takes its own key again at once, if nobody else did. Not where a
   // node of its own must end its workers first.
@@ -203,8 +203,9 @@ class Leadership {
   LeadershipActions lead(std::int64_t revision, Time now);
   LeadershipActions release(std::int64_t revision, Time now);
   LeadershipActions follow_or_knock(const KeyHolder& holder, Time now);
-  LeadershipActions stay();
-  void wait_for_session(Time now);
+  LeadershipActions stay(Time now);
+  bool follows() const { return step_ == Step::kFollowing || step_ == Step::kFollowed; }
+  void wait_as(Step step, Time now);
   LeadershipActions looked_while_following(const std::optional<KeyHolder>& holder, Time now);
   LeadershipActions await_another(std::int64_t after_revision, Time now);
   LeadershipActions check();
@@ -233,7 +234,7 @@ class Leadership {
   bool is_withdrawn_;
   bool is_following_ = false;  // a session is being opened, also while the key is read again
   std::optional<KeyHolder> followed_;  // who let us in, with follows_only
-  // ---- as leader, or while a session is being opened ----
+  // ---- as leader or follower ----
   Ticket check_ticket_ = 0;      // of a read of the key
   Time check_at_ = Time::max();  // read it again
   Ticket record_ticket_ = 0;     // 0: no record is being written

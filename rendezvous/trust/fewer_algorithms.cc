@@ -14,16 +14,18 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// By the first name of each (OSSL_PROVIDER-default(7)). The second of the ciphers is that of OpenSSL's
-// random numbers, the third that of a TLS 1.2 host's tickets.
+// By the first name of each (OSSL_PROVIDER-default(7)). AES-256-CTR makes
+// OpenSSL's random numbers, AES-256-CBC a TLS 1.2 host's tickets.
 constexpr std::array<std::string_view, 5> kCiphers = {"AES-128-GCM", "AES-256-GCM", "AES-256-CTR",
                                                       "AES-256-CBC", "ChaCha20-Poly1305"};
 constexpr std::array<std::string_view, 8> kKeys = {"RSA",     "RSA-PSS", "EC",       "X25519",
                                                    "ED25519", "HKDF",    "TLS1-PRF", "HMAC"};
-constexpr std::array<std::string_view, 5> kParsed = {"DER", "RSA", "RSA-PSS", "EC", "ED25519"};
-// What they are parsed from: PEM, and what is in it.
-constexpr std::array<std::string_view, 4> kForms = {"input=pem", "=SubjectPublicKeyInfo",
-                                                    "=PrivateKeyInfo", "=type-specific"};
+// What is parsed: keys in these structures, and the PEM around them. All that OpenSSL has of it for one
+// kind of key is tried for each key.
+constexpr std::array<std::string_view, 3> kParsedKeys = {"RSA", "EC", "ED25519"};
+constexpr std::array<std::string_view, 3> kStructures = {"=SubjectPublicKeyInfo", "=PrivateKeyInfo",
+                                                         "=type-specific"};
+constexpr std::string_view kPem = "input=pem";
 
 constexpr auto kTableEnd = OSSL_ALGORITHM{nullptr, nullptr, nullptr, nullptr};
 
@@ -32,10 +34,10 @@ bool is_of(std::span<const std::string_view> names, const OSSL_ALGORITHM& one) {
   return std::ranges::find(names, all.substr(0, all.find(':'))) != names.end();
 }
 
-bool has_form(const OSSL_ALGORITHM& one) {
+bool is_parsed(const OSSL_ALGORITHM& one) {
   const std::string_view properties = one.property_definition;
-  return std::ranges::any_of(
-      kForms, [&](std::string_view form) { return properties.find(form) != properties.npos; });
+  const auto has = [&](std::string_view what) { return properties.find(what) != properties.npos; };
+  return has(kPem) || (is_of(kParsedKeys, one) && std::ranges::any_of(kStructures, has));
 }
 
 bool is_offered(int operation, const OSSL_ALGORITHM& one) {
@@ -45,7 +47,7 @@ bool is_offered(int operation, const OSSL_ALGORITHM& one) {
     case OSSL_OP_KEYMGMT:
       return is_of(kKeys, one);
     case OSSL_OP_DECODER:
-      return is_of(kParsed, one) && has_form(one);
+      return is_parsed(one);
     default:
       return true;
   }

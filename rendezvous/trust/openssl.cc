@@ -18,12 +18,11 @@ constexpr std::array<int, 2> kGroups = {NID_X25519, NID_X9_62_prime256v1};
 // A new connection, of gRPC or ours (CRYPTO_get_ex_new_index(3)).
 // - It shows the certificates of tls_cert, and does not look in tls_ca for more: OpenSSL would verify
 //   them each time, and the other side would parse its own authority once more.
-// - Its buffers are freed while it is idle, and they are most of the time.
 // - A host gives out no tickets for later sessions, since every connection shows its certificates anew.
 void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
                      long /*number*/, void* /*argument*/) {
   auto* const connection = static_cast<SSL*>(made);
-  SSL_set_mode(connection, SSL_MODE_NO_AUTO_CHAIN | SSL_MODE_RELEASE_BUFFERS);
+  SSL_set_mode(connection, SSL_MODE_NO_AUTO_CHAIN);
   SSL_set1_groups(connection, kGroups.data(), static_cast<int>(kGroups.size()));
   ::SSL_set_num_tickets(connection, 0);
 }
@@ -31,9 +30,9 @@ void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int
 // If anything of it cannot be set, it only costs time.
 bool configure() {
   ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
-  const bool done =
-      offer_fewer_algorithms() && CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr,
-                                                          connection_made, nullptr, nullptr) >= 0;
+  const bool done = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr, connection_made,
+                                            nullptr, nullptr) >= 0 &&
+                    offer_fewer_algorithms();
   ::ERR_clear_error();
   return done;
 }

@@ -64,6 +64,15 @@ TEST_F(RemoteTlsTest, BothSidesShowACertificate) {
   EXPECT_TRUE(all_hear<JobEnded>({&node})) << node.error();
 }
 
+TEST_F(RemoteTlsTest, KeysMayBeOfSeveralKinds) {
+  for (const char* kind : {"RSA", "P-384", "P-521", "ED25519"}) {
+    const TestAuthority own("authority", kind);
+    const TlsFiles files = folder.write("own", own.pem(), own.issue({.key = kind}));
+    HostSide side(loop, 1, {.token = "secret", .keep_alive = kNoBeats, .tls = files});
+    EXPECT_EQ(outcome(side.port(), files), "joined") << kind;
+  }
+}
+
 TEST_F(RemoteTlsTest, ATokenIsStillAskedFor) {
   HostSide side(loop, 1, with_tls());
   RemoteOptions options = to_tls(side.port(), node_files);

@@ -298,14 +298,16 @@ TEST_F(LeadershipTest, AnAgentKnocksAtItsOwnKeyOfBefore) {
 // ---- who never leads ----
 
 struct FollowsOnlyTest : LeadershipTest {
-  FollowsOnlyTest() : LeadershipTest({.etcd = "e:2379", .follows_only = true}) {}
+  FollowsOnlyTest()
+      : LeadershipTest(
+            {.etcd = "e:2379", .follows_only = true, .look_while_following = milliseconds(4000)}) {}
 
   std::string changed() { return show(leadership.key_changed(now)); }
   void follow() {
     show(leadership.start(now));
     key_is(KeyHolder{"a", 5, 1});
     ASSERT_EQ(knocked(), "follow a");
-    ASSERT_EQ(show(leadership.followed(now)), "watch from 6");
+    ASSERT_EQ(show(leadership.followed(now)), "");
   }
 };
 
@@ -323,7 +325,26 @@ TEST_F(FollowsOnlyTest, GoesToTheNextLeaderWhileThePreviousOneStandsStill) {
   EXPECT_EQ(changed(), "read");
   EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
   EXPECT_EQ(knocked(), "follow b");
-  EXPECT_EQ(show(leadership.followed(now)), "watch from 9");
+  EXPECT_EQ(show(leadership.followed(now)), "");
+}
+
+TEST_F(FollowsOnlyTest, WatchesAnewWhoWasLetInWhileItReadTheKey) {
+  show(leadership.start(now));
+  key_is(KeyHolder{"a", 5, 1});
+  knocked();
+  EXPECT_EQ(changed(), "read");
+  EXPECT_EQ(show(leadership.followed(now)), "watch from 6");
+}
+
+// The watch was lost.
+TEST_F(FollowsOnlyTest, LooksAtTheKeyWhileItHasALeader) {
+  follow();
+  EXPECT_EQ(after(milliseconds(4000)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "");
+  EXPECT_EQ(after(milliseconds(4000)), "read");
+  EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
+  EXPECT_EQ(after(milliseconds(200)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
 }
 
 TEST_F(FollowsOnlyTest, StaysWhereTheKeyIsAsItWas) {

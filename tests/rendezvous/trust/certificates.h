@@ -27,28 +27,31 @@ struct CertificateTerms {
   std::string alternative_names = "IP:127.0.0.1";
   long from = -3600;
   long until = 3600;
+  std::string key = "P-256";        // its kind: a curve's name, RSA or ED25519
+  bool is_key_traditional = false;  // in PEM: as before PKCS #8
 };
 
 class TestAuthority {
  public:
-  explicit TestAuthority(const std::string& name = "test authority")
-      : key_((set_up_openssl(), new_key())), certificate_(::X509_new()) {
+  explicit TestAuthority(const std::string& name = "test authority",
+                         const std::string& kind_of_key = "P-256")
+      : key_((set_up_openssl(), new_key(kind_of_key))), certificate_(::X509_new()) {
     fill(certificate_.get(), key_.get(), name, {});
     ::X509_set_issuer_name(certificate_.get(), ::X509_get_subject_name(certificate_.get()));
     extend(certificate_.get(), NID_basic_constraints, "critical,CA:TRUE");
-    ::X509_sign(certificate_.get(), key_.get(), ::EVP_sha256());
+    sign(certificate_.get());
   }
 
   std::string pem() const { return text_of(certificate_.get()); }
 
   PemPair issue(const CertificateTerms& terms = {}) const {
-    const Key key = new_key();
+    const Key key = new_key(terms.key);
     const Certificate one(::X509_new());
     fill(one.get(), key.get(), "test", terms);
     ::X509_set_issuer_name(one.get(), ::X509_get_subject_name(certificate_.get()));
     extend(one.get(), NID_subject_alt_name, terms.alternative_names);
-    ::X509_sign(one.get(), key_.get(), ::EVP_sha256());
-    return {text_of(one.get()), text_of(key.get())};
+    sign(one.get());
+    return {text_of(one.get()), text_of(key.get(), terms.is_key_traditional)};
   }
 
  private:
@@ -60,7 +63,17 @@ class TestAuthority {
   using Key = std::unique_ptr<EVP_PKEY, Free>;
   using Certificate = std::unique_ptr<X509, Free>;
 
-  static Key new_key() { return Key(EVP_EC_gen("P-256")); }
+  static Key new_key(const std::string& kind) {
+    if (kind == "RSA") return Key(EVP_RSA_gen(2048));
+    if (kind == "ED25519") return Key(::EVP_PKEY_Q_keygen(nullptr, nullptr, kind.c_str()));
+    return Key(EVP_EC_gen(kind.c_str()));
+  }
+
+  // Ed25519 has a digest of its own.
+  void sign(X509* one) const {
+    const bool takes_digest = ::EVP_PKEY_is_a(key_.get(), "ED25519") == 0;
+    ::X509_sign(one, key_.get(), takes_digest ? ::EVP_sha256() : nullptr);
+  }
 
   static void fill(X509* one, EVP_PKEY* key, const std::string& name,
                    const CertificateTerms& terms) {
@@ -88,9 +101,11 @@ class TestAuthority {
     ::PEM_write_bio_X509(bio.get(), one);
     return text_of(bio.get());
   }
-  static std::string text_of(EVP_PKEY* key) {
+  static std::string text_of(EVP_PKEY* key, bool is_traditional) {
     const std::unique_ptr<BIO, Free> bio(::BIO_new(::BIO_s_mem()));
-    ::PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr);
+    const auto write =
+        is_traditional ? ::PEM_write_bio_PrivateKey_traditional : ::PEM_write_bio_PrivateKey;
+    write(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr);
     return text_of(bio.get());
   }
 

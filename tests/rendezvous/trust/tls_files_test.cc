@@ -46,6 +46,29 @@ TEST_F(TlsFilesTest, TakeSeveralAuthorities) {
   EXPECT_EQ(problem(folder.write("one", other.pem() + authority.pem(), authority.issue())), "");
 }
 
+TEST_F(TlsFilesTest, TakeTheUsualKindsOfKeys) {
+  for (const char* kind : {"RSA", "P-256", "P-384", "P-521", "ED25519"}) {
+    const TestAuthority own("authority", kind);
+    EXPECT_EQ(problem(folder.write("one", own.pem(), own.issue({.key = kind}))), "") << kind;
+  }
+}
+
+TEST_F(TlsFilesTest, TakeKeysInTheirTraditionalForm) {
+  for (const char* kind : {"RSA", "P-256"}) {
+    const PemPair pair = authority.issue({.key = kind, .is_key_traditional = true});
+    EXPECT_EQ(pair.key.find("BEGIN PRIVATE KEY"), pair.key.npos) << kind;
+    EXPECT_EQ(problem_of(pair), "") << kind;
+  }
+}
+
+// As `openssl ecparam -genkey` writes it.
+TEST_F(TlsFilesTest, TakeAKeyAfterTheNameOfItsCurve) {
+  PemPair pair = authority.issue({.is_key_traditional = true});
+  pair.key =
+      "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n" + pair.key;
+  EXPECT_EQ(problem_of(pair), "");
+}
+
 TEST_F(TlsFilesTest, AreMissing) {
   TlsFiles files = folder.write("one", authority.pem(), authority.issue());
   files.key = folder.path("nowhere.pem");
