@@ -1,11 +1,13 @@
 // The nodes of bench/daemon: many sessions with one ddprund, in one process.
 //
 //   bench-daemon form PORT JOBS NODES     so many jobs of so many nodes each join at once, and succeed
-//   bench-daemon serial PORT JOBS         so many jobs of one node, one after another
+//   bench-daemon serial PORT JOBS LANES   so many jobs of one node, one after another in each of the lanes
 //   bench-daemon rounds PORT NODES ROUNDS a job whose worker fails again and again: the time of each round
 //   bench-daemon flood PORT NODES         the same without end and without a pause, until its stdin is closed
+//   bench-daemon pass PORT JOBS NODES     so many jobs, each of which waits for one node more, until one is refused
 //
-// Each prints lines of `name value`, times in milliseconds. bench/daemon reads them.
+// Each prints lines of `name value`, times in milliseconds, the last one the text of the refusal. bench/daemon reads
+// them.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -44,10 +46,17 @@ class Job {
   struct Events {
     std::function<void()> formed;
     std::function<void()> ended;
+    std::function<void(const std::string& why)> refused{};  // else the program ends
   };
 
-  Job(boost::asio::io_context& loop, std::uint16_t port, std::string id, int nodes, Events events)
-      : loop_(loop), id_(std::move(id)), nodes_(nodes), events_(std::move(events)) {
+  // `missing`: nodes that it waits for and that never come.
+  Job(boost::asio::io_context& loop, std::uint16_t port, std::string id, int nodes, Events events,
+      int missing = 0)
+      : loop_(loop),
+        id_(std::move(id)),
+        nodes_(nodes),
+        missing_(missing),
+        events_(std::move(events)) {
     for (int node = 0; node < nodes; ++node)
       sessions_.push_back(rendezvous::open_remote_session(
           loop, {.host = "127.0.0.1", .port = port, .token = "bench", .rdzv_id = id_},
@@ -73,8 +82,8 @@ class Job {
                                                      .max_restarts = kManyRestarts,
                                                      .backoff = std::chrono::milliseconds(1),
                                                      .backoff_max = std::chrono::milliseconds(1),
-                                                     .min_nodes = nodes_,
-                                                     .max_nodes = nodes_});
+                                                     .min_nodes = nodes_ + missing_,
+                                                     .max_nodes = nodes_ + missing_});
   }
   void heard(int node, const HostMessage& message) {
     if (const auto* published = std::get_if<rendezvous::RoundPublished>(&message)) {
@@ -88,8 +97,9 @@ class Job {
       if (++ended_ == nodes_) boost::asio::post(loop_, events_.ended);
     } else {
       const auto* lost = std::get_if<rendezvous::SessionLost>(&message);
-      fmt::print(stderr, "a node of {} was lost: {}\n", id_,
-                 lost != nullptr ? lost->error.message() : "drained");
+      const std::string why = lost != nullptr ? lost->error.message() : "drained";
+      if (events_.refused) return events_.refused(why);
+      fmt::print(stderr, "a node of {} was lost: {}\n", id_, why);
       std::_Exit(1);
     }
   }
@@ -97,6 +107,7 @@ class Job {
   boost::asio::io_context& loop_;
   const std::string id_;
   const int nodes_;
+  const int missing_;
   const Events events_;
   int published_ = 0;
   int ended_ = 0;
@@ -131,19 +142,64 @@ int form(std::uint16_t port, int count, int nodes) {
   return 0;
 }
 
-int serial(std::uint16_t port, int count) {
+// Jobs of one node; each lane has one at a time.
+class Lanes {
+ public:
+  Lanes(boost::asio::io_context& loop, std::uint16_t port, int jobs, int lanes)
+      : loop_(loop), port_(port), jobs_(jobs), running_(static_cast<std::size_t>(lanes)) {
+    for (std::size_t lane = 0; lane < running_.size(); ++lane) next(lane);
+  }
+
+ private:
+  void next(std::size_t lane) {
+    running_[lane].reset();
+    if (ended_ == jobs_) return loop_.stop();
+    if (begun_ == jobs_) return;
+    running_[lane] =
+        std::make_unique<Job>(loop_, port_, fmt::format("serial-{}-{}", ::getpid(), begun_++), 1,
+                              Job::Events{.formed = [this, lane] { running_[lane]->succeed(); },
+                                          .ended =
+                                              [this, lane] {
+                                                ++ended_;
+                                                next(lane);
+                                              }});
+    running_[lane]->join_all();
+  }
+
+  boost::asio::io_context& loop_;
+  const std::uint16_t port_;
+  const int jobs_;
+  int begun_ = 0;
+  int ended_ = 0;
+  std::vector<std::unique_ptr<Job>> running_;
+};
+
+int serial(std::uint16_t port, int count, int lanes) {
   boost::asio::io_context loop(1);
   const auto start = Clock::now();
-  for (int i = 0; i < count; ++i) {
-    std::unique_ptr<Job> job;
-    job = std::make_unique<Job>(
-        loop, port, fmt::format("serial-{}", i), 1,
-        Job::Events{.formed = [&] { job->succeed(); }, .ended = [&] { loop.stop(); }});
-    job->join_all();
-    loop.restart();
-    loop.run();
-  }
+  const Lanes all(loop, port, count, lanes);
+  loop.run();
   tell("jobs_ms", milliseconds_since(start));
+  return 0;
+}
+
+// Goes on without end if nothing is refused: bench/daemon has a limit.
+int pass(std::uint16_t port, int count, int nodes) {
+  boost::asio::io_context loop(1);
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (int i = 0; i < count; ++i) {
+    jobs.push_back(std::make_unique<Job>(loop, port, fmt::format("pass-{}", i), nodes,
+                                         Job::Events{.formed = [] {},
+                                                     .ended = [] {},
+                                                     .refused =
+                                                         [&](const std::string& why) {
+                                                           fmt::print("refused {}\n", why);
+                                                           loop.stop();
+                                                         }},
+                                         1));
+    jobs.back()->join_all();
+  }
+  loop.run();
   return 0;
 }
 
@@ -200,12 +256,14 @@ int run(const std::vector<std::string_view>& words) {
   const auto port = static_cast<std::uint16_t>(words.size() > 2 ? number(words[2]) : 0);
   const auto at = [&](std::size_t i) { return i < words.size() ? number(words[i]) : 0; };
   if (mode == "form" && words.size() == 5) return form(port, at(3), at(4));
-  if (mode == "serial" && words.size() == 4) return serial(port, at(3));
+  if (mode == "serial" && words.size() == 5) return serial(port, at(3), at(4));
   if (mode == "rounds" && words.size() == 5) return rounds(port, at(3), at(4));
   if (mode == "flood" && words.size() == 4) return flood(port, at(3));
-  fmt::print(stderr,
-             "expected: form PORT JOBS NODES, serial PORT JOBS, rounds PORT NODES ROUNDS or flood "
-             "PORT NODES\n");
+  if (mode == "pass" && words.size() == 5) return pass(port, at(3), at(4));
+  fmt::print(
+      stderr,
+      "expected: form PORT JOBS NODES, serial PORT JOBS LANES, rounds PORT NODES ROUNDS, flood PORT "
+      "NODES or pass PORT JOBS NODES\n");
   return 2;
 }
 

@@ -46,3 +46,11 @@ def pss_kib(pid):
             return next((int(line.split()[1]) for line in file if line.startswith("Pss:")), 0)
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def memory_kib(pid):
+    """What is resident, and of that what is no page of a file: (all, its own), with what is swapped out in both
+    (proc_pid_smaps(5), Rss, Anonymous, Swap)."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        kib = {name: int(words[0]) for name, *words in map(str.split, file) if name in ("Rss:", "Anonymous:", "Swap:")}
+    return kib["Rss:"] + kib["Swap:"], kib["Anonymous:"] + kib["Swap:"]

@@ -1,17 +1,15 @@
 #include "daemon/daemon.h"
 
 #include <fmt/format.h>
-#include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cctype>
-#include <cstdio>
 #include <random>
 #include <utility>
 
 #include "agent/network/addresses.h"
+#include "daemon/memory.h"
 #include "proto/log.h"
 #include "rendezvous/trust/refusals.h"
 #include "store/listener.h"
@@ -29,17 +27,6 @@ namespace {
 constexpr std::chrono::seconds kTrimAfter{1};
 
 Time now() { return std::chrono::steady_clock::now(); }
-
-// Resident memory of this process; 0 if the kernel does not tell (proc(5), statm).
-std::uint64_t memory_bytes() {
-  std::FILE* const file = std::fopen("/proc/self/statm", "re");
-  if (file == nullptr) return 0;
-  unsigned long long total = 0;
-  unsigned long long resident = 0;
-  const int read = std::fscanf(file, "%llu %llu", &total, &resident);
-  std::fclose(file);
-  return read == 2 ? resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
-}
 
 // A node that missed the end of its job hears it from the next leader, if it comes so soon.
 constexpr std::chrono::seconds kKeepEnded{60};
@@ -276,6 +263,12 @@ void Daemon::make_job(JobNumber number, const std::string& rdzv_id, const NodeSp
   auto host = std::make_unique<Host>(loop_, policy_of(first), recorded.record);
   Job job{.host = std::move(host), .recorded = std::move(recorded), .is_recorded = goes_on};
   job.control = std::make_unique<JobControl>(*job.host, rdzv_id);
+  watch(number, job);
+  jobs_.emplace(number, std::move(job));
+  if (group_) record_in_group(number, rdzv_id);
+}
+
+void Daemon::watch(JobNumber number, Job& job) {
   job.control->at_end = [this, number] {
     table_.ended(number, now());
     alarm_.set_no_later_than(table_.look_again_at());
@@ -287,8 +280,6 @@ void Daemon::make_job(JobNumber number, const std::string& rdzv_id, const NodeSp
     trim_alarm_.set_no_later_than(left_alone_at_ + kTrimAfter);
     alarm_.set(table_.look_again_at());
   };
-  jobs_.emplace(number, std::move(job));
-  if (group_) record_in_group(number, rdzv_id);
 }
 
 // No node hears of a round, or of the end, before the next leader would know it.
@@ -331,10 +322,30 @@ void Daemon::look() {
   alarm_.set(table_.look_again_at());
 }
 
+// What is kept of a job that has ended was made while many nodes came, and each of its small blocks
+// holds a page back. A node that still comes back to its job finds it here as before.
+void Daemon::compact() {
+  std::map<JobNumber, Job> all;
+  for (auto& [number, job] : jobs_) {
+    Job& kept = all.emplace(number, std::move(job)).first->second;
+    if (kept.is_compact || !kept.host->is_finished() || kept.control->waiters() > 0) continue;
+    auto host = std::make_unique<Host>(loop_, *kept.host);
+    host->leads = kept.host->leads;
+    auto control = std::make_unique<JobControl>(*host, *kept.control);
+    kept.control = std::move(control);
+    kept.host = std::move(host);
+    kept.is_compact = true;
+    watch(number, kept);
+  }
+  jobs_ = std::move(all);
+  table_.compact();
+}
+
 // gRPC needs a moment to close the connections of the last job: what it frees later is for once more.
 void Daemon::give_memory_back() {
   service_->tidy();
-  ::malloc_trim(0);
+  compact();
+  daemon::give_memory_back();
   if (now() < left_alone_at_ + kTrimAfter) trim_alarm_.set(left_alone_at_ + kTrimAfter);
 }
 

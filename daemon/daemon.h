@@ -55,6 +55,7 @@ class Daemon {
     std::unique_ptr<rendezvous::JobControl> control;
     rendezvous::RecordedJob recorded{};  // as the next leader is to find it
     bool is_recorded = false;            // this one, and not the one before with its id
+    bool is_compact = false;             // it has ended, and was moved to new memory
   };
   using HostOrLastWord = std::variant<rendezvous::Host*, rendezvous::HostMessage>;
 
@@ -63,6 +64,7 @@ class Daemon {
                          std::int64_t round);
   std::optional<HostOrLastWord> ended_job(const std::string& rdzv_id, std::int64_t round);
   void make_job(JobNumber number, const std::string& rdzv_id, const rendezvous::NodeSpec& spec);
+  void watch(JobNumber number, Job& job);
   void record_in_group(JobNumber number, const std::string& rdzv_id);
   void record(JobNumber number, const std::string& rdzv_id, std::function<void()> recorded);
   rendezvous::RoundPolicy policy_of(const rendezvous::NodeSpec& spec) const;
@@ -71,6 +73,7 @@ class Daemon {
   void step_down(const std::string& why);
   void forget_inherited();
   void look();
+  void compact();
   void give_memory_back();
   std::vector<rendezvous::JobControl*> jobs() const;
   std::optional<rendezvous::InheritedJob> inherited(const std::string& rdzv_id) const;

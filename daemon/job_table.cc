@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace ddprun::daemon {
 namespace {
@@ -80,6 +81,12 @@ void JobTable::left_alone(JobNumber job, Time now) {
   Entry& entry = jobs_.at(job);
   entry.members = 0;
   entry.alone_since = now;
+}
+
+// Copies, since a moved map keeps its blocks.
+void JobTable::compact() {
+  jobs_ = std::map(std::as_const(jobs_));
+  by_id_ = std::map(std::as_const(by_id_));
 }
 
 void JobTable::clear() {

@@ -72,6 +72,8 @@ class JobTable {
   std::optional<JobNumber> find(const std::string& id) const;
   // The last one of each id, in the order of their coming.
   std::vector<JobNumber> shown() const;
+  // What it keeps moves to new memory, close together.
+  void compact();
   // All jobs are gone, without an end.
   void clear();
   std::size_t size() const { return jobs_.size(); }

@@ -71,6 +71,16 @@ Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord r
       membership_(policy, std::move(record)),
       alarm_(loop, [this] { perform(membership_.tick(now())); }) {}
 
+// Without members a membership has no pointer into itself.
+Host::Host(boost::asio::io_context& loop, const Host& finished)
+    : loop_(loop),
+      membership_(finished.membership_),
+      alarm_(loop, [this] { perform(membership_.tick(now())); }),
+      last_id_(finished.last_id_),
+      is_over_(finished.is_over_) {
+  DDPRUN_ASSERT(finished.is_finished());
+}
+
 // A session that outlives the host would close itself in freed memory.
 Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
 

@@ -26,6 +26,8 @@ class Host {
   // `loop` must outlive the host. The host must outlive every Session that it gave out. `record`: as
   // in Membership.
   Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord record = {});
+  // As `finished`, which must be is_finished(), in memory of its own; the functions below are not set.
+  Host(boost::asio::io_context& loop, const Host& finished);
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
   ~Host();
@@ -63,6 +65,11 @@ class Host {
   // Whether the node is in this process.
   bool is_here(SessionId id) const;
   std::size_t sessions() const { return readers_.size(); }
+  // The job has ended, all nodes were told, and no node is known any more.
+  bool is_finished() const {
+    return membership_.ended() && readers_.empty() && untold_.empty() &&
+           membership_.members().size() == 0;
+  }
   // Performs what an operator wants: `say(Membership&, Time)` answers an Outcome.
   template <typename Say>
   void obey(Say say) {

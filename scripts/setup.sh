@@ -11,7 +11,7 @@ source "$root/scripts/common.sh"
 packages=(
   g++ cmake ninja-build ccache pkg-config
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
-  libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev
+  libboost1.81-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev zlib1g-dev libjemalloc-dev
 )
 engine_packages=(python3 python3-venv libdeflate-dev libturbojpeg0-dev libpng-dev)
 test_packages=(libgtest-dev libdeflate-dev libturbojpeg0-dev libpng-dev clang-format iproute2 nftables procps

@@ -25,6 +25,12 @@ JobControl::JobControl(Host& host, std::string rdzv_id)
   host_.told = [this](const Outcome& outcome) { told(outcome); };
 }
 
+JobControl::JobControl(Host& host, const JobControl& finished)
+    : JobControl(host, finished.rdzv_id_) {
+  log_ = finished.log_;
+  end_ = finished.end_;
+}
+
 JobControl::~JobControl() {
   host_.watch = nullptr;
   host_.told = nullptr;

@@ -160,6 +160,18 @@ TEST_F(JobTableTest, AnInheritedJobThatNobodyComesBackToGivesItsPlaceUp) {
   admit("f");
 }
 
+TEST_F(JobTableTest, NewMemoryChangesNothing) {
+  end(admit("a").job);
+  const JobNumber last = admit("a").job;
+  table.inherit("b");
+  table.compact();
+  EXPECT_EQ(table.size(), 2U);
+  EXPECT_EQ(table.find("a"), last);
+  EXPECT_EQ(refusal("c", nodes(1, 1)), "rendezvous: 2 jobs are here already (--max-jobs=2)");
+  EXPECT_EQ(table.due(now).forget, std::vector<JobNumber>{1}) << "another has its id";
+  EXPECT_EQ(table.size(), 1U);
+}
+
 TEST_F(JobTableTest, ManyJobsLeaveNothingBehind) {
   for (int i = 0; i < 10'000; ++i) {
     end(admit(std::to_string(i)).job);

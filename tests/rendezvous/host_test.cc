@@ -272,6 +272,31 @@ TEST_F(HostTest, LetsAHandlerDestroyItsSession) {
   EXPECT_FALSE(session);
 }
 
+TEST_F(HostTest, AFinishedJobAnswersFromNewMemory) {
+  TestNode node;
+  auto first = std::make_unique<Host>(loop, RoundPolicy{});
+  node.session = first->open_session(node.handler());
+  node.session->join(make_node("a"));
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<RoundPublished>(); }));
+  node.session->report_success(1);
+  ASSERT_TRUE(run_until(loop, [&] { return node.last_is<JobEnded>(); }));
+  EXPECT_FALSE(first->is_finished()) << "the node's session is open";
+  node.session.reset();
+  ASSERT_TRUE(first->is_finished());
+  Host host(loop, *first);
+  first.reset();
+  EXPECT_TRUE(host.is_finished());
+  // A node that did not hear the end, and one that comes too late.
+  TestNode back;
+  back.session = host.open_session(back.handler());
+  back.session->resume({.spec = make_node("a"), .round = 1, .seat = 0, .node_count = 1});
+  EXPECT_TRUE(run_until(loop, [&] { return back.last_is<JobEnded>(); }));
+  TestNode late;
+  late.session = host.open_session(late.handler());
+  late.session->join(make_node("b"));
+  EXPECT_TRUE(run_until(loop, [&] { return late.last_is<SessionLost>(); }));
+}
+
 TEST_F(HostTest, MayEndWithAMessageAndATimerUnderWay) {
   bool heard = false;
   {

@@ -1,0 +1,19 @@
+// What this process uses, and giving back what it does not. Any thread.
+//
+// A crowd of nodes leaves some 2,000 small blocks behind that live on (gRPC and Asio keep what they
+// have for a socket, for the next one). glibc's malloc has them among the blocks that are freed, so
+// each holds a page back. ddprund is linked with jemalloc, which keeps blocks of one size together.
+#pragma once
+
+#include <cstdint>
+
+namespace ddprun::daemon {
+
+// Resident memory of this process; 0 if the kernel does not tell (proc(5), statm).
+std::uint64_t memory_bytes();
+
+// Gives freed memory back to the kernel: by jemalloc where the program is linked with it, else by glibc.
+// It looks at all memory: for a quiet moment.
+void give_memory_back();
+
+}  // namespace ddprun::daemon
