@@ -26,6 +26,8 @@ namespace {
 constexpr std::chrono::milliseconds kRetryEvery{100};
 // The pause before a beat that could not be sent is tried again.
 constexpr std::chrono::milliseconds kBeatRetry{250};
+// Of a node that came back, and whose lease is still that of before: behind what it says to come back.
+constexpr std::chrono::milliseconds kFirstBeatRetry{10};
 
 // How long a host that proved nothing has to read that, for its log.
 constexpr std::chrono::milliseconds kDistrustLimit{1000};
@@ -277,8 +279,10 @@ void RemoteSession::beat() {
   // If a message waits to be written, a beat would wait behind it, and fill the queue of a host that
   // does not read. The next try comes soon: a lease is not much longer than the time between beats.
   if (!call_->idle())
-    return set_timer(next_step_, std::min(lease_.lease().beat_every, kBeatRetry),
-                     &RemoteSession::beat);
+    return set_timer(
+        next_step_,
+        std::min(lease_.lease().beat_every, lease_.is_carried() ? kFirstBeatRetry : kBeatRetry),
+        &RemoteSession::beat);
   const auto now = stamp();
   lease_.beat_sent(now);
   call_->send(encode(Beat{now}));

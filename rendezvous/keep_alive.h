@@ -85,6 +85,7 @@ class HeldLease {
     if (from >= last_beat_) awaits_answer_ = false;
     lease_ = lease;
     ends_ = is_first && carried_ ? *carried_ : from + lease.length;
+    is_carried_ = is_first && carried_;
   }
   // Before the first lease, of a node that comes back with workers: the lease of before ends then.
   void carry(Stamp ends) { carried_ = ends_ = ends; }
@@ -93,6 +94,8 @@ class HeldLease {
     awaits_answer_ = true;
   }
 
+  // Whether the lease is still that of before.
+  bool is_carried() const { return is_carried_; }
   bool is_held() const { return lease_.length.count() > 0; }
   const Lease& lease() const { return lease_; }
   // Valid once held.
@@ -110,6 +113,7 @@ class HeldLease {
   Stamp last_beat_{0};
   bool awaits_answer_ = false;
   std::optional<Stamp> carried_;
+  bool is_carried_ = false;
 };
 
 // What the host knows of a node's silence. A lease may be shorter than one before, and the node may

@@ -53,9 +53,11 @@ TEST(KeepAlive, TheFirstLeaseOfANodeThatComesBackProlongsNothing) {
   held.renewed(milliseconds(1000), lease);
   EXPECT_EQ(held.ends(), milliseconds(1200));
   EXPECT_EQ(held.next_beat(), milliseconds(1000)) << "its answer is wanted soon";
+  EXPECT_TRUE(held.is_carried());
   held.beat_sent(milliseconds(1001));
   held.renewed(milliseconds(1001), lease);
   EXPECT_EQ(held.ends(), milliseconds(4501));
+  EXPECT_FALSE(held.is_carried());
 }
 
 TEST(KeepAlive, ABeatWaitsForTheAnswerOfTheOneBefore) {
