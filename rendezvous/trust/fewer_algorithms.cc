@@ -3,6 +3,7 @@
 #include <openssl/core_dispatch.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
+#include <openssl/params.h>
 #include <openssl/provider.h>
 
 #include <algorithm>
@@ -14,18 +15,19 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// By the first name of each (OSSL_PROVIDER-default(7)). AES-256-CTR makes
-// OpenSSL's random numbers, AES-256-CBC a TLS 1.2 host's tickets.
+// By the first name of each (OSSL_PROVIDER-default(7)). AES-256-CTR makes OpenSSL's random
+// numbers, AES-256-CBC a TLS 1.2 host's tickets.
 constexpr std::array<std::string_view, 5> kCiphers = {"AES-128-GCM", "AES-256-GCM", "AES-256-CTR",
                                                       "AES-256-CBC", "ChaCha20-Poly1305"};
 constexpr std::array<std::string_view, 8> kKeys = {"RSA",     "RSA-PSS", "EC",       "X25519",
                                                    "ED25519", "HKDF",    "TLS1-PRF", "HMAC"};
-// What is parsed: keys in these structures, and the PEM around them. All that OpenSSL has of it for one
-// kind of key is tried for each key.
+// What is parsed: keys in these structures, and the PEM around them.
 constexpr std::array<std::string_view, 3> kParsedKeys = {"RSA", "EC", "ED25519"};
 constexpr std::array<std::string_view, 3> kStructures = {"=SubjectPublicKeyInfo", "=PrivateKeyInfo",
                                                          "=type-specific"};
 constexpr std::string_view kPem = "input=pem";
+// Of TLS: P-256, P-384, P-521 and X25519 (RFC 8446, section 4.2.7).
+constexpr std::array<unsigned int, 4> kGroups = {23, 24, 25, 29};
 
 constexpr auto kTableEnd = OSSL_ALGORITHM{nullptr, nullptr, nullptr, nullptr};
 
@@ -72,8 +74,27 @@ const OSSL_ALGORITHM* query(void* /*context*/, int operation, int* no_cache) {
   return tables[static_cast<std::size_t>(operation)].data();
 }
 
+// Who asked for capabilities, and with what.
+struct Asked {
+  OSSL_CALLBACK* callback;
+  void* argument;
+};
+
+// Each context looks for the keys of all groups that there are, and those that are not offered take it
+// longest.
+int pass_on_group(const OSSL_PARAM* group, void* asked) {
+  const auto& [callback, argument] = *static_cast<const Asked*>(asked);
+  unsigned int number = 0;
+  const OSSL_PARAM* const found = ::OSSL_PARAM_locate_const(group, OSSL_CAPABILITY_TLS_GROUP_ID);
+  if (found == nullptr || ::OSSL_PARAM_get_uint(found, &number) != 1) return 1;
+  return std::ranges::find(kGroups, number) == kGroups.end() ? 1 : callback(group, argument);
+}
+
 int capabilities(void* /*context*/, const char* kind, OSSL_CALLBACK* callback, void* argument) {
-  return ::OSSL_PROVIDER_get_capabilities(offered().whole, kind, callback, argument);
+  Asked asked{callback, argument};
+  return std::string_view(kind) == "TLS-GROUP"
+             ? ::OSSL_PROVIDER_get_capabilities(offered().whole, kind, pass_on_group, &asked)
+             : ::OSSL_PROVIDER_get_capabilities(offered().whole, kind, callback, argument);
 }
 
 template <typename Function>
