@@ -1,6 +1,5 @@
 #include "daemon/memory.h"
 
-#include <malloc.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -9,6 +8,8 @@
 // jemalloc(3). Null where it is not linked: in ddpctl, in tests and with a sanitizer.
 extern "C" [[gnu::weak]] int mallctl(const char* name, void* old_value, std::size_t* old_bytes,
                                      void* new_value, std::size_t new_bytes);
+// glibc's, malloc_trim(3). Weak, too: a real reference would bring its malloc in beside jemalloc's.
+extern "C" [[gnu::weak]] int malloc_trim(std::size_t kept_bytes);
 
 namespace ddprun::daemon {
 
@@ -26,7 +27,7 @@ void give_memory_back() {
   // 4096: all arenas (MALLCTL_ARENAS_ALL).
   if (mallctl != nullptr)
     ::mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
-  else
+  else if (malloc_trim != nullptr)
     ::malloc_trim(0);
 }
 

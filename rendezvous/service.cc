@@ -262,8 +262,8 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
   connections_.let_in(call->peer());
-  if (nodes_.are_as_many_as(options_.max_calls + kRoomToReturn))
-    return deliver(call.get(), too_many());
+  // Until they say so, all may be nodes that come back while their calls of before still count.
+  if (nodes_.size() >= 2 * options_.max_calls + 1) return deliver(call.get(), too_many());
   Node& node = nodes_.add(call, rdzv_id, connections_.observed(call->peer()));
   if (host_ != nullptr) open_session(node, *host_);
   grant_lease(node, {});  // which tells the node that it was let in
@@ -319,10 +319,10 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
   const auto* const resumed = std::get_if<Resumed>(&message);
   const NodeSpec* const named = resumed != nullptr ? &resumed->spec : first;
   const bool is_new = named != nullptr && node.spec.node_id.empty();
-  if (resumed != nullptr) nodes_.comes_back(node, resumed->spec);
-  // It counts itself only if it came back.
-  const std::size_t limit = options_.max_calls + (resumed != nullptr ? 1 : 0);
-  if (is_new && nodes_.are_named_as_many_as(limit)) return deliver(node.call.get(), too_many());
+  const bool has_place = resumed != nullptr && nodes_.comes_back(node, resumed->spec);
+  // One that came back counts itself.
+  if (is_new && !has_place && nodes_.are_named_as_many_as(options_.max_calls + (resumed ? 1 : 0)))
+    return deliver(node.call.get(), too_many());
   // Without a seat there is nothing else to say.
   const std::int64_t round = resumed != nullptr ? resumed->round : 0;
   if (!node.session && (named == nullptr || !find_job(node, *named, round))) return;

@@ -22,10 +22,6 @@
 
 namespace ddprun::rendezvous {
 
-// Calls beyond the limit that may say who they are: one may be a node that comes back, while its call of
-// before is not known to be broken and still counts.
-inline constexpr std::size_t kRoomToReturn = 64;
-
 template <typename Call, typename HostedSession>
 class CalledNodes {
  public:
@@ -49,15 +45,11 @@ class CalledNodes {
       : loop_(loop), may_return_(may_return) {}
 
   std::size_t size() const { return nodes_.size(); }
-  // Whether so many calls are here, without those of nodes that may come back: they do so over a new
-  // call, which must find room.
-  bool are_as_many_as(std::size_t many) const {
-    return counts(many, [](const Node& node) { return !node.knocker; });
-  }
-  // The same of nodes that said who they are.
+  // Whether so many nodes said who they are, with those that may come back: their places are kept.
   bool are_named_as_many_as(std::size_t many) const {
-    return counts(many,
-                  [](const Node& node) { return !node.knocker && !node.spec.node_id.empty(); });
+    if (nodes_.size() < many) return false;
+    const auto is_named = [](const auto& entry) { return !entry.second.spec.node_id.empty(); };
+    return static_cast<std::size_t>(std::ranges::count_if(nodes_, is_named)) >= many;
   }
   Node* find(Call* call) {
     const auto found = nodes_.find(call);
@@ -93,19 +85,20 @@ class CalledNodes {
   }
 
   // The node says who it is, and that it comes back. If its session is here still, that one goes on over
-  // this call. It may not have noticed that the call before is gone: that one is cut.
-  void comes_back(Node& node, const NodeSpec& spec) {
+  // this call: true. It may not have noticed that the call before is gone: that one is cut.
+  bool comes_back(Node& node, const NodeSpec& spec) {
     const auto known = calls_of_.find(key(node.rdzv_id, spec));
     Call* const before = known == calls_of_.end() ? nullptr : known->second;
     joins(node, spec);
     Node* const old = before == node.call.get() ? nullptr : find(before);
-    if (old == nullptr || key(old->rdzv_id, old->spec) != key(node.rdzv_id, spec)) return;
+    if (old == nullptr || key(old->rdzv_id, old->spec) != key(node.rdzv_id, spec)) return false;
     const auto unused = std::exchange(node.session, std::move(old->session));
     node.route = old->route;
     *node.route = node.call.get();
     node.silence.follows(old->silence);
     before->cut();
     nodes_.erase(before);
+    return true;
   }
 
   // The call of a node ended without a last word. Its process is dead, or something between the two broke
@@ -129,12 +122,6 @@ class CalledNodes {
   }
 
  private:
-  template <typename Is>
-  bool counts(std::size_t many, Is is) const {
-    if (nodes_.size() < many) return false;
-    const auto is_one = [&](const auto& entry) { return is(entry.second); };
-    return static_cast<std::size_t>(std::ranges::count_if(nodes_, is_one)) >= many;
-  }
   // Where its store may be reached: where it says, and where it comes from.
   static std::vector<boost::asio::ip::tcp::endpoint> ports_of(const Node& node) {
     std::vector<boost::asio::ip::tcp::endpoint> ports;

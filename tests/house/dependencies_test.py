@@ -136,6 +136,14 @@ class Programs(unittest.TestCase):
             done = subprocess.run(["ldd", built(program)], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
             self.assertEqual(done.stderr.strip(), "not a dynamic executable", program)
 
+    def test_ddprund_has_one_malloc(self):
+        """jemalloc's (daemon/memory.h); a text of glibc's shows that its malloc is there, too."""
+        of_glibc = b"malloc(): corrupted"
+        self.assertIn(of_glibc, pathlib.Path(built("ddprun")).read_bytes())
+        ddprund = pathlib.Path(built("ddprund")).read_bytes()
+        self.assertIn(b"<jemalloc>", ddprund)
+        self.assertNotIn(of_glibc, ddprund)
+
     def test_ddprun_and_its_companions_are_small(self):
         for program in "ddprun", "ddprund", "ddpctl":
             self.assertLessEqual(os.path.getsize(built(program)), 16 << 20, program)

@@ -120,6 +120,29 @@ TEST_F(ReturnTest, ANodeThatComesBackFindsRoomAtTheLimit) {
   EXPECT_FALSE(again.last_is<SessionLost>()) << again.error();
 }
 
+// The host has noticed that its connection is gone, and keeps its place.
+TEST_F(ReturnTest, NobodyTakesThePlaceOfANodeThatMayComeBack) {
+  ServiceOptions options = returning();
+  options.max_calls = 2;
+  form_round(4000, std::move(options));
+  const int seat = behind.last<RoundPublished>().seat.node_rank;
+  relay->cut();
+  ASSERT_TRUE(all_hear<SessionLost>({&behind}));
+  TestNode stranger;
+  join(stranger, to(side->port()), make_node("c", 1));
+  ASSERT_TRUE(all_hear<SessionLost>({&stranger}));
+  EXPECT_EQ(stranger.last<SessionLost>().error.code(), ErrorCode::kLimit) << stranger.error();
+  TestNode again;
+  open_session(again, to(side->port()));
+  again.session->resume({.spec = make_node("b", 1),
+                         .round = 1,
+                         .seat = seat,
+                         .node_count = 2,
+                         .state = NodeState::kRunning});
+  EXPECT_FALSE(hears_of_a_break());
+  EXPECT_FALSE(again.last_is<SessionLost>()) << again.error();
+}
+
 TEST_F(ReturnTest, TheHostSaysWhetherANodeMayComeBack) {
   for (const bool may_return : {false, true}) {
     HostSide host(loop, 1, {.token = "secret", .keep_alive = kNoBeats, .resumes = may_return});
