@@ -24,8 +24,11 @@ namespace {
 
 // An elected leader that takes a connection lets the node in so soon, or another is looked for.
 constexpr std::chrono::milliseconds kLeaderLimit{5000};
-// A node of daemons reads who leads so often, should the watch not tell: several times in its lease.
-constexpr std::chrono::milliseconds kLookEvery{4000};
+// A node of daemons reads who leads so often, should the watch not tell: several times in its lease. Each
+// node has a time of its own between the two: they all begin in the same moment, when a leader goes.
+std::chrono::milliseconds look_every() {
+  return std::chrono::milliseconds(3500 + std::random_device{}() % 1000);
+}
 
 // For a node that should have hosted but found the endpoint's port taken. Mostly another agent has
 // it. But if another program has it, nobody ever answers, and a plain "nobody answered" would lead
@@ -200,7 +203,7 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
           .contact_limit = plan_.connect_timeout,
           .search_limit = plan_.join_timeout,
           .follows_only = follows_daemons(),
-          .look_while_following = follows_daemons() ? kLookEvery : std::chrono::milliseconds(0),
+          .look_while_following = follows_daemons() ? look_every() : std::chrono::milliseconds(0),
       },
       ways(), std::move(handler));
   co_return Result<void>();

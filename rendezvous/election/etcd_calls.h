@@ -120,7 +120,9 @@ class WatchCall final : public EtcdCall,
   // ---- gRPC's threads ----
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    if (!response_.created() || response_.canceled()) changed_();
+    // It watches a revision that etcd has forgotten, or we may not watch: that is no change.
+    if (response_.canceled()) return context.TryCancel();
+    if (!response_.created()) changed_();
     StartRead(&response_);
   }
   void OnDone(const grpc::Status& /*status*/) override {

@@ -101,7 +101,8 @@ Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const J
       const bool is_leader = pair.key() == keys.leader;
       if (is_leader && pair.value().size() > kMaxValueBytes) return error;
       if (!has_next(pair.mod_revision())) return error;
-      const KeyHolder holder = holder_of(pair);
+      KeyHolder holder = holder_of(pair);
+      holder.as_of = answer.revision;
       if (is_leader) answer.leader = holder;
       if (pair.key() == keys.record) answer.record = holder;
     }

@@ -55,19 +55,21 @@ LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHol
 }
 
 LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now) {
+  const bool is_seen = holder == seen_;
+  seen_ = holder;
+  is_unwatched_ = false;  // what follows watches it
   if (followed_ == holder) return stay(now);
   // A session with this one is being opened: let it.
-  if (is_following_ && holder == seen_) {
+  if (is_following_ && is_seen) {
     wait_as(Step::kFollowing, now);
-    return {WatchKey{seen_.revision + 1}};
+    return {WatchKey{seen_.next_revision()}};
   }
   is_following_ = false;
-  seen_ = holder;
   // Ours, of before: nobody has led since.
   if (rules_.retakes && past_lease_ != 0 && holder.lease == past_lease_)
     return grant(holder.revision, now);
   step_ = Step::kKnocking;
-  return {WatchKey{seen_.revision + 1}, Knock{++ticket_, seen_.value}};
+  return {WatchKey{seen_.next_revision()}, Knock{++ticket_, seen_.value}};
 }
 
 void Leadership::wait_as(Step step, Time now) {
@@ -79,7 +81,10 @@ void Leadership::wait_as(Step step, Time now) {
 
 LeadershipActions Leadership::looked_while_following(const std::optional<KeyHolder>& holder,
                                                      Time now) {
-  if (holder != seen_) return holder ? follow_or_knock(*holder, now) : grant(0, now);
+  const KeyHolder& expected = followed_ ? *followed_ : seen_;
+  if (holder != expected) return holder ? follow_or_knock(*holder, now) : grant(0, now);
+  seen_ = *holder;
+  if (followed_ && std::exchange(is_unwatched_, false)) return stay(now);
   check_at_ = now + rules_.look_while_following;
   return {};
 }
@@ -110,7 +115,7 @@ LeadershipActions Leadership::grant(std::int64_t if_revision, Time now) {
 // Many may wait like this one: the watch tells them, and they need not ask often.
 LeadershipActions Leadership::await_another(std::int64_t after_revision, Time now) {
   if (!rules_.follows_only) return pause(rules_.retry, now);
-  LeadershipActions actions = {WatchKey{after_revision == 0 ? 0 : after_revision + 1}};
+  LeadershipActions actions = {WatchKey{after_revision == 0 ? 0 : seen_.next_revision()}};
   append(actions, pause(rules_.look_again, now));
   return actions;
 }
@@ -147,6 +152,14 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
     return {};
   }
   if (ticket == 0 || ticket != ticket_) return {};
+  // It has its leader: an etcd that is sick is not asked in haste by all nodes.
+  if (followed_ && rules_.look_while_following.count() > 0) {
+    // It read because the watch had ended.
+    is_unwatched_ = is_unwatched_ || step_ == Step::kReading;
+    wait_as(Step::kFollowed, now);
+    look_at_ = Time::max();
+    return {};
+  }
   if (follows() && ticket == check_ticket_ && is_asked_again) {
     check_at_ = now + rules_.retry;
     return {};
@@ -195,14 +208,14 @@ LeadershipActions Leadership::followed(Time now) {
   followed_ = seen_;
   search_ends_ = Time::max();
   if (is_watched) return {};
-  return {WatchKey{seen_.revision + 1}};
+  return {WatchKey{seen_.next_revision()}};
 }
 
 // The key is as it was.
 LeadershipActions Leadership::stay(Time now) {
   wait_as(Step::kFollowed, now);
   look_at_ = Time::max();
-  return {WatchKey{followed_->revision + 1}};
+  return {WatchKey{seen_.next_revision()}};
 }
 
 // ---- the leader ----
@@ -231,7 +244,8 @@ LeadershipActions Leadership::checked_as_leader(const std::optional<KeyHolder>& 
   if (!holder) return step_down("its key in etcd is gone");
   if (holder->revision != seen_.revision)
     return step_down("another node has taken its key in etcd");
-  return {WatchKey{seen_.revision + 1}};
+  seen_.as_of = holder->as_of;
+  return {WatchKey{seen_.next_revision()}};
 }
 
 LeadershipActions Leadership::lease_renewed(LeaseId lease, std::chrono::milliseconds length,

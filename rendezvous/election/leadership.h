@@ -21,6 +21,7 @@
 // Owned by Election, used on its thread only.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -40,8 +41,15 @@ struct KeyHolder {
   std::string value;
   std::int64_t revision = 0;  // of the write; grows with each
   LeaseId lease = 0;
+  std::int64_t as_of = 0;  // etcd's revision when it was read; 0: that of the write
 
-  bool operator==(const KeyHolder&) const = default;
+  // A watch for what comes later begins here. Not behind the write: etcd forgets old revisions when it
+  // is compacted, and ends a watch of one at once.
+  std::int64_t next_revision() const { return std::max(revision, as_of) + 1; }
+  // When it was read does not matter.
+  bool operator==(const KeyHolder& other) const {
+    return value == other.value && revision == other.revision && lease == other.lease;
+  }
 };
 
 struct LeadershipRules {
@@ -234,6 +242,7 @@ class Leadership {
   bool is_withdrawn_;
   bool is_following_ = false;  // a session is being opened, also while the key is read again
   std::optional<KeyHolder> followed_;  // who let us in, with follows_only
+  bool is_unwatched_ = false;          // etcd did not answer: no watch is open
   // ---- as leader or follower ----
   Ticket check_ticket_ = 0;      // of a read of the key
   Time check_at_ = Time::max();  // read it again

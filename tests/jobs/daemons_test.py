@@ -122,11 +122,25 @@ class OneLeads(GroupTest):
         """The key may name one that refuses nodes still, or that dies."""
         daemons = _, standby = self.group(2)
         nodes, gate = self.run_until_told("job")
-        self.etcd.put("/ddprun-daemons/g/leader", f"v2 127.0.0.1 port={standby.port} {socket.gethostname()}", seconds=3)
+        lease = self.etcd.put("/ddprun-daemons/g/leader", f"v2 127.0.0.1 port={standby.port} {socket.gethostname()}", seconds=int(DEADLINE))
         refused = f":{standby.port}: not reached: this ddprund does not lead"
         for node in nodes:
             self.read_until(node.process.stderr.fileno(), refused)
+        self.etcd.revoke(lease)
         (leader,) = wait_until(lambda: [one for one in daemons if serves(one)], "a leader", LEADS_S)
+        self.check_went_on(leader, "job", nodes, gate)
+
+    def test_an_etcd_that_forgot_the_past_is_not_asked_more(self):
+        """A watch of a forgotten revision ends at once."""
+        (leader,) = self.group(1)
+        self.etcd.forget_past()
+        standby = self.daemon(f"--etcd-endpoint={self.etcd.endpoint}", "--group=g")
+        nodes, gate = self.run_until_told("job")
+        before = self.etcd.calls()
+        # The standby looks each second, the nodes more rarely.
+        wait_until(lambda: self.etcd.calls()["Txn"] >= before["Txn"] + 10, "looks")
+        self.assertLessEqual(self.etcd.calls()["Watch"], before["Watch"] + 3)
+        self.assertEqual(unary_call(standby.port, HEALTH, b""), NOT_SERVING)
         self.check_went_on(leader, "job", nodes, gate)
 
     def test_sigterm_hands_over(self):

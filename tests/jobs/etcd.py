@@ -2,6 +2,7 @@
 library. It is asked through its JSON gateway, which ddprun does not use."""
 
 import base64
+import collections
 import functools
 import json
 import shutil
@@ -62,9 +63,30 @@ class Etcd:
             return False
 
     def put(self, key, value, seconds):
-        """The key goes when the lease of so many seconds ends."""
+        """The key goes when the lease of so many seconds ends, or is revoked. Returns the lease."""
         lease = self.ask("lease/grant", TTL=seconds)["ID"]
         self.ask("kv/put", key=base64.b64encode(key.encode()).decode(), value=base64.b64encode(value.encode()).decode(), lease=lease)
+        return lease
+
+    def revoke(self, lease):
+        self.ask("lease/revoke", ID=lease)
+
+    def forget_past(self):
+        """Writes a little, and then compacts away all revisions but the last one."""
+        key = base64.b64encode(b"/other").decode()
+        for _ in range(10):
+            revision = self.ask("kv/put", key=key, value=key)["header"]["revision"]
+        self.ask("kv/compaction", revision=revision)
+
+    def calls(self):
+        """{method: how many calls of it began}"""
+        with urllib.request.urlopen(f"http://{self.endpoint}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        begun = collections.Counter()
+        for line in lines:
+            if line.startswith("grpc_server_started_total"):
+                begun[line.split('grpc_method="')[1].split('"')[0]] += float(line.split()[-1])
+        return begun
 
     def value(self, key):
         """None: the key is not there."""

@@ -343,8 +343,44 @@ TEST_F(FollowsOnlyTest, LooksAtTheKeyWhileItHasALeader) {
   EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "");
   EXPECT_EQ(after(milliseconds(4000)), "read");
   EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
-  EXPECT_EQ(after(milliseconds(200)), "read");
+  EXPECT_EQ(after(milliseconds(3999)), "") << "it has its leader, and is in no haste";
+  EXPECT_EQ(after(milliseconds(1)), "read");
   EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+}
+
+// Etcd without a leader of its own ends every watch, and answers no question.
+TEST_F(FollowsOnlyTest, AsksASickEtcdNoMoreOftenThanAHealthyOne) {
+  follow();
+  EXPECT_EQ(changed(), "read");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
+    EXPECT_EQ(after(milliseconds(3999)), "");
+    EXPECT_EQ(after(milliseconds(1)), "read");
+  }
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
+  EXPECT_EQ(after(milliseconds(4000)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "") << "it is watched";
+}
+
+// While it looked at another one that it could not reach.
+TEST_F(FollowsOnlyTest, GoesToAnotherLeaderAlsoWhereEtcdFailedMeanwhile) {
+  follow();
+  changed();
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(after(milliseconds(500)), "read");
+  EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
+  EXPECT_EQ(after(milliseconds(4000)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+}
+
+// Etcd has forgotten what was before, where it was compacted.
+TEST_F(FollowsOnlyTest, WatchesFromWhereItHasRead) {
+  follow();
+  EXPECT_EQ(changed(), "read");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1, 100}), "watch from 101");
+  EXPECT_EQ(changed(), "read");
+  EXPECT_EQ(key_is(KeyHolder{"b", 120, 2, 130}), "watch from 131; knock b");
 }
 
 TEST_F(FollowsOnlyTest, StaysWhereTheKeyIsAsItWas) {
