@@ -13,7 +13,7 @@ namespace ddprun::rendezvous {
 namespace {
 
 // Best first. With gRPC alone it would be P-256 only, whose checks of the other side's key cost more.
-constexpr std::array<int, 2> kGroups = {NID_X25519, NID_X9_62_prime256v1};
+constexpr std::array<int, 2> kPreferredGroups = {NID_X25519, NID_X9_62_prime256v1};
 
 // A new connection, of gRPC or ours (CRYPTO_get_ex_new_index(3)).
 // - It shows the certificates of tls_cert, and does not look in tls_ca for more: OpenSSL would verify
@@ -23,7 +23,7 @@ void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int
                      long /*number*/, void* /*argument*/) {
   auto* const connection = static_cast<SSL*>(made);
   SSL_set_mode(connection, SSL_MODE_NO_AUTO_CHAIN);
-  SSL_set1_groups(connection, kGroups.data(), static_cast<int>(kGroups.size()));
+  SSL_set1_groups(connection, kPreferredGroups.data(), static_cast<int>(kPreferredGroups.size()));
   ::SSL_set_num_tickets(connection, 0);
 }
 
