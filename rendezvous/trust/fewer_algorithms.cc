@@ -59,6 +59,7 @@ bool is_offered(int operation, const OSSL_ALGORITHM& one) {
 // own. Both live until the process ends: OpenSSL calls into them while it cleans up.
 struct Offered {
   OSSL_PROVIDER* whole = nullptr;
+  OSSL_PROVIDER* ours = nullptr;  // never unloaded, so it is held here until the end
   std::array<std::vector<OSSL_ALGORITHM>, OSSL_OP__HIGHEST + 1> tables;  // each ends with kTableEnd
 };
 
@@ -129,8 +130,9 @@ bool offer_fewer_algorithms() {
       if (is_offered(operation, *one)) table.push_back(*one);
     table.push_back(kTableEnd);
   }
-  return ::OSSL_PROVIDER_add_builtin(nullptr, "ddprun", start) == 1 &&
-         ::OSSL_PROVIDER_load(nullptr, "ddprun") != nullptr;
+  if (::OSSL_PROVIDER_add_builtin(nullptr, "ddprun", start) != 1) return false;
+  all.ours = ::OSSL_PROVIDER_load(nullptr, "ddprun");
+  return all.ours != nullptr;
 }
 
 }  // namespace ddprun::rendezvous
