@@ -29,7 +29,8 @@ void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int
 
 // If anything of it cannot be set, it only costs time.
 bool configure() {
-  ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
+  // Nothing is cleaned up when the process ends: threads of gRPC may be at work then.
+  ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
   const bool done = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr, connection_made,
                                             nullptr, nullptr) >= 0 &&
                     offer_fewer_algorithms();
