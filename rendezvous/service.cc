@@ -262,7 +262,7 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
   connections_.let_in(call->peer());
-  // Until they say so, all may be nodes that come back while their calls of before still count.
+  // A call says later who it is. Each may be a node that comes back: its call of before still counts.
   if (nodes_.size() >= 2 * options_.max_calls + 1) return deliver(call.get(), too_many());
   Node& node = nodes_.add(call, rdzv_id, connections_.observed(call->peer()));
   if (host_ != nullptr) open_session(node, *host_);

@@ -82,7 +82,7 @@ class Etcd:
         """{method: how many calls of it began}"""
         with urllib.request.urlopen(f"http://{self.endpoint}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        begun = collections.Counter()
+        begun = collections.Counter()  # etcd counts unary calls and streams apart
         for line in lines:
             if line.startswith("grpc_server_started_total"):
                 begun[line.split('grpc_method="')[1].split('"')[0]] += float(line.split()[-1])
