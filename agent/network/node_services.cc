@@ -1,6 +1,7 @@
 #include "agent/network/node_services.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -26,6 +27,12 @@ namespace {
 constexpr std::chrono::milliseconds kLeaderLimit{5000};
 // A node of daemons reads who leads so often, should the watch not tell: several times in its lease.
 constexpr std::chrono::milliseconds kLookEvery{4000};
+
+// A point in that time which is this process' own.
+std::chrono::milliseconds first_look() {
+  const std::size_t number = std::hash<std::string>()(fmt::format("{}:{}", host_name(), getpid()));
+  return std::chrono::milliseconds(1 + number % static_cast<std::size_t>(kLookEvery.count()));
+}
 
 // For a node that should have hosted but found the endpoint's port taken. Mostly another agent has
 // it. But if another program has it, nobody ever answers, and a plain "nobody answered" would lead
@@ -201,6 +208,7 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
           .search_limit = plan_.join_timeout,
           .follows_only = follows_daemons(),
           .look_while_following = follows_daemons() ? kLookEvery : std::chrono::milliseconds(0),
+          .first_look = first_look(),
       },
       ways(), std::move(handler));
   co_return Result<void>();

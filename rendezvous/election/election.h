@@ -43,6 +43,7 @@ struct ElectionOptions {
   std::chrono::milliseconds search_limit{600'000};
   bool follows_only = false;  // as in LeadershipRules
   std::chrono::milliseconds look_while_following{0};
+  std::chrono::milliseconds first_look{0};
   // Of daemons.
   bool retakes = false;
   std::chrono::seconds lease = kLeaderLease;

@@ -129,6 +129,16 @@ class OneLeads(GroupTest):
         (leader,) = wait_until(lambda: [one for one in daemons if serves(one)], "a leader", LEADS_S)
         self.check_went_on(leader, "job", nodes, gate)
 
+    def test_an_etcd_that_forgets_old_revisions(self):
+        """The leader's key is older than what can be watched."""
+        (leader,) = self.group(1)
+        self.etcd.compact()
+        nodes, gate = self.run_until_told("job")
+        reads, watches = self.etcd.calls("Txn"), self.etcd.calls("Watch")
+        wait_until(lambda: self.etcd.calls("Txn") >= reads + 2, "a look of each node")
+        self.assertEqual(self.etcd.calls("Watch"), watches, "they watch again and again")
+        self.check_went_on(leader, "job", nodes, gate)
+
     def test_sigterm_hands_over(self):
         leader, standby = self.group(2)
         nodes, gate = self.run_until_told("job")
