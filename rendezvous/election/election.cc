@@ -121,7 +121,7 @@ void Election::perform(const ReadKey& action) {
            [this, ticket = action.ticket](const TransactionAnswer& answer) {
              found_ = answer.record;
              if (!answer.leader && !leadership_.leads() && is_over()) return;
-             perform(leadership_.key_read(ticket, answer.leader, now()));
+             perform(leadership_.key_read(ticket, {answer.leader, answer.revision}, now()));
            });
 }
 
@@ -139,8 +139,8 @@ void Election::perform(const TakeKey& action) {
   transact(action.ticket, take_leader_key(keys_, action.if_revision, encode(*own), action.lease),
            [this, ticket = action.ticket](const TransactionAnswer& answer) {
              found_ = answer.record;
-             const auto revision = answer.is_done ? std::optional(answer.revision) : std::nullopt;
-             perform(leadership_.key_taken(ticket, revision, answer.leader, now()));
+             perform(leadership_.key_taken(ticket, answer.is_done, {answer.leader, answer.revision},
+                                           now()));
            });
 }
 
@@ -213,7 +213,8 @@ void Election::perform(const Follow& action) { handlers_.follow(*decode_leader(a
 
 void Election::perform(const WatchKey& action) {
   etcd_.watch(keys_.leader, action.from_revision,
-              [this] { perform(leadership_.key_changed(now())); });
+              {.changed = [this] { perform(leadership_.key_changed(now())); },
+               .ended = [this] { perform(leadership_.watch_ended(now())); }});
 }
 
 void Election::perform(const StopWatching& /*action*/) { etcd_.stop_watching(); }

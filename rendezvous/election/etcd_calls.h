@@ -99,7 +99,8 @@ inline void start(EtcdStubs& stubs,
   new KeepAliveCall(stubs, one, std::move(done));
 }
 
-// Tells of the first change, and of the end. Lives until gRPC is done with it.
+// Tells of the first change, and of the end; etcd may end a watch whose revisions it compacted away. Lives
+// until gRPC is done with it.
 class WatchCall final : public EtcdCall,
                         public grpc::ClientBidiReactor<v3::WatchRequest, v3::WatchResponse>,
                         public std::enable_shared_from_this<WatchCall> {
@@ -120,7 +121,6 @@ class WatchCall final : public EtcdCall,
   // ---- gRPC's threads ----
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    // It watches a revision that etcd has forgotten, or we may not watch: that is no change.
     if (response_.canceled()) return context.TryCancel();
     if (!response_.created()) changed_();
     StartRead(&response_);

@@ -139,7 +139,7 @@ class EtcdClient::Calls {
     asked->is_last = is_last;
     ask_with_token<Request, Response>(asked);
   }
-  void watch(const std::string& key, std::int64_t from_revision, std::function<void()> changed);
+  void watch(const std::string& key, std::int64_t from_revision, Watcher watcher);
   void stop_watching();
 
  private:
@@ -159,7 +159,7 @@ class EtcdClient::Calls {
   void authenticate();
   void authenticated(const Result<v3::AuthenticateResponse>& answer);
   void next_member();
-  void watch_ended(const EtcdCall* call, milliseconds pause);
+  void watch_told(const EtcdCall* call, bool is_changed);
   std::string said(const grpc::Status& status, std::size_t asked) const;
 
   const EtcdOptions options_;
@@ -171,7 +171,7 @@ class EtcdClient::Calls {
   std::deque<std::function<void(const Error*)>> wait_for_token_;
   std::vector<UnderWay> under_way_;
   std::shared_ptr<WatchCall> watch_;
-  std::function<void()> changed_;
+  Watcher watcher_;
   boost::asio::steady_timer watch_pause_;
 };
 
@@ -284,21 +284,21 @@ void EtcdClient::Calls::authenticated(const Result<v3::AuthenticateResponse>& an
 
 // ---- the watch ----
 
-void EtcdClient::Calls::watch(const std::string& key, std::int64_t from_revision,
-                              std::function<void()> changed) {
+void EtcdClient::Calls::watch(const std::string& key, std::int64_t from_revision, Watcher watcher) {
   stop_watching();
   v3::WatchRequest request;
   request.mutable_create_request()->set_key(key);
   request.mutable_create_request()->set_start_revision(from_revision);
-  changed_ = std::move(changed);
+  watcher_ = std::move(watcher);
   // The call tells itself from the next one; it holds itself only weakly.
   auto holder = std::make_shared<std::weak_ptr<WatchCall>>();
-  auto tells = [gate = gate_, holder](milliseconds pause) {
-    gate->post(
-        [call = holder->lock(), pause](Calls& self) { self.watch_ended(call.get(), pause); });
+  auto tells = [gate = gate_, holder](bool is_changed) {
+    gate->post([call = holder->lock(), is_changed](Calls& self) {
+      self.watch_told(call.get(), is_changed);
+    });
   };
   watch_ = std::make_shared<WatchCall>(
-      std::move(request), [tells] { tells(milliseconds(0)); }, [tells] { tells(kWatchPause); });
+      std::move(request), [tells] { tells(true); }, [tells] { tells(false); });
   *holder = watch_;
   if (!token_.empty()) watch_->context.AddMetadata("token", token_);
   // A member that was cut off from the others ends the watch, as if it were not there.
@@ -306,20 +306,20 @@ void EtcdClient::Calls::watch(const std::string& key, std::int64_t from_revision
   watch_->start(members_[current_]);
 }
 
-void EtcdClient::Calls::watch_ended(const EtcdCall* call, milliseconds pause) {
+void EtcdClient::Calls::watch_told(const EtcdCall* call, bool is_changed) {
   if (call == nullptr || call != watch_.get()) return;
-  auto changed = std::exchange(changed_, {});
+  const Watcher watcher = std::exchange(watcher_, {});
   stop_watching();
-  if (pause.count() == 0) return changed();
-  watch_pause_.expires_after(pause);
-  watch_pause_.async_wait([gate = gate_, changed](const boost::system::error_code& error) {
-    if (!error && gate->owner() != nullptr) changed();
+  if (is_changed) return watcher.changed();
+  watch_pause_.expires_after(kWatchPause);
+  watch_pause_.async_wait([gate = gate_, watcher](const boost::system::error_code& error) {
+    if (!error && gate->owner() != nullptr) watcher.ended();
   });
 }
 
 void EtcdClient::Calls::stop_watching() {
   watch_pause_.cancel();
-  changed_ = {};
+  watcher_ = {};
   if (!watch_) return;
   watch_->context.TryCancel();
   under_way_.push_back({std::exchange(watch_, nullptr)});
@@ -363,9 +363,8 @@ void EtcdClient::keep_alive(LeaseId lease, Answer<milliseconds> answer) {
       });
 }
 
-void EtcdClient::watch(const std::string& key, std::int64_t from_revision,
-                       std::function<void()> changed) {
-  calls_->watch(key, from_revision, std::move(changed));
+void EtcdClient::watch(const std::string& key, std::int64_t from_revision, Watcher watcher) {
+  calls_->watch(key, from_revision, std::move(watcher));
 }
 
 void EtcdClient::stop_watching() { calls_->stop_watching(); }

@@ -66,9 +66,13 @@ class EtcdClient {
   void grant(std::chrono::seconds length, Answer<Grant> answer);
   // How long the lease lasts from now on; 0: it is gone.
   void keep_alive(LeaseId lease, Answer<std::chrono::milliseconds> answer);
-  // Calls `changed` once: the key was written or deleted at `from_revision` or later, or nobody
-  // watches it any more. An earlier watch ends without a word.
-  void watch(const std::string& key, std::int64_t from_revision, std::function<void()> changed);
+  // Once, one of them is called.
+  struct Watcher {
+    std::function<void()> changed;  // the key was written or deleted at `from_revision` or later
+    std::function<void()> ended;    // after a pause: nobody watches it any more
+  };
+  // An earlier watch ends without a word.
+  void watch(const std::string& key, std::int64_t from_revision, Watcher watcher);
   void stop_watching();
 
  private:

@@ -36,7 +36,7 @@ v3::TxnRequest with_reads(const JobKeys& keys) {
   return request;
 }
 
-// Who watches a key does so from the revision after its own.
+// Who watches a key does so from the revision after one that etcd told.
 bool has_next(std::int64_t revision) { return revision < std::numeric_limits<std::int64_t>::max(); }
 
 // A value that is too long makes no sense, and is cut so that it makes none.
@@ -101,8 +101,7 @@ Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const J
       const bool is_leader = pair.key() == keys.leader;
       if (is_leader && pair.value().size() > kMaxValueBytes) return error;
       if (!has_next(pair.mod_revision())) return error;
-      KeyHolder holder = holder_of(pair);
-      holder.as_of = answer.revision;
+      const KeyHolder holder = holder_of(pair);
       if (is_leader) answer.leader = holder;
       if (pair.key() == keys.record) answer.record = holder;
     }

@@ -42,11 +42,12 @@ LeadershipActions Leadership::read(Time now) {
   return {ReadKey{++ticket_}};
 }
 
-LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHolder>& holder,
-                                       Time now) {
-  if (step_ == Step::kLeading && ticket == check_ticket_) return checked_as_leader(holder);
-  if (follows() && ticket == check_ticket_) return looked_while_following(holder, now);
-  if (is_late(ticket, Step::kReading)) return {};
+LeadershipActions Leadership::key_read(Ticket ticket, const KeyView& view, Time now) {
+  const bool is_check = (step_ == Step::kLeading || follows()) && ticket == check_ticket_;
+  if (!is_check && is_late(ticket, Step::kReading)) return {};
+  const std::optional<KeyHolder>& holder = view.holder;
+  etcd_revision_ = view.revision;
+  if (is_check) return leads() ? checked_as_leader(holder) : looked_while_following(holder, now);
   is_contacted_ = true;
   // We took it, and the answer was lost.
   if (holder && lease_ != 0 && holder->lease == lease_ && now < lease_ends_)
@@ -54,39 +55,40 @@ LeadershipActions Leadership::key_read(Ticket ticket, const std::optional<KeyHol
   return holder ? follow_or_knock(*holder, now) : grant(0, now);
 }
 
+WatchKey Leadership::watch() {
+  is_watched_ = true;
+  return {etcd_revision_ + 1};
+}
+
 LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now) {
-  const bool is_seen = holder == seen_;
-  seen_ = holder;
-  is_unwatched_ = false;  // what follows watches it
   if (followed_ == holder) return stay(now);
   // A session with this one is being opened: let it.
-  if (is_following_ && is_seen) {
+  if (is_following_ && holder == seen_) {
     wait_as(Step::kFollowing, now);
-    return {WatchKey{seen_.next_revision()}};
+    return {watch()};
   }
   is_following_ = false;
+  seen_ = holder;
   // Ours, of before: nobody has led since.
   if (rules_.retakes && past_lease_ != 0 && holder.lease == past_lease_)
     return grant(holder.revision, now);
   step_ = Step::kKnocking;
-  return {WatchKey{seen_.next_revision()}, Knock{++ticket_, seen_.value}};
+  return {watch(), Knock{++ticket_, seen_.value}};
 }
 
 void Leadership::wait_as(Step step, Time now) {
   step_ = step;
   check_ticket_ = 0;
-  check_at_ =
-      rules_.look_while_following.count() > 0 ? now + rules_.look_while_following : Time::max();
+  const auto look = rules_.look_while_following;
+  check_at_ = look.count() > 0 ? now + look : Time::max();
 }
 
 LeadershipActions Leadership::looked_while_following(const std::optional<KeyHolder>& holder,
                                                      Time now) {
-  const KeyHolder& expected = followed_ ? *followed_ : seen_;
-  if (holder != expected) return holder ? follow_or_knock(*holder, now) : grant(0, now);
-  seen_ = *holder;
-  if (followed_ && std::exchange(is_unwatched_, false)) return stay(now);
+  if (holder != seen_) return holder ? follow_or_knock(*holder, now) : grant(0, now);
   check_at_ = now + rules_.look_while_following;
-  return {};
+  if (is_watched_) return {};
+  return {watch()};
 }
 
 LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
@@ -105,7 +107,7 @@ LeadershipActions Leadership::knocked_in_vain(Ticket ticket, bool refused, Time 
 }
 
 LeadershipActions Leadership::grant(std::int64_t if_revision, Time now) {
-  if (is_withdrawn_) return await_another(if_revision, now);
+  if (is_withdrawn_) return await_another(now);
   if_revision_ = if_revision;
   is_following_ = false;
   step_ = Step::kGranting;
@@ -113,9 +115,9 @@ LeadershipActions Leadership::grant(std::int64_t if_revision, Time now) {
 }
 
 // Many may wait like this one: the watch tells them, and they need not ask often.
-LeadershipActions Leadership::await_another(std::int64_t after_revision, Time now) {
+LeadershipActions Leadership::await_another(Time now) {
   if (!rules_.follows_only) return pause(rules_.retry, now);
-  LeadershipActions actions = {WatchKey{after_revision == 0 ? 0 : seen_.next_revision()}};
+  LeadershipActions actions = {watch()};
   append(actions, pause(rules_.look_again, now));
   return actions;
 }
@@ -132,12 +134,14 @@ LeadershipActions Leadership::lease_granted(Ticket ticket, LeaseId lease,
   return {TakeKey{++ticket_, lease_, if_revision_}};
 }
 
-LeadershipActions Leadership::key_taken(Ticket ticket, std::optional<std::int64_t> revision,
-                                        const std::optional<KeyHolder>& holder, Time now) {
+LeadershipActions Leadership::key_taken(Ticket ticket, bool is_done, const KeyView& view,
+                                        Time now) {
   if (is_late(ticket, Step::kTaking)) return {};
+  etcd_revision_ = view.revision;
+  if (is_done) return lead(view.revision, now);
+  const std::optional<KeyHolder>& holder = view.holder;
   // An earlier try of ours may have been done, although its answer was lost.
-  if (!revision && holder && holder->lease == lease_) revision = holder->revision;
-  if (revision) return lead(*revision, now);
+  if (holder && holder->lease == lease_) return lead(holder->revision, now);
   if (holder) return follow_or_knock(*holder, now);
   return pause(rules_.retry, now);
 }
@@ -152,14 +156,7 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
     return {};
   }
   if (ticket == 0 || ticket != ticket_) return {};
-  // It has its leader: an etcd that is sick is not asked in haste by all nodes.
-  if (followed_ && rules_.look_while_following.count() > 0) {
-    // It read because the watch had ended.
-    is_unwatched_ = is_unwatched_ || step_ == Step::kReading;
-    wait_as(Step::kFollowed, now);
-    look_at_ = Time::max();
-    return {};
-  }
+  if (has_its_leader()) return look_later(now);
   if (follows() && ticket == check_ticket_ && is_asked_again) {
     check_at_ = now + rules_.retry;
     return {};
@@ -167,6 +164,13 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
   if (!is_asked_again && !followed_) return give_up(error.code(), error.message());
   last_problem_ = error.message();
   return pause(rules_.retry, now);
+}
+
+// It needs nothing from etcd, which may be sick: many nodes must not ask in haste.
+LeadershipActions Leadership::look_later(Time now) {
+  wait_as(Step::kFollowed, now);
+  look_at_ = Time::max();
+  return {};
 }
 
 LeadershipActions Leadership::pause(std::chrono::milliseconds length, Time now) {
@@ -179,12 +183,22 @@ LeadershipActions Leadership::pause(std::chrono::milliseconds length, Time now) 
 // A leader that lives may be told in the same moment that its key was taken. So what changed is
 // looked at and not guessed.
 LeadershipActions Leadership::key_changed(Time now) {
+  is_watched_ = false;
   if (step_ == Step::kLeading) return check();
   const bool looks_while_it_follows = step_ == Step::kFollowed && followed_;
   if (step_ == Step::kFollowing || step_ == Step::kKnocking || step_ == Step::kPausing ||
       looks_while_it_follows)
     return read(now);
   return {};
+}
+
+LeadershipActions Leadership::watch_ended(Time now) {
+  is_watched_ = false;
+  if (step_ == Step::kLeading) return check();
+  // A knock must not wait for a watch that may never hold.
+  if (step_ == Step::kKnocking) return {watch()};
+  // Who pauses, or has its leader, looks anyway, and then watches again.
+  return step_ == Step::kFollowing ? read(now) : LeadershipActions{};
 }
 
 LeadershipActions Leadership::check() {
@@ -197,25 +211,25 @@ LeadershipActions Leadership::check() {
 LeadershipActions Leadership::followed(Time now) {
   if (!is_following_) return {};
   is_following_ = false;
-  // Where the key is being read anew, the watch has told already.
-  const bool is_watched = step_ == Step::kFollowing;
   look_at_ = Time::max();
   wait_as(Step::kFollowed, now);
   if (!rules_.follows_only) {
     check_at_ = Time::max();
+    is_watched_ = false;
     return {StopWatching{}};
   }
   followed_ = seen_;
   search_ends_ = Time::max();
-  if (is_watched) return {};
-  return {WatchKey{seen_.next_revision()}};
+  // Where the key is being read anew, the watch has told already.
+  if (is_watched_) return {};
+  return {watch()};
 }
 
 // The key is as it was.
 LeadershipActions Leadership::stay(Time now) {
   wait_as(Step::kFollowed, now);
   look_at_ = Time::max();
-  return {WatchKey{seen_.next_revision()}};
+  return {watch()};
 }
 
 // ---- the leader ----
@@ -237,15 +251,14 @@ LeadershipActions Leadership::lead(std::int64_t revision, Time now) {
   seen_ = {.value = {}, .revision = revision, .lease = lease_};
   write_at_ = check_at_ = Time::max();
   record_ticket_ = check_ticket_ = 0;
-  return {Lead{revision}, WatchKey{revision + 1}};
+  return {Lead{revision}, watch()};
 }
 
 LeadershipActions Leadership::checked_as_leader(const std::optional<KeyHolder>& holder) {
   if (!holder) return step_down("its key in etcd is gone");
   if (holder->revision != seen_.revision)
     return step_down("another node has taken its key in etcd");
-  seen_.as_of = holder->as_of;
-  return {WatchKey{seen_.next_revision()}};
+  return {watch()};
 }
 
 LeadershipActions Leadership::lease_renewed(LeaseId lease, std::chrono::milliseconds length,
@@ -280,6 +293,7 @@ LeadershipActions Leadership::record_written(Ticket ticket, bool done, Time now)
 LeadershipActions Leadership::step_down(std::string why) {
   step_ = Step::kIdle;
   past_lease_ = std::exchange(lease_, 0);
+  is_watched_ = false;
   return {StopWatching{}, StepDown{std::move(why)}};
 }
 

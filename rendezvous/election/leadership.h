@@ -21,7 +21,6 @@
 // Owned by Election, used on its thread only.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -41,15 +40,15 @@ struct KeyHolder {
   std::string value;
   std::int64_t revision = 0;  // of the write; grows with each
   LeaseId lease = 0;
-  std::int64_t as_of = 0;  // etcd's revision when it was read; 0: that of the write
 
-  // A watch for what comes later begins here. Not behind the write: etcd forgets old revisions when it
-  // is compacted, and ends a watch of one at once.
-  std::int64_t next_revision() const { return std::max(revision, as_of) + 1; }
-  // When it was read does not matter.
-  bool operator==(const KeyHolder& other) const {
-    return value == other.value && revision == other.revision && lease == other.lease;
-  }
+  bool operator==(const KeyHolder&) const = default;
+};
+
+// What an answer tells of the leader key: who holds it, and etcd's own revision of that moment. A watch
+// begins after that: what etcd compacted away, the key's own revision too, cannot be watched any more.
+struct KeyView {
+  std::optional<KeyHolder> holder;
+  std::int64_t revision = 0;
 };
 
 struct LeadershipRules {
@@ -67,7 +66,8 @@ struct LeadershipRules {
   // session with may stand still.
   bool follows_only = false;
   // While a session with the leader is being opened, and with follows_only as long as it is there,
-  // the key is read so often: a watch may say nothing, as at a member of etcd that was cut off. 0: never.
+  // the key is read so often: a watch may say nothing, as at a member of etcd that was cut off. 0: never;
+  // not with follows_only. An etcd that is sick is left alone for so long by who has a leader.
   std::chrono::milliseconds look_while_following{0};
   // After it has stepped down it takes its own key again at once, if nobody else did. Not where a
   // node of its own must end its workers first.
@@ -104,7 +104,7 @@ struct Knock {
 struct Follow {
   std::string value;
 };
-// Watch the key from this revision on, 0: from now on: key_changed(), once. An earlier watch ends.
+// Watch the key from this revision on: key_changed() or watch_ended(), once. An earlier watch ends.
 struct WatchKey {
   std::int64_t from_revision = 0;
 };
@@ -151,20 +151,21 @@ class Leadership {
 
   // Call it once.
   LeadershipActions start(Time now);
-  // What the key holds; nothing: nobody leads.
-  LeadershipActions key_read(Ticket ticket, const std::optional<KeyHolder>& holder, Time now);
+  // Without a holder nobody leads.
+  LeadershipActions key_read(Ticket ticket, const KeyView& view, Time now);
   // `asked_at`: when the question was sent.
   LeadershipActions lease_granted(Ticket ticket, LeaseId lease, std::chrono::milliseconds length,
                                   Time asked_at, Time now);
-  // `revision`: of our write, if it was done; otherwise `holder` has the key.
-  LeadershipActions key_taken(Ticket ticket, std::optional<std::int64_t> revision,
-                              const std::optional<KeyHolder>& holder, Time now);
+  // `is_done`: it was written, with the revision of the view; otherwise the holder has the key.
+  LeadershipActions key_taken(Ticket ticket, bool is_done, const KeyView& view, Time now);
   // etcd cannot be asked (kUnavailable: asked again), or said no (all other codes).
   LeadershipActions etcd_failed(Ticket ticket, const Error& error, Time now);
   LeadershipActions knocked(Ticket ticket, Time now);
   // `refused`: its host says that nobody listens there. Otherwise there was no answer.
   LeadershipActions knocked_in_vain(Ticket ticket, bool refused, Time now);
   LeadershipActions key_changed(Time now);
+  // Nobody watches the key any more; it may be as it was. Say it after a pause: the next may end, too.
+  LeadershipActions watch_ended(Time now);
   // The session let us in.
   LeadershipActions followed(Time now);
   // The session with the leader ended, or our own leadership: look for the next one.
@@ -206,16 +207,19 @@ class Leadership {
 
   bool is_late(Ticket ticket, Step step) const { return ticket != ticket_ || step_ != step; }
   LeadershipActions read(Time now);
+  WatchKey watch();
   LeadershipActions pause(std::chrono::milliseconds length, Time now);
   LeadershipActions grant(std::int64_t if_revision, Time now);
   LeadershipActions lead(std::int64_t revision, Time now);
   LeadershipActions release(std::int64_t revision, Time now);
   LeadershipActions follow_or_knock(const KeyHolder& holder, Time now);
   LeadershipActions stay(Time now);
+  LeadershipActions look_later(Time now);
+  bool has_its_leader() const { return followed_ && *followed_ == seen_; }
   bool follows() const { return step_ == Step::kFollowing || step_ == Step::kFollowed; }
   void wait_as(Step step, Time now);
   LeadershipActions looked_while_following(const std::optional<KeyHolder>& holder, Time now);
-  LeadershipActions await_another(std::int64_t after_revision, Time now);
+  LeadershipActions await_another(Time now);
   LeadershipActions check();
   LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
   LeadershipActions write_record();
@@ -226,7 +230,9 @@ class Leadership {
   const LeadershipRules rules_;
   Step step_ = Step::kIdle;
   Ticket ticket_ = 0;
-  KeyHolder seen_;                // the leader that we look at; our own key while we lead
+  KeyHolder seen_;                  // the leader that we look at; our own key while we lead
+  std::int64_t etcd_revision_ = 0;  // when it told of the key last
+  bool is_watched_ = false;
   KeyHolder reached_;             // the last leader that took a connection of ours
   std::int64_t if_revision_ = 0;  // of the key that we are about to take over
   std::string last_problem_;      // why etcd did not answer
@@ -242,7 +248,6 @@ class Leadership {
   bool is_withdrawn_;
   bool is_following_ = false;  // a session is being opened, also while the key is read again
   std::optional<KeyHolder> followed_;  // who let us in, with follows_only
-  bool is_unwatched_ = false;          // etcd did not answer: no watch is open
   // ---- as leader or follower ----
   Ticket check_ticket_ = 0;      // of a read of the key
   Time check_at_ = Time::max();  // read it again

@@ -53,13 +53,12 @@ void lead(const TransactionAnswer& answer) {
     LeadershipActions next;
     for (const LeadershipAction& action : actions) {
       if (const auto* read = std::get_if<ReadKey>(&action))
-        next = candidate.key_read(read->ticket, answer.leader, now);
+        next = candidate.key_read(read->ticket, {answer.leader, answer.revision}, now);
       if (const auto* grant = std::get_if<GrantLease>(&action))
         next = candidate.lease_granted(grant->ticket, 7, milliseconds(3000), now, now);
       if (const auto* take = std::get_if<TakeKey>(&action))
-        next = candidate.key_taken(take->ticket,
-                                   answer.is_done ? std::optional(answer.revision) : std::nullopt,
-                                   answer.leader, now);
+        next = candidate.key_taken(take->ticket, answer.is_done, {answer.leader, answer.revision},
+                                   now);
       if (const auto* knock = std::get_if<Knock>(&action)) {
         DDPRUN_ASSERT(knock->value.size() <= kMaxValueBytes);
         next = candidate.knocked_in_vain(knock->ticket, true, now);

@@ -1,5 +1,6 @@
 // etcd as the leaders of a simulated job see it: two keys, leases, revisions and transactions. An
 // answer takes time, may be lost although the request was done, and there is none while etcd is away.
+// It may forget its old revisions (compaction): nobody can watch from them any more.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,14 @@ class SimEtcd {
 
   void away(milliseconds length) { away_until_ = std::max(away_until_, time_.now() + length); }
   void loses_answers(bool loses) { loses_answers_ = loses; }
+  // From now on, now and then.
+  void compacts() {
+    time_.after(time_.up_to(kCompactsWithinMs), [this] {
+      compacted_ = revision_;
+      ++compactions_;
+      compacts();
+    });
+  }
 
   void read(bool is_reached, Answered answered) {
     ask(
@@ -82,6 +91,7 @@ class SimEtcd {
             return answer(false);
           overtaken_.insert(if_revision);
           leader_ = {.value = value, .revision = ++revision_, .lease = lease};
+          key_changed_ = revision_;
           changed();
           return answer(true);
         },
@@ -93,7 +103,7 @@ class SimEtcd {
         [this, revision] {
           if (!leader_ || leader_->revision != revision) return answer(false);
           leader_.reset();
-          ++revision_;
+          key_changed_ = ++revision_;
           changed();
           return answer(true);
         },
@@ -121,15 +131,28 @@ class SimEtcd {
     if (!record_) record_.emplace();
     record_->succeeded = succeeded;
   }
-  // Once, if the key changes from now on.
-  void watch(std::function<void()> changed) { watchers_.push_back(std::move(changed)); }
+  // Once, one of them is called: the key changes in this revision or later, or it cannot be watched from
+  // there (after the pause of EtcdClient).
+  void watch(std::int64_t from_revision, std::function<void()> changed,
+             std::function<void()> ended) {
+    if (from_revision < compacted_) {
+      ++dead_watches_;
+      return time_.after(milliseconds(300), std::move(ended));
+    }
+    watchers_.push_back(std::move(changed));
+    if (key_changed_ >= from_revision) this->changed();
+  }
 
   const std::optional<KeyHolder>& leader() const { return leader_; }
   // The key had this revision, and another took it before the lease of its holder ended.
   bool is_overtaken(std::int64_t revision) const { return overtaken_.contains(revision); }
   const std::optional<Record>& record() const { return record_; }
+  int compactions() const { return compactions_; }
+  int dead_watches() const { return dead_watches_; }  // ended since they began too early
 
  private:
+  static constexpr int kCompactsWithinMs = 10'000;
+
   Answer answer(bool is_done) const {
     return {.is_done = is_done, .revision = revision_, .leader = leader_, .record = record_};
   }
@@ -155,7 +178,7 @@ class SimEtcd {
       leases_.erase(found);
       if (!leader_ || leader_->lease != lease) return;
       leader_.reset();
-      ++revision_;
+      key_changed_ = ++revision_;
       changed();
     });
   }
@@ -168,6 +191,10 @@ class SimEtcd {
   const int most_delay_ms_;
   const milliseconds lease_;
   std::int64_t revision_ = 1;
+  std::int64_t key_changed_ = 0;  // in this revision
+  std::int64_t compacted_ = 0;    // what was before is forgotten
+  int compactions_ = 0;
+  int dead_watches_ = 0;
   std::set<std::int64_t> overtaken_;
   LeaseId last_lease_ = 0;
   std::map<LeaseId, Time> leases_;

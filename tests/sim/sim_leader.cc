@@ -97,11 +97,11 @@ SimEtcd::Answered SimLeader::answered(rendezvous::Ticket ticket,
 }
 
 void SimLeader::perform(const rendezvous::ReadKey& action) {
-  world_.etcd.read(reaches_etcd(),
-                   answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
-                     found_ = answer.record;
-                     perform(leadership_.key_read(action.ticket, answer.leader, now()));
-                   }));
+  world_.etcd.read(
+      reaches_etcd(), answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
+        found_ = answer.record;
+        perform(leadership_.key_read(action.ticket, {answer.leader, answer.revision}, now()));
+      }));
 }
 
 void SimLeader::perform(const rendezvous::GrantLease& action) {
@@ -116,13 +116,12 @@ void SimLeader::perform(const rendezvous::GrantLease& action) {
 }
 
 void SimLeader::perform(const rendezvous::TakeKey& action) {
-  world_.etcd.take_key(
-      reaches_etcd(), own_value(), action.lease, action.if_revision,
-      answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
-        found_ = answer.record;
-        const auto revision = answer.is_done ? std::optional(answer.revision) : std::nullopt;
-        perform(leadership_.key_taken(action.ticket, revision, answer.leader, now()));
-      }));
+  world_.etcd.take_key(reaches_etcd(), own_value(), action.lease, action.if_revision,
+                       answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
+                         found_ = answer.record;
+                         perform(leadership_.key_taken(action.ticket, answer.is_done,
+                                                       {answer.leader, answer.revision}, now()));
+                       }));
 }
 
 void SimLeader::perform(const rendezvous::Knock& action) {
@@ -143,7 +142,7 @@ void SimLeader::perform(const rendezvous::Follow& action) {
       if (turn != follow_) return;
       SimLeader& leader = world_.holder_of(action.value);
       if (leader.host() == nullptr) return perform(leadership_.leader_lost(now()));
-      perform(leadership_.followed(now()));
+      if (!world_.is_daemon) perform(leadership_.followed(now()));  // a daemon only waits there
       watch_leader(leader, turn, 0);
     });
   });
@@ -163,15 +162,14 @@ void SimLeader::watch_leader(SimLeader& leader, int turn, int silent_looks) {
 }
 
 void SimLeader::perform(const rendezvous::WatchKey& action) {
-  const auto changed = [this, turn = ++watch_] {
-    when_awake([this, turn] {
-      if (turn == watch_) perform(leadership_.key_changed(now()));
+  const auto tell = [this, turn = ++watch_](bool is_changed) {
+    when_awake([this, turn, is_changed] {
+      if (turn == watch_)
+        perform(is_changed ? leadership_.key_changed(now()) : leadership_.watch_ended(now()));
     });
   };
-  const auto& leader = world_.etcd.leader();
-  const bool is_new = !leader || leader->revision >= action.from_revision;
-  if (is_new) return world_.time.after(milliseconds(1), changed);
-  world_.etcd.watch(changed);
+  world_.etcd.watch(
+      action.from_revision, [tell] { tell(true); }, [tell] { tell(false); });
 }
 
 void SimLeader::perform(const rendezvous::StopWatching& /*action*/) { ++watch_; }

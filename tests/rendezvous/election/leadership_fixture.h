@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <variant>
@@ -52,7 +53,11 @@ struct LeadershipTest : testing::Test {
   Leadership leadership;
   Time now = Time() + std::chrono::hours(1);
   Ticket ticket = 0;
+  std::int64_t etcd_revision = 0;  // not less than that of the key
 
+  KeyView view(const std::optional<KeyHolder>& holder) const {
+    return {holder, std::max(etcd_revision, holder ? holder->revision : 0)};
+  }
   std::string show(const LeadershipActions& actions) {
     std::vector<std::string> texts;
     for (const LeadershipAction& action : actions) {
@@ -67,20 +72,22 @@ struct LeadershipTest : testing::Test {
   }
   std::string start() { return show(leadership.start(now)); }
   std::string key_is(const std::optional<KeyHolder>& holder) {
-    return show(leadership.key_read(ticket, holder, now));
+    return show(leadership.key_read(ticket, view(holder), now));
   }
   std::string granted(LeaseId lease) {
     return show(leadership.lease_granted(ticket, lease, kLength, now, now));
   }
   std::string taken(std::int64_t revision) {
-    return show(leadership.key_taken(ticket, revision, {}, now));
+    return show(leadership.key_taken(ticket, true, {{}, revision}, now));
   }
   std::string not_taken(const std::optional<KeyHolder>& holder) {
-    return show(leadership.key_taken(ticket, {}, holder, now));
+    return show(leadership.key_taken(ticket, false, view(holder), now));
   }
   std::string knocked() { return show(leadership.knocked(ticket, now)); }
   std::string refused() { return show(leadership.knocked_in_vain(ticket, true, now)); }
   std::string silent() { return show(leadership.knocked_in_vain(ticket, false, now)); }
+  std::string changed() { return show(leadership.key_changed(now)); }
+  std::string watch_ended() { return show(leadership.watch_ended(now)); }
   std::string failed(ErrorCode code, const std::string& what = "e: no") {
     return show(leadership.etcd_failed(ticket, {code, what}, now));
   }

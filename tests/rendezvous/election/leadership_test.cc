@@ -118,8 +118,41 @@ TEST_F(LeadershipTest, IgnoresAnAnswerToAnOlderQuestion) {
   const Ticket old = ticket;
   failed(ErrorCode::kUnavailable);
   after(milliseconds(200));
-  EXPECT_EQ(show(leadership.key_read(old, {}, now)), "");
+  EXPECT_EQ(show(leadership.key_read(old, view({}), now)), "");
   EXPECT_EQ(key_is({}), "grant");
+}
+
+// ---- an etcd that forgets old revisions ----
+
+TEST_F(LeadershipTest, WatchesFromTheRevisionThatEtcdHadWhenItWasAsked) {
+  etcd_revision = 20;
+  start();
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 21; knock a");
+  EXPECT_EQ(refused(), "");
+  etcd_revision = 30;
+  EXPECT_EQ(after(milliseconds(500)), "read");
+  EXPECT_EQ(key_is({}), "grant");
+  EXPECT_EQ(granted(7), "take lease=7 if=0");
+  etcd_revision = 40;
+  EXPECT_EQ(not_taken(KeyHolder{"b", 32, 2}), "watch from 41; knock b");
+}
+
+TEST_F(LeadershipTest, AWatchThatEndedDoesNotBreakAKnockOff) {
+  start();
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(watch_ended(), "watch from 6");
+  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(watch_ended(), "read");
+  etcd_revision = 20;
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 21");
+}
+
+TEST_F(LeadershipTest, AWatchThatEndedDoesNotShortenAPause) {
+  start();
+  key_is(KeyHolder{"a", 5, 1});
+  silent();
+  EXPECT_EQ(watch_ended(), "");
+  EXPECT_EQ(after(milliseconds(500)), "read");
 }
 
 // ---- followers ----
@@ -265,9 +298,9 @@ TEST_F(DaemonsTest, AnAnswerToALookIsIgnoredOnceTheKeyWasReadAnew) {
   after(milliseconds(1000));
   const Ticket look = ticket;
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
-  EXPECT_EQ(show(leadership.key_read(look, {}, now)), "");
+  EXPECT_EQ(show(leadership.key_read(look, view({}), now)), "");
   EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
-  EXPECT_EQ(show(leadership.key_read(look, {}, now)), "");
+  EXPECT_EQ(show(leadership.key_read(look, view({}), now)), "");
 }
 
 TEST_F(DaemonsTest, TakesItsOwnKeyAgainAfterADoubt) {
@@ -293,116 +326,6 @@ TEST_F(LeadershipTest, AnAgentKnocksAtItsOwnKeyOfBefore) {
   show(leadership.leader_lost(now));
   EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "watch from 11; knock me");
   EXPECT_EQ(refused(), "");
-}
-
-// ---- who never leads ----
-
-struct FollowsOnlyTest : LeadershipTest {
-  FollowsOnlyTest()
-      : LeadershipTest(
-            {.etcd = "e:2379", .follows_only = true, .look_while_following = milliseconds(4000)}) {}
-
-  std::string changed() { return show(leadership.key_changed(now)); }
-  void follow() {
-    show(leadership.start(now));
-    key_is(KeyHolder{"a", 5, 1});
-    ASSERT_EQ(knocked(), "follow a");
-    ASSERT_EQ(show(leadership.followed(now)), "");
-  }
-};
-
-TEST_F(FollowsOnlyTest, WaitsForALeaderAndTakesNoKey) {
-  EXPECT_EQ(show(leadership.start(now)), "read");
-  EXPECT_EQ(key_is({}), "watch from 0");
-  EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
-  EXPECT_EQ(refused(), "") << "its process is dead, and another one takes the key";
-  EXPECT_EQ(after(milliseconds(500)), "read");
-}
-
-TEST_F(FollowsOnlyTest, GoesToTheNextLeaderWhileThePreviousOneStandsStill) {
-  follow();
-  EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
-  EXPECT_EQ(knocked(), "follow b");
-  EXPECT_EQ(show(leadership.followed(now)), "");
-}
-
-TEST_F(FollowsOnlyTest, WatchesAnewWhoWasLetInWhileItReadTheKey) {
-  show(leadership.start(now));
-  key_is(KeyHolder{"a", 5, 1});
-  knocked();
-  EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(show(leadership.followed(now)), "watch from 6");
-}
-
-// The watch was lost.
-TEST_F(FollowsOnlyTest, LooksAtTheKeyWhileItHasALeader) {
-  follow();
-  EXPECT_EQ(after(milliseconds(4000)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "");
-  EXPECT_EQ(after(milliseconds(4000)), "read");
-  EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
-  EXPECT_EQ(after(milliseconds(3999)), "") << "it has its leader, and is in no haste";
-  EXPECT_EQ(after(milliseconds(1)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
-}
-
-// Etcd without a leader of its own ends every watch, and answers no question.
-TEST_F(FollowsOnlyTest, AsksASickEtcdNoMoreOftenThanAHealthyOne) {
-  follow();
-  EXPECT_EQ(changed(), "read");
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
-    EXPECT_EQ(after(milliseconds(3999)), "");
-    EXPECT_EQ(after(milliseconds(1)), "read");
-  }
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
-  EXPECT_EQ(after(milliseconds(4000)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "") << "it is watched";
-}
-
-// While it looked at another one that it could not reach.
-TEST_F(FollowsOnlyTest, GoesToAnotherLeaderAlsoWhereEtcdFailedMeanwhile) {
-  follow();
-  changed();
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
-  EXPECT_EQ(refused(), "");
-  EXPECT_EQ(after(milliseconds(500)), "read");
-  EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
-  EXPECT_EQ(after(milliseconds(4000)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
-}
-
-// Etcd has forgotten what was before, where it was compacted.
-TEST_F(FollowsOnlyTest, WatchesFromWhereItHasRead) {
-  follow();
-  EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1, 100}), "watch from 101");
-  EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 120, 2, 130}), "watch from 131; knock b");
-}
-
-TEST_F(FollowsOnlyTest, StaysWhereTheKeyIsAsItWas) {
-  follow();
-  EXPECT_EQ(changed(), "read") << "a watch that broke tells the same";
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
-}
-
-TEST_F(FollowsOnlyTest, OutlivesEtcdWhileItHasALeader) {
-  follow();
-  changed();
-  for (int hours = 0; hours < 3; ++hours) {
-    const auto code = hours == 1 ? ErrorCode::kRejected : ErrorCode::kUnavailable;
-    EXPECT_EQ(show(leadership.etcd_failed(ticket, {code, "e: no"}, now)), "");
-    EXPECT_EQ(after(std::chrono::hours(1)), "read");
-  }
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
-  // Without one its patience begins anew.
-  EXPECT_EQ(show(leadership.leader_lost(now)), "read");
-  now += std::chrono::seconds(600);
-  EXPECT_TRUE(show(leadership.etcd_failed(ticket, {ErrorCode::kUnavailable, "e: no"}, now))
-                  .starts_with("stop watching; give up: "));
 }
 
 }  // namespace

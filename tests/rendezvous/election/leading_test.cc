@@ -83,6 +83,13 @@ TEST_F(LeadershipTest, LooksAtItsKeyAgainWhereEtcdDidNotAnswer) {
   EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "watch from 11");
 }
 
+TEST_F(LeadershipTest, WatchesAgainFromTheRevisionOfItsLastLook) {
+  lead();
+  EXPECT_EQ(watch_ended(), "read");
+  etcd_revision = 20;
+  EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "watch from 21");
+}
+
 TEST_F(LeadershipTest, StepsDownIfItsKeyIsGone) {
   lead();
   show(leadership.key_changed(now));
