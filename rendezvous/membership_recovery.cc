@@ -9,6 +9,12 @@
 #include "rendezvous/membership.h"
 
 namespace ddprun::rendezvous {
+namespace {
+
+// So many rounds no job has had since its leader began. A new leader may know of none.
+constexpr std::int64_t kMostRoundsAhead = std::int64_t{1} << 40;
+
+}  // namespace
 
 bool Outcome::hears(SessionId session, const HostMessage& message) const {
   return std::holds_alternative<JobEnded>(message) ||
@@ -19,7 +25,8 @@ bool Outcome::hears(SessionId session, const HostMessage& message) const {
 Outcome Membership::resumed(SessionId session, const Resumed& node, const Observed& observed,
                             Time now) {
   recovery_.known(session);
-  known_number_ = std::max(known_number_, node.round);
+  // A node that lies must not use up all numbers: what the codec takes of them ends somewhere.
+  known_number_ = std::max(known_number_, std::min(node.round, round_number_ + kMostRoundsAhead));
   Member* const member = members_.find(session);
   if (member != nullptr && member->drain) return {.deliveries = {{session, *member->drain}}};
   if (member != nullptr && node.state == NodeState::kJoining)

@@ -81,13 +81,13 @@ void ElectedSession::report_success(std::int64_t round) {
   if (is_let_in_) session_->report_success(round);
 }
 
-// Where the leader is away, the next one hears of it, if this process lives so long. It must not be
-// the next one.
+// Where the leader is away, or goes before the workers have ended, the next one hears of it, if this
+// process lives so long. It must not be the next one.
 void ElectedSession::leave(const Failure& reason) {
   memory_.left(reason);
-  if (ways_.resumes && !is_let_in_ && memory_.is_round_whole()) return election_.withdraw();
-  is_over_ = true;
   if (is_let_in_) session_->leave(reason);
+  if (ways_.resumes && !leads_ && memory_.is_round_whole()) return election_.withdraw();
+  is_over_ = true;
   election_.job_ended(false);
 }
 

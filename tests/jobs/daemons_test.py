@@ -14,6 +14,8 @@ from elastic_test import UNTIL_TOLD, WORKER
 from machine import DEADLINE, free_port, wait_until
 from support import main, with_variables
 
+# The one with rank 0 of three ignores SIGTERM.
+DEAF_FIRST = WORKER.replace("trap 'exit 0' TERM", "[ $RANK/$WORLD_SIZE = 0/3 ] && trap '' TERM || trap 'exit 0' TERM")
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 HEALTH = "/grpc.health.v1.Health/Check"
 # On a busy machine; what it took is printed. The promise is 1 s for a killed one, and 6 s for one that stands still.
@@ -176,6 +178,23 @@ class OneLeads(GroupTest):
         self.assertEqual(self.heard(1)[0].split()[:4], ["0/1", "restart", "1", "at"])
         self.assertEqual(standby.ctl("stop", "job")[0], 0)
         self.assertEqual(nodes[0].finish()[0], 1)
+
+    def test_a_drain_goes_on_at_the_next_leader(self):
+        leader, standby = self.group(2)
+        nodes = [self.follower("job", "2:3", "--shutdown-timeout=600", self.worker(DEAF_FIRST)) for _ in range(3)]
+        self.heard(3)
+        self.assertEqual(leader.ctl("drain", "job", "0", "--deadline", "4")[0], 0)
+        leader.process.kill()
+        self.wait_leads(standby, time.monotonic())
+        self.assertEqual([line.split()[:3] for line in sorted(self.heard(2))], [["0/2", "restart", "0"], ["1/2", "restart", "0"]])
+        (drained,) = wait_until(lambda: [node for node in nodes if node.process.poll() is not None], "its end")
+        self.check_ended([drained], 0, "an operator drained this node")
+        shown = standby.status("job")
+        self.assertEqual((shown["restarts"], len(shown["nodes"])), (0, 2))
+        self.assertEqual(standby.ctl("stop", "job")[0], 0)
+        for node in nodes:
+            if node is not drained:
+                self.assertEqual(node.finish()[0], 1)
 
     def test_usage(self):
         for words, wanted in (["--group=g"], "expected --etcd-endpoint with them"), \

@@ -40,7 +40,7 @@ RoundPolicy make_policy(const Command& command) {
 
 // What another leader left: `policy … round=4`.
 JobRecord make_record(const Command& command) {
-  return {.round = command.number("round", 0),
+  return {.round = std::stoll(command.value("round", "0")),
           .restarts = command.number("spent", 0),
           .rules = {.max_restarts = command.number("restarts", 0)},
           .others = command.number("others", 0),
@@ -104,7 +104,7 @@ class Script {
                           .rank = command.number("rank", -1),
                           .exit_code = command.number("exit", 1),
                           .message = command.value("why", "it")};
-    const std::int64_t round = command.number("round", 1);
+    const std::int64_t round = std::stoll(command.value("round", "1"));
     if (verb == "join")
       return membership_->joined(session, specs_[session] = make_spec(name, command),
                                  {command.value("from", "127.0.0.1"), command.value("via", "")},
