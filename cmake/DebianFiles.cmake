@@ -9,6 +9,15 @@ foreach(_package IN LISTS CPACK_COMPONENTS_ALL)
   execute_process(COMMAND gzip -9nf "${_doc}/changelog" ${_pages} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
 
+# The programs hold these libraries: their licenses want their texts to come with them. Boost's does not.
+set(_notices "${CPACK_TEMPORARY_DIRECTORY}/ddprun/usr/share/doc/ddprun/linked-libraries")
+file(WRITE "${_notices}" "The programs are linked statically with these libraries, as Debian has them.\n")
+foreach(_library libgrpc libprotobuf libabsl libc-ares libre2 libssl zlib1g libfmt nlohmann-json3 libjemalloc libc6 libstdc++-12)
+  file(READ "/usr/share/doc/${_library}-dev/copyright" _text)
+  file(APPEND "${_notices}" "\n==== ${_library}\n\n${_text}")
+endforeach()
+execute_process(COMMAND gzip -9nf "${_notices}" COMMAND_ERROR_IS_FATAL ANY)
+
 # Debian's zsh looks into another folder than that of other packages' functions.
 set(_usr "${CPACK_TEMPORARY_DIRECTORY}/ddprun/usr")
 file(RENAME "${_usr}/share/zsh/site-functions" "${_usr}/share/zsh/vendor-completions")

@@ -162,6 +162,8 @@ class Lifecycle {
   Time look_again_at() const { return look_at_; }
 
   Phase phase() const { return phase_; }
+  // No workers are started any more.
+  bool is_ending() const { return phase_ == Phase::kDone || after_drain_ == AfterDrain::kEnd; }
   // The last round that was published to this node. Empty before the first one.
   const rendezvous::Round& round() const { return round_; }
   bool had_round() const { return round_.number > 0; }

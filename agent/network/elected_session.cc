@@ -91,9 +91,13 @@ void ElectedSession::leave(const Failure& reason) {
   election_.job_ended(false);
 }
 
+// Whoever leads may end the call for an answer: that is no leader lost. Where none was told, none is.
 void ElectedSession::gone() {
   fenced_.reset();
   if (session_) session_->gone();
+  alarm_.set(rendezvous::Time::max());
+  if (std::exchange(is_over_, true)) return;
+  election_.job_ended(false);
 }
 
 std::optional<rendezvous::Gathering> ElectedSession::gathering() const {
@@ -138,7 +142,8 @@ void ElectedSession::change_leader(const rendezvous::Leader& next) {
                           fmt::format("{} leads the rendezvous now", next.hostname)),
            .lease_ends = session_->lease_ends()};
   goes_on_ = ways_.resumes && memory_.is_in_round();
-  log::warning(lost_.error.message() + (goes_on_ ? "; the workers go on" : ""));
+  const bool is_told = goes_on_ && !memory_.has_left();
+  log::warning(lost_.error.message() + (is_told ? "; the workers go on" : ""));
   if (!memory_.is_in_round()) return;
   workers_until_ = lost_.lease_ends;
   if (!goes_on_) return break_round(lost_);
@@ -147,6 +152,7 @@ void ElectedSession::change_leader(const rendezvous::Leader& next) {
 
 // From now on the session says when the lease ends.
 void ElectedSession::let_in() {
+  if (is_over_) return;
   is_let_in_ = true;
   unproven_since_.reset();
   last_loss_.clear();
@@ -199,12 +205,15 @@ bool ElectedSession::may_be_another(const SessionLost& lost) {
 
 // The session with the leader, or the try to have one, is over. Where it was let in, its lease may hold
 // for a while. A try that failed changes nothing of that: a leader that dies may still take a connection.
-void ElectedSession::lose(const SessionLost& lost) {
+void ElectedSession::lose(SessionLost lost) {
   if (is_over_) return;
   if (lost.is_fenced && !leads_) fenced_ = std::move(session_);
   session_.reset();
   const bool was_let_in = std::exchange(is_let_in_, false);
   const auto now = std::chrono::steady_clock::now();
+  // This process stood still, and hears of it only now.
+  const bool had_lease = was_let_in && !leads_ && lost.lease_ends != rendezvous::Time{};
+  if (had_lease && lost.lease_ends <= now) lost.is_fenced = true;
   const bool has_lease = was_let_in && !leads_ && !lost.is_fenced && lost.lease_ends > now;
   if (has_lease && memory_.is_in_round()) {
     workers_until_ = lost.lease_ends;
@@ -218,8 +227,9 @@ void ElectedSession::lose(const SessionLost& lost) {
   if (!goes_on && memory_.is_in_round()) {
     break_round(lost);  // the agent tells of it
   } else if (is_news) {
-    log::warning(fmt::format("{}; looking for {}", lost.error.message(),
-                             goes_on ? "the leader, and the workers go on" : "the next leader"));
+    log::warning(fmt::format(
+        "{}; looking for {}", lost.error.message(),
+        goes_on && !memory_.has_left() ? "the leader, and the workers go on" : "the next leader"));
   }
   // After that: it waits for slow nodes, and workers had to be ended at once.
   if (std::exchange(leads_, false)) ways_.stop_leading();

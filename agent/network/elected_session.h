@@ -70,7 +70,7 @@ class ElectedSession final : public rendezvous::Session {
   void job_over(bool succeeded);
   void heard(const rendezvous::HostMessage& message);
   bool may_be_another(const rendezvous::SessionLost& lost);
-  void lose(const rendezvous::SessionLost& lost);
+  void lose(rendezvous::SessionLost lost);
   void let_in();
   void break_round(const rendezvous::SessionLost& lost);
   void end(bool succeeded, const rendezvous::HostMessage& message);

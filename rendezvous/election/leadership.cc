@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/assert.h"
+
 namespace ddprun::rendezvous {
 namespace {
 
@@ -17,6 +19,11 @@ void append(LeadershipActions& actions, LeadershipActions more) {
 }
 
 }  // namespace
+
+Leadership::Leadership(LeadershipRules rules)
+    : rules_(std::move(rules)), is_withdrawn_(rules_.follows_only) {
+  DDPRUN_ASSERT(!rules_.follows_only || rules_.look_while_following.count() > 0);
+}
 
 // ---- a candidate ----
 
@@ -211,6 +218,7 @@ LeadershipActions Leadership::check() {
 LeadershipActions Leadership::followed(Time now) {
   if (!is_following_) return {};
   is_following_ = false;
+  ++ticket_;  // where the key is being read anew, the answer comes late
   look_at_ = Time::max();
   wait_as(Step::kFollowed, now);
   if (!rules_.follows_only) {

@@ -143,8 +143,7 @@ using LeadershipActions = std::vector<LeadershipAction>;
 
 class Leadership {
  public:
-  explicit Leadership(LeadershipRules rules)
-      : rules_(std::move(rules)), is_withdrawn_(rules_.follows_only) {}
+  explicit Leadership(LeadershipRules rules);
 
   // Every function that returns actions: perform them in order, then set a timer for
   // look_again_at() and call time_passed() then.

@@ -17,6 +17,7 @@ class SessionMemory {
   void failed(std::int64_t round, const Failure& failure);
   void succeeded(std::int64_t round);
   void left(const Failure& reason) { left_ = reason; }
+  bool has_left() const { return left_.has_value(); }
 
   // What the host says. False: a round that this node was told of before; it changes nothing.
   bool told(const HostMessage& message);

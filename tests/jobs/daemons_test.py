@@ -14,8 +14,8 @@ from elastic_test import UNTIL_TOLD, WORKER
 from machine import DEADLINE, free_port, wait_until
 from support import main, with_variables
 
-# The one with rank 0 of three ignores SIGTERM.
-DEAF_FIRST = WORKER.replace("trap 'exit 0' TERM", "[ $RANK/$WORLD_SIZE = 0/3 ] && trap '' TERM || trap 'exit 0' TERM")
+# The one with rank 0 of three says that it got SIGTERM, and goes on.
+DEAF_FIRST = WORKER.replace("trap 'exit 0' TERM", "[ $RANK/$WORLD_SIZE = 0/3 ] && trap 'trap \"\" TERM; echo told > {fifo}' TERM || trap 'exit 0' TERM")
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 HEALTH = "/grpc.health.v1.Health/Check"
 # On a busy machine; what it took is printed. The promise is 1 s for a killed one, and 6 s for one that stands still.
@@ -184,11 +184,15 @@ class OneLeads(GroupTest):
         nodes = [self.follower("job", "2:3", "--shutdown-timeout=600", self.worker(DEAF_FIRST)) for _ in range(3)]
         self.heard(3)
         self.assertEqual(leader.ctl("drain", "job", "0", "--deadline", "4")[0], 0)
+        self.heard(1)
         leader.process.kill()
         self.wait_leads(standby, time.monotonic())
         self.assertEqual([line.split()[:3] for line in sorted(self.heard(2))], [["0/2", "restart", "0"], ["1/2", "restart", "0"]])
         (drained,) = wait_until(lambda: [node for node in nodes if node.process.poll() is not None], "its end")
-        self.check_ended([drained], 0, "an operator drained this node")
+        said = drained.finish()[2]
+        self.assertEqual(drained.process.returncode, 0, said)
+        self.assertIn("an operator drained this node", said)
+        self.assertNotIn("start again", said)
         shown = standby.status("job")
         self.assertEqual((shown["restarts"], len(shown["nodes"])), (0, 2))
         self.assertEqual(standby.ctl("stop", "job")[0], 0)

@@ -43,7 +43,11 @@ class SimEtcd {
 
   milliseconds lease() const { return lease_; }
 
-  void away(milliseconds length) { away_until_ = std::max(away_until_, time_.now() + length); }
+  // Whoever watches is told, as by members that find no leader of theirs.
+  void away(milliseconds length) {
+    away_until_ = std::max(away_until_, time_.now() + length);
+    for (Watcher& watcher : std::exchange(watchers_, {})) end(watcher);
+  }
   void loses_answers(bool loses) { loses_answers_ = loses; }
   // From now on, now and then.
   void compacts() {
@@ -135,12 +139,12 @@ class SimEtcd {
   // there (after the pause of EtcdClient).
   void watch(std::int64_t from_revision, std::function<void()> changed,
              std::function<void()> ended) {
-    if (from_revision < compacted_) {
-      ++dead_watches_;
-      return time_.after(milliseconds(300), std::move(ended));
-    }
-    watchers_.push_back(std::move(changed));
-    if (key_changed_ >= from_revision) this->changed();
+    Watcher watcher{std::move(changed), std::move(ended)};
+    const bool is_forgotten = from_revision < compacted_;
+    dead_watches_ += is_forgotten ? 1 : 0;
+    if (is_forgotten || time_.now() < away_until_) return end(watcher);
+    if (key_changed_ >= from_revision) return tell(watcher);
+    watchers_.push_back(std::move(watcher));
   }
 
   const std::optional<KeyHolder>& leader() const { return leader_; }
@@ -182,10 +186,17 @@ class SimEtcd {
       changed();
     });
   }
+  struct Watcher {
+    std::function<void()> changed;
+    std::function<void()> ended;
+  };
   void changed() {
-    for (auto& watcher : std::exchange(watchers_, {}))
-      time_.after(time_.up_to(most_delay_ms_), std::move(watcher));
+    for (Watcher& watcher : std::exchange(watchers_, {})) tell(watcher);
   }
+  void tell(Watcher& watcher) {
+    time_.after(time_.up_to(most_delay_ms_), std::move(watcher.changed));
+  }
+  void end(Watcher& watcher) { time_.after(milliseconds(300), std::move(watcher.ended)); }
 
   VirtualTime& time_;
   const int most_delay_ms_;
@@ -200,7 +211,7 @@ class SimEtcd {
   std::map<LeaseId, Time> leases_;
   std::optional<KeyHolder> leader_;
   std::optional<Record> record_;
-  std::vector<std::function<void()>> watchers_;
+  std::vector<Watcher> watchers_;
   Time away_until_{};
   bool loses_answers_ = false;
 };

@@ -27,6 +27,18 @@ TEST_F(LeadershipTest, FollowsWhoWasFaster) {
   EXPECT_EQ(leadership.look_again_at(), Time::max());
 }
 
+// The watch had told of something, and then the leader let it in.
+TEST_F(LeadershipTest, AReadFromBeforeItWasLetInChangesNothing) {
+  show(leadership.start(now));
+  key_is(KeyHolder{"a", 5, 1});
+  knocked();
+  EXPECT_EQ(changed(), "read");
+  EXPECT_EQ(show(leadership.followed(now)), "stop watching");
+  EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
+  EXPECT_EQ(failed(ErrorCode::kRejected), "");
+  EXPECT_EQ(after(std::chrono::hours(1)), "");
+}
+
 TEST_F(LeadershipTest, LooksAgainIfTheKeyWentMeanwhile) {
   start();
   key_is({});
