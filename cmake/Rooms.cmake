@@ -54,7 +54,7 @@ target_compile_features(ddprun_flags INTERFACE cxx_std_20)
 target_include_directories(ddprun_flags INTERFACE
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include/ddprun>")
 target_compile_definitions(ddprun_flags INTERFACE
-  BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)
+  BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION FMT_HEADER_ONLY)
 target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
 
 # ddprun_room(<room> SOURCES a.cc b.cc [PUBLIC libs...] [PRIVATE libs...])
