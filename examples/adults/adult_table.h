@@ -17,9 +17,9 @@ namespace ddprun::examples {
 struct AdultBatch {
   at::Tensor numbers;  // [batch, 6] float
   at::Tensor codes;    // [batch, 8] int64
-  at::Tensor labels;   // [batch] int64: 1 for more than 50,000
+  at::Tensor targets;  // [batch] int64: 1 for more than 50,000
 
-  double size() const { return static_cast<double>(labels.size(0)); }
+  std::size_t size() const { return static_cast<std::size_t>(targets.size(0)); }
 };
 
 class AdultTable {
@@ -36,13 +36,13 @@ class AdultTable {
     all_.codes = all_.codes.narrow(1, 0, all_.codes.size(1) - 1).contiguous();  // without the label
   }
 
-  std::size_t size() const { return static_cast<std::size_t>(all_.labels.size(0)); }
+  std::size_t size() const { return all_.size(); }
   std::int64_t number_columns() const { return all_.numbers.size(1); }
   AdultBatch batch(const worker::BatchRequest& request) const {
     const auto rows =
         at::tensor(std::vector<std::int64_t>(request.indices.begin(), request.indices.end()));
     return {all_.numbers.index_select(0, rows), all_.codes.index_select(0, rows),
-            all_.labels.index_select(0, rows)};
+            all_.targets.index_select(0, rows)};
   }
 
  private:

@@ -6,7 +6,6 @@
 //   ddprun --standalone --nproc-per-node=2 build/bin/adults --data /tmp/adults
 //
 // examples/pytorch/adults.py ends with the same bits.
-#include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -15,16 +14,14 @@
 #include <optional>
 
 #include "examples/adults/adult_table.h"
-#include "examples/common/accuracy.h"
+#include "examples/common/classifier.h"
 #include "examples/common/program.h"
-#include "worker/collective/mean.h"
 #include "worker/reducer/data_parallel.h"
 
 namespace {
 
 using namespace ddprun;  // NOLINT(google-build-using-namespace)
 using examples::AdultTable;
-using examples::say;
 
 struct Options {
   std::filesystem::path data;
@@ -70,23 +67,14 @@ void train(worker::Process& process, const Options& options, const examples::Adu
   worker::BatchLoader loader(adults.train, sampler, static_cast<std::size_t>(options.batch_size));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
-    worker::Mean loss;
-    for (const auto& batch : loader) {
-      optimizer.zero_grad();
-      const auto guess = parallel.forward(net, batch.numbers, batch.codes);
-      const auto batch_loss = torch::nn::functional::cross_entropy(guess, batch.labels);
-      batch_loss.backward();
-      parallel.step(optimizer);
-      loss.add(batch_loss.item<double>() * batch.size(), batch.size());
-    }
-    const double mean = loss.over(ranks);  // all ranks call it
-    say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, options.epochs, mean));
+    const auto loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {
+      return parallel.forward(net, batch.numbers, batch.codes);
+    });
+    examples::say_epoch(process, epoch, options.epochs, loss);
   }
-  const torch::NoGradGuard no_gradients;
-  const double accuracy =
-      examples::accuracy_over(ranks, adults.held_out, 1024, [&](const auto& batch) {
-        return examples::count_right(net->forward(batch.numbers, batch.codes), batch.labels);
-      });
+  const double accuracy = examples::accuracy_over(
+      ranks, *net, adults.held_out, 1024,
+      [&](const auto& batch) { return net->forward(batch.numbers, batch.codes); });
   examples::say_result(process, *net, accuracy);
 }
 

@@ -5,32 +5,31 @@
 //   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 --checkpoint /tmp/c.pt
 //
 // examples/pytorch/cifar10.py does the same, without the checkpoint.
-#include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <span>
 
 #include "examples/cifar10/cifar_set.h"
-#include "examples/common/accuracy.h"
+#include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "examples/nets/resnet18.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/collective/mean.h"
 #include "worker/reducer/data_parallel.h"
 
 namespace {
 
 using namespace ddprun;  // NOLINT(google-build-using-namespace)
 using examples::CifarSet;
-using examples::say;
 
 struct Options {
   std::filesystem::path data, checkpoint;
-  int epochs = 10, batch_size = 64, width = 64, steps = 0;
+  int epochs = 10, batch_size = 64, width = 64;
+  int steps = std::numeric_limits<int>::max();
   double lr = 0.05;
 };
 
@@ -63,31 +62,18 @@ void train(worker::Process& process, const Options& options, const CifarSet& ima
   sampler.resume(resume(options, run));
   worker::BatchLoader loader(images, sampler, static_cast<std::size_t>(options.batch_size));
   int steps = 0;
-  for (auto epoch = sampler.state().epoch; epoch < static_cast<std::uint64_t>(options.epochs);
-       ++epoch) {
-    worker::Mean loss;
-    for (const auto& batch : loader) {
-      optimizer.zero_grad();
-      const auto batch_loss =
-          torch::nn::functional::cross_entropy(parallel.forward(net, batch.inputs), batch.targets);
-      batch_loss.backward();
-      parallel.step(optimizer);
-      loss.add(batch_loss.item<double>() * static_cast<double>(batch.size()),
-               static_cast<double>(batch.size()));
-      if (++steps == options.steps) return save(options, run, loader.state());
-    }
-    const double mean = loss.over(ranks);  // all ranks call it
-    // A run that was cut off behind the last batch of an epoch has none of it left.
-    if (loss.count() > 0)
-      say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, options.epochs, mean));
-    sampler.set_epoch(epoch + 1);
+  for (int epoch = static_cast<int>(sampler.state().epoch); epoch < options.epochs; ++epoch) {
+    const auto loss = examples::train_epoch(
+        loader, parallel, optimizer,
+        [&](const auto& batch) { return parallel.forward(net, batch.inputs); },
+        [&] { return ++steps != options.steps; });
+    if (steps == options.steps) return save(options, run, loader.state());
+    examples::say_epoch(process, epoch, options.epochs, loss);
+    sampler.set_epoch(static_cast<std::uint64_t>(epoch) + 1);
     save(options, run, sampler.state());
   }
-  const torch::NoGradGuard no_gradients;
-  net->eval();
-  const double accuracy = examples::accuracy_over(ranks, held_out, 64, [&](const auto& batch) {
-    return examples::count_right(net->forward(batch.inputs), batch.targets);
-  });
+  const double accuracy = examples::accuracy_over(
+      ranks, *net, held_out, 64, [&](const auto& batch) { return net->forward(batch.inputs); });
   examples::say_result(process, *net, accuracy);
 }
 

@@ -15,11 +15,10 @@
 #include <filesystem>
 #include <optional>
 
-#include "examples/common/accuracy.h"
+#include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "examples/image_folder/photo_set.h"
 #include "examples/nets/resnet18.h"
-#include "worker/collective/mean.h"
 #include "worker/reducer/data_parallel.h"
 
 namespace {
@@ -59,24 +58,13 @@ void train(worker::Process& process, const Options& options, const PhotoSet& pho
       net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(1e-4));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
-    worker::Mean loss;
-    for (const auto& batch : loader) {
-      optimizer.zero_grad();
-      const auto batch_loss =
-          torch::nn::functional::cross_entropy(parallel.forward(net, batch.inputs), batch.targets);
-      batch_loss.backward();
-      parallel.step(optimizer);
-      loss.add(batch_loss.item<double>() * static_cast<double>(batch.size()),
-               static_cast<double>(batch.size()));
-    }
-    const double mean = loss.over(ranks);  // all ranks call it
-    say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, options.epochs, mean));
+    const auto loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {
+      return parallel.forward(net, batch.inputs);
+    });
+    examples::say_epoch(process, epoch, options.epochs, loss);
   }
-  const torch::NoGradGuard no_gradients;
-  net->eval();
-  const double accuracy = examples::accuracy_over(ranks, held_out, 32, [&](const auto& batch) {
-    return examples::count_right(net->forward(batch.inputs), batch.targets);
-  });
+  const double accuracy = examples::accuracy_over(
+      ranks, *net, held_out, 32, [&](const auto& batch) { return net->forward(batch.inputs); });
   examples::say_result(process, *net, accuracy);
 }
 

@@ -14,11 +14,11 @@
 namespace ddprun::examples {
 
 struct ReviewBatch {
-  at::Tensor words;   // [all words of the batch] int64, one text after the other
-  at::Tensor starts;  // [batch] int64: where each text begins in `words`
-  at::Tensor labels;  // [batch] int64: 1 for a friendly one
+  at::Tensor words;    // [all words of the batch] int64, one text after the other
+  at::Tensor starts;   // [batch] int64: where each text begins in `words`
+  at::Tensor targets;  // [batch] int64: 1 for a friendly one
 
-  double size() const { return static_cast<double>(labels.size(0)); }
+  std::size_t size() const { return static_cast<std::size_t>(targets.size(0)); }
 };
 
 class ReviewSet {

@@ -75,19 +75,8 @@ def main():
     loader = DataLoader(train, options.batch_size, sampler=sampler)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
-        total = 0.0
-        for numbers, codes, labels in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(numbers, codes), labels)
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(labels)
-        twin.say(f"epoch {epoch + 1}/{options.epochs} loss={twin.mean_over_ranks(total, len(sampler))}")
-    with torch.no_grad():
-        numbers, codes, labels = held_out[list(twin.mine_of(len(held_out)))]
-        right = net(numbers, codes).argmax(1).eq(labels).sum().item()
-    accuracy = twin.mean_over_ranks(right, len(labels))
-    twin.say(f"weights={twin.checksum(net):016x}\naccuracy={accuracy:.4f}")
+        twin.say_epoch(epoch, options.epochs, twin.train_epoch(loader, model, optimizer))
+    twin.say_result(net, held_out, 1024)
     del model  # before its group: PyTorch 2.11 can block otherwise
     dist.destroy_process_group()
 

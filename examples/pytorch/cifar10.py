@@ -61,21 +61,8 @@ def main():
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         train.epoch = epoch
-        total = 0.0
-        for images, labels in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(labels)
-        twin.say(f"epoch {epoch + 1}/{options.epochs} loss={twin.mean_over_ranks(total, len(sampler))}")
-    net.eval()
-    right, mine = 0, twin.mine_of(len(held_out))
-    with torch.no_grad():
-        for images, labels in DataLoader(torch.utils.data.Subset(held_out, mine), 64):
-            right += net(images).argmax(1).eq(labels).sum().item()
-    accuracy = twin.mean_over_ranks(right, len(mine))
-    twin.say(f"weights={twin.checksum(net):016x}\naccuracy={accuracy:.4f}")
+        twin.say_epoch(epoch, options.epochs, twin.train_epoch(loader, model, optimizer))
+    twin.say_result(net, held_out, 64)
     del model  # before its group: PyTorch 2.11 can block otherwise
     dist.destroy_process_group()
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from PIL import Image
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import twin
 from resnet18 import ResNet18
@@ -48,7 +48,7 @@ class PhotoSet(Dataset):
 
 
 def main():
-    options = twin.options_of(__doc__, epochs=10, batch_size=32, workers=2, side=128, width=64, lr=0.05, read_only=0)
+    options = twin.options_of(__doc__, epochs=10, batch_size=32, workers=2, side=128, width=64, lr=0.05, read_only=False)
     train = PhotoSet(f"{options.data}/train", options.side, augment=True)
     held_out = PhotoSet(f"{options.data}/val", options.side, augment=False)
     sampler = DistributedSampler(train)
@@ -65,21 +65,8 @@ def main():
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         train.epoch = epoch
-        total = 0.0
-        for images, labels in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(labels)
-        twin.say(f"epoch {epoch + 1}/{options.epochs} loss={twin.mean_over_ranks(total, len(sampler))}")
-    net.eval()
-    right, mine = 0, twin.mine_of(len(held_out))
-    with torch.no_grad():
-        for images, labels in DataLoader(Subset(held_out, mine), 32):
-            right += net(images).argmax(1).eq(labels).sum().item()
-    accuracy = twin.mean_over_ranks(right, len(mine))
-    twin.say(f"weights={twin.checksum(net):016x}\naccuracy={accuracy:.4f}")
+        twin.say_epoch(epoch, options.epochs, twin.train_epoch(loader, model, optimizer))
+    twin.say_result(net, held_out, 32)
     del model  # before its group: PyTorch 2.11 can block otherwise
     dist.destroy_process_group()
 

@@ -80,22 +80,8 @@ def main():
     loader = DataLoader(train, options.batch_size, sampler=sampler, collate_fn=batch_of)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
-        total = 0.0
-        for words, starts, labels in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(words, starts), labels)
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(labels)
-        twin.say(f"epoch {epoch + 1}/{options.epochs} loss={twin.mean_over_ranks(total, len(sampler))}")
-    mine = twin.mine_of(len(held_out))
-    right = 0
-    with torch.no_grad():
-        for at in range(0, len(mine), 32):
-            words, starts, labels = batch_of([held_out[i] for i in mine[at:at + 32]])
-            right += net(words, starts).argmax(1).eq(labels).sum().item()
-    accuracy = twin.mean_over_ranks(right, len(mine))
-    twin.say(f"weights={twin.checksum(net):016x}\naccuracy={accuracy:.4f}")
+        twin.say_epoch(epoch, options.epochs, twin.train_epoch(loader, model, optimizer))
+    twin.say_result(net, held_out, 32, batch_of)
     del model  # before its group: PyTorch 2.11 can block otherwise
     dist.destroy_process_group()
 

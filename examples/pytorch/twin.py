@@ -3,18 +3,66 @@ import argparse
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 
-def options_of(about, **defaults):
-    """--data, and a flag for each default: `batch_size=64` is --batch-size."""
+def options_of(about, data=True, **defaults):
+    """--data, if wanted, and a flag for each default: `batch_size=64` is --batch-size. One that is False takes no value."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--data", required=True)
+    if data:
+        parser.add_argument("--data", required=True)
     for name, default in defaults.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
+        how = {"action": "store_true"} if default is False else {"type": type(default), "default": default}
+        parser.add_argument("--" + name.replace("_", "-"), **how)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     return options
+
+
+def train_epoch(loader, model, optimizer):
+    """Trains on batches of (inputs…, targets). The sum of the losses of this rank's samples, and how many these are."""
+    total, count = 0.0, 0
+    for *inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(*inputs), targets)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(targets)
+        count += len(targets)
+    return total, count
+
+
+def say_epoch(epoch, epochs, loss):
+    mean = mean_over_ranks(*loss)
+    say(f"epoch {epoch + 1}/{epochs} loss={mean}")
+
+
+def say_result(net, held_out, batch_size, collate=None):
+    """The last lines of a twin. The ranks share the held-out samples."""
+    net.eval()
+    right, mine = 0, mine_of(len(held_out))
+    with torch.no_grad():
+        for *inputs, targets in DataLoader(Subset(held_out, mine), batch_size, collate_fn=collate):
+            right += net(*inputs).argmax(1).eq(targets).sum().item()
+    accuracy = mean_over_ranks(right, len(mine))
+    say(f"weights={checksum(net):016x}\naccuracy={accuracy:.4f}")
+
+
+def made_set(seed, count):
+    """made_set.h of the C++ examples: rows of 20 random numbers; the class says which of the first 10 is the largest."""
+    torch.manual_seed(seed)
+    inputs = torch.randn(count, 20)
+    return TensorDataset(inputs, inputs[:, :10].argmax(1))
+
+
+def made_net(hidden_layers, width):
+    torch.manual_seed(1)
+    layers = []
+    for layer in range(hidden_layers):
+        layers += nn.Linear(width if layer else 20, width), nn.ReLU()
+    return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
 def mean_over_ranks(total, count):

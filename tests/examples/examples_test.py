@@ -11,12 +11,15 @@ import sys
 import tempfile
 import unittest
 
+import digits
 import support
 
 DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
 BIN = pathlib.Path(DDPRUN).parent
 TWINS = support.ROOT / "examples" / "pytorch"
 DATA = support.ROOT / "examples" / "data"
+END = r"weights=[0-9a-f]{16}\naccuracy=[01]\.\d{4}\n$"
+WORKERS = 1, 2, 4  # each example runs with each of these: tests/house/examples_page_test.py
 
 sys.path.insert(0, str(support.ROOT / "tests" / "jobs"))
 import pytorch_exit  # noqa: E402  (found by the line above)
@@ -37,8 +40,8 @@ class Example(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout if code == 0 else done.stderr
 
-    def theirs(self, workers, name, *flags):
-        python = support.python_with_torch()
+    def theirs(self, workers, name, *flags, python=None):
+        python = python or support.python_with_torch()
         if python is None:
             self.skipTest("no Python with torch here")
         for _ in range(pytorch_exit.RUNS_WITH_ABORTS):
@@ -51,9 +54,9 @@ class Example(unittest.TestCase):
 
     def check_workers(self, name, *flags, learnt):
         """With each number of workers; one worker's accuracy tells that the net has learnt."""
-        for workers in (1, 2, 4):
+        for workers in WORKERS:
             output = self.ours(workers, name, *flags)
-            self.assertRegex(output, r"weights=[0-9a-f]{16}\naccuracy=[01]\.\d{4}\n$")
+            self.assertRegex(output, END)
             if workers == 1:
                 self.assertGreaterEqual(float(support.value_of("accuracy", output)), learnt, output)
 
@@ -71,7 +74,7 @@ class MinimalSampler(Example):
             seen = [int(n) for e, text in lists if e == epoch for n in re.findall(r"\d+", text)]
             self.assertEqual(sorted(seen), list(range(24)))
         self.assertEqual(output, self.theirs(3, "minimal_sampler"))
-        for workers in (1, 2, 4):
+        for workers in WORKERS:
             self.assertEqual(self.ours(workers, "minimal_sampler").count("epoch 0"), workers)
 
 
@@ -83,10 +86,18 @@ class Metrics(Example):
         self.assertEqual(support.value_of("accuracy", output), "0.400000")
         self.assertNotEqual(support.value_of("accuracy with the padding", output), "0.400000")
 
+    def test_any_number_of_workers(self):
+        """No padding with one and two of them. The accuracy never depends on their number."""
+        for workers in WORKERS:
+            output = self.ours(workers, "metrics")
+            self.assertEqual(output, self.theirs(workers, "metrics"))
+            self.assertEqual(support.value_of("accuracy", output), "0.400000")
+            self.assertEqual(support.value_of("accuracy with the padding", output) == "0.400000", 10 % workers == 0)
+
 
 class Updates(Example):
     def test_counts_what_the_formulas_say(self):
-        for workers in (2, 3):
+        for workers in (2, 3, 4):
             output = self.ours(workers, "updates", "--steps=20", "--hidden=62", "--largest=240", "--times=3", "--curves", self.folder / "c.csv")
             size = 1980 * 4  # 20 x 62 + 62 + 62 x 10 + 10 = 1,932 numbers, padded to a multiple of 60
             server, ring = 2 * (workers - 1) * size, 2 * size * (workers - 1) // workers
@@ -105,6 +116,43 @@ class Updates(Example):
 
     def test_refuses_a_world_of_one(self):
         self.assertIn("updates: 1 workers; expected 2 to 6", self.ours(1, "updates", code=1))
+
+
+class Mnist(Example):
+    def test_any_number_of_workers(self):
+        digits.write_subset(self.folder, train=403, held_out=77)
+        flags = "--data", self.folder, "--epochs=1"
+        for workers in WORKERS:
+            ours, theirs = self.ours(workers, "mnist", *flags), self.theirs(workers, "ddp_mnist", *flags)
+            for name in ("loss", "accuracy"):
+                self.assertEqual(support.value_of(name, ours), support.value_of(name, theirs), name)
+
+
+class Zero(Example):
+    def test_has_the_same_end_with_less_on_each_rank_and_that_of_its_twin(self):
+        for workers in WORKERS:
+            dealt, whole = self.ours(workers, "zero", "--zero"), self.ours(workers, "zero")
+            *lines, bytes_dealt = dealt.splitlines()
+            *others, bytes_whole = whole.splitlines()
+            self.assertEqual(lines, others)
+            if workers == 1:
+                self.assertGreaterEqual(float(support.value_of("accuracy", dealt)), 0.5, dealt)
+            (*ranks, total), (*all_of_it, _) = ([int(n) for n in re.findall(r"\d+", text)] for text in (bytes_dealt, bytes_whole))
+            self.assertEqual((sum(ranks), all_of_it), (total, [total] * workers))
+            self.assertLess(max(ranks) * workers, 1.25 * total)
+            self.assertEqual(dealt, self.theirs(workers, "zero", "--zero"))
+
+
+class Uneven(Example):
+    def test_ends_as_its_twin(self):
+        for workers in (1, 2, 3, 4):
+            output = self.ours(workers, "uneven")
+            self.assertIn(f"batches of the ranks: {', '.join(['10', '13', '7', '10'][:workers])}\n", output)
+            self.assertEqual(output, self.theirs(workers, "uneven"))
+
+    def test_without_join_ends_with_what_the_ranks_wait_for(self):
+        for workers in (2, 3, 4):
+            self.assertRegex(self.ours(workers, "uneven", "--no-join", code=1), r"uneven: rank \d waits in .* of bucket \d.*none of them can go on\n")
 
 
 class Adults(Example):
@@ -161,6 +209,16 @@ class ImageFolder(Example):
 
     def test_any_number_of_workers(self):
         self.check_workers("image_folder", *self.make("imagenette", 80, 21), *self.FLAGS, "--epochs=4", learnt=0.5)
+
+    def test_its_twin_learns_too(self):
+        """Pillow scales in another way, so its end is another one."""
+        python = support.ROOT / ".venv-trainers" / "bin" / "python"
+        if not python.exists():
+            self.skipTest("needs Pillow: scripts/setup.sh --tests")
+        data = self.make("imagenette", 80, 21)
+        output = self.theirs(2, "image_folder", *data, *self.FLAGS, "--epochs=10", python=python)
+        self.assertRegex(output, END)
+        self.assertGreaterEqual(float(support.value_of("accuracy", output)), 0.5, output)
 
     def test_names_a_corrupt_file(self):
         data = self.make("imagenette", 24, 8)
