@@ -2,6 +2,7 @@
 
 import ast
 import re
+import textwrap
 import unittest
 
 from sources import ROOT, name, run_tests
@@ -97,19 +98,19 @@ class Examples(unittest.TestCase):
 
 class WorkersOfExamples(unittest.TestCase):
     def test_are_read_from_loops_names_and_helpers(self):
-        source = '''
-MANY = 1, 2
-class A:
-    def check(self, name):
-        for n in MANY:
-            self.ours(n, name)
-    def test_a(self):
-        self.check("a")
-        self.ours(4, "a")
-        for n in (2, 3):
-            self.ours(n, "b")
-        self.ours(5, "b", code=1)
-'''
+        source = textwrap.dedent('''
+            MANY = 1, 2
+            class A:
+                def check(self, name):
+                    for n in MANY:
+                        self.ours(n, name)
+                def test_a(self):
+                    self.check("a")
+                    self.ours(4, "a")
+                    for n in (2, 3):
+                        self.ours(n, "b")
+                    self.ours(5, "b", code=1)
+        ''')
         self.assertEqual(workers_of_examples(source), {"a": {1, 2, 4}, "b": {2, 3}})
 
 
