@@ -25,7 +25,7 @@ bool Outcome::hears(SessionId session, const HostMessage& message) const {
 Outcome Membership::resumed(SessionId session, const Resumed& node, const Observed& observed,
                             Time now) {
   recovery_.known(session);
-  // A node that lies must not use up all numbers: what the codec takes of them ends somewhere.
+  // A node that lies must not use up the numbers: the codec takes none above kMostRounds.
   known_number_ = std::max(known_number_, std::min(node.round, round_number_ + kMostRoundsAhead));
   Member* const member = members_.find(session);
   if (member != nullptr && member->drain) return {.deliveries = {{session, *member->drain}}};

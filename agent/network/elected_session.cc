@@ -91,7 +91,8 @@ void ElectedSession::leave(const Failure& reason) {
   election_.job_ended(false);
 }
 
-// Whoever leads may end the call for an answer: that is no leader lost. Where none was told, none is.
+// The leader answers by ending the call. So from now on that is no loss of the leader, and no other leader is
+// looked for.
 void ElectedSession::gone() {
   fenced_.reset();
   if (session_) session_->gone();
@@ -211,10 +212,11 @@ void ElectedSession::lose(SessionLost lost) {
   session_.reset();
   const bool was_let_in = std::exchange(is_let_in_, false);
   const auto now = std::chrono::steady_clock::now();
-  // This process stood still, and hears of it only now.
-  const bool had_lease = was_let_in && !leads_ && lost.lease_ends != rendezvous::Time{};
+  const bool was_guest = was_let_in && !leads_;
+  const bool had_lease = was_guest && lost.lease_ends != rendezvous::Time{};
+  // The lease ended while this process stood still.
   if (had_lease && lost.lease_ends <= now) lost.is_fenced = true;
-  const bool has_lease = was_let_in && !leads_ && !lost.is_fenced && lost.lease_ends > now;
+  const bool has_lease = was_guest && !lost.is_fenced && lost.lease_ends > now;
   if (has_lease && memory_.is_in_round()) {
     workers_until_ = lost.lease_ends;
     goes_on_ = ways_.resumes && lost.may_return;

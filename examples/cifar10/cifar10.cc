@@ -72,8 +72,7 @@ void train(worker::Process& process, const Options& options, const CifarSet& ima
     sampler.set_epoch(static_cast<std::uint64_t>(epoch) + 1);
     save(options, run, sampler.state());
   }
-  const double accuracy = examples::accuracy_over(
-      ranks, *net, held_out, 64, [&](const auto& batch) { return net->forward(batch.inputs); });
+  const double accuracy = examples::accuracy_over(ranks, net, held_out, 64);
   examples::say_result(process, *net, accuracy);
 }
 

@@ -67,6 +67,14 @@ double accuracy_over(worker::Collective& ranks, torch::nn::Module& net, const Da
   return right.over(ranks);
 }
 
+// The same for a net that takes the `inputs` of a batch.
+template <typename Net, typename Dataset>
+double accuracy_over(worker::Collective& ranks, Net& net, const Dataset& held_out,
+                     std::size_t batch_size) {
+  return accuracy_over(ranks, *net, held_out, batch_size,
+                       [&](const auto& batch) { return net->forward(batch.inputs); });
+}
+
 // The last lines of an example: what its twin prints, too.
 inline void say_result(const worker::Process& process, const torch::nn::Module& net,
                        double accuracy) {

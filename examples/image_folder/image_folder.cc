@@ -63,8 +63,7 @@ void train(worker::Process& process, const Options& options, const PhotoSet& pho
     });
     examples::say_epoch(process, epoch, options.epochs, loss);
   }
-  const double accuracy = examples::accuracy_over(
-      ranks, *net, held_out, 32, [&](const auto& batch) { return net->forward(batch.inputs); });
+  const double accuracy = examples::accuracy_over(ranks, net, held_out, 32);
   examples::say_result(process, *net, accuracy);
 }
 

@@ -189,9 +189,7 @@ class Training {
   }
 
   double held_out_accuracy() {
-    return examples::accuracy_over(
-        ranks_, *net_, held_out_, kEvaluationBatch,
-        [this](const auto& batch) { return net_->forward(batch.inputs); });
+    return examples::accuracy_over(ranks_, net_, held_out_, kEvaluationBatch);
   }
 
   // One rank writes: all have the same weights. value() throws if the disk is full, and that ends the

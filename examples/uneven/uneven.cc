@@ -59,8 +59,7 @@ void train(const worker::Process& process, const Options& options) {
   say(process, fmt::format("batches of the ranks: {}", fmt::join(of_ranks, ", ")));
   examples::say_epoch(process, 0, 1, loss);
   const auto held_out = examples::made_set(3, 400);
-  const double accuracy = examples::accuracy_over(
-      ranks, *net, held_out, 64, [&](const auto& batch) { return net->forward(batch.inputs); });
+  const double accuracy = examples::accuracy_over(ranks, net, held_out, 64);
   examples::say_result(process, *net, accuracy);
 }
 

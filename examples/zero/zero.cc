@@ -60,8 +60,7 @@ void train(const worker::Process& process, const Options& options, torch::nn::Se
     examples::say_epoch(process, epoch, options.epochs, loss);
   }
   const auto held_out = examples::made_set(3, 400);
-  const double accuracy = examples::accuracy_over(
-      ranks, *net, held_out, 64, [&](const auto& batch) { return net->forward(batch.inputs); });
+  const double accuracy = examples::accuracy_over(ranks, net, held_out, 64);
   examples::say_result(process, *net, accuracy);
 }
 

@@ -45,7 +45,6 @@ LeadershipActions Leadership::leader_lost(Time now) {
 LeadershipActions Leadership::read(Time now) {
   if (auto over = out_of_time(now)) return *over;
   step_ = Step::kReading;
-  look_at_ = Time::max();
   return {ReadKey{++ticket_}};
 }
 
@@ -163,7 +162,11 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
     return {};
   }
   if (ticket == 0 || ticket != ticket_) return {};
-  if (has_its_leader()) return look_later(now);
+  if (has_its_leader()) {
+    // It needs nothing from etcd, which may be sick: many nodes must not ask in haste.
+    wait_as(Step::kFollowed, now);
+    return {};
+  }
   if (follows() && ticket == check_ticket_ && is_asked_again) {
     check_at_ = now + rules_.retry;
     return {};
@@ -171,13 +174,6 @@ LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Tim
   if (!is_asked_again && !followed_) return give_up(error.code(), error.message());
   last_problem_ = error.message();
   return pause(rules_.retry, now);
-}
-
-// It needs nothing from etcd, which may be sick: many nodes must not ask in haste.
-LeadershipActions Leadership::look_later(Time now) {
-  wait_as(Step::kFollowed, now);
-  look_at_ = Time::max();
-  return {};
 }
 
 LeadershipActions Leadership::pause(std::chrono::milliseconds length, Time now) {
@@ -219,7 +215,6 @@ LeadershipActions Leadership::followed(Time now) {
   if (!is_following_) return {};
   is_following_ = false;
   ++ticket_;  // where the key is being read anew, the answer comes late
-  look_at_ = Time::max();
   wait_as(Step::kFollowed, now);
   if (!rules_.follows_only) {
     check_at_ = Time::max();
@@ -236,7 +231,6 @@ LeadershipActions Leadership::followed(Time now) {
 // The key is as it was.
 LeadershipActions Leadership::stay(Time now) {
   wait_as(Step::kFollowed, now);
-  look_at_ = Time::max();
   return {watch()};
 }
 

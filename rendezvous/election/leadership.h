@@ -213,7 +213,6 @@ class Leadership {
   LeadershipActions release(std::int64_t revision, Time now);
   LeadershipActions follow_or_knock(const KeyHolder& holder, Time now);
   LeadershipActions stay(Time now);
-  LeadershipActions look_later(Time now);
   bool has_its_leader() const { return followed_ && *followed_ == seen_; }
   bool follows() const { return step_ == Step::kFollowing || step_ == Step::kFollowed; }
   void wait_as(Step step, Time now);
@@ -238,7 +237,7 @@ class Leadership {
   bool is_contacted_ = false;     // etcd has answered once
   Time contact_ends_ = Time::max();
   Time search_ends_ = Time::max();
-  Time look_at_ = Time::max();
+  Time look_at_ = Time::max();  // while it pauses
   // ---- of our lease ----
   LeaseId lease_ = 0;       // 0: none since we were deposed
   LeaseId past_lease_ = 0;  // of the last key that we led with
