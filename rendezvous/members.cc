@@ -20,6 +20,7 @@ std::string_view name_of(Standing standing) {
     case Standing::kSucceeded:
       return "succeeded";
     case Standing::kStopping:
+    case Standing::kStranger:
       return "stopping";
     case Standing::kLeaving:
       return "leaving";

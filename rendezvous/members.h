@@ -29,6 +29,7 @@ enum class Standing {
   kStopping,   // its round broke; has not asked for the next one yet
   kLeaving,    // goes for good; its workers may still run, so no round may start
   kDismissed,  // got its last message; nothing it says counts any more
+  kStranger,   // came back with workers, and no seat is its own: ends them, and then it is new
 };
 
 // For people and for JSON: "running", "waiting".
@@ -99,7 +100,7 @@ class Members {
   }
 
  private:
-  static constexpr std::size_t kStandings = 7;
+  static constexpr std::size_t kStandings = 8;
   static std::size_t index(Standing standing) { return static_cast<std::size_t>(standing); }
   void drop_claims(const Member& member);
 

@@ -156,7 +156,10 @@ class Membership {
   HostMessage end_for(std::int64_t round) const;
   Error over() const;
   // Nodes whose old workers may still run, and that will be back.
-  int stopping() const { return members_.count(Standing::kStopping) + recovery_.unknown(); }
+  int stopping() const {
+    return members_.count(Standing::kStopping) + members_.count(Standing::kStranger) +
+           recovery_.unknown();
+  }
   void promote_spares(Time now);
   void update_times(Time now);
   void publish(Time now, Outcome& outcome);

@@ -85,8 +85,11 @@ void Membership::returned(SessionId session, const Resumed& node, const Observed
   const bool is_back = recovery_.take(node.round, node.seat, node.node_count);
   if (is_back) member.entrant.previous_seat = node.seat;
   const bool has_workers = node.state != NodeState::kJoining;
-  if (has_workers && !(is_back && recovers)) return disbelieve(member, node, outcome);
-  const bool is_late = !has_workers && !recovers && seats_held() >= policy_.max_nodes;
+  const bool is_late = !recovers && seats_held() >= policy_.max_nodes;
+  if (has_workers && !(is_back && recovers)) {
+    if (is_back && !is_late) members_.set_standing(member, Standing::kStopping);
+    return disbelieve(member, node, outcome);
+  }
   if (!is_back || is_late) return;  // a spare
   if (node.state == NodeState::kRunning) return members_.set_standing(member, Standing::kRunning);
   if (node.state == NodeState::kSucceeded)
@@ -114,7 +117,10 @@ void Membership::came_back(Member& member, const Resumed& node, Time now, Outcom
 
 // It must end its workers and join. Where the round that it speaks of broke, it is told why.
 void Membership::disbelieve(Member& member, const Resumed& node, Outcome& outcome) {
-  members_.set_standing(member, Standing::kStopping);
+  // Who came to a seat of its own, in the round of now or the next one, keeps it.
+  const bool has_seat = member.in_round() || member.standing == Standing::kWaiting ||
+                        member.standing == Standing::kStopping;
+  members_.set_standing(member, has_seat ? Standing::kStopping : Standing::kStranger);
   if (node.state == NodeState::kStopping) return;  // it knows
   RoundBroken message = last_break_;
   if (message.round != node.round)

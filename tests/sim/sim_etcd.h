@@ -3,6 +3,7 @@
 // It may forget its old revisions (compaction): nobody can watch from them any more.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -113,8 +114,9 @@ class SimEtcd {
         },
         [](const std::optional<Answer>&) {});
   }
+  // `held`: so long the network keeps the request before it brings it here.
   void write_record(bool is_reached, const Record& record, std::int64_t if_leader,
-                    std::int64_t if_record, Answered answered) {
+                    std::int64_t if_record, milliseconds held, Answered answered) {
     ask(
         is_reached,
         [this, record, if_leader, if_record] {
@@ -128,7 +130,7 @@ class SimEtcd {
           if (succeeded) record_->succeeded = succeeded;
           return answer(true);
         },
-        std::move(answered));
+        std::move(answered), held);
   }
   // The end of a job is no part of what is simulated: it is known at once.
   void job_ended(bool succeeded) {
@@ -156,14 +158,16 @@ class SimEtcd {
 
  private:
   static constexpr int kCompactsWithinMs = 10'000;
+  static constexpr int kWatchDelayMs = 150;  // etcd answers first, and then tells those who watch
 
   Answer answer(bool is_done) const {
     return {.is_done = is_done, .revision = revision_, .leader = leader_, .record = record_};
   }
-  void ask(bool is_reached, std::function<Answer()> act, Answered answered) {
+  void ask(bool is_reached, std::function<Answer()> act, Answered answered,
+           milliseconds held = milliseconds(0)) {
     const milliseconds silence{500 + time_.draw(1500)};
     if (!is_reached) return time_.after(silence, [answered] { answered(std::nullopt); });
-    time_.after(time_.up_to(most_delay_ms_), [this, silence, act, answered] {
+    time_.after(held + time_.up_to(most_delay_ms_), [this, silence, act, answered] {
       if (time_.now() < away_until_)
         return time_.after(silence, [answered] { answered(std::nullopt); });
       const Answer is = act();
@@ -194,7 +198,7 @@ class SimEtcd {
     for (Watcher& watcher : std::exchange(watchers_, {})) tell(watcher);
   }
   void tell(Watcher& watcher) {
-    time_.after(time_.up_to(most_delay_ms_), std::move(watcher.changed));
+    time_.after(time_.up_to(std::max(most_delay_ms_, kWatchDelayMs)), std::move(watcher.changed));
   }
   void end(Watcher& watcher) { time_.after(milliseconds(300), std::move(watcher.ended)); }
 

@@ -9,6 +9,7 @@ namespace ddprun::sim {
 
 namespace {
 
+constexpr int kMostReconnectMs = 500;
 constexpr int kSilentLooks = 4;  // looks at a leader that stands still, each after a second
 const Error kNoAnswer(ErrorCode::kUnavailable, "no answer");
 
@@ -115,7 +116,16 @@ void SimLeader::perform(const rendezvous::GrantLease& action) {
       });
 }
 
+// Behind a firewall that refuses, a leader may live: whom we never reached keeps the key.
+void SimLeader::check_reached(std::int64_t revision) const {
+  const auto& leader = world_.etcd.leader();
+  if (revision == 0 || !leader || leader->revision != revision) return;
+  EXPECT_TRUE(leader->value == reached_ || &world_.holder_of(leader->value) == this)
+      << "a leader takes over from one that it never reached";
+}
+
 void SimLeader::perform(const rendezvous::TakeKey& action) {
+  check_reached(action.if_revision);
   world_.etcd.take_key(reaches_etcd(), own_value(), action.lease, action.if_revision,
                        answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
                          found_ = answer.record;
@@ -162,11 +172,17 @@ void SimLeader::watch_leader(SimLeader& leader, int turn, int silent_looks) {
 }
 
 void SimLeader::perform(const rendezvous::WatchKey& action) {
-  const auto tell = [this, turn = ++watch_](bool is_changed) {
+  const auto hear = [this, turn = ++watch_](bool is_changed) {
     when_awake([this, turn, is_changed] {
       if (turn == watch_)
         perform(is_changed ? leadership_.key_changed(now()) : leadership_.watch_ended(now()));
     });
+  };
+  // Who is cut off hears when it is not any more.
+  const auto tell = [this, hear](bool is_changed) {
+    if (reaches_etcd()) return hear(is_changed);
+    world_.time.at(cut_until_ + world_.time.up_to(kMostReconnectMs),
+                   [hear, is_changed] { hear(is_changed); });
   };
   world_.etcd.watch(
       action.from_revision, [tell] { tell(true); }, [tell] { tell(false); });
@@ -219,8 +235,9 @@ void SimLeader::perform(const rendezvous::RenewLease& action) {
 
 // As Election::record_answered().
 void SimLeader::perform(const rendezvous::WriteRecord& action) {
+  const milliseconds held = world_.record_is_sent(*this);
   world_.etcd.write_record(
-      reaches_etcd(), job_, action.if_revision, found_ ? found_->revision : 0,
+      reaches_etcd(), job_, action.if_revision, found_ ? found_->revision : 0, held,
       answered(action.ticket, [this, action, written = job_](const SimEtcd::Answer& answer) {
         const bool leads =
             answer.is_done || (answer.leader && answer.leader->revision == action.if_revision);

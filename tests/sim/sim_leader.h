@@ -28,6 +28,8 @@ class SimLeader {
     std::function<void(std::int64_t round)> tells;
     // Whether the process dies in the moment in which its record is written, and nobody is told.
     std::function<bool()> dies_untold;
+    // Its record is on its way from now on, and the network holds it so long.
+    std::function<milliseconds(SimLeader&)> record_is_sent;
     bool is_daemon = false;  // it leads by the rules of a group of daemons
   };
 
@@ -58,6 +60,7 @@ class SimLeader {
   std::string own_value() const { return name_ + "." + std::to_string(turn_); }
   Time now() const { return clock_.local(world_.time.now()); }
   bool is_refused() const { return world_.time.now() < refused_until_; }
+  void check_reached(std::int64_t revision) const;
   // Whether it may promise a node anything. Then nobody else can lead.
   bool may_grant();
   bool reaches_etcd() const { return world_.time.now() >= cut_until_; }

@@ -140,14 +140,17 @@ void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
     lease_ = {};
     if (goes_on_) lease_.carry(carried);
   }
+  const bool comes_back = std::exchange(goes_on_, false);
   connection_->is_let_in = true;
-  goes_on_ = false;
   lease_.renewed(is_first ? stamp() : beat, lease);
   if (watched_) schedule_beat();
   if (watched_ && is_first) {
     say([](SimHost& to, SessionId session) { to.watch(session); });
     watch_lease(++lease_turn_);
   }
+  // What it says now may be lost.
+  if (comes_back && world_.faulty() && world_.time.one_in(4))
+    cut(true, world_.time.one_in(2), world_.time.up_to(12'000));
   Voice voice(*this);
   if (is_first && !over_) memory_.say_to(voice);
 }
@@ -166,7 +169,7 @@ void SimNode::lose(bool is_fenced) {
   // At the end of a lease the host must not hear of the end at once.
   if (!is_fenced) say([](SimHost& host, SessionId session) { host.broke(session); });
   // A cut may swallow that for ever. The host looks for silence of whom it let in, as the service does.
-  if (watched_) connection_->host->watch(connection_->session);
+  if (watched_ && connection_) connection_->host->watch(connection_->session);
   connection_.reset();
   ++beat_turn_;
   if (is_fenced && !world_.is_elected)

@@ -85,6 +85,7 @@ void Takeover::add_leader() {
                        },
                        .tells = [this](std::int64_t round) { tells(round); },
                        .dies_untold = [this] { return dies_untold(); },
+                       .record_is_sent = [this](SimLeader& by) { return record_is_sent(by); },
                        .is_daemon = are_daemons_},
       std::to_string(leaders_.size()), rate));
   SimLeader& leader = *leaders_.back();
@@ -139,6 +140,31 @@ bool Takeover::dies_untold() {
   in_doubt();
   time_.after(time_.up_to(5000), [this] { add_leader(); });
   return true;
+}
+
+// The moment in which a leader may be deposed and not know it, or a node may come back before it is
+// told of the round that it is in.
+milliseconds Takeover::record_is_sent(SimLeader& leader) {
+  if (is_calm_ || !faulty()) return milliseconds(0);
+  switch (time_.draw(12)) {
+    case 0:
+      if (is_etcd_slow_) return milliseconds(0);
+      in_doubt();
+      leader.refuse(seconds(3));
+      break;
+    case 1:
+      in_doubt();
+      leader.stall(time_.up_to(10'000));
+      break;
+    case 2:
+    case 3:
+      for (const auto& node : nodes_)
+        if (time_.one_in(2)) node->reset(true);
+      return time_.up_to(1500);
+    default:
+      return milliseconds(0);
+  }
+  return time_.up_to(400);
 }
 
 // A value says who wrote it.

@@ -35,6 +35,7 @@ class Takeover {
   void in_time(std::function<void()> act);
   void kill(SimLeader& leader);
   bool dies_untold();
+  milliseconds record_is_sent(SimLeader& leader);
   void in_doubt();
   void find_host(SimNode& node, const std::function<void(SimHost*)>& answer);
   void tells(std::int64_t round);

@@ -177,7 +177,7 @@ TEST_F(HttpServer, SlowConnectionsKeepNobodyOut) {
     if (i % 20 == 0) {
       const auto begin = std::chrono::steady_clock::now();
       EXPECT_TRUE(ask(kLastGet).ends_with("alive"));
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, Limits{}.head);
     }
     EXPECT_LE(server->connections(), Limits{}.connections);
   }

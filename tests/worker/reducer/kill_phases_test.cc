@@ -48,7 +48,7 @@ constexpr std::array<std::string_view, 9> kPhases{
 constexpr int kSteps = 3;  // that all ranks make before the kill
 constexpr int kRanksMax = 3;
 // The promise is 150 ms; a machine that does much else may need longer.
-constexpr std::chrono::seconds kSoon{1};
+constexpr std::chrono::seconds kSoon{10};
 
 // What the ranks write, in memory that they share with the test.
 struct Notes {
