@@ -224,7 +224,8 @@ void SimHost::tell(const rendezvous::Outcome& outcome) {
     if (to == nullptr) continue;
     EXPECT_FALSE(to->told_last) << "a message after the last";
     if (const auto* broken = std::get_if<rendezvous::RoundBroken>(&delivery.message)) {
-      check_resize(*broken);
+      // Who comes back may hear of a round of before.
+      if (outcome.broken && broken->round == outcome.broken->round) check_resize(*broken);
     } else if (!std::holds_alternative<rendezvous::RoundPublished>(delivery.message)) {
       to->told_last = true;
       check_end(delivery.message);
