@@ -176,6 +176,7 @@ Result<NodeMessage> decode_resumed(const v3::Resumed& message) {
     return Error(ErrorCode::kProtocol,
                  fmt::format("a node in round {} with state {}", message.round(), message.state()));
   return NodeMessage(Resumed{.spec = *std::move(spec),
+                             .connection = message.connection(),
                              .round = message.round(),
                              .seat = message.seat(),
                              .node_count = message.node_count(),
@@ -266,6 +267,7 @@ v3::FromNode encode(const NodeMessage& said) {
         fields.set_state(static_cast<std::int32_t>(resumed.state));
         *fields.mutable_cause() = encode_failure(resumed.cause);
         fields.set_is_resize(resumed.is_resize);
+        fields.set_connection(resumed.connection);
       },
       [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); },
       [&](const Proof& proof) { message.mutable_proof()->set_proof(proof.bytes); }};

@@ -20,7 +20,7 @@ std::string_view name_of(Standing standing) {
     case Standing::kSucceeded:
       return "succeeded";
     case Standing::kStopping:
-    case Standing::kStranger:
+    case Standing::kDisbelieved:
       return "stopping";
     case Standing::kLeaving:
       return "leaving";

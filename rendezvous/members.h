@@ -22,14 +22,14 @@ inline constexpr std::size_t kMissingShown = 8;
 inline constexpr int kMissingSearched = 512;
 
 enum class Standing {
-  kSpare,      // all seats are taken: waits until one is free
-  kWaiting,    // holds a seat in the next round
-  kRunning,    // in the round
-  kSucceeded,  // in the round, all workers exited 0
-  kStopping,   // its round broke; has not asked for the next one yet
-  kLeaving,    // goes for good; its workers may still run, so no round may start
-  kDismissed,  // got its last message; nothing it says counts any more
-  kStranger,   // came back with workers, and no seat is its own: ends them, and then it is new
+  kSpare,        // all seats are taken: waits until one is free
+  kWaiting,      // holds a seat in the next round
+  kRunning,      // in the round
+  kSucceeded,    // in the round, all workers exited 0
+  kStopping,     // its round broke; has not asked for the next one yet
+  kLeaving,      // goes for good; its workers may still run, so no round may start
+  kDismissed,    // got its last message; nothing it says counts any more
+  kDisbelieved,  // came back with workers, and no seat is its own: ends them, and then it is new
 };
 
 // For people and for JSON: "running", "waiting".

@@ -52,7 +52,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   Member& member = is_new ? members_.add(session) : *known;
   std::optional<Error> error;
   const bool was_stopping = member.standing == Standing::kStopping;
-  const bool out_of_turn = !is_new && !was_stopping && member.standing != Standing::kStranger;
+  const bool out_of_turn = !is_new && !was_stopping && member.standing != Standing::kDisbelieved;
   // Asked before the standing changes. break_round() comes after the change, so that this node gets
   // SessionLost only and no RoundBroken.
   const bool breaks_round = member.in_round();
@@ -69,7 +69,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   } else {
     members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is
-    // free, and so does a stranger. An operator may have taken seats away: publish() says whose.
+    // free, and so does one that was not believed. An operator may have taken seats away: publish() says whose.
     const int seats = std::max(policy_.max_nodes, round_.node_count);
     const bool has_seat = was_stopping && !has_round() && seats_held() <= seats;
     members_.set_standing(member, has_seat ? Standing::kWaiting : Standing::kSpare);
@@ -105,12 +105,13 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   Member* const member = members_.find(session);
   if (member == nullptr || !member->listens()) return outcome;
   if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
-  const bool is_stranger = member->standing == Standing::kStranger;
+  const bool is_disbelieved = member->standing == Standing::kDisbelieved;
   // Neither holds a seat. For one that was in no round yet the others wait for somebody else.
-  const bool is_spare = member->standing == Standing::kSpare || is_stranger;
+  const bool is_spare = member->standing == Standing::kSpare || is_disbelieved;
   const bool is_needed = !is_spare && member->last_seat() >= 0;
   const bool breaks_round = member->in_round();
-  const bool has_workers = breaks_round || is_stranger || member->standing == Standing::kStopping;
+  const bool has_workers =
+      breaks_round || is_disbelieved || member->standing == Standing::kStopping;
   members_.set_standing(*member, has_workers ? Standing::kLeaving : Standing::kDismissed);
   if (is_needed && members_.listeners() + recovery_.missing() < policy_.min_nodes) {
     end_job({.succeeded = false, .cause = reason}, outcome);

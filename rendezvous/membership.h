@@ -80,7 +80,8 @@ class Membership {
   // The node had a session before, with this leader or another, and says how far it is. `session` is
   // that session where this leader knows it. A node that is where this leader takes it to be is told
   // nothing. What it did not hear is said again. If it is in another round or seat, it is not believed:
-  // it is told that its round broke, and must end its workers before the next round starts.
+  // it is told that its round broke, must end its workers before the next round starts, and takes
+  // nobody's seat.
   Outcome resumed(SessionId session, const Resumed& node, const Observed& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; later ones
   // change nothing.
@@ -157,7 +158,7 @@ class Membership {
   Error over() const;
   // Nodes whose old workers may still run, and that will be back.
   int stopping() const {
-    return members_.count(Standing::kStopping) + members_.count(Standing::kStranger) +
+    return members_.count(Standing::kStopping) + members_.count(Standing::kDisbelieved) +
            recovery_.unknown();
   }
   void promote_spares(Time now);

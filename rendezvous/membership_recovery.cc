@@ -26,7 +26,9 @@ Outcome Membership::resumed(SessionId session, const Resumed& node, const Observ
                             Time now) {
   recovery_.known(session);
   // A node that lies must not use up the numbers: the codec takes none above kMostRounds.
-  known_number_ = std::max(known_number_, std::min(node.round, round_number_ + kMostRoundsAhead));
+  const std::int64_t ahead =
+      std::clamp<std::int64_t>(node.round - round_number_, 0, kMostRoundsAhead);
+  known_number_ = std::max(known_number_, round_number_ + ahead);
   Member* const member = members_.find(session);
   if (member != nullptr && member->drain) return {.deliveries = {{session, *member->drain}}};
   if (member != nullptr && node.state == NodeState::kJoining)
@@ -120,7 +122,8 @@ void Membership::disbelieve(Member& member, const Resumed& node, Outcome& outcom
   // Who came to a seat of its own, in the round of now or the next one, keeps it.
   const bool has_seat = member.in_round() || member.standing == Standing::kWaiting ||
                         member.standing == Standing::kStopping;
-  members_.set_standing(member, has_seat ? Standing::kStopping : Standing::kStranger);
+  if (!has_seat) member.entrant.previous_seat = -1;
+  members_.set_standing(member, has_seat ? Standing::kStopping : Standing::kDisbelieved);
   if (node.state == NodeState::kStopping) return;  // it knows
   RoundBroken message = last_break_;
   if (message.round != node.round)

@@ -37,7 +37,7 @@ struct RoundPolicy {
 // What decide() looks at.
 struct Roster {
   int waiting = 0;    // nodes that asked for the next round and hold a seat in it
-  int returning = 0;  // nodes of the broken round that still stop their workers
+  int returning = 0;  // nodes of the broken round, or of one before, that still stop their workers
   int leaving = 0;    // as `returning`, but they will not be back
   // Nodes of the round before that are not back yet, where another leader gathered that round: they
   // are known by number only. Their workers may run until `workers_until`; waited for until

@@ -63,7 +63,7 @@ class Service::Calls {
   void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id);
   void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void open_session(Node& node, Host& host);
-  bool find_job(Node& node, const NodeSpec& spec, std::int64_t round);
+  bool find_job(Node& node, const NodeSpec& spec, const Resumed* resumed);
   void obey(Node& node, const NodeMessage& message);
   void grant_lease(Node& node, const Beat& beat);
   void deliver(Call* call, const HostMessage& message);
@@ -277,8 +277,8 @@ void Service::Calls::open_session(Node& node, Host& host) {
 }
 
 // False: the node was refused.
-bool Service::Calls::find_job(Node& node, const NodeSpec& spec, std::int64_t round) {
-  const auto found = options_.jobs->host(node.rdzv_id, spec, round);
+bool Service::Calls::find_job(Node& node, const NodeSpec& spec, const Resumed* resumed) {
+  const auto found = options_.jobs->host(node.rdzv_id, spec, resumed ? resumed->round : 0);
   Host* const* const host = std::get_if<Host*>(&found);
   if (host == nullptr) deliver(node.call.get(), std::get<HostMessage>(found));
   if (host != nullptr) open_session(node, **host);
@@ -317,25 +317,25 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
   if (const auto* beat = std::get_if<Beat>(&message)) return grant_lease(node, *beat);
   const auto* const first = std::get_if<NodeSpec>(&message);
   const auto* const resumed = std::get_if<Resumed>(&message);
+  if (resumed != nullptr && nodes_.is_overtaken(node, *resumed)) return node.call->cut();
   const NodeSpec* const named = resumed != nullptr ? &resumed->spec : first;
   const bool is_new = named != nullptr && node.spec.node_id.empty();
-  const bool has_place = resumed != nullptr && nodes_.comes_back(node, resumed->spec);
+  const bool has_place = resumed != nullptr && nodes_.comes_back(node, *resumed);
   // One that came back counts itself.
   if (is_new && !has_place && nodes_.are_named_as_many_as(options_.max_calls + (resumed ? 1 : 0)))
     return deliver(node.call.get(), too_many());
   // Without a seat there is nothing else to say.
-  const std::int64_t round = resumed != nullptr ? resumed->round : 0;
-  if (!node.session && (named == nullptr || !find_job(node, *named, round))) return;
+  if (!node.session && (named == nullptr || !find_job(node, *named, resumed))) return;
   if (resumed != nullptr) return node.session->resume(*resumed);
-  Session& session = *node.session;
   if (first != nullptr) {
     nodes_.joins(node, *first);
-    session.join(*first);
+    node.session->join(*first);
   }
   if (const auto* failed = std::get_if<WorkerFailed>(&message))
-    session.report_failure(failed->round, failed->failure);
-  if (const auto* done = std::get_if<NodeSucceeded>(&message)) session.report_success(done->round);
-  if (const auto* leave = std::get_if<Leave>(&message)) session.leave(leave->reason);
+    node.session->report_failure(failed->round, failed->failure);
+  if (const auto* done = std::get_if<NodeSucceeded>(&message))
+    node.session->report_success(done->round);
+  if (const auto* leave = std::get_if<Leave>(&message)) node.session->leave(leave->reason);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is

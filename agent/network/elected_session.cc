@@ -142,6 +142,7 @@ void ElectedSession::change_leader(const rendezvous::Leader& next) {
   lost_ = {.error = Error(ErrorCode::kUnavailable,
                           fmt::format("{} leads the rendezvous now", next.hostname)),
            .lease_ends = session_->lease_ends()};
+  session_->abandon();
   goes_on_ = ways_.resumes && memory_.is_in_round();
   const bool is_told = goes_on_ && !memory_.has_left();
   log::warning(lost_.error.message() + (is_told ? "; the workers go on" : ""));

@@ -87,7 +87,7 @@ JobStatus decode_job(const v1::Job& message) {
          .role = node.role(),
          .node_rank = node.node_rank(),
          .workers = node.workers(),
-         .standing = decode_enum(node.standing(), Standing::kStranger, Standing::kDismissed),
+         .standing = decode_enum(node.standing(), Standing::kDisbelieved, Standing::kDismissed),
          .hosts = node.hosts()});
   for (const v1::Incident& incident : message.incidents())
     job.incidents.push_back(

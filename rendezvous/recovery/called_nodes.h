@@ -36,6 +36,7 @@ class CalledNodes {
     std::unique_ptr<HostedSession> session{};
     Silence silence{};
     NodeSpec spec{};                      // as it said last
+    std::int64_t connection = 0;          // as Resumed has it
     std::unique_ptr<KnownPorts> ports{};  // of its process
     std::unique_ptr<Knocker> knocker{};   // its call broke, and it may come back
   };
@@ -84,9 +85,18 @@ class CalledNodes {
     if (may_return_) node.ports = std::make_unique<KnownPorts>(loop_, ports_of(node));
   }
 
+  // The node speaks over a later call already: what came over this one was under way for long.
+  bool is_overtaken(const Node& node, const Resumed& resumed) {
+    const auto known = calls_of_.find(key(node.rdzv_id, resumed.spec));
+    const Node* const other = known == calls_of_.end() ? nullptr : find(known->second);
+    return other != nullptr && other != &node && resumed.connection < other->connection;
+  }
+
   // The node says who it is, and that it comes back. If its session is here still, that one goes on over
   // this call: true. It may not have noticed that the call before is gone: that one is cut.
-  bool comes_back(Node& node, const NodeSpec& spec) {
+  bool comes_back(Node& node, const Resumed& resumed) {
+    const NodeSpec& spec = resumed.spec;
+    node.connection = resumed.connection;
     const auto known = calls_of_.find(key(node.rdzv_id, spec));
     Call* const before = known == calls_of_.end() ? nullptr : known->second;
     joins(node, spec);

@@ -41,8 +41,9 @@ bool SessionMemory::told(const HostMessage& message) {
   return true;
 }
 
-void SessionMemory::say_to(Session& session) const {
+void SessionMemory::say_to(Session& session) {
   if (!has_joined_) return;
+  ++resumed_.connection;
   session.resume(resumed_);
   if (failure_) session.report_failure(resumed_.round, *failure_);
   if (left_) session.leave(*left_);

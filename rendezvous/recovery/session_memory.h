@@ -30,7 +30,7 @@ class SessionMemory {
   const Resumed& resumed() const { return resumed_; }
 
   // The first words of the next session. Nothing, if the node has not asked for a seat yet.
-  void say_to(Session& session) const;
+  void say_to(Session& session);
 
  private:
   bool has_joined_ = false;

@@ -72,6 +72,7 @@ TEST(Codec, CarriesWhatANodeSaysThatComesBack) {
   for (const NodeState state :
        {NodeState::kJoining, NodeState::kRunning, NodeState::kSucceeded, NodeState::kStopping}) {
     const Resumed resumed{.spec = spec(),
+                          .connection = 3,
                           .round = 7,
                           .seat = 2,
                           .node_count = 3,

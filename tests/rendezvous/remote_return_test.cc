@@ -143,6 +143,38 @@ TEST_F(ReturnTest, NobodyTakesThePlaceOfANodeThatMayComeBack) {
   EXPECT_FALSE(again.last_is<SessionLost>()) << again.error();
 }
 
+// It was under way for long: its node gave that connection up, and came back over the next one.
+TEST_F(ReturnTest, WhatAnOlderConnectionBringsLateIsNotBelieved) {
+  form_round(4000);
+  const Resumed again{.spec = make_node("b", 1),
+                      .round = 1,
+                      .seat = 1,
+                      .node_count = 2,
+                      .state = NodeState::kRunning};
+  TestNode older;
+  TestNode newer;
+  for (TestNode* const node : {&older, &newer}) {
+    bool is_in = false;
+    RemoteOptions options = to(side->port());
+    options.let_in = [&](const std::string&, std::uint16_t) { is_in = true; };
+    open_session(*node, options);
+    ASSERT_TRUE(run_until(loop, [&] { return is_in; }));
+  }
+  Resumed newest = again;
+  newest.connection = 3;
+  newer.session->resume(newest);
+  ASSERT_TRUE(all_hear<SessionLost>({&behind}));  // it has come
+  Resumed late = again;
+  late.connection = 2;
+  late.state = NodeState::kStopping;
+  older.session->resume(late);
+  ASSERT_TRUE(all_hear<SessionLost>({&older}));
+  EXPECT_TRUE(there.last_is<RoundPublished>());
+  newer.session->report_success(1);
+  there.session->report_success(1);
+  EXPECT_TRUE(all_hear<JobEnded>({&there, &newer}));
+}
+
 TEST_F(ReturnTest, TheHostSaysWhetherANodeMayComeBack) {
   for (const bool may_return : {false, true}) {
     HostSide host(loop, 1, {.token = "secret", .keep_alive = kNoBeats, .resumes = may_return});

@@ -161,5 +161,19 @@ TEST_F(RemoteTest, WhatALeavingNodeSaidReachesTheHostBeforeTheSessionEnds) {
   other.join();
 }
 
+// A host that stands still gives no receipt. Another leads now, and the workers of the node still run.
+TEST_F(RemoteTest, NobodyWaitsForTheReceiptOfAHostThatLeadsNoMore) {
+  HostSide side(loop, 1);
+  RemoteOptions options = to(side.port());
+  options.leave_limit = std::chrono::hours(1);
+  TestNode node;
+  join(node, options, make_node("a"));
+  ASSERT_TRUE(all_hear<RoundPublished>({&node}));
+  node.session->leave(make_failure("SIGTERM"));
+  node.session->abandon();
+  node.session
+      .reset();  // this thread's loop does not run: an end without this would wait for an hour
+}
+
 }  // namespace
 }  // namespace ddprun::rendezvous

@@ -132,8 +132,9 @@ class SimEtcd {
         },
         std::move(answered), held);
   }
-  // The end of a job is no part of what is simulated: it is known at once.
-  void job_ended(bool succeeded) {
+  // The last word of a leader that tells its nodes first: known at once, if it has the key.
+  void job_ended(std::int64_t if_leader, bool succeeded) {
+    if (!leader_ || leader_->revision != if_leader) return;
     if (!record_) record_.emplace();
     record_->succeeded = succeeded;
   }

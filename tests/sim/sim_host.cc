@@ -64,8 +64,17 @@ void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
   Session* const known = heard(session);
   if (known == nullptr) return;
   known->spec = spec;
+  known->has_workers = false;
   perform(membership_.joined(known->member, spec, {"10.0.0." + std::to_string(session % 250), ""},
                              now()));
+}
+
+// As CalledNodes.
+bool SimHost::is_overtaken(SessionId session, const rendezvous::Resumed& node) const {
+  return std::ranges::any_of(sessions_, [&](const auto& entry) {
+    return entry.first != session && entry.second.spec.node_id == node.spec.node_id &&
+           node.connection < entry.second.connection;
+  });
 }
 
 void SimHost::move(SessionId to, const rendezvous::Resumed& node) {
@@ -85,9 +94,15 @@ void SimHost::move(SessionId to, const rendezvous::Resumed& node) {
 
 void SimHost::resumed(SessionId session, const rendezvous::Resumed& node) {
   if (heard(session) == nullptr) return;
+  if (is_overtaken(session, node)) {
+    find(session)->ears.closed();
+    return ended(session);
+  }
   move(session, node);
   Session& known = sessions_.at(session);
   known.spec = node.spec;
+  known.connection = node.connection;
+  known.has_workers = node.state != rendezvous::NodeState::kJoining;
   if (node.state == rendezvous::NodeState::kSucceeded && node.round == last_round_)
     done_.insert(known.member);
   for (rendezvous::Outcome& untold : untold_) untold.withheld_from.push_back(known.member);
@@ -188,6 +203,7 @@ void SimHost::perform(rendezvous::Outcome outcome) {
   if (ways_.may_grant && !ways_.may_grant()) decides_ = false;
   if (over_ || !decides_) return;
   check_growth(outcome);
+  check_failure(outcome);
   // A node may still leave while its message waits for etcd; it does not listen then.
   for (const rendezvous::Delivery& delivery : outcome.deliveries) {
     const Session* const to = holder(delivery.to);
@@ -195,12 +211,19 @@ void SimHost::perform(rendezvous::Outcome outcome) {
   }
   look_again();
   const bool waits = !untold_.empty();
-  if (!waits && !(outcome.published && ways_.record_round)) return tell(outcome);
+  if (!waits && !is_recorded(outcome)) return tell(outcome);
   untold_.push_back(std::move(outcome));
-  if (!waits) record(*untold_.front().published);
+  if (!waits) record(untold_.front());
 }
 
-void SimHost::record(const rendezvous::Publication& published) {
+bool SimHost::is_recorded(const rendezvous::Outcome& outcome) const {
+  return (outcome.published && ways_.record_round) ||
+         (outcome.ended && ways_.record_end && membership_.round_number() > 0);
+}
+
+void SimHost::record(const rendezvous::Outcome& outcome) {
+  if (!outcome.published) return ways_.record_end(outcome.ended->succeeded, [this] { recorded(); });
+  const rendezvous::Publication& published = *outcome.published;
   ways_.record_round({.round = published.round.number,
                       .restarts = published.round.restart_count,
                       .rules = membership_.restart_rules(),
@@ -213,8 +236,8 @@ void SimHost::recorded() {
   do {
     tell(untold_.front());
     untold_.pop_front();
-  } while (!untold_.empty() && !untold_.front().published);
-  if (!untold_.empty()) record(*untold_.front().published);
+  } while (!untold_.empty() && !is_recorded(untold_.front()));
+  if (!untold_.empty()) record(untold_.front());
 }
 
 void SimHost::tell(const rendezvous::Outcome& outcome) {

@@ -41,6 +41,7 @@ class SimHost {
     std::function<void(std::function<void()> act)> when_awake;
     std::function<void(rendezvous::JobRecord, std::function<void()> recorded)> record_round;
     std::function<bool()> may_grant;  // whether it may promise a node anything
+    std::function<void(bool succeeded, std::function<void()> recorded)> record_end;
     std::function<void(std::int64_t round)> tells;
     std::function<void(bool succeeded)> ended;
   };
@@ -80,8 +81,10 @@ class SimHost {
     Ears ears;
     rendezvous::NodeSpec spec;
     rendezvous::Silence silence;
-    SessionId member = 0;  // what the membership knows it as
-    bool is_cut = false;   // without a connection
+    SessionId member = 0;         // what the membership knows it as
+    std::int64_t connection = 0;  // as Resumed has it
+    bool has_workers = false;     // of a round of before: it ends them before it asks for a seat
+    bool is_cut = false;          // without a connection
     bool watched = false;
     bool told_last = false;
     bool left = false;
@@ -90,15 +93,18 @@ class SimHost {
   Session* find(SessionId session);
   Session* holder(SessionId member);
   Time now() const { return clock_.local(time_.now()); }
+  bool is_overtaken(SessionId session, const rendezvous::Resumed& node) const;
   void move(SessionId to, const rendezvous::Resumed& node);
   Session* heard(SessionId session);
   void perform(rendezvous::Outcome outcome);
   void tell(const rendezvous::Outcome& outcome);
-  void record(const rendezvous::Publication& published);
+  bool is_recorded(const rendezvous::Outcome& outcome) const;
+  void record(const rendezvous::Outcome& outcome);
   void recorded();
   void publish(const rendezvous::Outcome& outcome);
   void check_ranks(const rendezvous::Publication& published);
   void check_seats_are_kept(const std::vector<SessionId>& sessions);
+  void check_failure(const rendezvous::Outcome& outcome) const;
   void check_end(const rendezvous::HostMessage& message);
   void check_resize(const rendezvous::RoundBroken& broken);
   void check_growth(const rendezvous::Outcome& outcome);

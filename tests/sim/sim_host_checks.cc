@@ -16,7 +16,16 @@ int SimHost::could_be_in() const {
   }));
 }
 
-// A job that has budget and enough nodes does not end in failure.
+// A job that has budget and enough nodes does not end in failure. When it is decided: nodes may come
+// until it is told.
+void SimHost::check_failure(const rendezvous::Outcome& outcome) const {
+  if (!outcome.ended || outcome.ended->succeeded) return;
+  const bool spent = membership_.restart_count() == plan_.budget;
+  EXPECT_TRUE(spent || could_be_in() < plan_.policy.min_nodes)
+      << "the job ended with budget and nodes left: " << outcome.ended->cause.message
+      << sessions_text();
+}
+
 void SimHost::check_end(const HostMessage& message) {
   if (const auto* ended = std::get_if<rendezvous::JobEnded>(&message)) {
     if (is_end_told_) return;  // to one that did not hear it
@@ -28,11 +37,7 @@ void SimHost::check_end(const HostMessage& message) {
           return done_.contains(node);
         })) << "the job succeeded before all its nodes";
       }
-      return;
     }
-    const bool spent = membership_.restart_count() == plan_.budget;
-    EXPECT_TRUE(spent || could_be_in() < plan_.policy.min_nodes)
-        << "the job ended with budget and nodes left: " << ended->cause.message << sessions_text();
   }
   const auto* lost = std::get_if<rendezvous::SessionLost>(&message);
   if (lost != nullptr && lost->error.code() == ErrorCode::kTimedOut) {
@@ -97,7 +102,7 @@ void SimHost::check_room() {
   const auto seats = static_cast<int>(seated_.size());
   const auto waiting = std::ranges::count_if(sessions_, [this](const auto& entry) {
     const Session& node = entry.second;
-    return !node.left && !node.told_last && !node.spec.node_id.empty() &&
+    return !node.left && !node.told_last && !node.has_workers && !node.spec.node_id.empty() &&
            std::ranges::count(seated_, node.member) == 0;
   });
   const int usable = rendezvous::usable_nodes(seats + static_cast<int>(waiting), plan_.policy);

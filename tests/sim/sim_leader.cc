@@ -207,9 +207,23 @@ void SimLeader::perform(const rendezvous::Lead& /*action*/) {
                 perform(leadership_.publish(now()));
               },
           .may_grant = [this] { return may_grant(); },
+          .record_end = record_end(),
           .tells = world_.tells,
-          .ended = [this](bool succeeded) { world_.etcd.job_ended(succeeded); }}));
+          .ended =
+              [this](bool succeeded) {
+                if (!world_.is_daemon) world_.etcd.job_ended(leadership_.revision(), succeeded);
+              }}));
   host_ = hosts_.back().get();
+}
+
+// Daemons record the end before they tell it.
+std::function<void(bool, std::function<void()>)> SimLeader::record_end() {
+  if (!world_.is_daemon) return {};
+  return [this](bool succeeded, std::function<void()> recorded) {
+    job_.succeeded = succeeded;
+    recorded_ = std::move(recorded);
+    perform(leadership_.publish(now()));
+  };
 }
 
 bool SimLeader::may_grant() {
@@ -242,7 +256,8 @@ void SimLeader::perform(const rendezvous::WriteRecord& action) {
         const bool leads =
             answer.is_done || (answer.leader && answer.leader->revision == action.if_revision);
         found_ = answer.record;
-        const bool is_written = found_ && found_->job == written.job;
+        const bool is_written =
+            found_ && found_->job == written.job && found_->succeeded == written.succeeded;
         if (leads && !is_written)
           return perform(leadership_.etcd_failed(action.ticket, kNoAnswer, now()));
         perform(leadership_.record_written(action.ticket, leads, now()));

@@ -63,6 +63,7 @@ class SimLeader {
   void check_reached(std::int64_t revision) const;
   // Whether it may promise a node anything. Then nobody else can lead.
   bool may_grant();
+  std::function<void(bool succeeded, std::function<void()> recorded)> record_end();
   bool reaches_etcd() const { return world_.time.now() >= cut_until_; }
   void when_awake(std::function<void()> act);
   SimEtcd::Answered answered(rendezvous::Ticket ticket,

@@ -62,6 +62,8 @@ Takeover::Takeover(unsigned seed)
       etcd_.away(time_.up_to(10'000));
     });
   time_.at(faults_end_, [this] { fill_up(); });
+  // A leader that was overtaken, and does not know it yet, may have told its nodes the end.
+  time_.at(faults_end_ + seconds(5), [this] { fill_up(); });
 }
 
 void Takeover::run() {

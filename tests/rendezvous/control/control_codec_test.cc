@@ -37,7 +37,7 @@ TEST(ControlCodec, AnAnswerArrives) {
                                  .role = "r",
                                  .node_rank = 1,
                                  .workers = 8,
-                                 .standing = Standing::kLeaving,
+                                 .standing = Standing::kDisbelieved,
                                  .hosts = true}},
                       .incidents = {{.unix_ms = 9,
                                      .round = 6,

@@ -55,7 +55,7 @@ TEST_F(SessionMemoryTest, AsksAgainForASeat) {
   EXPECT_FALSE(memory.is_in_round());
   const Ear& ear = next();
   EXPECT_EQ(ear.said, Said{"resume"});
-  EXPECT_EQ(ear.resumed, (Resumed{.spec = make_node("a")}));
+  EXPECT_EQ(ear.resumed, (Resumed{.spec = make_node("a"), .connection = 1}));
 }
 
 TEST_F(SessionMemoryTest, SaysTheRoundAndTheSeatThatItIsIn) {
@@ -63,6 +63,7 @@ TEST_F(SessionMemoryTest, SaysTheRoundAndTheSeatThatItIsIn) {
   publish(4);
   EXPECT_TRUE(memory.is_round_whole());
   EXPECT_EQ(next().resumed, (Resumed{.spec = make_node("a"),
+                                     .connection = 1,
                                      .round = 4,
                                      .seat = 2,
                                      .node_count = 3,
@@ -82,6 +83,7 @@ TEST_F(SessionMemoryTest, ARoundThatIsNotNewerChangesNothing) {
   for (const std::int64_t round : {3, 4})
     EXPECT_FALSE(memory.told(RoundPublished{.round = {.number = round, .node_count = 1}}));
   EXPECT_EQ(next().resumed, (Resumed{.spec = make_node("a"),
+                                     .connection = 1,
                                      .round = 4,
                                      .seat = 2,
                                      .node_count = 3,
