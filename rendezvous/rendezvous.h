@@ -112,8 +112,8 @@ struct Failure {
 // What a node says that was in the job already, over a new connection or to a new leader.
 struct Resumed {
   NodeSpec spec;  // as in its last join
-  // Its connections are counted. What an older one brings, late, is not believed. 0: an older agent
-  // does not count.
+  // How many times it has said this. A connection over which it said it earlier, or joined, is cut when
+  // its words come late. 0: an older agent does not count.
   std::int64_t connection = 0;
   std::int64_t round = 0;  // the last that was published to it; 0: none was
   int seat = -1;           // its node rank in that round
@@ -232,7 +232,7 @@ class Session {
   // As far as this node was told; over the network that is some moments old. Nothing: the job is
   // over, or nothing is known yet.
   virtual std::optional<Gathering> gathering() const = 0;
-  // Who hosts it is the host no more: it hears no last word, and nobody waits for its receipt.
+  // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
   // Over the network: until when the workers may live on if this session ended now. The past: they may
   // not, or that is not the network's to say.

@@ -317,8 +317,8 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
   if (const auto* beat = std::get_if<Beat>(&message)) return grant_lease(node, *beat);
   const auto* const first = std::get_if<NodeSpec>(&message);
   const auto* const resumed = std::get_if<Resumed>(&message);
-  if (resumed != nullptr && nodes_.is_overtaken(node, *resumed)) return node.call->cut();
   const NodeSpec* const named = resumed != nullptr ? &resumed->spec : first;
+  if (nodes_.is_overtaken(node, named, resumed)) return node.call->cut();
   const bool is_new = named != nullptr && node.spec.node_id.empty();
   const bool has_place = resumed != nullptr && nodes_.comes_back(node, *resumed);
   // One that came back counts itself.

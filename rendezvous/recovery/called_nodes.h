@@ -85,11 +85,12 @@ class CalledNodes {
     if (may_return_) node.ports = std::make_unique<KnownPorts>(loop_, ports_of(node));
   }
 
-  // The node speaks over a later call already: what came over this one was under way for long.
-  bool is_overtaken(const Node& node, const Resumed& resumed) {
-    const auto known = calls_of_.find(key(node.rdzv_id, resumed.spec));
-    const Node* const other = known == calls_of_.end() ? nullptr : find(known->second);
-    return other != nullptr && other != &node && resumed.connection < other->connection;
+  // The node speaks over a later call already: what came over this one was under way for long. Null: it
+  // did not say who it is, or that it comes back.
+  bool is_overtaken(const Node& node, const NodeSpec* named, const Resumed* resumed) {
+    const Node* const latest = named != nullptr ? latest_of(node.rdzv_id, *named) : nullptr;
+    const auto connection = resumed != nullptr ? resumed->connection : node.connection;
+    return latest != nullptr && latest != &node && connection < latest->connection;
   }
 
   // The node says who it is, and that it comes back. If its session is here still, that one goes on over
@@ -97,17 +98,16 @@ class CalledNodes {
   bool comes_back(Node& node, const Resumed& resumed) {
     const NodeSpec& spec = resumed.spec;
     node.connection = resumed.connection;
-    const auto known = calls_of_.find(key(node.rdzv_id, spec));
-    Call* const before = known == calls_of_.end() ? nullptr : known->second;
+    Node* const old = latest_of(node.rdzv_id, spec);
     joins(node, spec);
-    Node* const old = before == node.call.get() ? nullptr : find(before);
-    if (old == nullptr || key(old->rdzv_id, old->spec) != key(node.rdzv_id, spec)) return false;
+    if (old == nullptr || old == &node) return false;
     const auto unused = std::exchange(node.session, std::move(old->session));
     node.route = old->route;
     *node.route = node.call.get();
     node.silence.follows(old->silence);
+    const auto before = old->call;
     before->cut();
-    nodes_.erase(before);
+    nodes_.erase(before.get());
     return true;
   }
 
@@ -132,6 +132,13 @@ class CalledNodes {
   }
 
  private:
+  // The call over which this node said last who it is. Null: none is here.
+  Node* latest_of(const std::string& rdzv_id, const NodeSpec& spec) {
+    const auto known = calls_of_.find(key(rdzv_id, spec));
+    Node* const node = known == calls_of_.end() ? nullptr : find(known->second);
+    const bool is_it = node != nullptr && key(node->rdzv_id, node->spec) == key(rdzv_id, spec);
+    return is_it ? node : nullptr;
+  }
   // Where its store may be reached: where it says, and where it comes from.
   static std::vector<boost::asio::ip::tcp::endpoint> ports_of(const Node& node) {
     std::vector<boost::asio::ip::tcp::endpoint> ports;

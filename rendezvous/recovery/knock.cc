@@ -153,7 +153,9 @@ KnownPorts::KnownPorts(asio::io_context& loop, const std::vector<tcp::endpoint>&
     socket->async_connect(
         endpoint, [socket, endpoint, taken = std::weak_ptr(taken_)](const error_code& failed) {
           const auto known = taken.lock();
-          if (!failed && known) known->push_back(endpoint);
+          // A reset comes after the port took it, and hung up before we looked.
+          const bool is_taken = !failed || failed == asio::error::connection_reset;
+          if (is_taken && known) known->push_back(endpoint);
         });
   }
 }

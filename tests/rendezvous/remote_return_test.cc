@@ -170,6 +170,11 @@ TEST_F(ReturnTest, WhatAnOlderConnectionBringsLateIsNotBelieved) {
   older.session->resume(late);
   ASSERT_TRUE(all_hear<SessionLost>({&older}));
   EXPECT_TRUE(there.last_is<RoundPublished>());
+  // Its first word, over the first connection of all.
+  TestNode first;
+  join(first, to(side->port()), make_node("b", 1));
+  ASSERT_TRUE(all_hear<SessionLost>({&first}));
+  EXPECT_TRUE(first.lost_for(ErrorCode::kUnavailable)) << first.error();
   newer.session->report_success(1);
   there.session->report_success(1);
   EXPECT_TRUE(all_hear<JobEnded>({&there, &newer}));

@@ -171,8 +171,8 @@ TEST_F(RemoteTest, NobodyWaitsForTheReceiptOfAHostThatLeadsNoMore) {
   ASSERT_TRUE(all_hear<RoundPublished>({&node}));
   node.session->leave(make_failure("SIGTERM"));
   node.session->abandon();
-  node.session
-      .reset();  // this thread's loop does not run: an end without this would wait for an hour
+  // This thread's loop does not run: an end without abandon() would wait for an hour.
+  node.session.reset();
 }
 
 }  // namespace

@@ -72,8 +72,9 @@ void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
 // As CalledNodes.
 bool SimHost::is_overtaken(SessionId session, const rendezvous::Resumed& node) const {
   return std::ranges::any_of(sessions_, [&](const auto& entry) {
-    return entry.first != session && entry.second.spec.node_id == node.spec.node_id &&
-           node.connection < entry.second.connection;
+    const Session& other = entry.second;
+    return entry.first != session && other.spec.node_id == node.spec.node_id && !other.told_last &&
+           node.connection < other.connection;
   });
 }
 

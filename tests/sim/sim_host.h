@@ -83,7 +83,7 @@ class SimHost {
     rendezvous::Silence silence;
     SessionId member = 0;         // what the membership knows it as
     std::int64_t connection = 0;  // as Resumed has it
-    bool has_workers = false;     // of a round of before: it ends them before it asks for a seat
+    bool has_workers = false;     // it said so when it came back
     bool is_cut = false;          // without a connection
     bool watched = false;
     bool told_last = false;

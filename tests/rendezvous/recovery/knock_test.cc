@@ -92,6 +92,16 @@ TEST_F(KnockTest, KnowsThePortsThatTookAConnection) {
   EXPECT_EQ(ports.taken(), std::vector{at(listener.port())});
 }
 
+// It hangs up before this loop looks: the connection looks like one that failed.
+TEST_F(KnockTest, APortThatHangsUpAtOnceIsKnown) {
+  tcp::acceptor acceptor(loop, at(0));
+  const KnownPorts ports(loop, {acceptor.local_endpoint()});
+  tcp::socket taken = acceptor.accept();
+  taken.set_option(asio::socket_base::linger(true, 0));  // by a reset
+  taken.close();
+  EXPECT_TRUE(run_until(loop, [&] { return ports.taken().size() == 1; }));
+}
+
 // What a firewall refuses is no word of the host behind it. Each in a network of its own, where we may
 // have one.
 enum class Firewall { kNone, kIcmp, kIcmp6 };
