@@ -73,10 +73,7 @@ class RemoteSession final : public Session {
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<Gathering> gathering() const override { return gathering_; }
-  void abandon() override {
-    state_ = State::kOver;
-    stop_timers();
-  }
+  void abandon() override { state_ = State::kOver; }
   std::chrono::steady_clock::time_point lease_ends() const override {
     return std::chrono::steady_clock::time_point(lease_.ends());  // the clock of stamp()
   }
