@@ -46,6 +46,10 @@ struct Member {
   bool in_round() const {
     return standing == Standing::kRunning || standing == Standing::kSucceeded;
   }
+  // In the round of now, or kept for it in the next one.
+  bool holds_seat() const {
+    return in_round() || standing == Standing::kWaiting || standing == Standing::kStopping;
+  }
   // Whether a message may still be sent to it.
   bool listens() const {
     return standing != Standing::kDismissed && standing != Standing::kLeaving && !gone;

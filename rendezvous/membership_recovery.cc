@@ -119,9 +119,8 @@ void Membership::came_back(Member& member, const Resumed& node, Time now, Outcom
 
 // It must end its workers and join. Where the round that it speaks of broke, it is told why.
 void Membership::disbelieve(Member& member, const Resumed& node, Outcome& outcome) {
-  // Who came to a seat of its own, in the round of now or the next one, keeps it.
-  const bool has_seat = member.in_round() || member.standing == Standing::kWaiting ||
-                        member.standing == Standing::kStopping;
+  // Who has a seat keeps it.
+  const bool has_seat = member.holds_seat();
   if (!has_seat) member.entrant.previous_seat = -1;
   members_.set_standing(member, has_seat ? Standing::kStopping : Standing::kDisbelieved);
   if (node.state == NodeState::kStopping) return;  // it knows

@@ -327,15 +327,15 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
   // Without a seat there is nothing else to say.
   if (!node.session && (named == nullptr || !find_job(node, *named, resumed))) return;
   if (resumed != nullptr) return node.session->resume(*resumed);
+  Session& session = *node.session;
   if (first != nullptr) {
     nodes_.joins(node, *first);
-    node.session->join(*first);
+    session.join(*first);
   }
   if (const auto* failed = std::get_if<WorkerFailed>(&message))
-    node.session->report_failure(failed->round, failed->failure);
-  if (const auto* done = std::get_if<NodeSucceeded>(&message))
-    node.session->report_success(done->round);
-  if (const auto* leave = std::get_if<Leave>(&message)) node.session->leave(leave->reason);
+    session.report_failure(failed->round, failed->failure);
+  if (const auto* done = std::get_if<NodeSucceeded>(&message)) session.report_success(done->round);
+  if (const auto* leave = std::get_if<Leave>(&message)) session.leave(leave->reason);
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is

@@ -39,8 +39,7 @@ const Member* member_of(const Membership& membership, SessionId session) {
 
 // A spare may have had a seat in an earlier round; it is somebody else's now.
 bool has_seat(const Member& member) {
-  return member.in_round() || member.standing == Standing::kWaiting ||
-         member.standing == Standing::kStopping || member.standing == Standing::kLeaving;
+  return member.holds_seat() || member.standing == Standing::kLeaving;
 }
 
 std::string describe(const Member& member) {
