@@ -45,23 +45,23 @@ if(DDPRUN_SANITIZE)
   target_compile_options(ddprun_flags INTERFACE -Wno-error=maybe-uninitialized -Wno-tsan)
 endif()
 if(CMAKE_UNITY_BUILD)
-  # The sanitizers' builds compile eight files as one (the presets), which takes half the time. The release build compiles each
-  # file of a room alone, so that a missing #include is noticed there. Eight in one means that one file includes the eight
+  # All presets but `dev` compile eight files as one, which takes half the time: with LibTorch's headers a file takes 10 s. `dev`
+  # compiles each file alone, so that a missing #include is noticed there. Eight in one means that one file includes the eight
   # sources; GCC takes them for headers, and warns of each anonymous namespace in a header.
-  target_compile_options(ddprun_flags INTERFACE -Wno-subobject-linkage)
+  target_compile_options(ddprun_flags INTERFACE $<BUILD_INTERFACE:-Wno-subobject-linkage>)
 endif()
 target_compile_features(ddprun_flags INTERFACE cxx_std_20)
 target_include_directories(ddprun_flags INTERFACE
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include/ddprun>")
 target_compile_definitions(ddprun_flags INTERFACE
-  BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION FMT_HEADER_ONLY)
+  BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)
 target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
 
-# ddprun_room(<room> SOURCES a.cc b.cc [PUBLIC libs...] [PRIVATE libs...])
 # Rooms whose code runs now and then: in a release they are compiled for size, since ddprun is one file that people copy.
 set(DDPRUN_SMALL_ROOMS launcher launcher_surroundings launcher_doctor agent agent_core agent_report agent_standby agent_monitors agent_network
   rendezvous_election rendezvous_control rendezvous_http rendezvous_trust daemon)
 
+# ddprun_room(<room> SOURCES a.cc b.cc [PUBLIC libs...] [PRIVATE libs...])
 function(ddprun_room room)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(ddprun_${room} STATIC ${ARG_SOURCES})

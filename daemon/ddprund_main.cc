@@ -19,6 +19,7 @@
 #include "daemon/daemon.h"
 #include "daemon/daemon_options.h"
 #include "daemon/daemon_status.h"
+#include "daemon/memory.h"
 #include "daemon/own_address.h"
 #include "daemon/service_manager.h"
 #include "launcher/host_facts.h"
@@ -120,6 +121,7 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
   log::set_level(log::Level::kInfo);  // who leads
   ::signal(SIGPIPE, SIG_IGN);
   store::raise_descriptor_limit();
+  read_program_in();
   const std::string manager = env("NOTIFY_SOCKET").value_or("");
   asio::io_context loop(1);
   asio::signal_set signals(loop, SIGTERM, SIGINT);

@@ -16,4 +16,9 @@ std::uint64_t memory_bytes();
 // It looks at all memory: for a quiet moment.
 void give_memory_back();
 
+// Reads in what the program only reads, its code and its constants, so that who leads from one moment to
+// the next need not read it from a disk first. Nothing holds the pages where memory is short. Without an effect before
+// Linux 5.14 (madvise(2), MADV_POPULATE_READ): pages are read in when they are needed.
+void read_program_in();
+
 }  // namespace ddprun::daemon

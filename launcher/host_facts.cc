@@ -198,10 +198,11 @@ int visible_gpu_count(int device_count, const std::optional<std::string>& visibl
     std::string entry(rest.substr(0, end));
     std::erase(entry, ' ');
     const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-    const auto index = all_digits(entry) ? parse_int(entry) : std::nullopt;
-    if (!by_id && (!index || *index >= device_count)) break;
+    // What is no number, or too large for one, is no device.
+    const int index = all_digits(entry) ? parse_int(entry).value_or(device_count) : device_count;
+    if (!by_id && index >= device_count) break;
     // CUDA takes a list that names a device twice for an empty one; 0 and 00 are one device.
-    if (!seen.insert(index ? std::to_string(*index) : entry).second) return 0;
+    if (!seen.insert(by_id ? entry : std::to_string(index)).second) return 0;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return static_cast<int>(seen.size());

@@ -2,7 +2,9 @@
 # Installs what is missing and nothing else: Debian packages (root or sudo), LibTorch in .venv/ at the root, and for the tests other
 # people's trainers in .venv-trainers/. Done in well under a second where all is there.
 #
-#   scripts/setup.sh [--launcher-only] [--tests] [--fuzzers]
+#   scripts/setup.sh [--launcher-only] [--tests [--first]] [--fuzzers]
+#
+# --first: only what building needs. The environments of the tests come with a second call, while the first build runs.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/common.sh
@@ -22,6 +24,7 @@ fuzzer_packages=(clang-14 libclang-rt-14-dev)  # libFuzzer and the sanitizers' r
 
 with_engine=1
 with_tests=0
+with_environments=1
 for word in "$@"; do
   case $word in
     --launcher-only) with_engine=0 ;;
@@ -29,8 +32,9 @@ for word in "$@"; do
       with_tests=1
       packages+=("${test_packages[@]}")
       ;;
+    --first) with_environments=0 ;;
     --fuzzers) packages+=("${fuzzer_packages[@]}") ;;
-    *) fail "$word: expected --launcher-only, --tests or --fuzzers" ;;
+    *) fail "$word: expected --launcher-only, --tests, --first or --fuzzers" ;;
   esac
 done
 ((with_engine == 0)) || packages+=("${engine_packages[@]}")
@@ -131,6 +135,7 @@ missing=()
 install_packages
 without_etcd_service
 ((with_engine == 0)) || install_python_packages
+((with_environments)) || exit 0
 ((with_engine == 0 || with_tests == 0)) || install_trainers
 ((with_engine == 0 || with_tests == 0)) || install_manifest_models
 # Without what makes the wheel its tests are skipped, and say so.

@@ -9,7 +9,9 @@ int detailed_code(const Ending& ending, const ExitFacts& facts) {
   if (ending.signal != 0 || ending.stopped) return kExitPreempted;
   if (ending.session_error) return kExitRendezvousFailed;
   if (ending.launcher_failed) return kExitLauncherFailed;
-  if (!ending.cause || ending.cause->rank < 0) return 1;  // a node was lost, or another one left
+  if (!ending.cause) return 1;
+  // Another node left. If it was told to end, no node has failed, and all of them may begin anew.
+  if (ending.cause->rank < 0) return ending.cause->exit_code < 0 ? kExitPreempted : 1;
   // A worker's failure ends a job only when no restart is left.
   if (facts.max_restarts > 0) return kExitBudgetSpent;
   const int code = ending.cause->exit_code;

@@ -11,7 +11,8 @@ namespace ddprun::agent {
 // small numbers. So these lie between.
 inline constexpr int kExitBudgetSpent = 120;       // failed again after the last allowed restart
 inline constexpr int kExitRendezvousFailed = 121;  // timed out, refused, or its host was lost
-inline constexpr int kExitPreempted = 122;  // this launcher, or the whole job, was told to stop
+// This launcher was told to stop, or the whole job was, or a node that the job cannot do without.
+inline constexpr int kExitPreempted = 122;
 inline constexpr int kExitLauncherFailed = 123;  // it could not go on (Lifecycle::give_up())
 // As in a shell: a program that signal n killed has exit code 128 + n.
 inline constexpr int kExitSignalBase = 128;

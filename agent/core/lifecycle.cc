@@ -224,7 +224,9 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
   }
   // The host should hear it before another node's worker fails for want of ours: that would be a
   // failure, and spend a restart.
+  // By the exit code the others know that we were told to end, and did not fail.
   Actions actions = {LeaveJob{{.hostname = settings_.hostname,
+                               .exit_code = -signo,
                                .message = fmt::format("the launcher on {} received {}",
                                                       settings_.hostname, signal_name(signo))}}};
   append(actions, drain(AfterDrain::kEnd, signo, now));

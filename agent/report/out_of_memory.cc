@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -37,6 +38,34 @@ std::optional<std::uint64_t> number(std::string_view text) {
 std::optional<std::uint64_t> kib(std::string_view text) {
   const auto value = number(text);
   return value ? std::optional(*value * 1024) : std::nullopt;
+}
+
+// Adds the limit, if there is none yet, and the peak. The peak of the files is better than the use
+// that the log told: it is from all of the time.
+void read_files(const MemoryFolder& folder, OutOfMemory& record) {
+  if (!record.limit_bytes)
+    record.limit_bytes =
+        read_cgroup_number(folder.path + (folder.v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  const auto peak =
+      read_cgroup_number(folder.path + (folder.v2 ? "/memory.peak" : "/memory.max_usage_in_bytes"));
+  if (peak) record.peak_bytes = peak;
+}
+
+struct ChargedCgroup {
+  std::string cgroup;
+  MemoryFolder folder;
+};
+
+// The cgroup to which our memory is charged: our own, or the nearest above it that has the
+// controller (version 2, "Controlling Controllers": it may be on for a part of the tree only).
+std::optional<ChargedCgroup> charged_cgroup() {
+  for (std::string cgroup = own_memory_cgroup(); !cgroup.empty();) {
+    if (const auto folder = memory_folder(cgroup)) return ChargedCgroup{cgroup, *folder};
+    const auto parent = cgroup.rfind('/');
+    if (cgroup == "/" || parent == std::string::npos) break;
+    cgroup.resize(std::max<std::size_t>(parent, 1));
+  }
+  return std::nullopt;
 }
 
 std::string in_mib(std::uint64_t bytes) {
@@ -106,9 +135,10 @@ std::vector<std::string> KernelLog::read_new() {
 }
 
 std::optional<std::uint64_t> own_cgroup_oom_kills() {
-  const auto folder = memory_folder(own_memory_cgroup());
-  if (!folder) return std::nullopt;
-  std::ifstream file(folder->path + (folder->v2 ? "/memory.events" : "/memory.oom_control"));
+  const auto charged = charged_cgroup();
+  if (!charged) return std::nullopt;
+  const MemoryFolder& folder = charged->folder;
+  std::ifstream file(folder.path + (folder.v2 ? "/memory.events" : "/memory.oom_control"));
   std::string key;
   for (std::uint64_t value = 0; file >> key >> value;) {
     if (key == "oom_kill") return value;
@@ -116,22 +146,39 @@ std::optional<std::uint64_t> own_cgroup_oom_kills() {
   return std::nullopt;
 }
 
+OutOfMemory exhausted_cgroup(MemoryFolder folder, std::string cgroup) {
+  OutOfMemory found{.cgroup = cgroup};
+  std::optional<std::uint64_t> least_room;
+  if (cgroup == "/") cgroup.clear();
+  while (true) {
+    OutOfMemory here{.cgroup = cgroup.empty() ? "/" : cgroup};
+    read_files(folder, here);
+    if (here.limit_bytes) {
+      const std::uint64_t room =
+          *here.limit_bytes - std::min(here.peak_bytes.value_or(0), *here.limit_bytes);
+      // The kernel charges pages in batches, so a limit that is met is not used to the last byte. What is
+      // above may be full of files: the lowest one that is met is named.
+      if (room * 100 <= *here.limit_bytes) return here;
+      if (!least_room || room < *least_room) {
+        least_room = room;
+        found = std::move(here);
+      }
+    }
+    if (cgroup.empty()) return found;
+    folder.path.resize(folder.path.rfind('/'));
+    cgroup.resize(cgroup.rfind('/'));
+  }
+}
+
 OutOfMemory own_cgroup_memory() {
-  OutOfMemory record{.cgroup = own_memory_cgroup()};
-  complete(record);
-  return record;
+  auto charged = charged_cgroup();
+  if (!charged) return {.cgroup = own_memory_cgroup()};
+  return exhausted_cgroup(std::move(charged->folder), std::move(charged->cgroup));
 }
 
 void complete(OutOfMemory& record) {
   const auto folder = record.cgroup.empty() ? std::nullopt : memory_folder(record.cgroup);
-  if (!folder) return;
-  if (!record.limit_bytes)
-    record.limit_bytes =
-        read_cgroup_number(folder->path + (folder->v2 ? "/memory.max" : "/memory.limit_in_bytes"));
-  // The peak of the files is better than the use that the log told: it is from all of the time.
-  const auto peak = read_cgroup_number(
-      folder->path + (folder->v2 ? "/memory.peak" : "/memory.max_usage_in_bytes"));
-  if (peak) record.peak_bytes = peak;
+  if (folder) read_files(*folder, record);
 }
 
 KillExplainer::KillExplainer(KernelLog log, Count oom_kills)

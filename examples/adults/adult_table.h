@@ -20,6 +20,9 @@ struct AdultBatch {
   at::Tensor targets;  // [batch] int64: 1 for more than 50,000
 
   std::size_t size() const { return static_cast<std::size_t>(targets.size(0)); }
+  AdultBatch to(at::Device device) const {
+    return {numbers.to(device), codes.to(device), targets.to(device)};
+  }
 };
 
 class AdultTable {

@@ -60,6 +60,7 @@ void train(worker::Process& process, const Options& options, const examples::Adu
   worker::Collective& ranks = *process.collective;
   torch::manual_seed(1);
   Net net(adults.train.number_columns(), adults.code_counts);
+  examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
   torch::optim::SGD optimizer(net->parameters(),
                               torch::optim::SGDOptions(options.lr).momentum(0.9));
@@ -92,6 +93,7 @@ int main(int argc, char** argv) {
   const auto load = [&] {
     adults = examples::value_of("--data", examples::read_adults(options.data));
   };
-  return examples::run_program("adults", flags, argc, argv, load,
-                               [&](worker::Process& process) { train(process, options, *adults); });
+  return examples::run_training("adults", flags, argc, argv, load, [&](worker::Process& process) {
+    train(process, options, *adults);
+  });
 }

@@ -54,6 +54,7 @@ void train(worker::Process& process, const Options& options, const CifarSet& ima
   worker::Collective& ranks = *process.collective;
   torch::manual_seed(1);
   examples::ResNet18 net(10, 3, options.width);
+  examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
   torch::optim::SGD optimizer(
       net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4));
@@ -97,7 +98,7 @@ int main(int argc, char** argv) {
     test_set =
         CifarSet(examples::value_of("--data", worker::read_cifar10(options.data, "test")), false);
   };
-  return examples::run_program("cifar10", flags, argc, argv, load, [&](worker::Process& process) {
+  return examples::run_training("cifar10", flags, argc, argv, load, [&](worker::Process& process) {
     train(process, options, *train_set, *test_set);
   });
 }

@@ -1,5 +1,6 @@
 // The training loop and the accuracy of a net that guesses classes. Batches have `targets`, [batch] int64, and
-// size(). What is special about an example is how it goes from a batch to outputs, [batch, classes].
+// size(); to(device) copies them there. What is special about an example is how it goes from a batch to outputs,
+// [batch, classes].
 // All ranks must call each of these. The training thread.
 #pragma once
 
@@ -20,14 +21,22 @@
 
 namespace ddprun::examples {
 
+// Moves the net to where this rank trains (--device), before anything knows its parameters.
+inline void place(const worker::Process& process, torch::nn::Module& net) {
+  if (process.collective->device() == worker::Device::kCpu) return;
+  net.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(process.world.local_rank)));
+}
+
 // Trains on the batches of `loader`, to their end or until `go_on()` is false after a step. The loss of this
 // rank's samples. `outputs_of(batch)` must go through `parallel`.
 template <typename Batches, typename OutputsOf>
 worker::Mean train_epoch(
     Batches& loader, worker::DataParallel& parallel, torch::optim::Optimizer& optimizer,
     const OutputsOf& outputs_of, const std::function<bool()>& go_on = [] { return true; }) {
+  const at::Device device = optimizer.param_groups()[0].params()[0].device();
   worker::Mean loss;
-  for (const auto& batch : loader) {
+  for (const auto& read : loader) {
+    const auto batch = read.to(device);
     optimizer.zero_grad();
     const auto batch_loss = torch::nn::functional::cross_entropy(outputs_of(batch), batch.targets);
     batch_loss.backward();
@@ -58,8 +67,10 @@ double accuracy_over(worker::Collective& ranks, torch::nn::Module& net, const Da
   const worker::DistributedSampler sampler(held_out.size(), ranks.world_size(), ranks.rank(),
                                            {.shuffle = false});
   worker::BatchLoader loader(held_out, sampler, batch_size, {.unpadded = true});
+  const at::Device device = net.parameters()[0].device();
   worker::Mean right;
-  for (const auto& batch : loader) {
+  for (const auto& read : loader) {
+    const auto batch = read.to(device);
     const auto guesses = outputs_of(batch).argmax(1);
     right.add(guesses.eq(batch.targets).sum().template item<double>(),
               static_cast<double>(batch.size()));

@@ -7,7 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <stdexcept>
+#include <string>
 #include <vector>
+
+#include "worker/nccl/nccl_collective.h"
 
 namespace ddprun::examples {
 namespace {
@@ -24,12 +28,26 @@ int fail(std::string_view name, int code, std::string_view message) {
   return code;
 }
 
-}  // namespace
+// What --device says.
+worker::BootstrapOptions options_of(const std::string& device) {
+  if (device == "cpu") return {};
+  return {.device = worker::Device::kCuda, .cpu_instead = device == "auto"};
+}
 
-int run_program(std::string_view name, Flags& flags, int argc, char** argv,
-                const std::function<void()>& load,
-                const std::function<void(worker::Process&)>& train) {
-  const auto taken = flags.parse(std::vector<std::string>(argv + 1, argv + argc));
+void meet_and_train(const std::string& device, const std::function<void(worker::Process&)>& train) {
+  auto process = worker::bootstrap(options_of(device));
+  if (process) return train(*process);
+  const std::string why = device == "cuda" ? worker::why_no_gpu() : "";
+  if (!why.empty())
+    throw UsageError(
+        fmt::format("--device: 'cuda' given, expected auto or cpu on this machine: {}", why));
+  throw std::runtime_error(process.error().message());
+}
+
+// Parses, and then does `work`. The exit code.
+int run(std::string_view name, Flags& flags, const std::vector<std::string>& arguments,
+        const std::function<void()>& work) {
+  const auto taken = flags.parse(arguments);
   if (!taken) return fail(name, 2, taken.error().message());
   if (flags.asks_for_help()) {
     fmt::print("{}", flags.help_text());
@@ -37,10 +55,7 @@ int run_program(std::string_view name, Flags& flags, int argc, char** argv,
   }
   try {
     limit_threads();
-    load();
-    auto process = worker::bootstrap();
-    if (!process) return fail(name, 1, process.error().message());
-    train(*process);
+    work();
     return 0;
   } catch (const UsageError& error) {
     return fail(name, 2, error.what());
@@ -52,6 +67,29 @@ int run_program(std::string_view name, Flags& flags, int argc, char** argv,
   } catch (const std::exception& error) {
     return fail(name, 1, error.what());
   }
+}
+
+}  // namespace
+
+int run_program(std::string_view name, Flags& flags, int argc, char** argv,
+                const std::function<void()>& load,
+                const std::function<void(worker::Process&)>& train) {
+  return run(name, flags, {argv + 1, argv + argc}, [&] {
+    load();
+    meet_and_train("cpu", train);
+  });
+}
+
+int run_training(std::string_view name, Flags& flags, int argc, char** argv,
+                 const std::function<void()>& load,
+                 const std::function<void(worker::Process&)>& train) {
+  std::string device = "auto";
+  flags.word("--device", device, {"auto", "cpu", "cuda"},
+             "where a worker trains: on its GPU, if there is one for each; cpu; cuda (auto)");
+  return run(name, flags, {argv + 1, argv + argc}, [&] {
+    load();
+    meet_and_train(device, train);
+  });
 }
 
 void say(const worker::Process& process, std::string_view text) {

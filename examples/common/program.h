@@ -36,6 +36,13 @@ int run_program(std::string_view name, Flags& flags, int argc, char** argv,
                 const std::function<void()>& load,
                 const std::function<void(worker::Process&)>& train);
 
+// The same for an example that trains. It takes the flag --device, which says whether the ranks meet with their GPUs
+// or with their CPUs; `cuda` where there is no GPU is a wrong command line. Where they have met is the collective's
+// device().
+int run_training(std::string_view name, Flags& flags, int argc, char** argv,
+                 const std::function<void()>& load,
+                 const std::function<void(worker::Process&)>& train);
+
 // A line of rank 0 on stdout, at once. Other ranks say nothing.
 void say(const worker::Process& process, std::string_view text);
 

@@ -53,6 +53,7 @@ void train(worker::Process& process, const Options& options, const PhotoSet& pho
   if (options.read_only) return read_all(process, loader);
   torch::manual_seed(1);
   examples::ResNet18 net(photos.classes(), 7, options.width);
+  examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
   torch::optim::SGD optimizer(
       net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(1e-4));
@@ -90,7 +91,7 @@ int main(int argc, char** argv) {
     test_set = PhotoSet(
         examples::value_of("--data", worker::list_image_folder(options.data / "val")), side, false);
   };
-  return examples::run_program(
+  return examples::run_training(
       "image_folder", flags, argc, argv, load,
       [&](worker::Process& process) { train(process, options, *train_set, *test_set); });
 }

@@ -58,6 +58,7 @@ void train(worker::Process& process, const Options& options, const examples::Rev
   worker::Collective& ranks = *process.collective;
   torch::manual_seed(1);
   Net net(reviews.vocabulary_size, options.long_text);
+  examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = true});
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(options.lr));
   worker::DistributedSampler sampler(reviews.train.size(), ranks.world_size(), ranks.rank());
@@ -93,7 +94,7 @@ int main(int argc, char** argv) {
         "--data", examples::read_reviews(options.data, static_cast<std::size_t>(options.words),
                                          static_cast<std::size_t>(options.length)));
   };
-  return examples::run_program("imdb", flags, argc, argv, load, [&](worker::Process& process) {
+  return examples::run_training("imdb", flags, argc, argv, load, [&](worker::Process& process) {
     train(process, options, *reviews);
   });
 }

@@ -19,6 +19,9 @@ struct ReviewBatch {
   at::Tensor targets;  // [batch] int64: 1 for a friendly one
 
   std::size_t size() const { return static_cast<std::size_t>(targets.size(0)); }
+  ReviewBatch to(at::Device device) const {
+    return {words.to(device), starts.to(device), targets.to(device)};
+  }
 };
 
 class ReviewSet {

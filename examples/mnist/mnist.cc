@@ -70,9 +70,11 @@ examples::Flags flags_of(Options& options) {
 }
 
 // Every rank makes the same weights. DataParallel copies rank 0's anyway.
-examples::Net make_net(std::uint64_t seed) {
+examples::Net make_net(std::uint64_t seed, const worker::Process& process) {
   torch::manual_seed(seed);
-  return {};
+  examples::Net net;
+  examples::place(process, *net);
+  return net;
 }
 
 // One run on this rank. All ranks make it and run it at the same time.
@@ -87,7 +89,7 @@ class Training {
         train_(train),
         held_out_(held_out),
         progress_(examples::progress_mode(options.progress), ::isatty(STDOUT_FILENO) != 0),
-        net_(make_net(options.seed)),
+        net_(make_net(options.seed, process)),
         optimizer_(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(kMomentum)),
         parallel_(net_.ptr(), ranks_),
         sampler_(train.size(), ranks_.world_size(), ranks_.rank(), {.seed = options.seed}),
@@ -171,9 +173,11 @@ class Training {
     // no thread reads ahead.
     worker::BatchLoader loader(train_, sampler_, static_cast<std::size_t>(options_.batch_size),
                                {.workers = 0});
+    const at::Device device = net_->parameters()[0].device();
     worker::Mean loss;
     int step = 0;
-    for (const auto& batch : loader) {
+    for (const auto& read : loader) {
+      const auto batch = read.to(device);
       optimizer_.zero_grad();
       const auto batch_loss = torch::nll_loss(parallel_.forward(net_, batch.inputs), batch.targets);
       batch_loss.backward();
@@ -241,7 +245,7 @@ int main(int argc, char** argv) {
     held_out =
         examples::to_tensors(examples::value_of("--data", worker::read_idx(options.data, "t10k")));
   };
-  return examples::run_program("mnist", flags, argc, argv, load, [&](worker::Process& process) {
+  return examples::run_training("mnist", flags, argc, argv, load, [&](worker::Process& process) {
     Training(options, process, *train, *held_out).run();
   });
 }

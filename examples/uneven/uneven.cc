@@ -41,6 +41,7 @@ void train(const worker::Process& process, const Options& options) {
   const auto seed = static_cast<std::uint64_t>(100 + ranks.rank());
   const auto samples = examples::made_set(seed, batches * options.batch_size);
   auto net = examples::made_net(1, 64);
+  examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
   torch::optim::SGD optimizer(net->parameters(),
                               torch::optim::SGDOptions(options.lr).momentum(0.9));
@@ -71,7 +72,7 @@ int main(int argc, char** argv) {
   flags.on("--no-join", options.no_join, "do without Join: the job ends with an error");
   flags.count("--batch-size", options.batch_size, "samples of a batch (16)");
   flags.rate("--lr", options.lr, "learning rate (0.1)");
-  return examples::run_program(
+  return examples::run_training(
       "uneven", flags, argc, argv, [] {},
       [&](worker::Process& process) { train(process, options); });
 }

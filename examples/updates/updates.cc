@@ -11,6 +11,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "examples/common/program.h"
 #include "examples/updates/async_training.h"
@@ -25,6 +26,7 @@ using examples::of_all;
 
 struct Options {
   std::filesystem::path curves;
+  std::string device;
   int steps = 200, hidden = 256, largest_kib = 8192, times = 15;
   double lr = 0.2;
 };
@@ -77,6 +79,8 @@ int main(int argc, char** argv) {
   flags.count("--largest", options.largest_kib, "KiB of the largest sum that is timed (8192)");
   flags.count("--times", options.times, "how often each sum is timed; the least counts (15)");
   flags.rate("--lr", options.lr, "learning rate (0.2)");
+  flags.word("--device", options.device, {"auto", "cpu"},
+             "both are the CPU: the sums are loops over its memory");
   return examples::run_program(
       "updates", flags, argc, argv, [] {},
       [&](worker::Process& process) { train(process, options); });

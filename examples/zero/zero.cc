@@ -66,6 +66,7 @@ void train(const worker::Process& process, const Options& options, torch::nn::Se
 
 void run(const worker::Process& process, const Options& options) {
   auto net = examples::made_net(5, options.width);
+  examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), *process.collective);
   const worker::Adam::Options adam_options(options.lr);
   if (options.zero) {
@@ -89,6 +90,6 @@ int main(int argc, char** argv) {
   flags.count("--batch-size", options.batch_size, "samples a worker and step (16)");
   flags.count("--width", options.width, "of each of five hidden layers (64)");
   flags.rate("--lr", options.lr, "learning rate (0.003)");
-  return examples::run_program(
+  return examples::run_training(
       "zero", flags, argc, argv, [] {}, [&](worker::Process& process) { run(process, options); });
 }

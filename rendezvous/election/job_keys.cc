@@ -78,6 +78,12 @@ Error no_sense(std::string_view what) {
           fmt::format("rendezvous: what etcd has of {} makes no sense", what)};
 }
 
+// Whether a value is no longer than one may be, as it was read and when it is written again. What was read may lack the blank before an
+// empty last word.
+bool fits(std::string_view value, const auto& understood) {
+  return value.size() <= kMaxValueBytes && encode(understood).size() <= kMaxValueBytes;
+}
+
 std::string_view text_of(RecordedJob::State state) {
   for (const auto& [one, text] : kStates)
     if (one == state) return text;
@@ -118,8 +124,7 @@ Result<Leader> decode_leader(std::string_view value) {
   leader.port =
       static_cast<std::uint16_t>(words.number("port", std::numeric_limits<std::uint16_t>::max()));
   leader.hostname = words.rest();
-  if (!words.is_good() || leader.port == 0 || value.size() > kMaxValueBytes)
-    return no_sense("the leader");
+  if (!words.is_good() || leader.port == 0 || !fits(value, leader)) return no_sense("the leader");
   return leader;
 }
 
@@ -154,7 +159,7 @@ Result<RecordedJob> decode_record(std::string_view value) {
   job.served = static_cast<int>(words.number("served", kMostServed));
   record.leader = words.rest();
   const bool is_good = words.is_good() && can_be(job.min_nodes, job.max_nodes, job.node_unit);
-  if (!is_good || !state || value.size() > kMaxValueBytes) return no_sense("the job");
+  if (!is_good || !state || !fits(value, job)) return no_sense("the job");
   return job;
 }
 

@@ -155,6 +155,29 @@ class Uneven(Example):
             self.assertRegex(self.ours(workers, "uneven", "--no-join", code=1), r"uneven: rank \d waits in .* of bucket \d.*none of them can go on\n")
 
 
+class Device(Example):
+    """These tests show no GPU to the programs (support.py)."""
+
+    def test_cuda_without_a_gpu_is_refused(self):
+        runs = {"mnist": (), "zero": (), "uneven": (), "adults": self.make("adults", 20, 10), "imdb": self.make("imdb", 8, 4),
+                "cifar10": self.make("cifar10", 20, 10), "image_folder": self.make("imagenette", 20, 10)}
+        for name, flags in runs.items():
+            done = support.run(BIN / name, *flags, "--device=cuda")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertRegex(done.stderr, rf"^{name}: --device: 'cuda' given, expected auto or cpu on this machine: (no GPU: CUDA|this build has no NCCL): [^\n]*\n$")
+
+    def test_auto_is_the_cpu_then(self):
+        for workers in (1, 2):
+            self.assertEqual(self.ours(workers, "uneven", "--device=auto"), self.ours(workers, "uneven", "--device=cpu"))
+
+    def test_other_words_and_programs_without_it_are_refused(self):
+        for name, flag, why in (("zero", "--device=gpu", "--device: 'gpu' given, expected auto, cpu or cuda"),
+                                ("updates", "--device=cuda", "--device: 'cuda' given, expected auto or cpu"),
+                                ("metrics", "--device=cpu", "--device: unknown argument; --help lists all")):
+            done = support.run(BIN / name, flag)
+            self.assertEqual((done.returncode, done.stderr), (2, f"{name}: {why}\n"))
+
+
 class Adults(Example):
     def test_any_number_of_workers(self):
         self.check_workers("adults", *self.make("adults", 1500, 301), learnt=0.7)
@@ -182,7 +205,7 @@ class Cifar10(Example):
     FLAGS = "--width=8", "--batch-size=10"
 
     def test_any_number_of_workers(self):
-        self.check_workers("cifar10", *self.make("cifar10", 200, 41), *self.FLAGS, "--epochs=5", learnt=0.3)
+        self.check_workers("cifar10", *self.make("cifar10", 200, 41), *self.FLAGS, "--epochs=8", learnt=0.3)
 
     def test_ends_as_its_twin(self):
         self.check_same_end("cifar10", *self.make("cifar10", 100, 31), *self.FLAGS, "--epochs=2", workers=2)

@@ -42,7 +42,7 @@ class MnistResume(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        digits.write_subset(folder.name, train=400, held_out=40)
+        digits.write_subset(folder.name, train=160, held_out=40)
 
     def command(self, workers, checkpoint, *more):
         launch = [DDPRUN, "--standalone", f"--nproc-per-node={workers}", "--no-python"]

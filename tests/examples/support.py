@@ -3,6 +3,7 @@
 MNIST names the program (default build/bin/mnist).
 """
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -19,7 +20,8 @@ def environment(**changes):
     ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDPRUN_JOB")
     clean = {name: value for name, value in os.environ.items()
              if name not in ours and not name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_", "PET_"))}
-    return {**clean, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **changes}
+    # No GPU: what is compared with PyTorch on the CPU must be computed there, on every machine.
+    return {**clean, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **changes}
 
 
 def run(*command, **changes):
@@ -38,10 +40,11 @@ def value_of(name, output):
     raise AssertionError(f"no line {name}=… in:\n{output}")
 
 
+@functools.cache
 def python_with_torch():
-    """The interpreter to run PyTorch scripts with, or None."""
+    """The interpreter to run PyTorch scripts with, or None. PyTorch is looked for and not imported, which takes seconds."""
     for python in (str(ROOT / ".venv" / "bin" / "python"), sys.executable):
-        if os.path.exists(python) and run(python, "-c", "import torch.distributed").returncode == 0:
+        if os.path.exists(python) and run(python, "-c", "import importlib.util as u; assert u.find_spec('torch')").returncode == 0:
             return python
     return None
 

@@ -13,7 +13,7 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
-WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/startup",
+WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/meeting", "worker/startup",
           "worker/data", "worker/readers", "worker/join", "worker/norm", "worker/zero", "worker/sharded", "worker/checkpoint"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
 MAY_INCLUDE = {
@@ -56,7 +56,8 @@ MAY_INCLUDE = {
     "worker/norm": {"worker/collective", "worker/tensors"},
     "worker/zero": {"worker/collective", "worker/join", "worker/tensors", "worker/reducer", "worker/kernels/ring_order.h"},
     "worker/sharded": {"worker/collective", "worker/reducer", "worker/tensors", "worker/zero/owned_sums.h"},
-    "worker/startup": {"proto", "store", "worker/collective", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl"},
+    "worker/meeting": {"proto", "store"},
+    "worker/startup": {"proto", "store", "worker/meeting", "worker/collective", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl"},
     "worker/data": {"proto"},
     "worker/readers": {"proto"},
     "worker/checkpoint": {"proto", "worker/collective", "worker/reducer"},
@@ -66,7 +67,7 @@ MAY_INCLUDE = {
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
 MAY_USE_GRPC = {"rendezvous", "rendezvous/election", "rendezvous/trust", "rendezvous/control"}  # the edges of its network; nobody else sees a grpc::Status
-MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/join", "worker/data", "worker/readers"}
+MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/meeting", "worker/join", "worker/data", "worker/readers"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 
 

@@ -172,6 +172,12 @@ class ExitCodes(JobTest):
         os.kill(jobs[1].agent(), signal.SIGKILL)
         self.assertEqual([job.finish()[0] for job in jobs], [1, 128 + 9])
 
+    def test_detailed_of_a_node_that_is_told_to_end(self):
+        """The other node did not fail either: a scheduler may start both again."""
+        jobs = self.nodes(SLEEPER)
+        jobs[1].process.send_signal(signal.SIGTERM)
+        self.assertEqual([job.finish()[0] for job in jobs], [122, 122])
+
     def test_of_torchrun(self):
         for flags in (), ("--exit-codes=torchrun",):
             self.assertEqual(self.code(self.script("#!/bin/sh\nexit 7\n"), flags=flags), 1)

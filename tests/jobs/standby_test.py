@@ -14,6 +14,7 @@ import sys
 from machine import environment_of, wait_until, waiting_standbys
 from support import MARKER, JobTest, main, with_variables
 
+# The workers run unbuffered. So print() writes one piece only where it is given one text with its end; the pieces of two ranks may mix.
 # Says that it runs, and how. Counts a step, as an optimizer's would be, and waits to be killed; ends well in the attempt LAST.
 WORKER = """
 import sys
@@ -28,7 +29,7 @@ with open(place + ".tmp", "w") as file:
     json.dump(told, file)
 os.rename(place + ".tmp", place)
 for name, stream in ("out", sys.stdout), ("err", sys.stderr):
-    print(name, "of", os.environ["RANK"], attempt, file=stream, flush=True)
+    print(f"{name} of {os.environ['RANK']} {attempt}\\n", end="", file=stream, flush=True)
 if attempt < int(sys.argv[2]):
     if "DDPRUN_PAGE" in os.environ:
         import mmap
@@ -210,7 +211,7 @@ class Standby(JobTest):
                                           sets="import os\nos.environ['OF_AN_IMPORT'] = '1'\n")
         job = self.begin(imports="first = os.environ.get('PREPARED'), os.environ.get('HOME')\n"
                                  "os.environ['PREPARED'] = 'yes'\ndel os.environ['HOME']\nimport reads, sets\n"
-                                 "print('at first', *first, 'then', reads.VALUE, os.environ['OF_AN_IMPORT'], 'HOME' in os.environ, flush=True)", python=python)
+                                 "print(f\"at first {first[0]} {first[1]} then {reads.VALUE} {os.environ['OF_AN_IMPORT']} {'HOME' in os.environ}\\n\", end='', flush=True)", python=python)
         standbys = self.waiting(job)
         second = self.restarted(job)
         self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
@@ -226,7 +227,7 @@ class Standby(JobTest):
     def test_none_where_a_package_imports_the_users_own(self):
         (self.folder / "own_settings.py").write_text("VALUE = 5\n")
         python = self.virtual_environment(asks="try:\n  from own_settings import VALUE\nexcept ImportError:\n  VALUE = None\n")
-        job = self.begin(LOGLEVEL="INFO", imports="import asks\nprint('value', asks.VALUE)", python=python)
+        job = self.begin(LOGLEVEL="INFO", imports="import asks\nprint(f'value {asks.VALUE}\\n', end='')", python=python)
         self.without_standbys(job, "a package imports own_settings, which is the user's\n")
         self.assertEqual(self.out.count("value 5\n"), 4)
 
@@ -272,7 +273,7 @@ class Standby(JobTest):
         self.assertEqual(sorted(one["pid"] for one in self.restarted(job)), sorted(standbys))
 
     def test_goes_on_where_the_imports_change(self):
-        python = self.virtual_environment(early="print('early', flush=True)\n", late="print('late', flush=True)\n")
+        python = self.virtual_environment(early="print('early\\n', end='', flush=True)\n", late="print('late\\n', end='', flush=True)\n")
         job = self.begin(imports="__import__('late' if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' else 'early')", python=python)
         standbys = self.waiting(job)
         second = self.restarted(job)

@@ -127,7 +127,9 @@ class Resized(JobTest):
 
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_ddp_mnist(self):
-        sizes = self.train_on_two_three_one_and_two_nodes((DDP_MNIST, "--batch-size=128"), DDP_MNIST_ROUND)
+        digits.write_subset(self.folder, train=1500, held_out=100)
+        trainer = (DDP_MNIST, "--batch-size=128", f"--data={self.folder}")
+        sizes = self.train_on_two_three_one_and_two_nodes(trainer, DDP_MNIST_ROUND)
         # PyTorch's aborts (trained()) make further rounds of one size.
         self.assertIn([size for size, _ in itertools.groupby(sizes)], ([2, 3, 1, 2], [2, 3, 2, 1, 2]), self.lines)
 

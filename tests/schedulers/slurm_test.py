@@ -1,6 +1,5 @@
 """Real jobs of a real Slurm, on four nodes in namespaces (tests/schedulers/cluster), with Open MPI and MPICH where they are installed."""
 
-import contextlib
 import os
 import pathlib
 import re
@@ -10,12 +9,12 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "jobs"))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "jobs"))
 from support import DDPRUN, PRINT_ENV, JobTest, main, parse_env, with_variables  # noqa: E402
+from virtual_nodes import CLUSTER, lacking  # noqa: E402
 
-CLUSTER = pathlib.Path(__file__).resolve().parent / "cluster"
 LIMIT = 60  # seconds for a cluster and what runs on it
-START_LIMIT = 10  # seconds until it is ready
 # Saves for a second after it was told to end, and says so.
 SAVING = """#!/bin/sh
 trap 'sleep 1; echo saved > {folder}/saved.$RANK; exit 0' TERM
@@ -36,14 +35,6 @@ except OSError:  # the terminal's other end is closed
     pass
 os.waitpid(pid, 0)
 """
-
-
-def lacking():
-    """Why no cluster can be had here, or None."""
-    if os.geteuid() != 0:
-        return "virtual nodes need root"
-    absent = [program for program in ("slurmctld", "slurmd", "srun", "ip", "unshare") if not shutil.which(program)]
-    return f"not installed: {', '.join(absent)}" if absent else None
 
 
 @unittest.skipIf(lacking(), lacking())
@@ -67,23 +58,6 @@ class Slurm(JobTest):
         self.assertEqual({env["GROUP_WORLD_SIZE"] for env in envs}, {str(nodes)})
         self.assertEqual(len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in envs}), 1)
         return envs
-
-    def processes_of(self, folder):
-        """The command lines of all that has the folder in its environment, as all of a cluster has that made its own there."""
-        found = []
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended
-                if f"DDPRUN_CLUSTER={folder}/".encode() in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        return found
-
-    def test_the_cluster_starts_soon_and_leaves_nothing(self):
-        begin = time.monotonic()
-        code, out, err = self.cluster("srun --nodes=4 --ntasks-per-node=1 hostname | sort\npgrep -c slurmd", TMPDIR=str(self.folder))
-        self.assertEqual((code, out.split()), (0, ["node01", "node02", "node03", "node04", "4"]), err)
-        self.assertLess(time.monotonic() - begin, START_LIMIT)
-        self.assertEqual([path.name for path in self.folder.glob("ddprun_cluster_*")], [])
-        self.assertEqual(self.processes_of(self.folder), [])
 
     def test_srun_needs_no_flags(self):
         code, out, err = self.cluster(f"srun --nodes=4 --ntasks-per-node=1 {{ddprun}} --nproc-per-node=2 {self.script(PRINT_ENV, 'env.sh')}",

@@ -6,8 +6,10 @@ OMP_NUM_THREADS=1, so equal launches give equal digits.
 """
 
 import os
+import pathlib
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -17,6 +19,9 @@ from torch.utils.data import TensorDataset
 ROWS, FEATURES, HIDDEN = 96, 8, 16
 BATCH = 8  # rows of one rank in one step: 6 steps of 2 ranks are an epoch
 EXIT_CODE_OF_DEATH = 9
+LOOKS = 3  # in a row: a thread that only waited for the interpreter's lock runs between two of them
+LOOKS_MAX = 1000
+BETWEEN_LOOKS = 0.01  # seconds in which the interpreter's lock is free
 
 
 def data():
@@ -68,8 +73,32 @@ def wait_for_the_kill():
         signal.pause()
 
 
+def gloo_is_idle():
+    """Whether each thread of ProcessGroupGloo waits for work (or for the interpreter's lock)."""
+    for thread in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            name, state = (thread / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
+        if name.startswith("pt_gloo") and state.split()[0] != "S":
+            return False
+    return True
+
+
+def let_gloo_finish():
+    """Waits until Gloo's threads have freed the tensors of the last collective. One that is still at it when the interpreter ends aborts
+    the process (tests/jobs/pytorch_exit.py)."""
+    looks = 0
+    for _ in range(LOOKS_MAX):
+        time.sleep(BETWEEN_LOOKS)
+        looks = looks + 1 if gloo_is_idle() else 0
+        if looks == LOOKS:
+            return
+
+
 def report(loss):
     """The closing lines, by rank 0 in one piece. Refuses a job of other than two ranks."""
+    let_gloo_finish()
     if "--killed-once" in sys.argv:
         wait_for_the_kill()
     worlds = {int(os.environ["WORLD_SIZE"])}

@@ -11,4 +11,6 @@ Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Exchange& 
 
 std::string why_no_gpu() { return "this build has no NCCL: its torch came without CUDA"; }
 
+int gpu_count() { return 0; }
+
 }  // namespace ddprun::worker

@@ -42,4 +42,7 @@ Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exch
 // choose a device.
 std::string why_no_gpu();
 
+// How many GPUs this process sees; 0 where why_no_gpu() says why.
+int gpu_count();
+
 }  // namespace ddprun::worker

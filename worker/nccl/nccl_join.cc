@@ -60,6 +60,11 @@ std::string why_no_gpu() {
   return count == 0 ? "no GPU: CUDA finds none" : "";
 }
 
+int gpu_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 Result<std::unique_ptr<Collective>> join_nccl_on(const NcclParts& parts, Exchange& exchange,
                                                  std::unique_ptr<VerdictBoard> board) {
   const NcclJob& job = parts.job;

@@ -16,15 +16,14 @@
 namespace ddprun::worker {
 namespace {
 
-constexpr std::int64_t kAlignBytes = 64;
-
 void check(const std::string& unit, const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, tensor] : parameters) {
     const auto refuse = [&](const std::string& why) {
       throw std::invalid_argument(
           fmt::format("ShardedParallel: parameter '{}' of unit '{}' {}", name, unit, why));
     };
-    if (!tensor.is_cpu()) refuse("is on " + tensor.device().str() + ": only the CPU is known here");
+    if (tensor.device() != parameters.front().tensor.device())
+      refuse("is on another device than the first one: a unit has one device");
     if (!summable(tensor.scalar_type()) || tensor.is_complex() || tensor.layout() != at::kStrided)
       refuse(fmt::format("has type {}: float, double, half and bfloat16 can be sharded",
                          c10::toString(tensor.scalar_type())));
@@ -52,9 +51,9 @@ FlatUnit::FlatUnit(std::string name, std::vector<NamedTensor> parameters, int ra
     : name_(std::move(name)),
       parameters_((check(name_, parameters), std::move(parameters))),
       element_bytes_(parameters_.front().tensor.itemsize()),
-      layout_(counts_of(parameters_), kAlignBytes / static_cast<std::int64_t>(element_bytes_),
+      layout_(counts_of(parameters_), static_cast<std::int64_t>(kUnitAlignBytes / element_bytes_),
               ranks),
-      storage_(c10::Storage::use_byte_size_t(), bytes(), at::DataPtr(nullptr, at::kCPU), nullptr,
+      storage_(c10::Storage::use_byte_size_t(), bytes(), at::DataPtr(nullptr, device()), nullptr,
                /*resizable=*/false),
       nothing_(at::empty({0}, parameters_.front().tensor.options().requires_grad(false))) {
   const at::NoGradGuard no_grad;
@@ -112,7 +111,7 @@ void FlatUnit::place(at::DataPtr memory) {
 
 void FlatUnit::remove() {
   for (const NamedTensor& parameter : parameters_) parameter.tensor.set_data(nothing_);
-  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device()));
   placed_ = false;
 }
 

@@ -14,17 +14,21 @@
 
 namespace ddprun::worker {
 
+// Parts of a unit begin at multiples of it, and so do units in one mapping.
+inline constexpr std::size_t kUnitAlignBytes = 64;
+
 class FlatUnit {
  public:
-  // Throws std::invalid_argument where the parameters have unlike types, or one cannot be trained.
+  // Throws std::invalid_argument where the parameters have unlike types or devices, or one cannot be trained.
   FlatUnit(std::string name, std::vector<NamedTensor> parameters, int ranks);
 
   const std::string& name() const { return name_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const UnitLayout& layout() const { return layout_; }
   FlatRange shard_of(int rank) const { return layout_.shards()[static_cast<std::size_t>(rank)]; }
-  at::ScalarType type() const { return parameters_.front().tensor.scalar_type(); }
+  at::Device device() const { return parameters_.front().tensor.device(); }
   std::size_t bytes() const { return static_cast<std::size_t>(layout_.length()) * element_bytes_; }
+  at::TensorOptions options() const { return nothing_.options(); }  // type and device
   std::size_t element_bytes() const { return element_bytes_; }
 
   // The flat parameter, of the type's elements, in memory of at least bytes().

@@ -29,10 +29,11 @@ std::vector<OwnedRange> ranges_of(const FlatUnit& unit) {
 ShardSums::ShardSums(std::vector<FlatUnit>& units, Collective& ranks)
     : units_(units),
       ranks_(ranks),
-      memory_(allocate_tensor(largest_bytes(units), at::TensorOptions(at::kByte), ranks)),
+      memory_(
+          allocate_tensor(largest_bytes(units), units.front().options().dtype(at::kByte), ranks)),
       sums_(ranks) {
   for (const FlatUnit& unit : units)
-    gradients_.push_back(at::empty({unit.shard_of(ranks.rank()).length()}, unit.type()));
+    gradients_.push_back(at::empty({unit.shard_of(ranks.rank()).length()}, unit.options()));
 }
 
 at::Tensor ShardSums::flat_of(const FlatUnit& unit) const {

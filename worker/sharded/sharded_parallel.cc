@@ -63,8 +63,10 @@ struct Named {
 // What one rank can say of its own model.
 Named named_units(const torch::nn::Module& module, const Collective& ranks,
                   const std::vector<std::string>& names) {
-  if (ranks.device() != Device::kCpu)
-    refuse(fmt::format("the ranks of '{}' are on GPUs: only the CPU is known here", ranks.name()));
+  const bool cuda = ranks.device() == Device::kCuda;
+  if (cuda && ranks.world_size() > 1)
+    refuse(fmt::format("the {} ranks of '{}' are on GPUs: expected one there, or ranks on CPUs",
+                       ranks.world_size(), ranks.name()));
   if (names.empty()) refuse("expected the name of a unit, or several: none is there");
   const auto modules = module.named_modules("", /*include_self=*/true);
   const auto all = module.named_parameters();
@@ -76,8 +78,12 @@ Named named_units(const torch::nn::Module& module, const Collective& ranks,
     if (std::ranges::count(names, name) > 1) refuse(fmt::format("'{}' is named twice", name));
     named.modules.push_back(found->get());
   }
-  for (NamedTensor& parameter : parameters_of(module))
+  for (NamedTensor& parameter : parameters_of(module)) {
+    if (cuda ? !parameter.tensor.is_cuda() : !parameter.tensor.is_cpu())
+      refuse(fmt::format("parameter '{}' is on {}, and '{}' has ranks on {}", parameter.name,
+                         parameter.tensor.device().str(), ranks.name(), cuda ? "GPUs" : "CPUs"));
     parameters[unit_of(parameter.tensor, all, names)].push_back(std::move(parameter));
+  }
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (parameters[i].empty()) refuse(fmt::format("unit '{}' has no parameters", names[i]));
     named.units.emplace_back(names[i], std::move(parameters[i]), ranks.world_size());

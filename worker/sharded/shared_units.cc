@@ -51,15 +51,14 @@ Row make_row(std::size_t bytes, Collective& ranks) {
 
 // What a unit takes in the row.
 std::size_t place_bytes(const FlatUnit& unit) {
-  constexpr std::size_t kAlignBytes = 64;
-  return (unit.bytes() + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+  return (unit.bytes() + kUnitAlignBytes - 1) / kUnitAlignBytes * kUnitAlignBytes;
 }
 
 // Keeps the whole row: the parameters may live longer than we do.
-at::DataPtr kept_by(const Row& row, std::byte* memory) {
+at::DataPtr kept_by(const Row& row, std::byte* memory, at::Device device) {
   auto* const owner = new std::shared_ptr<std::byte>(row.keep);
   const auto release = [](void* held) { delete static_cast<std::shared_ptr<std::byte>*>(held); };
-  return {memory, owner, release, at::kCPU};
+  return {memory, owner, release, device};
 }
 
 class SharedUnits final : public Units {
@@ -69,12 +68,11 @@ class SharedUnits final : public Units {
     std::byte* memory = row.begin;
     for (FlatUnit& unit : units) {
       if (ranks.rank() == 0) unit.copy_values_to(unit.flat_in(memory));
-      unit.place(kept_by(row, memory));
+      unit.place(kept_by(row, memory, unit.device()));
       const FlatRange mine = unit.shard_of(ranks.rank());
       std::byte* const begin = memory + static_cast<std::size_t>(mine.begin) * unit.element_bytes();
       const auto keep = [held = row.keep](void* /*tensor*/) {};
-      at::Tensor shard =
-          at::from_blob(begin, {mine.length()}, keep, at::TensorOptions(unit.type()));
+      at::Tensor shard = at::from_blob(begin, {mine.length()}, keep, unit.options());
       shards_.push_back(shard.requires_grad_());
       memory += place_bytes(unit);
     }

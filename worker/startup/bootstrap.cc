@@ -9,11 +9,13 @@
 
 #include "proto/worker_page.h"
 #include "worker/collective/split.h"
+#include "worker/meeting/file_meeting.h"
+#include "worker/meeting/file_world.h"
+#include "worker/meeting/mpi_world.h"
+#include "worker/meeting/own_store.h"
 #include "worker/nccl/nccl_collective.h"
 #include "worker/shm/shm_collective.h"
 #include "worker/startup/hosts.h"
-#include "worker/startup/mpi_world.h"
-#include "worker/startup/own_store.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/standby.h"
 #include "worker/startup/store_board.h"
@@ -35,7 +37,8 @@ std::optional<Error> refuse(const WorkerEnv& world) {
   return Error(
       ErrorCode::kInvalidArgument,
       "no launcher serves a store for this job (TORCHELASTIC_USE_AGENT_STORE is not True): start "
-      "the program with ddprun, torchrun, mpirun or srun");
+      "the program with ddprun, torchrun, mpirun or srun, or let the ranks meet at a shared file "
+      "(DDPRUN_INIT_METHOD=file:///PATH)");
 }
 
 // The exchange for this job. A world of one on CUDA needs one too, since NCCL asks for an id; it
@@ -60,6 +63,12 @@ Result<std::unique_ptr<Collective>> join_gpus(const WorkerEnv& world,
   auto board = make_store_board(world, "nccl");
   if (!board) return board.error();
   return join_nccl(job, exchange, std::move(*board));
+}
+
+// Where the ranks of this host are, as far as its GPUs allow.
+Device device_for(const WorkerEnv& world, const BootstrapOptions& options) {
+  if (options.device == Device::kCpu || !options.cpu_instead) return options.device;
+  return gpu_count() < world.local_world_size ? Device::kCpu : Device::kCuda;
 }
 
 // The collective for this world. On CPU a world of one needs nobody, also no launcher.
@@ -91,21 +100,61 @@ Result<void> meet_without_launcher(Process& process, const BootstrapOptions& opt
   return {};
 }
 
+// Who this process is, and where the others are, as the variables say.
+Result<void> meet_by_variables(Process& process, const BootstrapOptions& options) {
+  if (options.rank || options.world_size)
+    return Error(ErrorCode::kInvalidArgument,
+                 "bootstrap: rank and world_size go with init_method=file:///PATH; with env:// set "
+                 "RANK and WORLD_SIZE");
+  auto decoded = decode_worker_env(environment);
+  if (!decoded) return decoded.error();
+  process.launched = decoded->has_value();
+  if (!process.launched) return meet_without_launcher(process, options);
+  process.world = **decoded;
+  return {};
+}
+
+Result<void> meet_by_file(Process& process, const BootstrapOptions& options, FileMeeting meeting) {
+  auto world = file_world({.rank = options.rank, .world_size = options.world_size}, environment,
+                          meeting.named);
+  if (!world) return world.error();
+  process.world = *world;
+  process.launched = true;
+  if (process.world.world_size == 1) return {};
+  meeting.timeout = options.timeout;
+  auto store = meet_at_file(process.world, meeting);
+  if (!store) return store.error();
+  process.store = std::move(*store);
+  return {};
+}
+
+Result<void> meet_by_method(Process& process, const BootstrapOptions& options) {
+  const bool by_program = !options.init_method.empty();
+  const std::string method =
+      by_program ? options.init_method : environment("DDPRUN_INIT_METHOD").value_or("");
+  FileMeeting meeting;
+  meeting.named = (by_program ? "init_method=" : "DDPRUN_INIT_METHOD=") + method;
+  auto path = meeting_path(method, meeting.named);
+  if (!path) return path.error();
+  if (!*path) return meet_by_variables(process, options);
+  meeting.path = std::move(**path);
+  return meet_by_file(process, options, std::move(meeting));
+}
+
 }  // namespace
 
 Result<Process> bootstrap(const BootstrapOptions& options) {
   wait_if_standby(own_worker_page());
   note_first_line(own_worker_page());
-  auto decoded = decode_worker_env(environment);
-  if (!decoded) return decoded.error();
+  return bootstrap_forked(options);
+}
+
+Result<Process> bootstrap_forked(const BootstrapOptions& options) {
   Process process;
-  process.launched = decoded->has_value();
-  if (process.launched) {
-    process.world = **decoded;
-  } else if (auto met = meet_without_launcher(process, options); !met) {
-    return met.error();
-  }
-  auto collective = join(process.world, options);
+  if (auto met = meet_by_method(process, options); !met) return met.error();
+  BootstrapOptions chosen = options;
+  chosen.device = device_for(process.world, options);
+  auto collective = join(process.world, chosen);
   if (!collective) return collective.error();
   process.collective = std::move(*collective);
   return process;

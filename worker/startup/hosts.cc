@@ -1,16 +1,16 @@
 #include "worker/startup/hosts.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "worker/collective/split.h"
 #include "worker/hierarchical/hierarchical_collective.h"
-#include "worker/startup/own_address.h"
+#include "worker/meeting/own_address.h"
+#include "worker/meeting/rank_places.h"
 #include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {
@@ -18,17 +18,6 @@ namespace {
 
 bool is_loopback(const std::string& master) {
   return master == "localhost" || master == "::1" || master.starts_with("127.");
-}
-
-std::optional<std::string> named_interfaces() {
-  // bootstrap.h demands that no other thread changes the environment meanwhile.
-  const char* names = std::getenv("GLOO_SOCKET_IFNAME");  // NOLINT(concurrency-mt-unsafe)
-  return names == nullptr || *names == '\0' ? std::nullopt : std::optional<std::string>(names);
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
 // Where this rank listens.
@@ -66,7 +55,7 @@ Result<std::vector<RankPlace>> gather_places(const WorkerEnv& world,
 class HostsJoin {
  public:
   HostsJoin(const WorkerEnv& world, const HostsOptions& options, std::string address)
-      : world_(world), options_(options), address_(std::move(address)), host_(host_name()) {}
+      : world_(world), options_(options), address_(std::move(address)), host_(this_host().name) {}
 
   Result<std::unique_ptr<TcpCollective>> all() {
     return tcp({.name = "tcp/all", .rank = world_.rank, .ranks = world_.world_size});
@@ -110,17 +99,6 @@ class HostsJoin {
 };
 
 }  // namespace
-
-bool is_uniform(const std::vector<RankPlace>& places) {
-  const int local_ranks = places.front().local_ranks;
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    const RankPlace& place = places[rank];
-    if (place.local_ranks != local_ranks || place.local_rank >= local_ranks ||
-        place.node_rank * local_ranks + place.local_rank != static_cast<int>(rank))
-      return false;
-  }
-  return local_ranks > 0 && places.size() % static_cast<std::size_t>(local_ranks) == 0;
-}
 
 Result<std::unique_ptr<Collective>> join_hosts(const WorkerEnv& world,
                                                const HostsOptions& options) {

@@ -4,24 +4,12 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "proto/result.h"
 #include "proto/worker_env.h"
 #include "worker/tcp/tcp_collective.h"
 
 namespace ddprun::worker {
-
-// Where a rank is, as its launcher says.
-struct RankPlace {
-  int node_rank = 0;
-  int local_rank = 0;
-  int local_ranks = 1;
-};
-
-// Whether each host has as many ranks as every other one, and they are numbered host by host. `places` are
-// by rank. Pure.
-bool is_uniform(const std::vector<RankPlace>& places);
 
 struct HostsOptions {
   std::chrono::milliseconds timeout{};

@@ -1,8 +1,13 @@
 #include "worker/startup/spawn.h"
 
+#include <fmt/format.h>
+
+#include <stdexcept>
 #include <utility>
 
 #include "worker/collective/split.h"
+#include "worker/meeting/file_world.h"
+#include "worker/meeting/mpi_world.h"
 #include "worker/nccl/nccl_collective.h"
 #include "worker/shm/shm_collective.h"
 #include "worker/startup/pipe_exchange.h"
@@ -24,9 +29,38 @@ Result<std::unique_ptr<Collective>> join_spawned(const WorkerEnv& world,
       {.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout}, exchange));
 }
 
-}  // namespace
+constexpr int kMostNodes = kMostRanks / kMaxSpawnedRanks;
 
-void spawn(int ranks, const std::function<void(Process&)>& body, const SpawnOptions& options) {
+// Whether the ranks meet at a file. Asked before ranks are forked: each would say the same line.
+bool meets_at_file(const SpawnOptions& options) {
+  const auto path = meeting_path(options.init_method, "spawn: init_method=" + options.init_method);
+  if (!path) throw std::invalid_argument(path.error().message());
+  const bool is_node = options.node_rank >= 0 && options.node_rank < options.node_count &&
+                       options.node_count <= kMostNodes;
+  if (is_node && (*path || options.node_count == 1)) return path->has_value();
+  throw std::invalid_argument(fmt::format(
+      "spawn: node_rank={} with node_count={}: expected {}", options.node_rank, options.node_count,
+      is_node ? std::string("an init_method=file:///PATH at which several nodes meet")
+              : fmt::format("a node_rank from 0 on that is below it, and at most {} nodes",
+                            kMostNodes)));
+}
+
+void spawn_at_file(int ranks, const std::function<void(Process&)>& body,
+                   const SpawnOptions& options) {
+  run_rank_processes(ranks, [&](int rank) {
+    auto process = bootstrap_forked({.device = options.device,
+                                     .timeout = options.timeout,
+                                     .init_method = options.init_method,
+                                     .rank = options.node_rank * ranks + rank,
+                                     .world_size = options.node_count * ranks});
+    if (!process) throw CollectiveError(process.error().message());
+    process->launched = false;
+    body(*process);
+  });
+}
+
+void spawn_over_pipes(int ranks, const std::function<void(Process&)>& body,
+                      const SpawnOptions& options) {
   std::unique_ptr<PipeExchange> exchange;
   if (ranks >= 1 && ranks <= kMaxSpawnedRanks) exchange = std::make_unique<PipeExchange>(ranks);
   run_rank_processes(ranks, [&](int rank) {
@@ -39,6 +73,16 @@ void spawn(int ranks, const std::function<void(Process&)>& body, const SpawnOpti
     process.collective = std::move(*collective);
     body(process);
   });
+}
+
+}  // namespace
+
+void spawn(int ranks, const std::function<void(Process&)>& body, const SpawnOptions& options) {
+  if (meets_at_file(options)) {
+    spawn_at_file(ranks, body, options);
+  } else {
+    spawn_over_pipes(ranks, body, options);
+  }
 }
 
 }  // namespace ddprun::worker

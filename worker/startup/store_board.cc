@@ -4,10 +4,11 @@
 
 #include <chrono>
 
+#include "worker/startup/store_exchange.h"
+
 namespace ddprun::worker {
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{60};
 // While a call lasts nobody watches the collective.
 constexpr std::chrono::seconds kCallTimeout{1};
 
@@ -40,7 +41,7 @@ Result<std::vector<std::string>> StoreBoard::read(std::span<const int> ranks) {
 
 Result<std::unique_ptr<VerdictBoard>> make_store_board(const WorkerEnv& world,
                                                        std::string_view name) {
-  auto client = store::Client::connect(world.master_addr, world.master_port, kConnectTimeout);
+  auto client = store::Client::connect(world.master_addr, world.master_port, kStoreConnectTimeout);
   if (!client) return client.error();
   client->set_limit(kCallTimeout);
   auto board = std::make_unique<StoreBoard>(

@@ -13,10 +13,6 @@
 namespace ddprun::worker {
 namespace {
 
-// The launcher's store listens before any worker starts. So a minute is for a slow network only,
-// and a job without a store must not wait for the ten minutes of a collective.
-constexpr std::chrono::seconds kConnectTimeout{60};
-
 using Clock = std::chrono::steady_clock;
 
 // What a round's key "decided" holds, once.
@@ -159,7 +155,7 @@ Result<std::string> StoreExchange::hear() {
 Result<std::unique_ptr<StoreExchange>> meet_over_store(const WorkerEnv& world,
                                                        std::chrono::milliseconds timeout,
                                                        const StoreGroup& group) {
-  const auto patience = std::min<std::chrono::milliseconds>(kConnectTimeout, timeout);
+  const auto patience = std::min<std::chrono::milliseconds>(kStoreConnectTimeout, timeout);
   auto client = store::Client::connect(world.master_addr, world.master_port, patience);
   if (!client) return client.error();
   // The restart count keeps attempts apart, the rounds those of one.

@@ -20,6 +20,10 @@
 
 namespace ddprun::worker {
 
+// The launcher's store listens before any worker starts. So a minute is for a slow network only,
+// and a job without a store must not wait for the ten minutes of a collective.
+inline constexpr std::chrono::seconds kStoreConnectTimeout{60};
+
 // Which ranks meet, and for what.
 struct StoreGroup {
   std::string name;  // the same on all of them, and of no other group in this attempt

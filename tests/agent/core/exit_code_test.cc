@@ -30,5 +30,12 @@ TEST(ExitCode, IsTorchrunsUnlessDetailsAreAskedFor) {
   EXPECT_EQ(exit_code_of({.cause = rendezvous::Failure{}}, detailed), 1);
 }
 
+TEST(ExitCode, OfTheOtherNodesWhenOneWasToldToEnd) {
+  const rendezvous::Failure told{.exit_code = -SIGTERM};
+  EXPECT_EQ(exit_code_of({.cause = told}, {.detailed = true, .workers_started = true}),
+            kExitPreempted);
+  EXPECT_EQ(exit_code_of({.cause = told}, {.workers_started = true}), 1);
+}
+
 }  // namespace
 }  // namespace ddprun::agent

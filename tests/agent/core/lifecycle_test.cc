@@ -243,7 +243,9 @@ TEST_F(LifecycleTest, ASecondFailureWhileDrainingDoesNotMoveTheDeadline) {
 
 TEST_F(LifecycleTest, ASignalIsPassedOnAndEndsTheJob) {
   run_round(1);
-  EXPECT_EQ(names(cycle.stop_requested(SIGINT, now)), (Names{"leave", "SIGINT"}));
+  const Actions actions = cycle.stop_requested(SIGINT, now);
+  EXPECT_EQ(names(actions), (Names{"leave", "SIGINT"}));
+  EXPECT_EQ(std::get<LeaveJob>(actions.front()).reason.exit_code, -SIGINT) << "the others' codes";
   cycle.worker_exited(exit(0, 0), now);
   EXPECT_EQ(names(cycle.worker_exited(exit(1, 0), now)), Names{"finish:1"});
   EXPECT_EQ(cycle.ending().signal, SIGINT);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -30,6 +31,42 @@ TEST(OutOfMemory, OfTheWholeHostHasNoLimit) {
   const auto found = find_out_of_memory(
       {"oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task=x,pid=5,uid=0"}, 5);
   EXPECT_EQ(found, OutOfMemory{});
+}
+
+TEST_F(FolderTest, TheCgroupIsNamedWhoseLimitWasMet) {
+  const auto set = [](const std::filesystem::path& place, const char* limit, const char* peak) {
+    std::filesystem::create_directories(place);
+    std::ofstream(place / "memory.limit_in_bytes") << limit;
+    std::ofstream(place / "memory.max_usage_in_bytes") << peak;
+  };
+  const char* const no_limit = "9223372036854771712";
+  const auto exhausted = [&] {
+    return exhausted_cgroup({(folder / "job/step/task").string(), false}, "/job/step/task");
+  };
+  set(folder, no_limit, "9000");
+  set(folder / "job", no_limit, "1000");
+  set(folder / "job/step", no_limit, "1000");
+  set(folder / "job/step/task", no_limit, "1000");
+  EXPECT_EQ(exhausted(), OutOfMemory{"/job/step/task"});
+  set(folder / "job/step", "1000", "1000");
+  EXPECT_EQ(exhausted(), (OutOfMemory{"/job/step", 1000, 1000})) << "a task has no limit";
+  set(folder / "job", "1000", "1000");
+  EXPECT_EQ(exhausted(), (OutOfMemory{"/job/step", 1000, 1000})) << "the lowest of equals";
+  set(folder / "job/step", "800", "600");
+  EXPECT_EQ(exhausted(), (OutOfMemory{"/job", 1000, 1000})) << "other steps used the job's memory";
+  set(folder, "2000", "2000");
+  set(folder / "job", "1000", "900");
+  EXPECT_EQ(exhausted(), (OutOfMemory{"/", 2000, 2000})) << "a container's own limit";
+  set(folder / "job/step", "1000", "995");
+  EXPECT_EQ(exhausted(), (OutOfMemory{"/job/step", 1000, 995})) << "files filled what is above";
+}
+
+TEST_F(FolderTest, ACgroupOfVersionTwoMayNotSayItsPeak) {
+  std::filesystem::create_directories(folder / "job/task");
+  std::ofstream(folder / "job/task/memory.max") << "max";
+  std::ofstream(folder / "job/memory.max") << "1000";
+  EXPECT_EQ(exhausted_cgroup({(folder / "job/task").string(), true}, "/job/task"),
+            (OutOfMemory{"/job", 1000}));
 }
 
 constexpr int kPid = 77;

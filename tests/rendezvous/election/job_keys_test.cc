@@ -67,6 +67,18 @@ TEST(JobKeys, RefuseALeaderThatMakesNoSense) {
   EXPECT_FALSE(decode_leader(encode(Leader{"1.1.1.1", 1, std::string(kMaxValueBytes, 'x')})));
 }
 
+TEST(JobKeys, RefuseALeaderThatHasNoRoomForTheBlankBeforeItsName) {
+  const auto without_name = [](std::size_t bytes) {
+    const std::string port = " port=1";
+    return "v2 " + std::string(bytes - 3 - port.size(), 'x') + port;
+  };
+  const auto longest = decode_leader(without_name(kMaxValueBytes - 1));
+  ASSERT_TRUE(longest);
+  EXPECT_EQ(encode(*longest).size(), kMaxValueBytes);
+  EXPECT_EQ(decode_leader(encode(*longest)).value(), *longest);
+  EXPECT_FALSE(decode_leader(without_name(kMaxValueBytes)));
+}
+
 // Cut at any place but in the host's name, and with any one word gone.
 TEST(JobKeys, RefuseARecordThatIsNotWhole) {
   const std::string text = encode(recorded());

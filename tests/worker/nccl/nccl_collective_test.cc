@@ -89,14 +89,22 @@ class Nccl : public ::testing::Test {
     return collective_->launch_sum({memory, kElements, Dtype::kFloat32});
   }
 
-  static std::vector<float> read_apart(const std::byte* memory) {
-    const auto stream = c10::cuda::getStreamFromPool();
+  // What the current stream has in this memory.
+  static std::vector<float> read_here(const std::byte* memory) {
+    const auto stream = c10::cuda::getCurrentCUDAStream();
     std::vector<float> read(kElements);
     EXPECT_EQ(cudaMemcpyAsync(read.data(), memory, kElements * sizeof(float),
                               cudaMemcpyDeviceToHost, stream.stream()),
               cudaSuccess);
     stream.synchronize();
     return read;
+  }
+
+  // What a third stream reads, which waits for nothing but the sum.
+  std::vector<float> read_after(Ticket sum, const std::byte* memory) {
+    const c10::cuda::CUDAStreamGuard reading(c10::cuda::getStreamFromPool());
+    collective_->wait(sum);
+    return read_here(memory);
   }
 
   static constexpr std::int64_t kElements = 1 << 20;
@@ -110,8 +118,7 @@ TEST_F(Nccl, SumsAfterWhatTheStreamHolds) {
   const auto memory = collective_->allocate(kElements * sizeof(float));
   for (int i = 1; i <= 5; ++i) {
     const Ticket sum = sum_filled_late(memory.get(), static_cast<float>(i));
-    collective_->wait(sum);
-    const std::vector<float> read = read_apart(memory.get());
+    const std::vector<float> read = read_after(sum, memory.get());
     EXPECT_EQ(std::ranges::count(read, static_cast<float>(i)), std::ssize(read)) << "round " << i;
   }
 }
@@ -122,8 +129,7 @@ TEST_F(Nccl, WaitsAcrossTheWrapOfItsTickets) {
   Ticket last = 0;
   for (int i = 1; i <= 3; ++i) last = sum_filled_late(memory.get(), static_cast<float>(i));
   EXPECT_EQ(last, 1U);
-  collective_->wait(last);
-  EXPECT_EQ(read_apart(memory.get()).back(), 3.0F);
+  EXPECT_EQ(read_after(last, memory.get()).back(), 3.0F);
 }
 
 TEST_F(Nccl, HoldsTheMemoryOfASumUnderWay) {
@@ -150,7 +156,7 @@ TEST_F(Nccl, WaitsInTheStreamAndNotOnTheHost) {
   const auto stream = c10::cuda::getCurrentCUDAStream();
   EXPECT_EQ(cudaStreamQuery(stream.stream()), cudaErrorNotReady);
   stream.synchronize();
-  EXPECT_EQ(read_apart(memory.get()).front(), 1.0F);
+  EXPECT_EQ(read_here(memory.get()).front(), 1.0F);
 }
 
 // A kernel that holds the stream for longer than the limit: the peers would wait for this rank.
@@ -180,13 +186,12 @@ TEST_F(Nccl, SumsInRegisteredMemory) {
   if (!find_nccl_optional().can_register()) GTEST_SKIP() << "this NCCL registers no memory";
   auto first = collective_->allocate(kElements * sizeof(float));
   const auto second = collective_->allocate(kElements * sizeof(float));
-  EXPECT_EQ(read_apart(first.get()).front(), 0.0F);
+  EXPECT_EQ(read_here(first.get()).front(), 0.0F);
   first.reset();
   const Ticket sum = sum_filled_late(second.get(), 2.0F);
-  collective_->wait(sum);
-  EXPECT_EQ(read_apart(second.get()).back(), 2.0F);
+  EXPECT_EQ(read_after(sum, second.get()).back(), 2.0F);
   collective_.reset();  // the memory lives on
-  EXPECT_EQ(read_apart(second.get()).back(), 2.0F);
+  EXPECT_EQ(read_here(second.get()).back(), 2.0F);
 }
 
 TEST_F(Nccl, AStepMakesNoHostWait) {

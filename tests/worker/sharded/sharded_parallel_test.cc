@@ -245,6 +245,23 @@ TEST(ShardedParallel, BeginsWithTheParametersAndBuffersOfRankZero) {
   run_ranks(tcp_ranks(2), body);
 }
 
+// Says that the ranks have GPUs.
+class SaysGpus final : public PassingCollective {
+ public:
+  using PassingCollective::PassingCollective;
+  Device device() const override { return Device::kCuda; }
+};
+
+TEST(ShardedParallel, RefusesSeveralRanksOnGpus) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    SaysGpus gpus(ranks);
+    Net net;
+    EXPECT_EQ(
+        message_of([&] { ShardedParallel(net.ptr(), gpus, kUnits); }),
+        "ShardedParallel: the 2 ranks of 'shm' are on GPUs: expected one there, or ranks on CPUs");
+  });
+}
+
 TEST(ShardedParallel, RefusesUnitsThatCannotBe) {
   run_torch_ranks(2, [](Collective& ranks) {
     const auto why = [&](const std::vector<std::string>& units) {

@@ -19,7 +19,8 @@
 
 #include "store/server.h"
 #include "tests/worker/forked_ranks.h"
-#include "worker/startup/hosts.h"
+#include "worker/meeting/rank_places.h"
+#include "worker/nccl/nccl_collective.h"
 #include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {
@@ -68,6 +69,15 @@ TEST(Bootstrap, NeedsNoStoreForALaunchedWorldOfOne) {
   ASSERT_TRUE(process) << process.error().message();
   EXPECT_TRUE(process->launched);
   EXPECT_EQ(process->collective->name(), "alone");
+}
+
+TEST(Bootstrap, TakesTheCpuInsteadWhereThereIsNoGpu) {
+  set_environment(worker(0, 1, 1));
+  const auto process = bootstrap({.device = Device::kCuda, .cpu_instead = true});
+  ASSERT_TRUE(process) << process.error().message();
+  EXPECT_EQ(process->collective->name(), gpu_count() > 0 ? "nccl" : "alone");
+  if (gpu_count() > 0) return;
+  EXPECT_EQ(refusal(worker(0, 1, 1), {.device = Device::kCuda}), why_no_gpu());
 }
 
 TEST(Bootstrap, RefusesABrokenEnvironment) {
@@ -208,6 +218,21 @@ TEST(Bootstrap, KnowsHostsThatAreAlike) {
   EXPECT_FALSE(is_uniform({{0, 0, 1}, {1, 0, 2}, {1, 1, 2}}));
   EXPECT_FALSE(is_uniform({{1, 0, 2}, {1, 1, 2}, {0, 0, 2}, {0, 1, 2}}));
   EXPECT_FALSE(is_uniform({{0, 0, 2}, {0, 1, 2}, {1, 0, 2}}));
+}
+
+TEST(Bootstrap, PlacesRanksWhereTheyAre) {
+  const HostId one{.name = "n", .id = "1"};
+  const HostId other{.name = "n", .id = "2"};
+  const auto places = place_ranks({one, other, one, other, other});
+  const std::vector<std::vector<int>> expected{
+      {0, 0, 2}, {1, 0, 3}, {0, 1, 2}, {1, 1, 3}, {1, 2, 3}};
+  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+    const RankPlace& place = places.at(rank);
+    EXPECT_EQ((std::vector{place.node_rank, place.local_rank, place.local_ranks}), expected[rank])
+        << "rank " << rank;
+  }
+  EXPECT_TRUE(is_uniform(place_ranks({one, one, other, other})));
+  EXPECT_FALSE(is_uniform(place_ranks({one, other, one, other})));
 }
 
 // A store that outlives an attempt still holds its keys.

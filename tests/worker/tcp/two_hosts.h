@@ -53,6 +53,13 @@ class TwoHosts : public ::testing::Test {
     return run("ip -n " + name("a") + " link set cable " + up_or_down);
   }
 
+  // From now on this process is on host a (0) or b (1).
+  void enter(int host) const {
+    const std::string path = "/run/netns/" + name(host == 0 ? "a" : "b");
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    EXPECT_EQ(::setns(fd, CLONE_NEWNET), 0);
+  }
+
   // Rank 0 is on host a, rank 1 on host b.
   RanksOptions ranks(std::chrono::milliseconds timeout) const {
     return {.ranks = 2,
@@ -106,12 +113,6 @@ class TwoHosts : public ::testing::Test {
   }
 
  private:
-  void enter(int host) const {
-    const std::string path = "/run/netns/" + name(host == 0 ? "a" : "b");
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    EXPECT_EQ(::setns(fd, CLONE_NEWNET), 0);
-  }
-
   static TcpJob job(int rank, int host, const RanksOptions& options) {
     TcpJob job = tcp_job(rank, options);
     job.address = host == 0 ? "10.79.0.1" : "10.79.0.2";

@@ -1,4 +1,4 @@
-#include "worker/startup/mpi_world.h"
+#include "worker/meeting/mpi_world.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
-// At which address of this host the ranks of other hosts reach this one.
+// Which host this is, and at which of its addresses the ranks of other hosts reach this one.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,23 @@
 #include "proto/result.h"
 
 namespace ddprun::worker {
+
+// Equal in two processes that share memory and loopback: one host, one container. Words of printable ASCII.
+struct HostId {
+  std::string name;  // gethostname(2)
+  // The kernel's start, and the namespaces of processes and of the network: hosts may have the same name.
+  std::string id;
+
+  bool operator==(const HostId&) const = default;
+};
+
+HostId this_host();
+
+// The first `most` bytes, with a question mark for each that is no printable ASCII, or a blank.
+std::string as_word(std::string_view text, std::size_t most);
+
+// GLOO_SOCKET_IFNAME. No other thread may change the environment meanwhile.
+std::optional<std::string> named_interfaces();
 
 // An address that an interface has.
 struct InterfaceAddress {

@@ -1,4 +1,4 @@
-#include "worker/startup/mpi_world.h"
+#include "worker/meeting/mpi_world.h"
 
 #include <fmt/format.h>
 
@@ -26,7 +26,14 @@ constexpr std::array kStarters = {
             "srun --export=ALL,MASTER_ADDR=HOST"},
 };
 
-constexpr int kMostRanks = 1 << 20;
+const Starter* find_starter(const EnvLookup& env) {
+  for (const Starter& starter : kStarters) {
+    const bool is_step = starter.name != "srun" || env("SLURM_STEP_ID").has_value();
+    const bool is_complete = env(starter.size) && env(starter.rank) && env(starter.local_rank);
+    if (is_complete && is_step) return &starter;
+  }
+  return nullptr;
+}
 
 std::optional<int> parse_number(std::string_view text) {
   int number = 0;
@@ -73,6 +80,16 @@ Error refusal(std::string message) { return {ErrorCode::kInvalidArgument, std::m
 class WorldReader {
  public:
   WorldReader(const Starter& starter, const EnvLookup& env) : starter_(starter), env_(env) {}
+
+  Result<std::optional<StartedRank>> rank() {
+    StartedRank started{.rank = number(starter_.rank), .ranks = number(starter_.size)};
+    if (problem_) return *problem_;
+    if (const std::string name = job(); !name.empty())
+      started.job = fmt::format("{}-{}", starter_.name, name);
+    // Where the starter does not tell, hosts may be several.
+    started.one_host = local_size() == started.ranks && !problem_;
+    return std::optional(started);
+  }
 
   Result<std::optional<WorkerEnv>> run(int parent) {
     world_.world_size = number(starter_.size);
@@ -137,15 +154,20 @@ class WorldReader {
         starter_.name, world_.node_count, starter_.hand_on));
   }
 
+  // What the starter itself calls the job; empty where it gives it no name.
+  std::string job() const {
+    const std::string name = text(starter_.job);
+    return starter_.name == "srun" ? name + "." + text("SLURM_STEP_ID") : name;
+  }
+
   // The same on all ranks, and mostly no other job's; so is the port that follows from it.
   void name_job(int parent) {
-    std::string job = text(starter_.job);
-    if (starter_.name == "srun") job += "." + text("SLURM_STEP_ID");
+    std::string name = job();
     // Two jobs of one allocation must not meet. Where only their starter tells them apart, its pid does.
-    const bool by_parent = job.empty() && world_.node_count == 1;
-    if (job.empty()) job = text("SLURM_JOB_ID");
-    if (by_parent) job += fmt::format("parent-{}", parent);
-    world_.run_id = fmt::format("{}-{}", starter_.name, job);
+    const bool by_parent = name.empty() && world_.node_count == 1;
+    if (name.empty()) name = text("SLURM_JOB_ID");
+    if (by_parent) name += fmt::format("parent-{}", parent);
+    world_.run_id = fmt::format("{}-{}", starter_.name, name);
     world_.master_port = meeting_port_of(number_of_name(world_.run_id));
   }
 
@@ -158,12 +180,15 @@ class WorldReader {
 }  // namespace
 
 Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent) {
-  for (const Starter& starter : kStarters) {
-    const bool is_step = starter.name != "srun" || env("SLURM_STEP_ID").has_value();
-    const bool is_complete = env(starter.size) && env(starter.rank) && env(starter.local_rank);
-    if (is_complete && is_step) return WorldReader(starter, env).run(parent);
-  }
-  return std::optional<WorkerEnv>();
+  const Starter* const starter = find_starter(env);
+  if (starter == nullptr) return std::optional<WorkerEnv>();
+  return WorldReader(*starter, env).run(parent);
+}
+
+Result<std::optional<StartedRank>> started_rank(const EnvLookup& env) {
+  const Starter* const starter = find_starter(env);
+  if (starter == nullptr) return std::optional<StartedRank>();
+  return WorldReader(*starter, env).rank();
 }
 
 }  // namespace ddprun::worker

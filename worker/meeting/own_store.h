@@ -1,5 +1,5 @@
 // The store of a job that no launcher serves: rank 0 serves it in its own process, on a thread, and
-// the others find it. It is there until rank 0 gives it back.
+// the others find it, at one of a few ports or by a file (file_meeting.h). It is there until rank 0 gives it back.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,11 @@ class OwnStore {
   // others try them until they find the store of this very job. Sets world.master_port to the port.
   // Errors: kUnavailable, all are taken; kTimedOut, no store of the job was found.
   static Result<std::unique_ptr<OwnStore>> open(WorkerEnv& world, std::chrono::seconds limit);
+
+  // Rank 0's, at a port that the kernel picks, for ranks that learn it otherwise. It listens at all addresses of
+  // this host; at loopback alone where local_world_size says that all ranks are here. Sets world.master_port.
+  // Errors are those of store::bind_listener().
+  static Result<std::unique_ptr<OwnStore>> serve(WorkerEnv& world);
 
   OwnStore() = default;
   OwnStore(const OwnStore&) = delete;

@@ -1,4 +1,4 @@
-#include "worker/startup/own_address.h"
+#include "worker/meeting/own_address.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,10 +7,14 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <system_error>
 
@@ -42,7 +46,39 @@ Error no_such_interface(const std::vector<InterfaceAddress>& all, const std::str
                       wish, fmt::join(names, ", "))};
 }
 
+// `pid:[4026531836]`; empty where the kernel has no such namespaces.
+std::string namespace_of(const char* kind) {
+  std::error_code unknown;
+  return std::filesystem::read_symlink(std::filesystem::path("/proc/self/ns") / kind, unknown)
+      .string();
+}
+
+constexpr std::size_t kMostNameBytes = 64;  // HOST_NAME_MAX
+constexpr std::size_t kMostIdBytes = 96;
+
 }  // namespace
+
+std::string as_word(std::string_view text, std::size_t most) {
+  std::string word(text.substr(0, most));
+  for (char& c : word)
+    if (c <= ' ' || c > '~') c = '?';
+  return word;
+}
+
+HostId this_host() {
+  std::array<char, 256> name{};
+  const bool known = ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0';
+  std::string start;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), start);
+  const std::string id = fmt::format("{}/{}/{}", start, namespace_of("pid"), namespace_of("net"));
+  return {.name = as_word(known ? name.data() : "unknown", kMostNameBytes),
+          .id = as_word(id, kMostIdBytes)};
+}
+
+std::optional<std::string> named_interfaces() {
+  const char* names = std::getenv("GLOO_SOCKET_IFNAME");  // NOLINT(concurrency-mt-unsafe)
+  return names == nullptr || *names == '\0' ? std::nullopt : std::optional<std::string>(names);
+}
 
 Result<std::string> choose_address(const std::vector<InterfaceAddress>& all,
                                    const AddressWish& wish) {

@@ -11,10 +11,26 @@
 
 namespace ddprun::worker {
 
+// More are a typing error.
+inline constexpr int kMostRanks = 1 << 20;
+
 // Nothing: neither started this process as one of several ranks. `run_id` is the same on all ranks, and
 // master_addr is where rank 0 is. `parent` is the parent's pid: MPICH gives a job on one host no other
 // name. Errors, each with what to type: nothing names the host of rank 0; the ranks are not numbered
 // host by host; a variable makes no sense.
 Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent);
+
+// What mpirun or srun says of a process, without a place to meet at.
+struct StartedRank {
+  int rank = 0;
+  int ranks = 1;
+  std::string
+      job;  // the same on all ranks, and no other job's; empty where the starter has no name for it
+  bool one_host = false;  // it is known that all ranks are on this host
+};
+
+// Nothing: neither started this process. It makes no difference how the ranks are numbered. Errors: a
+// variable makes no sense.
+Result<std::optional<StartedRank>> started_rank(const EnvLookup& env);
 
 }  // namespace ddprun::worker

@@ -1,4 +1,4 @@
-#include "worker/startup/own_address.h"
+#include "worker/meeting/own_address.h"
 
 #include <gtest/gtest.h>
 

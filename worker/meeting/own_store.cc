@@ -1,4 +1,4 @@
-#include "worker/startup/own_store.h"
+#include "worker/meeting/own_store.h"
 
 #include <fmt/format.h>
 
@@ -23,8 +23,6 @@ std::uint16_t port_number(const WorkerEnv& world, int next) {
   return static_cast<std::uint16_t>(world.master_port + next);
 }
 
-bool is_loopback(const std::string& host) { return host == "127.0.0.1"; }
-
 // Rank 0's. The program has no loop of its own.
 class Served final : public OwnStore {
  public:
@@ -44,10 +42,10 @@ class Served final : public OwnStore {
   std::thread thread_;
 };
 
-Result<std::unique_ptr<OwnStore>> serve(WorkerEnv& world) {
+Result<std::unique_ptr<OwnStore>> serve_meeting_port(WorkerEnv& world) {
   auto store = std::make_unique<Served>();
   // Other hosts may know this one under another address.
-  const std::string address = is_loopback(world.master_addr) ? world.master_addr : "::";
+  const std::string address = world.master_addr == "127.0.0.1" ? world.master_addr : "::";
   std::optional<Error> last;
   for (int next = 0; next < kMeetingPorts; ++next) {
     auto acceptor = store::bind_listener(store->loop(), address, port_number(world, next), "port");
@@ -94,7 +92,17 @@ Result<std::unique_ptr<OwnStore>> find(WorkerEnv& world, std::chrono::seconds li
 }  // namespace
 
 Result<std::unique_ptr<OwnStore>> OwnStore::open(WorkerEnv& world, std::chrono::seconds limit) {
-  return world.rank == 0 ? serve(world) : find(world, limit);
+  return world.rank == 0 ? serve_meeting_port(world) : find(world, limit);
+}
+
+Result<std::unique_ptr<OwnStore>> OwnStore::serve(WorkerEnv& world) {
+  auto store = std::make_unique<Served>();
+  const bool all_here = world.local_world_size == world.world_size;
+  auto acceptor = store::bind_listener(store->loop(), all_here ? "127.0.0.1" : "::", 0, "port");
+  if (!acceptor) return acceptor.error();
+  world.master_port = acceptor->local_endpoint().port();
+  store->serve(std::move(*acceptor));
+  return std::unique_ptr<OwnStore>(std::move(store));
 }
 
 }  // namespace ddprun::worker

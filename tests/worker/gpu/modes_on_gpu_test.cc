@@ -1,0 +1,204 @@
+// SyncBatchNorm, ZeroOptimizer and ShardedParallel on one GPU, beside what torch has for one process there.
+#include <torch/optim.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/worker/gpu/one_gpu.h"
+#include "worker/norm/sync_batch_norm.h"
+#include "worker/reducer/data_parallel.h"
+#include "worker/sharded/sharded_parallel.h"
+#include "worker/zero/zero_optimizer.h"
+
+namespace ddprun::worker {
+namespace {
+
+constexpr int kSteps = 10;
+constexpr double kTolerance = 1e-6;
+
+class SyncBatchNormOnGpu : public OneGpu {
+ protected:
+  static constexpr std::int64_t kChannels = 5;
+  static constexpr double kNormTolerance = 1e-5;  // torch's own sums are float32
+
+  static at::Tensor batch() { return (torch::randn({6, kChannels, 7, 5}) * 2 + 1).to(at::kCUDA); }
+
+  static void expect_as_plain(Collective& ranks) {
+    const torch::nn::BatchNormOptions options(kChannels);
+    torch::nn::BatchNorm2d plain(options);
+    SyncBatchNorm norm(options, ranks);
+    plain->to(at::kCUDA);
+    norm->to(at::kCUDA);
+    {
+      const torch::NoGradGuard no_grad;
+      const at::Tensor weight = torch::linspace(0.5, 2, kChannels).to(at::kCUDA);
+      plain->weight.copy_(weight);
+      norm->weight.copy_(weight);
+    }
+    torch::manual_seed(5);
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor values = batch();
+      const at::Tensor factors = batch() * 0.1;
+      const at::Tensor theirs = values.clone().requires_grad_();
+      const at::Tensor ours = values.clone().requires_grad_();
+      const at::Tensor expected = plain->forward(theirs);
+      const at::Tensor output = norm->forward(ours);
+      EXPECT_LE(distance(output, expected), kNormTolerance);
+      (expected * factors).sum().backward();
+      (output * factors).sum().backward();
+      EXPECT_LE(distance(ours.grad(), theirs.grad()), kNormTolerance);
+      EXPECT_LE(distance(norm->running_mean, plain->running_mean), kNormTolerance);
+      EXPECT_LE(distance(norm->running_var, plain->running_var), kNormTolerance);
+      // Sums over 210 values, of three passes.
+      EXPECT_TRUE(torch::allclose(norm->weight.grad(), plain->weight.grad(), 1e-4, 1e-3));
+      EXPECT_TRUE(torch::allclose(norm->bias.grad(), plain->bias.grad(), 1e-4, 1e-3));
+    }
+    plain->eval();
+    norm->eval();
+    const at::Tensor values = batch();
+    EXPECT_LE(distance(norm->forward(values), plain->forward(values)), kNormTolerance);
+  }
+};
+
+TEST_F(SyncBatchNormOnGpu, OfOneRankIsPlain) { expect_as_plain(ranks()); }
+
+// A rank that is alone normalizes as torch does. Beside another one it sums: that is the code of many ranks.
+TEST_F(SyncBatchNormOnGpu, BesideARankWithoutSamplesIsPlain) {
+  BesideARankWithoutSamples two(ranks());
+  expect_as_plain(two);
+}
+
+class ZeroOnGpu : public OneGpu {
+ protected:
+  // Both get the same gradients: what differs is the optimizer.
+  template <typename Ours, typename Theirs>
+  void expect_as_of_torch(const typename Ours::Options& options, bool scatters) {
+    auto dealt = small_net(), plain = small_net();
+    DataParallel parallel(dealt.ptr(), ranks());
+    ZeroOptimizer<Ours> zero(dealt->parameters(), ranks(), options);
+    if (scatters) zero.reduce_scatter(parallel);
+    Theirs theirs(plain->parameters(), options);
+    const auto ours = dealt->parameters();
+    const auto others = plain->parameters();
+    for (int step = 0; step < kSteps; ++step) {
+      zero.zero_grad();
+      loss_of(parallel.forward(dealt, samples_of(step))).backward();
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        others[i].mutable_grad() = ours[i].grad().clone();
+      parallel.step(zero);
+      theirs.step();
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        ASSERT_LE(distance(ours[i], others[i]), kTolerance) << "step " << step << " of " << i;
+    }
+    const auto begun = small_net();
+    EXPECT_GT(distance(ours[0], begun->parameters()[0]), 100 * kTolerance) << "it has stepped";
+  }
+};
+
+TEST_F(ZeroOnGpu, StepsAsTorchs) {
+  for (const bool scatters : {false, true}) {
+    expect_as_of_torch<Adam, torch::optim::Adam>(Adam::Options(1e-3), scatters);
+    expect_as_of_torch<AdamW, torch::optim::AdamW>(AdamW::Options(1e-3), scatters);
+    expect_as_of_torch<SGD, torch::optim::SGD>(SGD::Options(0.05).momentum(0.9), scatters);
+  }
+}
+
+TEST_F(ZeroOnGpu, GivesItsStateAndTakesItBack) {
+  auto net = small_net(), other = small_net();
+  DataParallel parallel(net.ptr(), ranks()), resumed(other.ptr(), ranks());
+  ZeroOptimizer<Adam> zero(net->parameters(), ranks(), Adam::Options(1e-2));
+  ZeroOptimizer<Adam> fresh(other->parameters(), ranks(), Adam::Options(1e-2));
+  const auto step = [](DataParallel& through, torch::nn::Sequential& of,
+                       ZeroOptimizer<Adam>& optimizer, int pass) {
+    optimizer.zero_grad();
+    loss_of(through.forward(of, samples_of(pass))).backward();
+    through.step(optimizer);
+  };
+  for (int pass = 0; pass < 3; ++pass) {
+    step(parallel, net, zero, pass);
+    step(resumed, other, fresh, pass);
+  }
+  Adam whole = zero.consolidate();
+  EXPECT_EQ(whole.state().size(), net->parameters().size());
+  for (const auto& [parameter, any_state] : whole.state()) {
+    const auto& state = static_cast<const torch::optim::AdamParamState&>(*any_state);
+    EXPECT_TRUE(state.exp_avg().is_cuda());
+    EXPECT_EQ(state.step(), 3);
+  }
+  zero.load(std::move(whole));
+  step(parallel, net, zero, 3);
+  step(resumed, other, fresh, 3);
+  for (std::size_t i = 0; i < net->parameters().size(); ++i)
+    EXPECT_LE(distance(net->parameters()[i], other->parameters()[i]), kTolerance);
+}
+
+struct TwoUnitsImpl : torch::nn::Module {
+  TwoUnitsImpl() {
+    torch::manual_seed(7);
+    first = register_module("first", torch::nn::Linear(20, 33));
+    second = register_module("second", torch::nn::Linear(33, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(TwoUnits);
+
+class ShardedOnGpu : public OneGpu {
+ protected:
+  static std::string refusal(const std::function<void()>& make) {
+    try {
+      make();
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  const std::vector<std::string> units_{"first", "second"};
+};
+
+TEST_F(ShardedOnGpu, AWorldOfOneTrainsAsAPlainModule) {
+  TwoUnits plain, dealt;
+  plain->to(at::kCUDA);
+  dealt->to(at::kCUDA);
+  ShardedParallel sharded(dealt.ptr(), ranks(), units_);
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::optim::SGD theirs(plain->parameters(), options), ours(sharded.shards(), options);
+  for (int step = 0; step < kSteps; ++step) {
+    theirs.zero_grad();
+    ours.zero_grad();
+    const at::Tensor x = samples_of(step);
+    loss_of(plain->forward(x)).backward();
+    const at::Tensor hidden = torch::tanh(sharded.forward(dealt->first, x));
+    loss_of(sharded.forward(dealt->second, hidden)).backward();
+    theirs.step();
+    sharded.step(ours);
+    const auto state = sharded.full_state_dict();
+    for (const auto& item : plain->named_parameters())
+      ASSERT_LE(distance(state[item.key()], item.value()), kTolerance) << item.key();
+  }
+  TwoUnits begun;
+  begun->to(at::kCUDA);
+  EXPECT_GT(distance(plain->first->weight, begun->first->weight), 100 * kTolerance);
+}
+
+TEST_F(ShardedOnGpu, RefusesSeveralRanks) {
+  TwoUnits net;
+  net->to(at::kCUDA);
+  BesideARankWithoutSamples two(ranks());
+  EXPECT_EQ(
+      refusal([&] { const ShardedParallel sharded(net.ptr(), two, units_); }),
+      "ShardedParallel: the 2 ranks of 'nccl' are on GPUs: expected one there, or ranks on CPUs");
+}
+
+TEST_F(ShardedOnGpu, RefusesAModelThatWasLeftOnTheCpu) {
+  TwoUnits net;
+  EXPECT_EQ(refusal([&] { const ShardedParallel sharded(net.ptr(), ranks(), units_); }),
+            "ShardedParallel: parameter 'first.weight' is on cpu, and 'nccl' has ranks on GPUs");
+}
+
+}  // namespace
+}  // namespace ddprun::worker
