@@ -148,7 +148,7 @@ TEST_F(ReturnTest, WhatAnOlderConnectionBringsLateIsNotBelieved) {
   form_round(4000);
   const Resumed again{.spec = make_node("b", 1),
                       .round = 1,
-                      .seat = 1,
+                      .seat = behind.last<RoundPublished>().seat.node_rank,
                       .node_count = 2,
                       .state = NodeState::kRunning};
   TestNode older;
