@@ -85,6 +85,15 @@ def heard(number, _frame):
     sys.exit(0)
 
 
+def wait_for_signals():
+    """Handlers run. Not by pause(): a signal that comes just before it would wait for the next one."""
+    heard_at, told_at = os.pipe()
+    os.set_blocking(told_at, False)
+    signal.set_wakeup_fd(told_at)
+    while True:
+        os.read(heard_at, 1)
+
+
 def write_error_file(content):
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
         file.write(content)
@@ -101,8 +110,7 @@ def step(word):
         sys.stdout.flush()
         os.kill(os.getpid(), int(rest))
     elif verb in ("wait", "hold"):
-        while True:
-            signal.pause()
+        wait_for_signals()
     elif verb == "record":
         trace = (
             'Traceback (most recent call last):\n  File "train.py", line 3, in main\n'

@@ -10,6 +10,14 @@ import time
 from machine import free_port, signal_waits, state_of, wait_until
 from support import DEAF, HEARING, SLEEPER, JobTest, main, told, with_variables
 
+# The handlers run. Not by pause(): a signal that comes just before it would wait for the next one.
+WAITS_FOR_SIGNALS = """
+heard_at, told_at = os.pipe()
+os.set_blocking(told_at, False)
+signal.set_wakeup_fd(told_at)
+while True:
+    os.read(heard_at, 1)
+"""
 # A PyTorch job's shape: a leader that writes its checkpoint at SIGTERM, for which its child must
 # live. It says whether the child got the signal too.
 LEADER = """
@@ -21,9 +29,7 @@ def checkpoint(*_):
     os._exit(0)
 signal.signal(signal.SIGTERM, checkpoint)
 open(sys.argv[1], "w").write("ready\\n")
-while True:
-    signal.pause()
-"""
+""" + WAITS_FOR_SIGNALS
 # Writes a checkpoint for as long as its test wants.
 SAVER = """
 import os, signal, sys
@@ -37,19 +43,18 @@ def checkpoint(*_):
     os._exit(0)
 signal.signal(signal.SIGTERM, checkpoint)
 say("ready")
-while True:
-    signal.pause()
-"""
+""" + WAITS_FOR_SIGNALS
 
 # Saves when it is told to end, once however often that is said: until its test opens the gate, and for a second more, in which it
 # would be killed by whoever took one of the signals for another request.
 SLOW_SAVER = """#!/usr/bin/env python3
 import os, signal, time
-asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+heard_at, told_at = os.pipe()
+os.set_blocking(told_at, False)
+signal.set_wakeup_fd(told_at)
+signal.signal(signal.SIGTERM, lambda *_: None)
 print(os.environ["RANK"], file=open("{fifo}", "w"))
-while not asked:
-    signal.pause()
+os.read(heard_at, 1)
 os.read(os.open("{gate}", os.O_RDONLY), 1)  # its own byte; signals that come meanwhile end no wait (PEP 475)
 time.sleep(1)
 open("{folder}/saved_" + os.environ["RANK"] + "_" + os.environ["GROUP_RANK"], "w").close()

@@ -43,8 +43,11 @@ TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
                              "    os._exit(0)\n"
                              "signal.signal(signal.SIGTERM, save)\n"
                              "os.write(1, b\"ready\\n\")\n"
+                             "heard_at, told_at = os.pipe()\n"
+                             "os.set_blocking(told_at, False)\n"
+                             "signal.set_wakeup_fd(told_at)\n"
                              "while True:\n"
-                             "    signal.pause()\n"
+                             "    os.read(heard_at, 1)\n"
                              "'; exit 5");
   spec.out = output.writer();
   ASSERT_TRUE(children.spawn(spec).has_value());
