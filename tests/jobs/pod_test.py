@@ -36,8 +36,9 @@ def say():
     try: root = open("/written", "w") and "writable"
     except OSError as error: root = os.strerror(error.errno)
     capabilities = re.search(r"CapEff:\\t(\\w+)", open("/proc/self/status").read())[1]
-    print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: user {os.getuid()}, capabilities {capabilities}, "
-          f"process 1 is {open('/proc/1/comm').read().strip()}, root: {root}")
+    # In one piece: print() may write the newline apart, and another rank may come between.
+    os.write(1, f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: user {os.getuid()}, capabilities {capabilities}, "
+             f"process 1 is {open('/proc/1/comm').read().strip()}, root: {root}\\n".encode())
 def orphan():
     child = os.fork()
     if child == 0:

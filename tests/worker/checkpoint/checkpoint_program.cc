@@ -51,7 +51,7 @@ torch::Tensor batch(std::int64_t step) {
 struct Trained {
   Trained() {
     torch::manual_seed(3);
-    net->push_back(torch::nn::Linear(4, 3));
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(4, 3).bias(false)));
     net->push_back(torch::nn::BatchNorm1d(3));
     net->push_back(torch::nn::Linear(3, 2));
   }

@@ -131,7 +131,7 @@ TEST_F(RanksOfTwoHosts, MeetAtAFile) {
 TEST_F(RanksAtFile, MeetWhereARunThatWasKilledLeftItsFile) {
   {
     RankProcess killed = start(0, 2);
-    await_record();
+    await_arrival(await_record(), 0);  // its record has one name by then
     killed.signal(SIGKILL);
     EXPECT_EQ(killed.said(), "killed by signal 9");
   }
