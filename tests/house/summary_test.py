@@ -31,11 +31,13 @@ NOTHING_OF_THE_ENGINE = "of the engine: 0 passed, 0 failed, 0 skipped"
 
 
 class Summary(unittest.TestCase):
-    def summarize(self, *cases, extra=()):
-        """(exit code, printed lines) for one run with these cases."""
+    def summarize(self, *cases, extra=(), again=()):
+        """(exit code, printed lines) for one run with these cases; `again`: those that ran once more."""
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "results.xml"
             path.write_text(f'<?xml version="1.0"?>\n<testsuite name="x">{"".join(cases)}</testsuite>\n')
+            if again:
+                path.with_name("again.xml").write_text(f'<testsuite name="x">{"".join(again)}</testsuite>')
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 code = summarize_tests.main([f"release={path}", *extra])
@@ -70,6 +72,24 @@ class Summary(unittest.TestCase):
         self.assertEqual(lines[:2], ["failed: release: b: ", "    line 0"])
         self.assertEqual(lines[-4:], ["    line 39", f"release: 1 passed, 1 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}",
                                       "failed: release: b", "1 passed, 1 failed, 0 skipped"])
+
+    def test_what_passes_alone_is_unsteady(self):
+        late = FAILED.replace("<system-out/>", "<system-out>[  FAILED  ] B.b\n</system-out>")
+        passed = FAILED.replace('status="fail"><failure message="Timeout"/>', 'status="run">')
+        self.assertEqual(self.summarize(PASSED, late, again=[passed]),
+                         (0, ["unsteady: release: b: Timeout", "    [  FAILED  ] B.b",
+                              f"release: 2 passed, 0 failed, 0 skipped; {NOTHING_OF_THE_ENGINE}",
+                              "unsteady: release: b: it failed at first, and passed when it ran alone",
+                              "2 passed, 0 failed, 0 skipped"]))
+        self.assertEqual(self.summarize(PASSED, late, again=[late])[0], 1)
+
+    def test_a_crash_and_a_sanitizers_report_stay_failed(self):
+        passed = FAILED.replace('status="fail"><failure message="Timeout"/>', 'status="run">')
+        for printed in ("[ RUN      ] B.b", "WARNING: ThreadSanitizer: data race\nFAILED", "ERROR: LeakSanitizer: detected\nFAILED",
+                        "a.cc:3:1: runtime error: signed integer overflow\nFAILED"):
+            first = FAILED.replace("<system-out/>", f"<system-out>{printed}</system-out>")
+            code, lines = self.summarize(PASSED, first, again=[passed])
+            self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"), printed)
 
     def test_skips_are_named_with_their_reasons(self):
         self.assertEqual(self.summarize(PASSED, SKIPPED_GTEST, SKIPPED_SCRIPT, DISABLED),
