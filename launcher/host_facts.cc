@@ -17,6 +17,7 @@
 #include <set>
 #include <system_error>
 
+#include "launcher/doctor/bounded.h"
 #include "launcher/flag_values.h"
 #include "launcher/numa_sysfs.h"
 #include "launcher/surroundings/cpu_quota.h"
@@ -82,17 +83,26 @@ std::optional<std::string> read_node_file(const std::string& path) {
   return text;
 }
 
+// A resolver asks again after 5 s (resolv.conf(5)); more than one lost question holds up no start.
+constexpr std::chrono::seconds kNameLimit{6};
+
+// A host's name with its domain, as the resolver has it.
+std::string canonical_name(const std::string& name) {
+  const addrinfo hints{.ai_flags = AI_CANONNAME, .ai_socktype = SOCK_STREAM};
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return name;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
+  return list->ai_canonname == nullptr ? name : list->ai_canonname;
+}
+
 // This host's name with its domain (gethostname(2), getaddrinfo(3) with AI_CANONNAME): that of the
 // hosts file, which a pod with a `subdomain` has, or of DNS. Without any, the name alone.
 std::string full_host_name() {
   std::string name(HOST_NAME_MAX + 1, '\0');
   if (::gethostname(name.data(), name.size() - 1) != 0) return {};
   name.resize(name.find('\0'));
-  const addrinfo hints{.ai_flags = AI_CANONNAME, .ai_socktype = SOCK_STREAM};
-  addrinfo* list = nullptr;
-  if (::getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return name;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
-  return list->ai_canonname == nullptr ? name : list->ai_canonname;
+  BoundedQuestion<std::string> full([name] { return canonical_name(name); });
+  return full.until(std::chrono::steady_clock::now() + kNameLimit).value_or(name);
 }
 
 // A random UUID (RFC 4122, version 4).

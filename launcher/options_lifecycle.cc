@@ -11,6 +11,8 @@ namespace {
 // if nobody asked for one.
 constexpr Backoff kWindowBackoff{std::chrono::seconds(1), std::chrono::minutes(1)};
 
+constexpr std::string_view kTimeoutVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+
 // Without --max-restarts the other two flags do nothing, and a user who sets them should know.
 void read_restarts(ParseContext& context) {
   agent::RestartPlan& plan = context.options.restarts;
@@ -39,22 +41,27 @@ void read_signals(ParseContext& context) {
   plan.map = context.value_of(FlagId::kSignalMap, parse_signal_map);
 }
 
-// --shutdown-timeout, else the variable that torchrun 2.15 reads, else what the scheduler leaves us,
-// else 30 s.
+// The flag, else the variable.
 std::chrono::seconds shutdown_timeout(ParseContext& context) {
-  constexpr std::string_view variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
-  const auto text = context.env(variable);
-  if (!text && !context.given.has(FlagId::kShutdownTimeout)) {
-    if (const auto grace = grace_under(context.surroundings, context.host.ask)) return *grace;
-  }
+  const auto text = context.env(kTimeoutVariable);
   if (!text || context.given.has(FlagId::kShutdownTimeout)) {
     return std::chrono::seconds(
         context.integer(FlagId::kShutdownTimeout, {.expected = "whole seconds from 0"}));
   }
   const auto seconds = parse_int(*text);
   if (!seconds || *seconds < 0)
-    context.fail(1, fmt::format("{}={}", variable, *text), "expected whole seconds from 0");
+    context.fail(1, fmt::format("{}={}", kTimeoutVariable, *text), "expected whole seconds from 0");
   return std::chrono::seconds(seconds.value_or(0));
+}
+
+// --shutdown-timeout, else the variable that torchrun 2.15 reads, else what the scheduler leaves us,
+// else 30 s.
+void read_deadlines(ParseContext& context) {
+  Options& options = context.options;
+  const bool is_said = context.given.has(FlagId::kShutdownTimeout) || context.env(kTimeoutVariable);
+  const Deadlines found = ask_deadlines(context.surroundings, context.host.ask, !is_said);
+  options.ends_at = found.ends_at;
+  options.shutdown_timeout = found.grace ? *found.grace : shutdown_timeout(context);
 }
 
 void read_standbys(ParseContext& context) {
@@ -72,8 +79,7 @@ void read_standbys(ParseContext& context) {
 void read_lifecycle(ParseContext& context) {
   read_restarts(context);
   read_signals(context);
-  context.options.shutdown_timeout = shutdown_timeout(context);
-  context.options.ends_at = end_of_job(context.surroundings, context.host.ask);
+  read_deadlines(context);
   context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
   read_standbys(context);
   // The value has no effect, but what torchrun refuses is refused, with its exit codes.

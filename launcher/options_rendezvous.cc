@@ -46,11 +46,23 @@ void read_standalone(ParseContext& context) {
   context.warn_without_effect(FlagId::kNodeRank, "with --standalone");
 }
 
+// torchrun's rule, and each node then waits for the others where only itself is.
+void warn_of_loopback(ParseContext& context) {
+  if (one_node(context) || context.given.has(FlagId::kMasterAddr)) return;
+  context.warn(
+      fmt::format("{} without --rdzv-endpoint: each node looks for the others at its own {}:{}: "
+                  "type --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT on all nodes, with one of "
+                  "them as HOST",
+                  context.given.shown(FlagId::kNnodes), context.given.text(FlagId::kMasterAddr),
+                  kDefaultMasterPort));
+}
+
 // Not given, on one node: 0, any free port. A fixed port would collide with the next job of this
 // machine.
 std::uint16_t master_port(ParseContext& context) {
   const GivenFlags& given = context.given;
   if (!given.has(FlagId::kMasterPort)) {
+    warn_of_loopback(context);
     if (!one_node(context)) return kDefaultMasterPort;
     if (!is_loopback(given.text(FlagId::kMasterAddr)))
       context.warn_without_effect(FlagId::kMasterAddr, "on one node without --master-port");
@@ -264,17 +276,32 @@ void give(ParseContext& context, FlagId id, const std::string& text) {
   context.given.flags[id] = {text, fmt::format("--{}={}", flag_of(id).name, text), false};
 }
 
+constexpr std::array kMeeting = {FlagId::kStandalone,   FlagId::kRdzvBackend, FlagId::kRdzvId,
+                                 FlagId::kRdzvEndpoint, FlagId::kNodeRank,    FlagId::kMasterAddr,
+                                 FlagId::kMasterPort};
+
+// Whether a flag says anything of nodes: templates set PET_ variables that are empty, or switched off.
+bool is_said(const ParseContext& context, FlagId id) {
+  if (!context.given.has(id)) return false;
+  const std::string text = context.given.text(id);
+  if (id == FlagId::kStandalone) return text == "1";
+  return !text.empty() || !context.given.flags.at(id).from_environment;
+}
+
 // What the command line and PET_ variables say of nodes. --rdzv-conf and --local-addr do not count:
 // they hold wherever nodes meet.
 Asked asked_nodes(const ParseContext& context) {
-  constexpr std::array kMeeting = {FlagId::kStandalone,   FlagId::kRdzvBackend, FlagId::kRdzvId,
-                                   FlagId::kRdzvEndpoint, FlagId::kNodeRank,    FlagId::kMasterAddr,
-                                   FlagId::kMasterPort};
   Asked asked{.called = context.host.called};
-  asked.meeting = std::any_of(kMeeting.begin(), kMeeting.end(),
-                              [&](FlagId id) { return context.given.has(id); });
+  const auto* const first = std::find_if(kMeeting.begin(), kMeeting.end(),
+                                         [&](FlagId id) { return is_said(context, id); });
+  asked.meeting = first != kMeeting.end();
+  if (asked.meeting) asked.meeting_shown = context.given.shown(*first);
+  const auto endpoint = parse_endpoint(context.given.text(FlagId::kRdzvEndpoint));
+  asked.is_alone = context.given.is_on(FlagId::kStandalone) ||
+                   (is_said(context, FlagId::kRdzvEndpoint) && endpoint &&
+                    is_loopback(endpoint->host) && !is_said(context, FlagId::kNnodes));
   const auto nodes = parse_node_count(context.given.text(FlagId::kNnodes));
-  if (!context.given.has(FlagId::kNnodes) || !nodes) return asked;
+  if (!is_said(context, FlagId::kNnodes) || !nodes) return asked;
   asked.min_nodes = nodes->min;
   asked.max_nodes = nodes->max;
   asked.nodes_shown = context.given.shown(FlagId::kNnodes);
@@ -295,6 +322,7 @@ void read_surroundings(ParseContext& context) {
   }
   if (!*placed) return;
   const Placement& placement = **placed;
+  for (const FlagId id : kMeeting) context.given.flags.erase(id);
   const bool is_v6 = placement.host.find(':') != std::string::npos;
   give(context, FlagId::kRdzvBackend, "c10d");
   give(context, FlagId::kRdzvId, placement.id);
@@ -302,7 +330,7 @@ void read_surroundings(ParseContext& context) {
        fmt::format("{}:{}", is_v6 ? "[" + placement.host + "]" : placement.host,
                    placement.first_port));
   give(context, FlagId::kNodeRank, std::to_string(placement.node_rank));
-  if (!context.given.has(FlagId::kNnodes))
+  if (!is_said(context, FlagId::kNnodes))
     give(context, FlagId::kNnodes, std::to_string(placement.nodes));
   options.port_count = kMeetingPorts;
   context.is_first_node = placement.node_rank == 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <future>
 #include <string_view>
 
 namespace ddprun::launcher {
@@ -47,7 +48,8 @@ std::optional<std::int64_t> end_of(std::string_view job, std::string_view lines)
 std::optional<std::chrono::seconds> grace_under(const Surroundings& surroundings, const Ask& ask) {
   std::optional<std::chrono::seconds> wait;
   if (!surroundings.slurm_job.empty()) {
-    if (const auto config = ask({"scontrol", "show", "config"})) wait = kill_wait_in(*config);
+    const auto config = ask({"scontrol", "show", "config"});
+    wait = config ? kill_wait_in(*config).value_or(kSlurmKillWait) : kSlurmKillWait;
   } else if (surroundings.in_pod) {
     wait = kPodKillWait;
   }
@@ -66,6 +68,15 @@ std::optional<std::chrono::sys_seconds> end_of_job(const Surroundings& surroundi
   const auto end = shown ? end_of(surroundings.slurm_job, *shown) : std::nullopt;
   if (!end || *end == 0) return std::nullopt;
   return std::chrono::sys_seconds(std::chrono::seconds(*end));
+}
+
+Deadlines ask_deadlines(const Surroundings& surroundings, const Ask& ask, bool wants_grace) {
+  const bool asks = wants_grace && !surroundings.slurm_job.empty();
+  auto grace = std::async(asks ? std::launch::async : std::launch::deferred, [&] {
+    return wants_grace ? grace_under(surroundings, ask) : std::nullopt;
+  });
+  const auto ends_at = end_of_job(surroundings, ask);
+  return {grace.get(), ends_at};
 }
 
 }  // namespace ddprun::launcher

@@ -51,17 +51,21 @@ Error job_on_one_node(const Surroundings& found, const Asked& asked) {
                              command_for(row, found.nodes, asked.called), kOrAlone));
 }
 
+// A launcher that counts processes does not say on how many nodes they are.
+int nodes_of_step(const Surroundings& found) {
+  if (!found.is_step || !found.problem.empty()) return 1;
+  return found.scheduler == Scheduler::kSlurmStep ? found.nodes
+                                                  : found.nodes / std::max(1, found.most_tasks);
+}
+
 // Each of them would be a launcher of its own.
 Error several_on_a_node(const Surroundings& found, const Asked& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
-  // A launcher that counts processes does not say on how many nodes they are.
-  const int nodes =
-      found.scheduler == Scheduler::kSlurmStep ? found.nodes : found.nodes / found.most_tasks;
   return refusal(fmt::format(
       "{} starts {} {}s on one node: type {}; --nproc-per-node=N starts N workers on each, and "
       "--standalone means jobs of their own",
       row.name, found.most_tasks, asked.called,
-      command_for(row, std::max(1, nodes), asked.called)));
+      command_for(row, std::max(1, nodes_of_step(found)), asked.called)));
 }
 
 Error other_count(const Surroundings& found, const Asked& asked) {
@@ -87,12 +91,38 @@ Error no_first_host(const Surroundings& found, const Asked& asked) {
                   row.name, asked.called, counted(found.nodes, "node"), row.hand_on));
 }
 
+constexpr std::string_view kOperatorsFlags =
+    "--nnodes=$WORLD_SIZE --node-rank=$RANK --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT";
+
 Error by_an_operator(const Surroundings& found, const Asked& asked) {
   return refusal(fmt::format(
-      "WORLD_SIZE={} and MASTER_ADDR={} are set, and {} takes nodes from its flags: type "
-      "--nnodes=$WORLD_SIZE --node-rank=$RANK --master-addr=$MASTER_ADDR "
-      "--master-port=$MASTER_PORT, {}",
-      found.nodes, found.first_host, asked.called, kOrAlone));
+      "WORLD_SIZE={} and MASTER_ADDR={} are set, and {} takes nodes from its flags: type {}, {}",
+      found.nodes, found.first_host, asked.called, kOperatorsFlags, kOrAlone));
+}
+
+Error against_an_operator(const Surroundings& found, const OperatorWords& said,
+                          const Placement& here) {
+  return refusal(fmt::format(
+      "WORLD_SIZE={} and RANK={} are set, and by this {} it is node {} of {}: type `unset "
+      "WORLD_SIZE RANK` before it, or {}, {}",
+      said.nodes, said.node_rank, row_of(found.scheduler).name, here.node_rank, here.nodes,
+      kOperatorsFlags, kOrAlone));
+}
+
+Error several_components(const Surroundings& found, const Asked& asked) {
+  return refusal(fmt::format(
+      "SLURM_HET_SIZE={}: the components of this {} have nodes that are counted apart: type `{} "
+      "--nnodes=N --rdzv-backend=c10d --rdzv-id=ID --rdzv-endpoint=HOST:PORT …` on the N nodes "
+      "that are one job, {}",
+      found.het_components, row_of(found.scheduler).name, asked.called, kOrAlone));
+}
+
+// Without --nnodes the flags mean one node, as with torchrun: each would train alone.
+Error meeting_of_one(const Surroundings& found, int nodes, const Asked& asked) {
+  return refusal(fmt::format(
+      "{} without --nnodes is a job of 1 node, and this {} has {}: type --nnodes={} beside it, or "
+      "no flag that says how nodes meet; --standalone means a job on each node alone",
+      asked.meeting_shown, row_of(found.scheduler).name, counted(nodes, "node"), nodes));
 }
 
 bool fits(const Surroundings& found, const Asked& asked) {
@@ -150,7 +180,6 @@ Result<MaybePlacement> place_anywhere(const Surroundings& found, const Asked& as
     case Scheduler::kKubernetes:
       return MaybePlacement();
     case Scheduler::kOperator:
-      if (asked.max_nodes != 0) return MaybePlacement();
       return by_an_operator(found, asked);
     case Scheduler::kSlurmJob:
     case Scheduler::kPbs:
@@ -170,13 +199,31 @@ Result<MaybePlacement> place_anywhere(const Surroundings& found, const Asked& as
   return MaybePlacement();
 }
 
+// A line of torchrun does what it did, unless it would split a step into jobs of one node.
+Result<MaybePlacement> place_by_flags(const Surroundings& found, const Asked& asked) {
+  const int nodes = nodes_of_step(found);
+  if (asked.max_nodes == 0 && nodes > 1) return meeting_of_one(found, nodes, asked);
+  return MaybePlacement();
+}
+
+Result<MaybePlacement> place_as_said(const Surroundings& found, const Asked& asked) {
+  if (found.het_components > 1) return several_components(found, asked);
+  if (!found.problem.empty()) return refusal(found.problem);
+  auto placed = place_anywhere(found, asked);
+  if (!placed || !found.by_operator) return placed;
+  const Placement here = placed->value_or(Placement{});
+  if (found.by_operator->nodes == here.nodes && found.by_operator->node_rank == here.node_rank)
+    return placed;
+  return against_an_operator(found, *found.by_operator, here);
+}
+
 }  // namespace
 
 Result<std::optional<Placement>> place(const Surroundings& surroundings, const Asked& asked) {
   // One node that is asked for by name is one node, whoever started us.
-  if (asked.meeting || asked.max_nodes == 1) return MaybePlacement();
-  if (!surroundings.problem.empty()) return refusal(surroundings.problem);
-  auto placed = place_anywhere(surroundings, asked);
+  if (asked.is_alone || asked.max_nodes == 1) return MaybePlacement();
+  if (asked.meeting) return place_by_flags(surroundings, asked);
+  auto placed = place_as_said(surroundings, asked);
   if (placed && *placed) {
     Placement& placement = **placed;
     placement.notice = fmt::format(

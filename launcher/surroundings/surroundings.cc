@@ -86,7 +86,9 @@ class Detection {
       read(row);
       break;
     }
-    if (found_.scheduler != Scheduler::kNone) read_job();
+    if (found_.scheduler == Scheduler::kNone) return std::move(found_);
+    read_job();
+    read_operator();
     return std::move(found_);
   }
 
@@ -295,9 +297,27 @@ class Detection {
     if (!env_("SLURM_JOB_ID")) found_.job_nodes = static_cast<int>(allocated_hosts().size());
     found_.slurm_job = text("SLURM_JOB_ID");
     found_.in_pod = env_(row_of(Scheduler::kKubernetes).sign).has_value();
-    if (found_.is_step) found_.cpus_per_task = number("SLURM_CPUS_PER_TASK").value_or(0);
+    if (found_.is_step || is_script_of_one_task())
+      found_.cpus_per_task = number("SLURM_CPUS_PER_TASK").value_or(0);
+    if (found_.scheduler == Scheduler::kSlurmStep || found_.scheduler == Scheduler::kSlurmJob)
+      found_.het_components = number("SLURM_HET_SIZE").value_or(1);
     if (const auto end = parse_whole(text("SLURM_JOB_END_TIME")); end && *end > 0)
       found_.ends_at = std::chrono::sys_seconds(std::chrono::seconds(*end));
+  }
+
+  // The script of sbatch has the processors of all tasks of its node.
+  bool is_script_of_one_task() const {
+    if (found_.scheduler != Scheduler::kSlurmJob) return false;
+    const auto on_a_node = largest_of(text("SLURM_TASKS_PER_NODE"));
+    return on_a_node.value_or(number("SLURM_NTASKS").value_or(0)) == 1;
+  }
+
+  // Where a scheduler speaks too, these must not say another thing.
+  void read_operator() {
+    const SchedulerRow& row = row_of(Scheduler::kOperator);
+    if (found_.scheduler == Scheduler::kOperator || !env_(row.sign) || !is_complete(row)) return;
+    found_.by_operator = {number(row.nodes).value_or(1), number(row.rank).value_or(0),
+                          text(row.hosts)};
   }
 
   const EnvLookup& env_;

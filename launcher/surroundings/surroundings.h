@@ -27,6 +27,13 @@ struct SurroundingsFacts {
   std::function<bool()> is_typed_at_terminal{};
 };
 
+// Nodes by the variables of an operator or a script.
+struct OperatorWords {
+  int nodes = 0;
+  int node_rank = 0;
+  std::string first_host{};
+};
+
 struct Surroundings {
   Scheduler scheduler = Scheduler::kNone;
   // ddprun was started once on each node; otherwise the job has nodes, and ddprun is on one.
@@ -40,10 +47,14 @@ struct Surroundings {
   // Where nodes may meet: kMeetingPorts ports from this one on.
   std::uint16_t first_port = 0;
   int job_nodes = 1;      // of the whole job, where the step is a part of it; 0: not said
-  int cpus_per_task = 0;  // CPUs that the scheduler gave each of its tasks; 0: not said
+  int cpus_per_task = 0;  // of the one task that this node has; 0: not said
   std::optional<std::chrono::sys_seconds> ends_at{};  // when the scheduler ends the job
   std::string slurm_job{};                            // Slurm's number of the job; empty: another's
   bool in_pod = false;
+  // Parts of a heterogeneous job of Slurm, each with nodes of its own that are counted apart.
+  int het_components = 1;
+  // What somebody set beside the scheduler: MASTER_ADDR, WORLD_SIZE above 1 and RANK.
+  std::optional<OperatorWords> by_operator{};
   // A shell that somebody types in is the step's task: `srun --pty bash`. It is an allocation then.
   bool is_interactive_step = false;
   // Why what was found makes no sense; empty if it does.

@@ -2,11 +2,15 @@
 
 import socket
 import time
+import unittest
 
+import namespaces_test
 from machine import free_port
 from support import PRINT_ENV, ROOT, JobTest, main, parse_env, with_variables
 
 RECORDED = ROOT / "tests" / "launcher" / "surroundings"
+NAME_LIMIT = 6  # seconds for a pod's own name
+SLACK = 10
 REFUSED_IN = 0.5  # seconds on a busy machine; a few milliseconds on an idle one
 
 
@@ -130,6 +134,28 @@ class Refusals(SchedulersTest):
 
     def test_what_an_operator_says(self):
         self.refused_soon(recorded("pytorchjob"), ["WORLD_SIZE=2", "--nnodes=$WORLD_SIZE --node-rank=$RANK"])
+
+        self.refused_soon(recorded("pytorchjob"), ["WORLD_SIZE=2", "--nnodes=$WORLD_SIZE --node-rank=$RANK"], "--nnodes=2")
+        other = {"MASTER_ADDR": "a", "WORLD_SIZE": "4", "RANK": "1"}
+        self.refused_soon(recorded("slurm_step", **other), ["WORLD_SIZE=4", "`unset WORLD_SIZE RANK`"])
+
+    def test_a_flag_that_would_split_a_step(self):
+        self.refused_soon(recorded("slurm_step"), ["--rdzv-id=x without --nnodes", "type --nnodes=2 beside it"], "--rdzv-id=x")
+
+    def test_a_heterogeneous_job(self):
+        self.refused_soon(recorded("slurm_step", SLURM_HET_SIZE="2"), ["SLURM_HET_SIZE=2", "--rdzv-endpoint=HOST:PORT"])
+
+    @unittest.skipUnless(namespaces_test.can_make_namespaces(), "network namespaces need CAP_SYS_ADMIN and iproute2")
+    def test_a_resolver_that_does_not_know_the_pod_itself(self):
+        """It never answers; the pod is not held up for as long as a resolver would ask."""
+        resolver = self.folder / "resolv.conf"
+        resolver.write_text("nameserver 192.0.2.1\noptions timeout:30 attempts:5\n")
+        silent = (f"mount --bind {resolver} /etc/resolv.conf; hostname digits-1; ip link add d0 type veth peer name d1; ip link set d1 up; "
+                  'ip addr add 10.9.9.1/24 dev d0; ip link set d0 up; ip route add default via 10.9.9.2; unset RES_OPTIONS; exec "$@"')
+        begin = time.monotonic()
+        self.refused(2, ["pod 0 has no name", "`subdomain`"], "--nnodes=2", "/bin/true", env=recorded("indexed_job", JOB_COMPLETION_INDEX="1"),
+                     prefix=("unshare", "--mount", "--uts", "--net", "sh", "-ec", silent, "sh"))
+        self.assertLess(time.monotonic() - begin, NAME_LIMIT + SLACK)
 
     def test_mpi_without_a_first_host(self):
         self.refused_soon(recorded("open_mpi_on_one_host", OMPI_COMM_WORLD_LOCAL_SIZE="1"), ["-x MASTER_ADDR=HOST"])

@@ -136,6 +136,18 @@ TEST(Options, WarnOfBadConfValuesThatTheBackendDoesNotRead) {
       "1 ddprun: --rdzv-conf=resize_wait=-1: expected resize_wait to be a whole number from 0");
 }
 
+TEST(Options, WarnWhereEachNodeLooksForTheOthersAtItself) {
+  EXPECT_EQ(good({"--nnodes=2", "E"}).warnings,
+            (Words{"--nnodes=2 without --rdzv-endpoint: each node looks for the others at its own "
+                   "127.0.0.1:29500: type --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT on all "
+                   "nodes, with one of them as HOST"}));
+  EXPECT_EQ(good({"E"}, {{"PET_NNODES", "2"}}).warnings.size(), 1U);
+  for (const char* flag : {"--master-addr=node01", "--rdzv-endpoint=node01:29500",
+                           "--master-port=29501", "--nnodes=1"}) {
+    EXPECT_EQ(good({"--nnodes=2", flag, "E"}).warnings, Words{}) << flag;
+  }
+}
+
 TEST(Options, TakeElasticSizesWithC10d) {
   const Options options = good({"--nnodes=1:4", "--rdzv-backend=c10d", "E"});
   EXPECT_EQ(options.nodes, (NodeCount{1, 4}));

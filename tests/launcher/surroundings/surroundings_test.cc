@@ -4,44 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <set>
 
 #include "launcher/surroundings/placement.h"
 #include "launcher/surroundings/started_in.h"
-#include "tests/launcher/parse_support.h"
+#include "tests/launcher/surroundings/recorded.h"
 
 namespace ddprun::launcher {
 namespace {
-
-const std::string kFolder = DDPRUN_SURROUNDINGS;
-
-std::optional<std::string> text_of(const std::string& name) {
-  std::ifstream file(kFolder + "/" + name);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// A recorded environment. Its first line names its source.
-Variables recorded(const std::string& name) {
-  std::istringstream lines(text_of(name + ".env").value());
-  Variables variables;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with('#'))
-      variables[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
-  }
-  return variables;
-}
-
-SurroundingsFacts facts(std::string host_name = "digits-3.digits.default.svc.cluster.local") {
-  return {.read_file = text_of, .full_host_name = [host_name] { return host_name; }};
-}
-
-Surroundings detect(const Variables& variables, const SurroundingsFacts& all = facts()) {
-  return detect_surroundings(environment(variables), all);
-}
 
 // Who, then what is known: `rank/nodes first-host id tasks`.
 std::string summary(const Surroundings& found) {
@@ -211,6 +181,20 @@ TEST(Surroundings, KnowCpusAndTheEnd) {
   EXPECT_EQ(detect(recorded("slurm_step_on_one_of_two_nodes")).job_nodes, 2);
 }
 
+// A batch script has the processors of all tasks of its node, and only one that is alone has those of
+// one task.
+TEST(Surroundings, KnowTheCpusOfABatchScriptWithOneTask) {
+  Variables batch = recorded("slurm_batch_script");
+  batch["SLURM_CPUS_PER_TASK"] = "6";
+  EXPECT_EQ(detect(batch).cpus_per_task, 6);
+  batch["SLURM_TASKS_PER_NODE"] = "2(x2)";
+  EXPECT_EQ(detect(batch).cpus_per_task, 0);
+  batch.erase("SLURM_TASKS_PER_NODE");
+  EXPECT_EQ(detect(batch).cpus_per_task, 0);
+  batch["SLURM_NTASKS"] = "1";
+  EXPECT_EQ(detect(batch).cpus_per_task, 6);
+}
+
 // Jobs that follow each other, and the steps of one, have blocks of their own.
 TEST(Surroundings, GiveEachJobPortsOfItsOwn) {
   std::set<int> blocks;
@@ -245,238 +229,6 @@ TEST(Surroundings, AreShownInTheDocs) {
       EXPECT_NE(rows[i].find(shown), std::string::npos) << shown << rows[i];
     }
   }
-}
-
-// ---- what the command line becomes ----
-
-// What Slurm's programs print.
-std::optional<std::string> answer(const std::vector<std::string>& words) {
-  if (words.at(0) == "scontrol")
-    return "Configuration data\nKeepAliveTime           = SYSTEM_DEFAULT\nKillWait                = 60 sec\n";
-  return "1 1795560000\n";
-}
-
-Parsed parse_in(const std::string& name, const std::vector<std::string>& args,
-                const Variables& more = {}) {
-  Variables variables = recorded(name);
-  for (const auto& [key, value] : more) variables[key] = value;
-  HostFacts host{[] { return 8; }, [] { return 0; }, [] { return std::string("a-fresh-id"); }};
-  host.allowed_cpu_count = [] { return 3; };
-  host.surroundings = facts();
-  host.ask = answer;
-  return parse(args, environment(variables), host);
-}
-
-Options good_in(const std::string& name, const std::vector<std::string>& args,
-                const Variables& more = {}) {
-  const Parsed parsed = parse_in(name, args, more);
-  if (const auto* error = std::get_if<UsageError>(&parsed))
-    throw std::runtime_error(error->message);
-  return std::get<Options>(parsed);
-}
-
-std::string bad_in(const std::string& name, const std::vector<std::string>& args,
-                   const Variables& more = {}) {
-  const Parsed parsed = parse_in(name, args, more);
-  const auto* error = std::get_if<UsageError>(&parsed);
-  return error == nullptr ? "accepted" : fmt::format("{} {}", error->exit_code, error->message);
-}
-
-TEST(Placement, NeedsNoFlagInASlurmStep) {
-  const Options options = good_in("slurm_step", {"--nproc-per-node=2", "E"});
-  EXPECT_EQ(options.rendezvous, Rendezvous::kC10d);
-  EXPECT_EQ(options.nodes, (NodeCount{2, 2}));
-  EXPECT_EQ(options.node_rank, 1);
-  EXPECT_EQ(options.endpoint.host, "node01");
-  EXPECT_EQ(options.endpoint.port, 15000 + 37 * 8);
-  EXPECT_EQ(options.port_count, kMeetingPorts);
-  EXPECT_EQ(options.run_id, "slurm-1.0");
-  EXPECT_EQ(options.rendezvous_conf.is_host, false);
-  EXPECT_TRUE(options.notices.empty() && options.warnings.empty());
-}
-
-TEST(Placement, IsSaidOnceOnTheFirstNode) {
-  const Options options = good_in("slurm_step", {"E"}, {{"SLURM_NODEID", "0"}});
-  EXPECT_EQ(options.rendezvous_conf.is_host, true);
-  EXPECT_EQ(options.notices,
-            std::vector<std::string>{"Slurm step slurm-1.0: 2 nodes, meeting at node01:15296"});
-}
-
-TEST(Placement, CompletesTheNumberOfNodes) {
-  EXPECT_EQ(good_in("slurm_step", {"--nnodes=2", "E"}).run_id, "slurm-1.0");
-  EXPECT_EQ(good_in("slurm_step", {"--nnodes=1:4", "E"}).nodes, (NodeCount{1, 4}));
-  EXPECT_EQ(good_in("slurm_step", {"E"}, {{"PET_NNODES", "2"}}).run_id, "slurm-1.0");
-  EXPECT_EQ(good_in("indexed_job", {"--nnodes=4", "E"}).endpoint.host,
-            "digits-0.digits.default.svc.cluster.local");
-  const Options conf = good_in("slurm_step", {"--rdzv-conf=join_timeout=7", "E"});
-  EXPECT_EQ(conf.rendezvous_conf.join_timeout.count(), 7);
-  EXPECT_EQ(conf.rendezvous_conf.is_host, false);
-}
-
-TEST(Placement, LeavesWhatTheUserSays) {
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"--standalone", "E"},
-                                                {"--nnodes=1", "E"},
-                                                {"--nnodes=1:1", "E"}}) {
-    for (const char* name : {"slurm_step", "slurm_batch_script", "slurm_step_of_four_tasks",
-                             "open_mpi_on_one_host", "pytorchjob", "pbs_job"}) {
-      const Options options = good_in(name, words);
-      EXPECT_EQ(options.rendezvous, Rendezvous::kLocal) << name;
-      EXPECT_TRUE(options.notices.empty()) << name;
-    }
-  }
-  const Options options =
-      good_in("slurm_step", {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "E"});
-  EXPECT_EQ(options.rendezvous, Rendezvous::kStatic);
-  EXPECT_EQ(options.port_count, 1);
-  EXPECT_EQ(good_in("slurm_batch_script", {"E"}, {{"PET_RDZV_ID", "x"}}).run_id, "x");
-  EXPECT_EQ(good_in("indexed_job", {"E"}).rendezvous, Rendezvous::kLocal);
-}
-
-TEST(Placement, RefusesAJobOfSeveralNodesOnOne) {
-  EXPECT_EQ(
-      bad_in("slurm_batch_script", {"E"}),
-      "2 this Slurm job has 2 nodes, and ddprun runs on one of them: type `srun "
-      "--ntasks-per-node=1 --nodes=2 ddprun …`, or --standalone for a job on this node alone");
-  EXPECT_EQ(bad_in("slurm_batch_script", {"--nnodes=2", "E"}), bad_in("slurm_batch_script", {"E"}));
-  EXPECT_EQ(bad_in("slurm_interactive_step", {"E"}), bad_in("slurm_batch_script", {"E"}));
-  EXPECT_EQ(bad_in("slurm_allocation", {"E"}), bad_in("slurm_batch_script", {"E"}));
-  EXPECT_EQ(
-      bad_in("slurm_step_on_one_of_two_nodes", {"E"}),
-      "2 this Slurm step is of a job with 2 nodes, and ddprun runs on one of them: type `srun "
-      "--ntasks-per-node=1 --nodes=2 ddprun …`, or --standalone for a job on this node alone");
-  EXPECT_TRUE(
-      bad_in("pbs_job", {"E"})
-          .starts_with(
-              "2 this PBS job has 2 nodes, and ddprun runs on one of them: type `mpiexec -n 2 --ppn 1 "));
-  EXPECT_TRUE(bad_in("cobalt_job", {"E"}).starts_with("2 this Cobalt job has 2 nodes"));
-}
-
-TEST(Placement, RefusesSeveralLaunchersOnANode) {
-  EXPECT_EQ(
-      bad_in("slurm_step_of_four_tasks", {"E"}),
-      "2 Slurm step starts 3 ddpruns on one node: type `srun --ntasks-per-node=1 --nodes=2 "
-      "ddprun …`; --nproc-per-node=N starts N workers on each, and --standalone means jobs of "
-      "their own");
-  // All of the step's nodes say it, also those with one task.
-  EXPECT_TRUE(bad_in("slurm_step_with_unequal_nodes", {"E"}).starts_with("2 Slurm step starts 2 "));
-  EXPECT_TRUE(bad_in("open_mpi_on_one_host", {"E"}).starts_with("2 Open MPI starts 2 ddpruns on "));
-  EXPECT_TRUE(bad_in("mpich_on_one_host", {"E"}).starts_with("2 MPICH starts 2 ddpruns on one "));
-}
-
-TEST(Placement, RefusesAnotherNumberOfNodes) {
-  EXPECT_EQ(bad_in("slurm_step", {"--nnodes=3", "E"}),
-            "2 --nnodes=3: this Slurm step has 2 nodes: type `srun --ntasks-per-node=1 --nodes=3 "
-            "ddprun …`, or leave --nnodes out; --nnodes=1 means a job on each node alone");
-  EXPECT_TRUE(bad_in("slurm_step", {"--nnodes=3:4", "E"}).starts_with("2 --nnodes=3:4: "));
-  EXPECT_TRUE(bad_in("slurm_step", {"E"}, {{"PET_NNODES", "3"}}).starts_with("2 PET_NNODES=3: "));
-  EXPECT_TRUE(bad_in("indexed_job", {"--nnodes=2", "E"})
-                  .starts_with("2 --nnodes=2: this pod is JOB_COMPLETION_INDEX=3: "));
-}
-
-TEST(Placement, RefusesWhatAnOperatorSays) {
-  EXPECT_EQ(
-      bad_in("pytorchjob", {"E"}),
-      "2 WORLD_SIZE=2 and MASTER_ADDR=digits-master-0 are set, and ddprun takes nodes from its "
-      "flags: type --nnodes=$WORLD_SIZE --node-rank=$RANK --master-addr=$MASTER_ADDR "
-      "--master-port=$MASTER_PORT, or --standalone for a job on this node alone");
-  EXPECT_EQ(
-      good_in("pytorchjob", {"--nnodes=2", "--node-rank=1", "--master-addr=a", "E"}).node_rank, 1);
-  EXPECT_EQ(good_in("pytorchjob", {"E"},
-                    {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "a"}})
-                .node_rank,
-            1);
-}
-
-TEST(Placement, AsksForTheFirstHostOfMpi) {
-  const Variables two = {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
-  EXPECT_EQ(
-      bad_in("open_mpi_on_one_host", {"E"}, two),
-      "2 Open MPI runs ddprun on 2 nodes, and nothing names the first host: type -x "
-      "MASTER_ADDR=HOST for the host of rank 0, or --standalone for a job on each node alone");
-  EXPECT_EQ(good_in("open_mpi_on_one_host", {"E"},
-                    {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"MASTER_ADDR", "h1"}})
-                .endpoint.host,
-            "h1");
-}
-
-TEST(Deadlines, LeaveTimeForTheReport) {
-  EXPECT_EQ(good_in("slurm_step", {"E"}).shutdown_timeout.count(), 58);
-  EXPECT_EQ(good_in("slurm_batch_script", {"--standalone", "E"}).shutdown_timeout.count(), 58);
-  EXPECT_EQ(good_in("open_mpi_in_slurm", {"E"}).shutdown_timeout.count(), 58);
-  EXPECT_EQ(good_in("indexed_job", {"E"}).shutdown_timeout.count(), 28);
-  EXPECT_EQ(good_in("slurm_step", {"--shutdown-timeout=7", "E"}).shutdown_timeout.count(), 7);
-  EXPECT_EQ(good_in("slurm_step", {"E"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9"}})
-                .shutdown_timeout.count(),
-            9);
-  EXPECT_EQ(good_in("sagemaker", {"E"}).shutdown_timeout.count(), 30);
-}
-
-TEST(Deadlines, AreAskedForWhereNoVariableSaysThem) {
-  EXPECT_EQ(good_in("slurm_step", {"E"}).ends_at->time_since_epoch().count(), 1795560000);
-  EXPECT_EQ(good_in("slurm_step", {"E"}, {{"SLURM_JOB_END_TIME", "1795550000"}})
-                .ends_at->time_since_epoch()
-                .count(),
-            1795550000);
-  EXPECT_EQ(good_in("sagemaker", {"E"}).ends_at, std::nullopt);
-}
-
-TEST(Deadlines, AreThoseOfThisTaskOfAnArray) {
-  Surroundings task = detect(recorded("slurm_step"));
-  task.slurm_job = "5";
-  const Ask ask = [](const auto&) {
-    return std::optional<std::string>("8 1795570973\n55 1795570974\n5 1795570975\n6 N/A\n");
-  };
-  EXPECT_EQ(end_of_job(task, ask)->time_since_epoch().count(), 1795570975);
-  task.slurm_job = "6";
-  EXPECT_EQ(end_of_job(task, ask), std::nullopt);
-}
-
-TEST(Deadlines, AreUnknownWhereSlurmDoesNotAnswer) {
-  const Surroundings step = detect(recorded("slurm_step"));
-  for (const char* text : {"", "KillWait", "\nKillWait = x", "N/A\n", "NONE\n"}) {
-    const Ask ask = [&](const auto&) { return std::optional<std::string>(text); };
-    EXPECT_EQ(grace_under(step, ask), std::nullopt) << text;
-    EXPECT_EQ(end_of_job(step, ask), std::nullopt) << text;
-  }
-  const Ask none = [](const auto&) { return std::optional<std::string>(); };
-  EXPECT_EQ(grace_under(step, none), std::nullopt);
-  EXPECT_EQ(end_of_job(step, none), std::nullopt);
-  const Ask short_wait = [](const auto&) {
-    return std::optional<std::string>("\nKillWait  = 1 sec");
-  };
-  EXPECT_EQ(grace_under(step, short_wait), std::chrono::seconds(0));
-}
-
-TEST(AskProgram, AnswersWhatItPrints) {
-  EXPECT_EQ(ask_program({"sh", "-c", "echo a; echo b >&2"}), "a\n");
-  EXPECT_EQ(ask_program({"cat"}), "");
-  EXPECT_EQ(ask_program({"sh", "-c", "echo a; exit 1"}), std::nullopt);
-  EXPECT_EQ(ask_program({"ddprun-no-such-program"}), std::nullopt);
-}
-
-TEST(AskProgram, TellsNobodyTheToken) {
-  ::setenv("DDPRUN_TOKEN", "secret", 1);
-  EXPECT_EQ(ask_program({"sh", "-c", "echo ${DDPRUN_TOKEN-none} ${PATH:+path}"}), "none path\n");
-  ::unsetenv("DDPRUN_TOKEN");
-}
-
-TEST(AskProgram, WaitsForNobody) {
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(ask_program({"sleep", "1000"}), std::nullopt);
-  EXPECT_EQ(ask_program({"sh", "-c", "exec >&-; exec sleep 1000"}), std::nullopt);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-}
-
-TEST(Placement, CountsTheCpusOfTheJob) {
-  EXPECT_EQ(good_in("slurm_step", {"--nproc-per-node=cpu", "E"}).workers_per_node, 3);
-  EXPECT_EQ(
-      good_in("slurm_batch_script", {"--standalone", "--nproc-per-node=cpu", "E"}).workers_per_node,
-      3);
-  EXPECT_EQ(good_in("pytorchjob", {"--standalone", "--nproc-per-node=cpu", "E"}).workers_per_node,
-            8);
-  EXPECT_EQ(good_in("slurm_step", {"--nproc-per-node=cpu", "E"}, {{"TORCHELASTIC_RUN_ID", "x"}})
-                .workers_per_node,
-            8);
 }
 
 }  // namespace
