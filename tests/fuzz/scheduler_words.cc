@@ -131,6 +131,7 @@ void check(const Surroundings& found, const Asked& asked) {
   if (!*placed) {
     DDPRUN_ASSERT(asked.meeting || asked.max_nodes != 0 || found.nodes <= 1 ||
                   found.scheduler == Scheduler::kIndexedJob);
+    DDPRUN_ASSERT(!found.by_operator || asked.max_nodes == 1);
     return;
   }
   const Placement& placement = **placed;

@@ -12,19 +12,31 @@
 namespace ddprun::worker {
 namespace {
 
-// Open MPI 4.1 mpirun(1), PALS mpiexec(1), MPICH's hydra as it was seen to set them, Slurm srun(1).
-// An orted is itself a Slurm step, so MPI goes first.
+// Open MPI 4.1 mpirun(1), PALS mpiexec(1), MPICH's hydra as it was seen to set them, Slurm srun(1),
+// IBM's Job Step Manager, jsrun(1). An orted is itself a Slurm step, so MPI goes first; what PALS
+// starts may have variables of MPICH.
 struct Starter {
   std::string_view name, size, rank, local_rank, local_size, job, hand_on;
+  std::string_view by_host;  // what numbers the ranks host by host, as many on each
 };
 constexpr std::array kStarters = {
     Starter{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "mpirun -x MASTER_ADDR=HOST"},
+            "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "mpirun -x MASTER_ADDR=HOST",
+            "`mpirun --map-by ppr:N:node` with `--rank-by slot`"},
+    Starter{"PALS", "PMI_SIZE", "PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_APID",
+            "mpiexec --env MASTER_ADDR=HOST", "`mpiexec --ppn N`"},
     Starter{"mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "",
-            "mpiexec -genv MASTER_ADDR HOST"},
+            "mpiexec -genv MASTER_ADDR HOST", "`mpiexec -ppn N`"},
     Starter{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "", "SLURM_JOB_ID",
-            "srun --export=ALL,MASTER_ADDR=HOST"},
+            "srun --export=ALL,MASTER_ADDR=HOST",
+            "`srun --distribution=block --ntasks-per-node=N`"},
+    Starter{"jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK",
+            "JSM_NAMESPACE_LOCAL_SIZE", "PMIX_NAMESPACE", "jsrun -E MASTER_ADDR=HOST",
+            "`jsrun --rs_per_host=N --tasks_per_rs=1 --launch_distribution=packed`"},
 };
+
+// What only such a starter sets: a world of 1 in each of its processes would be a silent error.
+constexpr std::array<std::string_view, 2> kSigns = {"PALS_RANKID", "JSM_NAMESPACE_SIZE"};
 
 const Starter* find_starter(const EnvLookup& env) {
   for (const Starter& starter : kStarters) {
@@ -33,6 +45,23 @@ const Starter* find_starter(const EnvLookup& env) {
     if (is_complete && is_step) return &starter;
   }
   return nullptr;
+}
+
+Error refusal(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+// Why a process without a complete starter is no process of its own; nothing if it is one.
+std::optional<Error> incomplete(const EnvLookup& env) {
+  for (const std::string_view sign : kSigns) {
+    if (!env(sign)) continue;
+    const auto* const starter =
+        std::find_if(kStarters.begin(), kStarters.end(),
+                     [&](const Starter& one) { return one.size == sign || one.rank == sign; });
+    return refusal(fmt::format(
+        "{} is set, so {} starts this program, and {}, {} and {} are not all there: start it with "
+        "ddprun, or let the ranks meet at a shared file (DDPRUN_INIT_METHOD=file:///PATH)",
+        sign, starter->name, starter->size, starter->rank, starter->local_rank));
+  }
+  return std::nullopt;
 }
 
 std::optional<int> parse_number(std::string_view text) {
@@ -73,8 +102,6 @@ std::string first_host(std::string_view list) {
   std::string_view rest = list.substr(close + 1);
   return fmt::format("{}{}{}", list.substr(0, end), first, rest.substr(0, rest.find(',')));
 }
-
-Error refusal(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 // One reading of one starter's variables.
 class WorldReader {
@@ -133,10 +160,9 @@ class WorldReader {
     const int here = world_.local_world_size;
     if (here == world_.world_size) return std::nullopt;
     if (world_.rank % here != world_.local_rank || world_.world_size % here != 0)
-      return refusal(fmt::format(
-          "{} does not number the ranks host by host, as many on each: type {}", starter_.name,
-          starter_.name == "srun" ? "`srun --distribution=block --ntasks-per-node=N`"
-                                  : "`mpirun --map-by ppr:N:node` with `--rank-by slot`"));
+      return refusal(
+          fmt::format("{} does not number the ranks host by host, as many on each: type {}",
+                      starter_.name, starter_.by_host));
     world_.node_rank = world_.rank / here;
     world_.node_count = world_.world_size / here;
     return find_first_host();
@@ -165,7 +191,8 @@ class WorldReader {
     std::string name = job();
     // Two jobs of one allocation must not meet. Where only their starter tells them apart, its pid does.
     const bool by_parent = name.empty() && world_.node_count == 1;
-    if (name.empty()) name = text("SLURM_JOB_ID");
+    for (const std::string_view allocation : {"SLURM_JOB_ID", "LSB_JOBID"})
+      if (name.empty()) name = text(allocation);
     if (by_parent) name += fmt::format("parent-{}", parent);
     world_.run_id = fmt::format("{}-{}", starter_.name, name);
     world_.master_port = meeting_port_of(number_of_name(world_.run_id));
@@ -181,7 +208,10 @@ class WorldReader {
 
 Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent) {
   const Starter* const starter = find_starter(env);
-  if (starter == nullptr) return std::optional<WorkerEnv>();
+  if (starter == nullptr) {
+    if (auto wrong = incomplete(env)) return *wrong;
+    return std::optional<WorkerEnv>();
+  }
   return WorldReader(*starter, env).run(parent);
 }
 

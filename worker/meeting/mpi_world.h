@@ -1,4 +1,4 @@
-// The world of a program that mpirun or srun started once for each rank, without ddprun: what their
+// The world of a program that mpirun, mpiexec, srun or jsrun started once for each rank, without ddprun: what their
 // variables say, in place of those that a launcher gives a worker. Pure.
 #pragma once
 
@@ -17,7 +17,7 @@ inline constexpr int kMostRanks = 1 << 20;
 // Nothing: neither started this process as one of several ranks. `run_id` is the same on all ranks, and
 // master_addr is where rank 0 is. `parent` is the parent's pid: MPICH gives a job on one host no other
 // name. Errors, each with what to type: nothing names the host of rank 0; the ranks are not numbered
-// host by host; a variable makes no sense.
+// host by host; a variable makes no sense; a starter that is seen does not say all of it.
 Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent);
 
 // What mpirun or srun says of a process, without a place to meet at.

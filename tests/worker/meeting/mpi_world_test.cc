@@ -81,6 +81,55 @@ TEST(MpiWorld, IsThatOfMpichOnOneHost) {
   EXPECT_NE(world(variables, 5).value()->master_port, world(variables, 6).value()->master_port);
 }
 
+Variables pals() {
+  return {{"PALS_RANKID", "3"},       {"PMI_RANK", "3"},        {"PMI_SIZE", "4"},
+          {"PALS_LOCAL_RANKID", "1"}, {"PALS_LOCAL_SIZE", "2"}, {"PALS_APID", "4e3a"},
+          {"MASTER_ADDR", "x1000"}};
+}
+
+Variables jsrun() {
+  return {{"JSM_NAMESPACE_SIZE", "4"},       {"JSM_NAMESPACE_RANK", "2"},
+          {"JSM_NAMESPACE_LOCAL_RANK", "0"}, {"JSM_NAMESPACE_LOCAL_SIZE", "2"},
+          {"LSB_JOBID", "714301"},           {"MASTER_ADDR", "h41n01"}};
+}
+
+TEST(MpiWorld, IsThatOfPals) {
+  const auto here = world(pals()).value().value();
+  EXPECT_EQ(here.rank, 3);
+  EXPECT_EQ(here.world_size, 4);
+  EXPECT_EQ(here.local_world_size, 2);
+  EXPECT_EQ(here.node_rank, 1);
+  EXPECT_EQ(here.master_addr, "x1000");
+  EXPECT_EQ(here.run_id, "PALS-4e3a");
+}
+
+TEST(MpiWorld, IsThatOfJsrun) {
+  const auto here = world(jsrun()).value().value();
+  EXPECT_EQ(here.rank, 2);
+  EXPECT_EQ(here.world_size, 4);
+  EXPECT_EQ(here.node_rank, 1);
+  EXPECT_EQ(here.master_addr, "h41n01");
+  EXPECT_EQ(here.run_id, "jsrun-714301");
+}
+
+// A world of 1 in each process would train, and nobody would know.
+TEST(MpiWorld, RefusesAStarterThatSaysHalf) {
+  Variables half = pals();
+  half.erase("PMI_SIZE");
+  EXPECT_EQ(world(half).error().message(),
+            "PALS_RANKID is set, so PALS starts this program, and PMI_SIZE, PALS_RANKID and "
+            "PALS_LOCAL_RANKID are not all there: start it with ddprun, or let the ranks meet at a "
+            "shared file (DDPRUN_INIT_METHOD=file:///PATH)");
+  half = jsrun();
+  half.erase("JSM_NAMESPACE_RANK");
+  EXPECT_TRUE(world(half).error().message().starts_with("JSM_NAMESPACE_SIZE is set, so jsrun "));
+  half = pals();
+  half.erase("MASTER_ADDR");
+  EXPECT_EQ(world(half).error().message(),
+            "PALS starts this program on 2 hosts, and nothing names the host of rank 0: type "
+            "`mpiexec --env MASTER_ADDR=HOST …`, or start it with ddprun");
+}
+
 TEST(MpiWorld, NamesTheFirstHostOfAList) {
   for (const auto& [list, first] : std::map<std::string, std::string>{
            {"a,b", "a"}, {"node[3,5]", "node3"}, {"n[01-02]x,m3", "n01x"}, {"r1-n7,r2", "r1-n7"}}) {
