@@ -92,17 +92,22 @@ Result<Inherited> take_inheritance(const Options& options, const EnvLookup& env,
   return inherited;
 }
 
+// Whose lines these are, where several nodes share a console.
+std::string shown_host(const Options& options, const Examination& node) {
+  return options.nodes.max == 1 ? std::string() : node.facts.host_name;
+}
+
 // `ddprun doctor`: the answer is for people, or for programs, on stdout.
 int run_doctor(const Options& options, const DoctorCall& call, const EnvLookup& env,
                const Failures& failures) {
   const NodeQuestion question = node_question(options, call.script, env, real_command_facts(env));
   const Examination node = examine_node(question);
-  const std::string text =
-      call.json ? json_of(node.facts.host_name, node.findings) : text_of(node.findings);
+  const std::string text = call.json ? json_of(node.facts.host_name, node.findings)
+                                     : text_of(node.findings, shown_host(options, node));
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   const int code = has_failure(node.findings) ? 1 : 0;
-  if (options.nodes.max == 1) return code;
+  if (options.nodes.max == 1 || !can_meet(node.findings)) return code;
   auto inherited = take_inheritance(options, env, failures.called);
   if (!inherited) return failures.fail(inherited.error(), 1);
   return std::max(code,
@@ -113,7 +118,7 @@ int run_doctor(const Options& options, const DoctorCall& call, const EnvLookup& 
 Result<void> check_node(const Options& options, const EnvLookup& env) {
   const Examination node =
       examine_node(node_question(options, options.script, env, real_command_facts(env)));
-  std::fputs(text_of(node.findings).c_str(), stderr);
+  std::fputs(text_of(node.findings, shown_host(options, node)).c_str(), stderr);
   if (!has_failure(node.findings)) return {};
   return Error(ErrorCode::kUnavailable, "--check: a check of this node failed");
 }

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdio>
@@ -35,7 +37,7 @@ Options options_of(const Options& job) {
           .endpoint = job.endpoint,
           .port_count = job.port_count,
           .run_id = job.run_id,
-          .rendezvous_conf = job.rendezvous_conf,
+          .rendezvous_conf = conf_of_meeting(job.rendezvous_conf),
           .node_rank = job.node_rank,
           .local_addr = job.local_addr,
           .signals = job.signals,
@@ -52,28 +54,34 @@ std::string own_program() {
   return {path.data(), static_cast<std::size_t>(length > 0 ? length : 0)};
 }
 
-// A file of this node for one word of its worker. Unlinked when it goes.
+// A file of this node for one word of its worker. It is in no folder, so nothing is left of it however
+// this process ends.
 class VerdictFile {
  public:
-  VerdictFile() {
-    const int fd = ::mkostemp(path_.data(), O_CLOEXEC);
-    if (fd >= 0) ::close(fd);
-  }
+  VerdictFile() : file_(::memfd_create("ddprun-doctor", MFD_CLOEXEC)) {}
   VerdictFile(const VerdictFile&) = delete;
   VerdictFile& operator=(const VerdictFile&) = delete;
-  ~VerdictFile() { ::unlink(path_.c_str()); }
-  const std::string& path() const { return path_; }
-  bool is_good() const {
+  ~VerdictFile() {
+    if (file_ >= 0) ::close(file_);
+  }
+  // As others of this user open it.
+  std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_); }
+  // Nothing: the worker said none.
+  std::optional<bool> is_good() const {
     char word = 0;
-    const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    const bool got = fd >= 0 && ::read(fd, &word, 1) == 1;
-    if (fd >= 0) ::close(fd);
-    return got && word == '0';
+    if (::pread(file_, &word, 1, 0) != 1) return std::nullopt;
+    return word == '0';
   }
 
  private:
-  std::string path_ = "/tmp/ddprun-doctor-XXXXXX";
+  int file_ = -1;
 };
+
+void print(const Findings& found, std::string_view host, bool as_json) {
+  const std::string text = as_json ? json_of("between nodes", found) : text_of(found, host);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
 
 void write_verdict(const std::string& path, bool failed) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
@@ -84,11 +92,17 @@ void write_verdict(const std::string& path, bool failed) {
 
 }  // namespace
 
-int examine_between(const Options& job, Inherited inherited, const Peer& self, bool json) {
+RendezvousConf conf_of_meeting(RendezvousConf conf) {
+  for (std::chrono::seconds* limit : {&conf.join_timeout, &conf.read_timeout, &conf.timeout})
+    *limit = std::min(*limit, kMeetingLimit);
+  return conf;
+}
+
+int examine_between(const Options& job, Inherited inherited, const Peer& self, bool as_json) {
   const VerdictFile verdict;
   inherited.variables.push_back(fmt::format("{}={}", kSelfVariable, write_peer(self)));
   inherited.variables.push_back(fmt::format("{}={}", kVerdictVariable, verdict.path()));
-  if (json) inherited.variables.push_back(fmt::format("{}=1", kJsonVariable));
+  if (as_json) inherited.variables.push_back(fmt::format("{}=1", kJsonVariable));
   const Options options = options_of(job);
   const Command command{.file = own_program(),
                         .head = {std::string(kProgramName), kDoctorWord, kPeersWord},
@@ -98,8 +112,14 @@ int examine_between(const Options& job, Inherited inherited, const Peer& self, b
   const int code = agent::run_guarded(guarded, [&plan](const agent::AgentStart& start) {
     return agent::run_agent(plan.agent, start);
   });
+  const auto is_good = verdict.is_good();
+  if (!is_good)
+    print({{Level::kFailure, "rendezvous",
+            fmt::format("the nodes did not meet (exit code {}); stderr has the reason", code),
+            "start it on all nodes at once, with one --rdzv-endpoint, --rdzv-id and DDPRUN_TOKEN"}},
+          self.host_name, as_json);
   if (code != 0) return code;
-  return verdict.is_good() ? 0 : 1;
+  return is_good.value_or(false) ? 0 : 1;
 }
 
 bool is_peer(const std::vector<std::string>& args, const EnvLookup& env) {
@@ -120,11 +140,7 @@ int run_peers(const EnvLookup& env) {
                       "let the ports that the kernel gives out through the firewall"}};
   const bool failed = has_failure(*found);
   write_verdict(env(kVerdictVariable).value_or(""), failed);
-  if ((*worker)->rank == 0) {
-    const std::string text =
-        env(kJsonVariable) ? json_of("between nodes", *found) : text_of(*found);
-    std::fputs(text.c_str(), stdout);
-  }
+  if ((*worker)->rank == 0) print(*found, {}, env(kJsonVariable).has_value());
   return 0;
 }
 

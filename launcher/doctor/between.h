@@ -3,6 +3,7 @@
 // tried, too. Main thread; it comes after all checks of this node, and forks.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,14 @@
 
 namespace ddprun::launcher {
 
-// Returns an exit code: 0 if no check failed. The first node prints what was found. `self`: host
-// name, torch and driver of this node.
-int examine_between(const Options& job, Inherited inherited, const Peer& self, bool json);
+// A job may wait for hours until all nodes are there; who looks wants an answer.
+inline constexpr std::chrono::seconds kMeetingLimit{30};
+// The job's, with no limit above that.
+RendezvousConf conf_of_meeting(RendezvousConf conf);
+
+// Returns an exit code: 0 if no check failed. The first node prints what was found; each prints that
+// they did not meet, which they have kMeetingLimit for. `self`: host name, torch and driver of this node.
+int examine_between(const Options& job, Inherited inherited, const Peer& self, bool as_json);
 
 // Whether this process is such a worker.
 bool is_peer(const std::vector<std::string>& args, const EnvLookup& env);

@@ -37,7 +37,7 @@ int threads_of(const Options& options, const EnvLookup& env) {
 std::map<std::string, std::string> network_variables(const EnvLookup& env) {
   std::map<std::string, std::string> found;
   for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA",
-                           "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE"}) {
+                           "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NET"}) {
     if (const auto value = env(name); value && !value->empty()) found[name] = *value;
   }
   return found;
@@ -61,20 +61,21 @@ std::string python_of(const CommandFacts& facts) {
 }  // namespace
 
 std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& facts) {
-  if (options.script != kDoctor || options.mode != Mode::kScript ||
-      facts.inspect(options.script).kind != FileKind::kMissing)
-    return std::nullopt;
+  if (options.script != kDoctor || options.mode != Mode::kScript) return std::nullopt;
+  const FileKind kind = facts.inspect(options.script).kind;
+  if (kind != FileKind::kMissing && kind != FileKind::kDirectory) return std::nullopt;
   DoctorCall call;
-  auto word = options.script_args.begin();
-  if (word != options.script_args.end() && *word == "--json") {
-    call.json = true;
-    ++word;
+  // Behind SCRIPT are the words of the job's own line, and --json where it was typed last.
+  for (const std::string& word : options.script_args) {
+    if (word == "--json") {
+      call.json = true;
+    } else if (call.script.empty() && word.starts_with('-')) {
+      return Error(ErrorCode::kInvalidArgument,
+                   fmt::format("doctor {}: expected `doctor [--json] [SCRIPT]`", word));
+    } else if (call.script.empty()) {
+      call.script = word;
+    }
   }
-  if (word == options.script_args.end()) return call;
-  if (word->starts_with('-'))
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("doctor {}: expected `doctor [--json] [SCRIPT]`", *word));
-  call.script = *word;
   return call;
 }
 
@@ -93,7 +94,14 @@ NodeQuestion node_question(const Options& options, const std::string& script, co
   // etcd's endpoint is a list, and is asked as a whole when the job starts.
   if (options.rendezvous != Rendezvous::kLocal && options.rendezvous != Rendezvous::kEtcd)
     question.endpoint_host = options.endpoint.host;
+  // A scheduler's is the first of a block, and any of them will do.
+  if (!question.endpoint_host.empty() && options.port_count == 1)
+    question.endpoint_port = options.endpoint.port.value_or(0);
+  question.may_serve_endpoint = options.rendezvous == Rendezvous::kStatic
+                                    ? options.node_rank == 0
+                                    : options.rendezvous_conf.is_host.value_or(true);
   const bool is_path = options.mode != Mode::kModule;
+  question.is_module = !is_path;
   if (!is_path) question.script.clear();
   if (!script.empty() && is_path) {
     const FileKind kind = facts.inspect(script).kind;
@@ -107,6 +115,12 @@ Examination examine_node(const NodeQuestion& question) {
   Examination found{.facts = gather_node(question)};
   found.findings = judge_node(question, found.facts);
   return found;
+}
+
+bool can_meet(const Findings& findings) {
+  return std::none_of(findings.begin(), findings.end(), [](const Finding& one) {
+    return one.level == Level::kFailure && (one.what == "port" || one.what == "endpoint");
+  });
 }
 
 Peer peer_of(const NodeFacts& facts) {

@@ -36,6 +36,9 @@ struct Examination {
 };
 Examination examine_node(const NodeQuestion& question);
 
+// Whether nodes can meet by what was found of this one. Else they would wait in vain.
+bool can_meet(const Findings& findings);
+
 // What the other nodes compare of this one.
 Peer peer_of(const NodeFacts& facts);
 

@@ -27,9 +27,10 @@ bool has_failure(const Findings& findings) {
                      [](const Finding& one) { return one.level == Level::kFailure; });
 }
 
-std::string text_of(const Findings& findings) {
+std::string text_of(const Findings& findings, std::string_view host) {
   std::string text;
   for (const Finding& one : findings) {
+    if (!host.empty()) text += fmt::format("{}: ", host);
     text += fmt::format("{:<4} {}: {}", word_of(one.level), one.what, one.fact);
     if (!one.remedy.empty()) text += " — " + one.remedy;
     text += '\n';

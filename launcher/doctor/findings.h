@@ -23,8 +23,9 @@ using Findings = std::vector<Finding>;
 
 bool has_failure(const Findings& findings);
 
-// `FAIL what: fact — remedy` for each, with a line end.
-std::string text_of(const Findings& findings);
+// `FAIL what: fact — remedy` for each, with a line end. `host`, where several nodes share a console,
+// comes in front: `node01: FAIL …`.
+std::string text_of(const Findings& findings, std::string_view host = {});
 
 // One JSON object on one line: the host, the checks, and whether one failed.
 std::string json_of(std::string_view host, const Findings& findings);

@@ -1,10 +1,9 @@
 #include "launcher/doctor/gather.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
-#include <netdb.h>
+#include <net/if.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
@@ -20,6 +19,7 @@
 
 #include "agent/processes/leftovers.h"
 #include "launcher/doctor/bounded.h"
+#include "launcher/doctor/endpoint.h"
 #include "launcher/doctor/gather_devices.h"
 #include "launcher/doctor/port_owner.h"
 #include "proto/memory_cgroup.h"
@@ -29,6 +29,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+// So that what took its whole time is heard of.
+constexpr std::chrono::milliseconds kAfterEndpoint{200};
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -40,25 +43,6 @@ Space space_of(const std::string& folder) {
   return {.total_bytes = found.f_blocks * found.f_frsize,
           .free_bytes = found.f_bavail * found.f_frsize,
           .is_writable = ::access(folder.c_str(), W_OK) == 0};
-}
-
-LookUp look_up(const std::string& name) {
-  const auto begin = Clock::now();
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  LookUp found;
-  if (::getaddrinfo(name.c_str(), nullptr, &wanted, &list) == 0) {
-    for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
-      std::array<char, NI_MAXHOST> text{};
-      if (::getnameinfo(one->ai_addr, one->ai_addrlen, text.data(), text.size(), nullptr, 0,
-                        NI_NUMERICHOST) == 0)
-        found.addresses.emplace_back(text.data());
-    }
-    ::freeaddrinfo(list);
-  }
-  found.seconds = seconds_since(begin);
-  return found;
 }
 
 // File systems whose files are on another host, or behind a program (statfs(2), linux/magic.h).
@@ -101,11 +85,13 @@ ScriptFacts read_script(const std::string& path) {
   return facts;
 }
 
-std::vector<std::string> interface_names() {
+// Those with all of these flags (netdevice(7)).
+std::vector<std::string> interface_names(unsigned flags) {
   std::set<std::string> names;
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return {};
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) names.insert(one->ifa_name);
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next)
+    if ((one->ifa_flags & flags) == flags) names.insert(one->ifa_name);
   ::freeifaddrs(list);
   return {names.begin(), names.end()};
 }
@@ -120,9 +106,10 @@ std::vector<std::string> infiniband_devices() {
   return names;
 }
 
-std::uint64_t hard_limit(__rlimit_resource_t what) {
-  rlimit limit{};
-  return ::getrlimit(what, &limit) == 0 ? limit.rlim_max : RLIM_INFINITY;
+rlimit limit_of(__rlimit_resource_t what) {
+  rlimit limit{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+  ::getrlimit(what, &limit);
+  return limit;
 }
 
 // pids.max of our cgroup (version 2), where it is seen.
@@ -137,9 +124,11 @@ std::uint64_t most_pids() {
 }
 
 Limits limits() {
-  return {.open_files = hard_limit(RLIMIT_NOFILE),
-          .locked_bytes = hard_limit(RLIMIT_MEMLOCK),
-          .processes = std::min<std::uint64_t>(hard_limit(RLIMIT_NPROC), most_pids())};
+  const rlimit files = limit_of(RLIMIT_NOFILE);
+  return {.open_files = files.rlim_cur,
+          .most_open_files = files.rlim_max,
+          .locked_bytes = limit_of(RLIMIT_MEMLOCK).rlim_cur,
+          .processes = std::min<std::uint64_t>(limit_of(RLIMIT_NPROC).rlim_cur, most_pids())};
 }
 
 bool has_ipv6() {
@@ -164,16 +153,19 @@ NodeFacts gather_node(const NodeQuestion& question) {
     python.emplace([path = question.python] { return gather_python(path); });
   BoundedQuestion<GpuFacts> gpus(gather_gpus);
   BoundedQuestion<LookUp> own_name([name = facts.host_name] { return look_up(name); });
-  std::optional<BoundedQuestion<LookUp>> endpoint;
+  std::optional<BoundedQuestion<EndpointFacts>> endpoint;
   if (!question.endpoint_host.empty())
-    endpoint.emplace([name = question.endpoint_host] { return look_up(name); });
+    endpoint.emplace([name = question.endpoint_host, port = question.endpoint_port, end] {
+      return gather_endpoint(name, port, end - kAfterEndpoint);
+    });
   std::optional<BoundedQuestion<ScriptFacts>> script;
   if (!question.script.empty())
     script.emplace([path = question.script] { return read_script(path); });
   BoundedQuestion<Space> shared([] { return space_of("/dev/shm"); });
   BoundedQuestion<Space> temporary([path = question.temporary_folder] { return space_of(path); });
   BoundedQuestion<std::size_t> leftovers(agent::count_leftovers);
-  facts.interfaces = interface_names();
+  facts.interfaces = interface_names(0);
+  facts.interfaces_up = interface_names(IFF_UP | IFF_RUNNING);
   facts.infiniband = infiniband_devices();
   facts.limits = limits();
   facts.has_ipv6 = has_ipv6();

@@ -102,8 +102,9 @@ std::vector<std::string> recent_xids() {
 }  // namespace
 
 PythonFacts gather_python(const std::string& python) {
+  const auto begin = std::chrono::steady_clock::now();
   const auto printed = ask_program({python, "-c", kFindTorch}, kProgramLimit);
-  if (!printed) return {};
+  if (!printed) return {.hangs = std::chrono::steady_clock::now() - begin >= kProgramLimit};
   std::vector<std::string> lines = split(*printed, '\n');
   lines.resize(3);
   return {.version = lines[0], .torch = lines[1], .cuda = lines[2]};

@@ -16,7 +16,8 @@ constexpr std::uint64_t kMiB = 1ULL << 20U;
 std::string bytes_text(std::uint64_t bytes) {
   if (bytes >= 1024 * kMiB)
     return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1U << 30U));
-  return fmt::format("{} MiB", bytes / kMiB);
+  if (bytes >= kMiB || bytes == 0) return fmt::format("{} MiB", bytes / kMiB);
+  return fmt::format("{} KiB", bytes >> 10U);
 }
 
 std::string list_text(const std::vector<std::string>& words) {
@@ -29,11 +30,13 @@ Finding ok(std::string what, std::string fact) {
 
 Finding judge_python(const NodeQuestion& question, const NodeFacts& facts) {
   if (question.is_program) return ok("python", "not needed: the script is a program");
+  // Without a script nobody knows whether one is needed.
   if (question.python.empty())
-    return {Level::kFailure, "python", "no python3 on PATH",
+    return {question.script.empty() && !question.is_module ? Level::kWarning : Level::kFailure,
+            "python", "no python3 on PATH",
             "activate the environment, or set PYTHON_EXEC=/path/to/python"};
-  if (!facts.python)
-    return {Level::kFailure, "python", question.python + " did not answer in time",
+  if (!facts.python || facts.python->hangs)
+    return {Level::kFailure, "python", question.python + " hangs: it did not answer in time",
             "run it by hand: a slow file system, or a sitecustomize that hangs"};
   if (facts.python->version.empty())
     return {Level::kFailure, "python", question.python + " does not run",
@@ -78,28 +81,39 @@ Finding judge_temporary(const NodeQuestion& question, const NodeFacts& facts) {
 }
 
 Finding judge_open_files(const NodeQuestion& question, const NodeFacts& facts) {
-  // What ranks and their data loaders open, and one connection for each rank of the job.
-  const std::uint64_t enough = 1024 + static_cast<std::uint64_t>(question.workers) *
-                                          static_cast<std::uint64_t>(question.nodes);
-  const std::string fact = fmt::format("{} may be open", facts.limits.open_files);
-  if (facts.limits.open_files < 256)
-    return {Level::kFailure, "open files", fact, fmt::format("`ulimit -Hn {}`", enough)};
-  if (facts.limits.open_files < enough)
-    return {Level::kWarning, "open files", fact, fmt::format("`ulimit -Hn {}`", enough)};
-  return ok("open files", fact);
+  // What ranks and their data loaders open, and one connection for each rank of the job. The usual
+  // soft limit of 1024 is enough for small ones.
+  const std::uint64_t enough = 512 + static_cast<std::uint64_t>(question.workers) *
+                                         static_cast<std::uint64_t>(question.nodes);
+  const Limits& limits = facts.limits;
+  if (limits.open_files >= enough)
+    return ok("open files", limits.open_files == RLIM_INFINITY
+                                ? std::string("no limit")
+                                : fmt::format("{} may be open", limits.open_files));
+  const bool is_soft = limits.most_open_files >= enough;
+  return {limits.open_files < 256 ? Level::kFailure : Level::kWarning, "open files",
+          fmt::format("{} may be open", limits.open_files),
+          is_soft ? fmt::format("`ulimit -n {}`", enough)
+                  : fmt::format("`ulimit -Hn {}` as root; in Docker `--ulimit nofile={}`", enough,
+                                enough)};
 }
 
 // Cards for InfiniBand read and write memory that must not move.
 Finding judge_locked_memory(const NodeFacts& facts) {
   constexpr const char* kWhat = "locked memory";
   const bool is_unlimited = facts.limits.locked_bytes == RLIM_INFINITY;
+  constexpr const char* kRemedy =
+      "`ulimit -l unlimited`; under Slurm PropagateResourceLimitsExcept=MEMLOCK; in Docker "
+      "`--ulimit memlock=-1`";
   const std::string fact =
       is_unlimited ? "no limit" : bytes_text(facts.limits.locked_bytes) + " may be locked";
-  if (is_unlimited || facts.infiniband.empty()) return ok(kWhat, fact);
-  return {Level::kFailure, kWhat,
-          fmt::format("{}, and {} needs it without a limit", fact, facts.infiniband.front()),
-          "`ulimit -l unlimited`; under Slurm PropagateResourceLimitsExcept=MEMLOCK; in Docker "
-          "`--ulimit memlock=-1`"};
+  if (!is_unlimited && !facts.infiniband.empty())
+    return {Level::kFailure, kWhat,
+            fmt::format("{}, and {} needs it without a limit", fact, facts.infiniband.front()),
+            kRemedy};
+  // What the kernel itself gives (Linux 5.16 on); older ones gave 64 KiB.
+  if (facts.limits.locked_bytes < 8 * kMiB) return {Level::kWarning, kWhat, fact, kRemedy};
+  return ok(kWhat, fact);
 }
 
 Finding judge_processes(const NodeQuestion& question, const NodeFacts& facts) {
@@ -146,22 +160,37 @@ Finding judge_endpoint(const NodeQuestion& question, const NodeFacts& facts) {
   if (!facts.endpoint)
     return {Level::kFailure, kWhat, fmt::format("looking up {} takes too long", host),
             fmt::format("check the servers in /etc/resolv.conf, or put {} into /etc/hosts", host)};
-  if (facts.endpoint->addresses.empty())
+  const EndpointFacts& endpoint = *facts.endpoint;
+  if (endpoint.found.addresses.empty())
     return {Level::kFailure, kWhat, fmt::format("no such host: {}", host),
             fmt::format("check the name, or put `ADDRESS {}` into /etc/hosts", host)};
-  const std::string fact = fmt::format("{} is {}", host, list_text(facts.endpoint->addresses));
-  if (facts.endpoint->seconds > kSlow)
-    return {Level::kWarning, kWhat,
-            fmt::format("{}, after {:.1f} s", fact, facts.endpoint->seconds),
+  const std::string fact = fmt::format("{} is {}", host, list_text(endpoint.found.addresses));
+  if (endpoint.knock == Knock::kSilent)
+    return {Level::kFailure, kWhat,
+            fmt::format("{}, and port {} cannot be reached: {}", fact, question.endpoint_port,
+                        endpoint.error),
+            fmt::format("let port {} through the firewall, or give all nodes the name of a node "
+                        "that is up",
+                        question.endpoint_port)};
+  if (endpoint.found.seconds > kSlow)
+    return {Level::kWarning, kWhat, fmt::format("{}, after {:.1f} s", fact, endpoint.found.seconds),
             "check the servers in /etc/resolv.conf"};
+  if (endpoint.knock == Knock::kAnswered)
+    return ok(kWhat, fmt::format("{}, and port {} answers", fact, question.endpoint_port));
+  if (endpoint.knock == Knock::kRefused)
+    return ok(kWhat,
+              fmt::format("{}, where nobody serves port {} yet", fact, question.endpoint_port));
   return ok(kWhat, fact);
 }
 
 Finding judge_ipv6(const NodeFacts& facts) {
   if (facts.has_ipv6) return ok("IPv6", "on");
   std::vector<std::string> all;
-  for (const auto& found : {facts.own_name, facts.endpoint})
-    if (found) all.insert(all.end(), found->addresses.begin(), found->addresses.end());
+  if (facts.own_name) all = facts.own_name->addresses;
+  if (facts.endpoint) {
+    const auto& more = facts.endpoint->found.addresses;
+    all.insert(all.end(), more.begin(), more.end());
+  }
   const auto v6 = std::find_if(all.begin(), all.end(), [](const std::string& one) {
     return one.find(':') != std::string::npos && one != "::1";
   });
@@ -170,11 +199,20 @@ Finding judge_ipv6(const NodeFacts& facts) {
           "`sysctl net.ipv6.conf.all.disable_ipv6=0`, or take that address out of /etc/hosts"};
 }
 
-Finding judge_port(const NodeQuestion& question, const NodeFacts& facts) {
-  if (facts.port_owner.empty()) return ok("port", fmt::format("{} is free", question.served_port));
-  return {Level::kFailure, "port",
-          fmt::format("{} is taken by {}", question.served_port, facts.port_owner),
+Finding judge_port(std::uint16_t port, const std::string& owner) {
+  if (owner.empty()) return ok("port", fmt::format("{} is free", port));
+  return {Level::kFailure, "port", fmt::format("{} is taken by {}", port, owner),
           "end that program, or give all nodes another port"};
+}
+
+// The port of a rendezvous that is here because its endpoint is. Another ddprun of the job may serve
+// it: then it is met there.
+void judge_own_endpoint(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
+  const bool is_asked = question.may_serve_endpoint && question.endpoint_port != 0;
+  if (!is_asked || !facts.endpoint || !facts.endpoint->is_here) return;
+  const std::string& owner = facts.endpoint->port_owner;
+  if (owner.find("(ddprun") == std::string::npos)
+    found.push_back(judge_port(question.endpoint_port, owner));
 }
 
 Finding judge_processors(const NodeQuestion& question) {
@@ -251,7 +289,11 @@ Findings judge_node(const NodeQuestion& question, const NodeFacts& facts) {
   found.push_back(judge_own_name(question, facts));
   if (!question.endpoint_host.empty()) found.push_back(judge_endpoint(question, facts));
   found.push_back(judge_ipv6(facts));
-  if (question.served_port != 0) found.push_back(judge_port(question, facts));
+  if (question.served_port != 0) {
+    found.push_back(judge_port(question.served_port, facts.port_owner));
+  } else {
+    judge_own_endpoint(question, facts, found);
+  }
   found.push_back(judge_leftovers(facts));
   return found;
 }

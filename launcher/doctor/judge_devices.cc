@@ -50,6 +50,17 @@ std::vector<std::string> missing_of_gloo(std::string_view list,
   return missing;
 }
 
+// Interfaces that are named and there, of which none is up.
+void judge_up(const char* name, std::string_view list, const NodeFacts& facts, Findings& found) {
+  if (list.empty() || list.starts_with('^')) return;
+  const auto missing = missing_of_nccl(list, facts.interfaces);
+  const auto down = missing_of_nccl(list, facts.interfaces_up);
+  const auto words = words_of(list.substr(list.starts_with('=') ? 1 : 0));
+  if (!missing.empty() || down.size() < words.size()) return;
+  found.push_back({Level::kWarning, name, fmt::format("{} is down", joined(down)),
+                   fmt::format("`ip link set dev IFACE up`, or `unset {}`", name)});
+}
+
 std::string_view value_of(const NodeQuestion& question, const char* name) {
   const auto found = question.variables.find(name);
   return found == question.variables.end() ? std::string_view() : std::string_view(found->second);
@@ -141,6 +152,7 @@ void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findi
          fmt::format("{} names no {} here; there are {}", joined(missing), kind, joined(there)),
          fmt::format("`unset {}`, or name one of them", name)});
   };
+  judge_up("NCCL_SOCKET_IFNAME", value_of(question, "NCCL_SOCKET_IFNAME"), facts, found);
   names("NCCL_SOCKET_IFNAME",
         missing_of_nccl(value_of(question, "NCCL_SOCKET_IFNAME"), facts.interfaces),
         facts.interfaces, "interface");
@@ -153,6 +165,15 @@ void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findi
     found.push_back({Level::kWarning, "NCCL_IB_DISABLE",
                      fmt::format("switches off {}, which is there", joined(facts.infiniband)),
                      "`unset NCCL_IB_DISABLE`"});
+  if (value_of(question, "NCCL_NET") == "Socket" && !facts.infiniband.empty())
+    found.push_back({Level::kWarning, "NCCL_NET",
+                     fmt::format("Socket leaves {} unused", joined(facts.infiniband)),
+                     "`unset NCCL_NET`"});
+  if (value_of(question, "NCCL_P2P_LEVEL") == "LOC" && facts.gpus && facts.gpus->listed > 1)
+    found.push_back(
+        {Level::kWarning, "NCCL_P2P_LEVEL",
+         fmt::format("LOC: {} GPUs may not copy to each other directly", facts.gpus->listed),
+         "`unset NCCL_P2P_LEVEL`"});
   if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && facts.gpus && facts.gpus->listed > 1)
     found.push_back({Level::kWarning, "NCCL_P2P_DISABLE",
                      fmt::format("{} GPUs may not copy to each other directly", facts.gpus->listed),

@@ -13,12 +13,15 @@ namespace ddprun::launcher {
 // The job that shall run here, as far as it matters.
 struct NodeQuestion {
   int workers = 1;
-  int nodes = 1;                  // the most of the job
-  bool is_program = false;        // the script is a program: no Python is needed
-  std::string python{};           // of the workers; empty: none was found
-  std::string script{};           // path; empty: not named
-  std::string endpoint_host{};    // of the rendezvous, where it is another host's name
-  std::uint16_t served_port = 0;  // that this node must be able to bind; 0: any
+  int nodes = 1;                    // the most of the job
+  bool is_program = false;          // the script is a program: no Python is needed
+  bool is_module = false;           // --module: Python is needed, and no file is named
+  std::string python{};             // of the workers; empty: none was found
+  std::string script{};             // path; empty: not named
+  std::string endpoint_host{};      // of the rendezvous, where it is another host's name
+  std::uint16_t endpoint_port = 0;  // 0: none is asked for an answer
+  bool may_serve_endpoint = true;   // where that is this node; else another program is there
+  std::uint16_t served_port = 0;    // that this node must be able to bind; 0: any
   std::string temporary_folder = "/tmp";
   int threads = 0;             // OMP_NUM_THREADS as workers get it; 0: each takes all processors
   std::optional<int> quota{};  // processors by the cgroup; nothing: no limit
@@ -28,6 +31,7 @@ struct NodeQuestion {
 };
 
 struct PythonFacts {
+  bool hangs = false;  // it did not end in time
   std::string version{};
   std::string torch{};  // empty: not found
   std::string cuda{};   // that torch was built for; empty: none
@@ -57,16 +61,34 @@ struct LookUp {
   double seconds = 0;
 };
 
+// What a connection to the endpoint came to.
+enum class Knock {
+  kNotTried,  // it is this node, or has no address
+  kAnswered,
+  kRefused,  // the host is there, and nobody listens yet
+  kSilent,
+};
+
+struct EndpointFacts {
+  LookUp found{};
+  bool is_here = false;      // an address is one of this node
+  std::string port_owner{};  // with is_here: another program that has the port
+  Knock knock = Knock::kNotTried;
+  std::string error{};  // with kSilent
+};
+
 struct ScriptFacts {
   std::string file_system{};  // "nfs", "fuse", …; empty: a local one
   bool is_readable = false;
   double seconds = 0;  // to open it and to read its beginning
 };
 
+// Soft limits, which workers inherit. RLIM_INFINITY: no limit.
 struct Limits {
   std::uint64_t open_files = 0;
-  std::uint64_t locked_bytes = 0;  // RLIM_INFINITY: no limit
-  std::uint64_t processes = 0;     // the smaller one of the user's limit and the cgroup's
+  std::uint64_t most_open_files = 0;  // up to which `ulimit -n` may go
+  std::uint64_t locked_bytes = 0;
+  std::uint64_t processes = 0;  // the smaller one of the user's limit and the cgroup's
 };
 
 // Nothing in place of a value: there was no answer in time.
@@ -75,12 +97,13 @@ struct NodeFacts {
   std::optional<PythonFacts> python{};
   std::optional<GpuFacts> gpus{};
   std::vector<std::string> interfaces{};
-  std::vector<std::string> infiniband{};  // its devices
+  std::vector<std::string> interfaces_up{};  // those of them that are
+  std::vector<std::string> infiniband{};     // its devices
   std::optional<Space> shared_memory{};
   std::optional<Space> temporary{};
   Limits limits{};
   std::optional<LookUp> own_name{};
-  std::optional<LookUp> endpoint{};
+  std::optional<EndpointFacts> endpoint{};
   bool has_ipv6 = true;
   std::string port_owner{};              // who has served_port; empty: it is free
   std::uint64_t memory_limit_bytes = 0;  // of the cgroup, or the machine's memory

@@ -7,11 +7,13 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "jobs"))
 import namespaces_test  # noqa: E402
+from machine import free_port  # noqa: E402
 from support import DDPRUN, JobTest, main, with_variables  # noqa: E402
 
 # Stands before a host whose clock is 2 s ahead: all that is connected to there comes to port 9, and goes on to where it was for; the first
@@ -83,6 +85,15 @@ class Doctor(DoctorTest):
         done = subprocess.run([DDPRUN, "doctor", "--json"], capture_output=True, text=True, cwd=self.folder, timeout=DEADLINE, env=with_variables())
         self.assertEqual((done.returncode, done.stdout), (0, "it runs --json\n"), done.stderr)
 
+    def test_a_folder_named_doctor_does_not(self):
+        (self.folder / "doctor").mkdir()
+        code, checks = self.doctor("doctor", "--json")
+        self.assertIn("shared memory", checks)
+
+    def test_json_behind_the_script(self):
+        code, checks = self.doctor("doctor", self.script("print(1)\n", "train.py"), "--epochs=1", "--json")
+        self.assertEqual(checks["script"][0], "ok")
+
     def test_other_words_are_refused(self):
         done = subprocess.run([DDPRUN, "doctor", "--jsn"], capture_output=True, text=True, cwd=self.folder, timeout=DEADLINE, env=with_variables())
         self.assertEqual((done.returncode, done.stderr), (2, "ddprun: doctor --jsn: expected `doctor [--json] [SCRIPT]`\n"))
@@ -108,7 +119,15 @@ class Doctor(DoctorTest):
 
     def test_a_python_that_hangs(self):
         python = self.script("#!/bin/sh\nexec sleep 1000\n", "python")
-        self.finds("python", "FAIL", "does not run", "says why", PYTHON_EXEC=str(python))
+        self.finds("python", "FAIL", "hangs: it did not answer in time", "run it by hand", PYTHON_EXEC=str(python))
+
+    def test_no_python_and_no_script(self):
+        """Nobody knows whether one is needed."""
+        none = ("/usr/bin/env", "-u", "PYTHON_EXEC", f"PATH={self.folder}")
+        code, checks = self.doctor("doctor", "--json", prefix=none)
+        self.assertEqual((code, checks["python"][:2]), (0, ("warn", "no python3 on PATH")))
+        code, checks = self.doctor("doctor", "--json", self.script("print(1)\n", "train.py"), prefix=none)
+        self.assertEqual((code, checks["python"][:2]), (1, ("FAIL", "no python3 on PATH")))
 
     def test_few_open_files(self):
         self.finds("open files", "FAIL", "100 may be open", "ulimit -Hn", prefix=("prlimit", "--nofile=100:100"))
@@ -119,6 +138,30 @@ class Doctor(DoctorTest):
             # An endpoint that is not ours in the end: only the checks of this node matter.
             self.finds("port", "FAIL", f"{port} is taken by pid {os.getpid()} (", "another port", "--nproc-per-node=1",
                        "--master-addr=127.0.0.1", f"--master-port={port}", "--nnodes=1", "--node-rank=0")
+
+    def test_a_port_of_this_node_that_is_taken(self):
+        """The endpoint says that the rendezvous is here; the other node is not asked for."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            self.finds("port", "FAIL", f"{port} is taken by pid {os.getpid()} (", "another port", "--nnodes=2", "--rdzv-backend=c10d",
+                       f"--rdzv-endpoint=127.0.0.1:{port}")
+
+    def test_nodes_that_do_not_meet(self):
+        """Each form says so."""
+        flags = ("--quiet", "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-conf=join_timeout=1", "doctor")
+        for form in (), ("--json",):
+            code, out, err = self.start(*flags, *form).finish(DEADLINE)
+            self.assertEqual(code, 1, err)
+            self.assertIn("join_timeout", err)
+            last = out.splitlines()[-1]
+            if form:
+                self.assertEqual([json.loads(line)["host"] for line in out.splitlines()], [socket.gethostname(), "between nodes"])
+                check, = json.loads(last)["checks"]
+                self.assertEqual((json.loads(last)["failed"], check["level"], check["what"]), (True, "FAIL", "rendezvous"))
+                continue
+            self.assertTrue(last.startswith(f"{socket.gethostname()}: FAIL rendezvous: the nodes did not meet (exit code 1)"), last)
+            for line in out.splitlines():
+                self.assertRegex(line, rf"^{socket.gethostname()}: (ok  |warn|FAIL) [^:]+: .+")
 
     def test_more_threads_than_processors(self):
         self.finds("processors", "warn", "workers take 2 × 4096", "OMP_NUM_THREADS", "--nproc-per-node=2", OMP_NUM_THREADS="4096")
@@ -170,6 +213,26 @@ class Planted(DoctorTest):
         prefix = self.planted(f"mount --bind {resolver} /etc/resolv.conf; ip link set lo up; ip link add d0 type veth peer name d1; ip link set d1 up; "
                               "ip addr add 10.9.9.1/24 dev d0; ip link set d0 up; ip route add default via 10.9.9.2; unset RES_OPTIONS")
         self.finds("endpoint", "FAIL", "takes too long", "/etc/resolv.conf", "--rdzv-backend=c10d", "--rdzv-endpoint=far.example:1", prefix=prefix)
+
+    def test_nothing_is_written_for_the_other_nodes(self):
+        """Two nodes meet where /tmp cannot be written, and leave nothing where files may be."""
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as temporary:
+            flags = ("--quiet", "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "doctor")
+            prefix = ("unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o ro tmpfs /tmp; exec "$@"', "sh")
+            jobs = [self.start(*flags, prefix=prefix, env=with_variables(TMPDIR=temporary, DDPRUN_TOKEN="secret")) for _ in range(2)]
+            results = [job.finish(DEADLINE) for job in jobs]
+            self.assertEqual([code for code, _, _ in results], [0, 0], results)
+            self.assertEqual(os.listdir(temporary), [])
+
+    def test_an_interface_that_is_down(self):
+        self.finds("NCCL_SOCKET_IFNAME", "warn", "d0 is down", "ip link set", prefix=self.planted("ip link add d0 type veth peer name d1"),
+                   NCCL_SOCKET_IFNAME="d0")
+
+    def test_an_endpoint_that_does_not_answer(self):
+        prefix = self.planted("ip link set lo up; ip link add d0 type veth peer name d1; ip link set d1 up; ip addr add 10.9.9.1/24 dev d0; "
+                              "ip link set d0 up; ip neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev d0")
+        self.finds("endpoint", "FAIL", "port 29500 cannot be reached: no answer", "through the firewall", "--nnodes=2", "--rdzv-backend=c10d",
+                   "--rdzv-endpoint=10.9.9.2:29500", prefix=prefix)
 
     def test_temporary_files_cannot_be_written(self):
         self.finds("temporary files", "FAIL", "cannot be written", "TMPDIR", prefix=self.planted("mount -t tmpfs -o ro tmpfs /mnt"), TMPDIR="/mnt")

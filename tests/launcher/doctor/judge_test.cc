@@ -16,6 +16,7 @@ NodeQuestion healthy_question() {
           .python = "/usr/bin/python3",
           .script = "train.py",
           .endpoint_host = "node01",
+          .endpoint_port = 29500,
           .served_port = 29500,
           .threads = 1,
           .quota = 8,
@@ -32,12 +33,16 @@ NodeFacts healthy_facts() {
                            .rows = {{"0", "H100", "580.1", "Enabled", "0", "No", "No"},
                                     {"1", "H100", "580.1", "Enabled", "[N/A]", "[N/A]", "No"}}},
           .interfaces = {"eth0", "lo"},
+          .interfaces_up = {"eth0", "lo"},
           .infiniband = {"mlx5_0"},
           .shared_memory = Space{64 * kGiB, 63 * kGiB, true},
           .temporary = Space{64 * kGiB, 63 * kGiB, true},
-          .limits = {.open_files = 1048576, .locked_bytes = RLIM_INFINITY, .processes = 30000},
+          .limits = {.open_files = 1024,
+                     .most_open_files = 1048576,
+                     .locked_bytes = RLIM_INFINITY,
+                     .processes = 30000},
           .own_name = LookUp{{"10.77.0.1"}, 0.001},
-          .endpoint = LookUp{{"10.77.0.1"}, 0.001},
+          .endpoint = EndpointFacts{.found = {{"10.77.0.1"}, 0.001}, .is_here = true},
           .memory_limit_bytes = 16 * kGiB,
           .leftovers = 0,
           .script = ScriptFacts{"", true, 0.001}};
@@ -68,9 +73,21 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"FAIL python: no python3 on PATH — activate the environment, or set "
        "PYTHON_EXEC=/path/to/python\n",
        [](auto& question, auto&) { question.python = ""; }},
-      {"FAIL python: /usr/bin/python3 did not answer in time — run it by hand: a slow file system, "
-       "or a sitecustomize that hangs\n",
+      {"warn python: no python3 on PATH — activate the environment, or set "
+       "PYTHON_EXEC=/path/to/python\n",
+       [](auto& question, auto&) { question.python = question.script = ""; }},
+      {"FAIL python: no python3 on PATH — activate the environment, or set "
+       "PYTHON_EXEC=/path/to/python\n",
+       [](auto& question, auto&) {
+         question.python = question.script = "";
+         question.is_module = true;
+       }},
+      {"FAIL python: /usr/bin/python3 hangs: it did not answer in time — run it by hand: a slow file "
+       "system, or a sitecustomize that hangs\n",
        [](auto&, auto& facts) { facts.python.reset(); }},
+      {"FAIL python: /usr/bin/python3 hangs: it did not answer in time — run it by hand: a slow file "
+       "system, or a sitecustomize that hangs\n",
+       [](auto&, auto& facts) { facts.python = PythonFacts{.hangs = true}; }},
       {"FAIL python: /usr/bin/python3 does not run — `/usr/bin/python3 -c 1` says why\n",
        [](auto&, auto& facts) { facts.python = PythonFacts{}; }},
       {"warn python: /usr/bin/python3 3.11.2, without torch — `/usr/bin/python3 -m pip install "
@@ -119,6 +136,14 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"warn NCCL_P2P_DISABLE: 2 GPUs may not copy to each other directly — `unset "
        "NCCL_P2P_DISABLE`\n",
        [](auto& question, auto&) { question.variables["NCCL_P2P_DISABLE"] = "1"; }},
+      {"warn NCCL_P2P_LEVEL: LOC: 2 GPUs may not copy to each other directly — `unset "
+       "NCCL_P2P_LEVEL`\n",
+       [](auto& question, auto&) { question.variables["NCCL_P2P_LEVEL"] = "LOC"; }},
+      {"warn NCCL_NET: Socket leaves mlx5_0 unused — `unset NCCL_NET`\n",
+       [](auto& question, auto&) { question.variables["NCCL_NET"] = "Socket"; }},
+      {"warn NCCL_SOCKET_IFNAME: eth is down — `ip link set dev IFACE up`, or `unset "
+       "NCCL_SOCKET_IFNAME`\n",
+       [](auto&, auto& facts) { facts.interfaces_up = {"lo"}; }},
       {"FAIL shared memory: /dev/shm has 60 MiB of 64 MiB free — `docker run --shm-size=8g …`, or in "
        "a pod an emptyDir of medium Memory at /dev/shm\n",
        [](auto&, auto& facts) {
@@ -126,8 +151,19 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
        }},
       {"FAIL temporary files: /tmp cannot be written — set TMPDIR to a folder that can\n",
        [](auto&, auto& facts) { facts.temporary->is_writable = false; }},
-      {"FAIL open files: 64 may be open — `ulimit -Hn 1028`\n",
+      {"FAIL open files: 64 may be open — `ulimit -n 516`\n",
        [](auto&, auto& facts) { facts.limits.open_files = 64; }},
+      {"warn open files: 1024 may be open — `ulimit -n 2512`\n",
+       [](auto& question, auto&) { question.nodes = 1000; }},
+      {"warn open files: 300 may be open — `ulimit -Hn 516` as root; in Docker `--ulimit "
+       "nofile=516`\n",
+       [](auto&, auto& facts) { facts.limits.open_files = facts.limits.most_open_files = 300; }},
+      {"warn locked memory: 64 KiB may be locked — `ulimit -l unlimited`; under Slurm "
+       "PropagateResourceLimitsExcept=MEMLOCK; in Docker `--ulimit memlock=-1`\n",
+       [](auto&, auto& facts) {
+         facts.limits.locked_bytes = 64U << 10U;
+         facts.infiniband.clear();
+       }},
       {"FAIL locked memory: 8 MiB may be locked, and mlx5_0 needs it without a limit — `ulimit -l "
        "unlimited`; under Slurm PropagateResourceLimitsExcept=MEMLOCK; in Docker `--ulimit "
        "memlock=-1`\n",
@@ -147,10 +183,23 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
        [](auto&, auto& facts) { facts.own_name->addresses = {"127.0.1.1"}; }},
       {"FAIL endpoint: no such host: node01 — check the name, or put `ADDRESS node01` into "
        "/etc/hosts\n",
-       [](auto&, auto& facts) { facts.endpoint->addresses.clear(); }},
+       [](auto&, auto& facts) { facts.endpoint->found.addresses.clear(); }},
       {"FAIL endpoint: looking up node01 takes too long — check the servers in /etc/resolv.conf, or "
        "put node01 into /etc/hosts\n",
        [](auto&, auto& facts) { facts.endpoint.reset(); }},
+      {"FAIL endpoint: node01 is 10.77.0.1, and port 29500 cannot be reached: no answer — let port "
+       "29500 through the firewall, or give all nodes the name of a node that is up\n",
+       [](auto&, auto& facts) {
+         facts.endpoint->is_here = false;
+         facts.endpoint->knock = Knock::kSilent;
+         facts.endpoint->error = "no answer";
+       }},
+      {"FAIL port: 29500 is taken by pid 7 (nginx) — end that program, or give all nodes another "
+       "port\n",
+       [](auto& question, auto& facts) {
+         question.served_port = 0;
+         facts.endpoint->port_owner = "pid 7 (nginx)";
+       }},
       {"FAIL IPv6: off, and a name has the address fd00::1 — `sysctl "
        "net.ipv6.conf.all.disable_ipv6=0`, or take that address out of /etc/hosts\n",
        [](auto&, auto& facts) {
@@ -172,7 +221,7 @@ TEST(Doctor, AsksNothingOfANodeThatTheJobDoesNotNeed) {
               question.is_program = true;
               facts.python.reset();
               facts.infiniband.clear();
-              facts.limits.locked_bytes = 0;
+              facts.limits.locked_bytes = 8U << 20U;
             }),
             "");
   // One node may be known to itself alone.
@@ -184,11 +233,34 @@ TEST(Doctor, AsksNothingOfANodeThatTheJobDoesNotNeed) {
   EXPECT_EQ(
       with([](auto& question, auto&) { question.variables["NCCL_SOCKET_IFNAME"] = "^docker"; }),
       "");
+  // Another node that is there, and serves its port or does not serve it yet.
+  for (const Knock knock : {Knock::kAnswered, Knock::kRefused}) {
+    EXPECT_EQ(with([knock](auto& question, auto& facts) {
+                question.served_port = 0;
+                facts.endpoint->is_here = false;
+                facts.endpoint->knock = knock;
+              }),
+              "");
+  }
+  // The rendezvous of the job may be here already.
+  EXPECT_EQ(with([](auto& question, auto& facts) {
+              question.served_port = 0;
+              facts.endpoint->port_owner = "pid 7 (ddprun)";
+            }),
+            "");
+  // Or a daemon's, which is not seen from here.
+  EXPECT_EQ(with([](auto& question, auto& facts) {
+              question.served_port = 0;
+              question.may_serve_endpoint = false;
+              facts.endpoint->port_owner = "another program";
+            }),
+            "");
 }
 
 TEST(Findings, AreLinesAndJson) {
   const Findings found = {{Level::kOk, "a", "b"}, {Level::kFailure, "c", "d\xff", "e"}};
   EXPECT_EQ(text_of(found), "ok   a: b\nFAIL c: d\xff — e\n");
+  EXPECT_EQ(text_of(found, "n"), "n: ok   a: b\nn: FAIL c: d\xff — e\n");
   EXPECT_EQ(
       json_of("n", found),
       R"({"host":"n","failed":true,"checks":[{"level":"ok","what":"a","fact":"b","remedy":""},)"

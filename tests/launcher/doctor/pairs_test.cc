@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "launcher/doctor/between.h"
+
 namespace ddprun::launcher {
 namespace {
 
@@ -96,6 +98,16 @@ TEST(Pairs, NothingThatAPeerWritesThrows) {
     EXPECT_FALSE(judge_pairs({kPeer, peer.value_or(Peer{})}, {pairs, std::nullopt}).empty());
   }
   EXPECT_GT(understood, 1000);
+}
+
+TEST(Between, WaitsForNobodyAsLongAsAJobMay) {
+  const RendezvousConf usual = conf_of_meeting({});
+  EXPECT_EQ(usual.join_timeout, kMeetingLimit);
+  EXPECT_EQ(usual.read_timeout, kMeetingLimit);
+  EXPECT_EQ(usual.timeout, kMeetingLimit);
+  RendezvousConf quick;
+  quick.join_timeout = quick.read_timeout = quick.timeout = std::chrono::seconds(1);
+  EXPECT_EQ(conf_of_meeting(quick), quick);
 }
 
 }  // namespace
