@@ -201,6 +201,29 @@ class Manifests(unittest.TestCase):
                 self.assertEqual(flags["exit-codes"], "detailed")
         self.assertEqual(len(names), 4)
 
+    def test_a_job_that_was_told_to_end_is_no_failure(self):
+        """Exit code 122, wherever a pod that failed is counted."""
+        def jobs(value):
+            if isinstance(value, dict):
+                if "containers" in value.get("template", {}).get("spec", {}):
+                    yield value
+                for inner in value.values():
+                    yield from jobs(inner)
+            elif isinstance(value, list):
+                for inner in value:
+                    yield from jobs(inner)
+        seen = []
+        for name, document in self.documents():
+            for job in jobs(document):
+                seen.append(name)
+                if document["kind"] == "PyTorchJob":
+                    self.assertEqual(job["restartPolicy"], "OnFailure")
+                    continue
+                rule, = job["podFailurePolicy"]["rules"]
+                self.assertEqual(rule, {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [122]}}, name)
+                self.assertEqual(job["template"]["spec"]["restartPolicy"], "Never")  # such a policy asks for it
+        self.assertEqual(len(seen), 4)
+
     def test_ddprun_knows_the_flags(self):
         text = subprocess.run([DDPRUN, "--help"], capture_output=True, text=True, check=True).stdout
         for name, pod in self.pods():
@@ -217,7 +240,10 @@ class Slurm(unittest.TestCase):
             subprocess.run(["bash", "-n", path], check=True)
             lines = path.read_text().splitlines()
             self.assertTrue(any(line.startswith("#SBATCH --ntasks-per-node=1") for line in lines))
-            self.assertTrue(any(line.startswith("srun ") and " ddprun " in line for line in lines))
+            steps = [number for number, line in enumerate(lines) if line.startswith("srun ") and " ddprun " in line]
+            self.assertTrue(steps)
+            # From Slurm 22.05 on srun does not take --cpus-per-task from sbatch.
+            self.assertLess(lines.index('export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"'), steps[0])
 
 
 if __name__ == "__main__":

@@ -40,6 +40,14 @@ TEST(ManualPage, BeginsWithItsTitleAndName) {
   EXPECT_TRUE(has(page, "\nddprun, ddprun\\-launch \\- start, "));
 }
 
+TEST(ManualPage, NamesTheDoctorAndWhatWorkersFind) {
+  const std::string page = manual_page("1.2.3");
+  EXPECT_TRUE(has(page.substr(0, page.find(".SH DESCRIPTION")), "\n.B doctor\n"));
+  const std::string variables = page.substr(page.find(".SH ENVIRONMENT"));
+  for (const char* name : {"OMP_NUM_THREADS", "DDPRUN_DEADLINE"})
+    EXPECT_TRUE(has(variables, std::string("\\fB") + name + "\\fR")) << name;
+}
+
 TEST(ManualPage, NeedsNoMoreThanAscii) {
   for (const char c : manual_page("1.2.3")) EXPECT_GE(c, '\n');
 }
