@@ -2,22 +2,30 @@
 # find_package(ddprun CONFIG). The target `installable` builds what they need; `packages` makes a .deb of each (Packages.cmake).
 include(GNUInstallDirs)
 
-# Further programs of the launcher, with NAME.1 in build/share, are added here; a missing target is left out.
-set(_programs ddprun)
+set(_programs ddprun ddprund ddpctl)
+set(_pages ddprun.1 ddprund.8 ddpctl.1)
 set(_names ddprun-launch)  # links to ddprun
 
-add_custom_target(installable DEPENDS ddprun_documents)
-foreach(_program IN LISTS _programs)
-  if(TARGET ${_program})
-    install(TARGETS ${_program} RUNTIME COMPONENT ddprun)
-    install(FILES "${PROJECT_BINARY_DIR}/share/${_program}.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT ddprun)
-    add_dependencies(installable ${_program})
-  endif()
+add_custom_target(installable DEPENDS ddprun_documents ddprun_daemon_documents ${_programs})
+install(TARGETS ${_programs} RUNTIME COMPONENT ddprun)
+foreach(_page IN LISTS _pages)
+  string(REGEX MATCH "[0-9]$" _section "${_page}")
+  install(FILES "${PROJECT_BINARY_DIR}/share/${_page}" DESTINATION "${CMAKE_INSTALL_MANDIR}/man${_section}" COMPONENT ddprun)
 endforeach()
 foreach(_name IN LISTS _names)
   install(PROGRAMS "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/${_name}" TYPE BIN COMPONENT ddprun)
   install(FILES "${PROJECT_BINARY_DIR}/share/${_name}.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT ddprun)
 endforeach()
+
+# The unit starts the program that is installed beside it, and is started by nobody but the administrator.
+set(_unit "${PROJECT_BINARY_DIR}/share/ddprund.service")
+install(CODE "
+  file(READ \"${PROJECT_SOURCE_DIR}/daemon/ddprund.service\" _text)
+  string(REPLACE /usr/local/bin \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\" _text \"\${_text}\")
+  file(WRITE \"${_unit}\" \"\${_text}\")
+  file(INSTALL \"${_unit}\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system\")
+" COMPONENT ddprun)
+install(FILES daemon/ddprund.json DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples" COMPONENT ddprun)
 
 # Where each shell looks: bash and fish load a file by the command's name, zsh all of a folder (Debian's own is another one:
 # DebianFiles.cmake moves the file there).

@@ -16,9 +16,12 @@ set(CPACK_COMPONENTS_ALL ddprun)
 set(CPACK_DEBIAN_DDPRUN_PACKAGE_NAME ddprun)
 set(CPACK_DEBIAN_DDPRUN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_DDPRUN_PACKAGE_SUGGESTS "python3")
+set(CPACK_DEBIAN_DDPRUN_PACKAGE_CONTROL_EXTRA "${PROJECT_SOURCE_DIR}/cmake/debian/prerm;${PROJECT_SOURCE_DIR}/cmake/debian/postrm")
+set(CPACK_DEBIAN_DDPRUN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_COMPONENT_DDPRUN_DESCRIPTION
   "Starts, watches, restarts and cleans up the workers of a distributed PyTorch
-job, on one node or on many. A drop-in for torchrun, as one static program.")
+job, on one node or on many. A drop-in for torchrun, as one static program.
+ddprund serves the rendezvous of many jobs, and ddpctl shows and changes them.")
 
 if(DDPRUN_BUILD_WORKER AND NOT DDPRUN_SANITIZE)
   list(APPEND CPACK_COMPONENTS_ALL ddprun-dev)

@@ -41,6 +41,7 @@ MAY_INCLUDE = {
     "daemon": {"proto", "store", "rendezvous", "rendezvous/control", "rendezvous/trust", "rendezvous/recovery", "rendezvous/election", "rendezvous/http", "agent/network/port_demultiplexer.h",
                "agent/network/addresses.h", "agent/network/find_etcd.h", "agent/core/etcd_plan.h",
                "launcher/flag_values.h", "launcher/host_facts.h", "launcher/resolvers.h"},
+    "daemon/manual": {"daemon", "launcher/manual"},
     "worker/collective": {"proto"},
     "worker/kernels": {"proto", "worker/collective"},
     "worker/shm": {"proto", "worker/collective", "worker/kernels"},

@@ -20,7 +20,7 @@ TRAIN = "#!/bin/sh\necho rank $RANK of $WORLD_SIZE\n"
 class Packages(FolderTest):
     def setUp(self):
         super().setUp()
-        built(BUILD / "share" / "ddprun.1", BUILD / "worker/startup/libddprun_worker_startup.a", BUILD / "worker/data/libddprun_worker_data.a")
+        built(BUILD / "share" / "ddprun.1", BUILD / "share" / "ddprund.8", BUILD / "worker/startup/libddprun_worker_startup.a", BUILD / "worker/data/libddprun_worker_data.a")
         # gzip for its speed; users get xz.
         run("cpack", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=self.folder)
         self.packages = {path.name.split("_")[0]: path for path in self.folder.glob("*.deb")}
@@ -43,7 +43,8 @@ class Packages(FolderTest):
 
     def test_has_each_file_where_debian_wants_it(self):
         files = self.listed("ddprun")
-        for path in ("/usr/bin/ddprun", "/usr/bin/ddprun-launch", "/usr/share/man/man1/ddprun.1.gz", "/usr/share/doc/ddprun/copyright", "/usr/share/doc/ddprun/linked-libraries.gz",
+        for path in ("/usr/bin/ddprun", "/usr/bin/ddprun-launch", "/usr/bin/ddprund", "/usr/bin/ddpctl", "/usr/share/man/man8/ddprund.8.gz", "/usr/share/man/man1/ddpctl.1.gz",
+                     "/usr/lib/systemd/system/ddprund.service", "/usr/share/doc/ddprun/examples/ddprund.json", "/usr/share/man/man1/ddprun.1.gz", "/usr/share/doc/ddprun/copyright", "/usr/share/doc/ddprun/linked-libraries.gz",
                      "/usr/share/doc/ddprun/changelog.gz", "/usr/share/zsh/vendor-completions/_ddprun",
                      "/usr/share/bash-completion/completions/ddprun", "/usr/share/fish/vendor_completions.d/ddprun.fish"):
             self.assertIn(path, files)
@@ -77,6 +78,9 @@ class Packages(FolderTest):
         run("chroot", root, "dpkg", "-i", f"/tmp/{self.packages['ddprun'].name}")
         # ddprun asks /proc about itself and its workers.
         inside = ["unshare", "-mpf", "sh", "-c", f"mount -t proc proc {root}/proc && exec chroot {root} \"$@\"", "sh"]
+        self.assertIn("--config=/etc/ddprun/ddprund.json", (root / "usr/lib/systemd/system/ddprund.service").read_text())
+        for name in ("ddprund", "ddpctl"):
+            self.assertIn(f"{name} 0.", run("chroot", root, name, "--version"))
         self.assertIn("rank 1 of 2\n", run(*inside, "ddprun", "--nproc-per-node=2", "--log-dir=/dev/null", "/tmp/train.sh"))
         run("chroot", root, "dpkg", "--purge", "ddprun")
         self.assertEqual(run("chroot", root, "sh", "-c", LIST), before)

@@ -26,6 +26,9 @@ print found
 """
 
 
+PAGES = ("ddprun", 1), ("ddprund", 8), ("ddpctl", 1)
+
+
 def plain(page):
     """A page of man as text: roff's bold and underlined letters are overstruck, its line ends may break a word only at a space."""
     return re.sub(r"\s+", " ", re.sub(r".\x08", "", page)).replace("−", "-").replace("‐", "-")
@@ -42,6 +45,8 @@ class Tree(FolderTest):
         files = {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*") if not path.is_dir()}
         self.assertEqual(files, {
             "bin/ddprun", "bin/ddprun-launch", "share/man/man1/ddprun.1", "share/man/man1/ddprun-launch.1",
+            "bin/ddprund", "bin/ddpctl", "share/man/man8/ddprund.8", "share/man/man1/ddpctl.1",
+            "lib/systemd/system/ddprund.service", "share/doc/ddprun/examples/ddprund.json",
             "share/bash-completion/completions/ddprun", "share/bash-completion/completions/ddprun-launch",
             "share/fish/vendor_completions.d/ddprun.fish", "share/fish/vendor_completions.d/ddprun-launch.fish",
             "share/zsh/site-functions/_ddprun"})
@@ -52,8 +57,8 @@ class Tree(FolderTest):
         self.assertIn("rank 1 of 2 x\n", run(self.program, "--nproc-per-node=2", script, "x"))
         self.assertIn("rank 0 of 1 --local-rank=0 x\n", run(self.prefix / "bin" / "ddprun-launch", script, "x"))
 
-    def manual(self, name="ddprun"):
-        return run(tool("man"), "-l", "-E", "UTF-8", self.prefix / "share/man/man1" / f"{name}.1",
+    def manual(self, name="ddprun", section=1):
+        return run(tool("man"), "-l", "-E", "UTF-8", self.page(name, section),
                    env=variables(LC_ALL="C.UTF-8", MANWIDTH="400", MANPAGER="cat"), cwd=self.prefix / "share/man")
 
     def test_every_flag_is_in_the_manual_as_help_has_it(self):
@@ -63,15 +68,41 @@ class Tree(FolderTest):
         for letter, flag, metavar in entries:
             self.assertIn(f"-{letter}, {flag}{metavar} " if letter else f" {flag}{metavar} ", page)
 
+    def page(self, name, section=1):
+        return self.prefix / "share/man" / f"man{section}" / f"{name}.{section}"
+
+    def test_each_word_of_help_is_in_the_manual_of_daemon_and_operator(self):
+        for name, section in (("ddprund", 8), ("ddpctl", 1)):
+            page = plain(self.manual(name, section))
+            # But titles, which the manual has by its own names.
+            lines = [line for line in run(self.prefix / "bin" / name, "--help").splitlines()[1:] if not line.endswith("s:")]
+            words = [word for line in lines for word in line.removeprefix("exit codes:").split()]
+            self.assertGreater(len(words), 100)
+            for word in words:
+                self.assertIn(word, page, name)
+
     def test_the_other_name_shows_the_same_page(self):
         self.assertEqual(self.manual("ddprun-launch"), self.manual())
 
     def test_groff_has_no_warning(self):
-        said = run(tool("groff"), "-man", "-Tutf8", "-ww", "-z", self.prefix / "share/man/man1/ddprun.1")
-        self.assertEqual(said, "")
+        for name, section in PAGES:
+            self.assertEqual(run(tool("groff"), "-man", "-Tutf8", "-ww", "-z", self.page(name, section)), "", name)
 
     def test_mandoc_finds_no_error(self):
-        run(tool("mandoc"), "-Tlint", "-Werror", self.prefix / "share/man/man1/ddprun.1")
+        for name, section in PAGES:
+            run(tool("mandoc"), "-Tlint", "-Werror", self.page(name, section))
+
+    def test_the_unit_starts_the_installed_daemon(self):
+        unit = self.prefix / "lib/systemd/system/ddprund.service"
+        (command,) = re.findall(r"^ExecStart=(\S+) ", unit.read_text(), re.MULTILINE)
+        self.assertEqual(command, str(self.prefix / "bin/ddprund"))
+        self.assertRegex(run(command, "--version"), r"^ddprund \d")
+        run(tool("systemd-analyze"), "verify", "--man=no", unit)
+
+    def test_the_daemon_takes_the_example_of_its_file(self):
+        config = self.prefix / "share/doc/ddprun/examples/ddprund.json"
+        said = run(self.prefix / "bin/ddprund", f"--config={config}", "--max-jobs=none", expect=2)
+        self.assertIn("--max-jobs=none: ", said)  # the first thing that is wrong
 
     def test_bash_loads_its_completion(self):
         path = self.prefix / "share/bash-completion/completions/ddprun"
