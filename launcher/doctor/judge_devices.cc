@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <string_view>
 
@@ -64,6 +65,13 @@ void judge_up(const char* name, std::string_view list, const NodeFacts& facts, F
 std::string_view value_of(const NodeQuestion& question, const char* name) {
   const auto found = question.variables.find(name);
   return found == question.variables.end() ? std::string_view() : std::string_view(found->second);
+}
+
+// NCCL takes its words in any case.
+bool is_word(std::string_view value, std::string_view word) {
+  return std::equal(
+      value.begin(), value.end(), word.begin(), word.end(),
+      [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
 }
 
 bool is_set(std::string_view value) { return !value.empty() && value != "0"; }
@@ -165,14 +173,15 @@ void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findi
     found.push_back({Level::kWarning, "NCCL_IB_DISABLE",
                      fmt::format("switches off {}, which is there", joined(facts.infiniband)),
                      "`unset NCCL_IB_DISABLE`"});
-  if (value_of(question, "NCCL_NET") == "Socket" && !facts.infiniband.empty())
+  if (is_word(value_of(question, "NCCL_NET"), "Socket") && !facts.infiniband.empty())
     found.push_back({Level::kWarning, "NCCL_NET",
                      fmt::format("Socket leaves {} unused", joined(facts.infiniband)),
                      "`unset NCCL_NET`"});
-  if (value_of(question, "NCCL_P2P_LEVEL") == "LOC" && facts.gpus && facts.gpus->listed > 1)
+  const std::string_view level = value_of(question, "NCCL_P2P_LEVEL");
+  if ((is_word(level, "LOC") || level == "0") && facts.gpus && facts.gpus->listed > 1)
     found.push_back(
         {Level::kWarning, "NCCL_P2P_LEVEL",
-         fmt::format("LOC: {} GPUs may not copy to each other directly", facts.gpus->listed),
+         fmt::format("{}: {} GPUs may not copy to each other directly", level, facts.gpus->listed),
          "`unset NCCL_P2P_LEVEL`"});
   if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && facts.gpus && facts.gpus->listed > 1)
     found.push_back({Level::kWarning, "NCCL_P2P_DISABLE",

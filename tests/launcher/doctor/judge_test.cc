@@ -140,7 +140,7 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
        "NCCL_P2P_LEVEL`\n",
        [](auto& question, auto&) { question.variables["NCCL_P2P_LEVEL"] = "LOC"; }},
       {"warn NCCL_NET: Socket leaves mlx5_0 unused — `unset NCCL_NET`\n",
-       [](auto& question, auto&) { question.variables["NCCL_NET"] = "Socket"; }},
+       [](auto& question, auto&) { question.variables["NCCL_NET"] = "socket"; }},
       {"warn NCCL_SOCKET_IFNAME: eth is down — `ip link set dev IFACE up`, or `unset "
        "NCCL_SOCKET_IFNAME`\n",
        [](auto&, auto& facts) { facts.interfaces_up = {"lo"}; }},
