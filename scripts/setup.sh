@@ -130,6 +130,16 @@ install_manifest_models() {
   step "not installed (whole output: $log_folder/pip-manifests.log); tests of the manifests will be skipped"
 }
 
+# What makes the wheel, and what its tests look at it with. Without it those tests are skipped, and say so.
+install_wheel_tools() {
+  local venv=$root/.venv-wheel requirements=$root/scripts/wheel-tests-requirements.txt
+  "$root/scripts/build_wheel.sh" --tools 2>/dev/null || return 0
+  if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
+  step "installing what looks at the wheel into .venv-wheel (pip; 60 MB, some seconds)"
+  quietly "$log_folder/pip-wheel-tests.log" "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" 2>/dev/null ||
+    step "not installed (whole output: $log_folder/pip-wheel-tests.log); some tests of the wheel will be skipped"
+}
+
 log_folder=$root/out/logs
 missing=()
 install_packages
@@ -138,5 +148,4 @@ without_etcd_service
 ((with_environments)) || exit 0
 ((with_engine == 0 || with_tests == 0)) || install_trainers
 ((with_engine == 0 || with_tests == 0)) || install_manifest_models
-# Without what makes the wheel its tests are skipped, and say so.
-((with_tests == 0)) || "$root/scripts/build_wheel.sh" --tools 2>/dev/null || step "no .venv-wheel made; tests of the wheel will be skipped"
+((with_tests == 0)) || install_wheel_tools
