@@ -34,21 +34,31 @@ constexpr std::string_view kOverlappingStep = "srun --overlap --ntasks-per-node=
 
 constexpr std::string_view kOrAlone = "or --standalone for a job on this node alone";
 
+// A step has one component of a heterogeneous job unless it is told (srun(1), --het-group).
+std::string command_for_all(const Surroundings& found, std::string_view called) {
+  return fmt::format("`srun {}--het-group=0-{} --ntasks-per-node=1 {} …`",
+                     found.is_interactive_step ? "--overlap " : "", found.het_components - 1,
+                     called);
+}
+
 // A job of several nodes, and ddprun on one of them.
 Error on_one_node(const Surroundings& found, int nodes, const Asked& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
+  const std::string command = found.het_components > 1 ? command_for_all(found, asked.called)
+                                                       : command_for(row, nodes, asked.called);
   return refusal(fmt::format("this {} is of a job with {}, and {} runs on one of them: type {}, {}",
-                             row.name, counted(nodes, "node"), asked.called,
-                             command_for(row, nodes, asked.called), kOrAlone));
+                             row.name, counted(nodes, "node"), asked.called, command, kOrAlone));
 }
 
 Error job_on_one_node(const Surroundings& found, const Asked& asked) {
   SchedulerRow row = row_of(found.scheduler);
   // The shell of `srun --pty` holds the processors that a new step would wait for.
   if (found.is_interactive_step) row.command = kOverlappingStep;
+  const std::string command = found.het_components > 1
+                                  ? command_for_all(found, asked.called)
+                                  : command_for(row, found.nodes, asked.called);
   return refusal(fmt::format("this {} has {}, and {} runs on one of them: type {}, {}", row.name,
-                             counted(found.nodes, "node"), asked.called,
-                             command_for(row, found.nodes, asked.called), kOrAlone));
+                             counted(found.nodes, "node"), asked.called, command, kOrAlone));
 }
 
 // A launcher that counts processes does not say on how many nodes they are.
@@ -107,14 +117,6 @@ Error against_an_operator(const Surroundings& found, const OperatorWords& said,
       "WORLD_SIZE RANK` before it, or {}, {}",
       said.nodes, said.node_rank, row_of(found.scheduler).name, here.node_rank, here.nodes,
       kOperatorsFlags, kOrAlone));
-}
-
-Error several_components(const Surroundings& found, const Asked& asked) {
-  return refusal(fmt::format(
-      "SLURM_HET_SIZE={}: the components of this {} have nodes that are counted apart: type `{} "
-      "--nnodes=N --rdzv-backend=c10d --rdzv-id=ID --rdzv-endpoint=HOST:PORT …` on the N nodes "
-      "that are one job, {}",
-      found.het_components, row_of(found.scheduler).name, asked.called, kOrAlone));
 }
 
 // Without --nnodes the flags mean one node, as with torchrun: each would train alone.
@@ -207,7 +209,6 @@ Result<MaybePlacement> place_by_flags(const Surroundings& found, const Asked& as
 }
 
 Result<MaybePlacement> place_as_said(const Surroundings& found, const Asked& asked) {
-  if (found.het_components > 1) return several_components(found, asked);
   if (!found.problem.empty()) return refusal(found.problem);
   auto placed = place_anywhere(found, asked);
   if (!placed || !found.by_operator) return placed;

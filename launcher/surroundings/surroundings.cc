@@ -300,9 +300,25 @@ class Detection {
     if (found_.is_step || is_script_of_one_task())
       found_.cpus_per_task = number("SLURM_CPUS_PER_TASK").value_or(0);
     if (found_.scheduler == Scheduler::kSlurmStep || found_.scheduler == Scheduler::kSlurmJob)
-      found_.het_components = number("SLURM_HET_SIZE").value_or(1);
+      read_components();
     if (const auto end = parse_whole(text("SLURM_JOB_END_TIME")); end && *end > 0)
       found_.ends_at = std::chrono::sys_seconds(std::chrono::seconds(*end));
+  }
+
+  // The variables of a step are those of all components that it runs on; they have the number of the
+  // first component's job. So it was seen with Slurm 22.05; where it is not so, ids would differ.
+  void read_components() {
+    constexpr int kMostComponents = 128;  // slurm.h, MAX_HET_JOB_COMPS
+    found_.het_components = std::clamp(number("SLURM_HET_SIZE").value_or(1), 1, kMostComponents);
+    if (found_.het_components == 1) return;
+    int nodes = 0;
+    for (int i = 0; i < found_.het_components; ++i)
+      nodes += number(fmt::format("SLURM_JOB_NUM_NODES_HET_GROUP_{}", i)).value_or(1);
+    found_.job_nodes = nodes;
+    if (!found_.is_step) found_.nodes = nodes;
+    constexpr std::string_view kFirst = "SLURM_JOB_ID_HET_GROUP_0";
+    if (found_.is_step && text("SLURM_JOB_ID") != text(kFirst))
+      problem("SLURM_JOB_ID", fmt::format("{}={} in a heterogeneous job", kFirst, text(kFirst)));
   }
 
   // The script of sbatch has the processors of all tasks of its node.

@@ -142,8 +142,8 @@ class Refusals(SchedulersTest):
     def test_a_flag_that_would_split_a_step(self):
         self.refused_soon(recorded("slurm_step"), ["--rdzv-id=x without --nnodes", "type --nnodes=2 beside it"], "--rdzv-id=x")
 
-    def test_a_heterogeneous_job(self):
-        self.refused_soon(recorded("slurm_step", SLURM_HET_SIZE="2"), ["SLURM_HET_SIZE=2", "--rdzv-endpoint=HOST:PORT"])
+    def test_one_node_of_a_heterogeneous_job(self):
+        self.refused_soon(recorded("slurm_batch_script", SLURM_HET_SIZE="2", SLURM_JOB_NUM_NODES="1"), ["2 nodes", "`srun --het-group=0-1 "])
 
     @unittest.skipUnless(namespaces_test.can_make_namespaces(), "network namespaces need CAP_SYS_ADMIN and iproute2")
     def test_a_resolver_that_does_not_know_the_pod_itself(self):

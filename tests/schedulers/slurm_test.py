@@ -86,6 +86,16 @@ sbatch --wait --nodes=4 --time=5 --output={{folder}}/batch.out {{folder}}/batch.
             ids |= {env["TORCHELASTIC_RUN_ID"] for env in self.world((self.folder / f"out.{step}").read_text() or errors, 4, 4)}
         self.assertEqual(ids, {"slurm-1.0", "slurm-1.1"})
 
+    def test_a_heterogeneous_job(self):
+        """A step on both components is one job; a step is on the first one alone unless it is told."""
+        job = "salloc --nodes=2 : --nodes=1 srun --ntasks-per-node=1"
+        code, out, err = self.cluster(f"{job} --het-group=0,1 {{ddprun}} {self.script(PRINT_ENV, 'env.sh')}", DDPRUN_TOKEN="secret")
+        self.assertEqual(code, 0, err)
+        self.assertEqual({env["TORCHELASTIC_RUN_ID"] for env in self.world(out, 3, 3)}, {"slurm-1.0"})
+        code, out, err = self.cluster(f"{job} --het-group=1 {{ddprun}} /bin/true")
+        self.assertEqual((code, out), (2, ""), err)
+        self.assertIn("this Slurm step is of a job with 3 nodes, and ddprun runs on one of them: type `srun --het-group=0-1 --ntasks-per-node=1 ddprun …`", err)
+
     def test_a_batch_script_without_srun_is_refused(self):
         code, _, err = self.cluster("""printf '#!/bin/sh\\n{ddprun} /bin/true; echo code $?\\n' > {folder}/batch.sh
 sbatch --wait --nodes=2 --output={folder}/batch.out {folder}/batch.sh""")

@@ -176,20 +176,54 @@ TEST(Placement, RefusesAMeetingOfOneNodeInAStepOfSeveral) {
   EXPECT_EQ(good_in("slurm_step_on_one_of_two_nodes", {"--rdzv-id=x", "E"}).run_id, "x");
 }
 
-TEST(Placement, RefusesTheComponentsOfAHeterogeneousJob) {
-  EXPECT_EQ(bad_in("slurm_step", {"E"}, {{"SLURM_HET_SIZE", "2"}}),
-            "2 SLURM_HET_SIZE=2: the components of this Slurm step have nodes that are counted "
-            "apart: type `ddprun --nnodes=N --rdzv-backend=c10d --rdzv-id=ID "
-            "--rdzv-endpoint=HOST:PORT …` on the N nodes that are one job, or --standalone for a "
-            "job on this node alone");
-  EXPECT_TRUE(bad_in("slurm_batch_script", {"E"}, {{"SLURM_HET_SIZE", "3"}})
-                  .starts_with("2 SLURM_HET_SIZE=3: "));
-  EXPECT_EQ(good_in("slurm_step", {"E"}, {{"SLURM_HET_SIZE", "1"}}).run_id, "slurm-1.0");
+// What Slurm 22.05 sets for `salloc --nodes=2 : --nodes=1`, where a step runs on all of it.
+Variables heterogeneous() {
+  return {{"SLURM_HET_SIZE", "2"},
+          {"SLURM_JOB_ID", "1"},
+          {"SLURM_JOB_ID_HET_GROUP_0", "1"},
+          {"SLURM_JOB_ID_HET_GROUP_1", "2"},
+          {"SLURM_JOB_NUM_NODES", "3"},
+          {"SLURM_JOB_NUM_NODES_HET_GROUP_0", "2"},
+          {"SLURM_JOB_NUM_NODES_HET_GROUP_1", "1"},
+          {"SLURM_NODEID", "2"},
+          {"SLURM_STEP_NUM_NODES", "3"},
+          {"SLURM_STEP_NODELIST", "node[01-03]"},
+          {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"}};
+}
+
+TEST(Placement, TakesAStepOnAllComponentsOfAHeterogeneousJob) {
+  const Options options = good_in("slurm_step", {"E"}, heterogeneous());
+  EXPECT_EQ(options.nodes, (NodeCount{3, 3}));
+  EXPECT_EQ(options.node_rank, 2);
+  EXPECT_EQ(options.endpoint.host, "node01");
+  EXPECT_EQ(options.run_id, "slurm-1.0");
+}
+
+TEST(Placement, RefusesOneNodeOfAHeterogeneousJob) {
+  Variables one = heterogeneous();
+  one["SLURM_JOB_NUM_NODES"] = one["SLURM_STEP_NUM_NODES"] = "1";
+  one["SLURM_NODEID"] = "0";
+  one["SLURM_STEP_NODELIST"] = "node03";
+  one["SLURM_STEP_TASKS_PER_NODE"] = "1";
   EXPECT_EQ(
-      good_in("slurm_step", {"--nnodes=3", "--rdzv-backend=c10d", "--rdzv-endpoint=node01", "E"},
-              {{"SLURM_HET_SIZE", "2"}})
-          .nodes.max,
-      3);
+      bad_in("slurm_step", {"E"}, one),
+      "2 this Slurm step is of a job with 3 nodes, and ddprun runs on one of them: type `srun "
+      "--het-group=0-1 --ntasks-per-node=1 ddprun …`, or --standalone for a job on this node "
+      "alone");
+  EXPECT_EQ(good_in("slurm_step", {"--standalone", "E"}, one).nodes.max, 1);
+  EXPECT_EQ(bad_in("slurm_batch_script", {"E"},
+                   {{"SLURM_HET_SIZE", "2"},
+                    {"SLURM_JOB_NUM_NODES", "1"},
+                    {"SLURM_JOB_NUM_NODES_HET_GROUP_0", "1"},
+                    {"SLURM_JOB_NUM_NODES_HET_GROUP_1", "1"}}),
+            "2 this Slurm job has 2 nodes, and ddprun runs on one of them: type `srun "
+            "--het-group=0-1 --ntasks-per-node=1 ddprun …`, or --standalone for a job on this node "
+            "alone");
+  // Nodes with other ids would never meet.
+  Variables apart = heterogeneous();
+  apart["SLURM_JOB_ID"] = "2";
+  EXPECT_EQ(bad_in("slurm_step", {"E"}, apart),
+            "2 SLURM_JOB_ID=2: expected SLURM_JOB_ID_HET_GROUP_0=1 in a heterogeneous job");
 }
 
 TEST(Placement, AsksForTheFirstHostOfMpi) {
