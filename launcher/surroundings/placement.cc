@@ -41,11 +41,17 @@ std::string command_for_all(const Surroundings& found, std::string_view called) 
                      called);
 }
 
+// Starts one on each node of the job.
+std::string command_for_job(const Surroundings& found, const SchedulerRow& row, int nodes,
+                            std::string_view called) {
+  return found.het_components > 1 ? command_for_all(found, called)
+                                  : command_for(row, nodes, called);
+}
+
 // A job of several nodes, and ddprun on one of them.
 Error on_one_node(const Surroundings& found, int nodes, const Asked& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
-  const std::string command = found.het_components > 1 ? command_for_all(found, asked.called)
-                                                       : command_for(row, nodes, asked.called);
+  const std::string command = command_for_job(found, row, nodes, asked.called);
   return refusal(fmt::format("this {} is of a job with {}, and {} runs on one of them: type {}, {}",
                              row.name, counted(nodes, "node"), asked.called, command, kOrAlone));
 }
@@ -54,9 +60,7 @@ Error job_on_one_node(const Surroundings& found, const Asked& asked) {
   SchedulerRow row = row_of(found.scheduler);
   // The shell of `srun --pty` holds the processors that a new step would wait for.
   if (found.is_interactive_step) row.command = kOverlappingStep;
-  const std::string command = found.het_components > 1
-                                  ? command_for_all(found, asked.called)
-                                  : command_for(row, found.nodes, asked.called);
+  const std::string command = command_for_job(found, row, found.nodes, asked.called);
   return refusal(fmt::format("this {} has {}, and {} runs on one of them: type {}, {}", row.name,
                              counted(found.nodes, "node"), asked.called, command, kOrAlone));
 }

@@ -124,6 +124,18 @@ def keys_of(document, path=()):
                 yield from keys_of(value, (*path, key))
 
 
+def objects_with(key, value):
+    """Each object in a document that has the key, outer ones first."""
+    if isinstance(value, dict):
+        if key in value:
+            yield value
+        value = value.values()
+    elif not isinstance(value, list):
+        return
+    for inner in value:
+        yield from objects_with(key, inner)
+
+
 def with_typo(document, path):
     """A copy with two letters of this key changed places, or one letter more."""
     changed = copy.deepcopy(document)
@@ -167,17 +179,8 @@ class Manifests(unittest.TestCase):
                 check({**document, "spec": "x", "stringData": "x"})
 
     def pods(self):
-        def templates(value):
-            if isinstance(value, dict):
-                if "containers" in value:
-                    yield value
-                for inner in value.values():
-                    yield from templates(inner)
-            elif isinstance(value, list):
-                for inner in value:
-                    yield from templates(inner)
         for name, document in self.documents():
-            for pod in templates(document):
+            for pod in objects_with("containers", document):
                 yield name, pod
 
     def test_each_pod_has_what_ddprun_wants(self):
@@ -203,18 +206,11 @@ class Manifests(unittest.TestCase):
 
     def test_a_job_that_was_told_to_end_is_no_failure(self):
         """Exit code 122, wherever a pod that failed is counted."""
-        def jobs(value):
-            if isinstance(value, dict):
-                if "containers" in value.get("template", {}).get("spec", {}):
-                    yield value
-                for inner in value.values():
-                    yield from jobs(inner)
-            elif isinstance(value, list):
-                for inner in value:
-                    yield from jobs(inner)
         seen = []
         for name, document in self.documents():
-            for job in jobs(document):
+            for job in objects_with("template", document):
+                if "containers" not in job["template"].get("spec", {}):
+                    continue  # a template of jobs
                 seen.append(name)
                 if document["kind"] == "PyTorchJob":
                     self.assertEqual(job["restartPolicy"], "OnFailure")

@@ -11,10 +11,12 @@ from machine import free_port, signal_waits, state_of, wait_until
 from support import DEAF, HEARING, SLEEPER, JobTest, main, told, with_variables
 
 # The handlers run. Not by pause(): a signal that comes just before it would wait for the next one.
-WAITS_FOR_SIGNALS = """
+HEARS_SIGNALS = """
 heard_at, told_at = os.pipe()
 os.set_blocking(told_at, False)
 signal.set_wakeup_fd(told_at)
+"""
+WAITS_FOR_SIGNALS = HEARS_SIGNALS + """
 while True:
     os.read(heard_at, 1)
 """
@@ -49,9 +51,7 @@ say("ready")
 # would be killed by whoever took one of the signals for another request.
 SLOW_SAVER = """#!/usr/bin/env python3
 import os, signal, time
-heard_at, told_at = os.pipe()
-os.set_blocking(told_at, False)
-signal.set_wakeup_fd(told_at)
+""" + HEARS_SIGNALS + """
 signal.signal(signal.SIGTERM, lambda *_: None)
 print(os.environ["RANK"], file=open("{fifo}", "w"))
 os.read(heard_at, 1)
