@@ -40,7 +40,7 @@ class Cluster(JobTest):
     def assert_nothing_left(self, names=()):
         self.assertEqual(self.processes(), [])
         self.assertEqual([str(path) for path in self.folder.glob("**/ddprun_cluster_*")], [])
-        cgroups = [name for _, folders, _ in os.walk("/sys/fs/cgroup/memory") for name in folders]
+        cgroups = [name for place in ("memory", "freezer") for _, folders, _ in os.walk(f"/sys/fs/cgroup/{place}") for name in folders]
         self.assertEqual([name for name in names if name in cgroups], [])
 
     def test_starts_soon_and_leaves_nothing(self):
@@ -59,7 +59,7 @@ class Cluster(JobTest):
         self.assertEqual(process.communicate("a line\n", timeout=LIMIT)[0], "a line\n")
 
     def end_midway(self, act, wanted, **variables):
-        """A cluster with a job on it; answers the name of its folder, and of its cgroup."""
+        """A cluster with a job on it; answers the name of its folder, and of its cgroups."""
         script = self.worker("#!/bin/sh\nsrun --nodes=2 sh -c 'echo ready > {fifo}; exec sleep 1000'\n", "login.sh")
         process = self.start_cluster("env", *(f"{name}={value}" for name, value in variables.items()), CLUSTER, script, stderr=subprocess.PIPE,
                                      text=True)
@@ -86,12 +86,14 @@ class Cluster(JobTest):
         self.end_midway(lambda process: process.kill(), -signal.SIGKILL)
         wait_until(lambda: not self.processes(), "no process of the cluster left")
 
-    def test_with_limits_of_memory_it_leaves_no_cgroup(self):
-        probe = self.start_cluster("env", "CLUSTER_MEMORY=1", CLUSTER, "true", stderr=subprocess.PIPE, text=True)
+    def test_with_limits_of_memory_and_processes_in_cgroups_it_leaves_no_cgroup(self):
+        variables = {"CLUSTER_MEMORY": "1", "CLUSTER_PROCTRACK": "proctrack/cgroup"}
+        words = [f"{name}={value}" for name, value in variables.items()]
+        probe = self.start_cluster("env", *words, CLUSTER, "true", stderr=subprocess.PIPE, text=True)
         _, err = probe.communicate(timeout=LIMIT)
         if probe.returncode == 77:
             self.skipTest(err.strip())
-        name = self.end_midway(lambda process: process.terminate(), 128 + signal.SIGTERM, CLUSTER_MEMORY="1")
+        name = self.end_midway(lambda process: process.terminate(), 128 + signal.SIGTERM, **variables)
         self.assert_nothing_left([name])
 
     def test_a_campaign_that_is_told_to_end_leaves_no_cluster(self):
