@@ -3,6 +3,7 @@
 #include "worker/zero/zero_optimizer.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <torch/nn.h>
 #include <unistd.h>
 
@@ -173,6 +174,39 @@ TEST(ZeroOptimizer, KeepsAnNthOfTheStateOnEachRank) {
                            (2.0 * static_cast<double>(bytes_of(*net)));
       EXPECT_LE(share, 1.0 / collective.world_size() + 0.05);
       EXPECT_GT(share, 0);
+    });
+  }
+}
+
+// Bytes that this process's heap gains by one step of the optimizer: what the state needs in truth.
+template <typename Optimizer>
+double heap_gained_by_a_step(DataParallel& parallel, torch::nn::Sequential& net,
+                             Optimizer& optimizer) {
+  const auto used = [] {
+    const auto heap = ::mallinfo2();
+    return static_cast<double>(heap.uordblks + heap.hblkhd);
+  };
+  parallel.forward(net, torch::ones({1, 200})).sum().backward();
+  const double before = used();
+  parallel.step(optimizer);
+  return used() - before;
+}
+
+TEST(ZeroOptimizer, AnNthOfTheHeapIsTaken) {
+  for (const int ranks : {2, 3, 4}) {
+    run_torch_ranks(ranks, [](Collective& collective) {
+      torch::nn::Sequential net;
+      for (int layer = 0; layer < 24; ++layer) net->push_back(torch::nn::Linear(200, 200));
+      DataParallel parallel(net.ptr(), collective);
+      Adam whole(net->parameters(), Adam::Options(0.01));
+      ZeroOptimizer<Adam> dealt(net->parameters(), collective, Adam::Options(0.01));
+      const double all = heap_gained_by_a_step(parallel, net, whole);
+      const double share = heap_gained_by_a_step(parallel, net, dealt) / all;
+      const auto state = 2.0 * static_cast<double>(bytes_of(*net));
+      EXPECT_GE(all, state);
+      EXPECT_LE(all, 1.05 * state);
+      EXPECT_LE(share, 1.0 / collective.world_size() + 0.05);
+      EXPECT_GT(share, 0.9 / collective.world_size());
     });
   }
 }
