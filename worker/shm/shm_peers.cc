@@ -57,6 +57,11 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
+std::chrono::milliseconds slice_of(const ShmPeers::Options& options) {
+  const int ranks_a_core = (options.ranks + usable_cores() - 1) / usable_cores();
+  return std::min(options.timeout, ranks_a_core * kWaitSlice);
+}
+
 // 0: it cannot be known.
 std::uint64_t own_pid_namespace() {
   struct stat status {};
@@ -78,7 +83,7 @@ ShmPeers::ShmPeers(ShmSegment control, const Options& options)
       view_{control_.data(), static_cast<std::size_t>(options.ranks)},
       rank_(static_cast<std::size_t>(options.rank)),
       timeout_(options.timeout),
-      slice_(std::min(options.timeout, kWaitSlice)),
+      slice_(slice_of(options)),
       may_spin_(usable_cores() >= options.ranks),
       pidfds_(view_.ranks, -1) {
   mine().pid_namespace.store(own_pid_namespace(), std::memory_order_relaxed);
