@@ -18,6 +18,7 @@
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "examples/nets/resnet18.h"
+#include "worker/checkpoint/atomic_file.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/reducer/data_parallel.h"
 
@@ -93,6 +94,9 @@ int main(int argc, char** argv) {
   flags.rate("--lr", options.lr, "learning rate (0.05)");
   std::optional<CifarSet> train_set, test_set;
   const auto load = [&] {
+    // A path that cannot be written is an error now, not after the first epoch.
+    if (!options.checkpoint.empty())
+      examples::require("--checkpoint", worker::check_replaceable(options.checkpoint));
     train_set =
         CifarSet(examples::value_of("--data", worker::read_cifar10(options.data, "train")), true);
     test_set =

@@ -97,11 +97,14 @@ Result<void> AtomicFile::write(std::span<const std::byte> bytes) {
   return {};
 }
 
-Result<void> AtomicFile::commit() {
+Result<void> AtomicFile::commit(const std::filesystem::path& other) {
   if (auto written = write_out(); !written) return written;
   // Must come before the rename. Otherwise a crash of the machine may leave the new name without
   // its bytes.
   if (::fsync(fd_) != 0) return failed("flush", temporary_);
+  if (!other.empty()) {
+    if (auto named = also_name(temporary_, other); !named) return named;
+  }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed("replace", path_);
   ::close(std::exchange(fd_, -1));
   return flush_folder_of(path_);

@@ -2,9 +2,12 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include "worker/checkpoint/optimizer_values.h"
 #include "worker/collective/collective.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/tensors/stepped_tensors.h"
 
 namespace ddprun::worker {
 namespace {
@@ -77,7 +82,30 @@ std::optional<Layout> layout_of(const Value& value) {
   return layout;
 }
 
+// Python finds an optimizer's state by the places of the module's parameters. Tensors that are none of these (float32
+// masters) stand for them, place by place; shards of a ShardedParallel cannot.
+Result<void> check_stepped(const CheckpointRun& run) {
+  std::unordered_set<const at::TensorImpl*> own;
+  std::vector<c10::IntArrayRef> trained, stepped;
+  const auto parameters = run.module.parameters();
+  for (const at::Tensor& parameter : parameters) {
+    own.insert(parameter.unsafeGetTensorImpl());
+    if (parameter.requires_grad()) trained.push_back(parameter.sizes());
+  }
+  const auto tensors = stepped_tensors(run.optimizer);
+  for (const at::Tensor& tensor : tensors) {
+    if (own.contains(tensor.unsafeGetTensorImpl())) return {};
+    stepped.push_back(tensor.sizes());
+  }
+  if (stepped == trained) return {};
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "the optimizer steps none of the module's parameters, and nothing of their sizes: "
+      "the state of shards cannot be saved, ShardedParallel::full_state_dict() has the weights");
+}
+
 Result<Value> checkpoint_value(const CheckpointRun& run, const CheckpointInfo& info, Value rng) {
+  if (auto checked = check_stepped(run); !checked) return checked.error();
   auto weights = state_dict(run.module);
   if (!weights) return weights.error();
   auto optimizer = optimizer_state(run.optimizer);

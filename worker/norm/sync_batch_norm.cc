@@ -246,7 +246,8 @@ void SyncBatchNormImpl::track(const at::Tensor& mean, const at::Tensor& variance
   const at::NoGradGuard no_grad;
   const double momentum = momentum_now();
   if (!running_mean.defined()) return;
-  const at::Tensor unbiased = variance * (count / (count - 1));
+  // One value has no such variance: its own counts, which is 0, and not NaN for ever.
+  const at::Tensor unbiased = variance * (count / (count - 1).clamp_min(1));
   const auto move = [momentum](at::Tensor& running, const at::Tensor& to) {
     running.copy_(running.to(at::kDouble).mul_(1 - momentum).add_(to, momentum));
   };

@@ -20,6 +20,7 @@
 
 #include "worker/collective/collective.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/tensors/stepped_tensors.h"
 
 namespace ddprun::worker {
 
@@ -65,8 +66,13 @@ class LossScaler {
             "leave the Join, the scaler or the shards");
     }
     parallel.check_reduced();
-    const bool is_finite = unscale_groups(optimizer);
-    if (is_finite) parallel.step(optimizer);
+    const bool is_finite = unscale(stepped_tensors(optimizer));
+    try {
+      if (is_finite) parallel.step(optimizer);
+    } catch (...) {
+      give_up_step();
+      throw;
+    }
     update(is_finite);
     return is_finite;
   }
@@ -74,7 +80,10 @@ class LossScaler {
   // The same in parts, for an optimizer that steps otherwise: unscale(), a step if that said true, update().
   void update(bool is_finite);
 
-  // Whether unscale() was called since the last update().
+  // After unscale(), where there will be no step: the gradients of the next pass are new ones, and scaled.
+  void give_up_step() { unscaled_ = Unscaled::kNo; }
+
+  // Whether unscale() was called since the last update() or give_up_step().
   bool has_unscaled() const { return unscaled_ != Unscaled::kNo; }
   double scale() const { return scale_; }
   LossScalerState state() const { return {scale_, steps_since_change_}; }
@@ -82,14 +91,6 @@ class LossScaler {
   void load(const LossScalerState& state);
 
  private:
-  template <typename Optimizer>
-  bool unscale_groups(Optimizer& optimizer) {
-    std::vector<at::Tensor> parameters;
-    for (auto& group : optimizer.param_groups())
-      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-    return unscale(parameters);
-  }
-
   LossScalerOptions options_;
   Collective* agreement_;
   double scale_;

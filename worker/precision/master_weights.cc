@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
+#include <unordered_set>
 
 namespace ddprun::worker {
 
@@ -28,6 +29,17 @@ MasterWeights::MasterWeights(torch::nn::Module& module, at::ScalarType dtype, bo
   if (keep_buffers) return;
   for (at::Tensor& buffer : module.buffers())
     if (buffer.scalar_type() == at::kFloat) buffer.set_data(buffer.to(dtype));
+}
+
+void MasterWeights::require_masters(const std::vector<at::Tensor>& stepped) const {
+  std::unordered_set<const c10::TensorImpl*> own;
+  for (const at::Tensor& parameter : parameters_) own.insert(parameter.unsafeGetTensorImpl());
+  for (const at::Tensor& tensor : stepped) {
+    if (!own.contains(tensor.unsafeGetTensorImpl())) continue;
+    throw std::invalid_argument(
+        "MasterWeights: the optimizer has the module's parameters, and its steps would be lost: make it with "
+        "masters.parameters()");
+  }
 }
 
 void MasterWeights::take_gradients() {

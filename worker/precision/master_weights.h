@@ -21,6 +21,7 @@
 
 #include "worker/precision/loss_scaler.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/tensors/stepped_tensors.h"
 
 namespace ddprun::worker {
 
@@ -34,9 +35,11 @@ class MasterWeights {
   // The masters of those parameters that train; what the optimizer is to get. Leaves, in float32.
   const std::vector<at::Tensor>& parameters() const { return masters_; }
 
-  // Gradients to float32, parallel.step(optimizer), weights to 16 bits. Throws as parallel.step() does.
+  // Gradients to float32, parallel.step(optimizer), weights to 16 bits. Throws as parallel.step() does, and
+  // std::invalid_argument for an optimizer of the module's own parameters: its steps would be lost.
   template <typename Optimizer>
   void step(DataParallel& parallel, Optimizer& optimizer) {
+    require_masters(stepped_tensors(optimizer));
     parallel.check_reduced();
     take_gradients();
     parallel.step(optimizer);
@@ -47,6 +50,7 @@ class MasterWeights {
   // parameters(), and then this.
   template <typename Optimizer>
   bool step(DataParallel& parallel, Optimizer& optimizer, LossScaler& scaler) {
+    require_masters(stepped_tensors(optimizer));
     parallel.check_reduced();
     if (!scaler.has_unscaled()) take_gradients();
     const bool has_stepped = scaler.step(parallel, optimizer);
@@ -60,6 +64,8 @@ class MasterWeights {
   void give_weights();
 
  private:
+  void require_masters(const std::vector<at::Tensor>& stepped) const;
+
   std::vector<at::Tensor> parameters_;  // of the module, in 16 bits
   std::vector<at::Tensor> masters_;
 };

@@ -38,14 +38,27 @@ class IdxFile {
                  fmt::format("read {}: {}", path.string(), std::generic_category().message(errno)));
   }
 
-  Result<void> read(std::span<std::uint8_t> into) {
+  // The memory grows as the bytes come: a header of a few bytes may say any length.
+  Result<std::vector<std::uint8_t>> read(std::size_t length) {
+    std::vector<std::uint8_t> bytes;
+    while (bytes.size() < length) {
+      const std::size_t done = bytes.size();
+      bytes.resize(done + std::min(length - done, kGrowthBytes));
+      if (auto filled = read(std::span(bytes).subspan(done), length - bytes.size()); !filled)
+        return filled.error();
+    }
+    return bytes;
+  }
+
+  // `behind`: how many bytes are to come after these.
+  Result<void> read(std::span<std::uint8_t> into, std::size_t behind = 0) {
     for (std::size_t done = 0; done < into.size();) {
       const auto want = static_cast<unsigned>(std::min(into.size() - done, kChunkBytes));
       const int got = gzread(file_.get(), into.data() + done, want);
       if (got < 0) return broken_file(path_, reason());
       if (got == 0)
-        return broken_file(path_,
-                           fmt::format("cut short, {} bytes are missing", into.size() - done));
+        return broken_file(
+            path_, fmt::format("cut short, {} bytes are missing", into.size() - done + behind));
       done += static_cast<std::size_t>(got);
     }
     return {};
@@ -96,6 +109,7 @@ class IdxFile {
  private:
   // gzread takes 32-bit lengths and returns an int: a large file goes in pieces.
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kGrowthBytes = std::size_t{1} << 26;
 
   IdxFile(std::filesystem::path path, GzipFile file)
       : path_(std::move(path)), file_(std::move(file)) {}
@@ -127,8 +141,8 @@ Result<std::vector<std::uint8_t>> read_items(const std::filesystem::path& stem, 
   if (!file) return file.error();
   const auto count = file->read_header(magic, side);
   if (!count) return count.error();
-  std::vector<std::uint8_t> items(*count * side * side);
-  if (auto filled = file->read(items); !filled) return filled.error();
+  auto items = file->read(*count * side * side);
+  if (!items) return items.error();
   if (auto end = file->expect_end(); !end) return end.error();
   return items;
 }

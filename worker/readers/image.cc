@@ -106,8 +106,11 @@ Result<Image> decode_jpeg(std::string_view bytes, std::size_t least_side, bool c
   height = TJSCALED(height, scale);
   Image image{static_cast<std::size_t>(width), static_cast<std::size_t>(height), {}};
   image.pixels.resize(image.width * image.height * (inks ? 4 : kColours));
-  const int failed = tjDecompress2(jpeg.get(), data, bytes.size(), image.pixels.data(), width, 0,
-                                   height, inks ? TJPF_CMYK : TJPF_RGB, 0);
+  const int failed =
+      tjDecompress2(jpeg.get(), data, bytes.size(), image.pixels.data(), width, 0, height,
+                    inks ? TJPF_CMYK : TJPF_RGB,
+                    // A small file may say so many passes over the image that they take minutes.
+                    TJFLAG_LIMITSCANS);
   if (failed != 0) {
     const std::string why = tjGetErrorStr2(jpeg.get());
     if (tjGetErrorCode(jpeg.get()) != TJERR_WARNING || !is_harmless(why)) return broken(why);

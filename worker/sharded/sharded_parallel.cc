@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "worker/reducer/freed_memory.h"
 #include "worker/reducer/module_state.h"
@@ -204,6 +205,26 @@ void ShardedParallel::end_backward() {
   units_->finish_sums();
 }
 
+void ShardedParallel::begin_step(const std::vector<at::Tensor>& stepped) {
+  require_whole_pass();
+  std::unordered_set<const at::TensorImpl*> own;
+  for (const at::Tensor& parameter : module_->parameters())
+    own.insert(parameter.unsafeGetTensorImpl());
+  for (const at::Tensor& tensor : stepped) {
+    if (own.contains(tensor.unsafeGetTensorImpl()))
+      refuse(
+          "the optimizer has the module's parameters, and would step nothing: make it with sharded.shards()");
+  }
+  units_->begin_step();
+}
+
+// The engine forgets its callback when a backward() ends with an exception.
+void ShardedParallel::require_whole_pass() const {
+  if (end_queued_)
+    throw std::logic_error(
+        "ShardedParallel: a backward() ended with an exception: sums are missing, and nothing here can be used any more");
+}
+
 void ShardedParallel::note_versions() {
   versions_.clear();
   for (const at::Tensor& shard : shards())
@@ -211,6 +232,7 @@ void ShardedParallel::note_versions() {
 }
 
 torch::OrderedDict<std::string, at::Tensor> ShardedParallel::full_state_dict() {
+  require_whole_pass();
   const at::NoGradGuard no_grad;
   std::unordered_map<const at::TensorImpl*, at::Tensor> copies;
   for (std::size_t unit = 0; unit < flat_.size(); ++unit) {

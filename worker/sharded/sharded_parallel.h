@@ -35,6 +35,7 @@
 #include "worker/sharded/flat_unit.h"
 #include "worker/sharded/unit_order.h"
 #include "worker/sharded/units.h"
+#include "worker/tensors/stepped_tensors.h"
 
 namespace torch::autograd {
 struct Node;
@@ -80,10 +81,11 @@ class ShardedParallel {
   const std::vector<at::Tensor>& shards() const { return units_->shards(); }
 
   // optimizer.step(), when all ranks have done with the parameters. All ranks must call it. A plain optimizer.step()
-  // would change them under the others: the next forward() throws then.
+  // would change them under the others: the next forward() throws then. Throws std::invalid_argument for an optimizer
+  // of the module's own parameters, which would step nothing.
   template <typename Optimizer, typename... Arguments>
   void step(Optimizer& optimizer, Arguments&&... arguments) {
-    units_->begin_step();
+    begin_step(stepped_tensors(optimizer));
     optimizer.step(std::forward<Arguments>(arguments)...);
     units_->end_step();
     note_versions();
@@ -116,6 +118,8 @@ class ShardedParallel {
   void begin_backward(std::size_t unit);
   void on_gradient(std::size_t unit);
   void end_backward();
+  void begin_step(const std::vector<at::Tensor>& stepped);
+  void require_whole_pass() const;
   void note_versions();
 
   std::shared_ptr<torch::nn::Module> module_;

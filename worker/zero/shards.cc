@@ -10,6 +10,7 @@
 #include <cstring>
 #include <sstream>
 #include <stdexcept>
+#include <unordered_set>
 #include <utility>
 
 #include "worker/collective/require_same.h"
@@ -58,17 +59,19 @@ Shards::Shards(std::vector<std::vector<at::Tensor>> groups, Collective& ranks)
 // Ranks that deal parameters in unlike ways would train on nonsense.
 void Shards::check_alike() const {
   std::uint64_t hash = 0xcbf29ce484222325U;
-  bool any = false;
+  std::unordered_set<const at::TensorImpl*> seen;
   const auto add = [&hash](std::uint64_t number) { hash = (hash ^ number) * 0x100000001b3U; };
   for (const auto& group : groups_) {
     add(group.size());
     for (const at::Tensor& parameter : group) {
       add(static_cast<std::uint64_t>(parameter.numel()));
       add(static_cast<std::uint64_t>(parameter.scalar_type()));
-      any = true;
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
+        throw std::invalid_argument(
+            "ZeroOptimizer: a parameter is in the list twice (of modules that share it?): give it once");
     }
   }
-  if (!any) throw std::invalid_argument("ZeroOptimizer got an empty parameter list");
+  if (seen.empty()) throw std::invalid_argument("ZeroOptimizer got an empty parameter list");
   require_same(ranks_, hash, "ZeroOptimizer: groups, sizes and types of the parameters");
 }
 
@@ -113,6 +116,8 @@ void Shards::share() {
   if (ranks_.world_size() == 1) return;
   for (const auto& group : groups_) {
     for (const at::Tensor& parameter : group) {
+      // One without elements has no memory.
+      if (parameter.numel() == 0) continue;
       if (parameter.data_ptr() == places_.at(parameter.unsafeGetTensorImpl()).data) continue;
       throw std::runtime_error(
           "ZeroOptimizer: a parameter has other memory than when the optimizer was made: convert and move the model "

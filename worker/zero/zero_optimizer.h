@@ -49,8 +49,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
 
   // Gradients of `parallel` are summed into the owners of their parameters, and nowhere else: after backward() the
   // `.grad` of this rank's parameters is the average, and the others' is of no use. So nothing that needs all gradients
-  // goes with it, like clipping by their norm. All parameters of `parallel` must be here. Once, before the first
-  // forward().
+  // goes with it, like clipping by their norm. Passes that are added up are made under NoSync, but for the last one. All
+  // parameters of `parallel` must be here. Once, before the first forward().
   void reduce_scatter(DataParallel& parallel) {
     parallel.comm_hook(shards_.hook());
     scatters_ = true;

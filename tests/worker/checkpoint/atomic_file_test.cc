@@ -101,6 +101,24 @@ TEST_F(AtomicFileTest, GivesASecondNameThatKeepsItsBytes) {
   EXPECT_EQ(read_bytes(best), "second");
 }
 
+TEST_F(AtomicFileTest, HasItsSecondNameBeforeItsFirst) {
+  const auto best = folder_.path() / "model_best.pt";
+  const auto write = [&](std::string_view bytes) {
+    auto file = AtomicFile::create(path());
+    EXPECT_TRUE(file && file->write(std::as_bytes(std::span(bytes))));
+    return file->commit(best);
+  };
+  ASSERT_TRUE(write("first"));
+  EXPECT_EQ(read_bytes(path()), "first");
+  EXPECT_EQ(read_bytes(best), "first");
+  // What is in the place of the second name cannot be replaced: the first one keeps its bytes.
+  std::filesystem::remove(best);
+  std::filesystem::create_directories(best / "folder");
+  EXPECT_FALSE(write("second"));
+  EXPECT_EQ(read_bytes(path()), "first");
+  EXPECT_FALSE(std::filesystem::exists(path().string() + ".tmp"));
+}
+
 // Bounds the size of the files that this process may write, as a full disk would.
 class FileSizeLimit {
  public:

@@ -240,6 +240,9 @@ TEST(Conversion, ReplacesTheChildrenOfSequentialAndKeepsTheirTensors) {
   const auto single = std::make_shared<torch::nn::BatchNorm2dImpl>(7);
   EXPECT_NE(std::dynamic_pointer_cast<SyncBatchNormImpl>(convert_sync_batch_norm(single, *alone)),
             nullptr);
+  const auto volume = std::make_shared<torch::nn::BatchNorm3dImpl>(7);
+  EXPECT_NE(std::dynamic_pointer_cast<SyncBatchNormImpl>(convert_sync_batch_norm(volume, *alone)),
+            nullptr);
 }
 
 TEST(Conversion, NamesWhatItCannotReplaceAndChangesNothing) {

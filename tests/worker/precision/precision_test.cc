@@ -178,6 +178,37 @@ TEST(LossScaler, RanksThatHoldPartsAgree) {
   });
 }
 
+// An optimizer whose steps fail while it is told so.
+struct FailingSgd : torch::optim::SGD {
+  using torch::optim::SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (fails) throw std::runtime_error("a step that fails");
+    return torch::optim::SGD::step(std::move(closure));
+  }
+  bool fails = true;
+};
+
+TEST(LossScaler, DividesTheGradientsAfterAStepThatFailed) {
+  run_torch_ranks(2, [](Collective& collective) {
+    auto net = small_net();
+    DataParallel parallel(net.ptr(), collective);
+    FailingSgd optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+    LossScaler scaler({.initial_scale = 1024});
+    const auto pass = [&](double scale) {
+      optimizer.zero_grad();
+      (parallel.forward(net, samples_of(collective.rank(), 0)).pow(2).mean() * scale).backward();
+      return net->parameters()[0].grad().clone();
+    };
+    const at::Tensor plain = pass(1);
+    pass(scaler.scale());
+    EXPECT_THROW(scaler.step(parallel, optimizer), std::runtime_error);
+    optimizer.fails = false;
+    pass(scaler.scale());
+    EXPECT_TRUE(scaler.step(parallel, optimizer));
+    EXPECT_TRUE(torch::equal(net->parameters()[0].grad(), plain));
+  });
+}
+
 TEST(LossScaler, KeepsItsStateAndRefusesNonsense) {
   LossScaler scaler({.growth_interval = 3});
   scaler.update(true);
@@ -258,6 +289,19 @@ TEST(MasterWeights, AreWhatIsUnscaledAndClipped) {
     torch::nn::utils::clip_grad_norm_(masters.parameters(), 0.01);
     EXPECT_TRUE(masters.step(parallel, optimizer, scaler));
     EXPECT_NEAR((flat(masters.parameters()) - before).norm().item<double>(), 0.01, 1e-4);
+  });
+}
+
+TEST(MasterWeights, RefuseAnOptimizerOfTheModulesOwnParameters) {
+  run_torch_ranks(2, [](Collective& collective) {
+    auto net = small_net();
+    MasterWeights masters(*net, at::kBFloat16);
+    DataParallel parallel(net.ptr(), collective);
+    torch::optim::SGD wrong(net->parameters(), 0.1);
+    parallel.forward(net, samples_of(collective.rank(), 0).to(at::kBFloat16)).mean().backward();
+    EXPECT_THROW(masters.step(parallel, wrong), std::invalid_argument);
+    LossScaler scaler;
+    EXPECT_THROW(masters.step(parallel, wrong, scaler), std::invalid_argument);
   });
 }
 

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -116,6 +117,21 @@ TEST_F(Idx, RefusesAFileCutShortAnywhere) {
     write_bytes(images(), whole.substr(0, length));
     EXPECT_NE(error_about(images()).find("cut short"), std::string::npos) << length;
   }
+}
+
+// 16 bytes that say 784 MB take no such memory.
+TEST_F(Idx, TakesMemoryAsTheBytesCome) {
+  const auto highest_mib = [] {
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_maxrss / 1024;
+  };
+  std::string header = images_file(3).substr(0, 16);
+  header.replace(4, 4, std::string("\x00\x0F\x42\x40", 4));
+  write_bytes(images(), header);
+  const auto before = highest_mib();
+  EXPECT_EQ(error_about(images()), "cut short, 784000000 bytes are missing");
+  EXPECT_LT(highest_mib() - before, 200);
 }
 
 TEST_F(Idx, RefusesAGzipStreamCutShortAnywhere) {

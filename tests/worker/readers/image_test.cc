@@ -30,15 +30,15 @@ std::vector<unsigned char> slope(int width, int height, int channels) {
   return pixels;
 }
 
-std::string jpeg_of(int width, int height, int format = TJPF_RGB) {
+std::string jpeg_of(int width, int height, int format = TJPF_RGB, int flags = 0) {
   const auto pixels = slope(width, height, tjPixelSize[format]);
   tjhandle jpeg = tjInitCompress();
   unsigned char* bytes = nullptr;
   unsigned long size = 0;
   const int sampling = format == TJPF_GRAY ? TJSAMP_GRAY : TJSAMP_444;
-  EXPECT_EQ(
-      tjCompress2(jpeg, pixels.data(), width, 0, height, format, &bytes, &size, sampling, 100, 0),
-      0);
+  EXPECT_EQ(tjCompress2(jpeg, pixels.data(), width, 0, height, format, &bytes, &size, sampling, 100,
+                        flags),
+            0);
   std::string text(reinterpret_cast<char*>(bytes), size);
   tjFree(bytes);
   tjDestroy(jpeg);
@@ -130,6 +130,19 @@ TEST(DecodeImage, StrayBytesBetweenMarkersHideNoMissingEnd) {
   const std::string cut = stray.substr(0, stray.size() * 2 / 3);
   EXPECT_NE(error_of(cut), "no error");
   EXPECT_NE(error_of(cut + "\xFF\xD9"), "no error");  // an end marker where data is missing
+}
+
+// Each scan is a pass over the whole image, and takes some bytes: a small file could take minutes.
+TEST(DecodeImage, RefusesAJpegOfThousandsOfScans) {
+  const std::string whole = jpeg_of(64, 64, TJPF_RGB, TJFLAG_PROGRESSIVE);
+  const std::size_t last = whole.rfind("\xFF\xDA");
+  ASSERT_NE(last, std::string::npos);
+  EXPECT_EQ(error_of(whole), "no error");
+  const std::string scan = whole.substr(last, whole.size() - 2 - last);
+  std::string many = whole.substr(0, last);
+  for (int scans = 0; scans < 2000; ++scans) many += scan;
+  EXPECT_NE(error_of(many + "\xFF\xD9").find("500 scans"), std::string::npos)
+      << error_of(many + "\xFF\xD9");
 }
 
 TEST(WritePixels, InterpolatesCropsAndMirrors) {

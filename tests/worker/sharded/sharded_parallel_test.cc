@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "tests/worker/reducer/counting_collective.h"
 #include "tests/worker/tcp/tcp_ranks.h"
 #include "tests/worker/torch_ranks.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/reducer/data_parallel.h"
 #include "worker/zero/optimizers.h"
 
@@ -293,6 +295,46 @@ TEST(ShardedParallel, RefusesUnitsThatCannotBe) {
     EXPECT_NE(message_of([&] {
                 run_units(sharded, net, batch_of(0, ranks));
               }).find("was changed outside of step()"),
+              std::string::npos);
+  });
+}
+
+TEST(ShardedParallel, RefusesAnOptimizerOfTheParametersAndACheckpointOfShards) {
+  const auto refuses = [](Collective& ranks) {
+    at::set_num_threads(1);
+    Net net;
+    ShardedParallel sharded(net.ptr(), ranks, kUnits);
+    SGD wrong(net->parameters(), SGD::Options(0.1));
+    loss_of(run_units(sharded, net, batch_of(0, ranks))).backward();
+    EXPECT_EQ(
+        message_of([&] { sharded.step(wrong); }),
+        "ShardedParallel: the optimizer has the module's parameters, and would step nothing: make it with "
+        "sharded.shards()");
+    SGD right(sharded.shards(), SGD::Options(0.1));
+    const std::string path =
+        ::testing::TempDir() + "sharded_" + std::to_string(::getppid()) + ".pt";
+    const auto saved = save_checkpoint(path, {*net, right, ranks}, {.epoch = 1});
+    const std::string why = saved ? "" : saved.error().message();
+    EXPECT_EQ(why.find("full_state_dict()") != std::string::npos, ranks.rank() == 0) << why;
+  };
+  run_torch_ranks(2, refuses);
+  run_ranks(tcp_ranks(2), refuses);
+}
+
+TEST(ShardedParallel, CannotBeUsedAfterABackwardThatFailed) {
+  run_torch_ranks(2, [](Collective& ranks) {
+    Net net;
+    ShardedParallel sharded(net.ptr(), ranks, kUnits);
+    SGD optimizer(sharded.shards(), SGD::Options(0.1));
+    auto hidden = sharded.forward(net->first, batch_of(0, ranks));
+    hidden.register_hook([](const at::Tensor& /*gradient*/) -> at::Tensor {
+      throw std::runtime_error("a hook that fails");
+    });
+    const auto output = sharded.forward(net->last, sharded.forward(net->second, hidden));
+    EXPECT_EQ(message_of([&] { loss_of(output).backward(); }), "a hook that fails");
+    EXPECT_NE(message_of([&] { sharded.step(optimizer); }).find("ended with an exception"),
+              std::string::npos);
+    EXPECT_NE(message_of([&] { sharded.full_state_dict(); }).find("ended with an exception"),
               std::string::npos);
   });
 }
