@@ -52,7 +52,7 @@ MAY_INCLUDE = {
     "worker/join": {"proto", "worker/collective"},
     "worker/reducer": {"proto", "worker/collective", "worker/join", "worker/tensors"},
     "worker/comm_hooks": {"worker/collective", "worker/tensors", "worker/reducer"},
-    "worker/precision": {"worker/collective", "worker/reducer"},
+    "worker/precision": {"worker/collective", "worker/reducer", "worker/tensors/stepped_tensors.h"},
     "worker/replicas": set(),
     "worker/norm": {"worker/collective", "worker/tensors"},
     "worker/zero": {"worker/collective", "worker/join", "worker/tensors", "worker/reducer", "worker/kernels/ring_order.h"},
@@ -61,7 +61,7 @@ MAY_INCLUDE = {
     "worker/startup": {"proto", "store", "worker/meeting", "worker/collective", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl"},
     "worker/data": {"proto"},
     "worker/readers": {"proto"},
-    "worker/checkpoint": {"proto", "worker/collective", "worker/reducer"},
+    "worker/checkpoint": {"proto", "worker/collective", "worker/reducer", "worker/tensors/stepped_tensors.h"},
     "examples": {"proto", "store", *WORKER},
     "bench": {"proto", "store", "rendezvous", "rendezvous/trust", "agent", *WORKER},
 }
