@@ -90,7 +90,7 @@ Result<Command> program_by_name(const Options& options, const CommandFacts& fact
 // $PYTHON_EXEC is wrong it is an error, and no other Python is tried: the user would not notice it.
 Result<std::string> find_python(const CommandFacts& facts) {
   if (!facts.python_exec || facts.python_exec->empty()) {
-    if (facts.python_beside_us) return *facts.python_beside_us;
+    if (auto path = facts.python_beside_us()) return *std::move(path);
     if (auto path = facts.find_on_path("python3")) return *std::move(path);
     return missing("python3", "no such program on PATH; PYTHON_EXEC names another");
   }
@@ -125,13 +125,6 @@ Result<Command> python_command(const Options& options, const CommandFacts& facts
   }
   command.head.push_back(options.script);
   return command;
-}
-
-// Whether SCRIPT needs no Python: its first bytes say what it is. A name that ends in .py is Python
-// whatever its `#!` line says (`env -S uv run --script`), as with torchrun.
-bool runs_itself(const std::string& script, FileKind kind) {
-  if (script.ends_with(".py")) return false;
-  return kind == FileKind::kElf || kind == FileKind::kOtherScript;
 }
 
 // A name without a slash is a file of the current folder, never a program on PATH; if it exists
@@ -205,6 +198,11 @@ FileKind kind_of_head(std::string_view head) {
   if (!head.starts_with("#!")) return FileKind::kPlain;
   const auto line = head.substr(2, head.find('\n') - 2);
   return names_python(line) ? FileKind::kPythonScript : FileKind::kOtherScript;
+}
+
+bool runs_itself(std::string_view script, FileKind kind) {
+  if (script.ends_with(".py")) return false;
+  return kind == FileKind::kElf || kind == FileKind::kOtherScript;
 }
 
 std::vector<std::string> Command::argv(int local_rank) const {

@@ -35,6 +35,10 @@ struct FileFacts {
 // The kind of a regular file that begins with `head`. Its first 256 bytes are enough.
 FileKind kind_of_head(std::string_view head);
 
+// Whether SCRIPT needs no Python: its first bytes say what it is. A name that ends in .py is Python
+// whatever its `#!` line says (`env -S uv run --script`), as with torchrun.
+bool runs_itself(std::string_view script, FileKind kind);
+
 // What build_command() asks about this machine.
 struct CommandFacts {
   std::function<FileFacts(const std::string& path)> inspect;
@@ -42,7 +46,7 @@ struct CommandFacts {
   std::function<std::optional<std::string>(const std::string& name)> find_on_path;
   std::optional<std::string> python_exec{};  // $PYTHON_EXEC
   // python3 in the folder that ddprun lies in, if that is the bin folder of a virtual environment.
-  std::optional<std::string> python_beside_us{};
+  std::function<std::optional<std::string>()> python_beside_us;
 };
 
 // The command of one node's workers. The agent's WorkerProgram is made from it.

@@ -17,9 +17,9 @@
 #include <set>
 #include <system_error>
 
-#include "launcher/doctor/bounded.h"
 #include "launcher/flag_values.h"
 #include "launcher/numa_sysfs.h"
+#include "launcher/surroundings/ask_child.h"
 #include "launcher/surroundings/cpu_quota.h"
 #include "launcher/surroundings/started_in.h"
 #include "proto/assert.h"
@@ -101,8 +101,9 @@ std::string full_host_name() {
   std::string name(HOST_NAME_MAX + 1, '\0');
   if (::gethostname(name.data(), name.size() - 1) != 0) return {};
   name.resize(name.find('\0'));
-  BoundedQuestion<std::string> full([name] { return canonical_name(name); });
-  return full.until(std::chrono::steady_clock::now() + kNameLimit).value_or(name);
+  return ask_child([&name] { return canonical_name(name); },
+                   std::chrono::steady_clock::now() + kNameLimit)
+      .value_or(name);
 }
 
 // A random UUID (RFC 4122, version 4).
@@ -235,7 +236,7 @@ CommandFacts real_command_facts(const EnvLookup& env) {
   // execvp(3) takes these two folders if PATH is not set (confstr(3), _CS_PATH).
   const std::string path = env("PATH").value_or("/bin:/usr/bin");
   return {inspect, [path](const std::string& name) { return find_on_path(path, name); },
-          env("PYTHON_EXEC"), python_beside_us()};
+          env("PYTHON_EXEC"), python_beside_us};
 }
 
 }  // namespace ddprun::launcher

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <string>
@@ -94,45 +95,56 @@ Result<Inherited> take_inheritance(const Options& options, const EnvLookup& env,
 
 // Whose lines these are, where several nodes share a console.
 std::string shown_host(const Options& options, const Examination& node) {
-  return options.nodes.max == 1 ? std::string() : node.facts.host_name;
+  return options.nodes.max == 1 ? std::string() : node.self.host_name;
+}
+
+// What the doctor asks about this machine, and since when.
+struct Machine {
+  const EnvLookup& env;
+  const HostFacts& host;
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+};
+
+Examination examine(const Options& options, const std::string& script, const Machine& machine) {
+  const NodeQuestion question =
+      node_question(options, script, machine.env, machine.host.gpu_count());
+  return examine_node(question, real_command_facts(machine.env), machine.begin + kNodeLimit);
 }
 
 // `ddprun doctor`: the answer is for people, or for programs, on stdout.
-int run_doctor(const Options& options, const DoctorCall& call, const EnvLookup& env,
+int run_doctor(const Options& options, const DoctorCall& call, const Machine& machine,
                const Failures& failures) {
-  const NodeQuestion question = node_question(options, call.script, env, real_command_facts(env));
-  const Examination node = examine_node(question);
-  const std::string text = call.json ? json_of(node.facts.host_name, node.findings)
+  const Examination node = examine(options, call.script, machine);
+  const std::string text = call.json ? json_of(node.self.host_name, node.findings)
                                      : text_of(node.findings, shown_host(options, node));
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   const int code = has_failure(node.findings) ? 1 : 0;
   if (options.nodes.max == 1 || !can_meet(node.findings)) return code;
-  auto inherited = take_inheritance(options, env, failures.called);
+  auto inherited = take_inheritance(options, machine.env, failures.called);
   if (!inherited) return failures.fail(inherited.error(), 1);
-  return std::max(code,
-                  examine_between(options, *std::move(inherited), peer_of(node.facts), call.json));
+  return std::max(code, examine_between(options, *std::move(inherited), node.self, call.json));
 }
 
 // --check: before a job, on stderr.
-Result<void> check_node(const Options& options, const EnvLookup& env) {
-  const Examination node =
-      examine_node(node_question(options, options.script, env, real_command_facts(env)));
+Result<void> check_node(const Options& options, const Machine& machine) {
+  const Examination node = examine(options, options.script, machine);
   std::fputs(text_of(node.findings, shown_host(options, node)).c_str(), stderr);
   if (!has_failure(node.findings)) return {};
   return Error(ErrorCode::kUnavailable, "--check: a check of this node failed");
 }
 
 // All checks come before run_guarded(): from there on there are two processes to end.
-int run(const Options& options, const EnvLookup& env, const Failures& failures) {
+int run(const Options& options, const Machine& machine, const Failures& failures) {
+  const EnvLookup& env = machine.env;
   log::set_level(options.quiet ? log::Level::kError : options.log_level);
   for (const std::string& warning : options.warnings) log::warning(warning);
-  if (const auto call = doctor_call(options, real_command_facts(env))) {
+  if (const auto call = doctor_call(options, real_command_facts(env), machine.begin + kFileLimit)) {
     if (!*call) return failures.fail(call->error(), 2);
-    return run_doctor(options, **call, env, failures);
+    return run_doctor(options, **call, machine, failures);
   }
   if (options.check) {
-    if (const auto checked = check_node(options, env); !checked)
+    if (const auto checked = check_node(options, machine); !checked)
       return failures.fail(checked.error(), 1);
   }
   const auto command = worker_command(options, env);
@@ -169,5 +181,5 @@ int main(int argc, char** argv) {
     const ddprun::Error error(ddprun::ErrorCode::kInvalidArgument, wrong->message);
     return failures.fail(error, wrong->exit_code);
   }
-  return run(std::get<Options>(parsed), env, failures);
+  return run(std::get<Options>(parsed), {.env = env, .host = host}, failures);
 }

@@ -83,23 +83,16 @@ std::vector<agent::StreamPlan> stream_plans(const Options& options) {
   return plans;
 }
 
-// torchrun's rule: by default each worker starts a thread for each CPU, and several workers would
-// fight. Where a scheduler gave this process CPUs of its own, the workers share those.
 void set_threads(const Options& options, Plan& plan) {
   std::vector<std::string>& variables = plan.agent.base_env;
-  if (has(variables, "OMP_NUM_THREADS")) return;
-  if (options.cpus_per_task > 0) {
-    const int threads = std::max(1, options.cpus_per_task / options.workers_per_node);
-    variables.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
-    plan.notices.push_back(fmt::format(
-        "OMP_NUM_THREADS is not set: set to {} for each worker, its part of SLURM_CPUS_PER_TASK={}",
-        threads, options.cpus_per_task));
-  } else if (options.workers_per_node > 1) {
-    variables.emplace_back("OMP_NUM_THREADS=1");
-    plan.notices.emplace_back(
-        "OMP_NUM_THREADS is not set: set to 1 for each worker, so that they do not fight for the "
-        "CPUs; set it to tune");
-  }
+  const auto threads = worker_threads(options);
+  if (!threads || has(variables, "OMP_NUM_THREADS")) return;
+  variables.push_back(fmt::format("OMP_NUM_THREADS={}", *threads));
+  plan.notices.push_back(
+      fmt::format("OMP_NUM_THREADS is not set: set to {} for each worker, {}", *threads,
+                  options.cpus_per_task > 0
+                      ? fmt::format("its part of SLURM_CPUS_PER_TASK={}", options.cpus_per_task)
+                      : std::string("so that they do not fight for the CPUs; set it to tune")));
 }
 
 }  // namespace
@@ -121,6 +114,12 @@ Result<std::string> job_token(const Options& options, const EnvLookup& env) {
   const auto path = env(kTokenFileVariable);
   if (!path || path->empty()) return options.run_id;
   return read_token_file(*path, fmt::format("{}={}", kTokenFileVariable, *path));
+}
+
+std::optional<int> worker_threads(const Options& options) {
+  if (options.cpus_per_task > 0)
+    return std::max(1, options.cpus_per_task / options.workers_per_node);
+  return options.workers_per_node > 1 ? std::optional(1) : std::nullopt;
 }
 
 Plan make_plan(const Options& options, const Command& command, Inherited inherited) {

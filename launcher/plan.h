@@ -3,6 +3,7 @@
 // starts nothing and prints nothing. Main thread, before the agent starts.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,11 @@ struct Plan {
 // token. Errors name the file, or what is too long for several nodes. The token itself is never
 // printed.
 Result<std::string> job_token(const Options& options, const EnvLookup& env);
+
+// OMP_NUM_THREADS of each worker, where the environment has none. torchrun's rule: by default each
+// worker starts a thread for each CPU, and several workers would fight. Where a scheduler gave this
+// process CPUs of its own, the workers share those. Nothing: it stays unset.
+std::optional<int> worker_threads(const Options& options);
 
 // `options` must be valid and `command` complete: this function cannot fail.
 Plan make_plan(const Options& options, const Command& command, Inherited inherited);

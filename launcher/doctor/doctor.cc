@@ -9,28 +9,33 @@
 
 #include "launcher/doctor/gather.h"
 #include "launcher/doctor/judge.h"
+#include "launcher/plan.h"
+#include "launcher/surroundings/ask_child.h"
 #include "launcher/surroundings/cpu_quota.h"
 
 namespace ddprun::launcher {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::string_view kDoctor = "doctor";
+constexpr const char* kYes = "yes";
+constexpr const char* kNo = "no";
+// For what is found to be judged, and to be handed over.
+constexpr std::chrono::milliseconds kToSayIt{200};
 
 int allowed_cpus() {
   cpu_set_t set{};
   return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-// The threads of each worker, as set_threads() in plan.cc has them.
+// OMP_NUM_THREADS as workers get it. 0: each takes all processors.
 int threads_of(const Options& options, const EnvLookup& env) {
-  if (const auto text = env("OMP_NUM_THREADS")) {
-    int threads = 0;
-    std::from_chars(text->data(), text->data() + text->size(), threads);
-    return std::max(0, threads);
-  }
-  if (options.cpus_per_task > 0)
-    return std::max(1, options.cpus_per_task / options.workers_per_node);
-  return options.workers_per_node > 1 ? 1 : 0;
+  const auto text = env("OMP_NUM_THREADS");
+  if (!text) return worker_threads(options).value_or(0);
+  int threads = 0;
+  std::from_chars(text->data(), text->data() + text->size(), threads);
+  return std::max(0, threads);
 }
 
 // Those of NCCL and Gloo that the doctor knows.
@@ -51,19 +56,36 @@ std::uint16_t served_port(const Options& options) {
   return is_host && options.port_count == 1 ? options.endpoint.port.value_or(0) : 0;
 }
 
-// The interpreter that build_command() would take.
-std::string python_of(const CommandFacts& facts) {
-  if (facts.python_exec) return facts.find_on_path(*facts.python_exec).value_or(*facts.python_exec);
-  if (facts.python_beside_us) return *facts.python_beside_us;
-  return facts.find_on_path("python3").value_or("");
+// A folder that does not answer has no file.
+bool has_file(const std::string& path, const CommandFacts& files, Clock::time_point end) {
+  const auto question = [&]() -> std::string {
+    const FileKind kind = files.inspect(path).kind;
+    return kind != FileKind::kMissing && kind != FileKind::kDirectory ? kYes : kNo;
+  };
+  return ask_child(question, end) == kYes;
+}
+
+// What the other nodes compare of this one. A program needs no torch.
+Peer peer_of(const NodeFacts& facts) {
+  Peer peer{.host_name = facts.host_name};
+  if (facts.python && !is_program(facts)) peer.torch = facts.python->torch;
+  if (facts.gpus && !facts.gpus->rows.empty()) peer.driver = facts.gpus->rows.front().driver;
+  return peer;
+}
+
+// A node of which not even the child that looks at it answers.
+Examination unanswered() {
+  return {.self = {.host_name = own_host_name()},
+          .findings = {{Level::kFailure, "node", "does not answer in time",
+                        "`ps -eo pid,stat,wchan:30,cmd | grep ' D'` shows what hangs"}}};
 }
 
 }  // namespace
 
-std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& facts) {
+std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& files,
+                                              Clock::time_point end) {
   if (options.script != kDoctor || options.mode != Mode::kScript) return std::nullopt;
-  const FileKind kind = facts.inspect(options.script).kind;
-  if (kind != FileKind::kMissing && kind != FileKind::kDirectory) return std::nullopt;
+  if (has_file(options.script, files, end)) return std::nullopt;
   DoctorCall call;
   // Behind SCRIPT are the words of the job's own line, and --json where it was typed last.
   for (const std::string& word : options.script_args) {
@@ -80,11 +102,12 @@ std::optional<Result<DoctorCall>> doctor_call(const Options& options, const Comm
 }
 
 NodeQuestion node_question(const Options& options, const std::string& script, const EnvLookup& env,
-                           const CommandFacts& facts) {
+                           int gpus) {
   NodeQuestion question{.workers = options.workers_per_node,
                         .nodes = options.nodes.max,
-                        .python = python_of(facts),
-                        .script = script,
+                        .gpus = gpus,
+                        .mode = options.mode,
+                        .script = options.mode == Mode::kModule ? std::string() : script,
                         .served_port = served_port(options),
                         .temporary_folder = env("TMPDIR").value_or("/tmp"),
                         .threads = threads_of(options, env),
@@ -100,34 +123,24 @@ NodeQuestion node_question(const Options& options, const std::string& script, co
   question.may_serve_endpoint = options.rendezvous == Rendezvous::kStatic
                                     ? options.node_rank == 0
                                     : options.rendezvous_conf.is_host.value_or(true);
-  const bool is_path = options.mode != Mode::kModule;
-  question.is_module = !is_path;
-  if (!is_path) question.script.clear();
-  if (!script.empty() && is_path) {
-    const FileKind kind = facts.inspect(script).kind;
-    question.is_program =
-        options.mode == Mode::kProgram || kind == FileKind::kElf || kind == FileKind::kOtherScript;
-  }
   return question;
 }
 
-Examination examine_node(const NodeQuestion& question) {
-  Examination found{.facts = gather_node(question)};
-  found.findings = judge_node(question, found.facts);
-  return found;
+Examination examine_node(const NodeQuestion& question, const CommandFacts& files,
+                         Clock::time_point end) {
+  const auto look = [&] {
+    const NodeFacts facts = gather_node(question, files, end);
+    return write_examination({.self = peer_of(facts), .findings = judge_node(question, facts)});
+  };
+  const auto text = ask_child(look, end + kToSayIt);
+  const auto found = text ? read_examination(*text) : std::nullopt;
+  return found ? *found : unanswered();
 }
 
 bool can_meet(const Findings& findings) {
   return std::none_of(findings.begin(), findings.end(), [](const Finding& one) {
     return one.level == Level::kFailure && (one.what == "port" || one.what == "endpoint");
   });
-}
-
-Peer peer_of(const NodeFacts& facts) {
-  Peer peer{.host_name = facts.host_name};
-  if (facts.python) peer.torch = facts.python->torch;
-  if (facts.gpus && !facts.gpus->rows.empty()) peer.driver = facts.gpus->rows.front().driver;
-  return peer;
 }
 
 }  // namespace ddprun::launcher

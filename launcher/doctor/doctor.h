@@ -1,19 +1,25 @@
 // `ddprun doctor` and --check: from the options of a job to what is said of this node. A shell around
-// gather.h and judge.h. Main thread, at start.
+// gather.h and judge.h. What may never answer is asked in a child (launcher/surroundings/ask_child.h), so this process
+// has no thread afterwards, and all is said in time. Main thread, at start.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/command.h"
+#include "launcher/doctor/examination.h"
 #include "launcher/doctor/findings.h"
 #include "launcher/doctor/node_facts.h"
-#include "launcher/doctor/pairs.h"
 #include "launcher/options.h"
 #include "proto/result.h"
 
 namespace ddprun::launcher {
+
+// From the start of this process: for a file that is named doctor, and for all of a node.
+inline constexpr std::chrono::milliseconds kFileLimit{1000};
+inline constexpr std::chrono::milliseconds kNodeLimit{2500};
 
 // `ddprun [options] doctor [--json] [SCRIPT]`.
 struct DoctorCall {
@@ -21,25 +27,20 @@ struct DoctorCall {
   std::string script{};  // empty: none was named
 };
 
-// Nothing: `options` ask for a job. A file that is named doctor is a script like any other. Error:
-// the words behind `doctor` are not those above; exit code 2.
-std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& facts);
+// Nothing: `options` ask for a job. A file that is named doctor is a script like any other; it must be
+// seen by `end`. Error: the words behind `doctor` are not those above; exit code 2.
+std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& files,
+                                              std::chrono::steady_clock::time_point end);
 
-// What is asked about this node. `script`: as in DoctorCall.
+// What is asked about this node. `script`: as in DoctorCall. `gpus`: HostFacts::gpu_count.
 NodeQuestion node_question(const Options& options, const std::string& script, const EnvLookup& env,
-                           const CommandFacts& facts);
+                           int gpus);
 
-// What was seen, and what that means.
-struct Examination {
-  NodeFacts facts{};
-  Findings findings{};
-};
-Examination examine_node(const NodeQuestion& question);
+// What is not answered by `end` is said to be so.
+Examination examine_node(const NodeQuestion& question, const CommandFacts& files,
+                         std::chrono::steady_clock::time_point end);
 
 // Whether nodes can meet by what was found of this one. Else they would wait in vain.
 bool can_meet(const Findings& findings);
-
-// What the other nodes compare of this one.
-Peer peer_of(const NodeFacts& facts);
 
 }  // namespace ddprun::launcher

@@ -72,13 +72,24 @@ std::string remote_file_system(const std::string& path) {
   }
 }
 
-ScriptFacts read_script(const std::string& path) {
+ScriptFacts read_script(const NodeQuestion& question, const CommandFacts& files) {
   const auto begin = Clock::now();
+  std::string path = question.script;
+  if (question.mode == Mode::kProgram && path.find('/') == std::string::npos)
+    path = files.find_on_path(path).value_or("");
+  const FileFacts found = files.inspect(path);
   ScriptFacts facts{.file_system = remote_file_system(path)};
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  facts.is_program = question.mode == Mode::kProgram ||
+                     (question.mode == Mode::kScript && runs_itself(question.script, found.kind));
+  facts.is_usable = facts.is_program ? found.executable && found.kind != FileKind::kDirectory
+                                     : ::access(path.c_str(), R_OK) == 0;
+  // What is in a pipe can be read only once.
+  std::error_code none;
+  const int file =
+      fs::is_regular_file(path, none) ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1;
   if (file >= 0) {
     std::array<char, 65536> head{};
-    facts.is_readable = ::read(file, head.data(), head.size()) >= 0;
+    facts.is_usable = ::read(file, head.data(), head.size()) >= 0 && facts.is_usable;
     ::close(file);
   }
   facts.seconds = seconds_since(begin);
@@ -136,22 +147,20 @@ bool has_ipv6() {
   return (std::ifstream("/proc/sys/net/ipv6/conf/all/disable_ipv6") >> off) && off == 0;
 }
 
+}  // namespace
+
 std::string own_host_name() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return name.data();
 }
 
-}  // namespace
-
-NodeFacts gather_node(const NodeQuestion& question) {
-  const auto end = Clock::now() + kGatherLimit;
+NodeFacts gather_node(const NodeQuestion& question, const CommandFacts& files,
+                      Clock::time_point end) {
   NodeFacts facts;
   facts.host_name = own_host_name();
-  std::optional<BoundedQuestion<PythonFacts>> python;
-  if (!question.python.empty())
-    python.emplace([path = question.python] { return gather_python(path); });
-  BoundedQuestion<GpuFacts> gpus(gather_gpus);
+  BoundedQuestion<PythonFacts> python([files, end] { return gather_python(files, end); });
+  BoundedQuestion<GpuFacts> gpus([gpus = question.gpus, end] { return gather_gpus(gpus, end); });
   BoundedQuestion<LookUp> own_name([name = facts.host_name] { return look_up(name); });
   std::optional<BoundedQuestion<EndpointFacts>> endpoint;
   if (!question.endpoint_host.empty())
@@ -160,7 +169,7 @@ NodeFacts gather_node(const NodeQuestion& question) {
     });
   std::optional<BoundedQuestion<ScriptFacts>> script;
   if (!question.script.empty())
-    script.emplace([path = question.script] { return read_script(path); });
+    script.emplace([question, files] { return read_script(question, files); });
   BoundedQuestion<Space> shared([] { return space_of("/dev/shm"); });
   BoundedQuestion<Space> temporary([path = question.temporary_folder] { return space_of(path); });
   BoundedQuestion<std::size_t> leftovers(agent::count_leftovers);
@@ -171,7 +180,7 @@ NodeFacts gather_node(const NodeQuestion& question) {
   facts.has_ipv6 = has_ipv6();
   facts.memory_limit_bytes = memory_left().value_or(0);
   if (question.served_port != 0) facts.port_owner = port_owner(question.served_port);
-  if (python) facts.python = python->until(end);
+  facts.python = python.until(end);
   facts.gpus = gpus.until(end);
   facts.own_name = own_name.until(end);
   if (endpoint) facts.endpoint = endpoint->until(end);

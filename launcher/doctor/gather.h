@@ -1,16 +1,21 @@
 // Looks at this node: files below /proc and /sys, interfaces, limits, names; the workers' Python and
-// nvidia-smi, which are run. All questions are asked at once, and those that are not answered by
-// kGatherLimit stay open (bounded.h). It judges nothing. Main thread, at start.
+// nvidia-smi, which are run. All questions are asked at once, and those that are not answered in time
+// stay open (bounded.h), with a thread each. It judges nothing. In a child that ends behind it
+// (launcher/surroundings/ask_child.h).
 #pragma once
 
 #include <chrono>
+#include <string>
 
+#include "launcher/command.h"
 #include "launcher/doctor/node_facts.h"
 
 namespace ddprun::launcher {
 
-inline constexpr std::chrono::milliseconds kGatherLimit{2500};
+std::string own_host_name();
 
-NodeFacts gather_node(const NodeQuestion& question);
+// `files` answers about SCRIPT and interpreters, which may take for ever.
+NodeFacts gather_node(const NodeQuestion& question, const CommandFacts& files,
+                      std::chrono::steady_clock::time_point end);
 
 }  // namespace ddprun::launcher

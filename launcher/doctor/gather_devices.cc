@@ -12,7 +12,6 @@
 #include <string_view>
 #include <system_error>
 
-#include "launcher/doctor/gather.h"
 #include "launcher/surroundings/deadlines.h"
 
 namespace ddprun::launcher {
@@ -20,8 +19,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using Clock = std::chrono::steady_clock;
+
 // A program that hangs is ended before this process goes on without its answer.
-constexpr std::chrono::milliseconds kProgramLimit = kGatherLimit - std::chrono::milliseconds(300);
+std::chrono::milliseconds left_for_program(Clock::time_point end) {
+  constexpr std::chrono::milliseconds kToEndIt{300};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()) - kToEndIt;
+}
+
+std::string python_of(const CommandFacts& files) {
+  if (files.python_exec && !files.python_exec->empty())
+    return files.find_on_path(*files.python_exec).value_or(*files.python_exec);
+  if (const auto path = files.python_beside_us()) return *path;
+  return files.find_on_path("python3").value_or("");
+}
 
 // Prints the version of Python, then those of torch and of the CUDA that it was built for.
 constexpr const char* kFindTorch = R"(
@@ -101,22 +112,31 @@ std::vector<std::string> recent_xids() {
 
 }  // namespace
 
-PythonFacts gather_python(const std::string& python) {
-  const auto begin = std::chrono::steady_clock::now();
-  const auto printed = ask_program({python, "-c", kFindTorch}, kProgramLimit);
-  if (!printed) return {.hangs = std::chrono::steady_clock::now() - begin >= kProgramLimit};
+PythonFacts gather_python(const CommandFacts& files, Clock::time_point end) {
+  PythonFacts found{.path = python_of(files)};
+  if (found.path.empty()) return found;
+  const auto limit = left_for_program(end);
+  const auto begin = Clock::now();
+  const auto printed = ask_program({found.path, "-c", kFindTorch}, limit);
+  if (!printed) {
+    found.hangs = Clock::now() - begin >= limit;
+    return found;
+  }
   std::vector<std::string> lines = split(*printed, '\n');
   lines.resize(3);
-  return {.version = lines[0], .torch = lines[1], .cuda = lines[2]};
+  found.version = lines[0];
+  found.torch = lines[1];
+  found.cuda = lines[2];
+  return found;
 }
 
-GpuFacts gather_gpus() {
+GpuFacts gather_gpus(int counted, Clock::time_point end) {
   GpuFacts gpus;
   std::error_code none;
-  for (fs::directory_iterator one("/proc/driver/nvidia/gpus", none), end; !none && one != end;
+  for (fs::directory_iterator one("/proc/driver/nvidia/gpus", none), last; !none && one != last;
        one.increment(none))
     ++gpus.listed;
-  if (gpus.listed == 0) return gpus;
+  if (gpus.listed == 0 && counted == 0) return gpus;
   const int control = ::open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
   gpus.can_open = control >= 0;
   if (control >= 0) ::close(control);
@@ -126,7 +146,7 @@ GpuFacts gather_gpus() {
        "--query-gpu=index,name,driver_version,persistence_mode,"
        "ecc.errors.uncorrected.volatile.total,remapped_rows.pending,remapped_rows.failure",
        "--format=csv,noheader,nounits"},
-      kProgramLimit);
+      left_for_program(end));
   gpus.has_query = csv.has_value();
   if (csv) gpus.rows = rows_of(*csv);
   return gpus;

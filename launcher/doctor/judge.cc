@@ -29,24 +29,30 @@ Finding ok(std::string what, std::string fact) {
 }
 
 Finding judge_python(const NodeQuestion& question, const NodeFacts& facts) {
-  if (question.is_program) return ok("python", "not needed: the script is a program");
+  constexpr const char* kWhat = "python";
+  if (is_program(facts)) return ok(kWhat, "not needed: the script is a program");
+  if (!facts.python)
+    return {Level::kFailure, kWhat, "looking for it takes too long",
+            "`echo $PATH`, and `stat -f` of each folder: the file system of one of them hangs"};
+  const PythonFacts& python = *facts.python;
   // Without a script nobody knows whether one is needed.
-  if (question.python.empty())
-    return {question.script.empty() && !question.is_module ? Level::kWarning : Level::kFailure,
-            "python", "no python3 on PATH",
+  if (python.path.empty())
+    return {question.script.empty() && question.mode != Mode::kModule ? Level::kWarning
+                                                                      : Level::kFailure,
+            kWhat, "no python3 on PATH",
             "activate the environment, or set PYTHON_EXEC=/path/to/python"};
-  if (!facts.python || facts.python->hangs)
-    return {Level::kFailure, "python", question.python + " hangs: it did not answer in time",
+  if (python.hangs)
+    return {Level::kFailure, kWhat, python.path + " hangs: it did not answer in time",
             "run it by hand: a slow file system, or a sitecustomize that hangs"};
-  if (facts.python->version.empty())
-    return {Level::kFailure, "python", question.python + " does not run",
-            fmt::format("`{} -c 1` says why", question.python)};
-  const std::string found = fmt::format("{} {}", question.python, facts.python->version);
-  if (facts.python->torch.empty())
-    return {Level::kWarning, "python", found + ", without torch",
+  if (python.version.empty())
+    return {Level::kFailure, kWhat, python.path + " does not run",
+            fmt::format("`{} -c 1` says why", python.path)};
+  const std::string found = fmt::format("{} {}", python.path, python.version);
+  if (python.torch.empty())
+    return {Level::kWarning, kWhat, found + ", without torch",
             fmt::format("`{} -m pip install torch`, or activate the environment that has it",
-                        question.python)};
-  return ok("python", fmt::format("{}, torch {}", found, facts.python->torch));
+                        python.path)};
+  return ok(kWhat, fmt::format("{}, torch {}", found, python.torch));
 }
 
 // Docker gives a container 64 MiB, and data loaders and NCCL pass their tensors through it.
@@ -235,7 +241,7 @@ Finding judge_memory(const NodeQuestion& question, const NodeFacts& facts) {
   const auto wanted = static_cast<std::uint64_t>(question.workers) * kForEach;
   const std::string fact = fmt::format("{} for {} worker{}", bytes_text(facts.memory_limit_bytes),
                                        question.workers, question.workers == 1 ? "" : "s");
-  if (facts.memory_limit_bytes >= wanted || question.is_program) return ok("memory", fact);
+  if (facts.memory_limit_bytes >= wanted || is_program(facts)) return ok("memory", fact);
   return {Level::kWarning, "memory", fact,
           fmt::format("ask for {}: `srun --mem=…`, `docker run --memory=…`, a pod's "
                       "resources.limits.memory",
@@ -262,8 +268,10 @@ Finding judge_script(const NodeQuestion& question, const NodeFacts& facts) {
             "its file system hangs: `stat -f` says which one, and copy the script to a local one"};
   const std::string where = facts.script->file_system.empty() ? std::string("a local file system")
                                                               : facts.script->file_system;
-  if (!facts.script->is_readable)
-    return {Level::kFailure, "script", question.script + " cannot be read",
+  if (!facts.script->is_usable)
+    return {Level::kFailure, "script",
+            fmt::format("{} cannot be {}", question.script,
+                        facts.script->is_program ? "executed" : "read"),
             "check its path and its mode"};
   const std::string fact = fmt::format("{} on {}, read in {:.0f} ms", question.script, where,
                                        facts.script->seconds * 1e3);

@@ -1,4 +1,4 @@
-// What the doctor sees of one node, as plain values, and what it is asked about. No logic: gather.h
+// What the doctor sees of one node, as plain values, and what it is asked about. Nearly no logic: gather.h
 // fills them in, judge.h says what they mean. Copyable.
 #pragma once
 
@@ -8,17 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "launcher/options.h"
+
 namespace ddprun::launcher {
 
 // The job that shall run here, as far as it matters.
 struct NodeQuestion {
   int workers = 1;
-  int nodes = 1;                    // the most of the job
-  bool is_program = false;          // the script is a program: no Python is needed
-  bool is_module = false;           // --module: Python is needed, and no file is named
-  std::string python{};             // of the workers; empty: none was found
-  std::string script{};             // path; empty: not named
-  std::string endpoint_host{};      // of the rendezvous, where it is another host's name
+  int nodes = 1;                // the most of the job
+  int gpus = 0;                 // that the launcher counts: those of a container, and not hidden
+  Mode mode = Mode::kScript;    // what `script` is
+  std::string script{};         // path, or name on PATH; empty: not named, or a module
+  std::string endpoint_host{};  // of the rendezvous, where it is another host's name
   std::uint16_t endpoint_port = 0;  // 0: none is asked for an answer
   bool may_serve_endpoint = true;   // where that is this node; else another program is there
   std::uint16_t served_port = 0;    // that this node must be able to bind; 0: any
@@ -31,6 +32,7 @@ struct NodeQuestion {
 };
 
 struct PythonFacts {
+  std::string path{};  // of the workers' interpreter; empty: none was found
   bool hangs = false;  // it did not end in time
   std::string version{};
   std::string torch{};  // empty: not found
@@ -43,7 +45,7 @@ struct GpuRow {
 };
 
 struct GpuFacts {
-  int listed = 0;          // in /proc/driver/nvidia/gpus
+  int listed = 0;          // in /proc/driver/nvidia/gpus: all of this host's
   bool can_open = false;   // /dev/nvidiactl, by this user
   bool has_query = false;  // nvidia-smi answered
   std::vector<GpuRow> rows{};
@@ -79,8 +81,9 @@ struct EndpointFacts {
 
 struct ScriptFacts {
   std::string file_system{};  // "nfs", "fuse", …; empty: a local one
-  bool is_readable = false;
-  double seconds = 0;  // to open it and to read its beginning
+  bool is_program = false;    // no Python is needed
+  bool is_usable = false;     // can be read; a program: executed
+  double seconds = 0;         // to find it, and to read its beginning
 };
 
 // Soft limits, which workers inherit. RLIM_INFINITY: no limit.
@@ -110,5 +113,8 @@ struct NodeFacts {
   std::optional<std::size_t> leftovers{};
   std::optional<ScriptFacts> script{};
 };
+
+// False also where the script gave no answer.
+inline bool is_program(const NodeFacts& facts) { return facts.script && facts.script->is_program; }
 
 }  // namespace ddprun::launcher

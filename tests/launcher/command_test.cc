@@ -37,7 +37,7 @@ struct FakeFiles {
               if (found == path.end()) return std::nullopt;
               return found->second;
             },
-            python_exec, python_beside_us};
+            python_exec, [this] { return python_beside_us; }};
   }
 };
 

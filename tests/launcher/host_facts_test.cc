@@ -69,7 +69,8 @@ TEST(RealCommandFacts, HaveAPathWhereNoneIsSet) {
   const CommandFacts facts = real_command_facts(environment({}));
   EXPECT_TRUE(facts.find_on_path("sh").has_value());
   EXPECT_EQ(facts.python_exec, std::nullopt);
-  EXPECT_EQ(facts.python_beside_us, std::nullopt);  // a test program lies in no virtual environment
+  EXPECT_EQ(facts.python_beside_us(),
+            std::nullopt);  // a test program lies in no virtual environment
   EXPECT_EQ(real_command_facts(environment({{"PYTHON_EXEC", "py"}})).python_exec, "py");
 }
 

@@ -1,9 +1,11 @@
 """ddprun doctor on nodes with a fault that was planted in namespaces, and on a node without one."""
 
+import fcntl
 import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -34,7 +36,7 @@ print("ready", flush=True)
 while True: threading.Thread(target=serve, args=server.accept()[:1], daemon=True).start()
 """
 LIMIT = 3  # seconds for the checks of a node, and for those between two
-SLACK = 3  # seconds more, on a busy machine
+TRIES = 3  # a busy machine may take longer now and then
 DEADLINE = 60
 
 
@@ -42,13 +44,40 @@ def can_unshare():
     return subprocess.run(["unshare", "--mount", "--uts", "--net", "true"], capture_output=True).returncode == 0
 
 
+class HeldFile:
+    """A file of a server that is slow: who opens it waits for `seconds`, or where that is None as long as this is held. So a lease has it (fcntl(2)):
+    its holder is told of each open(), and then has 45 s to give it up."""
+
+    def __init__(self, path, seconds=None):
+        self.path, self.seconds = path, seconds
+
+    def __enter__(self):
+        self.file = os.open(self.path, os.O_RDWR)
+        self.before = signal.signal(signal.SIGIO, self.asked)
+        fcntl.fcntl(self.file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+    def asked(self, *_):
+        if self.seconds is None:
+            return
+        time.sleep(self.seconds)
+        fcntl.fcntl(self.file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    def __exit__(self, *_):
+        os.close(self.file)
+        signal.signal(signal.SIGIO, self.before)
+
+
 class DoctorTest(JobTest):
-    def doctor(self, *words, prefix=(), cwd=None, **variables):
+    def doctor(self, *words, prefix=(), cwd=None, tries=TRIES, **variables):
         """(exit code, {what: (level, fact, remedy)}); it must answer in time."""
-        begin = time.monotonic()
-        done = subprocess.run([*prefix, DDPRUN, *words], capture_output=True, text=True, timeout=DEADLINE, cwd=cwd or self.folder,
-                              env=with_variables(RES_OPTIONS="timeout:1 attempts:1", **variables))
-        self.assertLess(time.monotonic() - begin, LIMIT + SLACK)
+        for _ in range(tries):
+            begin = time.monotonic()
+            done = subprocess.run([*prefix, DDPRUN, *words], capture_output=True, text=True, timeout=DEADLINE, cwd=cwd or self.folder,
+                                  env=with_variables(RES_OPTIONS="timeout:1 attempts:1", **variables))
+            seconds = time.monotonic() - begin
+            if seconds < LIMIT:
+                break
+        self.assertLess(seconds, LIMIT)
         self.assertEqual(done.stderr, "")
         checks = [check for line in done.stdout.splitlines() for check in json.loads(line)["checks"]]
         return done.returncode, {check["what"]: (check["level"], check["fact"], check["remedy"]) for check in checks}
@@ -108,7 +137,44 @@ class Doctor(DoctorTest):
         self.assertIn("FAIL GLOO_SOCKET_IFNAME: none0 names no interface here", err)
         self.assertTrue(err.endswith("ddprun: --check: a check of this node failed\n"), err)
 
+    def test_check_takes_a_program_by_its_name(self):
+        code, out, err = self.start("--check", "--no-python", "echo", "ran").finish()
+        self.assertEqual((code, out), (0, "ran\n"), err)
+        self.assertIn("ok   python: not needed: the script is a program\n", err)
+
+    def test_check_leaves_a_pipe_to_the_interpreter(self):
+        done = subprocess.run([DDPRUN, "--check", "/dev/stdin"], input="print('ran')\n", capture_output=True, text=True, timeout=DEADLINE,
+                              env=with_variables())
+        self.assertEqual((done.returncode, done.stdout), (0, "ran\n"), done.stderr)
+
     # ---- planted faults that need no namespace ----
+
+    def test_a_file_system_that_hangs(self):
+        script = self.script("print(1)\n", "train.py")
+        with HeldFile(script):
+            code, checks = self.doctor("doctor", "--json", script)
+            self.assertEqual((code, checks["script"][0]), (1, "FAIL"))
+            self.assertIn("does not answer", checks["script"][1])
+            code, out, err = self.start("--check", script).finish(LIMIT)
+            self.assertEqual((code, out), (1, ""), err)
+            self.assertIn("its file system hangs", err)
+
+    def test_a_file_system_that_is_slow(self):
+        script = self.script("print(1)\n", "train.py")
+        with HeldFile(script, seconds=0.5):
+            code, checks = self.doctor("doctor", "--json", script, tries=1)
+        self.assertEqual(checks["script"][0], "warn", checks["script"])
+        self.assertRegex(checks["script"][1], r"read in \d{3,} ms")
+
+    def test_a_path_that_hangs(self):
+        with HeldFile(self.script("#!/bin/sh\n", "python3")):
+            self.finds("python", "FAIL", "looking for it takes too long", "stat -f", prefix=("/usr/bin/env", "-u", "PYTHON_EXEC", f"PATH={self.folder}"))
+
+    def test_a_folder_that_hangs(self):
+        """What was typed is then the doctor."""
+        with HeldFile(self.script("", "doctor")):
+            code, checks = self.doctor("doctor", "--json")
+        self.assertIn("shared memory", checks)
 
     def test_an_interface_that_is_missing(self):
         self.finds("NCCL_SOCKET_IFNAME", "FAIL", "ib7 names no interface", "unset NCCL_SOCKET_IFNAME", NCCL_SOCKET_IFNAME="ib7")
@@ -273,7 +339,7 @@ class BetweenNodes(namespaces_test.TwoHosts):
         self.assertIn("cannot reach", fact)
         self.assertRegex(fact, r"at 10\.77\.0\.2:\d+: no answer")
         self.assertIn("firewall", remedy)
-        self.assertLess(seconds, LIMIT + SLACK)
+        self.assertLess(seconds, LIMIT)
 
     def test_large_packets_are_lost(self):
         """What is larger than 1400 bytes is dropped, and nobody says so."""
@@ -313,7 +379,7 @@ class BetweenNodes(namespaces_test.TwoHosts):
         name = socket.gethostname()
         for _, _, err in results:
             self.assertRegex(err, rf"{name} cannot reach {name} at 10\.77\.0\.1:\d+ \(no answer\)")
-        self.assertLess(time.monotonic() - begin, LIMIT + SLACK)
+        self.assertLess(time.monotonic() - begin, LIMIT)
 
 
 if __name__ == "__main__":

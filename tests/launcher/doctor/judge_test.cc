@@ -5,6 +5,8 @@
 
 #include <functional>
 
+#include "launcher/doctor/examination.h"
+
 namespace ddprun::launcher {
 namespace {
 
@@ -13,7 +15,7 @@ constexpr std::uint64_t kGiB = 1ULL << 30U;
 NodeQuestion healthy_question() {
   return {.workers = 2,
           .nodes = 2,
-          .python = "/usr/bin/python3",
+          .gpus = 2,
           .script = "train.py",
           .endpoint_host = "node01",
           .endpoint_port = 29500,
@@ -25,27 +27,30 @@ NodeQuestion healthy_question() {
 }
 
 NodeFacts healthy_facts() {
-  return {.host_name = "node01",
-          .python = PythonFacts{.version = "3.11.2", .torch = "2.11.0", .cuda = "12.8"},
-          .gpus = GpuFacts{.listed = 2,
-                           .can_open = true,
-                           .has_query = true,
-                           .rows = {{"0", "H100", "580.1", "Enabled", "0", "No", "No"},
-                                    {"1", "H100", "580.1", "Enabled", "[N/A]", "[N/A]", "No"}}},
-          .interfaces = {"eth0", "lo"},
-          .interfaces_up = {"eth0", "lo"},
-          .infiniband = {"mlx5_0"},
-          .shared_memory = Space{64 * kGiB, 63 * kGiB, true},
-          .temporary = Space{64 * kGiB, 63 * kGiB, true},
-          .limits = {.open_files = 1024,
-                     .most_open_files = 1048576,
-                     .locked_bytes = RLIM_INFINITY,
-                     .processes = 30000},
-          .own_name = LookUp{{"10.77.0.1"}, 0.001},
-          .endpoint = EndpointFacts{.found = {{"10.77.0.1"}, 0.001}, .is_here = true},
-          .memory_limit_bytes = 16 * kGiB,
-          .leftovers = 0,
-          .script = ScriptFacts{"", true, 0.001}};
+  return {
+      .host_name = "node01",
+      .python =
+          PythonFacts{
+              .path = "/usr/bin/python3", .version = "3.11.2", .torch = "2.11.0", .cuda = "12.8"},
+      .gpus = GpuFacts{.listed = 2,
+                       .can_open = true,
+                       .has_query = true,
+                       .rows = {{"0", "H100", "580.1", "Enabled", "0", "No", "No"},
+                                {"1", "H100", "580.1", "Enabled", "[N/A]", "[N/A]", "No"}}},
+      .interfaces = {"eth0", "lo"},
+      .interfaces_up = {"eth0", "lo"},
+      .infiniband = {"mlx5_0"},
+      .shared_memory = Space{64 * kGiB, 63 * kGiB, true},
+      .temporary = Space{64 * kGiB, 63 * kGiB, true},
+      .limits = {.open_files = 1024,
+                 .most_open_files = 1048576,
+                 .locked_bytes = RLIM_INFINITY,
+                 .processes = 30000},
+      .own_name = LookUp{{"10.77.0.1"}, 0.001},
+      .endpoint = EndpointFacts{.found = {{"10.77.0.1"}, 0.001}, .is_here = true},
+      .memory_limit_bytes = 16 * kGiB,
+      .leftovers = 0,
+      .script = ScriptFacts{.is_usable = true, .seconds = 0.001}};
 }
 
 // The lines that are not ok.
@@ -72,34 +77,38 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
   const std::vector<std::pair<const char*, Plant>> cases = {
       {"FAIL python: no python3 on PATH — activate the environment, or set "
        "PYTHON_EXEC=/path/to/python\n",
-       [](auto& question, auto&) { question.python = ""; }},
+       [](auto&, auto& facts) { facts.python->path = ""; }},
       {"warn python: no python3 on PATH — activate the environment, or set "
        "PYTHON_EXEC=/path/to/python\n",
-       [](auto& question, auto&) { question.python = question.script = ""; }},
+       [](auto& question, auto& facts) { facts.python->path = question.script = ""; }},
       {"FAIL python: no python3 on PATH — activate the environment, or set "
        "PYTHON_EXEC=/path/to/python\n",
-       [](auto& question, auto&) {
-         question.python = question.script = "";
-         question.is_module = true;
+       [](auto& question, auto& facts) {
+         facts.python->path = question.script = "";
+         question.mode = Mode::kModule;
        }},
-      {"FAIL python: /usr/bin/python3 hangs: it did not answer in time — run it by hand: a slow file "
-       "system, or a sitecustomize that hangs\n",
+      {"FAIL python: looking for it takes too long — `echo $PATH`, and `stat -f` of each folder: the "
+       "file system of one of them hangs\n",
        [](auto&, auto& facts) { facts.python.reset(); }},
       {"FAIL python: /usr/bin/python3 hangs: it did not answer in time — run it by hand: a slow file "
        "system, or a sitecustomize that hangs\n",
-       [](auto&, auto& facts) { facts.python = PythonFacts{.hangs = true}; }},
+       [](auto&, auto& facts) { facts.python->hangs = true; }},
       {"FAIL python: /usr/bin/python3 does not run — `/usr/bin/python3 -c 1` says why\n",
-       [](auto&, auto& facts) { facts.python = PythonFacts{}; }},
+       [](auto&, auto& facts) { facts.python->version = ""; }},
       {"warn python: /usr/bin/python3 3.11.2, without torch — `/usr/bin/python3 -m pip install "
        "torch`, or activate the environment that has it\n",
        [](auto&, auto& facts) { facts.python->torch = ""; }},
       {"FAIL script: train.py does not answer — its file system hangs: `stat -f` says which one, and "
        "copy the script to a local one\n",
        [](auto&, auto& facts) { facts.script.reset(); }},
+      {"FAIL script: train.py cannot be read — check its path and its mode\n",
+       [](auto&, auto& facts) { facts.script->is_usable = false; }},
+      {"FAIL script: train.py cannot be executed — check its path and its mode\n",
+       [](auto&, auto& facts) { facts.script = ScriptFacts{.is_program = true}; }},
       {"warn script: train.py on nfs, read in 1500 ms — copy the program and its Python environment "
        "to a local disk of each node\n",
        [](auto&, auto& facts) {
-         facts.script = ScriptFacts{"nfs", true, 1.5};
+         facts.script = ScriptFacts{.file_system = "nfs", .is_usable = true, .seconds = 1.5};
        }},
       {"FAIL GPUs: 2 on this host, and /dev/nvidiactl cannot be opened — `docker run --gpus all …`, "
        "or in a pod resources.limits nvidia.com/gpu\n",
@@ -217,8 +226,8 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
 }
 
 TEST(Doctor, AsksNothingOfANodeThatTheJobDoesNotNeed) {
-  EXPECT_EQ(with([](auto& question, auto& facts) {
-              question.is_program = true;
+  EXPECT_EQ(with([](auto&, auto& facts) {
+              facts.script->is_program = true;
               facts.python.reset();
               facts.infiniband.clear();
               facts.limits.locked_bytes = 8U << 20U;
@@ -255,6 +264,21 @@ TEST(Doctor, AsksNothingOfANodeThatTheJobDoesNotNeed) {
               facts.endpoint->port_owner = "another program";
             }),
             "");
+}
+
+TEST(Examination, ComesBackAsItWasWritten) {
+  const Examination sent{
+      .self = {.host_name = "n\xff", .torch = "2.11.0", .driver = "580.1"},
+      .findings = {{Level::kOk, "a", "b"}, {Level::kFailure, "c", "d\xff", "e"}}};
+  const std::string bytes = write_examination(sent);
+  const auto got = read_examination(bytes);
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->self.host_name, sent.self.host_name);
+  EXPECT_EQ(got->self.torch, sent.self.torch);
+  EXPECT_EQ(got->self.driver, sent.self.driver);
+  EXPECT_EQ(got->findings, sent.findings);
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(read_examination(bytes.substr(0, size))) << size;
 }
 
 TEST(Findings, AreLinesAndJson) {
