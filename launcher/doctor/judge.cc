@@ -189,20 +189,22 @@ Finding judge_endpoint(const NodeQuestion& question, const NodeFacts& facts) {
   return ok(kWhat, fact);
 }
 
+bool is_v6(const std::string& address) { return address.find(':') != std::string::npos; }
+
+// A name with addresses of both kinds is reached by the other one.
 Finding judge_ipv6(const NodeFacts& facts) {
   if (facts.has_ipv6) return ok("IPv6", "on");
-  std::vector<std::string> all;
-  if (facts.own_name) all = facts.own_name->addresses;
-  if (facts.endpoint) {
-    const auto& more = facts.endpoint->found.addresses;
-    all.insert(all.end(), more.begin(), more.end());
+  std::vector<const LookUp*> names;
+  if (facts.own_name) names.push_back(&*facts.own_name);
+  if (facts.endpoint) names.push_back(&facts.endpoint->found);
+  for (const LookUp* name : names) {
+    const auto& all = name->addresses;
+    if (all.empty() || !std::all_of(all.begin(), all.end(), is_v6)) continue;
+    return {Level::kFailure, "IPv6",
+            fmt::format("off, and a name has no other address than {}", list_text(all)),
+            "`sysctl net.ipv6.conf.all.disable_ipv6=0`, or give it an IPv4 address in /etc/hosts"};
   }
-  const auto v6 = std::find_if(all.begin(), all.end(), [](const std::string& one) {
-    return one.find(':') != std::string::npos && one != "::1";
-  });
-  if (v6 == all.end()) return ok("IPv6", "off, and no name needs it");
-  return {Level::kFailure, "IPv6", fmt::format("off, and a name has the address {}", *v6),
-          "`sysctl net.ipv6.conf.all.disable_ipv6=0`, or take that address out of /etc/hosts"};
+  return ok("IPv6", "off, and no name needs it");
 }
 
 Finding judge_port(std::uint16_t port, const std::string& owner) {

@@ -25,7 +25,8 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 // NCCL's lists (NCCL user guide, NCCL_SOCKET_IFNAME): `^` in front names what is not to be taken,
-// `=` means whole names and not beginnings. A device of InfiniBand may have a `:port`.
+// `=` means whole names and not beginnings. A device of InfiniBand may have a `:port`. It takes any of
+// them, so one line can be for all hosts of a cluster.
 std::vector<std::string> missing_of_nccl(std::string_view list,
                                          const std::vector<std::string>& there) {
   if (list.starts_with('^')) return {};
@@ -42,6 +43,7 @@ std::vector<std::string> missing_of_nccl(std::string_view list,
   return missing;
 }
 
+// Gloo takes each of them.
 std::vector<std::string> missing_of_gloo(std::string_view list,
                                          const std::vector<std::string>& there) {
   std::vector<std::string> missing = words_of(list);
@@ -51,13 +53,20 @@ std::vector<std::string> missing_of_gloo(std::string_view list,
   return missing;
 }
 
+std::size_t words_of_nccl(std::string_view list) {
+  return words_of(list.substr(list.starts_with('=') ? 1 : 0)).size();
+}
+
 // Interfaces that are named and there, of which none is up.
 void judge_up(const char* name, std::string_view list, const NodeFacts& facts, Findings& found) {
   if (list.empty() || list.starts_with('^')) return;
   const auto missing = missing_of_nccl(list, facts.interfaces);
-  const auto down = missing_of_nccl(list, facts.interfaces_up);
-  const auto words = words_of(list.substr(list.starts_with('=') ? 1 : 0));
-  if (!missing.empty() || down.size() < words.size()) return;
+  auto down = missing_of_nccl(list, facts.interfaces_up);
+  if (down.size() < words_of_nccl(list)) return;
+  std::erase_if(down, [&](const std::string& word) {
+    return std::find(missing.begin(), missing.end(), word) != missing.end();
+  });
+  if (down.empty()) return;
   found.push_back({Level::kWarning, name, fmt::format("{} is down", joined(down)),
                    fmt::format("`ip link set dev IFACE up`, or `unset {}`", name)});
 }
@@ -111,16 +120,19 @@ void judge_gpu(const GpuRow& gpu, Findings& found) {
 
 void judge_answers(const NodeQuestion& question, const GpuFacts& gpus, Findings& found) {
   for (const GpuRow& gpu : gpus.rows) judge_gpu(gpu, found);
-  if (gpus.listed > 0 && !gpus.has_query)
+  if (!gpus.has_query)
     found.push_back(
         {Level::kWarning, "GPUs", "nvidia-smi gives no answer", "run `nvidia-smi` by hand"});
   if (!gpus.xids.empty())
     found.push_back({Level::kWarning, "GPUs", "the kernel's log has " + gpus.xids.back(),
                      "`dmesg | grep Xid`, and look the number up in NVIDIA's list of Xid errors"});
-  if (gpus.listed > 0 && question.workers > gpus.listed)
-    found.push_back({Level::kWarning, "GPUs",
-                     fmt::format("{} for {} workers", gpus.listed, question.workers),
-                     fmt::format("`--nproc-per-node={}`", gpus.listed)});
+  if (question.workers <= question.gpus) return;
+  const std::string count = question.gpus < gpus.listed
+                                ? fmt::format("{} of {}", question.gpus, gpus.listed)
+                                : std::to_string(question.gpus);
+  found.push_back({Level::kWarning, "GPUs",
+                   fmt::format("{} for {} workers", count, question.workers),
+                   fmt::format("`--nproc-per-node={}`", question.gpus)});
 }
 
 }  // namespace
@@ -132,15 +144,22 @@ void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& 
     return;
   }
   const GpuFacts& gpus = *facts.gpus;
-  if (gpus.listed == 0 && gpus.rows.empty()) {
+  const int here = std::max(gpus.listed, question.gpus);
+  if (here == 0) {
     found.push_back({Level::kOk, "GPUs", "none"});
     return;
   }
+  if (question.gpus == 0) {
+    found.push_back({Level::kWarning, "GPUs",
+                     fmt::format("{} here, and CUDA_VISIBLE_DEVICES hides all of them", here),
+                     "`unset CUDA_VISIBLE_DEVICES`, or ask the scheduler for them: "
+                     "`srun --gpus-per-node=…`; fine for a job without GPUs"});
+    return;
+  }
   if (!gpus.can_open) {
-    found.push_back(
-        {Level::kFailure, "GPUs",
-         fmt::format("{} on this host, and /dev/nvidiactl cannot be opened", gpus.listed),
-         "`docker run --gpus all …`, or in a pod resources.limits nvidia.com/gpu"});
+    found.push_back({Level::kFailure, "GPUs",
+                     fmt::format("{} on this host, and /dev/nvidiactl cannot be opened", here),
+                     "`docker run --gpus all …`, or in a pod resources.limits nvidia.com/gpu"});
     return;
   }
   judge_answers(question, gpus, found);
@@ -152,23 +171,26 @@ void judge_gpus(const NodeQuestion& question, const NodeFacts& facts, Findings& 
 
 void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
   const std::size_t before = found.size();
-  const auto names = [&](const char* name, const std::vector<std::string>& missing,
+  const auto names = [&](Level level, const char* name, const std::vector<std::string>& missing,
                          const std::vector<std::string>& there, const char* kind) {
     if (missing.empty()) return;
     found.push_back(
-        {Level::kFailure, name,
+        {level, name,
          fmt::format("{} names no {} here; there are {}", joined(missing), kind, joined(there)),
          fmt::format("`unset {}`, or name one of them", name)});
   };
+  const auto nccl = [&](const char* name, const std::vector<std::string>& there, const char* kind) {
+    const std::string_view list = value_of(question, name);
+    const auto missing = missing_of_nccl(list, there);
+    const bool has_one = missing.size() < words_of_nccl(list);
+    names(has_one ? Level::kWarning : Level::kFailure, name, missing, there, kind);
+  };
   judge_up("NCCL_SOCKET_IFNAME", value_of(question, "NCCL_SOCKET_IFNAME"), facts, found);
-  names("NCCL_SOCKET_IFNAME",
-        missing_of_nccl(value_of(question, "NCCL_SOCKET_IFNAME"), facts.interfaces),
-        facts.interfaces, "interface");
-  names("GLOO_SOCKET_IFNAME",
+  nccl("NCCL_SOCKET_IFNAME", facts.interfaces, "interface");
+  names(Level::kFailure, "GLOO_SOCKET_IFNAME",
         missing_of_gloo(value_of(question, "GLOO_SOCKET_IFNAME"), facts.interfaces),
         facts.interfaces, "interface");
-  names("NCCL_IB_HCA", missing_of_nccl(value_of(question, "NCCL_IB_HCA"), facts.infiniband),
-        facts.infiniband, "InfiniBand device");
+  nccl("NCCL_IB_HCA", facts.infiniband, "InfiniBand device");
   if (is_set(value_of(question, "NCCL_IB_DISABLE")) && !facts.infiniband.empty())
     found.push_back({Level::kWarning, "NCCL_IB_DISABLE",
                      fmt::format("switches off {}, which is there", joined(facts.infiniband)),
@@ -178,14 +200,14 @@ void judge_variables(const NodeQuestion& question, const NodeFacts& facts, Findi
                      fmt::format("Socket leaves {} unused", joined(facts.infiniband)),
                      "`unset NCCL_NET`"});
   const std::string_view level = value_of(question, "NCCL_P2P_LEVEL");
-  if ((is_word(level, "LOC") || level == "0") && facts.gpus && facts.gpus->listed > 1)
+  if ((is_word(level, "LOC") || level == "0") && question.gpus > 1)
     found.push_back(
         {Level::kWarning, "NCCL_P2P_LEVEL",
-         fmt::format("{}: {} GPUs may not copy to each other directly", level, facts.gpus->listed),
+         fmt::format("{}: {} GPUs may not copy to each other directly", level, question.gpus),
          "`unset NCCL_P2P_LEVEL`"});
-  if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && facts.gpus && facts.gpus->listed > 1)
+  if (is_set(value_of(question, "NCCL_P2P_DISABLE")) && question.gpus > 1)
     found.push_back({Level::kWarning, "NCCL_P2P_DISABLE",
-                     fmt::format("{} GPUs may not copy to each other directly", facts.gpus->listed),
+                     fmt::format("{} GPUs may not copy to each other directly", question.gpus),
                      "`unset NCCL_P2P_DISABLE`"});
   if (found.size() == before && !question.variables.empty())
     found.push_back({Level::kOk, "NCCL and Gloo",

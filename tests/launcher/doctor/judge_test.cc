@@ -113,6 +113,20 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"FAIL GPUs: 2 on this host, and /dev/nvidiactl cannot be opened — `docker run --gpus all …`, "
        "or in a pod resources.limits nvidia.com/gpu\n",
        [](auto&, auto& facts) { facts.gpus->can_open = false; }},
+      {"warn GPUs: 2 of 8 for 4 workers — `--nproc-per-node=2`\n",
+       [](auto& question, auto& facts) {
+         question.workers = 4;
+         facts.gpus->listed = 8;
+       }},
+      {"warn GPUs: 2 for 4 workers — `--nproc-per-node=2`\n",
+       [](auto& question, auto& facts) {
+         question.workers = 4;
+         facts.gpus->listed = 0;
+       }},
+      {"warn GPUs: 2 here, and CUDA_VISIBLE_DEVICES hides all of them — `unset "
+       "CUDA_VISIBLE_DEVICES`, or ask the scheduler for them: `srun --gpus-per-node=…`; fine for a job "
+       "without GPUs\n",
+       [](auto& question, auto&) { question.gpus = 0; }},
       {"FAIL GPU 1: H100: 3 uncorrected memory errors since the driver was loaded — `nvidia-smi "
        "--gpu-reset -i 1` when nothing uses it\n",
        [](auto&, auto& facts) { facts.gpus->rows[1].ecc_errors = "3"; }},
@@ -131,9 +145,28 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"warn GPUs: torch 2.11.0 is built without CUDA — `pip install torch` from an index with "
        "CUDA\n",
        [](auto&, auto& facts) { facts.python->cuda = ""; }},
-      {"FAIL NCCL_SOCKET_IFNAME: ib0 names no interface here; there are eth0, lo — `unset "
+      {"FAIL NCCL_SOCKET_IFNAME: eth, ib0 names no interface here; there are eth0, lo — `unset "
        "NCCL_SOCKET_IFNAME`, or name one of them\n",
-       [](auto& question, auto&) { question.variables["NCCL_SOCKET_IFNAME"] = "=eth0,ib0"; }},
+       [](auto& question, auto&) { question.variables["NCCL_SOCKET_IFNAME"] = "=eth,ib0"; }},
+      {"warn NCCL_SOCKET_IFNAME: ib7 names no interface here; there are eth0, lo — `unset "
+       "NCCL_SOCKET_IFNAME`, or name one of them\n",
+       [](auto& question, auto&) { question.variables["NCCL_SOCKET_IFNAME"] = "eth0,ib7"; }},
+      {"FAIL GLOO_SOCKET_IFNAME: ib7 names no interface here; there are eth0, lo — `unset "
+       "GLOO_SOCKET_IFNAME`, or name one of them\n",
+       [](auto& question, auto&) { question.variables["GLOO_SOCKET_IFNAME"] = "eth0,ib7"; }},
+      {"warn NCCL_IB_HCA: mlx5_1, mlx5_2:1 names no InfiniBand device here; there are mlx5_0 — `unset "
+       "NCCL_IB_HCA`, or name one of them\n",
+       [](auto& question, auto&) {
+         question.variables["NCCL_IB_HCA"] = "=mlx5_0,mlx5_1,mlx5_2:1";
+       }},
+      {"warn NCCL_SOCKET_IFNAME: eth0 is down — `ip link set dev IFACE up`, or `unset "
+       "NCCL_SOCKET_IFNAME`\n"
+       "warn NCCL_SOCKET_IFNAME: ib7 names no interface here; there are eth0, lo — `unset "
+       "NCCL_SOCKET_IFNAME`, or name one of them\n",
+       [](auto& question, auto& facts) {
+         question.variables["NCCL_SOCKET_IFNAME"] = "eth0,ib7";
+         facts.interfaces_up = {"lo"};
+       }},
       {"FAIL GLOO_SOCKET_IFNAME: eth names no interface here; there are eth0, lo — `unset "
        "GLOO_SOCKET_IFNAME`, or name one of them\n",
        [](auto& question, auto&) { question.variables["GLOO_SOCKET_IFNAME"] = "eth"; }},
@@ -209,11 +242,11 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
          question.served_port = 0;
          facts.endpoint->port_owner = "pid 7 (nginx)";
        }},
-      {"FAIL IPv6: off, and a name has the address fd00::1 — `sysctl "
-       "net.ipv6.conf.all.disable_ipv6=0`, or take that address out of /etc/hosts\n",
+      {"FAIL IPv6: off, and a name has no other address than fd00::1 — `sysctl "
+       "net.ipv6.conf.all.disable_ipv6=0`, or give it an IPv4 address in /etc/hosts\n",
        [](auto&, auto& facts) {
          facts.has_ipv6 = false;
-         facts.own_name->addresses = {"10.77.0.1", "fd00::1"};
+         facts.own_name->addresses = {"fd00::1"};
        }},
       {"FAIL port: 29500 is taken by pid 7 (python3) — end that program, or give all nodes another "
        "port\n",
@@ -231,6 +264,12 @@ TEST(Doctor, AsksNothingOfANodeThatTheJobDoesNotNeed) {
               facts.python.reset();
               facts.infiniband.clear();
               facts.limits.locked_bytes = 8U << 20U;
+            }),
+            "");
+  // A name that has an address of the other kind, too.
+  EXPECT_EQ(with([](auto&, auto& facts) {
+              facts.has_ipv6 = false;
+              facts.own_name->addresses = {"10.77.0.1", "fd00::1"};
             }),
             "");
   // One node may be known to itself alone.
