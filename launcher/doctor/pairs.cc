@@ -71,13 +71,17 @@ std::string groups_text(const std::map<std::string, std::vector<std::string>>& g
   return text;
 }
 
-Finding judge_equal(const std::string& what, const std::vector<Peer>& peers,
-                    std::string Peer::*member, Level level, const std::string& remedy) {
+// What no node has needs no line.
+void judge_equal(const std::string& what, const std::vector<Peer>& peers, std::string Peer::*member,
+                 Level level, const std::string& remedy, Findings& found) {
   std::map<std::string, std::vector<std::string>> groups;
   for (const Peer& peer : peers)
     groups[(peer.*member).empty() ? "none" : peer.*member].push_back(peer.host_name);
-  if (groups.size() == 1) return {Level::kOk, what, groups.begin()->first + " on all nodes"};
-  return {level, what, groups_text(groups), remedy};
+  if (groups.size() > 1) {
+    found.push_back({level, what, groups_text(groups), remedy});
+  } else if (!(peers.front().*member).empty()) {
+    found.push_back({Level::kOk, what, groups.begin()->first + " on all nodes"});
+  }
 }
 
 }  // namespace
@@ -182,10 +186,10 @@ Findings judge_pairs(const std::vector<Peer>& peers,
             : Finding{Level::kWarning, "clocks", worst_names,
                       "`chronyc makestep` on the wrong one; `chronyc tracking` says which"});
   }
-  found.push_back(judge_equal("torch", peers, &Peer::torch, Level::kFailure,
-                              "`pip install torch==VERSION` with one version on all nodes"));
-  found.push_back(judge_equal("GPU driver", peers, &Peer::driver, Level::kWarning,
-                              "install one driver on all nodes"));
+  judge_equal("torch", peers, &Peer::torch, Level::kFailure,
+              "`pip install torch==VERSION` with one version on all nodes", found);
+  judge_equal("GPU driver", peers, &Peer::driver, Level::kWarning,
+              "install one driver on all nodes", found);
   return found;
 }
 

@@ -17,7 +17,7 @@ struct Peer {
   std::string host_name{};
   std::string address{};  // numeric, towards the other nodes
   int port = 0;           // a fresh one, at which it answers
-  std::string torch{};    // empty: not known
+  std::string torch{};    // empty: not known, or not needed
   std::string driver{};   // of its GPUs; empty: none
 };
 

@@ -22,8 +22,7 @@ using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build
 
 constexpr std::size_t kBulkBytes = 64U << 10U;
 constexpr std::chrono::milliseconds kStoreLimit{3000};
-// Pairs that are tried at once: a node has a limit of open files.
-constexpr std::size_t kAtOnce = 64;
+constexpr std::chrono::milliseconds kAcceptPause{10};
 
 double wall_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -46,7 +45,13 @@ asio::awaitable<void> answer(std::shared_ptr<tcp::socket> socket) {
 asio::awaitable<void> answer_all(asio::io_context& loop, tcp::acceptor& acceptor) {
   while (true) {
     auto [failed, socket] = co_await acceptor.async_accept(kAsTuple);
-    if (failed) co_return;
+    // That one is gone, or there is no memory or file for it now (accept(2)): others come.
+    if (failed == asio::error::operation_aborted) co_return;
+    if (failed) {
+      asio::steady_timer pause(loop);
+      co_await expires(pause, kAcceptPause);
+      continue;
+    }
     spawn(loop, "doctor answer", answer(std::make_shared<tcp::socket>(std::move(socket))));
   }
 }
@@ -129,13 +134,40 @@ std::vector<Pair> try_all(const WorkerEnv& worker, const std::vector<Peer>& peer
     pairs.push_back({.to = (worker.rank + step) % worker.world_size});
   asio::io_context loop(1);
   std::size_t next = 0;
-  for (std::size_t i = 0; i < std::min(kAtOnce, pairs.size()); ++i)
+  for (std::size_t i = 0; i < std::min(kPairsAtOnce, pairs.size()); ++i)
     spawn(loop, "doctor pairs", try_pairs(loop, peers, pairs, next));
   loop.run();
   return pairs;
 }
 
+// What each node says of its pairs. One limit for all: those that reach nobody say so last, and those
+// that are gone say nothing.
+Result<std::vector<std::optional<std::vector<Pair>>>> pairs_of_all(store::Client& store,
+                                                                   const WorkerEnv& worker) {
+  const auto nodes = static_cast<std::size_t>(worker.world_size);
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < worker.world_size; ++rank)
+    keys.push_back(key_of(worker, "pairs", rank));
+  if (auto all = store.wait(keys, kStoreLimit + time_of_pairs(nodes));
+      !all && all.error().code() != ErrorCode::kTimedOut)
+    return all.error();
+  std::vector<std::optional<std::vector<Pair>>> tried;
+  for (const std::string& key : keys) {
+    const auto is_there = store.check({&key, 1});
+    if (!is_there) return is_there.error();
+    const auto text = *is_there ? store.get(key) : Result<std::string>(std::string());
+    if (!text) return text.error();
+    tried.push_back(read_pairs(*text, nodes));
+  }
+  return tried;
+}
+
 }  // namespace
+
+std::chrono::milliseconds time_of_pairs(std::size_t nodes) {
+  const std::size_t others = nodes - std::min<std::size_t>(nodes, 1);
+  return kPairLimit * static_cast<int>((others + kPairsAtOnce - 1) / kPairsAtOnce);
+}
 
 Result<Findings> examine_peers(const WorkerEnv& worker, Peer self) {
   auto store = store::Client::connect(worker.master_addr, worker.master_port, kStoreLimit);
@@ -154,13 +186,9 @@ Result<Findings> examine_peers(const WorkerEnv& worker, Peer self) {
   const auto pairs = write_pairs(try_all(worker, peers));
   if (auto said = store->set(key_of(worker, "pairs", worker.rank), pairs); !said)
     return said.error();
-  std::vector<std::optional<std::vector<Pair>>> tried;
-  for (int rank = 0; rank < worker.world_size; ++rank) {
-    const auto text = store->get(key_of(worker, "pairs", rank));
-    if (!text && text.error().code() != ErrorCode::kTimedOut) return text.error();
-    tried.push_back(text ? read_pairs(*text, peers.size()) : std::nullopt);
-  }
-  return judge_pairs(peers, tried);
+  const auto tried = pairs_of_all(*store, worker);
+  if (!tried) return tried.error();
+  return judge_pairs(peers, *tried);
 }
 
 }  // namespace ddprun::launcher

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "launcher/doctor/findings.h"
@@ -16,6 +17,10 @@ namespace ddprun::launcher {
 
 // For one connection with its 64 KiB each way.
 inline constexpr std::chrono::milliseconds kPairLimit{1800};
+// Pairs that are tried at once: a node has a limit of open files.
+inline constexpr std::size_t kPairsAtOnce = 64;
+// What a node may need that reaches none of the others. Pure.
+std::chrono::milliseconds time_of_pairs(std::size_t nodes);
 
 // What the nodes found out, the same on all of them. `self`: host name, torch and driver of this
 // node. Errors: the store is not reached, or a node says nothing.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/doctor/between.h"
+#include "launcher/doctor/peers.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -67,6 +68,23 @@ TEST(Pairs, AClockThatIsTwoSecondsAheadIsSaid) {
   EXPECT_NE(clocks->remedy.find("chronyc makestep"), std::string::npos);
 }
 
+TEST(Pairs, WhatNoNodeHasNeedsNoLine) {
+  Peer first = kPeer;
+  Peer second = kPeer;
+  const auto said = [&](const std::string& what) {
+    const auto found = judge_pairs({first, second}, {std::vector<Pair>(), std::vector<Pair>()});
+    const auto one = std::find_if(found.begin(), found.end(),
+                                  [&](const Finding& finding) { return finding.what == what; });
+    return one == found.end() ? std::string() : text_of({*one});
+  };
+  EXPECT_EQ(said("torch"), "ok   torch: 2.11.0 on all nodes\n");
+  second.torch = "";
+  EXPECT_TRUE(said("torch").starts_with("FAIL torch: ")) << said("torch");
+  first.torch = first.driver = second.driver = "";
+  EXPECT_EQ(said("torch"), "");
+  EXPECT_EQ(said("GPU driver"), "");
+}
+
 // Bytes are changed, taken out and put in, at places that the seed gives. What is read is judged, too.
 TEST(Pairs, NothingThatAPeerWritesThrows) {
   std::mt19937 random(15);  // NOLINT(cert-msc51-cpp): the same in each run
@@ -98,6 +116,13 @@ TEST(Pairs, NothingThatAPeerWritesThrows) {
     EXPECT_FALSE(judge_pairs({kPeer, peer.value_or(Peer{})}, {pairs, std::nullopt}).empty());
   }
   EXPECT_GT(understood, 1000);
+}
+
+TEST(Peers, HaveTimeForAllPairs) {
+  EXPECT_EQ(time_of_pairs(1), std::chrono::milliseconds(0));
+  EXPECT_EQ(time_of_pairs(2), kPairLimit);
+  EXPECT_EQ(time_of_pairs(65), kPairLimit);
+  EXPECT_EQ(time_of_pairs(66), 2 * kPairLimit);
 }
 
 TEST(Between, WaitsForNobodyAsLongAsAJobMay) {
