@@ -131,7 +131,12 @@ Result<void> check_node(const Options& options, const Machine& machine) {
   const Examination node = examine(options, options.script, machine);
   std::fputs(text_of(node.findings, shown_host(options, node)).c_str(), stderr);
   if (!has_failure(node.findings)) return {};
-  return Error(ErrorCode::kUnavailable, "--check: a check of this node failed");
+  std::string text = "--check: a check of this node failed";
+  if (options.nodes.max > 1)
+    text +=
+        "; the other nodes wait for it, unless their scheduler ends them (`srun "
+        "--kill-on-bad-exit=1`)";
+  return Error(ErrorCode::kUnavailable, text);
 }
 
 // All checks come before run_guarded(): from there on there are two processes to end.
