@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """ddprun.launch(): results, failures, main modules of each kind, what is left behind. With the package of the source tree."""
 
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,9 @@ def saves(fifo, saved):
     finally:
         time.sleep(1)
         open(saved, "w").write("saved")
+def fails_inside():
+    try: ddprun.launch(leaves, (7,), nproc_per_node=1, flags=["--quiet"])
+    except ddprun.Failed: raise ValueError("after it")
 def nested(): return sorted(ddprun.launch(square, (1,), nproc_per_node=2, flags=["--quiet"]).items())
 
 if __name__ == "__main__":
@@ -155,13 +159,43 @@ class Launch(FolderTest):
         said = run(sys.executable, "-S", "-c", code, env=self.env, expect=1)
         self.assertRegex(said.splitlines()[-1], "^TypeError: ddprun.launch: f is defined in a notebook or a console, .*pip install cloudpickle")
 
-    def test_a_console_with_cloudpickle(self):
+    def said_in_a_console(self, call):
+        """What a console with cloudpickle prints of the results' x; the class C and the function f are its own."""
         python = ROOT / ".venv-wheel" / "bin" / "python"
         if not list((ROOT / ".venv-wheel").glob("lib/python3*/site-packages/cloudpickle/__init__.py")):
             self.skipTest("no cloudpickle in .venv-wheel here")
-        code = ("import ddprun, os\nclass C: pass\nk = 4\ndef f():\n c = C(); c.x = k + int(os.environ['RANK']); return c\n"
-                "print({r: c.x for r, c in ddprun.launch(f, nproc_per_node=2, flags=['--quiet']).items()})")
-        self.assertIn("{0: 4, 1: 5}", run(python, "-c", code, env=self.env))
+        code = ("import copy, ddprun, functools, os\nclass C:\n def __init__(self, x): self.x = x\nk = 4\n"
+                "def f(more=0): return C(k + more + int(os.environ['RANK']))\n"
+                f"print({{r: c.x for r, c in ddprun.launch({call}, nproc_per_node=2, flags=['--quiet']).items()}})")
+        return run(python, "-c", code, env=self.env)
+
+    def test_a_console_with_cloudpickle(self):
+        self.assertIn("{0: 4, 1: 5}", self.said_in_a_console("f"))
+
+    def test_a_partial_of_a_consoles_function(self):
+        self.assertIn("{0: 7, 1: 8}", self.said_in_a_console("functools.partial(f, 3)"))
+
+    def test_an_argument_of_a_consoles_class(self):
+        self.assertIn("{0: 9, 1: 9}", self.said_in_a_console("copy.copy, (C(9),)"))
+
+    def test_a_console_without_cloudpickle_may_call_what_workers_can_import(self):
+        code = "import ddprun, os\nprint(ddprun.launch(os.getenv, ('RANK',), nproc_per_node=2, flags=['--quiet']))"
+        self.assertIn("{0: '0', 1: '1'}", run(sys.executable, "-S", "-c", code, env=self.env))
+
+    def test_a_failure_is_in_the_callers_error_file(self):
+        """A pod's termination message is such a file. It is there before, mounted alone."""
+        message = self.file("message", "")
+        inode = message.stat().st_ino
+        self.env["TORCHELASTIC_ERROR_FILE"] = str(message)
+        self.said("ddprun.launch(fails, nproc_per_node=2)", expect=1)
+        self.assertIn("KeyError: 'no such key'", json.loads(message.read_text())["message"]["message"])
+        self.assertEqual(message.stat().st_ino, inode)
+
+    def test_a_launch_that_fails_in_a_worker_leaves_the_workers_own_error(self):
+        message = self.folder / "message"
+        self.env["TORCHELASTIC_ERROR_FILE"] = str(message)
+        self.said("ddprun.launch(fails_inside, nproc_per_node=1)", expect=1)
+        self.assertIn("ValueError: after it", json.loads(message.read_text())["message"]["message"])
 
     def test_a_function_of_torch_distributed(self):
         python = ROOT / ".venv" / "bin" / "python"
@@ -170,13 +204,19 @@ class Launch(FolderTest):
         script = self.file("reduce.py", REDUCE)
         self.assertIn("{0: 3.0, 1: 3.0}", run(python, script, env={**self.env, "RES_OPTIONS": "timeout:1 attempts:1"}))
 
+    def start(self, script, **popen):
+        """With Ctrl-C as it is at a terminal: whoever starts the tests in the background has switched it off."""
+        job = subprocess.Popen([sys.executable, script], env=self.env, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **popen)
+        self.addCleanup(job.kill)
+        return job
+
     def start_waiting(self):
         """A launch whose worker waits, when it does."""
         fifo = self.folder / "fifo"
         os.mkfifo(fifo)
         script = self.script(f"ddprun.launch(waits, ({str(fifo)!r},), nproc_per_node=1, flags=['--quiet'])")
-        job = subprocess.Popen([sys.executable, script], env=self.env, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(job.kill)
+        job = self.start(script)
         with open(fifo) as file:
             file.read(1)
         return job
@@ -192,8 +232,7 @@ class Launch(FolderTest):
         fifo, saved = self.folder / "fifo", self.folder / "saved"
         os.mkfifo(fifo)
         script = self.script(f"ddprun.launch(saves, ({str(fifo)!r}, {str(saved)!r}), nproc_per_node=1, flags=['--quiet'])")
-        job = subprocess.Popen([sys.executable, script], env=self.env, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        self.addCleanup(job.kill)
+        job = self.start(script, start_new_session=True)
         with open(fifo) as file:
             file.read(1)
         os.killpg(job.pid, signal.SIGINT)

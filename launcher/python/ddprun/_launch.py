@@ -6,6 +6,7 @@ the other end.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import multiprocessing.process
@@ -79,6 +80,7 @@ def launch(fn: Callable[..., T], args: Sequence[Any] = (), *, nproc_per_node: Un
         variables = {**os.environ, "PYTHON_EXEC": sys.executable, "TORCHELASTIC_ERROR_FILE": str(error_file)}
         exit_code = _run(command, variables)
         if exit_code != 0:
+            _hand_on(error_file)
             _raise_failed(_read_json(error_report), _read_json(error_file), exit_code)
         return _read_results(folder / "results")
 
@@ -116,9 +118,12 @@ def _preparation() -> Dict[str, Any]:
 
 
 def _cloudpickle(why: str) -> Any:
+    """The package; where it is not installed the error is `why`, unless that is empty."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:
+        if not why:
+            return pickle
         raise TypeError(f"ddprun.launch: {why}; pip install cloudpickle, or define it in a module") from None
 
 
@@ -128,8 +133,10 @@ def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any
     has_main = "init_main_from_name" in preparation or "init_main_from_path" in preparation
     pickler: Any = pickle
     what = getattr(fn, "__qualname__", repr(fn))
-    if not has_main and getattr(fn, "__module__", "__main__") == "__main__":
-        pickler = _cloudpickle(f"{what} is defined in a notebook or a console, where workers cannot import it")
+    if not has_main:
+        # Arguments, and what a partial() holds, may be defined there as well.
+        is_own = getattr(fn, "__module__", "__main__") == "__main__"
+        pickler = _cloudpickle(f"{what} is defined in a notebook or a console, where workers cannot import it" if is_own else "")
     try:
         call = pickler.dumps((fn, args))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -168,6 +175,15 @@ def _read_json(path: pathlib.Path) -> Dict[str, Any]:
 
 def _as_dict(value: Any) -> Dict[str, Any]:
     return cast(Dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _hand_on(error_file: pathlib.Path) -> None:
+    """Whoever started the caller reads its error there: a pod's termination message. A worker leaves a record of its own."""
+    wanted = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not wanted or "TORCHELASTIC_RUN_ID" in os.environ:
+        return
+    with contextlib.suppress(OSError):  # the failure itself is what must be heard of
+        pathlib.Path(wanted).write_bytes(error_file.read_bytes())
 
 
 def _raise_failed(report: Mapping[str, Any], error: Mapping[str, Any], exit_code: int) -> NoReturn:
