@@ -135,10 +135,21 @@ bool fits(const Surroundings& found, const Asked& asked) {
   return asked.max_nodes == 0 || (asked.min_nodes <= found.nodes && found.nodes <= asked.max_nodes);
 }
 
+// An allocation says where a step may run, and not where nodes meet: they would never find this one.
+Error elastic_without_a_step(const Surroundings& found, const Asked& asked) {
+  const SchedulerRow& row = row_of(found.scheduler);
+  return refusal(fmt::format(
+      "{}: this {} has {}, and it says of a step alone where nodes meet: type {}, or leave --nnodes "
+      "out, or give --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT beside it",
+      asked.nodes_shown, row.name, counted(found.nodes, "node"),
+      command_for(row, found.nodes, asked.called)));
+}
+
 // What an allocation has: hosts, of which ddprun is on one.
 Result<MaybePlacement> place_in_job(const Surroundings& found, const Asked& asked) {
   if (found.nodes > 1) return job_on_one_node(found, asked);
   if (!fits(found, asked)) return other_count(found, asked);
+  if (asked.max_nodes > 1) return elastic_without_a_step(found, asked);
   return MaybePlacement();
 }
 
@@ -168,10 +179,10 @@ int hosts_that_run(const Surroundings& found) {
 Result<MaybePlacement> place_in_step(const Surroundings& found, const Asked& asked) {
   if (found.most_tasks > 1) return several_on_a_node(found, asked);
   if (!fits(found, asked)) return other_count(found, asked);
-  if (found.nodes == 1) {
-    if (hosts_that_run(found) > 1) return on_one_node(found, hosts_that_run(found), asked);
-    return MaybePlacement();
-  }
+  if (found.nodes == 1 && hosts_that_run(found) > 1)
+    return on_one_node(found, hosts_that_run(found), asked);
+  // MIN:MAX needs a rendezvous, also where one node is there at the start.
+  if (found.nodes == 1 && asked.max_nodes == 0) return MaybePlacement();
   if (found.first_host.empty()) return no_first_host(found, asked);
   return MaybePlacement({.nodes = found.nodes,
                          .node_rank = found.node_rank,

@@ -38,6 +38,41 @@ TEST(Placement, CompletesTheNumberOfNodes) {
   EXPECT_EQ(conf.rendezvous_conf.is_host, false);
 }
 
+// The variables of a step that has one node, as its job has.
+const Variables kOneNode = {{"SLURM_JOB_NUM_NODES", "1"},
+                            {"SLURM_NODEID", "0"},
+                            {"SLURM_STEP_NUM_NODES", "1"},
+                            {"SLURM_STEP_NODELIST", "node01"},
+                            {"SLURM_STEP_TASKS_PER_NODE", "1"}};
+
+TEST(Placement, CompletesAnElasticNumberOnOneNode) {
+  const Options options = good_in("slurm_step", {"--nnodes=1:4", "E"}, kOneNode);
+  EXPECT_EQ(options.rendezvous, Rendezvous::kC10d);
+  EXPECT_EQ(options.nodes, (NodeCount{1, 4}));
+  EXPECT_EQ(options.endpoint.host, "node01");
+  EXPECT_EQ(options.rendezvous_conf.is_host, true);
+  EXPECT_EQ(options.notices,
+            std::vector<std::string>{"Slurm step slurm-1.0: 1 node, meeting at node01:15296"});
+  EXPECT_EQ(good_in("slurm_step", {"E"}, kOneNode).rendezvous, Rendezvous::kLocal);
+  EXPECT_TRUE(bad_in("slurm_step", {"--nnodes=2:4", "E"}, kOneNode)
+                  .starts_with("2 --nnodes=2:4: this Slurm step has 1 node: "));
+  // One node of two is refused with and without it.
+  EXPECT_EQ(bad_in("slurm_step_on_one_of_two_nodes", {"--nnodes=1:4", "E"}),
+            bad_in("slurm_step_on_one_of_two_nodes", {"E"}));
+  EXPECT_TRUE(
+      bad_in("open_mpi_on_one_host", {"--nnodes=1:4", "E"},
+             {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})
+          .starts_with("2 Open MPI runs ddprun on 1 node, and nothing names the first host: "));
+}
+
+TEST(Placement, RefusesAnElasticNumberInAnAllocationOfOneNode) {
+  EXPECT_EQ(
+      bad_in("slurm_batch_script", {"--nnodes=1:4", "E"}, {{"SLURM_JOB_NUM_NODES", "1"}}),
+      "2 --nnodes=1:4: this Slurm job has 1 node, and it says of a step alone where nodes meet: type "
+      "`srun --ntasks-per-node=1 --nodes=1 ddprun …`, or leave --nnodes out, or give "
+      "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT beside it");
+}
+
 TEST(Placement, LeavesWhatTheUserSays) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"--standalone", "E"},
                                                 {"--nnodes=1", "E"},
