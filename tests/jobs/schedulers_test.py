@@ -6,7 +6,7 @@ import unittest
 
 import namespaces_test
 from machine import free_port
-from support import PRINT_ENV, ROOT, JobTest, main, parse_env, with_variables
+from support import DDPRUN, PRINT_ENV, ROOT, JobTest, main, parse_env, with_variables
 
 RECORDED = ROOT / "tests" / "launcher" / "surroundings"
 NAME_LIMIT = 6  # seconds for a pod's own name
@@ -98,7 +98,7 @@ class NoFlags(SchedulersTest):
 
     def test_in_a_worker_nothing_is_detected(self):
         """A worker's own ddprun is a job of its own."""
-        inner = self.script(f"#!/bin/sh\nexec {ROOT}/build/bin/ddprun {self.script(PRINT_ENV, 'env.sh')}\n", "inner.sh")
+        inner = self.script(f"#!/bin/sh\nexec {DDPRUN} {self.script(PRINT_ENV, 'env.sh')}\n", "inner.sh")
         results = self.finish([self.start(inner, env=self.step(node)) for node in range(2)])
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
         self.assertEqual({parse_env(out)["WORLD_SIZE"] for _, out, _ in results}, {"1"})
