@@ -12,7 +12,7 @@ endforeach()
 # The programs hold the code of these libraries, whose licenses must come with it. Boost's license does not ask for that.
 set(_notices "${CPACK_TEMPORARY_DIRECTORY}/ddprun/usr/share/doc/ddprun/linked-libraries")
 file(WRITE "${_notices}" "The programs are linked statically with these libraries, as Debian has them.\n")
-foreach(_library libgrpc libprotobuf libabsl libc-ares libre2 libssl zlib1g libfmt nlohmann-json3 libjemalloc libc6 libstdc++-12)
+foreach(_library libgrpc libprotobuf libabsl libc-ares libre2 libssl zlib1g libfmt nlohmann-json3 libjemalloc libc6 libstdc++-${CPACK_DDPRUN_GCC})
   file(READ "/usr/share/doc/${_library}-dev/copyright" _text)
   file(APPEND "${_notices}" "\n==== ${_library}\n\n${_text}")
 endforeach()

@@ -23,9 +23,10 @@ set(CPACK_COMPONENT_DDPRUN_DESCRIPTION
 job, on one node or on many. A drop-in for torchrun, as one static program.
 ddprund serves the rendezvous of many jobs, and ddpctl shows and changes them.")
 
+string(REGEX MATCH "^[0-9]+" _gcc "${CMAKE_CXX_COMPILER_VERSION}")
+set(CPACK_DDPRUN_GCC "${_gcc}")
 if(DDPRUN_BUILD_WORKER AND NOT DDPRUN_SANITIZE)
   list(APPEND CPACK_COMPONENTS_ALL ddprun-dev)
-  string(REGEX MATCH "^[0-9]+" _gcc "${CMAKE_CXX_COMPILER_VERSION}")
   set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_NAME ddprun-dev)
   set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_SECTION libdevel)
   set(CPACK_DEBIAN_DDPRUN-DEV_PACKAGE_DEPENDS "libboost1.81-dev, libdeflate-dev, libturbojpeg0-dev, libpng-dev, zlib1g-dev, g++ (>= 4:${_gcc})")
