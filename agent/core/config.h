@@ -127,7 +127,9 @@ struct RendezvousPlan {
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not by kAlone, kEtcd
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone
   // kC10d: ports from `port` on. The host takes the first one that is free, and others look for it.
+  // Above 1 where a scheduler's variables, and no flags, say where nodes meet.
   int port_count = 1;
+  bool by_scheduler() const { return port_count > 1; }
   // kC10d: true or false says whether this node hosts. Unset: it does if `host` is its own address.
   std::optional<bool> is_host;
   std::string run_id = "none";

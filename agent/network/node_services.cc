@@ -153,6 +153,19 @@ Result<tcp::acceptor> NodeServices::bind_rendezvous(const asio::ip::address& end
   }
 }
 
+// A scheduler's list says where node rank 0 should be. Started elsewhere, nobody would find it.
+std::optional<Error> NodeServices::not_the_first_host(const asio::ip::address& endpoint) const {
+  if (!plan_.by_scheduler() || is_local_address(endpoint)) return std::nullopt;
+  const std::string here = host_name();
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("{} is the first host by MASTER_ADDR or the scheduler's list, and node "
+                           "rank 0 runs on {}, which does not have its address {}: hand "
+                           "MASTER_ADDR={} on to all nodes (`mpirun -x MASTER_ADDR={} …`), or type "
+                           "--nnodes={} --rdzv-backend=c10d --rdzv-id={} --rdzv-endpoint={}:{}",
+                           plan_.host, here, endpoint.to_string(), here, here, plan_.max_nodes,
+                           plan_.run_id, here, plan_.port));
+}
+
 // The node that has the endpoint's address hosts, unless the user decided it (is_host). If several
 // agents run on that host, the first to bind the port hosts and the others join it.
 asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler handler) {
@@ -164,6 +177,7 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
       host_here(std::move(handler), store_host_);
       co_return Result<void>();
     }
+    if (auto wrong = not_the_first_host(*address)) co_return *std::move(wrong);
     auto acceptor = bind_rendezvous(*address);
     if (acceptor) {
       host_here(std::move(handler), store_host_);

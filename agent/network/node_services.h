@@ -79,6 +79,7 @@ class NodeServices {
   ElectedSession::Ways ways();
   Result<rendezvous::Leader> own_address();
   void stop_leading();
+  std::optional<Error> not_the_first_host(const asio::ip::address& endpoint) const;
   Result<asio::ip::tcp::acceptor> bind_rendezvous(const asio::ip::address& endpoint);
   void stop_serving();
   void make_host(rendezvous::JobRecord record);

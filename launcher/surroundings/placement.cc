@@ -56,7 +56,18 @@ Error on_one_node(const Surroundings& found, int nodes, const Asked& asked) {
                              row.name, counted(nodes, "node"), asked.called, command, kOrAlone));
 }
 
+// LSF lists the host that its job's script runs on, and that may be one where no program can run.
+Error lsf_job_on_one_node(const Surroundings& found, const Asked& asked) {
+  const SchedulerRow& row = row_of(found.scheduler);
+  return refusal(fmt::format(
+      "this {} has {}, of which the first may be there for its script alone, and {} runs "
+      "on one of them: type {} with N hosts that run programs, {}",
+      row.name, counted(found.nodes, "host"), asked.called,
+      command_for(row, found.nodes, asked.called), kOrAlone));
+}
+
 Error job_on_one_node(const Surroundings& found, const Asked& asked) {
+  if (found.scheduler == Scheduler::kLsf) return lsf_job_on_one_node(found, asked);
   SchedulerRow row = row_of(found.scheduler);
   // The shell of `srun --pty` holds the processors that a new step would wait for.
   if (found.is_interactive_step) row.command = kOverlappingStep;

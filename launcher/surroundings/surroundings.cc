@@ -218,12 +218,14 @@ class Detection {
     } else if (!hosts.empty()) {
       // The first host of an LSF job may be one that only starts programs; jsrun starts none there.
       const bool is_launch_node = row.scheduler == Scheduler::kJsrun &&
-                                  hosts.size() == static_cast<std::size_t>(found_.nodes) + 1;
+                                  hosts.size() > static_cast<std::size_t>(found_.nodes);
       found_.first_host = hosts[is_launch_node ? 1 : 0];
     }
     std::string job = text(row.job);
     for (const std::string_view other : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID"})
       if (job.empty()) job = text(other);
+    // Several jsruns may run at once in an allocation.
+    if (const std::string step = text(row.step); !step.empty()) job += "." + step;
     set_id(fmt::format("mpi-{}", job.empty() ? found_.first_host : job), std::nullopt, 0);
   }
 

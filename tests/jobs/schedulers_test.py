@@ -160,6 +160,11 @@ class Refusals(SchedulersTest):
     def test_mpi_without_a_first_host(self):
         self.refused_soon(recorded("open_mpi_on_one_host", OMPI_COMM_WORLD_LOCAL_SIZE="1"), ["-x MASTER_ADDR=HOST"])
 
+    def test_a_first_host_on_which_rank_0_is_not(self):
+        """`mpirun --host` in a larger allocation: the others look for it where the list begins, or where MASTER_ADDR says."""
+        self.refused(1, ["192.0.2.1 is the first host", "hand MASTER_ADDR=", "--rdzv-id=mpi-91881473 --rdzv-endpoint="], "--quiet", "/bin/true",
+                     env=recorded("open_mpi_in_slurm", OMPI_COMM_WORLD_RANK="0", MASTER_ADDR="192.0.2.1", OMP_NUM_THREADS="1"))
+
     def test_standalone_and_one_node_mean_it(self):
         for name in "slurm_batch_script", "slurm_step_of_four_tasks", "open_mpi_on_one_host", "pytorchjob", "pbs_job":
             for flag in "--standalone", "--nnodes=1":

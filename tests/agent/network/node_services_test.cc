@@ -7,9 +7,11 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <variant>
 
+#include "agent/network/addresses.h"
 #include "rendezvous/client.h"
 
 namespace ddprun::agent {
@@ -117,6 +119,51 @@ TEST_F(NodeServicesTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   EXPECT_EQ(greet(silent), "");
   tcp::socket fresh = connect();
   EXPECT_EQ(greet(fresh), kEcho);
+}
+
+// What open() says of a plan; nothing where it is served or looked for.
+std::optional<std::string> refusal_of(const RendezvousPlan& plan) {
+  asio::io_context loop{1};
+  NodeServices services{loop, plan};
+  std::optional<Result<void>> opened;
+  spawn(loop, "open",
+        [](NodeServices& node, std::optional<Result<void>>& said) -> asio::awaitable<void> {
+          said = co_await node.open([](const HostMessage&) {});
+        }(services, opened));
+  while (!opened) loop.run_one();
+  if (*opened) return std::nullopt;
+  return opened->error().message();
+}
+
+TEST(NodeServices, RefuseToHostWhereTheSchedulersFirstHostIsAnother) {
+  RendezvousPlan plan{.kind = RendezvousPlan::Kind::kC10d,
+                      .min_nodes = 2,
+                      .max_nodes = 2,
+                      .host = "192.0.2.1",  // nobody's (RFC 5737)
+                      .port = 28992,
+                      .port_count = 8,
+                      .is_host = true,
+                      .run_id = "mpi-8",
+                      .token = "secret"};
+  const std::string here = host_name();
+  EXPECT_EQ(
+      refusal_of(plan),
+      "192.0.2.1 is the first host by MASTER_ADDR or the scheduler's list, and node rank 0 runs on " +
+          here + ", which does not have its address 192.0.2.1: hand MASTER_ADDR=" + here +
+          " on to all nodes (`mpirun -x MASTER_ADDR=" + here +
+          " …`), or type --nnodes=2 --rdzv-backend=c10d --rdzv-id=mpi-8 --rdzv-endpoint=" + here +
+          ":28992");
+  plan.is_host = false;
+  EXPECT_EQ(refusal_of(plan), std::nullopt);
+  // By flags it may be a cluster's virtual address.
+  plan.is_host = true;
+  plan.port_count = 1;
+  plan.port = 0;
+  EXPECT_EQ(refusal_of(plan), std::nullopt);
+  plan.host = "127.0.0.1";
+  plan.port = 28992;
+  plan.port_count = 8;
+  EXPECT_EQ(refusal_of(plan), std::nullopt);
 }
 
 }  // namespace

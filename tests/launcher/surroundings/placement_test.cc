@@ -111,6 +111,20 @@ TEST(Placement, RefusesAJobOfSeveralNodesOnOne) {
   EXPECT_TRUE(bad_in("cobalt_job", {"E"}).starts_with("2 this Cobalt job has 2 nodes"));
 }
 
+// Its hosts are listed, and nothing says whether programs can run on the first one.
+TEST(Placement, LeavesTheNumberOfHostsOfAnLsfJobOpen) {
+  EXPECT_EQ(bad_in("lsf_job", {"E"}),
+            "2 this LSF job has 5 hosts, of which the first may be there for its script alone, and "
+            "ddprun runs on one of them: type `jsrun --nrs=N --rs_per_host=1 --cpu_per_rs=ALL_CPUS "
+            "--gpu_per_rs=ALL_GPUS ddprun …` with N hosts that run programs, or --standalone for a "
+            "job on this node alone");
+  EXPECT_EQ(good_in("lsf_job", {"--standalone", "E"}).nodes.max, 1);
+  // jsrun says how many run.
+  EXPECT_TRUE(bad_in("jsrun", {"E"}, {{"JSM_NAMESPACE_SIZE", "1"}, {"JSM_NAMESPACE_RANK", "0"}})
+                  .starts_with("2 this jsrun is of a job with 4 nodes, and ddprun runs on one of "
+                               "them: type `jsrun --nrs=4 "));
+}
+
 TEST(Placement, RefusesSeveralLaunchersOnANode) {
   EXPECT_EQ(
       bad_in("slurm_step_of_four_tasks", {"E"}),

@@ -38,6 +38,7 @@ TEST(Surroundings, AreReadFromRecordedEnvironments) {
       {"mpich_on_one_host", "MPICH: 0/2 ? mpi- 2"},
       {"sagemaker", "SageMaker: 1/2 algo-1 sagemaker-digits-2026-11-24-10-00-00-000 1"},
       {"jsrun", "jsrun: 2/4 h41n01 mpi-714301 1"},
+      {"lsf_job", "LSF job: 0/5 ? ? 1"},
       {"pbs_job", "PBS job: 0/2 ? ? 1"},
       {"cobalt_job", "Cobalt job: 0/2 ? ? 1"},
       {"pals", "PALS: 1/2 x1000c0s0b0n0 mpi-4e3a1c77-5f34-45f8-9c23-5b2c6f2d1f0e 1"},
@@ -162,6 +163,20 @@ TEST(Surroundings, TakeTheHostThatTheUserNamesToMpi) {
   Variables variables = recorded("open_mpi_in_slurm");
   variables["MASTER_ADDR"] = "node09";
   EXPECT_EQ(detect(variables).first_host, "node09");
+}
+
+// The host of the script is first in the list, and jsrun may start fewer than the job has.
+TEST(Surroundings, TellApartTwoJsrunsOfOneAllocation) {
+  Variables variables = recorded("jsrun");
+  variables["JSM_NAMESPACE_SIZE"] = "2";
+  variables["JSM_NAMESPACE_RANK"] = "1";
+  EXPECT_EQ(detect(variables).first_host, "h41n01");
+  variables["PMIX_NAMESPACE"] = "1";
+  const Surroundings first = detect(variables);
+  EXPECT_EQ(first.id, "mpi-714301.1");
+  variables["PMIX_NAMESPACE"] = "2";
+  EXPECT_EQ(detect(variables).id, "mpi-714301.2");
+  EXPECT_NE(detect(variables).first_port, first.first_port);
 }
 
 TEST(Surroundings, NameNoPodWithoutADomain) {
