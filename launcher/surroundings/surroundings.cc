@@ -8,8 +8,8 @@
 #include <set>
 #include <string_view>
 
-#include "launcher/surroundings/host_list.h"
 #include "launcher/surroundings/started_in.h"
+#include "proto/host_list.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "launcher/surroundings/deadlines.h"
-#include "launcher/surroundings/host_list.h"
 #include "launcher/surroundings/placement.h"
 #include "launcher/surroundings/surroundings.h"
 #include "proto/assert.h"
+#include "proto/host_list.h"
 #include "tests/fuzz/script_input.h"
 
 namespace ddprun::launcher {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "proto/host_list.h"
 #include "proto/meeting_ports.h"
 
 namespace ddprun::worker {
@@ -91,18 +92,6 @@ std::optional<int> tasks_of(std::string_view list, int index) {
   return std::nullopt;
 }
 
-// `node01` of `node[01-03,7]` and of `node01,node02`.
-std::string first_host(std::string_view list) {
-  const auto end = std::min(list.find_first_of(",["), list.size());
-  if (end == list.size() || list[end] == ',') return std::string(list.substr(0, end));
-  const auto close = list.find(']', end);
-  if (close == std::string_view::npos) return {};
-  std::string_view first = list.substr(end + 1, close - end - 1);
-  first = first.substr(0, first.find_first_of(",-"));
-  std::string_view rest = list.substr(close + 1);
-  return fmt::format("{}{}{}", list.substr(0, end), first, rest.substr(0, rest.find(',')));
-}
-
 // One reading of one starter's variables.
 class WorldReader {
  public:
@@ -170,10 +159,16 @@ class WorldReader {
 
   std::optional<Error> find_first_host() {
     world_.master_addr = text("MASTER_ADDR");
-    if (world_.master_addr.empty())
-      world_.master_addr =
-          first_host(text(starter_.name == "srun" ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST"));
     if (!world_.master_addr.empty()) return std::nullopt;
+    const std::string_view variable =
+        starter_.name == "srun" ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+    const auto hosts = parse_host_list(text(variable));
+    if (!hosts)
+      return refusal(fmt::format("{}={}: {}", variable, text(variable), hosts.error().message()));
+    if (!hosts->empty()) {
+      world_.master_addr = hosts->front();
+      return std::nullopt;
+    }
     return refusal(fmt::format(
         "{} starts this program on {} hosts, and nothing names the host of rank 0: type "
         "`{} …`, or start it with ddprun",

@@ -131,12 +131,19 @@ TEST(MpiWorld, RefusesAStarterThatSaysHalf) {
 }
 
 TEST(MpiWorld, NamesTheFirstHostOfAList) {
-  for (const auto& [list, first] : std::map<std::string, std::string>{
-           {"a,b", "a"}, {"node[3,5]", "node3"}, {"n[01-02]x,m3", "n01x"}, {"r1-n7,r2", "r1-n7"}}) {
+  for (const auto& [list, first] : std::map<std::string, std::string>{{"a,b", "a"},
+                                                                      {"node[3,5]", "node3"},
+                                                                      {"r[1-2]n[1-4]", "r1n1"},
+                                                                      {"n[01-02],m3", "n01"},
+                                                                      {"r1-n7,r2", "r1-n7"}}) {
     Variables variables = slurm();
     variables["SLURM_STEP_NODELIST"] = list;
     EXPECT_EQ(world(variables).value()->master_addr, first);
   }
+  Variables broken = slurm();
+  broken["SLURM_STEP_NODELIST"] = "node[03";
+  EXPECT_EQ(world(broken).error().message(),
+            "SLURM_STEP_NODELIST=node[03: node[03 in the host list: a [ without a ]");
   Variables named = slurm();
   named["MASTER_ADDR"] = "10.0.0.9";
   EXPECT_EQ(world(named).value()->master_addr, "10.0.0.9");

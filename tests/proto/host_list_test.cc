@@ -1,4 +1,4 @@
-#include "launcher/surroundings/host_list.h"
+#include "proto/host_list.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <random>
 
-namespace ddprun::launcher {
+namespace ddprun {
 namespace {
 
 std::string expanded(std::string_view list) {
@@ -25,7 +25,7 @@ TEST(HostList, EndsAtTheLargestNumber) {
 // Those that were recorded, or others that live_host_lists has just asked for.
 TEST(HostList, IsReadAsScontrolReadsIt) {
   const char* const live = std::getenv("DDPRUN_HOST_LISTS");
-  std::ifstream file(live != nullptr ? live : DDPRUN_SURROUNDINGS "/host_lists.txt");
+  std::ifstream file(live != nullptr ? live : DDPRUN_PROTO_TESTS "/host_lists.txt");
   int count = 0;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with('#')) continue;
@@ -82,4 +82,4 @@ TEST(HostList, TakesAnyText) {
 }
 
 }  // namespace
-}  // namespace ddprun::launcher
+}  // namespace ddprun

@@ -1,4 +1,4 @@
-#include "launcher/surroundings/host_list.h"
+#include "proto/host_list.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace ddprun::launcher {
+namespace ddprun {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -142,4 +142,4 @@ Result<std::vector<std::string>> parse_host_list(std::string_view text) {
   return hosts;
 }
 
-}  // namespace ddprun::launcher
+}  // namespace ddprun

@@ -9,7 +9,7 @@
 
 #include "proto/result.h"
 
-namespace ddprun::launcher {
+namespace ddprun {
 
 // More hosts than a job can have nodes (16384), and a list as long as Slurm's own longest range.
 inline constexpr std::size_t kMaxHosts = 65536;
@@ -24,4 +24,4 @@ inline constexpr std::size_t kMaxBrackets = 8;
 // that is none or runs backwards; kLimit: too much of something.
 Result<std::vector<std::string>> parse_host_list(std::string_view text);
 
-}  // namespace ddprun::launcher
+}  // namespace ddprun
