@@ -160,6 +160,12 @@ wait""", CLUSTER_PROCTRACK=proctrack, CLUSTER_KILL_WAIT="5")
                 self.assertEqual(sorted(path.name for path in self.folder.glob("saved.*")), [f"saved.{rank}" for rank in range(4)],
                                  (self.folder / "err").read_text())
 
+    def test_an_elastic_number_on_one_node(self):
+        script = self.script(PRINT_ENV, "env.sh")
+        code, out, err = self.cluster(f"srun --nodes=1 --ntasks-per-node=1 {{ddprun}} --nnodes=1:4 --rdzv-conf=last_call_timeout=1 --nproc-per-node=2 {script}")
+        self.assertEqual(code, 0, err)
+        self.world(out, 2, 1)
+
     @unittest.skipUnless(shutil.which("mpirun.openmpi"), "Open MPI is not installed")
     def test_open_mpi(self):
         script = self.script(PRINT_ENV, "env.sh")
@@ -169,6 +175,19 @@ wait""", CLUSTER_PROCTRACK=proctrack, CLUSTER_KILL_WAIT="5")
         code, out, err = self.cluster("mpirun.openmpi --oversubscribe -n 2 {ddprun} /bin/true")
         self.assertNotEqual(code, 0)
         self.assertIn("Open MPI starts 2 ddpruns on one node", err)
+
+    @unittest.skipUnless(shutil.which("mpirun.openmpi"), "Open MPI is not installed")
+    def test_a_part_of_an_allocation_by_open_mpi(self):
+        """Slurm's list begins with a host on which nothing runs: rank 0 says so at once, and what it says to type helps."""
+        script = self.script(PRINT_ENV, "env.sh")
+        job = f"salloc --nodes=4 --ntasks-per-node=1 mpirun.openmpi --host node03,node04 --map-by ppr:1:node {{more}} {{{{ddprun}}}} --nproc-per-node=2 {script}"
+        code, out, err = self.cluster(job.format(more=""))
+        self.assertEqual((code, out), (1, ""), err)
+        self.assertIn("node01 is the first host by MASTER_ADDR or the scheduler's list, and node rank 0 runs on node03, which does not have", err)
+        self.assertIn("`mpirun -x MASTER_ADDR=node03 …`", err)
+        code, out, err = self.cluster(job.format(more="-x MASTER_ADDR=node03"))
+        self.assertEqual(code, 0, err)
+        self.world(out, 4, 2)
 
     @unittest.skipUnless(shutil.which("mpiexec.hydra"), "MPICH is not installed")
     def test_mpich(self):
