@@ -109,7 +109,7 @@ class IdxFile {
  private:
   // gzread takes 32-bit lengths and returns an int: a large file goes in pieces.
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-  static constexpr std::size_t kGrowthBytes = std::size_t{1} << 26;
+  static constexpr std::size_t kGrowthBytes = std::size_t{1} << 24;
 
   IdxFile(std::filesystem::path path, GzipFile file)
       : path_(std::move(path)), file_(std::move(file)) {}
