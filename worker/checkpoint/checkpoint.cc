@@ -15,7 +15,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -85,18 +84,13 @@ std::optional<Layout> layout_of(const Value& value) {
 // Python finds an optimizer's state by the places of the module's parameters. Tensors that are none of these (float32
 // masters) stand for them, place by place; shards of a ShardedParallel cannot.
 Result<void> check_stepped(const CheckpointRun& run) {
-  std::unordered_set<const at::TensorImpl*> own;
-  std::vector<c10::IntArrayRef> trained, stepped;
   const auto parameters = run.module.parameters();
-  for (const at::Tensor& parameter : parameters) {
-    own.insert(parameter.unsafeGetTensorImpl());
-    if (parameter.requires_grad()) trained.push_back(parameter.sizes());
-  }
   const auto tensors = stepped_tensors(run.optimizer);
-  for (const at::Tensor& tensor : tensors) {
-    if (own.contains(tensor.unsafeGetTensorImpl())) return {};
-    stepped.push_back(tensor.sizes());
-  }
+  if (any_is_of(tensors, parameters)) return {};
+  std::vector<c10::IntArrayRef> trained, stepped;
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.requires_grad()) trained.push_back(parameter.sizes());
+  for (const at::Tensor& tensor : tensors) stepped.push_back(tensor.sizes());
   if (stepped == trained) return {};
   return Error(
       ErrorCode::kInvalidArgument,

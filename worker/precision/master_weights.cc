@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
-#include <unordered_set>
 
 namespace ddprun::worker {
 
@@ -32,14 +31,10 @@ MasterWeights::MasterWeights(torch::nn::Module& module, at::ScalarType dtype, bo
 }
 
 void MasterWeights::require_masters(const std::vector<at::Tensor>& stepped) const {
-  std::unordered_set<const c10::TensorImpl*> own;
-  for (const at::Tensor& parameter : parameters_) own.insert(parameter.unsafeGetTensorImpl());
-  for (const at::Tensor& tensor : stepped) {
-    if (!own.contains(tensor.unsafeGetTensorImpl())) continue;
+  if (any_is_of(stepped, parameters_))
     throw std::invalid_argument(
         "MasterWeights: the optimizer has the module's parameters, and its steps would be lost: make it with "
         "masters.parameters()");
-  }
 }
 
 void MasterWeights::take_gradients() {

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <stdexcept>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "worker/reducer/freed_memory.h"
 #include "worker/reducer/module_state.h"
@@ -207,14 +206,9 @@ void ShardedParallel::end_backward() {
 
 void ShardedParallel::begin_step(const std::vector<at::Tensor>& stepped) {
   require_whole_pass();
-  std::unordered_set<const at::TensorImpl*> own;
-  for (const at::Tensor& parameter : module_->parameters())
-    own.insert(parameter.unsafeGetTensorImpl());
-  for (const at::Tensor& tensor : stepped) {
-    if (own.contains(tensor.unsafeGetTensorImpl()))
-      refuse(
-          "the optimizer has the module's parameters, and would step nothing: make it with sharded.shards()");
-  }
+  if (any_is_of(stepped, module_->parameters()))
+    refuse(
+        "the optimizer has the module's parameters, and would step nothing: make it with sharded.shards()");
   units_->begin_step();
 }
 

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 namespace ddprun::worker {
@@ -13,6 +15,16 @@ std::vector<at::Tensor> stepped_tensors(Optimizer& optimizer) {
   for (auto& group : optimizer.param_groups())
     tensors.insert(tensors.end(), group.params().begin(), group.params().end());
   return tensors;
+}
+
+// Whether one of `stepped` is one of `parameters`: the same tensor, not one with the same numbers.
+inline bool any_is_of(const std::vector<at::Tensor>& stepped,
+                      const std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const at::TensorImpl*> own;
+  for (const at::Tensor& parameter : parameters) own.insert(parameter.unsafeGetTensorImpl());
+  return std::any_of(stepped.begin(), stepped.end(), [&own](const at::Tensor& tensor) {
+    return own.contains(tensor.unsafeGetTensorImpl());
+  });
 }
 
 }  // namespace ddprun::worker
