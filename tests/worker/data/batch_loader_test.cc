@@ -5,8 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <fstream>
 #include <random>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -74,6 +76,42 @@ TEST(BatchLoader, GivesTheSamplersOrderWithAnyNumberOfThreads) {
       }
     }
   }
+}
+
+// What torch's DataLoader gave to each rank: loader_vectors.txt.
+TEST(BatchLoader, GivesTheBatchesOfPyTorch) {
+  std::ifstream file(DDPRUN_LOADER_VECTORS);
+  int cases = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    std::istringstream in(line);
+    std::size_t samples = 0, batch_size = 0, torchs_workers = 0;
+    int replicas = 0, rank = 0;
+    bool drop_last = false;
+    std::uint64_t epoch = 0;
+    std::string bar, word;
+    in >> samples >> replicas >> rank >> batch_size >> drop_last >> torchs_workers >> epoch >> bar;
+    ASSERT_TRUE(in && bar == "|") << line;
+    std::vector<Indices> recorded;
+    for (Indices batch; in >> word;) {
+      if (word != ";") {
+        batch.push_back(std::stoul(word));
+      } else {
+        recorded.push_back(batch);
+        batch.clear();
+      }
+    }
+    const IndexDataset dataset;
+    DistributedSampler sampler(samples, replicas, rank, {.seed = 4});
+    sampler.set_epoch(epoch);
+    BatchLoader loader(dataset, sampler, batch_size, {.workers = 2, .drop_last = drop_last});
+    EXPECT_EQ(loader.size(), recorded.size()) << line;
+    std::vector<Indices> given;
+    for (const auto& batch : loader) given.push_back(batch.indices);
+    EXPECT_EQ(given, recorded) << line;
+    ++cases;
+  }
+  EXPECT_EQ(cases, 144);
 }
 
 TEST(BatchLoader, PinsInTheReader) {

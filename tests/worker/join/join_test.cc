@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tests/worker/reducer/counting_collective.h"
+#include "tests/worker/tcp/tcp_ranks.h"
 #include "tests/worker/torch_ranks.h"
 #include "worker/comm_hooks/comm_hooks.h"
 #include "worker/comm_hooks/optimizer_in_backward.h"
@@ -34,6 +35,15 @@ torch::nn::Sequential uneven_net() {
 at::Tensor batch(int step, int rank) {
   torch::manual_seed(100 * step + rank);
   return torch::randn({5, 4});
+}
+
+// Three ranks, of one host and of three.
+void run_uneven_ranks(const RankBody& body) {
+  run_torch_ranks(3, body);
+  run_ranks(tcp_ranks(3), [&body](Collective& ranks) {
+    at::set_num_threads(1);
+    body(ranks);
+  });
 }
 
 void expect_equal_on_all_ranks(const torch::nn::Module& net, Collective& ranks) {
@@ -78,7 +88,7 @@ void train_joined(Collective& ranks, const JoinOptions& join_options,
 constexpr auto kNothing = [](DataParallel& /*parallel*/, torch::nn::SequentialImpl& /*net*/) {};
 
 TEST(JoinedRanks, EndWithEqualWeightsInEachMode) {
-  run_torch_ranks(3, [](Collective& ranks) {
+  run_uneven_ranks([](Collective& ranks) {
     for (const bool initial : {true, false}) {
       const JoinOptions join{.divide_by_initial_world_size = initial};
       train_joined(ranks, join, {}, kNothing);
@@ -138,7 +148,7 @@ void train(torch::nn::Sequential& net, DataParallel& parallel, Optimizer& optimi
 
 // As one Adam of all parameters on the rank that comes last. One rank has no batch at all.
 TEST(JoinedRanks, StepTheirShardsWithTheAverageOfTheOthers) {
-  run_torch_ranks(3, [](Collective& ranks) {
+  run_uneven_ranks([](Collective& ranks) {
     for (const bool scatters : {false, true}) {
       for (const int of_rank_0 : {10, 0}) {
         const int batches = ranks.rank() == 0 ? of_rank_0 : batches_of(ranks);
@@ -243,7 +253,7 @@ TEST(JoinedRanks, TakeBuffersFromARankThatIsActive) {
 }
 
 TEST(JoinedRanks, AllThrowWhereOneHasNoMoreBatches) {
-  run_torch_ranks(3, [](Collective& ranks) {
+  run_uneven_ranks([](Collective& ranks) {
     auto net = uneven_net();
     DataParallel parallel(net.ptr(), ranks);
     int trained = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/examples/temporary_folder.h"
+#include "worker/data/batch_loader.h"
 #include "worker/readers/image_folder.h"
 
 namespace ddprun::worker {
@@ -185,6 +186,61 @@ TEST(ImageFolder, ListsByClassFolderAndName) {
             "read " + (folder.path() / "dog").string() + ": no images (.jpg, .jpeg, .png)");
   EXPECT_EQ(list_image_folder(folder.path() / "none").error().message(),
             "read " + (folder.path() / "none").string() + ": No such file or directory");
+}
+
+// Each sample is the image in its file, cut and scaled.
+class PixelDataset {
+ public:
+  explicit PixelDataset(ImageFolder folder) : folder_(std::move(folder)) {}
+
+  std::vector<float> batch(const BatchRequest& request) const {
+    constexpr std::size_t kSide = 16;
+    constexpr std::size_t kPixels = 3 * kSide * kSide;
+    std::vector<float> pixels(request.indices.size() * kPixels);
+    for (std::size_t i = 0; i < request.indices.size(); ++i) {
+      const auto image = load_image(folder_.files[request.indices[i]].path, kSide).value();
+      write_pixels(image, middle_square(image), kSide,
+                   std::span(pixels).subspan(i * kPixels, kPixels));
+    }
+    return pixels;
+  }
+
+ private:
+  ImageFolder folder_;
+};
+
+TEST(LoadImage, InManyThreadsGivesTheSamePixelsAndNamesTheCorruptFile) {
+  const TemporaryFolder folder;
+  constexpr std::size_t kFiles = 40;
+  const auto path_of = [&folder](std::size_t number) {
+    return folder.path() / "class" /
+           (std::to_string(100 + number) + (number % 2 == 0 ? ".jpg" : ".png"));
+  };
+  std::filesystem::create_directory(folder.path() / "class");
+  for (std::size_t i = 0; i < kFiles; ++i) {
+    const int side = 32 + static_cast<int>(i);
+    write_bytes(path_of(i), i % 2 == 0 ? jpeg_of(side, 48) : png_of(side, 48));
+  }
+  const PixelDataset dataset(list_image_folder(folder.path()).value());
+  const DistributedSampler sampler(kFiles, 1, 0, {.shuffle = false});
+  std::vector<std::vector<float>> alone;
+  BatchLoader in_the_loop(dataset, sampler, 3, {.workers = 0});
+  for (const auto& batch : in_the_loop) alone.push_back(batch);
+  BatchLoader loader(dataset, sampler, 3, {.workers = 4});
+  std::size_t given = 0;
+  for (const auto& batch : loader) EXPECT_EQ(batch, alone.at(given++));
+  EXPECT_EQ(given, alone.size());
+
+  write_bytes(path_of(21), "no image");
+  given = 0;
+  std::string error;
+  try {
+    for (const auto& batch : loader) EXPECT_EQ(batch, alone.at(given++));
+  } catch (const std::runtime_error& thrown) {
+    error = thrown.what();
+  }
+  EXPECT_EQ(error, "read " + path_of(21).string() + ": neither a JPEG nor a PNG");
+  EXPECT_EQ(given, 7U);
 }
 
 TEST(LoadImage, NamesTheCorruptFile) {
