@@ -19,6 +19,7 @@ BIN = pathlib.Path(DDPRUN).parent
 TWINS = support.ROOT / "examples" / "pytorch"
 DATA = support.ROOT / "examples" / "data"
 END = r"weights=[0-9a-f]{16}\naccuracy=[01]\.\d{4}\n$"
+LONGEST_S = 60  # that a run of an example may take on its synthetic set
 WORKERS = 1, 2, 4  # each example runs with each of these: tests/house/examples_page_test.py
 
 sys.path.insert(0, str(support.ROOT / "tests" / "jobs"))
@@ -36,7 +37,7 @@ class Example(unittest.TestCase):
         return "--data", self.folder / name
 
     def ours(self, workers, name, *flags, code=0):
-        done = support.run(DDPRUN, "--standalone", f"--nproc-per-node={workers}", "--no-python", BIN / name, *flags)
+        done = support.run(DDPRUN, "--standalone", f"--nproc-per-node={workers}", "--no-python", BIN / name, *flags, deadline=LONGEST_S)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout if code == 0 else done.stderr
 

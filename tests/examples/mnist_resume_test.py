@@ -14,27 +14,11 @@ import tempfile
 import unittest
 
 import digits
+import python_start
 import support
 
 DDPRUN = os.environ.get("DDPRUN", str(support.ROOT / "build" / "bin" / "ddprun"))
 EPOCHS = 5
-
-# A model of Python's with the optimizer's momenta, as the ImageNet example saves it.
-PYTHON_START = """
-import sys, torch
-from torch import nn
-torch.manual_seed(5)
-net = nn.Sequential()
-for name, layer in (("conv1", nn.Conv2d(1, 32, 3)), ("relu1", nn.ReLU()), ("conv2", nn.Conv2d(32, 64, 3)), ("pool", nn.MaxPool2d(2)),
-                    ("flat", nn.Flatten()), ("fc1", nn.Linear(9216, 128)), ("relu2", nn.ReLU()), ("fc2", nn.Linear(128, 10))):
-    net.add_module(name, layer)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-net(torch.randn(8, 1, 28, 28)).pow(2).mean().backward()
-optimizer.step()
-wrapped = nn.DataParallel(net)  # its keys begin with module.
-torch.save({"epoch": 1, "arch": "mnist", "state_dict": wrapped.state_dict(), "best_acc1": torch.tensor(0.1),
-            "optimizer": optimizer.state_dict()}, sys.argv[1])
-"""
 
 
 class MnistResume(unittest.TestCase):
@@ -101,8 +85,7 @@ class MnistResume(unittest.TestCase):
         if python is None:
             self.skipTest("no Python with torch here")
         start = self.folder / "python.pt"
-        made = support.run(python, "-c", PYTHON_START, start)
-        self.assertEqual(made.returncode, 0, made.stderr)
+        python_start.write(python, "mnist", start)
         undisturbed = self.check_resumed_after_every_epoch(3, start)
         self.assertIn("resumed after epoch 1 ('module.' was stripped from its keys)", undisturbed)
 

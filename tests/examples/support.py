@@ -24,10 +24,10 @@ def environment(**changes):
     return {**clean, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", **changes}
 
 
-def run(*command, **changes):
+def run(*command, deadline=DEADLINE, **changes):
     """The finished process, with its text as it came (carriage returns too); `changes` are environment variables."""
     done = subprocess.run([str(word) for word in command], env=environment(**changes), capture_output=True,
-                          timeout=DEADLINE, check=False)
+                          timeout=deadline, check=False)
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     return done
 

@@ -16,6 +16,7 @@
 #include "worker/precision/loss_scaler.h"
 #include "worker/precision/master_weights.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/replicas/replicas.h"
 #include "worker/zero/optimizers.h"
 
 namespace ddprun::worker {
@@ -216,6 +217,41 @@ TEST_F(CheckpointOnGpu, IsReadOnTheCpuToo) {
   EXPECT_TRUE(load_checkpoint(file_, {*other, at_home, *alone}).value().optimizer);
   EXPECT_EQ(checksum(*other), checksum(*net));
   EXPECT_TRUE(other->parameters()[0].is_cpu());
+}
+
+// Copies of a module in one process: one GPU may stand for two.
+struct ClonedNetImpl : torch::nn::Cloneable<ClonedNetImpl> {
+  ClonedNetImpl() { reset(); }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(20, 30));
+    last = register_module("last", torch::nn::Linear(30, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(torch::tanh(first(x))); }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+};
+TORCH_MODULE(ClonedNet);
+
+class ReplicasOnGpu : public OneGpu {};
+
+TEST_F(ReplicasOnGpu, GiveOutputAndGradientsOfOneCall) {
+  for (const std::size_t copies : {1U, 2U, 3U}) {
+    const auto made = [] {
+      torch::manual_seed(7);
+      ClonedNet net;
+      net->to(at::kCUDA);
+      return net;
+    };
+    auto plain = made(), split = made();
+    const at::Tensor samples = samples_of(0);
+    const at::Tensor expected = plain->forward(samples);
+    const std::vector<at::Device> devices(copies, at::Device(at::kCUDA, 0));
+    const at::Tensor output = data_parallel(split, samples, devices);
+    EXPECT_LE(distance(output, expected), 1e-6);
+    loss_of(expected).backward();
+    loss_of(output).backward();
+    for (std::size_t i = 0; i < plain->parameters().size(); ++i)
+      EXPECT_LE(distance(split->parameters()[i].grad(), plain->parameters()[i].grad()), 1e-6);
+  }
 }
 
 }  // namespace
