@@ -20,6 +20,7 @@
 #include "examples/nets/resnet18.h"
 #include "worker/checkpoint/atomic_file.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/precision/autocast.h"
 #include "worker/reducer/data_parallel.h"
 
 namespace {
@@ -32,7 +33,15 @@ struct Options {
   int epochs = 10, batch_size = 64, width = 64;
   int steps = std::numeric_limits<int>::max();
   double lr = 0.05;
+  bool bf16 = false;
 };
+
+// The scores of a pass that may compute in 16 bits, in float32: the loss and the weights stay in it.
+at::Tensor scores_of(worker::DataParallel& parallel, examples::ResNet18& net,
+                     const at::Tensor& images, bool bf16) {
+  const worker::Autocast autocast(images.device().type(), at::kBFloat16, bf16);
+  return parallel.forward(net, images).to(at::kFloat);
+}
 
 // What was saved by an earlier run. Rank 0 looks: on another host the file may be missing.
 worker::SamplerState resume(const Options& options, const worker::CheckpointRun& run) {
@@ -67,7 +76,7 @@ void train(worker::Process& process, const Options& options, const CifarSet& ima
   for (int epoch = static_cast<int>(sampler.state().epoch); epoch < options.epochs; ++epoch) {
     const auto loss = examples::train_epoch(
         loader, parallel, optimizer,
-        [&](const auto& batch) { return parallel.forward(net, batch.inputs); },
+        [&](const auto& batch) { return scores_of(parallel, net, batch.inputs, options.bf16); },
         [&] { return ++steps != options.steps; });
     if (steps == options.steps) return save(options, run, loader.state());
     examples::say_epoch(process, epoch, options.epochs, loss);
@@ -92,6 +101,7 @@ int main(int argc, char** argv) {
   flags.count("--batch-size", options.batch_size, "images a worker and step (64)");
   flags.count("--width", options.width, "channels of the first layer; less is a smaller net (64)");
   flags.rate("--lr", options.lr, "learning rate (0.05)");
+  flags.on("--bf16", options.bf16, "compute the forward pass in bfloat16 where that is enough");
   std::optional<CifarSet> train_set, test_set;
   const auto load = [&] {
     // A path that cannot be written is an error now, not after the first epoch.

@@ -49,7 +49,7 @@ class CifarSet(Dataset):
 
 
 def main():
-    options = twin.options_of(__doc__, epochs=10, batch_size=64, width=64, lr=0.05)
+    options = twin.options_of(__doc__, epochs=10, batch_size=64, width=64, lr=0.05, bf16=False)
     train = CifarSet([f"{options.data}/data_batch_{n}.bin" for n in range(1, 6)], augment=True)
     held_out = CifarSet([f"{options.data}/test_batch.bin"], augment=False)
     torch.manual_seed(1)
@@ -61,7 +61,7 @@ def main():
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         train.epoch = epoch
-        twin.say_epoch(epoch, options.epochs, twin.train_epoch(loader, model, optimizer))
+        twin.say_epoch(epoch, options.epochs, twin.train_epoch(loader, model, optimizer, options.bf16))
     twin.say_result(net, held_out, 64)
     del model  # before its group: PyTorch 2.11 can block otherwise
     dist.destroy_process_group()

@@ -21,12 +21,17 @@ def options_of(about, data=True, **defaults):
     return options
 
 
-def train_epoch(loader, model, optimizer):
-    """Trains on batches of (inputs…, targets). The sum of the losses of this rank's samples, and how many these are."""
+def train_epoch(loader, model, optimizer, bf16=False):
+    """Trains on batches of (inputs…, targets). The sum of the losses of this rank's samples, and how many these are.
+
+    bf16: the forward pass computes in bfloat16 where that is enough; the loss and the weights stay in float32.
+    """
     total, count = 0.0, 0
     for *inputs, targets in loader:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(*inputs), targets)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            scores = model(*inputs).float()
+        loss = nn.functional.cross_entropy(scores, targets)
         loss.backward()
         optimizer.step()
         total += loss.item() * len(targets)

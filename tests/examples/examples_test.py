@@ -229,6 +229,18 @@ class Cifar10(Example):
         self.ours(2, "cifar10", *data, *self.FLAGS, "--epochs=1", "--steps=3", *save)
         self.assertIn("epoch 1/1 loss=", self.ours(3, "cifar10", *data, *self.FLAGS, "--epochs=1", *save))
 
+    def test_in_16_bits_is_as_good_as_in_32(self):
+        """With a low rate, and four classes: with more of them so short a training ends anywhere between 0.5 and 1."""
+        flags = *self.make("cifar10", 800, 240, "--classes=4"), "--width=4", "--batch-size=20", "--lr=0.005", "--epochs=5"
+        whole, half = self.ours(2, "cifar10", *flags), self.ours(2, "cifar10", *flags, "--bf16")
+        accuracy = [float(support.value_of("accuracy", output)) for output in (whole, half)]
+        self.assertGreaterEqual(accuracy[0], 0.9, whole)
+        self.assertAlmostEqual(accuracy[1], accuracy[0], delta=0.01, msg=whole + half)
+        self.assertNotEqual(support.value_of("weights", half), support.value_of("weights", whole))
+
+    def test_in_16_bits_ends_as_its_twin(self):
+        self.check_same_end("cifar10", *self.make("cifar10", 100, 31), *self.FLAGS, "--epochs=2", "--bf16", workers=2)
+
 
 class ImageFolder(Example):
     FLAGS = "--width=8", "--side=32", "--batch-size=8"

@@ -69,6 +69,11 @@ class OnGpu(Example):
     def test_cifar10(self):
         self.check_learns("cifar10", *self.make("cifar10", 200, 41), "--width=8", "--batch-size=10", "--epochs=8", learnt=0.2)
 
+    def test_cifar10_in_16_bits(self):
+        flags = *self.make("cifar10", 800, 240, "--classes=4"), "--width=4", "--batch-size=20", "--lr=0.005", "--epochs=5"
+        half, whole = self.check_learns("cifar10", *flags, "--bf16", learnt=0.9), self.on_gpu("cifar10", *flags)
+        self.assertNotEqual(support.value_of("weights", half), support.value_of("weights", whole))
+
     def test_cifar10_goes_on_inside_an_epoch(self):
         data = *self.make("cifar10", 120, 20), "--width=8", "--batch-size=10", "--epochs=1", "--checkpoint", self.folder / "c.pt"
         self.assertEqual(self.on_gpu("cifar10", *data, "--steps=3"), "")
