@@ -71,7 +71,8 @@ void train(worker::Process& process, const Options& options, const CifarSet& ima
   const worker::CheckpointRun run{*net, optimizer, ranks, &parallel};
   worker::DistributedSampler sampler(images.size(), ranks.world_size(), ranks.rank());
   sampler.resume(resume(options, run));
-  worker::BatchLoader loader(images, sampler, static_cast<std::size_t>(options.batch_size));
+  worker::BatchLoader loader(images, sampler, static_cast<std::size_t>(options.batch_size),
+                             {.pin = examples::on_gpu(process)});
   int steps = 0;
   for (int epoch = static_cast<int>(sampler.state().epoch); epoch < options.epochs; ++epoch) {
     const auto loss = examples::train_epoch(

@@ -21,9 +21,14 @@
 
 namespace ddprun::examples {
 
+// Whether this rank trains on a GPU: then a loader pins its batches, and copies do not block the host.
+inline bool on_gpu(const worker::Process& process) {
+  return process.collective->device() != worker::Device::kCpu;
+}
+
 // Moves the net to where this rank trains (--device), before anything knows its parameters.
 inline void place(const worker::Process& process, torch::nn::Module& net) {
-  if (process.collective->device() == worker::Device::kCpu) return;
+  if (!on_gpu(process)) return;
   net.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(process.world.local_rank)));
 }
 

@@ -48,8 +48,9 @@ void train(worker::Process& process, const Options& options, const PhotoSet& pho
            const PhotoSet& held_out) {
   worker::Collective& ranks = *process.collective;
   worker::DistributedSampler sampler(photos.size(), ranks.world_size(), ranks.rank());
-  worker::BatchLoader loader(photos, sampler, static_cast<std::size_t>(options.batch_size),
-                             {.workers = static_cast<std::size_t>(options.workers)});
+  worker::BatchLoader loader(
+      photos, sampler, static_cast<std::size_t>(options.batch_size),
+      {.workers = static_cast<std::size_t>(options.workers), .pin = examples::on_gpu(process)});
   if (options.read_only) return read_all(process, loader);
   torch::manual_seed(1);
   examples::ResNet18 net(photos.classes(), 7, options.width);

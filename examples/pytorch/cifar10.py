@@ -49,11 +49,11 @@ class CifarSet(Dataset):
 
 
 def main():
-    options = twin.options_of(__doc__, epochs=10, batch_size=64, width=64, lr=0.05, bf16=False)
+    options = twin.options_of(__doc__, epochs=10, batch_size=64, width=64, lr=0.05, bf16=False, device="cpu")
     train = CifarSet([f"{options.data}/data_batch_{n}.bin" for n in range(1, 6)], augment=True)
     held_out = CifarSet([f"{options.data}/test_batch.bin"], augment=False)
     torch.manual_seed(1)
-    net = ResNet18(10, 3, options.width)
+    net = ResNet18(10, 3, options.width).to(options.device)
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.9, weight_decay=5e-4)
     sampler = DistributedSampler(train)

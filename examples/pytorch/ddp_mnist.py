@@ -1,13 +1,14 @@
-"""Trains a small convolutional net on MNIST digits with DistributedDataParallel and Gloo, on CPUs.
+"""Trains a small convolutional net on MNIST digits with DistributedDataParallel and Gloo, on CPUs; with --device=cuda and NCCL on GPUs.
 
     torchrun --standalone --nproc-per-node=2 examples/pytorch/ddp_mnist.py
 
-Needs PyTorch only. The same run gives the same digits: it is seeded, and Gloo's sums have an order.
+Needs PyTorch only. The same run gives the same digits on CPUs: it is seeded, and Gloo's sums have an order.
 """
 import argparse
 import gzip
 import os
 import struct
+import sys
 from pathlib import Path
 
 import torch
@@ -15,6 +16,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def meet(device):
+    """Gloo for what lies on the CPU. With `cuda` a rank has the GPU of its local rank, and NCCL for what lies there."""
+    gpu, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count() if device == "cuda" else 0
+    if device not in ("cpu", "cuda") or (device == "cuda" and gpu >= gpus):
+        print(f"--device: '{device}' given, expected cpu, or cuda where each rank has a GPU (local rank {gpu}, {gpus} GPUs)", file=sys.stderr)
+        sys.exit(2)
+    if device == "cuda":
+        torch.cuda.set_device(gpu)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+
+
+def device_of(net):
+    return next(net.parameters()).device
 
 
 def make_net():
@@ -48,7 +64,8 @@ def mean_over_ranks(total, count):
 def train_epoch(model, loader, optimizer):
     model.train()
     total = 0.0
-    for images, labels in loader:
+    for batch in loader:
+        images, labels = (part.to(device_of(model)) for part in batch)
         optimizer.zero_grad()
         loss = nn.functional.nll_loss(model(images), labels)
         loss.backward()
@@ -61,7 +78,7 @@ def train_epoch(model, loader, optimizer):
 def accuracy(net, data):
     net.eval()
     mine = slice(dist.get_rank(), None, dist.get_world_size())  # every held-out digit on one rank
-    images, labels = data[mine]
+    images, labels = (part.to(device_of(net)) for part in data[mine])
     return mean_over_ranks(net(images).argmax(dim=1).eq(labels).sum().item(), len(labels))
 
 
@@ -96,15 +113,16 @@ def main():
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoint", help="file to save after each epoch and to go on from, on a disk that all hosts share")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda: the GPU whose number is the local rank")
     options = parser.parse_args()
-    dist.init_process_group("gloo")
+    meet(options.device)
     rank, world = dist.get_rank(), dist.get_world_size()
     train, held_out = load(options.data, "train"), load(options.data, "t10k")
     sampler = DistributedSampler(train, seed=options.seed)
     # A generator of its own: the loader's draws must not move the dropout masks.
     loader = DataLoader(train, options.batch_size, sampler=sampler, generator=torch.Generator())
     torch.manual_seed(options.seed)
-    net = make_net()
+    net = make_net().to(options.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=options.lr, momentum=0.9)
     first = resume(options.checkpoint, net, optimizer)
     require_same(first, f"epochs in --checkpoint={options.checkpoint}")

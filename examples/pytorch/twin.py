@@ -6,6 +6,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from ddp_mnist import device_of, meet
+
 
 def options_of(about, data=True, **defaults):
     """--data, if wanted, and a flag for each default: `batch_size=64` is --batch-size. One that is False takes no value."""
@@ -17,7 +19,7 @@ def options_of(about, data=True, **defaults):
         parser.add_argument("--" + name.replace("_", "-"), **how)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    meet(getattr(options, "device", "cpu"))
     return options
 
 
@@ -26,10 +28,11 @@ def train_epoch(loader, model, optimizer, bf16=False):
 
     bf16: the forward pass computes in bfloat16 where that is enough; the loss and the weights stay in float32.
     """
-    total, count = 0.0, 0
-    for *inputs, targets in loader:
+    total, count, device = 0.0, 0, device_of(model)
+    for batch in loader:
+        *inputs, targets = (part.to(device) for part in batch)
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             scores = model(*inputs).float()
         loss = nn.functional.cross_entropy(scores, targets)
         loss.backward()
@@ -49,7 +52,8 @@ def say_result(net, held_out, batch_size, collate=None):
     net.eval()
     right, mine = 0, mine_of(len(held_out))
     with torch.no_grad():
-        for *inputs, targets in DataLoader(Subset(held_out, mine), batch_size, collate_fn=collate):
+        for batch in DataLoader(Subset(held_out, mine), batch_size, collate_fn=collate):
+            *inputs, targets = (part.to(device_of(net)) for part in batch)
             right += net(*inputs).argmax(1).eq(targets).sum().item()
     accuracy = mean_over_ranks(right, len(mine))
     say(f"weights={checksum(net):016x}\naccuracy={accuracy:.4f}")
@@ -90,6 +94,6 @@ def checksum(net):
     """FNV-1a over parameters and buffers: worker::checksum() of the engine."""
     value = 0xCBF29CE484222325
     for tensor in (*net.parameters(), *net.buffers()):
-        for byte in tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist():
+        for byte in tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).tolist():
             value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
     return value
