@@ -92,7 +92,7 @@ def resume(path, net, optimizer):
     """The epoch to go on with. Every rank reads the file, whatever the number of workers that wrote it."""
     if not path or not Path(path).exists():
         return 1
-    state = torch.load(path, weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     net.load_state_dict(state["net"])
     optimizer.load_state_dict(state["optimizer"])
     return state["epoch"] + 1
@@ -106,7 +106,7 @@ def require_same(value, what):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="MNIST with DistributedDataParallel and Gloo")
+    parser = argparse.ArgumentParser(description="MNIST with DistributedDataParallel, over Gloo or NCCL")
     parser.add_argument("--data", default=Path(__file__).resolve().parents[1] / "data/mnist_5k")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32, help="of each worker")

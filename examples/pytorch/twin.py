@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from ddp_mnist import device_of, meet
+from ddp_mnist import device_of, mean_over_ranks, meet
 
 
 def options_of(about, data=True, **defaults):
@@ -72,12 +72,6 @@ def made_net(hidden_layers, width):
     for layer in range(hidden_layers):
         layers += nn.Linear(width if layer else 20, width), nn.ReLU()
     return nn.Sequential(*layers, nn.Linear(width, 10))
-
-
-def mean_over_ranks(total, count):
-    sums = torch.tensor([total, count], dtype=torch.float64)
-    dist.all_reduce(sums)
-    return (sums[0] / sums[1]).item()
 
 
 def mine_of(count):

@@ -19,7 +19,7 @@ BIN = pathlib.Path(DDPRUN).parent
 TWINS = support.ROOT / "examples" / "pytorch"
 DATA = support.ROOT / "examples" / "data"
 END = r"weights=[0-9a-f]{16}\naccuracy=[01]\.\d{4}\n$"
-LONGEST_S = 60  # that a run of an example may take on its synthetic set
+LONGEST_S = max(60, float(os.environ.get("DDPRUN_TEST_DEADLINE", 0)))  # that a run of an example may take on its synthetic set
 WORKERS = 1, 2, 4  # each example runs with each of these: tests/house/examples_page_test.py
 
 sys.path.insert(0, str(support.ROOT / "tests" / "jobs"))
@@ -168,6 +168,17 @@ class Device(Example):
             done = support.run(BIN / name, *flags, "--device=cuda")
             self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
             self.assertRegex(done.stderr, rf"^{name}: --device: 'cuda' given, expected auto or cpu on this machine: (no GPU: CUDA|this build has no NCCL): [^\n]*\n$")
+
+    def test_twins_and_the_bench_refuse_it_too(self):
+        python = support.python_with_torch()
+        if python is None:
+            self.skipTest("no Python with torch here")
+        for command, why in (((TWINS / "ddp_mnist.py",), "--device: 'cuda' given, expected cpu, or cuda where each rank has a GPU"),
+                             ((TWINS / "cifar10.py", "--data", self.folder), "--device: 'cuda' given, expected cpu, or cuda where each rank has a GPU"),
+                             ((support.ROOT / "bench" / "scaling", "--python", python), "--device: 'cuda' is not accepted here; cpu is")):
+            done = support.run(python, *command, "--device=cuda")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertIn(why, done.stderr.splitlines()[-1])
 
     def test_auto_is_the_cpu_then(self):
         for workers in (1, 2):

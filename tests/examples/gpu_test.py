@@ -8,7 +8,7 @@ import re
 import unittest
 
 import support
-from examples_test import BIN, DDPRUN, END, Example
+from examples_test import BIN, DDPRUN, END, TWINS, Example
 
 DEVICE = "/dev/nvidia0"
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
@@ -71,8 +71,19 @@ class OnGpu(Example):
 
     def test_cifar10_in_16_bits(self):
         flags = *self.make("cifar10", 800, 240, "--classes=4"), "--width=4", "--batch-size=20", "--lr=0.005", "--epochs=5"
-        half, whole = self.check_learns("cifar10", *flags, "--bf16", learnt=0.9), self.on_gpu("cifar10", *flags)
-        self.assertNotEqual(support.value_of("weights", half), support.value_of("weights", whole))
+        self.check_learns("cifar10", *flags, "--bf16", learnt=0.9)
+
+    def test_twins_train_there_too(self):
+        python = support.python_with_torch()
+        if python is None:
+            self.skipTest("no Python with torch here")
+        cifar10 = *self.make("cifar10", 200, 41), "--width=8", "--batch-size=10", "--epochs=1"
+        for name, flags in (("ddp_mnist", ("--epochs=1",)), ("cifar10", cifar10)):
+            gpu = support.run(DDPRUN, "--standalone", "--nproc-per-node=1", TWINS / f"{name}.py", *flags, "--device=cuda", PYTHON_EXEC=python,
+                              CUDA_VISIBLE_DEVICES=VISIBLE)
+            self.assertEqual(gpu.returncode, 0, gpu.stderr)
+            first = [float(re.search(r"^epoch 1/1 loss=(\S+)$", output, re.MULTILINE)[1]) for output in (gpu.stdout, self.theirs(1, name, *flags))]
+            self.assertAlmostEqual(first[0], first[1], delta=0.02 * first[1])
 
     def test_cifar10_goes_on_inside_an_epoch(self):
         data = *self.make("cifar10", 120, 20), "--width=8", "--batch-size=10", "--epochs=1", "--checkpoint", self.folder / "c.pt"

@@ -1,5 +1,6 @@
 """A checkpoint that Python has written, for tests that go on from it: the net of an example, and the momenta of its optimizer."""
 
+import os
 import pathlib
 import subprocess
 
@@ -15,7 +16,8 @@ NET
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=DECAY)
 net(INPUTS).pow(2).mean().backward()
 optimizer.step()
-torch.save({"epoch": 1, "arch": "python", "state_dict": nn.DataParallel(net).state_dict(), "best_acc1": torch.tensor(0.1),
+torch.save({"epoch": 1, "arch": "python", "state_dict": {f"module.{name}": value for name, value in net.state_dict().items()},
+            "best_acc1": torch.tensor(0.1),
             "optimizer": optimizer.state_dict()}, sys.argv[1])
 """
 MNIST_NET = """net = nn.Sequential()
@@ -31,6 +33,7 @@ def write(python, example, path, width=64):
     """`python` has torch; `width` is cifar10's --width. Raises AssertionError with what Python says where it fails."""
     net, inputs, decay = EXAMPLES[example]
     script = SCRIPT.replace("NET", net).replace("INPUTS", inputs).replace("DECAY", decay).replace("WIDTH", str(width))
-    done = subprocess.run([python, "-B", "-c", script, path, TWINS], capture_output=True, text=True, timeout=DEADLINE_S)
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([python, "-B", "-c", script, path, TWINS], env=env, capture_output=True, text=True, timeout=DEADLINE_S)
     if done.returncode != 0:
         raise AssertionError(f"Python's checkpoint of {example}: exit code {done.returncode}: {done.stderr}")

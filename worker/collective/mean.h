@@ -16,7 +16,7 @@ namespace ddprun::worker {
 
 class Mean {
  public:
-  // `sum` of `count` values. Count 0 for what must have no weight, such as padded samples.
+  // `sum` of `count` values. What must have no weight, such as padded samples, is sum 0 and count 0.
   void add(double sum, double count = 1) {
     sum_ += sum;
     count_ += count;
