@@ -26,11 +26,14 @@ struct ChainImpl : torch::nn::Module {
 TORCH_MODULE(Chain);
 
 // Ranks for tests of LibTorch: one thread each.
-inline void run_torch_ranks(int ranks, const RankBody& body) {
-  run_ranks(ranks, [&body](Collective& collective) {
+inline void run_torch_ranks(const RanksOptions& options, const RankBody& body) {
+  run_ranks(options, [&body](Collective& collective) {
     at::set_num_threads(1);
     body(collective);
   });
+}
+inline void run_torch_ranks(int ranks, const RankBody& body) {
+  run_torch_ranks({.ranks = ranks}, body);
 }
 
 // All ranks must call it.

@@ -40,10 +40,7 @@ at::Tensor batch(int step, int rank) {
 // Three ranks, of one host and of three.
 void run_uneven_ranks(const RankBody& body) {
   run_torch_ranks(3, body);
-  run_ranks(tcp_ranks(3), [&body](Collective& ranks) {
-    at::set_num_threads(1);
-    body(ranks);
-  });
+  run_torch_ranks(tcp_ranks(3), body);
 }
 
 void expect_equal_on_all_ranks(const torch::nn::Module& net, Collective& ranks) {

@@ -149,8 +149,7 @@ double sum_over(Collective& ranks, double mine) {
 // between as well, and the collective's memory for the gradients of one unit.
 TEST(ShardedMemory, IsAnNthAndOneUnitOverTcp) {
   for (const int world : {2, 3, 4}) {
-    run_ranks(tcp_ranks(world), [](Collective& ranks) {
-      at::set_num_threads(1);
+    run_torch_ranks(tcp_ranks(world), [](Collective& ranks) {
       auto* const count = new CountingAllocator;  // tensors of the library may live until the end
       LayeredTraining training(kLayers, ranks);
       const double all = 4 * training.bytes;

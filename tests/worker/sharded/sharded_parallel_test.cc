@@ -131,10 +131,7 @@ TEST(ShardedParallel, EndsAsOneProcessWithTheJoinedBatch) {
 
 TEST(ShardedParallel, EndsAsOneProcessOverTcp) {
   for (const int ranks : {2, 3, 4}) {
-    run_ranks(tcp_ranks(ranks), [](Collective& collective) {
-      at::set_num_threads(1);
-      expect_as_joined(collective);
-    });
+    run_torch_ranks(tcp_ranks(ranks), [](Collective& collective) { expect_as_joined(collective); });
   }
 }
 
@@ -159,10 +156,7 @@ void expect_bits_of_data_parallel(Collective& ranks) {
 TEST(ShardedParallel, HasTheBitsOfDataParallel) {
   for (const int ranks : {2, 3, 4}) {
     run_torch_ranks(ranks, expect_bits_of_data_parallel);
-    run_ranks(tcp_ranks(ranks), [](Collective& collective) {
-      at::set_num_threads(1);
-      expect_bits_of_data_parallel(collective);
-    });
+    run_torch_ranks(tcp_ranks(ranks), expect_bits_of_data_parallel);
   }
 }
 
@@ -341,8 +335,7 @@ TEST(ShardedParallel, CannotBeUsedAfterABackwardThatFailed) {
 
 // Over TCP: nothing of a unit is left behind, and using it is an error and no crash.
 TEST(ShardedParallel, HasNoParametersBetweenPasses) {
-  run_ranks(tcp_ranks(2), [](Collective& ranks) {
-    at::set_num_threads(1);
+  run_torch_ranks(tcp_ranks(2), [](Collective& ranks) {
     Net net;
     ShardedParallel sharded(net.ptr(), ranks, kUnits);
     loss_of(run_units(sharded, net, batch_of(0, ranks))).backward();

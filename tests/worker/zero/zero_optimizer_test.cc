@@ -97,8 +97,7 @@ TEST(ZeroOptimizer, EndsAsOneOptimizerOfAllParameters) {
 }
 
 TEST(ZeroOptimizer, EndsAsOneOptimizerOverTcp) {
-  run_ranks(tcp_ranks(3), [](Collective& collective) {
-    at::set_num_threads(1);
+  run_torch_ranks(tcp_ranks(3), [](Collective& collective) {
     for (const bool scatters : {false, true}) expect_as_unsharded(collective, scatters);
   });
 }
