@@ -249,6 +249,10 @@ std::optional<DaemonUsageError> set_from_file(DaemonOptions& options, const std:
     if (value.is_structured())
       return refused(fmt::format("--config={}: {}: expected a text or a number", path, key));
     const std::string word = value.is_string() ? value.get<std::string>() : value.dump();
+    // No word of a command line holds one, and a path would end there.
+    if (word.find('\0') != std::string::npos)
+      return refused(fmt::format("--config={}: {}={}: expected a text without a zero byte", path,
+                                 key, shown(setting, word)));
     if (const auto done = set(options, setting, word); !done)
       return refused(fmt::format("--config={}: {}={}: {}", path, key, shown(setting, word),
                                  done.error().message()));

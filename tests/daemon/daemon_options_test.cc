@@ -120,6 +120,10 @@ TEST(DaemonOptionsTest, WhatIsWrongInTheFileIsOneLine) {
       error_of({R"(--config={"max_jobs": "1\n"})"}),
       R"(--config={"max_jobs": "1\n"}: max_jobs=1 : expected 1 to 1000000; see ddprund --help)");
   EXPECT_EQ(
+      error_of({R"(--config={"token_file": "/t\u0000x"})"}),
+      R"(--config={"token_file": "/t\u0000x"}: token_file=/t x: expected a text without a zero )"
+      "byte; see ddprund --help");
+  EXPECT_EQ(
       error_of({R"(--config={"max_jobs": [[1]]})"}),
       R"(--config={"max_jobs": [[1]]}: max_jobs: expected a text or a number; see ddprund --help)");
 }
