@@ -5,7 +5,6 @@
 #include <immintrin.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <ctime>
 #include <utility>
 
+#include "worker/shm/usable_cores.h"
 #include "worker/shm/wait_circle.h"
 
 namespace ddprun::worker {
@@ -49,12 +49,6 @@ void futex_wait(std::atomic<std::uint32_t>& counter, std::uint32_t seen,
 
 void futex_wake(std::atomic<std::uint32_t>& counter) {
   ::syscall(SYS_futex, address(counter), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-// Cores that this process may run on: under taskset and in some containers not all of the host's.
-int usable_cores() {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
 std::chrono::milliseconds slice_of(const ShmPeers::Options& options) {

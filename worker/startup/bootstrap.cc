@@ -20,6 +20,7 @@
 #include "worker/startup/standby.h"
 #include "worker/startup/store_board.h"
 #include "worker/startup/store_exchange.h"
+#include "worker/startup/time_slices.h"
 
 namespace ddprun::worker {
 namespace {
@@ -76,6 +77,7 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
   if (auto error = refuse(world)) return *error;
   const bool cuda = options.device == Device::kCuda;
   if (world.world_size == 1 && !cuda) return make_alone_collective();
+  if (!cuda && options.long_time_slices) take_long_time_slices(world.local_world_size);
   if (!cuda && world.local_world_size != world.world_size)
     return join_hosts(world, {.timeout = options.timeout,
                               .wire = options.wire,

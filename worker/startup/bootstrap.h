@@ -39,6 +39,8 @@ struct BootstrapOptions {
   Wire wire = Wire::kExact;
   // Of the connections between hosts, on CPU; empty: the host's (tcp_collective.h).
   std::string congestion_control = kCongestionControl;
+  // On CPU, where this host has more ranks than cores: long time slices (time_slices.h).
+  bool long_time_slices = true;
   // Where the ranks meet: `env://`, by the variables of a launcher or of mpirun and srun; `file:///PATH`, by a file
   // on a file system that all of them share. Empty: DDPRUN_INIT_METHOD, and `env://` where that is not set.
   std::string init_method = {};

@@ -11,6 +11,7 @@
 #include "worker/nccl/nccl_collective.h"
 #include "worker/shm/shm_collective.h"
 #include "worker/startup/pipe_exchange.h"
+#include "worker/startup/time_slices.h"
 
 namespace ddprun::worker {
 namespace {
@@ -25,6 +26,7 @@ Result<std::unique_ptr<Collective>> join_spawned(const WorkerEnv& world,
                      exchange);
   }
   if (world.world_size == 1) return make_alone_collective();
+  if (options.long_time_slices) take_long_time_slices(world.local_world_size);
   return as_collective(join_shm(
       {.rank = world.rank, .ranks = world.world_size, .timeout = options.timeout}, exchange));
 }
@@ -50,6 +52,7 @@ void spawn_at_file(int ranks, const std::function<void(Process&)>& body,
   run_rank_processes(ranks, [&](int rank) {
     auto process = bootstrap_forked({.device = options.device,
                                      .timeout = options.timeout,
+                                     .long_time_slices = options.long_time_slices,
                                      .init_method = options.init_method,
                                      .rank = options.node_rank * ranks + rank,
                                      .world_size = options.node_count * ranks});

@@ -25,6 +25,7 @@ struct SpawnOptions {
   Device device = Device::kCpu;  // kCuda: rank n takes GPU number n
   // The limit for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
+  bool long_time_slices = true;  // as of BootstrapOptions
   // `file:///PATH`, as of BootstrapOptions; empty: the ranks meet over pipes, and are those of this host alone.
   std::string init_method = {};
   // With a file: which of `node_count` calls of spawn() this one is. All of them have the same number of ranks;
