@@ -197,7 +197,9 @@ class Adults(Example):
         self.check_workers("adults", *self.make("adults", 1500, 301), learnt=0.7)
 
     def test_ends_as_its_twin(self):
-        self.check_same_end("adults", *self.make("adults", 601, 101), "--epochs=2", workers=2)
+        data = self.make("adults", 601, 101)
+        for workers in WORKERS:
+            self.check_same_end("adults", *data, "--epochs=2", workers=workers)
 
     def test_names_what_is_wrong_with_the_data(self):
         data = self.make("adults", 20, 10)
@@ -212,7 +214,9 @@ class Imdb(Example):
         self.check_workers("imdb", *self.make("imdb", 400, 101), *self.FLAGS, learnt=0.8)
 
     def test_ends_as_its_twin(self):
-        self.check_same_end("imdb", *self.make("imdb", 202, 51), *self.FLAGS, "--epochs=2", workers=2)
+        data = self.make("imdb", 202, 51)
+        for workers in WORKERS:
+            self.check_same_end("imdb", *data, *self.FLAGS, "--epochs=2", workers=workers)
 
 
 class Cifar10(Example):

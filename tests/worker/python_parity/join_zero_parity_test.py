@@ -49,6 +49,9 @@ class ZeroParity(unittest.TestCase):
     def test_three_ranks(self):
         self.assert_equal_ends(3)
 
+    def test_four_ranks(self):
+        self.assert_equal_ends(4)
+
 
 if __name__ == "__main__":
     main()
