@@ -25,7 +25,7 @@ namespace ddprun::worker {
 
 // A rank waits so long for the others, then gives up. The limit is long because a rank may load
 // data or save a checkpoint meanwhile. On CPU the error names the missing rank, and a rank that
-// died is noticed much sooner, within some 10 ms.
+// died is noticed much sooner, within some 10 ms; where ranks share cores, up to kAllTimeSlices later.
 inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 struct BootstrapOptions {
@@ -39,7 +39,7 @@ struct BootstrapOptions {
   Wire wire = Wire::kExact;
   // Of the connections between hosts, on CPU; empty: the host's (tcp_collective.h).
   std::string congestion_control = kCongestionControl;
-  // On CPU, where this host has more ranks than cores: long time slices (time_slices.h).
+  // On CPU, where ranks of this host share cores: long time slices (time_slices.h).
   bool long_time_slices = true;
   // Where the ranks meet: `env://`, by the variables of a launcher or of mpirun and srun; `file:///PATH`, by a file
   // on a file system that all of them share. Empty: DDPRUN_INIT_METHOD, and `env://` where that is not set.

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "worker/shm/usable_cores.h"
@@ -28,13 +29,19 @@ static_assert(sizeof(SchedulingAttributes) == 48);
 }  // namespace
 
 bool take_long_time_slices(int local_ranks) {
-  if (local_ranks <= usable_cores()) return false;
+  const int cores = usable_cores();
+  if (local_ranks <= cores || has_other_cores_than_parent()) return false;
   // What is read and not changed, as the nice value, stays.
   SchedulingAttributes chosen;
   if (::syscall(SYS_sched_getattr, 0, &chosen, sizeof chosen, 0) != 0) return false;
   if (chosen.policy != SCHED_OTHER) return false;
+  // A kernel that has no slices of a process's own says 0.
+  const int ranks_a_core = (local_ranks + cores - 1) / cores;
+  const std::chrono::nanoseconds slice = std::min(kLongTimeSlice, kAllTimeSlices / ranks_a_core);
+  const auto length = static_cast<std::uint64_t>(slice.count());
+  if (chosen.runtime == 0 || length <= chosen.runtime) return false;
   chosen.policy = SCHED_BATCH;
-  chosen.runtime = std::chrono::nanoseconds(kLongTimeSlice).count();
+  chosen.runtime = length;
   return ::syscall(SYS_sched_setattr, 0, &chosen, 0) == 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 
 #include "store/server.h"
 #include "tests/worker/forked_ranks.h"
+#include "tests/worker/startup/on_one_core.h"
 #include "worker/meeting/rank_places.h"
 #include "worker/nccl/nccl_collective.h"
 #include "worker/startup/store_exchange.h"
@@ -172,6 +174,26 @@ TEST(Bootstrap, BringsTheRanksOfAHostTogetherOverTheStore) {
     process->collective->sum(metrics);
     EXPECT_EQ(metrics[0], 3.0);
   });
+}
+
+// Of launched ranks, which share a core or do not.
+void expect_policy(int world, int policy, bool long_time_slices) {
+  const ServedStore store;
+  std::vector<int> ranks(static_cast<std::size_t>(world));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  run_workers(store, ranks, world, [&](int /*rank*/) {
+    const auto process = bootstrap({.long_time_slices = long_time_slices});
+    ASSERT_TRUE(process) << process.error().message();
+    EXPECT_EQ(::sched_getscheduler(0), policy) << world << " ranks";
+  });
+}
+
+TEST(Bootstrap, GivesLongTimeSlicesToRanksThatShareACore) {
+  if (*no_time_slices() != '\0') GTEST_SKIP() << no_time_slices();
+  const OnOneCore core;
+  expect_policy(2, SCHED_BATCH, true);
+  expect_policy(2, SCHED_OTHER, false);
+  expect_policy(1, SCHED_OTHER, true);
 }
 
 // Sets what a launcher says of a rank on one of several hosts; `hosts` has the ranks of each.

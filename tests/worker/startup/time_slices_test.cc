@@ -3,24 +3,30 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <chrono>
-#include <cstdint>
-#include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
-#include "worker/shm/usable_cores.h"
+#include "tests/worker/startup/on_one_core.h"
 #include "worker/startup/spawn.h"
 
 namespace ddprun::worker {
 namespace {
+
+using std::chrono::milliseconds;
+
+class TimeSlices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (*no_time_slices() != '\0') GTEST_SKIP() << no_time_slices();
+  }
+  // Ranks that are forked share this core with this process.
+  OnOneCore core_;
+};
 
 void expect(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(what);
@@ -31,54 +37,47 @@ void in_a_copy(const std::function<void()>& body) {
   EXPECT_NO_THROW(run_rank_processes(1, [&](int) { body(); }));
 }
 
-void stay_on_one_core() {
-  cpu_set_t usable;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  expect(::sched_getaffinity(0, sizeof usable, &usable) == 0, "no affinity");
-  int core = 0;
-  while (!CPU_ISSET(core, &usable)) ++core;
-  CPU_SET(core, &one);
-  expect(::sched_setaffinity(0, sizeof one, &one) == 0, "not on one core");
-}
-
-// Of the calling thread; 0: this kernel does not say (sched_setattr(2)).
-std::chrono::nanoseconds time_slice() {
-  std::array<std::uint64_t, 6> attributes{};  // the fourth one is sched_runtime
-  expect(::syscall(SYS_sched_getattr, 0, attributes.data(), sizeof attributes, 0) == 0, "no slice");
-  return std::chrono::nanoseconds(attributes[3]);
-}
-
-bool kernel_has_slices() {
-  utsname name{};
-  ::uname(&name);
-  std::pair<int, int> version;
-  std::sscanf(name.release, "%d.%d", &version.first, &version.second);  // NOLINT(cert-err34-c)
-  return version >= std::pair(6, 12);
-}
-
-TEST(TimeSlices, AreLongWhereRanksShareACore) {
+TEST_F(TimeSlices, AreLongWhereRanksShareACore) {
   in_a_copy([] {
-    stay_on_one_core();
-    expect(::setpriority(PRIO_PROCESS, 0, 5) == 0, "not nice");
+    const int nice = std::min(::getpriority(PRIO_PROCESS, 0) + 1, 19);
+    expect(::setpriority(PRIO_PROCESS, 0, nice) == 0, "not nice");
     expect(take_long_time_slices(2), "refused");
     expect(::sched_getscheduler(0) == SCHED_BATCH, "another policy");
-    expect(::getpriority(PRIO_PROCESS, 0) == 5, "not nice any more");
-    expect(!kernel_has_slices() || time_slice() == kLongTimeSlice, "another length");
+    expect(time_slice() == kLongTimeSlice, "another length");
+    expect(::getpriority(PRIO_PROCESS, 0) == nice, "not as nice as before");
   });
 }
 
-TEST(TimeSlices, AreTheKernelsWhereEachRankHasACore) {
+TEST_F(TimeSlices, AreShorterWhereManyRanksShareACore) {
   in_a_copy([] {
-    stay_on_one_core();
+    expect(take_long_time_slices(8), "refused");
+    expect(time_slice() == milliseconds(10), "another length");
+  });
+  in_a_copy([] {
+    expect(!take_long_time_slices(400), "shorter than the kernel's own");
+    expect(::sched_getscheduler(0) == SCHED_OTHER, "another policy");
+  });
+}
+
+TEST_F(TimeSlices, AreTheKernelsWhereEachRankHasACore) {
+  in_a_copy([] {
     expect(!take_long_time_slices(1), "changed");
     expect(::sched_getscheduler(0) == SCHED_OTHER, "another policy");
   });
 }
 
-TEST(TimeSlices, LeaveAPolicyThatSomebodyChose) {
+TEST(BoundRanks, HaveTheKernelsTimeSlices) {
+  cpu_set_t usable;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof usable, &usable), 0);
+  if (CPU_COUNT(&usable) < 2) GTEST_SKIP() << "one core: nothing to be bound to";
   in_a_copy([] {
-    stay_on_one_core();
+    const OnOneCore mine;
+    expect(!take_long_time_slices(2), "changed");
+  });
+}
+
+TEST_F(TimeSlices, LeaveAPolicyThatSomebodyChose) {
+  in_a_copy([] {
     const sched_param none{};
     expect(::sched_setscheduler(0, SCHED_IDLE, &none) == 0, "not idle");
     expect(!take_long_time_slices(2), "changed");
@@ -86,19 +85,23 @@ TEST(TimeSlices, LeaveAPolicyThatSomebodyChose) {
   });
 }
 
-TEST(TimeSlices, OfSpawnedRanks) {
-  const int cores = usable_cores();
+TEST_F(TimeSlices, OfSpawnedRanks) {
   const auto all_have = [](int ranks, int policy, const SpawnOptions& options) {
     const auto body = [policy](Process&) {
       expect(::sched_getscheduler(0) == policy, "another policy");
     };
-    EXPECT_NO_THROW(spawn(ranks, body, options)) << ranks << " ranks";
+    EXPECT_NO_THROW(spawn(ranks, body, options)) << ranks << " ranks " << options.init_method;
   };
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("slices" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string files = "file://" + folder.string();
   all_have(1, SCHED_OTHER, {});
-  if (cores + 1 <= kMaxSpawnedRanks) {
-    all_have(cores + 1, SCHED_BATCH, {});
-    all_have(cores + 1, SCHED_OTHER, {.long_time_slices = false});
-  }
+  all_have(2, SCHED_BATCH, {});
+  all_have(2, SCHED_BATCH, {.init_method = files + "/1"});
+  all_have(2, SCHED_OTHER, {.long_time_slices = false});
+  all_have(2, SCHED_OTHER, {.long_time_slices = false, .init_method = files + "/2"});
+  std::filesystem::remove_all(folder);
   EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
 }
 
