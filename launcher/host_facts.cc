@@ -22,6 +22,7 @@
 #include "launcher/surroundings/ask_child.h"
 #include "launcher/surroundings/cpu_quota.h"
 #include "launcher/surroundings/started_in.h"
+#include "proto/allowed_cpus.h"
 #include "proto/assert.h"
 
 namespace ddprun::launcher {

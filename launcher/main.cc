@@ -24,6 +24,7 @@
 #include "launcher/options.h"
 #include "launcher/plan.h"
 #include "launcher/resolvers.h"
+#include "proto/allowed_cpus.h"
 #include "proto/log.h"
 
 namespace ddprun::launcher {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "launcher/flag_values.h"
+#include "proto/allowed_cpus.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -13,9 +13,6 @@
 
 namespace ddprun::launcher {
 
-// The kernel's bound on x86-64 (NR_CPUS). A higher number is no CPU.
-inline constexpr int kMaxCpus = 8192;
-
 enum class NumaMode {
   kNode,         // all CPUs of the GPU's NUMA node
   kSocket,       // all CPUs of the processor that holds that node

@@ -1,10 +1,8 @@
 #include "launcher/numa_sysfs.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <fstream>
 #include <map>
@@ -175,18 +173,6 @@ std::vector<int> visible_nodes(const std::vector<Gpu>& gpus,
 }
 
 }  // namespace
-
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  // As many CPUs as the kernel may have. With a smaller mask the call fails on a large machine
-  // (sched_getaffinity(2), EINVAL).
-  std::array<cpu_set_t, kMaxCpus / CPU_SETSIZE> mask{};
-  if (::sched_getaffinity(0, sizeof(mask), mask.data()) != 0) return cpus;
-  for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
-    if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(mask), mask.data())) cpus.push_back(cpu);
-  }
-  return cpus;
-}
 
 Result<NumaFacts> read_numa_facts(const fs::path& root, const std::vector<int>& allowed,
                                   const std::optional<std::string>& visible) {

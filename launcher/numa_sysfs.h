@@ -12,9 +12,6 @@
 
 namespace ddprun::launcher {
 
-// CPU numbers of this process's affinity mask, ascending. Empty if the kernel does not tell.
-std::vector<int> allowed_cpus();
-
 // The CPUs among `allowed`, and the GPUs that CUDA shows under `visible` (CUDA_VISIBLE_DEVICES).
 // GPUs are in the order of their PCI addresses, as CUDA numbers GPUs of one model. All paths are
 // below `root`, which is "/" except in tests. Errors are one clause: no NVIDIA driver, or a file

@@ -1,7 +1,6 @@
 #include "launcher/doctor/doctor.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +11,7 @@
 #include "launcher/plan.h"
 #include "launcher/surroundings/ask_child.h"
 #include "launcher/surroundings/cpu_quota.h"
+#include "proto/allowed_cpus.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -23,11 +23,6 @@ constexpr const char* kYes = "yes";
 constexpr const char* kNo = "no";
 // For what is found to be judged, and to be handed over.
 constexpr std::chrono::milliseconds kToSayIt{200};
-
-int allowed_cpus() {
-  cpu_set_t set{};
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 // OMP_NUM_THREADS as workers get it. 0: each takes all processors.
 int threads_of(const Options& options, const EnvLookup& env) {
@@ -112,7 +107,7 @@ NodeQuestion node_question(const Options& options, const std::string& script, co
                         .temporary_folder = env("TMPDIR").value_or("/tmp"),
                         .threads = threads_of(options, env),
                         .quota = cpu_quota("/"),
-                        .allowed_cpus = allowed_cpus(),
+                        .allowed_cpus = std::max(1, static_cast<int>(allowed_cpus().size())),
                         .variables = network_variables(env)};
   // etcd's endpoint is a list, and is asked as a whole when the job starts.
   if (options.rendezvous != Rendezvous::kLocal && options.rendezvous != Rendezvous::kEtcd)

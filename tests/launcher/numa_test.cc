@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "launcher/numa_sysfs.h"
+#include "proto/allowed_cpus.h"
 #include "proto/number_ranges.h"
 
 namespace ddprun::launcher {

@@ -16,7 +16,7 @@
 #include <ctime>
 #include <utility>
 
-#include "worker/shm/usable_cores.h"
+#include "worker/shm/shared_cores.h"
 #include "worker/shm/wait_circle.h"
 
 namespace ddprun::worker {
@@ -52,8 +52,7 @@ void futex_wake(std::atomic<std::uint32_t>& counter) {
 }
 
 std::chrono::milliseconds slice_of(const ShmPeers::Options& options) {
-  const int ranks_a_core = (options.ranks + usable_cores() - 1) / usable_cores();
-  return std::min(options.timeout, ranks_a_core * kWaitSlice);
+  return std::min(options.timeout, ranks_a_core(options.ranks) * kWaitSlice);
 }
 
 // 0: it cannot be known.
@@ -78,7 +77,7 @@ ShmPeers::ShmPeers(ShmSegment control, const Options& options)
       rank_(static_cast<std::size_t>(options.rank)),
       timeout_(options.timeout),
       slice_(slice_of(options)),
-      may_spin_(usable_cores() >= options.ranks),
+      may_spin_(ranks_a_core(options.ranks) <= 1),
       pidfds_(view_.ranks, -1) {
   mine().pid_namespace.store(own_pid_namespace(), std::memory_order_relaxed);
   mine().pid.store(::getpid(), std::memory_order_release);

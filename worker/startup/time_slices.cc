@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "worker/shm/usable_cores.h"
+#include "worker/shm/shared_cores.h"
 
 namespace ddprun::worker {
 namespace {
@@ -29,16 +29,15 @@ static_assert(sizeof(SchedulingAttributes) == 48);
 }  // namespace
 
 bool take_long_time_slices(int local_ranks) {
-  const int cores = usable_cores();
-  if (local_ranks <= cores || has_other_cores_than_parent()) return false;
+  const int sharing = ranks_a_core(local_ranks);
+  if (sharing <= 1 || has_other_cores_than_parent()) return false;
   // What is read and not changed, as the nice value, stays.
   SchedulingAttributes chosen;
   if (::syscall(SYS_sched_getattr, 0, &chosen, sizeof chosen, 0) != 0) return false;
   if (chosen.policy != SCHED_OTHER) return false;
-  // A kernel that has no slices of a process's own says 0.
-  const int ranks_a_core = (local_ranks + cores - 1) / cores;
-  const std::chrono::nanoseconds slice = std::min(kLongTimeSlice, kAllTimeSlices / ranks_a_core);
+  const std::chrono::nanoseconds slice = std::min(kLongTimeSlice, kAllTimeSlices / sharing);
   const auto length = static_cast<std::uint64_t>(slice.count());
+  // 0: the kernel is older than Linux 6.12.
   if (chosen.runtime == 0 || length <= chosen.runtime) return false;
   chosen.policy = SCHED_BATCH;
   chosen.runtime = length;

@@ -5,18 +5,22 @@
 
 namespace ddprun::worker {
 
-// Long beside what it takes to fill a core's caches, some 0.3 ms.
+// To fill a core's caches takes some 0.3 ms. A slice is much longer.
 inline constexpr std::chrono::milliseconds kLongTimeSlice{20};
-// So long the slices of all ranks of a core take together at most: a rank that wakes up waits no longer for its core.
+// A rank waits for its core while each other rank of it has one slice. That takes no longer than this.
 inline constexpr std::chrono::milliseconds kAllTimeSlices{80};
 
 // Where `local_ranks` of this host are more than the cores that they may use: the calling thread, and the threads and
-// processes that it starts later, are scheduled as SCHED_BATCH, with slices of kLongTimeSlice, or shorter ones as
-// kAllTimeSlices says. The kernel's own are of 1 to 4 ms, and after each one a core's caches are another rank's. Processes
-// with shorter slices still come first when they wake up, and a busy one on the same core makes all slices short. Nothing
-// changes where the ranks are bound to cores of their own, where somebody has chosen another policy than SCHED_OTHER, where
-// the kernel refuses, and before Linux 6.12, which has one length for all (kernel/sched/syscalls.c,
-// __setscheduler_params). Returns whether it was changed.
+// processes that it starts later, are scheduled as SCHED_BATCH, with slices of kLongTimeSlice; of less where many ranks
+// share a core (kAllTimeSlices). The kernel's own slices are of 1 to 4 ms, and after each one a core's caches hold another
+// rank's data. Processes with shorter slices still come first when they wake up. A busy one on the same core makes all
+// slices short. Returns whether something was changed.
+//
+// Nothing is changed:
+// - where the ranks are bound to cores,
+// - where the policy is not SCHED_OTHER: somebody has chosen it,
+// - where the kernel refuses,
+// - before Linux 6.12. There all processes have slices of one length (kernel/sched/syscalls.c, __setscheduler_params).
 bool take_long_time_slices(int local_ranks);
 
 }  // namespace ddprun::worker

@@ -177,23 +177,21 @@ TEST(Bootstrap, BringsTheRanksOfAHostTogetherOverTheStore) {
 }
 
 // Of launched ranks, which share a core or do not.
-void expect_policy(int world, int policy, bool long_time_slices) {
+void expect_policy(const std::vector<int>& ranks, int policy, bool long_time_slices) {
   const ServedStore store;
-  std::vector<int> ranks(static_cast<std::size_t>(world));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  run_workers(store, ranks, world, [&](int /*rank*/) {
+  run_workers(store, ranks, static_cast<int>(ranks.size()), [&](int /*rank*/) {
     const auto process = bootstrap({.long_time_slices = long_time_slices});
     ASSERT_TRUE(process) << process.error().message();
-    EXPECT_EQ(::sched_getscheduler(0), policy) << world << " ranks";
+    EXPECT_EQ(::sched_getscheduler(0), policy) << ranks.size() << " ranks";
   });
 }
 
 TEST(Bootstrap, GivesLongTimeSlicesToRanksThatShareACore) {
-  if (*no_time_slices() != '\0') GTEST_SKIP() << no_time_slices();
+  if (!no_time_slices().empty()) GTEST_SKIP() << no_time_slices();
   const OnOneCore core;
-  expect_policy(2, SCHED_BATCH, true);
-  expect_policy(2, SCHED_OTHER, false);
-  expect_policy(1, SCHED_OTHER, true);
+  expect_policy({0, 1}, SCHED_BATCH, true);
+  expect_policy({0, 1}, SCHED_OTHER, false);
+  expect_policy({0}, SCHED_OTHER, true);
 }
 
 // Sets what a launcher says of a rank on one of several hosts; `hosts` has the ranks of each.

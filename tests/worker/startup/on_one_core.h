@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 
 namespace ddprun::worker {
 
@@ -41,11 +42,11 @@ inline std::chrono::nanoseconds time_slice() {
 }
 
 // Why slices cannot change here; empty: they can.
-inline const char* no_time_slices() {
+inline std::string no_time_slices() {
   if (::sched_getscheduler(0) != SCHED_OTHER)
     return "this test was started with a policy of its own";
   if (time_slice().count() == 0) return "this kernel has one length of time slices for all";
-  return "";
+  return {};
 }
 
 }  // namespace ddprun::worker

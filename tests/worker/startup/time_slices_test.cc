@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <stdexcept>
 #include <string>
 
+#include "tests/examples/temporary_folder.h"
 #include "tests/worker/startup/on_one_core.h"
 #include "worker/startup/spawn.h"
 
@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 class TimeSlices : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (*no_time_slices() != '\0') GTEST_SKIP() << no_time_slices();
+    if (!no_time_slices().empty()) GTEST_SKIP() << no_time_slices();
   }
   // Ranks that are forked share this core with this process.
   OnOneCore core_;
@@ -92,16 +92,13 @@ TEST_F(TimeSlices, OfSpawnedRanks) {
     };
     EXPECT_NO_THROW(spawn(ranks, body, options)) << ranks << " ranks " << options.init_method;
   };
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("slices" + std::to_string(::getpid()));
-  std::filesystem::create_directory(folder);
-  const std::string files = "file://" + folder.string();
+  const examples::TemporaryFolder folder;
+  const std::string files = "file://" + folder.path().string();
   all_have(1, SCHED_OTHER, {});
   all_have(2, SCHED_BATCH, {});
   all_have(2, SCHED_BATCH, {.init_method = files + "/1"});
   all_have(2, SCHED_OTHER, {.long_time_slices = false});
   all_have(2, SCHED_OTHER, {.long_time_slices = false, .init_method = files + "/2"});
-  std::filesystem::remove_all(folder);
   EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
 }
 
