@@ -13,6 +13,7 @@
 #include "launcher/host_facts.h"
 #include "launcher/numa.h"
 #include "launcher/signal_values.h"
+#include "proto/allowed_cpus.h"
 #include "proto/assert.h"
 #include "proto/worker_env.h"
 #include "tests/fuzz/script_input.h"
