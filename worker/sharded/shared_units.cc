@@ -5,49 +5,12 @@
 #include <cstddef>
 #include <utility>
 
+#include "worker/collective/memory_row.h"
 #include "worker/sharded/shard_sums.h"
 #include "worker/sharded/units.h"
 
 namespace ddprun::worker {
 namespace {
-
-// The memory of all ranks in a row.
-struct Row {
-  std::shared_ptr<std::byte> keep;
-  std::byte* begin = nullptr;  // null: there is none
-};
-
-// How far apart the ranks have this memory, if that is the same for all; else 0.
-std::ptrdiff_t pitch_of(const Flat& mine, Collective& ranks) {
-  std::byte* const first = ranks.memory_of(mine, 0);
-  if (first == nullptr) return 0;
-  const std::ptrdiff_t pitch = ranks.memory_of(mine, 1) - first;
-  for (int rank = 0; rank < ranks.world_size(); ++rank) {
-    if (ranks.memory_of(mine, rank) != first + rank * pitch) return 0;
-  }
-  return pitch;
-}
-
-// Each rank takes an N-th. Where the collective rounds that up, it is asked for the rounded length: then nothing lies
-// between the ranks.
-Row make_row(std::size_t bytes, Collective& ranks) {
-  const auto world = static_cast<std::size_t>(ranks.world_size());
-  if (world == 1) {
-    auto memory = ranks.allocate(bytes);
-    std::byte* const begin = memory.get();
-    return {std::move(memory), begin};
-  }
-  std::size_t part = (bytes + world - 1) / world;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    auto memory = ranks.allocate(part);
-    const Flat mine{memory.get(), part, Dtype::kUInt8};
-    const std::ptrdiff_t pitch = pitch_of(mine, ranks);
-    if (pitch <= 0) return {};
-    if (static_cast<std::size_t>(pitch) == part) return {memory, ranks.memory_of(mine, 0)};
-    part = static_cast<std::size_t>(pitch);
-  }
-  return {};
-}
 
 // What a unit takes in the row.
 std::size_t place_bytes(const FlatUnit& unit) {
@@ -55,7 +18,7 @@ std::size_t place_bytes(const FlatUnit& unit) {
 }
 
 // Keeps the whole row: the parameters may live longer than we do.
-at::DataPtr kept_by(const Row& row, std::byte* memory, at::Device device) {
+at::DataPtr kept_by(const MemoryRow& row, std::byte* memory, at::Device device) {
   auto* const owner = new std::shared_ptr<std::byte>(row.keep);
   const auto release = [](void* held) { delete static_cast<std::shared_ptr<std::byte>*>(held); };
   return {memory, owner, release, device};
@@ -63,7 +26,7 @@ at::DataPtr kept_by(const Row& row, std::byte* memory, at::Device device) {
 
 class SharedUnits final : public Units {
  public:
-  SharedUnits(std::vector<FlatUnit>& units, Collective& ranks, const Row& row)
+  SharedUnits(std::vector<FlatUnit>& units, Collective& ranks, const MemoryRow& row)
       : ranks_(ranks), sums_(units, ranks) {
     std::byte* memory = row.begin;
     for (FlatUnit& unit : units) {
@@ -108,7 +71,7 @@ class SharedUnits final : public Units {
 std::unique_ptr<Units> make_shared_units(std::vector<FlatUnit>& units, Collective& ranks) {
   std::size_t bytes = 0;
   for (const FlatUnit& unit : units) bytes += place_bytes(unit);
-  const Row row = make_row(bytes, ranks);
+  const MemoryRow row = make_memory_row(bytes, ranks);
   if (row.begin == nullptr) return nullptr;
   return std::make_unique<SharedUnits>(units, ranks, row);
 }

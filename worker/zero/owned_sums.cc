@@ -26,15 +26,17 @@ std::int64_t numbers_of(int owner, const std::vector<OwnedRange>& ranges) {
 
 }  // namespace
 
-void OwnedSums::sum(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges) {
+void OwnedSums::sum(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
+                    const at::Tensor& factor) {
   if (ranks_.world_size() == 1) return;
   if (ranks_.memory_of(flat_of(buffer), ranks_.rank()) != nullptr)
-    sum_shared(buffer, ranges);
+    sum_shared(buffer, ranges, factor);
   else
-    sum_sent(buffer, ranges);
+    sum_sent(buffer, ranges, factor);
 }
 
-void OwnedSums::sum_shared(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges) {
+void OwnedSums::sum_shared(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
+                           const at::Tensor& factor) {
   std::vector<at::Tensor> buffers;
   for (int rank = 0; rank < ranks_.world_size(); ++rank) {
     std::byte* const memory = ranks_.memory_of(flat_of(buffer), rank);
@@ -46,7 +48,7 @@ void OwnedSums::sum_shared(const at::Tensor& buffer, const std::vector<OwnedRang
     Parts parts;
     for (const at::Tensor& theirs : buffers)
       parts.push_back(theirs.narrow(0, range.begin, range.end - range.begin));
-    add(buffer, range, parts);
+    add(buffer, range, parts, factor);
   }
   ranks_.barrier();  // nobody reads this rank's bucket any more
   bytes_ += static_cast<std::uint64_t>(numbers_of(ranks_.rank(), ranges) * buffer.element_size()) *
@@ -88,7 +90,8 @@ std::vector<at::Tensor> OwnedSums::exchange(const at::Tensor& buffer,
   return got;
 }
 
-void OwnedSums::sum_sent(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges) {
+void OwnedSums::sum_sent(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
+                         const at::Tensor& factor) {
   const std::vector<at::Tensor> got = exchange(buffer, ranges);
   std::int64_t offset = 0;
   for (const OwnedRange& range : ranges) {
@@ -99,13 +102,14 @@ void OwnedSums::sum_sent(const at::Tensor& buffer, const std::vector<OwnedRange>
       parts.push_back(theirs.defined() ? theirs.narrow(0, offset, length)
                                        : buffer.narrow(0, range.begin, length));
     }
-    add(buffer, range, parts);
+    add(buffer, range, parts, factor);
     offset += length;
   }
 }
 
 // Chunk c of the bucket is x[c] + (x[c+1] + (… + x[c-1])): the innermost pair comes first.
-void OwnedSums::add(const at::Tensor& buffer, const OwnedRange& range, const Parts& parts) const {
+void OwnedSums::add(const at::Tensor& buffer, const OwnedRange& range, const Parts& parts,
+                    const at::Tensor& factor) {
   const std::size_t world = parts.size();
   const auto element = static_cast<std::size_t>(buffer.element_size());
   const auto bytes = static_cast<std::size_t>(buffer.numel()) * element;
@@ -116,7 +120,8 @@ void OwnedSums::add(const at::Tensor& buffer, const OwnedRange& range, const Par
     for (std::int64_t at = begin; at < end; at += kBlock) {
       const std::int64_t length = std::min(kBlock, end - at);
       const auto part = [&](std::size_t k) {
-        return parts[(c + k) % world].narrow(0, at - range.begin, length);
+        const at::Tensor numbers = parts[(c + k) % world].narrow(0, at - range.begin, length);
+        return factor.defined() ? numbers.mul(factor) : numbers;
       };
       at::Tensor sum = part(world - 2).add(part(world - 1));
       for (std::size_t k = world - 2; k-- > 0;) sum.add_(part(k));

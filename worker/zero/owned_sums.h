@@ -25,8 +25,9 @@ class OwnedSums {
   explicit OwnedSums(Collective& ranks) : ranks_(ranks) {}
 
   // `buffer`: the bucket, one dimension, in memory of the collective. Afterwards this rank's ranges hold sums, and
-  // the others what they held.
-  void sum(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges);
+  // the others what they held. Each number is multiplied by `factor` before it is added, if that is defined.
+  void sum(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
+           const at::Tensor& factor = {});
 
   // What this rank has got from the others.
   std::uint64_t bytes() const { return bytes_; }
@@ -35,10 +36,13 @@ class OwnedSums {
   // The numbers of one range, of all ranks.
   using Parts = std::vector<at::Tensor>;
 
-  void sum_shared(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges);
-  void sum_sent(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges);
+  void sum_shared(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
+                  const at::Tensor& factor);
+  void sum_sent(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
+                const at::Tensor& factor);
   std::vector<at::Tensor> exchange(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges);
-  void add(const at::Tensor& buffer, const OwnedRange& range, const Parts& parts) const;
+  static void add(const at::Tensor& buffer, const OwnedRange& range, const Parts& parts,
+                  const at::Tensor& factor);
 
   Collective& ranks_;
   std::uint64_t bytes_ = 0;

@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "worker/collective/memory_row.h"
 #include "worker/collective/require_same.h"
 #include "worker/tensors/tensor_verbs.h"
 
@@ -101,6 +102,39 @@ void Shards::move_parameters() {
   }
 }
 
+Shards::~Shards() {
+  if (!has_one_copy()) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& group : groups_) {
+    for (const at::Tensor& parameter : group) {
+      if (parameter.data_ptr() == places_.at(parameter.unsafeGetTensorImpl()).data)
+        parameter.set_data(parameter.detach().clone());
+    }
+  }
+}
+
+void Shards::use_one_copy() {
+  const std::size_t bytes = ranges_.back().end;
+  const Flat all{memory_.get(), bytes, Dtype::kUInt8, "parameters"};
+  if (ranks_.world_size() == 1 || bytes == 0) return;
+  if (ranks_.memory_of(all, ranks_.rank()) == nullptr) return;
+  const MemoryRow row = make_memory_row(bytes, ranks_);
+  if (row.begin == nullptr) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& group : groups_) {
+    for (const at::Tensor& parameter : group) {
+      Place& place = places_.at(parameter.unsafeGetTensorImpl());
+      place.data = row.begin + (place.data - memory_.get());
+      const at::Tensor there = place_for(parameter, place.data, row.keep);
+      if (ranks_.rank() == 0) there.copy_(parameter);
+      parameter.set_data(there);
+    }
+  }
+  memory_.reset();
+  one_copy_ = row.keep;
+  ranks_.barrier();  // rank 0's values are there
+}
+
 std::vector<std::vector<at::Tensor>> Shards::owned_by(int rank) const {
   const auto counts = counts_of(groups_);
   std::vector<std::vector<at::Tensor>> owned;
@@ -112,8 +146,7 @@ std::vector<std::vector<at::Tensor>> Shards::owned_by(int rank) const {
   return owned;
 }
 
-void Shards::share() {
-  if (ranks_.world_size() == 1) return;
+void Shards::check_places() const {
   for (const auto& group : groups_) {
     for (const at::Tensor& parameter : group) {
       // One without elements has no memory.
@@ -124,6 +157,16 @@ void Shards::share() {
           "before");
     }
   }
+}
+
+void Shards::begin_step() {
+  if (has_one_copy()) ranks_.barrier();
+}
+
+void Shards::share() {
+  if (ranks_.world_size() == 1) return;
+  check_places();
+  if (has_one_copy()) return ranks_.barrier();  // the owners have stepped
   const Flat all{memory_.get(), ranges_.back().end, Dtype::kUInt8, "parameters of an owner"};
   const bool shared = all.count > 0 && ranks_.memory_of(all, ranks_.rank()) != nullptr;
   if (shared) ranks_.barrier();  // the owners have stepped
@@ -159,9 +202,8 @@ CommHook Shards::hook() {
   return [this](Bucket& bucket, Collective& /*ranks*/) {
     at::Tensor factor = at::scalar_tensor(1.0 / ranks_.world_size(), at::kDouble);
     factor.unsafeGetTensorImpl()->set_wrapped_number(true);
-    bucket.buffer().mul_(factor);
-    bucket.then([this, buffer = bucket.buffer(), ranges = ranges_of(bucket)] {
-      sums_.sum(buffer, ranges);
+    bucket.then([this, factor, buffer = bucket.buffer(), ranges = ranges_of(bucket)] {
+      sums_.sum(buffer, ranges, factor);
     });
   };
 }

@@ -29,10 +29,23 @@ class Shards {
   // All ranks must call it, with parameters of the same sizes and types: else std::runtime_error on all. Moves the
   // parameters into memory of the collective: they stay the tensors that they are.
   Shards(std::vector<std::vector<at::Tensor>> groups, Collective& ranks);
+  Shards(const Shards&) = delete;
+  Shards& operator=(const Shards&) = delete;
+  Shards(Shards&&) = delete;
+  Shards& operator=(Shards&&) = delete;
+  // Where there is one copy of the parameters, this rank takes one of its own.
+  ~Shards();
 
   // By group, in the order of Python's local optimizers.
   std::vector<std::vector<at::Tensor>> owned_by(int rank) const;
 
+  // Ranks of one host that share memory have one copy of the parameters from now on: what rank 0 has. Nothing is
+  // changed elsewhere. All ranks must call it.
+  void use_one_copy();
+
+  // Around the step of the owners. All ranks must call both.
+  // Waits until all ranks have come: with one copy of the parameters nobody may be in a forward() any more.
+  void begin_step();
   // Gives the parameters of each owner to all ranks. Throws std::runtime_error where somebody has moved a parameter
   // to other memory.
   void share();
@@ -55,14 +68,17 @@ class Shards {
 
   void check_alike() const;
   void move_parameters();
+  void check_places() const;
+  bool has_one_copy() const { return one_copy_ != nullptr; }
   std::vector<OwnedRange> ranges_of(const Bucket& bucket) const;
 
   std::vector<std::vector<at::Tensor>> groups_;
   Collective& ranks_;
   std::vector<Owners> owners_;
   std::unordered_map<const at::TensorImpl*, Place> places_;
-  std::vector<Range> ranges_;  // of memory_, by owner
-  std::shared_ptr<std::byte> memory_;
+  std::vector<Range> ranges_;            // of memory_, by owner
+  std::shared_ptr<std::byte> memory_;    // of this rank; null with one copy
+  std::shared_ptr<std::byte> one_copy_;  // of all ranks of the host
   OwnedSums sums_;
   std::uint64_t parameter_bytes_ = 0;
 };

@@ -135,6 +135,65 @@ TEST(OwnedSums, HaveTheBitsOfAnAllReduce) {
   }
 }
 
+// Sets this rank's copy of the net's first parameter, and tells what each rank finds in its own afterwards.
+double seen_after_rank_1_writes(torch::nn::Sequential& net, Collective& collective) {
+  const torch::NoGradGuard no_grad;
+  at::Tensor parameter = net->parameters()[0];
+  parameter.zero_();
+  collective.barrier();
+  if (collective.rank() == 1) parameter.fill_(3);
+  collective.barrier();
+  const double seen = parameter.max().item<double>();
+  collective.barrier();
+  return seen;
+}
+
+TEST(ZeroOptimizer, HasOneCopyOfTheParametersWhereRanksShareMemory) {
+  run_torch_ranks(3, [](Collective& collective) {
+    PassingCollective sends(collective);
+    const double rank_1s = collective.rank() == 1 ? 3 : 0;
+    for (Collective* each : {&collective, static_cast<Collective*>(&sends)}) {
+      auto net = layered_net();
+      DataParallel parallel(net.ptr(), *each, {.init_sync = false});
+      {
+        const torch::NoGradGuard no_grad;
+        for (const at::Tensor& parameter : net->parameters()) parameter.fill_(collective.rank());
+        ZeroOptimizer<Adam> optimizer(net->parameters(), *each, Adam::Options(0.01));
+        optimizer.reduce_scatter(parallel);
+        const bool one_copy = each == &collective;
+        // Rank 0's values, where there is one copy.
+        EXPECT_EQ(net->parameters()[2].max().item<double>(), one_copy ? 0 : collective.rank());
+        EXPECT_EQ(seen_after_rank_1_writes(net, collective), one_copy ? 3 : rank_1s);
+        optimizer.step();
+        EXPECT_EQ(optimizer.traffic().parameters == 0, one_copy);
+      }
+      // The optimizer is gone: each rank has its own.
+      EXPECT_EQ(seen_after_rank_1_writes(net, collective), rank_1s);
+    }
+  });
+}
+
+// A rank may use its net until it comes to the step, however early the others are there.
+TEST(ZeroOptimizer, StepsTheOneCopyWhenAllRanksHaveCome) {
+  run_torch_ranks(2, [](Collective& collective) {
+    auto net = layered_net();
+    DataParallel parallel(net.ptr(), collective);
+    ZeroOptimizer<SGD> optimizer(net->parameters(), collective, SGD::Options(0.5));
+    optimizer.reduce_scatter(parallel);
+    const auto input = torch::ones({5, 4});
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      parallel.forward(net, input).square().mean().backward();
+      const torch::NoGradGuard no_grad;
+      const at::Tensor before = net->forward(input);
+      for (int look = 0; look < 300 && collective.rank() == 1; ++look)
+        ASSERT_TRUE(torch::equal(net->forward(input), before)) << step;
+      parallel.step(optimizer);
+      EXPECT_FALSE(torch::equal(net->forward(input), before));
+    }
+  });
+}
+
 TEST(ZeroOptimizer, KeepsAnNthOfTheStateAndMovesNoMoreThanTheFormula) {
   for (const int ranks : {2, 3, 4}) {
     run_torch_ranks(ranks, [](Collective& collective) {
