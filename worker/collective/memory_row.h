@@ -10,7 +10,7 @@ namespace ddprun::worker {
 
 struct MemoryRow {
   std::shared_ptr<std::byte> keep;  // the whole row lives as long as this
-  std::byte* begin = nullptr;       // null: the ranks share no memory
+  std::byte* begin = nullptr;       // null: the ranks share no memory, or have gaps in it
 };
 
 // At least `bytes` of it, zeroed as Collective::allocate() does. All ranks must call it with the same number. A world

@@ -105,18 +105,26 @@ void Shards::move_parameters() {
 Shards::~Shards() {
   if (!has_one_copy()) return;
   const at::NoGradGuard no_grad;
-  for (const auto& group : groups_) {
-    for (const at::Tensor& parameter : group) {
-      if (parameter.data_ptr() == places_.at(parameter.unsafeGetTensorImpl()).data)
-        parameter.set_data(parameter.detach().clone());
+  try {
+    for (const auto& group : groups_) {
+      for (const at::Tensor& parameter : group) {
+        // Null: it has no elements, and keeps the memory all the same.
+        const void* const data = parameter.data_ptr();
+        if (data == nullptr || data == places_.at(parameter.unsafeGetTensorImpl()).data)
+          parameter.set_data(parameter.detach().clone());
+      }
     }
+  } catch (const std::exception&) {
+    // There is no memory for it: it stays where it is, and keeps that.
+    return;
   }
 }
 
 void Shards::use_one_copy() {
   const std::size_t bytes = ranges_.back().end;
   const Flat all{memory_.get(), bytes, Dtype::kUInt8, "parameters"};
-  if (ranks_.world_size() == 1 || bytes == 0) return;
+  if (ranks_.world_size() == 1 || bytes == 0 || has_one_copy()) return;
+  check_places();
   if (ranks_.memory_of(all, ranks_.rank()) == nullptr) return;
   const MemoryRow row = make_memory_row(bytes, ranks_);
   if (row.begin == nullptr) return;

@@ -39,8 +39,8 @@ class Shards {
   // By group, in the order of Python's local optimizers.
   std::vector<std::vector<at::Tensor>> owned_by(int rank) const;
 
-  // Ranks of one host that share memory have one copy of the parameters from now on: what rank 0 has. Nothing is
-  // changed elsewhere. All ranks must call it.
+  // Where the ranks share memory ("shm") they have one copy of the parameters from now on: what rank 0 has. Nothing is
+  // changed elsewhere, or where they have one already. All ranks must call it. Throws as share() does.
   void use_one_copy();
 
   // Around the step of the owners. All ranks must call both.

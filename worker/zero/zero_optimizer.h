@@ -10,8 +10,8 @@
 // Python's bits. param_groups() are those of the program, with the options of each, as a scheduler changes them.
 //
 // Bytes that a rank gets in a step, on average, where S are those of all parameters: the sums of all-reduced gradients
-// 2(N-1)/N·S, and the parameters (N-1)/N·S. With reduce_scatter() the sums are half of it, and ranks of one host that
-// share memory have one copy of the parameters: none travel.
+// 2(N-1)/N·S, and the parameters (N-1)/N·S. With reduce_scatter() the sums are half of it; where all ranks are on one
+// host, they have one copy of the parameters then, and none travel.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -50,14 +50,16 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
   // Gradients of `parallel` are summed into the owners of their parameters, and nowhere else: after backward() the
   // `.grad` of this rank's parameters is the average, and the others' is of no use. So nothing that needs all gradients
   // goes with it, like clipping by their norm. Passes that are added up are made under NoSync, but for the last one. All
-  // parameters of `parallel` must be here. Once, before the first forward(). All ranks must call it.
+  // parameters of `parallel` must be here. Once for each DataParallel, before its first forward(). All ranks must call
+  // it.
   //
-  // Ranks of one host that share memory have one copy of the parameters from then on, and for as long as this lives:
-  // each owner steps its own in place, and the others read them there. What else changes parameters must set all ranks'
-  // to the same values, as loading a checkpoint does; a change that depends on the old value would be made N times.
+  // Where all ranks are on one host ("shm"), they have one copy of the parameters from then on, and for as long as this
+  // lives: each owner steps its own in place, and the others read them there. So what else changes parameters must set
+  // all ranks' to the same values, as loading a checkpoint does; a change that depends on the old value would be made N
+  // times. The others see it at once: put a barrier() before it, and one behind it.
   void reduce_scatter(DataParallel& parallel) {
-    parallel.comm_hook(shards_.hook());
     shards_.use_one_copy();
+    parallel.comm_hook(shards_.hook());
     scatters_ = true;
   }
 
