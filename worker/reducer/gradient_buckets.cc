@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/hash.h>
@@ -16,6 +15,7 @@
 #include "proto/assert.h"
 #include "proto/log.h"
 #include "worker/tensors/summable.h"
+#include "worker/tensors/wrapped_number.h"
 
 namespace ddprun::worker {
 namespace {
@@ -58,14 +58,6 @@ at::Tensor no_rows_of(const at::Tensor& parameter) {
   const at::TensorOptions options = parameter.options().requires_grad(false);
   return at::sparse_coo_tensor(at::empty({1, 0}, options.dtype(at::kLong)),
                                at::empty(sizes, options), parameter.sizes());
-}
-
-// A number that does not change the dtype of an operation, like a Python float. With a plain double
-// tensor LibTorch would promote a gradient that has no dimensions to double. As PyTorch's reducer.
-at::Tensor wrapped_number(double value) {
-  at::Tensor number = at::scalar_tensor(value, at::kDouble);
-  number.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return number;
 }
 
 }  // namespace

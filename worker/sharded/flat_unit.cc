@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "worker/tensors/summable.h"
+#include "worker/tensors/wrapped_number.h"
 
 namespace ddprun::worker {
 namespace {
@@ -86,8 +86,7 @@ void FlatUnit::copy_values_to(const at::Tensor& flat) const {
 // The factor is that of DataParallel's gradients: a number of Python's, which has the tensor's type.
 void FlatUnit::move_gradients_to(const at::Tensor& flat, double factor) {
   const at::NoGradGuard no_grad;
-  at::Tensor number = at::scalar_tensor(factor, at::kDouble);
-  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  const at::Tensor number = wrapped_number(factor);
   for (const FlatRange& gap : layout_.gaps()) flat.narrow(0, gap.begin, gap.length()).zero_();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -10,16 +9,10 @@
 #include <memory>
 #include <stdexcept>
 
+#include "worker/tensors/wrapped_number.h"
+
 namespace ddprun::worker {
 namespace {
-
-// A number as Python gives it to an operation. LibTorch's mul_(double) swaps the factors, and rounds the number to 16
-// bits where the tensor has 16.
-at::Tensor number(double value) {
-  at::Tensor wrapped = at::scalar_tensor(value, at::kDouble);
-  wrapped.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return wrapped;
-}
 
 at::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
   if (closure == nullptr) return {};
@@ -43,7 +36,7 @@ void step_sgd(at::Tensor& parameter, const torch::optim::SGDOptions& options,
     auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter);
     at::Tensor& buffer = state.momentum_buffer();
     if (buffer.defined())
-      buffer.mul_(number(options.momentum())).add_(gradient, 1 - options.dampening());
+      buffer.mul_(wrapped_number(options.momentum())).add_(gradient, 1 - options.dampening());
     else
       buffer = gradient.detach().clone();
     gradient = options.nesterov() ? gradient.add(buffer, options.momentum()) : buffer;
@@ -70,14 +63,14 @@ void step_adam(const at::Tensor& parameter, const Options& options, bool decoupl
   }
   state.step(state.step() + 1);
   const double decay = options.weight_decay();
-  if (decay != 0 && decoupled) parameter.mul_(number(1 - options.lr() * decay));
+  if (decay != 0 && decoupled) parameter.mul_(wrapped_number(1 - options.lr() * decay));
   if (decay != 0 && !decoupled) gradient = gradient.add(parameter, decay);
   gradient = as_real(gradient);
   const auto [beta1, beta2] = options.betas();
   const at::Tensor average = as_real(state.exp_avg());
   const at::Tensor squares = as_real(state.exp_avg_sq());
   average.lerp_(gradient, 1 - beta1);
-  squares.mul_(number(beta2)).addcmul_(gradient, gradient, 1 - beta2);
+  squares.mul_(wrapped_number(beta2)).addcmul_(gradient, gradient, 1 - beta2);
   const auto steps = static_cast<double>(state.step());
   const double step_size = options.lr() / (1 - std::pow(beta1, steps));
   // Not sqrt(): Python's ** is pow().
@@ -87,7 +80,8 @@ void step_adam(const at::Tensor& parameter, const Options& options, bool decoupl
     most = as_real(state.max_exp_avg_sq());
     at::maximum_out(most, most, squares);
   }
-  const at::Tensor denominator = most.sqrt().div(number(root)).add_(number(options.eps()));
+  const at::Tensor denominator =
+      most.sqrt().div(wrapped_number(root)).add_(wrapped_number(options.eps()));
   as_real(parameter).addcdiv_(average, denominator, -step_size);
 }
 

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <torch/serialize.h>
 
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "worker/collective/memory_row.h"
 #include "worker/collective/require_same.h"
 #include "worker/tensors/tensor_verbs.h"
+#include "worker/tensors/wrapped_number.h"
 
 namespace ddprun::worker {
 namespace {
@@ -208,8 +208,7 @@ std::vector<OwnedRange> Shards::ranges_of(const Bucket& bucket) const {
 // The factor is that of gradients that travel without a hook.
 CommHook Shards::hook() {
   return [this](Bucket& bucket, Collective& /*ranks*/) {
-    at::Tensor factor = at::scalar_tensor(1.0 / ranks_.world_size(), at::kDouble);
-    factor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    const at::Tensor factor = wrapped_number(1.0 / ranks_.world_size());
     bucket.then([this, factor, buffer = bucket.buffer(), ranges = ranges_of(bucket)] {
       sums_.sum(buffer, ranges, factor);
     });

@@ -43,8 +43,8 @@ class Shards {
   // changed elsewhere, or where they have one already. All ranks must call it. Throws as share() does.
   void use_one_copy();
 
-  // Around the step of the owners. All ranks must call both.
-  // Waits until all ranks have come: with one copy of the parameters nobody may be in a forward() any more.
+  // Before the owners step: with one copy it waits until all ranks have come, so nobody is in a forward() any more.
+  // All ranks must call it, and share() behind it.
   void begin_step();
   // Gives the parameters of each owner to all ranks. Throws std::runtime_error where somebody has moved a parameter
   // to other memory.

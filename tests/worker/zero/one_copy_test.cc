@@ -56,7 +56,7 @@ TEST(ZeroOptimizer, HasOneCopyOfTheParametersWhereRanksShareMemory) {
   });
 }
 
-// It takes some time where its own rank is rank 1.
+// Its step takes some time on the rank that sets is_slow.
 class SlowSgd final : public torch::optim::SGD {
  public:
   using torch::optim::SGD::SGD;

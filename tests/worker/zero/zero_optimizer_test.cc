@@ -23,6 +23,7 @@
 #include "worker/precision/loss_scaler.h"
 #include "worker/tensors/summable.h"
 #include "worker/tensors/tensor_verbs.h"
+#include "worker/tensors/wrapped_number.h"
 
 namespace ddprun::worker {
 namespace {
@@ -92,8 +93,7 @@ TEST(OwnedSums, HaveTheBitsOfAnAllReduce) {
           const at::Tensor buffer = allocate_tensor(kNumbers, at::TensorOptions(type), *each);
           buffer.copy_(torch::randn({kNumbers}));
           // As DataParallel's: it rounds to the type.
-          at::Tensor factor = at::scalar_tensor(1.0 / ranks, at::kDouble);
-          factor.unsafeGetTensorImpl()->set_wrapped_number(true);
+          const at::Tensor factor = wrapped_number(1.0 / ranks);
           const at::Tensor all = buffer.mul(factor);
           const at::Tensor before = buffer.clone();
           TensorVerbs(*each).all_reduce(all);
