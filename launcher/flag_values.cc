@@ -104,25 +104,28 @@ using ConfSetter = std::function<std::optional<Error>(RendezvousConf&, std::stri
 
 // The check of a key whose value is a whole number above 0.
 std::optional<Error> check_positive(std::string_view key, std::string_view text) {
-  const auto value = parse_int(text);
+  const auto value = parse_whole<std::int64_t>(text);
   if (value && *value > 0) return std::nullopt;
   return expected(fmt::format("{} to be a whole number above 0", key));
 }
 
 // The same for a number that may be 0.
 std::optional<Error> check_not_negative(std::string_view key, std::string_view text) {
-  const auto value = parse_int(text);
+  const auto value = parse_whole<std::int64_t>(text);
   if (value && *value >= 0) return std::nullopt;
   return expected(fmt::format("{} to be a whole number from 0", key));
 }
 
-// A key whose value is a number of seconds that passes `check`.
+// A key whose value is a number of seconds that passes `check`. torchrun takes more than
+// kMaxSeconds, too: people write "for ever" so. It is kMaxSeconds then.
 ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member,
                    std::optional<Error> (*check)(std::string_view,
                                                  std::string_view) = check_positive) {
   return [key, member, check](RendezvousConf& conf, std::string_view text) {
     auto error = check(key, text);
-    if (!error) conf.*member = std::chrono::seconds(*parse_int(text));
+    if (error) return error;
+    const auto most = static_cast<std::int64_t>(kMaxSeconds);
+    conf.*member = std::chrono::seconds(std::min(*parse_whole<std::int64_t>(text), most));
     return error;
   };
 }

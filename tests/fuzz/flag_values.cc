@@ -43,9 +43,11 @@ void read_endpoints(std::string_view text) {
 void read_conf(std::string_view text) {
   const auto conf = parse_rendezvous_conf(text);
   if (!conf) return;
-  for (const auto time : {conf->join_timeout, conf->last_call, conf->resize_interval,
-                          conf->read_timeout, conf->keep_alive_interval, conf->timeout})
+  for (const auto time : {conf->join_timeout, conf->last_call, conf->read_timeout,
+                          conf->keep_alive_interval, conf->timeout})
     DDPRUN_ASSERT(time.count() > 0 && time <= kMostMs);
+  for (const auto time : {conf->resize_wait, conf->resize_interval})
+    DDPRUN_ASSERT(time.count() >= 0 && time <= kMostMs);
   DDPRUN_ASSERT(conf->keep_alive_max_attempt > 0 && conf->keep_alive_max_attempt <= kMaxKeepAlive);
   DDPRUN_ASSERT(conf->keep_alive_interval.count() <= kMaxKeepAlive);
 }

@@ -187,6 +187,17 @@ TEST(ParseRendezvousConf, SetsEveryKeyItself) {
   EXPECT_TRUE(conf.unknown_keys.empty());
 }
 
+// As torchrun, which takes any whole number. The clocks of the launcher do not.
+TEST(ParseRendezvousConf, TakesMoreSecondsThanAnybodyWaits) {
+  for (const auto* text : {"1000000000", "1111111111", "9999999999", "9223372036854775807"}) {
+    const auto conf =
+        *parse_rendezvous_conf("heartbeat_timeout=9999999999,join_timeout=" + std::string(text));
+    EXPECT_TRUE(conf.bad_values.empty()) << text;
+    EXPECT_EQ(conf.join_timeout, std::chrono::seconds(1'000'000'000)) << text;
+  }
+  EXPECT_EQ(parse_rendezvous_conf("join_timeout=9223372036854775808")->bad_values.size(), 1U);
+}
+
 TEST(ParseRendezvousConf, ReadsTruthValuesOfIsHost) {
   for (const auto* yes : {"1", "true", "T", "yes", "Y"}) {
     EXPECT_EQ(parse_rendezvous_conf(std::string("is_host=") + yes)->is_host, true) << yes;
