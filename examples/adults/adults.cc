@@ -7,7 +7,6 @@
 //
 // examples/pytorch/adults.py ends with the same bits.
 #include <torch/nn.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <filesystem>
@@ -17,6 +16,7 @@
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/zero/optimizers.h"
 
 namespace {
 
@@ -62,8 +62,7 @@ void train(worker::Process& process, const Options& options, const examples::Adu
   Net net(adults.train.number_columns(), adults.code_counts);
   examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
-  torch::optim::SGD optimizer(net->parameters(),
-                              torch::optim::SGDOptions(options.lr).momentum(0.9));
+  worker::SGD optimizer(net->parameters(), worker::SGD::Options(options.lr).momentum(0.9));
   worker::DistributedSampler sampler(adults.train.size(), ranks.world_size(), ranks.rank());
   worker::BatchLoader loader(adults.train, sampler, static_cast<std::size_t>(options.batch_size));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {

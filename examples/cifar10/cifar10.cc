@@ -6,7 +6,6 @@
 //
 // examples/pytorch/cifar10.py does the same, without the checkpoint.
 #include <torch/nn.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <filesystem>
@@ -22,6 +21,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/precision/autocast.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/zero/optimizers.h"
 
 namespace {
 
@@ -66,8 +66,8 @@ void train(worker::Process& process, const Options& options, const CifarSet& ima
   examples::ResNet18 net(10, 3, options.width);
   examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
-  torch::optim::SGD optimizer(
-      net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4));
+  worker::SGD optimizer(net->parameters(),
+                        worker::SGD::Options(options.lr).momentum(0.9).weight_decay(5e-4));
   const worker::CheckpointRun run{*net, optimizer, ranks, &parallel};
   worker::DistributedSampler sampler(images.size(), ranks.world_size(), ranks.rank());
   sampler.resume(resume(options, run));

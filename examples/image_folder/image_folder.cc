@@ -8,7 +8,6 @@
 // examples/pytorch/image_folder.py does the same with Pillow.
 #include <fmt/format.h>
 #include <torch/nn.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <chrono>
@@ -20,6 +19,7 @@
 #include "examples/image_folder/photo_set.h"
 #include "examples/nets/resnet18.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/zero/optimizers.h"
 
 namespace {
 
@@ -56,8 +56,8 @@ void train(worker::Process& process, const Options& options, const PhotoSet& pho
   examples::ResNet18 net(photos.classes(), 7, options.width);
   examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
-  torch::optim::SGD optimizer(
-      net->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(1e-4));
+  worker::SGD optimizer(net->parameters(),
+                        worker::SGD::Options(options.lr).momentum(0.9).weight_decay(1e-4));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(static_cast<std::uint64_t>(epoch));
     const auto loss = examples::train_epoch(loader, parallel, optimizer, [&](const auto& batch) {

@@ -7,7 +7,6 @@
 //
 // examples/pytorch/imdb.py ends with the same bits.
 #include <torch/nn.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "examples/common/program.h"
 #include "examples/imdb/review_set.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/zero/optimizers.h"
 
 namespace {
 
@@ -60,7 +60,7 @@ void train(worker::Process& process, const Options& options, const examples::Rev
   Net net(reviews.vocabulary_size, options.long_text);
   examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks, {.find_unused_parameters = true});
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(options.lr));
+  worker::SGD optimizer(net->parameters(), worker::SGD::Options(options.lr));
   worker::DistributedSampler sampler(reviews.train.size(), ranks.world_size(), ranks.rank());
   worker::BatchLoader loader(reviews.train, sampler, static_cast<std::size_t>(options.batch_size));
   for (int epoch = 0; epoch < options.epochs; ++epoch) {

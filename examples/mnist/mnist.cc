@@ -5,7 +5,6 @@
 // examples/pytorch/ddp_mnist.py ends with the same loss and accuracy.
 // Exit codes: 0 for success, 2 for a wrong command line or wrong data, 1 for what fails later.
 #include <fmt/format.h>
-#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -29,6 +28,7 @@
 #include "worker/collective/mean.h"
 #include "worker/collective/require_same.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/zero/optimizers.h"
 
 namespace {
 
@@ -90,7 +90,7 @@ class Training {
         held_out_(held_out),
         progress_(examples::progress_mode(options.progress), ::isatty(STDOUT_FILENO) != 0),
         net_(make_net(options.seed, process)),
-        optimizer_(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(kMomentum)),
+        optimizer_(net_->parameters(), worker::SGD::Options(options.lr).momentum(kMomentum)),
         parallel_(net_.ptr(), ranks_),
         sampler_(train.size(), ranks_.world_size(), ranks_.rank(), {.seed = options.seed}),
         epochs_done_(load_or_start_anew()) {}
@@ -221,7 +221,7 @@ class Training {
   const worker::TensorDataset& held_out_;
   examples::Progress progress_;
   examples::Net net_;
-  torch::optim::SGD optimizer_;
+  worker::SGD optimizer_;
   worker::DataParallel parallel_;
   worker::DistributedSampler sampler_;
   double best_ = 0;  // accuracy

@@ -7,7 +7,6 @@
 // examples/pytorch/uneven.py prints the same.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/optim/sgd.h>
 
 #include <array>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "examples/common/program.h"
 #include "worker/join/join.h"
 #include "worker/reducer/data_parallel.h"
+#include "worker/zero/optimizers.h"
 
 namespace {
 
@@ -43,8 +43,7 @@ void train(const worker::Process& process, const Options& options) {
   auto net = examples::made_net(1, 64);
   examples::place(process, *net);
   worker::DataParallel parallel(net.ptr(), ranks);
-  torch::optim::SGD optimizer(net->parameters(),
-                              torch::optim::SGDOptions(options.lr).momentum(0.9));
+  worker::SGD optimizer(net->parameters(), worker::SGD::Options(options.lr).momentum(0.9));
   // A sampler of a world of one: it deals all of them to this rank.
   const worker::DistributedSampler sampler(samples.size(), 1, 0, {.shuffle = false});
   worker::BatchLoader loader(samples, sampler, static_cast<std::size_t>(options.batch_size));

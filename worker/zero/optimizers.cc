@@ -5,11 +5,13 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <array>
 #include <cmath>
 #include <memory>
 #include <stdexcept>
 
 #include "worker/tensors/wrapped_number.h"
+#include "worker/zero/blocks.h"
 
 namespace ddprun::worker {
 namespace {
@@ -28,31 +30,80 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
   return static_cast<State&>(*state);
 }
 
-void step_sgd(at::Tensor& parameter, const torch::optim::SGDOptions& options,
-              torch::optim::Optimizer& optimizer) {
-  at::Tensor gradient = parameter.grad();
+// Of one step: buffer undefined: without momentum.
+void step_sgd(at::Tensor parameter, at::Tensor gradient, at::Tensor buffer,
+              const torch::optim::SGDOptions& options) {
   if (options.weight_decay() != 0) gradient = gradient.add(parameter, options.weight_decay());
-  if (options.momentum() != 0) {
-    auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter);
-    at::Tensor& buffer = state.momentum_buffer();
-    if (buffer.defined())
-      buffer.mul_(wrapped_number(options.momentum())).add_(gradient, 1 - options.dampening());
-    else
-      buffer = gradient.detach().clone();
+  if (buffer.defined()) {
+    buffer.mul_(wrapped_number(options.momentum())).add_(gradient, 1 - options.dampening());
     gradient = options.nesterov() ? gradient.add(buffer, options.momentum()) : buffer;
   }
   parameter.add_(gradient, -options.lr());
+}
+
+// The first step with momentum: the gradient itself is the buffer, whatever the dampening.
+at::Tensor first_sgd(at::Tensor parameter, const torch::optim::SGDOptions& options) {
+  at::Tensor gradient = parameter.grad();
+  if (options.weight_decay() != 0) gradient = gradient.add(parameter, options.weight_decay());
+  at::Tensor buffer = gradient.detach().clone();
+  if (options.nesterov()) gradient = gradient.add(buffer, options.momentum());
+  parameter.add_(gradient, -options.lr());
+  return buffer;
+}
+
+void step_sgd(const at::Tensor& parameter, const torch::optim::SGDOptions& options,
+              torch::optim::Optimizer& optimizer) {
+  at::Tensor buffer;
+  if (options.momentum() != 0) {
+    at::Tensor& kept =
+        state_of<torch::optim::SGDParamState>(optimizer, parameter).momentum_buffer();
+    if (!kept.defined()) {
+      kept = first_sgd(parameter, options);
+      return;
+    }
+    buffer = kept;
+  }
+  in_blocks(std::array{parameter, parameter.grad(), buffer},
+            [&options](const auto& block) { step_sgd(block[0], block[1], block[2], options); });
 }
 
 at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
+// What a step of Adam needs of one parameter, or of a part of it. `most`: undefined without amsgrad.
+struct AdamNumbers {
+  at::Tensor parameter, gradient, average, squares, most;
+};
+
+template <typename Options>
+void step_adam(AdamNumbers of, const Options& options, bool decoupled, double steps) {
+  const double decay = options.weight_decay();
+  if (decay != 0 && decoupled) of.parameter.mul_(wrapped_number(1 - options.lr() * decay));
+  if (decay != 0 && !decoupled) of.gradient = of.gradient.add(of.parameter, decay);
+  const at::Tensor gradient = as_real(of.gradient);
+  const auto [beta1, beta2] = options.betas();
+  const at::Tensor average = as_real(of.average);
+  const at::Tensor squares = as_real(of.squares);
+  average.lerp_(gradient, 1 - beta1);
+  squares.mul_(wrapped_number(beta2)).addcmul_(gradient, gradient, 1 - beta2);
+  const double step_size = options.lr() / (1 - std::pow(beta1, steps));
+  // Not sqrt(): Python's ** is pow().
+  const double root = std::pow(1 - std::pow(beta2, steps), 0.5);
+  at::Tensor most = squares;
+  if (of.most.defined()) {
+    most = as_real(of.most);
+    at::maximum_out(most, most, squares);
+  }
+  const at::Tensor denominator =
+      most.sqrt().div_(wrapped_number(root)).add_(wrapped_number(options.eps()));
+  as_real(of.parameter).addcdiv_(average, denominator, -step_size);
+}
+
 template <typename State, typename Options>
 void step_adam(const at::Tensor& parameter, const Options& options, bool decoupled,
                torch::optim::Optimizer& optimizer) {
-  at::Tensor gradient = parameter.grad();
-  if (gradient.layout() != at::kStrided)
+  if (parameter.grad().layout() != at::kStrided)
     throw std::invalid_argument("Adam does not support sparse gradients");
   auto& state = state_of<State>(optimizer, parameter);
   if (!state.exp_avg().defined()) {
@@ -62,27 +113,12 @@ void step_adam(const at::Tensor& parameter, const Options& options, bool decoupl
       state.max_exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
   }
   state.step(state.step() + 1);
-  const double decay = options.weight_decay();
-  if (decay != 0 && decoupled) parameter.mul_(wrapped_number(1 - options.lr() * decay));
-  if (decay != 0 && !decoupled) gradient = gradient.add(parameter, decay);
-  gradient = as_real(gradient);
-  const auto [beta1, beta2] = options.betas();
-  const at::Tensor average = as_real(state.exp_avg());
-  const at::Tensor squares = as_real(state.exp_avg_sq());
-  average.lerp_(gradient, 1 - beta1);
-  squares.mul_(wrapped_number(beta2)).addcmul_(gradient, gradient, 1 - beta2);
-  const auto steps = static_cast<double>(state.step());
-  const double step_size = options.lr() / (1 - std::pow(beta1, steps));
-  // Not sqrt(): Python's ** is pow().
-  const double root = std::pow(1 - std::pow(beta2, steps), 0.5);
-  at::Tensor most = squares;
-  if (options.amsgrad()) {
-    most = as_real(state.max_exp_avg_sq());
-    at::maximum_out(most, most, squares);
-  }
-  const at::Tensor denominator =
-      most.sqrt().div(wrapped_number(root)).add_(wrapped_number(options.eps()));
-  as_real(parameter).addcdiv_(average, denominator, -step_size);
+  const at::Tensor most = options.amsgrad() ? state.max_exp_avg_sq() : at::Tensor();
+  in_blocks(std::array{parameter, parameter.grad(), state.exp_avg(), state.exp_avg_sq(), most},
+            [&](const auto& block) {
+              step_adam({block[0], block[1], block[2], block[3], block[4]}, options, decoupled,
+                        static_cast<double>(state.step()));
+            });
 }
 
 template <typename Options, typename Step>
