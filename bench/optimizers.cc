@@ -10,7 +10,9 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,14 @@ namespace {
 namespace worker = ddprun::worker;
 
 constexpr int kWarmUps = 2;
+
+// A whole number from 1, or 0.
+int number(const std::string& text) {
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end ? std::max(value, 0) : 0;
+}
 
 // Layers of 4 MiB with gradients.
 std::vector<at::Tensor> parameters(int mib) {
@@ -57,14 +67,19 @@ double measured(bool ours, int mib, int steps, const typename Ours::Options& opt
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto is = [&](std::size_t place, const char* word) { return words[place] == word; };
-  if (words.size() != 4 || !(is(1, "ours") || is(1, "libtorch"))) {
-    fmt::print(stderr, "bench-optimizers: expected KIND, ours or libtorch, MIB and STEPS\n");
+  const int mib = words.size() == 4 ? number(words[2]) : 0;
+  const int steps = words.size() == 4 ? number(words[3]) : 0;
+  const bool knows_kind =
+      steps > 0 && (is(0, "sgd") || is(0, "sgd-decay") || is(0, "adam") || is(0, "adamw"));
+  if (mib == 0 || !knows_kind || !(is(1, "ours") || is(1, "libtorch"))) {
+    fmt::print(
+        stderr,
+        "bench-optimizers: expected sgd, sgd-decay, adam or adamw; ours or libtorch; MIB and "
+        "STEPS, both from 1\n");
     return 2;
   }
   at::set_num_threads(1);
   const bool ours = is(1, "ours");
-  const int mib = std::stoi(words[2]);
-  const int steps = std::stoi(words[3]);
   double seconds = 0;
   if (is(0, "adam")) {
     seconds = measured<worker::Adam, torch::optim::Adam>(ours, mib, steps, {1e-3});

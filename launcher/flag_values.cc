@@ -116,8 +116,8 @@ std::optional<Error> check_not_negative(std::string_view key, std::string_view t
   return expected(fmt::format("{} to be a whole number from 0", key));
 }
 
-// A key whose value is a number of seconds that passes `check`. torchrun takes more than
-// kMaxSeconds, too: people write "for ever" so. It is kMaxSeconds then.
+// A key whose value is a number of seconds that passes `check`. More than kMaxSeconds is
+// taken as kMaxSeconds: people write "for ever" so, and torchrun takes a million years, too.
 ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*member,
                    std::optional<Error> (*check)(std::string_view,
                                                  std::string_view) = check_positive) {
@@ -126,7 +126,7 @@ ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*m
     if (error) return error;
     const auto most = static_cast<std::int64_t>(kMaxSeconds);
     conf.*member = std::chrono::seconds(std::min(*parse_whole<std::int64_t>(text), most));
-    return error;
+    return std::optional<Error>();
   };
 }
 

@@ -1,5 +1,6 @@
 #include "launcher/flag_values.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -187,7 +188,7 @@ TEST(ParseRendezvousConf, SetsEveryKeyItself) {
   EXPECT_TRUE(conf.unknown_keys.empty());
 }
 
-// As torchrun, which takes any whole number. The clocks of the launcher do not.
+// torchrun takes a million years. The clocks of the launcher do not.
 TEST(ParseRendezvousConf, TakesMoreSecondsThanAnybodyWaits) {
   for (const auto* text : {"1000000000", "1111111111", "9999999999", "9223372036854775807"}) {
     const auto conf =

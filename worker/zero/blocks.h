@@ -2,8 +2,8 @@
 // memory and back once, and not once an operation. Any thread.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/as_strided.h>
 
 #include <algorithm>
 #include <array>
@@ -12,16 +12,18 @@
 
 namespace ddprun::worker {
 
-// Numbers of a part: five tensors of float32 are 1.25 MiB, less than the second-level cache of a core has today.
-inline constexpr std::int64_t kBlockNumbers = std::int64_t{1} << 16;
+// Numbers of a part. Adam has seven tensors of them at most, 896 KiB of float32: servers of today have a second-level
+// cache of 1 MiB a core or more.
+inline constexpr std::int64_t kBlockNumbers = std::int64_t{1} << 15;
 
 // Whether parts of these are the same numbers in all of them. Undefined tensors do not count. On a GPU a part costs more
-// than it saves.
+// than it saves. Several threads of LibTorch would have too little to do in a part, and round the last few numbers of
+// each thread's in their own way.
 template <std::size_t kCount>
 bool fit_in_blocks(const std::array<at::Tensor, kCount>& tensors) {
   const at::Tensor& first = tensors[0];
-  if (!first.is_cpu() || first.layout() != at::kStrided || first.numel() <= kBlockNumbers ||
-      !first.is_non_overlapping_and_dense())
+  if (at::get_num_threads() > 1 || !first.is_cpu() || first.layout() != at::kStrided ||
+      first.numel() <= kBlockNumbers || !first.is_non_overlapping_and_dense())
     return false;
   return std::ranges::all_of(tensors, [&first](const at::Tensor& tensor) {
     return !tensor.defined() ||

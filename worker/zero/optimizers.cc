@@ -30,9 +30,9 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
   return static_cast<State&>(*state);
 }
 
-// Of one step: buffer undefined: without momentum.
-void step_sgd(at::Tensor parameter, at::Tensor gradient, at::Tensor buffer,
-              const torch::optim::SGDOptions& options) {
+// Steps one part of a parameter. `buffer` is undefined without momentum.
+void step_part(const at::Tensor& parameter, at::Tensor gradient, const at::Tensor& buffer,
+               const torch::optim::SGDOptions& options) {
   if (options.weight_decay() != 0) gradient = gradient.add(parameter, options.weight_decay());
   if (buffer.defined()) {
     buffer.mul_(wrapped_number(options.momentum())).add_(gradient, 1 - options.dampening());
@@ -42,7 +42,7 @@ void step_sgd(at::Tensor parameter, at::Tensor gradient, at::Tensor buffer,
 }
 
 // The first step with momentum: the gradient itself is the buffer, whatever the dampening.
-at::Tensor first_sgd(at::Tensor parameter, const torch::optim::SGDOptions& options) {
+at::Tensor first_sgd(const at::Tensor& parameter, const torch::optim::SGDOptions& options) {
   at::Tensor gradient = parameter.grad();
   if (options.weight_decay() != 0) gradient = gradient.add(parameter, options.weight_decay());
   at::Tensor buffer = gradient.detach().clone();
@@ -64,7 +64,7 @@ void step_sgd(const at::Tensor& parameter, const torch::optim::SGDOptions& optio
     buffer = kept;
   }
   in_blocks(std::array{parameter, parameter.grad(), buffer},
-            [&options](const auto& block) { step_sgd(block[0], block[1], block[2], options); });
+            [&options](const auto& block) { step_part(block[0], block[1], block[2], options); });
 }
 
 at::Tensor as_real(const at::Tensor& tensor) {
@@ -77,7 +77,7 @@ struct AdamNumbers {
 };
 
 template <typename Options>
-void step_adam(AdamNumbers of, const Options& options, bool decoupled, double steps) {
+void step_part(AdamNumbers of, const Options& options, bool decoupled, double steps) {
   const double decay = options.weight_decay();
   if (decay != 0 && decoupled) of.parameter.mul_(wrapped_number(1 - options.lr() * decay));
   if (decay != 0 && !decoupled) of.gradient = of.gradient.add(of.parameter, decay);
@@ -112,13 +112,17 @@ void step_adam(const at::Tensor& parameter, const Options& options, bool decoupl
     if (options.amsgrad())
       state.max_exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
   }
-  state.step(state.step() + 1);
   const at::Tensor most = options.amsgrad() ? state.max_exp_avg_sq() : at::Tensor();
-  in_blocks(std::array{parameter, parameter.grad(), state.exp_avg(), state.exp_avg_sq(), most},
-            [&](const auto& block) {
-              step_adam({block[0], block[1], block[2], block[3], block[4]}, options, decoupled,
-                        static_cast<double>(state.step()));
-            });
+  if (options.amsgrad() && !most.defined())
+    throw std::invalid_argument(
+        "Adam: amsgrad is on, and the state of a parameter is of steps without it");
+  state.step(state.step() + 1);
+  const auto steps = static_cast<double>(state.step());
+  in_blocks(
+      std::array{parameter, parameter.grad(), state.exp_avg(), state.exp_avg_sq(), most},
+      [&](const auto& block) {
+        step_part({block[0], block[1], block[2], block[3], block[4]}, options, decoupled, steps);
+      });
 }
 
 template <typename Options, typename Step>

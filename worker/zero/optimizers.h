@@ -16,7 +16,7 @@ class SGD final : public torch::optim::SGD {
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// Throws std::invalid_argument for sparse gradients, as Python's do.
+// Throws std::invalid_argument for sparse gradients, and where amsgrad is turned on after a step, as Python's do.
 class Adam final : public torch::optim::Adam {
  public:
   using Options = torch::optim::AdamOptions;
