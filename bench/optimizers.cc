@@ -11,13 +11,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "bench/median.h"
+
 namespace {
 
+namespace bench = ddprun::bench;
 namespace worker = ddprun::worker;
 
 constexpr int kWarmUps = 2;
@@ -40,26 +42,14 @@ std::vector<at::Tensor> parameters(int mib) {
   return made;
 }
 
-double median_of(torch::optim::Optimizer& optimizer, int steps) {
-  std::vector<double> seconds;
-  for (int i = 0; i < kWarmUps + steps; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    optimizer.step();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    if (i >= kWarmUps) seconds.push_back(took.count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
-  return seconds[static_cast<std::size_t>(steps) / 2];
-}
-
 template <typename Ours, typename Theirs>
 double measured(bool ours, int mib, int steps, const typename Ours::Options& options) {
   if (ours) {
     Ours optimizer(parameters(mib), options);
-    return median_of(optimizer, steps);
+    return bench::median_seconds(kWarmUps, steps, [&] { optimizer.step(); });
   }
   Theirs optimizer(parameters(mib), options);
-  return median_of(optimizer, steps);
+  return bench::median_seconds(kWarmUps, steps, [&] { optimizer.step(); });
 }
 
 }  // namespace
@@ -67,11 +57,11 @@ double measured(bool ours, int mib, int steps, const typename Ours::Options& opt
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto is = [&](std::size_t place, const char* word) { return words[place] == word; };
-  const int mib = words.size() == 4 ? number(words[2]) : 0;
-  const int steps = words.size() == 4 ? number(words[3]) : 0;
-  const bool knows_kind =
-      steps > 0 && (is(0, "sgd") || is(0, "sgd-decay") || is(0, "adam") || is(0, "adamw"));
-  if (mib == 0 || !knows_kind || !(is(1, "ours") || is(1, "libtorch"))) {
+  const bool is_good = words.size() == 4 &&
+                       (is(0, "sgd") || is(0, "sgd-decay") || is(0, "adam") || is(0, "adamw")) &&
+                       (is(1, "ours") || is(1, "libtorch")) && number(words[2]) > 0 &&
+                       number(words[3]) > 0;
+  if (!is_good) {
     fmt::print(
         stderr,
         "bench-optimizers: expected sgd, sgd-decay, adam or adamw; ours or libtorch; MIB and "
@@ -80,6 +70,8 @@ int main(int argc, char** argv) {
   }
   at::set_num_threads(1);
   const bool ours = is(1, "ours");
+  const int mib = number(words[2]);
+  const int steps = number(words[3]);
   double seconds = 0;
   if (is(0, "adam")) {
     seconds = measured<worker::Adam, torch::optim::Adam>(ours, mib, steps, {1e-3});

@@ -11,17 +11,16 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/median.h"
 #include "worker/reducer/data_parallel.h"
 #include "worker/startup/bootstrap.h"
 
 namespace {
 
+namespace bench = ddprun::bench;
 namespace worker = ddprun::worker;
 
 constexpr int kWarmUps = 3;
@@ -43,19 +42,6 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
   torch::nn::Sequential stack_{nullptr};
 };
 TORCH_MODULE(Net);
-
-double median_of(int steps, const std::function<void()>& step) {
-  std::vector<double> seconds;
-  for (int i = 0; i < kWarmUps + steps; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    step();
-    if (i >= kWarmUps)
-      seconds.push_back(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
-  return seconds[static_cast<std::size_t>(steps) / 2];
-}
 
 }  // namespace
 
@@ -82,7 +68,7 @@ int main(int argc, char** argv) {
     }
     worker::DataParallel parallel(net.ptr(), *process->collective);
     const auto part = batch.chunk(workers)[static_cast<std::size_t>(process->collective->rank())];
-    const double seconds = median_of(steps, [&] {
+    const double seconds = bench::median_seconds(kWarmUps, steps, [&] {
       optimizer.zero_grad();
       parallel.forward(net, part).pow(2).mean().backward();
       parallel.step(optimizer);
@@ -92,7 +78,7 @@ int main(int argc, char** argv) {
   }
   const std::vector<at::Device> devices(
       words[0] == "copies" ? static_cast<std::size_t>(workers) : 0, at::Device(at::kCPU));
-  fmt::print("{:.6f}\n", median_of(steps, [&] {
+  fmt::print("{:.6f}\n", bench::median_seconds(kWarmUps, steps, [&] {
                optimizer.zero_grad();
                worker::data_parallel(net, batch, devices).pow(2).mean().backward();
                optimizer.step();

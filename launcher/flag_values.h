@@ -39,8 +39,8 @@ inline constexpr int kMaxPort = 65535;
 // not overflow.
 inline constexpr int kMaxKeepAlive = 3600;
 
-// More seconds than this (some thirty years) are a typing error; in --rdzv-conf they are this
-// many. The bound also keeps the conversion to milliseconds from overflowing.
+// More seconds than this (some thirty years) are a typing error. In --rdzv-conf they are taken as
+// this many. The bound also keeps the conversion to milliseconds from overflowing.
 inline constexpr double kMaxSeconds = 1e9;
 
 // `text` without blanks at both ends: Python's int() and torchrun's strip() allow them there.
