@@ -27,8 +27,10 @@
 #include "agent/processes/descendants.h"
 #include "agent/processes/job_cgroup.h"
 #include "agent/processes/leftovers.h"
+#include "agent/processes/owner_lock.h"
 #include "agent/processes/process.h"
 #include "agent/processes/scratch_folder.h"
+#include "proto/log.h"
 
 namespace ddprun::agent {
 namespace {
@@ -151,11 +153,13 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
 
 // Forks the sweeper, which ends what earlier launchers left on this host. It is a process of its
 // own: if it reads /proc of a process that hangs in the kernel, it may hang for ever. It closes
-// `agent_pipe`: otherwise the agent would not see the guardian die.
-pid_t start_sweeper(int agent_pipe) {
+// `agent_pipe`: otherwise the agent would not see the guardian die. It closes `lock` as well: it
+// does not prove that the launcher lives.
+pid_t start_sweeper(int agent_pipe, int lock) {
   const pid_t sweeper = ::fork();
   if (sweeper != 0) return sweeper;
   ::close(agent_pipe);
+  ::close(lock);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_NAME, "ddp-sweep");
   end_leftovers();
@@ -178,20 +182,28 @@ void clean_up(const GuardedJob& job, const char* temporary_folder, const std::se
   end_job_cgroup(job.cookie);  // again: a cgroup can be removed only when it is empty
   remove_shared_memory(job.cookie);
   remove_scratch_folder(job.cookie);
+  remove_owner_lock(job.cookie);
   if (*temporary_folder != '\0') remove_temporary_logs(temporary_folder, true);
   for (const Stuck& left : stuck) say(fmt::format("{}: {}\n", job.called, describe(left)));
 }
 
+struct WatchedParts {
+  pid_t agent = 0;
+  int pipe = -1;  // to the agent
+  int lock = -1;  // of the job (owner_lock.h); -1: there is none
+};
+
 // Returns the program's exit code when all is over. `spared`: children that are older than the job.
-int guard(pid_t agent, int agent_pipe, const GuardedJob& job, const AgentStart& start,
+int guard(const WatchedParts& parts, const GuardedJob& job, const AgentStart& start,
           std::set<pid_t> spared) {
-  const pid_t sweeper = start_sweeper(agent_pipe);
-  const int status = WatchedAgent(agent, agent_pipe, job).wait_for_end(start.ignored_signals);
+  const pid_t sweeper = start_sweeper(parts.pipe, parts.lock);
+  const int status = WatchedAgent(parts.agent, parts.pipe, job).wait_for_end(start.ignored_signals);
   end_sweeper(sweeper);
   spared.insert(sweeper);  // do not wait for one that hangs in the kernel
   if (WIFEXITED(status)) {
     // Mostly there is nothing left. But processes that the agent could not end became our children.
     end_descendants(kSweepLimit, spared);
+    remove_owner_lock(job.cookie);
     return WEXITSTATUS(status);
   }
   clean_up(job, start.temporary_folder, spared);
@@ -215,11 +227,15 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   std::set<pid_t> earlier = own_children();  // `monitor & exec ddprun …`: not ours to end
   void* note =
       ::mmap(nullptr, kNoteBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  // Without it no other start ends what this one leaves.
+  const auto lock = take_owner_lock(job.cookie);
+  if (!lock) log::debug(lock.error().message());
   const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
   const pid_t child = prepared ? ::fork() : -1;
   if (child < 0) {
     std::fprintf(stderr, "%s: make the agent process: %s\n", job.called.c_str(),
                  ::strerrordesc_np(errno));
+    remove_owner_lock(job.cookie);
     return 1;
   }
   start.temporary_folder = static_cast<char*>(note);  // zeros: no folder
@@ -229,7 +245,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
     // reads the pipe of a dead agent: a write would kill the guardian by SIGPIPE.
     ::fcntl(alive[1], F_SETFL, O_NONBLOCK);
     ::signal(SIGPIPE, SIG_IGN);
-    return guard(child, alive[1], job, start, std::move(earlier));
+    return guard({child, alive[1], lock ? lock->get() : -1}, job, start, std::move(earlier));
   }
   ::close(alive[1]);
   // A session of its own: a Ctrl-C, or a `kill -9 %1` of the shell, then hits only the guardian.
@@ -242,6 +258,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   if (::getppid() != guardian) ::_exit(1);
   const int exit_code = agent(start);
   std::fflush(nullptr);
+  if (::getppid() != guardian) remove_owner_lock(job.cookie);
   // Not exit(): handlers that were registered before the fork belong to the guardian's copy.
   ::_exit(exit_code);
 }

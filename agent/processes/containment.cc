@@ -40,7 +40,7 @@ void Containment::end_attempt(std::chrono::milliseconds limit, const std::set<pi
 
 void remove_shared_memory(const std::string& job_cookie) {
   DDPRUN_ASSERT(!job_cookie.empty());
-  const std::string prefix = "ddprun-" + job_cookie;
+  const std::string prefix = kSharedMemoryPrefix + job_cookie;
   std::error_code why;  // not thrown: a job that ended well must not fail because of /dev/shm
   for (fs::directory_iterator at("/dev/shm", why), end; at != end; at.increment(why)) {
     std::error_code gone;

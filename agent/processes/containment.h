@@ -42,6 +42,9 @@ class Containment {
   int cgroups_ = 0;  // made so far
 };
 
+// What a program shares is named by this prefix and the job's cookie.
+inline constexpr const char* kSharedMemoryPrefix = "ddprun-";
+
 // Removes the shared memory that this job's workers left: every file in /dev/shm whose name begins
 // with `ddprun-<job_cookie>`, as a program may name what it shares (DDPRUN_JOB has the cookie); the
 // engine's own memory has no name. `job_cookie` must not be empty. Call only when no worker of this job

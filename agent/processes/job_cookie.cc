@@ -6,10 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
-#include <csignal>
 
 #include "agent/processes/process.h"
 
@@ -31,15 +28,6 @@ bool take_number(std::string_view& text, Number& value) {
 std::uint64_t own_pid_namespace() {
   struct stat facts {};
   return ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
-}
-
-// Whether /proc has our pid namespace's numbers. It has others after `unshare --pid` without a new
-// mount of /proc. Then /proc/self does not lead to the pid that getpid() answers.
-bool proc_is_ours() {
-  std::array<char, 32> text{};
-  const ssize_t length = ::readlink("/proc/self", text.data(), text.size());
-  return length > 0 &&
-         std::string(text.data(), static_cast<std::size_t>(length)) == std::to_string(::getpid());
 }
 
 }  // namespace
@@ -64,19 +52,7 @@ JobCookie make_job_cookie() {
   return {.pid_namespace = own_pid_namespace(),
           .launcher = ::getpid(),
           .started = read_process_stat(::getpid()).value_or(ProcessStat{}).started,
-          .unique = fmt::format("{:016x}", random)};
-}
-
-bool launcher_is_gone(const JobCookie& cookie) {
-  if (cookie.started == 0 || cookie.pid_namespace == 0 ||
-      cookie.pid_namespace != own_pid_namespace() || !proc_is_ours())
-    return false;
-  // kill() knows every process of the namespace, also those that hidepid keeps out of /proc. A
-  // process of another user gives EPERM: it is there.
-  if (::kill(cookie.launcher, 0) != 0 && errno == ESRCH) return true;
-  // The pid is in use. Its process is the launcher only if it started at the same time.
-  const auto stat = read_process_stat(cookie.launcher);
-  return stat && (stat->is_dead() || stat->started != cookie.started);
+          .unique = fmt::format("{:0{}x}", random, kUniqueLength)};
 }
 
 std::optional<JobCookie> cookie_of_process(pid_t pid) {

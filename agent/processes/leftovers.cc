@@ -1,17 +1,21 @@
 #include "agent/processes/leftovers.h"
 
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <string_view>
 #include <utility>
 
 #include "agent/processes/containment.h"
 #include "agent/processes/job_cgroup.h"
 #include "agent/processes/job_cookie.h"
+#include "agent/processes/owner_lock.h"
 #include "agent/processes/process.h"
 #include "agent/processes/scratch_folder.h"
 
@@ -21,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr pid_t kInit = 1;
+constexpr std::chrono::milliseconds kEndOfKilled{100};
 
 // The names in `folder`. On an error, those that were read until then: no throw.
 std::vector<std::string> names_in(const std::string& folder) {
@@ -71,41 +76,58 @@ void add_families(std::map<pid_t, Process>& processes) {
   }
 }
 
-std::set<std::string> gone_launchers(const std::map<pid_t, Process>& processes) {
-  std::set<std::string> seen;
-  std::set<std::string> gone;
-  for (const auto& [pid, process] : processes) {
-    if (!process.cookie || !seen.insert(*process.cookie).second) continue;
-    const auto cookie = parse_job_cookie(*process.cookie);
-    if (cookie && launcher_is_gone(*cookie)) gone.insert(*process.cookie);
-  }
-  return gone;
+// Whose file it is, or whose process (proc(5): the owner of /proc/<pid>). Nothing: it is gone.
+std::optional<uid_t> owner_of(const std::string& path) {
+  struct stat facts {};
+  return ::lstat(path.c_str(), &facts) == 0 ? std::optional(facts.st_uid) : std::nullopt;
+}
+
+bool may_own(const GoneJob& job, const std::string& path) {
+  const auto owner = owner_of(path);
+  return owner && job.may_own(*owner);
+}
+
+// Whether /proc has our pid namespace's numbers. It has others after `unshare --pid` without a new
+// mount of /proc. Then /proc/self does not lead to the pid that getpid() answers.
+bool proc_is_ours() {
+  std::error_code failed;
+  return fs::read_symlink("/proc/self", failed) == std::to_string(::getpid());
 }
 
 // Meanwhile the pid may belong to another process. So this opens a descriptor, which never means
-// another process, and compares the cookie once more before it kills.
-bool kill_if_still(pid_t pid, const Process& as_seen) {
+// another process, and compares cookie and owner once more before it kills.
+bool kill_if_still(pid_t pid, const GoneJob& job) {
   const FileHandle process = open_pidfd(pid);
   if (process.get() < 0) return false;
   const auto cookie = cookie_of_process(pid);
-  if (!cookie || cookie->text() != as_seen.cookie) return false;
+  if (!cookie || cookie->text() != job.cookie || !may_own(job, fmt::format("/proc/{}", pid)))
+    return false;
   return ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
 }
 
-// Calls `act` with each cookie behind `prefix` in one of `names`, if its launcher is gone.
-template <typename Act>
-void for_each_gone(const std::vector<std::string>& names, const std::string& prefix, Act act) {
-  for (const std::string& name : names) {
-    if (!name.starts_with(prefix)) continue;
-    const auto cookie = parse_job_cookie(std::string_view(name).substr(prefix.size()));
-    if (cookie && launcher_is_gone(*cookie)) act(cookie->text());
+// Finds cgroups below our own one only: those of launchers that ran in the same cgroup.
+void end_cgroup(const GoneJob& job) {
+  const std::string folder = own_cgroup_folder();
+  if (folder.empty()) return;
+  for (const std::string& name : names_in(folder)) {
+    if (name.starts_with(kCgroupPrefix + job.cookie) && may_own(job, folder + "/" + name))
+      return end_job_cgroup(job.cookie);
   }
 }
 
-// Finds cgroups below our own one only: those of launchers that ran in the same cgroup.
-void end_cgroups() {
-  const std::string folder = own_cgroup_folder();
-  if (!folder.empty()) for_each_gone(names_in(folder), kCgroupPrefix, end_job_cgroup);
+// The shared memory and the scratch folders of jobs that are gone.
+void remove_files(const std::vector<GoneJob>& gone) {
+  for (const std::string& name : names_in(kScratchBase)) {
+    if (!name.starts_with("ddprun")) continue;
+    const std::string path = fmt::format("{}/{}", kScratchBase, name);
+    std::error_code ignored;
+    for (const GoneJob& job : gone) {
+      if ((name.starts_with(kSharedMemoryPrefix + job.cookie) ||
+           name == kScratchPrefix + job.cookie) &&
+          may_own(job, path))
+        fs::remove_all(path, ignored);
+    }
+  }
 }
 
 // By the rules of leftovers.h. `is_above_us`: `parent` is this process or an ancestor of it.
@@ -164,39 +186,72 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
 
 namespace {
 
-// Those of all jobs. `processes` becomes what was seen of all processes.
-std::vector<pid_t> find_orphans(std::map<pid_t, Process>& processes) {
-  processes = all_cookies();
-  const std::set<std::string> gone = gone_launchers(processes);
-  if (gone.empty()) return {};  // mostly: then half of the reading is spared
-  add_families(processes);
-  return orphans_of(processes, gone, ::getpid());
+std::set<std::string> cookies_of(const std::vector<GoneJob>& jobs) {
+  std::set<std::string> cookies;
+  for (const GoneJob& job : jobs) cookies.insert(job.cookie);
+  return cookies;
 }
 
-std::size_t end_orphans() {
+// Those of `gone`. `processes` becomes what was seen of all processes.
+std::vector<pid_t> find_orphans(const std::vector<GoneJob>& gone,
+                                std::map<pid_t, Process>& processes) {
+  if (gone.empty()) return {};  // mostly: then nothing is read
+  processes = all_cookies();
+  add_families(processes);
+  return orphans_of(processes, cookies_of(gone), ::getpid());
+}
+
+std::size_t end_orphans(const std::vector<GoneJob>& gone) {
   std::map<pid_t, Process> processes;
   std::size_t ended = 0;
-  for (const pid_t pid : find_orphans(processes)) {
-    if (kill_if_still(pid, processes.at(pid))) ++ended;
+  for (const pid_t pid : find_orphans(gone, processes)) {
+    for (const GoneJob& job : gone) {
+      if (job.cookie == processes.at(pid).cookie && kill_if_still(pid, job)) ++ended;
+    }
   }
   return ended;
+}
+
+// Waits for the end of those that were killed, not longer than the end of a short job would wait.
+// A process that lives on keeps its job's lock: a later start looks at it again.
+void forget_those_without_processes(const std::vector<GoneJob>& gone) {
+  using std::chrono::milliseconds;
+  const auto until = std::chrono::steady_clock::now() + kEndOfKilled;
+  const std::set<std::string> cookies = cookies_of(gone);
+  std::set<std::string> living;
+  for (const auto& [pid, process] : all_cookies()) {
+    if (!process.cookie || !cookies.contains(*process.cookie)) continue;
+    const FileHandle alive = open_pidfd(pid);
+    pollfd ended{.fd = alive.get(), .events = POLLIN, .revents = 0};
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
+    if (alive.get() >= 0 &&
+        ::poll(&ended, 1, static_cast<int>(std::max(left, milliseconds(0)).count())) == 0)
+      living.insert(*process.cookie);
+  }
+  for (const GoneJob& job : gone) {
+    if (!living.contains(job.cookie)) remove_owner_lock(job.cookie);
+  }
 }
 
 }  // namespace
 
 std::size_t count_leftovers() {
+  if (!proc_is_ours()) return 0;
   std::map<pid_t, Process> processes;
-  return find_orphans(processes).size();
+  return find_orphans(take_gone_jobs(), processes).size();
 }
 
 std::size_t end_leftovers() {
-  end_cgroups();
-  const std::size_t ended = end_orphans();
-  const std::vector<std::string> in_memory = names_in(kScratchBase);
-  for_each_gone(in_memory, "ddprun-", remove_shared_memory);
-  for_each_gone(in_memory, kScratchPrefix, remove_scratch_folder);
+  if (!proc_is_ours()) return 0;
+  const std::vector<GoneJob> gone = take_gone_jobs();
+  if (gone.empty()) return 0;
+  for (const GoneJob& job : gone) end_cgroup(job);
+  const std::size_t ended = end_orphans(gone);
+  remove_files(gone);
   // The first call killed what was in them; a cgroup can be removed only when it is empty.
-  end_cgroups();
+  for (const GoneJob& job : gone) end_cgroup(job);
+  forget_those_without_processes(gone);
   return ended;
 }
 

@@ -1,5 +1,6 @@
 // Ends what launchers that are gone left on this host. If guardian and agent are killed in one
 // moment, nobody cleans up. The job's cookie shows what they left: it is in environments and names.
+// Only a free lock shows that the launcher is gone (owner_lock.h). Nobody is ended on a guess.
 // It does I/O. Run it in a process of its own, beside the start of the job: it reads the
 // environment of every process. That may take long, and for ever if one hangs in the kernel.
 #pragma once
@@ -45,8 +46,8 @@ struct Process {
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self);
 
-// Kills the processes of all jobs whose launcher is gone, and removes their cgroups and shared
-// memory. Returns how many processes it killed one by one; those in cgroups are not counted. It
+// Kills the processes of all jobs whose launcher is gone, and removes their cgroups, scratch folders
+// and shared memory, also those of a pid namespace that has ended. Returns how many processes it killed one by one; those in cgroups are not counted. It
 // does not wait for their ends: a cgroup may stay for the next start.
 std::size_t end_leftovers();
 

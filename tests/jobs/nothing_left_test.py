@@ -6,14 +6,16 @@ DDPRUN_TEST_KILLS    kills of each kind, default 10
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import unittest
+import uuid
 
 from machine import DEADLINE, TCP_TABLES, environment_of, listening_inodes, state_of, wait_until
-from support import SLEEPER, Job, JobTest, main, sanitized, told, with_variables
+from support import SLEEPER, WAITING, Job, JobTest, main, sanitized, told, with_variables
 
 STARTS = int(os.environ.get("DDPRUN_TEST_STARTS", "60"))
 STORM_STARTS = 40 if sanitized() else 200
@@ -130,6 +132,7 @@ class NothingLeft(JobTest):
         os.kill(agent, signal.SIGSTOP)  # it does not act on the guardian's death
         os.kill(guardian, signal.SIGKILL)
         os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: state_of(agent) in ("Z", None), "the agent's end")  # until then it has the job's lock
 
     def sweep_by_another_start(self, gone):
         next_start = self.start(self.worker(SLEEPER, "sleeper.sh"))  # lives for as long as its look takes
@@ -155,6 +158,80 @@ class NothingLeft(JobTest):
                 self.sweep_by_another_start(
                     lambda: wait_until(lambda: job.processes() == [job.pid], "the reaper alone"))
                 job.end()
+
+    def test_nobody_is_ended_whose_lock_is_not_there(self):
+        """Somebody emptied /dev/shm: nothing shows any more that the launcher is gone."""
+        job = self.start_escaping(())
+        (lock,) = memory_of(job.pid, "ddprun_lock-")
+        self.addCleanup(lambda: [at.unlink(missing_ok=True) for at in memory_of(job.pid, "ddprun-")])
+        lock.unlink()
+        (scratch,) = memory_of(job.pid, "ddprun_scratch-")
+        self.addCleanup(shutil.rmtree, scratch)
+        workers = [job.worker(rank) for rank in range(2)]
+        self.kill_both(job.pid)
+        job.process.wait()
+        wait_until(lambda: all(state_of(pid) in ("Z", None) for pid in workers), "the workers' end")
+        escaped = job.processes()
+        self.assertNotEqual(escaped, [])
+        self.assertEqual(self.run_job("--no-python", "sleep", "0.5")[0], 0)  # ends later than its look
+        self.assertEqual(sorted(job.processes()), sorted(escaped))
+        self.assertTrue(scratch.exists())
+
+    def test_what_lives_on_keeps_its_lock_for_a_later_start(self):
+        """A living parent outside the job has a process with its cookie: no leftover, as long as that parent lives."""
+        script = self.worker("#!/bin/sh\necho $DDPRUN_JOB > {fifo}\nexec sleep 1000\n")
+        job = self.start(script)
+        (cookie,) = self.heard(1)
+        lock = pathlib.Path("/dev/shm/ddprun_lock-" + cookie)
+        submitted = subprocess.Popen(["sleep", "1000"], env={**os.environ, "DDPRUN_JOB": cookie})
+        self.addCleanup(lambda: (submitted.kill(), submitted.wait()))
+        self.kill_both(job.pid)
+        job.process.wait()
+        self.sweep_by_another_start(lambda: wait_until(lambda: not memory_of(job.pid, "ddprun_scratch-"), "no scratch folder"))
+        self.assertIsNone(submitted.poll())
+        self.assertTrue(lock.exists())
+        submitted.kill()
+        submitted.wait()
+        self.sweep_by_another_start(lambda: wait_until(lambda: not lock.exists(), "no lock"))
+
+    @unittest.skipUnless(subprocess.run(["unshare", "--time", "--boottime=86400", "--fork", "true"], capture_output=True).returncode == 0,
+                         "needs root for a time namespace")
+    def test_a_start_in_another_time_namespace_lets_living_jobs_be(self):
+        """There /proc shows other start times for the same processes."""
+        for offset in "--boottime=86400", "--boottime=1":
+            for where in (), ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"):
+                with self.subTest(offset, where=where):
+                    job = self.start("--nproc-per-node=2", self.worker(WAITING, "waiting.sh"), prefix=where)
+                    self.heard(2)
+                    alive = set(job.processes())
+                    alive = {pid for pid in alive if process_name(pid) != "ddp-sweep"}
+                    memory = memory_of(1 if where else job.pid, "ddprun_scratch-")
+                    enter = ("nsenter", "--pid", "--mount", "--target", str(Job.children_of(job.pid)[0])) if where else ()
+                    prefix = (*enter, "unshare", "--time", offset, "--fork")
+                    self.assertEqual(self.run_job("--no-python", "sleep", "0.5", prefix=prefix)[0], 0)
+                    self.assertLessEqual(alive, set(job.processes()))
+                    self.assertTrue(memory and all(at.exists() for at in memory))
+                    if where:
+                        os.kill(Job.children_of(job.pid)[0], signal.SIGTERM)
+                        job.finish()
+                    else:
+                        self.stop(job)
+
+    @unittest.skipUnless(subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0,
+                         "needs root for a pid namespace")
+    def test_a_pid_namespace_that_is_killed_as_a_whole(self):
+        script = self.worker("#!/bin/sh\ntouch /dev/shm/ddprun-$DDPRUN_JOB-mine\necho $DDPRUN_JOB > {fifo}\nexec sleep 1000\n")
+        job = self.start(script, prefix=("unshare", "--pid", "--fork", "--mount-proc", "--kill-child"))
+        (cookie,) = self.heard(1)
+
+        def memory():
+            return [name for name in os.listdir("/dev/shm") if cookie in name]
+
+        self.assertEqual(len(memory()), 3)
+        job.process.kill()
+        job.process.wait()
+        job.wait_gone()
+        self.sweep_by_another_start(lambda: wait_until(lambda: not memory(), "nothing in /dev/shm"))
 
     def test_an_orphan_that_ends_is_reaped_while_a_shell_is_waited_for(self):
         """The shell dies of the request to end; it counts as running until its group is empty."""
@@ -203,6 +280,18 @@ class NothingLeft(JobTest):
         self.assertNotEqual(folders, [])
         for folder in folders:
             self.assertFalse(os.path.exists(folder), folder)
+
+
+def process_name(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def memory_of(launcher, prefix):
+    """Names in /dev/shm of the job that the process `launcher` started."""
+    return list(pathlib.Path("/dev/shm").glob(f"{prefix}*-{launcher}-*"))
 
 
 class ManyStarts(JobTest):
@@ -286,8 +375,11 @@ class Surroundings(JobTest):
 
     def test_the_environment_of_a_worker_that_is_gone_condemns_nobody(self):
         """A worker may resubmit its job: its cookie is then in the environment of a new one, and of the shell above it."""
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-        env = {**os.environ, "DDPRUN_JOB": f"{namespace}-4194000-12345-deadbeefdeadbeef"}
+        cookie = f"{os.stat('/proc/self/ns/pid').st_ino}-4194000-12345-{uuid.uuid4().hex[:16]}"
+        lock = pathlib.Path(f"/dev/shm/ddprun_lock-{cookie}")  # free: the launcher is gone
+        lock.touch(0o600)
+        self.addCleanup(lock.unlink, missing_ok=True)
+        env = {**os.environ, "DDPRUN_JOB": cookie}
         job = self.start("/bin/true", env=env, prefix=("sh", "-c", '"$@"; echo alive', "sh"))
         self.assertEqual(job.finish()[:2], (0, "alive\n"))
 
