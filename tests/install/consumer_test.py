@@ -45,6 +45,39 @@ class Consumer(FolderTest):
         cache = (self.folder / "build" / "CMakeCache.txt").read_text()
         self.assertIn(f"DDPRUN_TORCH_DIR:PATH={torch_folder()}\n", cache)
 
+    def python3(self, name, prints):
+        """A folder with a python3 that prints this."""
+        (self.folder / name).mkdir()
+        self.file(f"{name}/python3", f"#!/bin/sh\necho '{prints}'\n", 0o755)
+        return self.folder / name
+
+    def test_a_failure_is_forgotten_when_its_cause_is_gone(self):
+        """A python3 without torch, then one with another release, then none that can run, then the right one: in one build folder."""
+        (self.folder / "old" / "lib").mkdir(parents=True)
+        self.file("old/lib/libtorch_cpu.so", "")
+        self.file("old/version.py", "__version__ = '1.9.0+cpu'\n")
+        for name, prints, said in (("without", "", "the python3 on PATH, has no torch"),
+                                   ("other", self.folder / "old", "__version__ = '1.9.0"),
+                                   ("nowhere", self.folder / "gone", f"has its torch at {self.folder}/gone")):
+            with self.subTest(name):
+                folder = self.python3(name, prints)
+                text = " ".join(self.configure(expect=1, PATH=f"{folder}:{os.environ['PATH']}").split())
+                self.assertIn(said, text)
+                self.assertIn("-DDDPRUN_TORCH_DIR=", text)
+                if name != "other":
+                    self.assertIn(f"{folder}/python3", text)
+        self.configure(PATH=f"{self.python3('right', torch_folder())}:{os.environ['PATH']}")
+
+    def test_asks_again_where_the_torch_that_it_found_has_gone(self):
+        """An environment that was made anew under another name; what the user has set is never asked anew."""
+        moved = self.folder / "moved"
+        moved.symlink_to(torch_folder().parent)
+        self.configure(PATH=f"{self.python3('first', moved / 'torch')}:{os.environ['PATH']}")
+        moved.unlink()
+        self.configure(PATH=f"{self.python3('second', torch_folder())}:{os.environ['PATH']}")
+        cache = (self.folder / "build" / "CMakeCache.txt").read_text()
+        self.assertIn(f"DDPRUN_TORCH_DIR:PATH={torch_folder()}\n", cache)
+
     def test_says_what_is_missing(self):
         said = self.configure(f"-DDDPRUN_TORCH_DIR={self.folder}", expect=1)
         self.assertRegex(" ".join(said.split()), rf"DDPRUN_TORCH_DIR={self.folder}: no LibTorch there; expected the folder torch of a")
