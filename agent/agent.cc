@@ -68,6 +68,7 @@ class Agent {
 
   void start_worker(int local_rank);
   bool may_restart() const;
+  void look_for_a_pointless_restart();
   void give_up(const std::string& why);
   std::optional<rendezvous::Gathering> gathering() const;
   rendezvous::NodeSpec node_spec(const StoreAddress& store) const;
@@ -178,8 +179,21 @@ void Agent::children_died() {
     reporter_.worker_ended(exit);
   }
   if (exits.empty()) return;
+  look_for_a_pointless_restart();
   perform(lifecycle_.workers_exited(exits, now()));
   if (lifecycle_.phase() == Phase::kFinished) workers_.expect_no_restart();
+}
+
+// Only where the user asked for no wait between restarts, which may be there for a file that comes late,
+// and where no node can take this one's place.
+void Agent::look_for_a_pointless_restart() {
+  const RestartPlan& restarts = config_.restarts;
+  const RendezvousPlan& plan = config_.rendezvous;
+  const bool is_plain = restarts.window.count() == 0 && restarts.backoff.count() == 0 &&
+                        plan.min_nodes == plan.max_nodes;
+  if (!is_plain || lifecycle_.phase() != Phase::kRunning || !reporter_.may_be_pointless()) return;
+  workers_.catch_up();
+  if (reporter_.is_pointless()) lifecycle_.restarts_are_pointless();
 }
 
 // Its memory is still being given back. The others need not wait for that.
@@ -192,7 +206,8 @@ void Agent::worker_is_dying(int local_rank, Time noticed) {
   for (int other = 0; other < config_.worker_count; ++other) {
     if (other != local_rank && workers_.children().coming_failure(other)) return;
   }
-  reporter_.worker_is_ending();
+  reporter_.worker_is_ending(*exit);
+  look_for_a_pointless_restart();
   perform(lifecycle_.worker_is_ending(*exit, now()));
 }
 

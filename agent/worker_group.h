@@ -53,6 +53,8 @@ class WorkerGroup {
   void attempt_started(bool may_restart) { standbys_.attempt_started(may_restart); }
   // All workers have ended well. If another node fails after all, they start cold.
   void expect_no_restart() { standbys_.end(); }
+  // Passes on what the workers have written until now.
+  void catch_up() { pipes_.catch_up(); }
   // Kills what is left of the attempt but its standbys, waits up to `limit` for its end, and passes
   // on the output that is still in the pipes. Blocks the loop. Kills workers too: call only when
   // none may survive.

@@ -86,25 +86,15 @@ Result<Command> program_by_name(const Options& options, const CommandFacts& fact
   return program(options, options.script);
 }
 
-// In this order: $PYTHON_EXEC, the python3 of our own virtual environment, python3 on PATH. If
-// $PYTHON_EXEC is wrong it is an error, and no other Python is tried: the user would not notice it.
-Result<std::string> find_python(const CommandFacts& facts) {
-  if (!facts.python_exec || facts.python_exec->empty()) {
-    if (auto path = facts.python_beside_us()) return *std::move(path);
-    if (auto path = facts.find_on_path("python3")) return *std::move(path);
-    return missing("python3", "no such program on PATH; PYTHON_EXEC names another");
+// The one beside us, unless it gives way (find_python() in the header).
+std::optional<std::string> python_of_environments(const CommandFacts& facts) {
+  const auto own = facts.python_beside_us();
+  if (!own || own->has_torch || !facts.pythons)
+    return own ? std::optional(own->path) : std::nullopt;
+  for (const PythonPlace& other : facts.pythons()) {
+    if (own->is_of_a_tool || (other.has_torch && other.is_active)) return other.path;
   }
-  const std::string& python = *facts.python_exec;
-  const auto shown = fmt::format("PYTHON_EXEC={}", python);
-  if (!has_slash(python)) {
-    if (auto path = facts.find_on_path(python)) return *std::move(path);
-    return missing(shown, "no such program on PATH");
-  }
-  const FileFacts found = facts.inspect(python);
-  if (found.kind == FileKind::kMissing) return missing(shown, "no such file");
-  if (found.kind == FileKind::kDirectory || !found.executable)
-    return bad(shown, "is not executable");
-  return python;
+  return own->path;
 }
 
 // `-u` as torchrun: without it a worker that is killed takes its last lines with it.
@@ -114,7 +104,8 @@ Result<Command> python_command(const Options& options, const CommandFacts& facts
   Command command{.file = *python,
                   .head = {*python, "-u"},
                   .args = script_arguments(options),
-                  .entry = options.script};
+                  .entry = options.script,
+                  .runs_python = true};
   // The report names what torchrun's names: with $PYTHON_EXEC the interpreter, with --run-path
   // torchrun's own function (_get_entrypoint_name() in torch/distributed/launcher/api.py).
   if (facts.python_exec && !facts.python_exec->empty()) command.entry = *facts.python_exec;
@@ -188,6 +179,48 @@ std::string substitute(std::string_view text, int local_rank) {
 }
 
 }  // namespace
+
+Result<std::string> find_python(const CommandFacts& facts) {
+  if (!facts.python_exec || facts.python_exec->empty()) {
+    if (auto path = python_of_environments(facts)) return *std::move(path);
+    if (auto path = facts.find_on_path("python3")) return *std::move(path);
+    return missing("python3", "no such program on PATH; PYTHON_EXEC names another");
+  }
+  const std::string& python = *facts.python_exec;
+  const auto shown = fmt::format("PYTHON_EXEC={}", python);
+  if (!has_slash(python)) {
+    if (auto path = facts.find_on_path(python)) return *std::move(path);
+    return missing(shown, "no such program on PATH");
+  }
+  const FileFacts found = facts.inspect(python);
+  if (found.kind == FileKind::kMissing) return missing(shown, "no such file");
+  if (found.kind == FileKind::kDirectory || !found.executable)
+    return bad(shown, "is not executable");
+  return python;
+}
+
+std::string torch_advice(const CommandFacts& facts) {
+  const auto taken = find_python(facts);
+  if (!taken) return taken.error().message();
+  const bool is_said = facts.python_exec && !facts.python_exec->empty();
+  std::string text = fmt::format("workers run with {}{}, which has no torch", *taken,
+                                 is_said ? " (PYTHON_EXEC)" : "");
+  std::vector<PythonPlace> others = facts.pythons ? facts.pythons() : std::vector<PythonPlace>();
+  if (const auto own = facts.python_beside_us()) others.insert(others.begin(), *own);
+  std::erase_if(others, [&](const PythonPlace& other) { return other.path == *taken; });
+  std::string looked_at;
+  std::string better = "/PATH/TO/python3";
+  for (auto other = others.rbegin(); other != others.rend(); ++other) {
+    looked_at = fmt::format("{}{} ({}{})", looked_at.empty() ? "" : looked_at + ", ", other->path,
+                            other->found_by, other->has_torch ? ", has torch" : ", no torch");
+    if (other->has_torch) better = other->path;
+  }
+  if (!looked_at.empty()) text += "; also here: " + looked_at;
+  return text + fmt::format(
+                    "; type `PYTHON_EXEC={} ddprun …`, or activate the environment that has "
+                    "torch and install ddprun into it",
+                    better);
+}
 
 FileKind kind_of_head(std::string_view head) {
   // Two literals: in one, `\x7fE` would be a single escape, since E is a hexadecimal digit.

@@ -162,21 +162,121 @@ std::optional<std::string> find_on_path(const std::string& path_variable, const 
   }
 }
 
+bool is_environment(const fs::path& place) {
+  std::error_code error;
+  return fs::exists(place / "pyvenv.cfg", error) || fs::is_directory(place / "conda-meta", error);
+}
+
+// Whether the environment was made for one tool: pipx and `uv tool` leave a file in it, and those of
+// uvx and `pipx run` lie in a cache.
+bool is_of_a_tool(const fs::path& place) {
+  std::error_code error;
+  for (const char* mark : {"pipx_metadata.json", "uv-receipt.toml", "pipx_expires_in"}) {
+    if (fs::exists(place / mark, error)) return true;
+  }
+  const std::string above = place.parent_path().filename();
+  return above.starts_with("archive-v") || above.starts_with("environments-v");
+}
+
+// Whether a folder of packages below `place` holds torch. Debian calls it dist-packages, and has one for
+// all of its Pythons.
+bool has_torch_below(const fs::path& place) {
+  std::error_code error;
+  for (const char* library : {"lib", "lib64", "local/lib"}) {
+    for (fs::directory_iterator at(place / library, error), end; !error && at != end;
+         at.increment(error)) {
+      const std::string name = at->path().filename();
+      if (!name.starts_with("python3") && !name.starts_with("pypy3")) continue;
+      for (const char* packages : {"site-packages/torch", "dist-packages/torch"}) {
+        std::error_code absent;
+        if (fs::is_directory(at->path() / packages, absent)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The environment that a virtual one is made from, if it uses the packages of that as well
+// (pyvenv.cfg: `home = …/bin`, `include-system-site-packages = true`). Empty: none.
+fs::path environment_below(const fs::path& place) {
+  std::ifstream file(place / "pyvenv.cfg");
+  fs::path home;
+  bool is_open = false;
+  for (std::string line; std::getline(file, line);) {
+    const auto sign = line.find('=');
+    if (sign == std::string::npos) continue;
+    const std::string key = line.substr(0, line.find_last_not_of(" =", sign) + 1);
+    const auto from = line.find_first_not_of(' ', sign + 1);
+    const std::string value = from == std::string::npos ? "" : line.substr(from);
+    if (key == "home") home = fs::path(value).parent_path();
+    if (key == "include-system-site-packages") is_open = value == "true";
+  }
+  return is_open ? home : fs::path();
+}
+
+PythonPlace python_place(const fs::path& python, std::string found_by) {
+  // Not resolved: the python3 of a virtual environment is a link to another one's.
+  const fs::path place = fs::absolute(python).parent_path().parent_path();
+  const fs::path below = environment_below(place);
+  return {.path = python,
+          .found_by = std::move(found_by),
+          .has_torch = has_torch_below(place) || (!below.empty() && has_torch_below(below)),
+          .is_of_a_tool = is_of_a_tool(place)};
+}
+
+// Empty: this program's file is gone.
+fs::path own_folder() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
 // If ddprun lies in the bin folder of a Python environment, the interpreter of that environment, as
 // with its torchrun: also where the environment is not activated and PATH has another python3. A
 // virtual environment has a pyvenv.cfg, one of conda a folder conda-meta.
-std::optional<std::string> python_beside_us() {
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  if (error) return std::nullopt;
-  const fs::path folder = self.parent_path();
-  const fs::path environment = folder.parent_path();
-  if (!fs::exists(environment / "pyvenv.cfg", error) &&
-      !fs::is_directory(environment / "conda-meta", error))
-    return std::nullopt;
+std::optional<PythonPlace> python_beside_us() {
+  const fs::path folder = own_folder();
+  if (folder.empty() || !is_environment(folder.parent_path())) return std::nullopt;
   const std::string python = folder / "python3";
   if (!inspect(python).executable) return std::nullopt;
-  return python;
+  return python_place(python, "the environment of ddprun");
+}
+
+// The entries of `path` but our own folder: uvx puts that in front of PATH.
+std::string without_own_folder(std::string_view path) {
+  const fs::path own = own_folder();
+  std::string kept;
+  while (true) {
+    const auto end = std::min(path.find(':'), path.size());
+    std::error_code error;
+    const bool is_own = end > 0 && fs::equivalent(path.substr(0, end), own, error);
+    if (!is_own) kept += std::string(path.substr(0, end)) + ':';
+    if (end == path.size()) break;
+    path.remove_prefix(end + 1);
+  }
+  if (!kept.empty()) kept.pop_back();
+  return kept;
+}
+
+std::vector<PythonPlace> users_pythons(const EnvLookup& env, const std::string& path) {
+  std::vector<PythonPlace> found;
+  const fs::path own = own_folder();
+  const auto add = [&](const std::string& python, const char* found_by) {
+    std::error_code error;
+    if (fs::equivalent(fs::path(python).parent_path(), own, error)) return;
+    for (const PythonPlace& other : found) {
+      if (fs::equivalent(fs::path(python).parent_path(), fs::path(other.path).parent_path(), error))
+        return;
+    }
+    if (!inspect(python).executable) return;
+    found.push_back(python_place(python, found_by));
+    found.back().is_active = std::string_view(found_by) != "PATH";
+  };
+  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const auto place = env(variable);
+    if (place && !place->empty()) add(*place + "/bin/python3", variable);
+  }
+  if (const auto python = find_on_path(without_own_folder(path), "python3")) add(*python, "PATH");
+  return found;
 }
 
 }  // namespace
@@ -237,7 +337,7 @@ CommandFacts real_command_facts(const EnvLookup& env) {
   // execvp(3) takes these two folders if PATH is not set (confstr(3), _CS_PATH).
   const std::string path = env("PATH").value_or("/bin:/usr/bin");
   return {inspect, [path](const std::string& name) { return find_on_path(path, name); },
-          env("PYTHON_EXEC"), python_beside_us};
+          env("PYTHON_EXEC"), python_beside_us, [env, path] { return users_pythons(env, path); }};
 }
 
 }  // namespace ddprun::launcher

@@ -157,7 +157,9 @@ int run(const Options& options, const Machine& machine, const Failures& failures
   if (!command) return failures.fail(command.error(), 1);
   auto inherited = take_inheritance(options, env, failures.called);
   if (!inherited) return failures.fail(inherited.error(), 1);
-  const Plan plan = make_plan(options, *command, *std::move(inherited));
+  Plan plan = make_plan(options, *command, *std::move(inherited));
+  if (command->runs_python)
+    plan.agent.torch_advice = [&env] { return torch_advice(real_command_facts(env)); };
   for (const std::string& notice : plan.notices)
     std::fprintf(stderr, "%s: %s\n", failures.called.c_str(), notice.c_str());
   const agent::GuardedJob job{plan.agent.called, plan.agent.job_cookie, plan.agent.signals};

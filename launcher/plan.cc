@@ -151,6 +151,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.called = std::move(inherited.called);
   agent.job_cookie = std::move(inherited.job_cookie);
   agent.entry = command.entry;
+  agent.hands_local_rank = options.local_rank_argument;
   agent.base_env = std::move(inherited.variables);
   // Workers get everything that we have but the token.
   std::erase_if(agent.base_env, [](const std::string& entry) {

@@ -193,8 +193,11 @@ struct AgentConfig {
   // Answers the program of one worker. The agent calls it at every attempt.
   std::function<WorkerProgram(int local_rank)> command;
   std::vector<std::string> base_env;  // NAME=value: workers inherit these; their own override them
-  std::string job_cookie;  // names the job on this host; every worker has it as DDPRUN_JOB
-  std::string entry;       // the script or program as the user gave it, for the report
+  std::string job_cookie;         // names the job on this host; every worker has it as DDPRUN_JOB
+  std::string entry;              // the script or program as the user gave it, for the report
+  bool hands_local_rank = false;  // the script's first argument is --local-rank=K
+  // For a worker that found no torch: which Python it ran with, and what to type. Unset: no Python.
+  std::function<std::string()> torch_advice{};
 };
 
 // Whether the user asked for files of the workers' output (--redirects, --tee).

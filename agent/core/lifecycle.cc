@@ -79,6 +79,7 @@ Actions Lifecycle::round_published(const rendezvous::RoundPublished& message, Ti
   workers_started_ = true;
   killed_ = false;
   foretold_ = -1;
+  is_pointless_ = false;
   after_drain_ = AfterDrain::kUndecided;
   phase_ = Phase::kRunning;
   return {StartWorkers{}};
@@ -193,6 +194,12 @@ Actions Lifecycle::worker_is_ending(const WorkerExit& exit, Time now) {
 }
 
 Actions Lifecycle::worker_failed(const WorkerExit& exit, Time now) {
+  if (is_pointless_) {
+    ending_.cause = describe(exit);
+    Actions actions = {LeaveJob{*ending_.cause}};
+    append(actions, drain(AfterDrain::kEnd, SIGTERM, now));
+    return actions;
+  }
   Actions actions = {ReportFailure{describe(exit)}};
   append(actions, drain(AfterDrain::kUndecided, SIGTERM, now));
   return actions;

@@ -147,6 +147,8 @@ class Lifecycle {
   // node stop its workers, none of them counts as stopped by us.
   Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }
   Actions workers_exited(const std::vector<WorkerExit>& at_once, Time now);
+  // The next failure of this round cannot end otherwise after a restart: it ends the job.
+  void restarts_are_pointless() { is_pointless_ = true; }
   // A running worker is about to end as `exit` says; its exit follows. A failure is acted on now.
   Actions worker_is_ending(const WorkerExit& exit, Time now);
   // A signal asks to end the job. The first request is passed on to the workers and starts the
@@ -202,6 +204,7 @@ class Lifecycle {
   int closing_signal_ = 0;        // the last request to end that the workers got
   bool workers_started_ = false;  // in this round or an earlier one
   bool killed_ = false;           // SIGKILL was sent to the workers of this round
+  bool is_pointless_ = false;     // a failure of this round ends the job
   int foretold_ = -1;             // local rank of the failure that we acted on before the exit
   AfterDrain after_drain_ = AfterDrain::kUndecided;
   Ending ending_;

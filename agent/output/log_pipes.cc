@@ -94,19 +94,32 @@ LogPipes::ReadResult LogPipes::read_some(Pipe& pipe) {
   return pipe.ended ? ReadResult::kEnded : ReadResult::kMore;
 }
 
-// Reads to the end of the stream, but not beyond what the pipe holds now. Nobody should write any
-// more. But a process that SIGKILL did not end may write as fast as we read, and this would never
-// return.
-void LogPipes::read_rest(Pipe& pipe) {
+// Reads on, but not beyond what the pipe holds now: a process may write as fast as we read, and this
+// would never return.
+void LogPipes::read_held(Pipe& pipe) {
   int held = 0;
   ::ioctl(pipe.reader.native_handle(), FIONREAD, &held);
   const std::uint64_t last = pipe.bytes_read + static_cast<std::uint64_t>(held);
   // `<=` and not `<`: after the last byte, one more read finds the end of the stream.
   while (!pipe.ended && pipe.bytes_read <= last && read_some(pipe) == ReadResult::kMore) {
   }
+}
+
+// Nobody should write any more, but one that SIGKILL did not end may.
+void LogPipes::read_rest(Pipe& pipe) {
+  read_held(pipe);
   if (!std::exchange(pipe.ended, true)) pipe.sink->finish(now());
   pipe.sink->console().release_turn(pipe.sink.get());
   pipe.reader.close();
+}
+
+void LogPipes::catch_up() {
+  for (const auto& pipe : pipes_) {
+    if (pipe->ended || !pipe->sink->console().takes(pipe->sink.get())) continue;
+    read_held(*pipe);
+    if (pipe->ended) pipe->reader.close();
+  }
+  time_passed();
 }
 
 void LogPipes::drain() {

@@ -36,6 +36,8 @@ class LogPipes {
   // be made.
   Result<FileHandle> open(std::unique_ptr<StreamSink> sink);
 
+  // Reads what is in the pipes now, and passes it on: the last words of a worker that has just died.
+  void catch_up();
   // Reads what the workers left in their pipes, passes it on, and closes all pipes and sinks. Call
   // when every process that could hold a write end is gone: then nothing is lost. It does not wait
   // for a process that lives on, and does not ask whether the console has room.
@@ -54,6 +56,7 @@ class LogPipes {
   void readable(const std::shared_ptr<Pipe>& pipe);
   void park(const std::shared_ptr<Pipe>& pipe);
   ReadResult read_some(Pipe& pipe);
+  void read_held(Pipe& pipe);
   void read_rest(Pipe& pipe);
   Time look(Pipe& pipe, Time now);
   void time_passed();

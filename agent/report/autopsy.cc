@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <sstream>
 #include <utility>
 
+#include "agent/core/exit_code.h"
 #include "agent/report/record_file.h"
 #include "proto/log.h"
 
@@ -63,6 +65,15 @@ ErrorRecord record_for(const ReportedWorker& worker) {
   return {.message = std::move(message), .unix_seconds = SystemClock::to_time_t(worker.when)};
 }
 
+// Whether the worker tells of a child that got SIGKILL.
+bool says_killed(const ReportedWorker& worker) {
+  const int exit_code = worker.worker.exit.exit_code;
+  if (exit_code == kExitSignalBase + SIGKILL) return true;  // as shells pass it on
+  const auto& words = worker.stderr_end;
+  return std::any_of(words.begin(), words.end(), is_word_of_a_kill) ||
+         (worker.record && is_word_of_a_kill(worker.record->message));
+}
+
 }  // namespace
 
 Autopsy::Autopsy(const AgentConfig& config, const WorkerFiles& files)
@@ -116,6 +127,7 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
   if (const auto cause = root_cause(facts)) {
     ReportedWorker& worker = facts.workers[*cause];
     worker.stderr_end = files_.stderr_tail(facts.attempt, worker.worker.exit.local_rank);
+    if (worker.evidence.empty()) worker.evidence = kills_.explain_child(says_killed(worker));
   }
   return facts;
 }

@@ -75,8 +75,12 @@ std::string in_mib(std::uint64_t bytes) {
 
 }  // namespace
 
-std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
-                                              int pid) {
+namespace {
+
+// Without a pid: the last one.
+std::optional<OutOfMemory> find(const std::vector<std::string>& kernel_lines,
+                                std::optional<int> pid) {
+  std::optional<OutOfMemory> last;
   std::optional<std::uint64_t> usage;
   std::optional<std::uint64_t> limit;
   for (const std::string& line : kernel_lines) {
@@ -86,19 +90,48 @@ std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& ke
       limit = kib(field(line, "limit "));
     }
     if (!line.starts_with("oom-kill:")) continue;
-    if (number(field(line, ",pid=")) == static_cast<std::uint64_t>(pid)) {
+    if (!pid || number(field(line, ",pid=")) == static_cast<std::uint64_t>(*pid)) {
       // Other constraints mean that the host, or a NUMA node of it, had no memory left.
       OutOfMemory found;
       if (line.find("CONSTRAINT_MEMCG") != std::string::npos) {
         found = {std::string(field(line, "oom_memcg=")), limit, usage};
       }
-      return found;
+      if (pid) return found;
+      last = found;
     }
     // They belonged to that kill. The next one may be of the whole host, and has none.
     usage.reset();
     limit.reset();
   }
-  return std::nullopt;
+  return last;
+}
+
+}  // namespace
+
+std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
+                                              int pid) {
+  return find(kernel_lines, pid);
+}
+
+std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines) {
+  return find(kernel_lines, std::nullopt);
+}
+
+bool is_word_of_a_kill(std::string_view line) {
+  constexpr std::array<std::string_view, 8> kWords = {"killed by signal: Killed",
+                                                      "SIGKILL",
+                                                      "by signal: 9",
+                                                      "signal: -9",
+                                                      "exit code -9",
+                                                      "status -9",
+                                                      "exitcode: -9",
+                                                      "terminated abruptly"};
+  // bash: "train.sh: line 3:    12 Killed   python train.py"
+  if (line == "Killed" || line.ends_with(" Killed") || line.find(" Killed  ") != line.npos)
+    return true;
+  return std::any_of(kWords.begin(), kWords.end(), [line](std::string_view word) {
+    return line.find(word) != std::string_view::npos;
+  });
 }
 
 std::string describe(const OutOfMemory& record) {
@@ -187,7 +220,7 @@ KillExplainer::KillExplainer(KernelLog log, Count oom_kills)
 // Says less rather than something wrong: only a record of this pid, or a count that rose in this
 // attempt, proves an out-of-memory kill.
 std::string KillExplainer::explain(int pid) {
-  for (std::string& line : log_.read_new()) lines_.push_back(std::move(line));
+  read_log();
   if (auto record = find_out_of_memory(lines_, pid)) {
     complete(*record);
     return describe(*record);
@@ -199,6 +232,34 @@ std::string KillExplainer::explain(int pid) {
     return "sent by another process, or by the out-of-memory killer: neither the kernel's log nor "
            "a cgroup counter can be read here";
   return "sent by another process; no record of the out-of-memory killer";
+}
+
+void KillExplainer::attempt_started() {
+  kills_before_ = oom_kills_();
+  read_log();
+  lines_before_ = lines_.size();
+}
+
+void KillExplainer::read_log() {
+  for (std::string& line : log_.read_new()) lines_.push_back(std::move(line));
+}
+
+std::optional<OutOfMemory> KillExplainer::last_in_log() const {
+  return last_out_of_memory(
+      {lines_.begin() + static_cast<std::ptrdiff_t>(lines_before_), lines_.end()});
+}
+
+// Other processes may share our cgroup, and others yet the host. So it is not said whose child it was.
+std::string KillExplainer::explain_child(bool says_killed) {
+  read_log();
+  const auto kills = oom_kills_();
+  const bool is_ours = kills && kills_before_ && *kills > *kills_before_;
+  if (!is_ours && !says_killed) return {};
+  auto record = last_in_log();
+  if (record) complete(*record);
+  if (!record && is_ours) record = own_cgroup_memory();
+  if (!record) return {};
+  return "the kernel killed a process beside it in this attempt: " + describe(*record);
 }
 
 }  // namespace ddprun::agent

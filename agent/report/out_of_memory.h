@@ -31,6 +31,13 @@ struct OutOfMemory {
 std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& kernel_lines,
                                               int pid);
 
+// The last kill of `kernel_lines`, whoever was killed. Nothing: there was none.
+std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines);
+
+// Whether a line tells of a child that got SIGKILL, as PyTorch's data loader, Python's pools and shells
+// say it.
+bool is_word_of_a_kill(std::string_view line);
+
 // One line for people: "out of memory in cgroup /job: limit 64.0 MiB, peak 64.0 MiB".
 std::string describe(const OutOfMemory& record);
 
@@ -74,15 +81,23 @@ class KillExplainer {
   explicit KillExplainer(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills);
 
   // A new attempt begins: kills that were counted until now say nothing about its workers.
-  void attempt_started() { kills_before_ = oom_kills_(); }
+  void attempt_started();
   // One line about the SIGKILL of `pid`, a worker of this attempt. Call it only if ddprun did not
   // send that signal.
   std::string explain(int pid);
+  // One line if the kernel has killed another process of this attempt for want of memory: a data loader,
+  // or the program under a shell. Else empty. `says_killed`: the worker itself tells of a SIGKILL, as
+  // is_word_of_a_kill() finds it or by exit code 137. Without that a kill counts only in our own cgroup.
+  std::string explain_child(bool says_killed);
 
  private:
+  void read_log();
+  std::optional<OutOfMemory> last_in_log() const;
+
   KernelLog log_;
   Count oom_kills_;
   std::vector<std::string> lines_;             // of the log, since the job's start
+  std::size_t lines_before_ = 0;               // of them, when this attempt began
   std::optional<std::uint64_t> kills_before_;  // the count when this attempt began
 };
 

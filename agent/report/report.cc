@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <map>
@@ -180,6 +181,9 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
        worker.error_file.empty() ? 1 : 0});
   lines.push_back({fmt::format("  run time  : {:.3f} s in attempt {}, node rank {}, role {}",
                                ran.count(), attempt_text(facts), facts.node_rank, facts.role)});
+  // A SIGKILL's is part of its reason.
+  if (exit.exit_code != -SIGKILL && !worker.evidence.empty())
+    lines.push_back({fmt::format("  memory    : {}", worker.evidence)});
   std::string_view label = "  traceback : ";
   for (const std::string& line : shortened(split_lines(reason_of(worker)), kQuotedTraceLines)) {
     lines.push_back({fmt::format("{}{}", label, excerpt(line))});
@@ -244,9 +248,10 @@ std::string reason_of(const ReportedWorker& worker) {
                        hint);
   }
   if (exit.exit_code < 0) {
+    const bool is_explained = exit.exit_code == -SIGKILL && !worker.evidence.empty();
     return fmt::format("Signal {} ({}) received by PID {}{}{}", -exit.exit_code,
-                       signal_name(-exit.exit_code), exit.pid, worker.evidence.empty() ? "" : ": ",
-                       worker.evidence);
+                       signal_name(-exit.exit_code), exit.pid, is_explained ? ": " : "",
+                       is_explained ? worker.evidence : "");
   }
   return kNoTraceback;
 }
@@ -288,6 +293,8 @@ std::string failure_report(const ReportFacts& facts) {
   for (const Line& line : lines) text += printable(line.text) + "\n";
   return text;
 }
+
+std::string shown_on_console(const std::string& line) { return excerpt(line); }
 
 std::string ending_text(const Ending& ending) {
   if (ending.drained) return "an operator drained this node; the workers were stopped";

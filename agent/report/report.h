@@ -34,7 +34,8 @@ struct ReportedWorker {
   std::string error_file;                        // path; empty: it wrote none
   std::optional<ErrorRecord> record{};           // what it wrote there; nothing: no known form
   std::optional<std::chrono::system_clock::time_point> recorded_at{};  // when it wrote that
-  std::string evidence{};  // one line about a SIGKILL that we did not send; else empty
+  // One line about a SIGKILL that we did not send, or about one of a process beside it; else empty.
+  std::string evidence{};
   std::vector<std::string> stderr_end{};  // of the root cause only: the last lines, oldest first
 };
 
@@ -69,6 +70,9 @@ std::string reason_on_record(const ReportedWorker& worker);
 
 // The report of a node; ends in a newline. Empty if no worker of this node failed by itself.
 std::string failure_report(const ReportFacts& facts);
+
+// A line from others as valid UTF-8, without control characters, cut to kQuotedLineBytes.
+std::string shown_on_console(const std::string& line);
 
 // One clause, without newline, about an ending whose cause is no worker of this node.
 std::string ending_text(const Ending& ending);

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <utility>
 
+#include "agent/report/advice.h"
 #include "agent/report/report.h"
 #include "proto/log.h"
 
@@ -28,6 +30,8 @@ Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string h
       waiting_timer_(loop) {}
 
 void Reporter::joining() {
+  if (first_death_) deaths_.add(death());
+  first_death_.reset();
   incidents_.stopped();
   tell(EventState::kRendezvous);
   joining_since_ = now();
@@ -78,6 +82,7 @@ void Reporter::attempt_begins(const std::string& log_folder) {
   tell(EventState::kAssignRanks);
   tell(EventState::kStart);
   autopsy_.attempt_started();
+  attempt_began_ = now();
 }
 
 // On the console where the incident itself was told there.
@@ -89,11 +94,36 @@ void Reporter::tell_cost(const std::string& stages) {
 
 void Reporter::worker_ended(const WorkerExit& exit) {
   if (exit.failed()) {
-    if (sources_.lifecycle.phase() == Phase::kRunning) incidents_.broke();
+    if (sources_.lifecycle.phase() == Phase::kRunning) worker_is_ending(exit);
     log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                           exit.exit_code, exit.local_rank, exit.pid, sources_.config.entry));
   }
   tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
+}
+
+void Reporter::worker_is_ending(const WorkerExit& exit) {
+  incidents_.broke();
+  if (first_death_) return;
+  first_death_ = exit;
+  const std::vector<WorkerProgress> progress = sources_.progress();
+  its_facts_ = {
+      .exit_code = exit.exit_code,
+      .lived = std::chrono::duration_cast<std::chrono::milliseconds>(now() - attempt_began_),
+      .stepped = std::any_of(progress.begin(), progress.end(),
+                             [](const WorkerProgress& one) { return one.steps > 0; })};
+}
+
+// Its stderr may be longer by now than when it died.
+Death Reporter::death() const {
+  Death death = its_facts_;
+  death.last_line = last_said(
+      sources_.files.stderr_tail(attempt_of(sources_.lifecycle.round()), first_death_->local_rank));
+  return death;
+}
+
+bool Reporter::is_pointless() {
+  gave_up_ = first_death_ && deaths_.is_pointless(death());
+  return gave_up_;
 }
 
 // A notice while there are few of them, else a line of the log at LOGLEVEL=INFO.
@@ -131,6 +161,25 @@ void Reporter::job_ended(int exit_code) {
                     !ending.drained &&
                     (!ending.cause || sources_.lifecycle.is_own_rank(ending.cause->rank));
   if (!told) say(fmt::format("{}: {}\n", sources_.config.called, ending_text(ending)));
+  if (ending.signal == 0) tell_what_helps(facts);
+}
+
+void Reporter::tell_what_helps(const ReportFacts& facts) {
+  const AgentConfig& config = sources_.config;
+  if (first_death_) deaths_.add(death());
+  if (const std::string told = deaths_.told(); first_death_ && !told.empty()) {
+    const int left = config.restarts.max_restarts - sources_.lifecycle.round().restart_count;
+    say(fmt::format("{}: {}{}\n", config.called, shown_on_console(told),
+                    gave_up_ && left > 0
+                        ? fmt::format("; that cannot change by another try, so {} of {} restarts "
+                                      "were not made",
+                                      left, config.restarts.max_restarts)
+                        : ""));
+  }
+  const auto cause = root_cause(facts);
+  if (!cause) return;
+  for (const std::string& advice : advice_for(facts.workers[*cause], config))
+    say(fmt::format("{}: {}\n", config.called, advice));
 }
 
 // Workers that fail again and again would fill the console: it shows only from what the job recovered.

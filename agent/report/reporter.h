@@ -19,6 +19,7 @@
 #include "agent/report/incident_log.h"
 #include "agent/report/incidents.h"
 #include "agent/report/notices.h"
+#include "agent/report/repeated_deaths.h"
 #include "proto/loop.h"
 
 namespace ddprun::agent {
@@ -57,7 +58,11 @@ class Reporter {
   // A worker was reaped.
   void worker_ended(const WorkerExit& exit);
   // A worker fails; worker_ended() follows.
-  void worker_is_ending() { incidents_.broke(); }
+  void worker_is_ending(const WorkerExit& exit);
+  // Whether another try after the failure that was told last cannot end otherwise (repeated_deaths.h).
+  // Ask only where may_be_pointless(), when the last words of the worker have been read.
+  bool may_be_pointless() const { return deaths_.may_be_pointless(); }
+  bool is_pointless();
   // The round broke; the node will ask for a seat in the next one.
   void round_broken(const rendezvous::RoundBroken& message);
   // What has happened so far, for those who ask meanwhile.
@@ -72,6 +77,8 @@ class Reporter {
   void tell_cost(const std::string& stages);
   void tell_incident(const Incident& incident);
   void tell_of_missing_token();
+  Death death() const;
+  void tell_what_helps(const ReportFacts& facts);
   // Writes an event line, if the user asked for events.
   void tell(EventState state, const std::optional<WorkerExit>& worker = std::nullopt);
   void say(const std::string& text);
@@ -84,6 +91,11 @@ class Reporter {
   IncidentLog incident_log_;
   std::string log_folder_;
   std::vector<Incident> told_incidents_;
+  RepeatedDeaths deaths_;
+  std::optional<WorkerExit> first_death_;  // of the attempt
+  Death its_facts_;                        // without the last line
+  Time attempt_began_{};
+  bool gave_up_ = false;              // restarts were left
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown
   const Time started_ = now();
   Time joining_since_{};

@@ -30,8 +30,8 @@ std::chrono::milliseconds left_for_program(Clock::time_point end) {
 std::string python_of(const CommandFacts& files) {
   if (files.python_exec && !files.python_exec->empty())
     return files.find_on_path(*files.python_exec).value_or(*files.python_exec);
-  if (const auto path = files.python_beside_us()) return *path;
-  return files.find_on_path("python3").value_or("");
+  const auto found = find_python(files);
+  return found ? *found : files.python_exec.value_or("");
 }
 
 // Prints the version of Python, then those of torch and of the CUDA that it was built for.

@@ -95,7 +95,7 @@ void plan(const Options& options) {
       .inspect = lying_at,
       .find_on_path = [](const std::string& name) { return std::optional("/usr/bin/" + name); },
       .python_exec = {},
-      .python_beside_us = [] { return std::optional<std::string>(); }};
+      .python_beside_us = [] { return std::optional<PythonPlace>(); }};
   const auto command = build_command(options, facts);
   if (!command) {
     DDPRUN_ASSERT(is_one_line(command.error().message()));

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import sys
 import unittest
 
 from machine import free_port
@@ -128,10 +129,44 @@ class Program(JobTest):
                 (place / mark).mkdir() if mark == "conda-meta" else (place / mark).write_text("")
                 self.script(f'#!/bin/sh\necho "{mark} $*"\n', place / "bin/python3")
                 program = shutil.copy(DDPRUN, place / "bin/ddprun")
-                env = with_variables()
-                del env["PYTHON_EXEC"]
+                env = {name: value for name, value in with_variables().items()
+                       if name not in ("PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX")}
                 code, out, err = self.run_job(script, "a", env=env, program=(program,))
                 self.assertEqual((code, out), (0, f"{mark} -u {script} a\n"), err)
+
+    def test_an_environment_of_ddprun_alone_gives_way_to_the_users(self):
+        """pipx, uv tool and uvx make one; the user's Python is that of VIRTUAL_ENV, CONDA_PREFIX or PATH."""
+        script = self.script(SAY_ARGUMENTS, "t.py")
+        project = self.folder / "project"
+        (project / "bin").mkdir(parents=True)
+        self.script('#!/bin/sh\necho "project $*"\n', project / "bin/python3")
+        for mark in "pipx_metadata.json", "uv-receipt.toml", "archive-v0/x":
+            tool = self.folder / (mark if "/" in mark else mark.partition(".")[0])
+            (tool / "bin").mkdir(parents=True)
+            for name in ["pyvenv.cfg"] + [mark] * ("/" not in mark):
+                (tool / name).write_text("")
+            self.script('#!/bin/sh\necho "tool $*"\n', tool / "bin/python3")
+            program = shutil.copy(DDPRUN, tool / "bin/ddprun")
+            path = os.environ["PATH"]
+            for variables in ({"VIRTUAL_ENV": str(project)}, {"CONDA_PREFIX": str(project)}, {"PATH": f"{project}/bin:{path}"},
+                              {"PATH": f"{tool}/bin:{project}/bin:{path}"}):
+                with self.subTest(mark, **variables):
+                    env = {name: value for name, value in with_variables().items()
+                           if name not in ("PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX")} | variables
+                    code, out, err = self.run_job(script, "a", env=env, program=(program,))
+                    self.assertEqual((code, out), (0, f"project -u {script} a\n"), err)
+            (tool / "lib/python3.11/site-packages/torch").mkdir(parents=True)
+            code, out, err = self.run_job(script, "a", env=env, program=(program,))
+            self.assertEqual((code, out), (0, f"tool -u {script} a\n"), err)
+
+    def test_a_python_without_torch_is_named(self):
+        script = self.script("import torch_that_is_not_here\n", "t.py")
+        code, _, err = self.run_job(script, env=with_variables())
+        self.assertEqual((code, "PYTHON_EXEC=" in err), (1, False), err)
+        script = self.script("raise ModuleNotFoundError(\"No module named 'torch'\")\n", "t.py")
+        code, _, err = self.run_job(script, env=with_variables())
+        self.assertEqual(code, 1)
+        self.assertRegex(err, rf"ddprun: workers run with {sys.executable} \(PYTHON_EXEC\), which has no torch.*PYTHON_EXEC=")
 
     def test_an_elf_binary_needs_no_flag(self):
         code, out, _ = self.run_job("/bin/echo", "hello")
@@ -174,6 +209,20 @@ class LegacyMode(JobTest):
         code, _, err = self.run_job("--no-python", "/bin/true", program=(LAUNCH,))
         self.assertEqual(code, 1)
         self.assertIn("--no-python: expected --use-env beside it", err)
+
+    @unittest.skipUnless(LAUNCH.exists(), "no ddprun-launch beside ddprun")
+    def test_a_script_that_takes_no_local_rank(self):
+        """Its parser ends it with 2, and one line says why; not where it fails for another reason, nor where we handed it none."""
+        parser = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('{}')\nparser.parse_args()\n"
+        for accepted, told in ("--epochs", True), ("--local_rank", True), ("--local-rank", False):
+            with self.subTest(accepted):
+                script = self.script(parser.format(accepted), "t.py")
+                words = [] if told else ["--unknown"]
+                code, _, err = self.run_job("--nproc-per-node=2", script, *words, program=(LAUNCH,), env=with_variables())
+                self.assertEqual((code, err.count("--use-env"), err.count("ddprun-launch has handed")), (1, told, told), err)
+        script = self.script(parser.format("--epochs"), "t.py")
+        code, _, err = self.run_job(script, "--local-rank=0", env=with_variables())
+        self.assertEqual((code, "--use-env" in err), (1, False), err)
 
 
 if __name__ == "__main__":

@@ -217,6 +217,34 @@ class OutOfMemory(JobTest):
         self.assertEqual(code, 1)
         self.check(err)
 
+    def check_child(self, *command):
+        """A child is killed, and the worker lives on for a while and fails by itself."""
+        code, _, err = self.run_job(*command, env=with_variables(), prefix=self.whole_job)
+        self.assertEqual(code, 1, err)
+        cause = self.cause(err)
+        self.assertRegex(cause, rf"memory +: the kernel killed a process beside it in this attempt: out of memory in cgroup "
+                                rf"\S*/{self.cgroup.name}: limit {LIMIT_MIB}\.0 MiB")
+        return cause
+
+    def test_a_child_of_a_worker(self):
+        greedy = self.script(GREEDY, "greedy.py")
+        loader = ("import subprocess, sys\ndone = subprocess.run([sys.executable, {!r}])\n"
+                  "raise RuntimeError(f'DataLoader worker is killed by signal: {{done.returncode}}')\n")
+        cause = self.check_child(self.script(loader.format(greedy), "train.py"))
+        self.assertRegex(cause, r"exitcode +: 1 ")
+
+    def test_a_program_under_a_shell(self):
+        greedy = self.script(GREEDY, "greedy.py")
+        cause = self.check_child(self.script(f"#!/bin/sh\n$PYTHON_EXEC {greedy}\nexit $?\n"))
+        self.assertRegex(cause, r"exitcode +: 137 ")
+
+    def test_a_child_that_died_otherwise_is_not_blamed_on_memory(self):
+        for end in "kill -9 $$", "exit 137", "exit 1":
+            with self.subTest(end):
+                code, _, err = self.run_job(self.script(f"#!/bin/sh\nsh -c '{end}'\nexit $?\n"), prefix=self.whole_job)
+                self.assertEqual(code, 1)
+                self.assertNotIn("out of memory", err)
+
     def test_a_kill_by_somebody_is_not_blamed_on_memory(self):
         # In a cgroup of its own, whose counter does not tell of another job that had no memory.
         job = self.start(self.worker(SLEEPER), prefix=self.whole_job)

@@ -27,6 +27,44 @@ class Restarts(JobTest):
         job.wait_gone()
 
 
+class SameDeaths(JobTest):
+    """Attempts that end in the same way before a step."""
+
+    def attempts(self, text, *flags, name="t.py"):
+        script = self.script("import sys\nprint('try', flush=True)\n" + text, name)
+        code, out, err = self.run_job(*flags, script, env=with_variables())
+        self.assertEqual(code, 1, err)
+        return out.count("try"), err
+
+    def test_are_told_once(self):
+        count, err = self.attempts("raise ValueError('as ever')\n", "--max-restarts=3")
+        self.assertEqual(count, 4)  # as torchrun: another try may help
+        self.assertEqual(err.count("all 4 attempts failed in the same way, before a step, with exit code 1: ValueError: as ever"), 1)
+
+    def test_of_a_program_that_cannot_start_end_at_the_third(self):
+        for text in ("import no_such_module\n", "eval('1 +')\n",
+                     "import argparse\nargparse.ArgumentParser().parse_args(['--no'])\n"):
+            with self.subTest(text):
+                count, err = self.attempts(text, "--max-restarts=9")
+                self.assertEqual(count, 3, err)
+                self.assertEqual(err.count("all 3 attempts failed in the same way"), 1, err)
+                self.assertIn("that cannot change by another try, so 7 of 9 restarts were not made", err)
+                self.assertIn("Root Cause", err)
+
+    def test_are_tried_again_where_the_user_asked_for_a_pause(self):
+        count, _ = self.attempts("import no_such_module\n", "--max-restarts=4", "--restart-backoff=0.1:0.1")
+        self.assertEqual(count, 5)
+
+    def test_that_differ_are_tried_again_and_not_told(self):
+        count, err = self.attempts("import os\n__import__('no_' + os.environ['TORCHELASTIC_RESTART_COUNT'])\n", "--max-restarts=4")
+        self.assertEqual(count, 5)
+        self.assertNotIn("in the same way", err)
+
+    def test_of_one_attempt_are_not_told(self):
+        _, err = self.attempts("raise ValueError('once')\n")
+        self.assertNotIn("in the same way", err)
+
+
 class RestartPace(JobTest):
     """A crash loop does not spin, and a job that goes on has its budget back."""
 

@@ -25,7 +25,8 @@ struct FakeFiles {
   std::map<std::string, std::string> path = {{"python3", "/usr/bin/python3"},
                                              {"train", "/usr/bin/train"}};
   std::optional<std::string> python_exec{};
-  std::optional<std::string> python_beside_us{};
+  std::optional<PythonPlace> python_beside_us{};
+  std::vector<PythonPlace> pythons{};
 
   CommandFacts facts() const {
     return {[this](const std::string& name) {
@@ -37,7 +38,7 @@ struct FakeFiles {
               if (found == path.end()) return std::nullopt;
               return found->second;
             },
-            python_exec, [this] { return python_beside_us; }};
+            python_exec, [this] { return python_beside_us; }, [this] { return pythons; }};
   }
 };
 
@@ -71,7 +72,7 @@ TEST(Command, Case11RunsAModule) {
 TEST(Command, Case11HonoursPythonExec) {
   FakeFiles host;
   host.python_exec = "/opt/python";
-  host.python_beside_us = "/venv/bin/python3";
+  host.python_beside_us = PythonPlace{"/venv/bin/python3"};
   const Command command = *build(Mode::kScript, "train.py", host);
   EXPECT_EQ(command.argv(0), (Words{"/opt/python", "-u", "train.py"}));
   EXPECT_EQ(command.entry, "/opt/python");
@@ -81,10 +82,53 @@ TEST(Command, Case11HonoursPythonExec) {
 
 TEST(Command, TakesThePythonOfItsOwnVirtualEnvironmentBeforePath) {
   FakeFiles host;
-  host.python_beside_us = "/venv/bin/python3";
+  host.python_beside_us = PythonPlace{"/venv/bin/python3"};
   EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/venv/bin/python3");
   host.python_exec = "";  // empty: as if unset
   EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/venv/bin/python3");
+}
+
+TEST(Command, AnEnvironmentOfDdprunAloneGivesWayToTheUsers) {
+  FakeFiles host;
+  host.python_beside_us = PythonPlace{.path = "/tools/bin/python3", .is_of_a_tool = true};
+  EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/tools/bin/python3")
+      << "no other is there";
+  host.pythons = {{"/project/bin/python3", "VIRTUAL_ENV"}, {"/usr/bin/python3", "PATH", true}};
+  EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/project/bin/python3");
+  EXPECT_EQ(build(Mode::kModule, "mod", host)->file, "/project/bin/python3");
+  host.python_beside_us->has_torch = true;
+  EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/tools/bin/python3");
+  host.python_exec = "/opt/python";
+  EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/opt/python");
+}
+
+TEST(Command, AnyOtherEnvironmentOfOursGivesWayToAnActiveOneWithTorch) {
+  FakeFiles host;
+  host.python_beside_us = PythonPlace{"/venv/bin/python3"};
+  host.pythons = {{"/project/bin/python3", "VIRTUAL_ENV", false, true},
+                  {"/usr/bin/python3", "PATH", true}};
+  EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/venv/bin/python3");
+  host.pythons.push_back({"/conda/bin/python3", "CONDA_PREFIX", true, true});
+  EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/conda/bin/python3");
+  host.python_beside_us->has_torch = true;
+  EXPECT_EQ(build(Mode::kScript, "train.py", host)->file, "/venv/bin/python3");
+}
+
+TEST(Command, SaysWhichPythonsWereLookedAt) {
+  FakeFiles host;
+  EXPECT_EQ(
+      torch_advice(host.facts()),
+      "workers run with /usr/bin/python3, which has no torch; type `PYTHON_EXEC=/PATH/TO/python3 "
+      "ddprun …`, or activate the environment that has torch and install ddprun into it");
+  host.python_beside_us = PythonPlace{"/venv/bin/python3", "the environment of ddprun"};
+  host.python_exec = "/opt/python";
+  host.pythons = {{"/conda/bin/python3", "CONDA_PREFIX", true, true}};
+  const std::string advice = torch_advice(host.facts());
+  for (const char* part : {"workers run with /opt/python (PYTHON_EXEC), which has no torch",
+                           "/conda/bin/python3 (CONDA_PREFIX, has torch)",
+                           "/venv/bin/python3 (the environment of ddprun, no torch)",
+                           "`PYTHON_EXEC=/conda/bin/python3 "})
+    EXPECT_NE(advice.find(part), std::string::npos) << part << " in " << advice;
 }
 
 TEST(Command, NamesAPythonThatIsNotThere) {

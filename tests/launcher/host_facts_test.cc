@@ -74,6 +74,40 @@ TEST(RealCommandFacts, HaveAPathWhereNoneIsSet) {
   EXPECT_EQ(real_command_facts(environment({{"PYTHON_EXEC", "py"}})).python_exec, "py");
 }
 
+class UsersPythons : public RealFiles {
+ protected:
+  // An environment with a python3; returns its folder.
+  std::string make(const std::string& name, const std::string& packages) {
+    fs::create_directories(folder_ / name / "bin");
+    if (!packages.empty()) fs::create_directories(folder_ / name / packages);
+    fs::copy_file("/bin/sh", folder_ / name / "bin/python3");
+    return (folder_ / name).string();
+  }
+};
+
+TEST_F(UsersPythons, AreThoseOfTheEnvironmentsAndOfPath) {
+  const std::string project = make("project", "");
+  const std::string conda = make("conda", "lib/python3.11/site-packages/torch");
+  const std::string system = make("usr", "lib/python3/dist-packages/torch");
+  const std::string path = project + "/bin:" + system + "/bin";
+  const auto pythons = [&](std::map<std::string, std::string> variables) {
+    return real_command_facts(environment(std::move(variables))).pythons();
+  };
+  EXPECT_EQ(pythons({{"PATH", path}, {"VIRTUAL_ENV", project}, {"CONDA_PREFIX", conda}}),
+            (std::vector<PythonPlace>{{project + "/bin/python3", "VIRTUAL_ENV", false, true},
+                                      {conda + "/bin/python3", "CONDA_PREFIX", true, true}}));
+  EXPECT_EQ(pythons({{"PATH", system + "/bin"}, {"VIRTUAL_ENV", "/nowhere"}}),
+            (std::vector<PythonPlace>{{system + "/bin/python3", "PATH", true}}));
+  std::ofstream(folder_ / "project/pyvenv.cfg")
+      << "home = " << system << "/bin\ninclude-system-site-packages = true\n";
+  EXPECT_TRUE(pythons({{"PATH", path}}).at(0).has_torch) << "it uses the packages of another";
+  std::ofstream(folder_ / "project/pyvenv.cfg")
+      << "home = " << system << "/bin\ninclude-system-site-packages = false\n";
+  EXPECT_FALSE(pythons({{"PATH", path}}).at(0).has_torch);
+  std::ofstream(folder_ / "project/uv-receipt.toml") << "";
+  EXPECT_TRUE(pythons({{"PATH", path}}).at(0).is_of_a_tool);
+}
+
 TEST(RealHostFacts, CountProcessors) {
   EXPECT_EQ(real_host_facts(environment({})).cpu_count(), ::sysconf(_SC_NPROCESSORS_ONLN));
 }

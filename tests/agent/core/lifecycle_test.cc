@@ -118,6 +118,16 @@ TEST_F(LifecycleTest, AFailureThatIsComingStopsTheOthersAtOnce) {
   EXPECT_TRUE(cycle.ended()[1].stopped_by_us) << "that was another round";
 }
 
+TEST_F(LifecycleTest, AFailureEndsTheJobWhereARestartIsPointless) {
+  run_round(1);
+  cycle.restarts_are_pointless();
+  EXPECT_EQ(names(cycle.worker_exited(exit(1, 1), now)), (Names{"leave", "SIGTERM"}));
+  EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now)), Names{"finish:1"});
+  ASSERT_TRUE(cycle.ending().cause.has_value());
+  EXPECT_EQ(cycle.ending().cause->rank, 3);
+  EXPECT_FALSE(cycle.ending().launcher_failed);
+}
+
 TEST_F(LifecycleTest, ShellsAreAskedOnceMoreWithTheSameSignal) {
   run_round(1);
   cycle.stop_requested(SIGINT, now);

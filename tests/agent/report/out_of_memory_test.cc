@@ -95,6 +95,39 @@ TEST_F(KillExplainerTest, ACountThatGrewInAnEarlierAttemptIsNot) {
   EXPECT_EQ(found.explain(kPid), kByAnother);
 }
 
+TEST_F(KillExplainerTest, AChildsKillIsToldByTheCountOfThisAttempt) {
+  KillExplainer found = explainer(kNoLog);
+  EXPECT_EQ(found.explain_child(true), "");
+  kills = 6;
+  EXPECT_EQ(found.explain_child(false).find("the kernel killed a process beside it"), 0U);
+  found.attempt_started();
+  EXPECT_EQ(found.explain_child(true), "");
+}
+
+// Others may have run out of memory on the same host: the log alone proves nothing.
+TEST_F(KillExplainerTest, AChildsKillInTheLogCountsWhereTheWorkerTellsOfIt) {
+  { std::ofstream(folder / "kmsg") << "6,1,1,-;before the job\n"; }
+  KillExplainer found = explainer((folder / "kmsg").c_str());
+  std::ofstream(folder / "kmsg", std::ios::app)
+      << "6,2,2,-;oom-kill:constraint=CONSTRAINT_NONE,global_oom,task=x,pid=78,uid=0";
+  EXPECT_EQ(found.explain_child(false), "");
+  EXPECT_NE(found.explain_child(true).find("the host had none left"), std::string::npos);
+  found.attempt_started();
+  EXPECT_EQ(found.explain_child(true), "") << "of an earlier attempt";
+}
+
+TEST(WordOfAKill, IsHowDataLoadersPoolsAndShellsSayIt) {
+  for (const char* word :
+       {"RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed. ",
+        "BrokenProcessPool: A process in the process pool was terminated abruptly while the future",
+        "./train.sh: line 3:    12 Killed                  python train.py", "Killed",
+        "subprocess.CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>."})
+    EXPECT_TRUE(is_word_of_a_kill(word)) << word;
+  for (const char* other :
+       {"", "ValueError: x", "killed the time", "died with <Signals.SIGSEGV: 11>."})
+    EXPECT_FALSE(is_word_of_a_kill(other)) << other;
+}
+
 TEST_F(KillExplainerTest, WhereNothingCanBeReadNobodyIsCleared) {
   kills.reset();
   EXPECT_EQ(explainer(kNoLog).explain(kPid),

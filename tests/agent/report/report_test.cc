@@ -64,6 +64,16 @@ TEST(Report, NamesSignalsAndTheEvidence) {
   EXPECT_TRUE(has(report, "Signal 9 (SIGKILL) received by PID 1000: out of memory in cgroup /a\n"));
 }
 
+TEST(Report, NamesMemoryWhereAChildWasKilled) {
+  for (const int exit_code : {1, 137, -6}) {
+    ReportFacts failed = facts({worker(0, exit_code)});
+    failed.workers[0].evidence = "the kernel killed a process beside it";
+    const std::string report = failure_report(failed);
+    EXPECT_TRUE(has(report, "  memory    : the kernel killed a process beside it\n"));
+    EXPECT_LT(report.find("memory    :"), report.find("traceback :"));
+  }
+}
+
 TEST(Report, SaysWhatCanBeMissingWhenAProgramCannotBeStarted) {
   ReportFacts one = facts({worker(0, 127)});
   one.workers[0].worker.exit.exec_errno = ENOENT;

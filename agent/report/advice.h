@@ -1,0 +1,17 @@
+// What a user can type after a failure that we know: a script that does not take `--local-rank`, a
+// Python without torch. It reads the last words of the root cause. Pure but for the questions in
+// AgentConfig. Any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agent/core/config.h"
+#include "agent/report/report.h"
+
+namespace ddprun::agent {
+
+// One clause each, without newline. None: nothing is known that helps. `cause` is the root cause.
+std::vector<std::string> advice_for(const ReportedWorker& cause, const AgentConfig& config);
+
+}  // namespace ddprun::agent
