@@ -14,6 +14,7 @@
 #include "agent/monitors/monitors.h"
 #include "agent/network/addresses.h"
 #include "agent/network/node_services.h"
+#include "agent/network/node_spec.h"
 #include "agent/network/store_probe.h"
 #include "agent/outside_events.h"
 #include "agent/processes/descendants.h"
@@ -67,11 +68,9 @@ class Agent {
   void perform(const Finish& action);
 
   void start_worker(int local_rank);
-  bool may_restart() const;
   void look_for_a_pointless_restart();
   void give_up(const std::string& why);
   std::optional<rendezvous::Gathering> gathering() const;
-  rendezvous::NodeSpec node_spec(const StoreAddress& store) const;
 
   asio::io_context& loop_;
   const AgentConfig config_;
@@ -184,14 +183,9 @@ void Agent::children_died() {
   if (lifecycle_.phase() == Phase::kFinished) workers_.expect_no_restart();
 }
 
-// Only where the user asked for no wait between restarts, which may be there for a file that comes late,
-// and where no node can take this one's place.
 void Agent::look_for_a_pointless_restart() {
-  const RestartPlan& restarts = config_.restarts;
-  const RendezvousPlan& plan = config_.rendezvous;
-  const bool is_plain = restarts.window.count() == 0 && restarts.backoff.count() == 0 &&
-                        plan.min_nodes == plan.max_nodes;
-  if (!is_plain || lifecycle_.phase() != Phase::kRunning || !reporter_.may_be_pointless()) return;
+  const bool is_running = lifecycle_.phase() == Phase::kRunning;
+  if (!is_running || !may_give_up_restarts(config_) || !reporter_.may_be_pointless()) return;
   workers_.catch_up();
   if (reporter_.is_pointless()) lifecycle_.restarts_are_pointless();
 }
@@ -269,31 +263,7 @@ void Agent::perform(const JoinRound& /*action*/) {
   const auto store = services_->prepare_store();
   if (!store) return give_up(store.error().message());
   reporter_.joining();
-  services_->session().join(node_spec(*store));
-}
-
-rendezvous::NodeSpec Agent::node_spec(const StoreAddress& store) const {
-  const RendezvousPlan& plan = config_.rendezvous;
-  const RestartPlan& restarts = config_.restarts;
-  return {.node_id = fmt::format("{}-{}-{}", hostname_, ::getpid(), config_.job_cookie),
-          .hostname = hostname_,
-          .local_world_size = config_.worker_count,
-          .role = config_.role,
-          .node_rank = plan.node_rank,
-          .rank_is_wish = plan.kind != RendezvousPlan::Kind::kStatic,
-          .store_address = store.host,
-          .store_port = store.port,
-          .max_restarts = restarts.max_restarts,
-          .restart_window = restarts.window,
-          .backoff = restarts.backoff,
-          .backoff_max = restarts.backoff_max,
-          .min_nodes = plan.min_nodes,
-          .max_nodes = plan.max_nodes,
-          .wishes = {.join_timeout = plan.join_timeout,
-                     .last_call = plan.last_call,
-                     .resize_wait = plan.resize_wait,
-                     .resize_interval = plan.resize_interval,
-                     .node_unit = plan.node_unit}};
+  services_->session().join(node_spec(config_, hostname_, *store));
 }
 
 std::optional<rendezvous::Gathering> Agent::gathering() const {
@@ -313,16 +283,7 @@ void Agent::perform(const StartWorkers& /*action*/) {
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
-  workers_.attempt_started(may_restart());
-}
-
-// Elastic jobs start their workers anew for a newcomer too, and that costs no restart.
-bool Agent::may_restart() const {
-  const RestartPlan& restarts = config_.restarts;
-  const RendezvousPlan& plan = config_.rendezvous;
-  if (plan.min_nodes < plan.max_nodes) return true;
-  return restarts.max_restarts > 0 &&
-         (restarts.window.count() > 0 || lifecycle_.round().restart_count < restarts.max_restarts);
+  workers_.attempt_started(may_restart(config_, round.restart_count));
 }
 
 // Starts one worker. If not even a process can be made for it, the lifecycle is told that this

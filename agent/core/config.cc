@@ -29,6 +29,18 @@ SignalMeaning meaning_of(const SignalPlan& plan, int received) {
   return {signo, !stops};
 }
 
+bool may_restart(const AgentConfig& config, int restart_count) {
+  const RestartPlan& restarts = config.restarts;
+  if (config.rendezvous.min_nodes < config.rendezvous.max_nodes) return true;
+  return restarts.max_restarts > 0 &&
+         (restarts.window.count() > 0 || restart_count < restarts.max_restarts);
+}
+
+bool may_give_up_restarts(const AgentConfig& config) {
+  return config.restarts.window.count() == 0 && config.restarts.backoff.count() == 0 &&
+         config.rendezvous.min_nodes == config.rendezvous.max_nodes;
+}
+
 bool wants_files(const AgentConfig& config) {
   return std::any_of(config.streams.begin(), config.streams.end(),
                      std::mem_fn(&StreamPlan::has_files));

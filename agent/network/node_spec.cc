@@ -1,0 +1,33 @@
+#include "agent/network/node_spec.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace ddprun::agent {
+
+rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hostname,
+                               const StoreAddress& store) {
+  const RendezvousPlan& plan = config.rendezvous;
+  const RestartPlan& restarts = config.restarts;
+  return {.node_id = fmt::format("{}-{}-{}", hostname, ::getpid(), config.job_cookie),
+          .hostname = hostname,
+          .local_world_size = config.worker_count,
+          .role = config.role,
+          .node_rank = plan.node_rank,
+          .rank_is_wish = plan.kind != RendezvousPlan::Kind::kStatic,
+          .store_address = store.host,
+          .store_port = store.port,
+          .max_restarts = restarts.max_restarts,
+          .restart_window = restarts.window,
+          .backoff = restarts.backoff,
+          .backoff_max = restarts.backoff_max,
+          .min_nodes = plan.min_nodes,
+          .max_nodes = plan.max_nodes,
+          .wishes = {.join_timeout = plan.join_timeout,
+                     .last_call = plan.last_call,
+                     .resize_wait = plan.resize_wait,
+                     .resize_interval = plan.resize_interval,
+                     .node_unit = plan.node_unit}};
+}
+
+}  // namespace ddprun::agent

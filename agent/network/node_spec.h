@@ -1,0 +1,16 @@
+// What this node says of itself when it joins. Pure but for the pid. Any thread.
+#pragma once
+
+#include <string>
+
+#include "agent/core/config.h"
+#include "agent/network/node_services.h"
+#include "rendezvous/rendezvous.h"
+
+namespace ddprun::agent {
+
+// `store`: where this node would serve the store of the next round.
+rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hostname,
+                               const StoreAddress& store);
+
+}  // namespace ddprun::agent
