@@ -275,7 +275,7 @@ void Agent::perform(const StartWorkers& /*action*/) {
   // Before the workers: they connect to the store as soon as they run.
   if (lifecycle_.seat().node_rank == 0) services_->serve_store();
   const rendezvous::Round& round = lifecycle_.round();
-  if (lifecycle_.seat().node_rank != 0)
+  if (lifecycle_.seat().node_rank != 0 && config_.rendezvous.shares_store)
     probe_store(loop_, round, hostname_, [this, number = round.number](const std::string& why) {
       const bool is_current = lifecycle_.round().number == number;
       if (is_current && lifecycle_.phase() == Phase::kRunning) give_up(why);

@@ -80,6 +80,7 @@ struct Options {
   bool detailed_exit_codes = false;
   agent::StandbyMode standby = agent::StandbyMode::kAuto;
   bool python_hook = true;
+  bool shares_store = true;  // agent::RendezvousPlan
   agent::WatchPlan watch{};
   std::optional<agent::HttpPlan> http{};       // nothing: not asked for
   std::vector<std::string> virtual_devices{};  // one for each local rank; empty: not asked for

@@ -86,12 +86,16 @@ void read_watches(ParseContext& context) {
   }
 }
 
-// torchrun reads this variable. It asks for what is always so here.
-void warn_of_variables(ParseContext& context) {
+// As torchrun: "1" and nothing else, and the static backend shares its store in any case.
+void read_store_sharing(ParseContext& context) {
   constexpr auto unshared = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
-  const auto text = context.env(unshared);
-  if (text && !text->empty() && *text != "0")
-    warn_of(context, unshared, *text, "each attempt has an empty store");
+  if (context.env(unshared) != "1") return;
+  if (context.options.rendezvous == Rendezvous::kStatic) {
+    warn_of(context, unshared, "1",
+            "with --rdzv-backend=static ddprun serves the store at MASTER_PORT");
+  } else {
+    context.options.shares_store = false;
+  }
 }
 
 // All nodes may have one command line, and the one with the rendezvous could not serve both there.
@@ -135,7 +139,7 @@ void read_environment(ParseContext& context) {
   read_log_level(context);
   read_watches(context);
   context.options.error_file = context.env("TORCHELASTIC_ERROR_FILE").value_or("");
-  warn_of_variables(context);
+  read_store_sharing(context);
 }
 
 }  // namespace ddprun::launcher

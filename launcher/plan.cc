@@ -40,6 +40,7 @@ agent::RendezvousPlan rendezvous_plan(const Options& options, const std::string&
                              .resize_wait = options.rendezvous_conf.resize_wait,
                              .resize_interval = options.rendezvous_conf.resize_interval,
                              .resumes = options.rendezvous_conf.resumes,
+                             .shares_store = options.shares_store,
                              .connect_timeout = options.rendezvous_conf.read_timeout};
   switch (options.rendezvous) {
     case Rendezvous::kLocal:

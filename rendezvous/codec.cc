@@ -40,8 +40,7 @@ v3::Failure encode_failure(const Failure& failure) {
   return message;
 }
 
-// Cuts the hostname only, which is just for people. A cut id, role or address would name something
-// else, so the host refuses one that is too long.
+// Cuts the hostname only. A cut id, role or address would name something else: it is refused.
 v3::Join encode_spec(const NodeSpec& spec) {
   v3::Join message;
   message.set_node_id(spec.node_id);
@@ -51,6 +50,7 @@ v3::Join encode_spec(const NodeSpec& spec) {
   message.set_node_rank(spec.node_rank);
   message.set_store_address(spec.store_address);
   message.set_store_port(spec.store_port);
+  message.set_worker_store_port(spec.worker_store_port);
   message.set_max_restarts(spec.max_restarts);
   message.set_restart_window_ms(spec.restart_window.count());
   message.set_backoff_ms(spec.backoff.count());
@@ -88,8 +88,7 @@ v3::Seat encode_seat(const Seat& seat) {
   return message;
 }
 
-// A peer may send any number. A wait below zero makes no sense, and a very long one would overflow
-// when it is added to a time. A year is long enough for every job.
+// A peer may send any number. A very long wait would overflow a time. A year is long enough.
 std::chrono::milliseconds decode_wait(std::int64_t milliseconds) {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
   return std::clamp(std::chrono::milliseconds(milliseconds), std::chrono::milliseconds(0),
@@ -145,7 +144,8 @@ Result<NodeSpec> decode_spec(const v3::Join& message) {
   for (const auto& [field, name] : names)
     if (auto error = too_long(field, *name, kMaxNameBytes)) return *error;
   const auto port = decode_port(message.store_port());
-  if (!port) return port.error();
+  const auto worker_port = decode_port(message.worker_store_port());
+  if (!port || !worker_port) return port ? worker_port.error() : port.error();
   NodeSpec spec;
   spec.node_id = message.node_id();
   spec.hostname = message.hostname();
@@ -154,6 +154,7 @@ Result<NodeSpec> decode_spec(const v3::Join& message) {
   spec.node_rank = message.node_rank();
   spec.store_address = message.store_address();
   spec.store_port = *port;
+  spec.worker_store_port = *worker_port;
   spec.max_restarts = message.max_restarts();
   spec.restart_window = decode_wait(message.restart_window_ms());
   spec.backoff = decode_wait(message.backoff_ms());

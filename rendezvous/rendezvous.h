@@ -48,6 +48,8 @@ struct NodeSpec {
   // Numeric address of its store. Empty: the address from which the rendezvous sees this node.
   std::string store_address;
   std::uint16_t store_port = 0;  // it serves the round's store here if it gets node rank 0
+  // The worker with rank 0 serves the round's store itself, at this port. 0: the node does.
+  std::uint16_t worker_store_port = 0;
   int max_restarts = 0;
   // What these three mean: rendezvous/recovery/restart_budget.h. 0: none.
   std::chrono::milliseconds restart_window{0};

@@ -86,7 +86,8 @@ SeatedRound make_round(std::int64_t number, int restart_count,
   for (std::size_t i = 0; i < entrants.size(); ++i)
     seated.seats[i].role_world_size = role_sizes[entrants[i]->spec.role];
   round.master_addr = master_address(entrants);
-  round.master_port = entrants.front()->spec.store_port;
+  const NodeSpec& master = entrants.front()->spec;
+  round.master_port = master.worker_store_port != 0 ? master.worker_store_port : master.store_port;
   round.master_hostname = entrants.front()->spec.hostname;
   return seated;
 }

@@ -147,6 +147,9 @@ struct RendezvousPlan {
   rendezvous::KeepAlive keep_alive;
   // A node whose connection breaks keeps its workers and comes back (rendezvous/recovery).
   bool resumes = true;
+  // Workers use the store that this node serves. False: the one with rank 0 serves its own, at a
+  // port that is free (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1). Not by kStatic.
+  bool shares_store = true;
   // How long this node tries to reach the host.
   std::chrono::milliseconds connect_timeout{60'000};
 };

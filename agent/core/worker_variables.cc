@@ -45,7 +45,7 @@ WorkerEnv of_round(const AgentConfig& config, const rendezvous::Round& round, in
           .run_id = config.rendezvous.run_id,
           .restart_count = round.restart_count,
           .max_restarts = config.restarts.max_restarts,
-          .use_agent_store = true,
+          .use_agent_store = config.rendezvous.shares_store,
           .error_file = facts.error_file,
           .job_cookie = config.job_cookie};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "agent/network/find_etcd.h"
 #include "agent/network/name_lookup.h"
 #include "agent/network/resuming_session.h"
+#include "agent/network/taken_port.h"
 #include "proto/log.h"
 #include "rendezvous/client.h"
 #include "rendezvous/trust/tls_files.h"
@@ -28,25 +30,6 @@ constexpr std::chrono::milliseconds kLeaderLimit{5000};
 // node has a time of its own between the two: they all begin in the same moment, when a leader goes.
 std::chrono::milliseconds look_every() {
   return std::chrono::milliseconds(3500 + std::random_device{}() % 1000);
-}
-
-// For a node that should have hosted but found the endpoint's port taken. Mostly another agent has
-// it. But if another program has it, nobody ever answers, and a plain "nobody answered" would lead
-// the user to the network. So the error then also says that the port was taken.
-Session::MessageHandler telling_who_has_the_port(Session::MessageHandler handler,
-                                                 std::string refusal) {
-  return [handler = std::move(handler),
-          refusal = std::move(refusal)](rendezvous::HostMessage item) {
-    auto* lost = std::get_if<rendezvous::SessionLost>(&item);
-    if (lost != nullptr && !lost->was_reached) {
-      lost->error =
-          Error(lost->error.code(),
-                fmt::format("{}; this host could not serve the endpoint itself: {} (is it another "
-                            "program's port?)",
-                            lost->error.message(), refusal));
-    }
-    handler(std::move(item));
-  };
 }
 
 rendezvous::TlsFiles files_of(const TlsPlan& plan) {
@@ -91,18 +74,21 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
   co_return Result<void>();
 }
 
-// Looks up the endpoint. If one of its addresses is this node's own, returns that one: open_c10d()
-// then knows that this node can host.
+// Looks up the endpoint. If some of its addresses are this node's own, returns one of them, loopback
+// last: open_c10d() then knows that this node can host.
 asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   const auto found = co_await look_up(loop_, plan_.host, plan_.join_timeout);
   if (!found) co_return found.error();
   for (const auto& address : *found) endpoint_addresses_.push_back(address.to_string());
-  const auto own = std::find_if(found->begin(), found->end(), is_local_address);
-  const asio::ip::address address = own == found->end() ? found->front() : *own;
+  std::vector<asio::ip::address> own;
+  std::copy_if(found->begin(), found->end(), std::back_inserter(own), is_local_address);
+  std::ranges::stable_partition(own, [](const auto& one) { return !one.is_loopback(); });
+  const asio::ip::address address = own.empty() ? found->front() : own.front();
+  listens_everywhere_ = own.size() > 1;
   const bool is_name = address.to_string() != plan_.host && plan_.host != "localhost";
   if (!is_name || !address.is_loopback() || plan_.max_nodes == 1) co_return address;
   // Debian's hosts file gives the host's own name 127.0.1.1. Other hosts cannot connect to that.
-  own_name_ = true;
+  listens_everywhere_ = true;
   co_return outside_address();
 }
 
@@ -110,7 +96,7 @@ asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
 // host does not have that address (a cluster's virtual address in front of it), or peers may know
 // this host's name under another address.
 std::string NodeServices::address_to_bind(const asio::ip::address& endpoint) const {
-  return is_local_address(endpoint) && !own_name_ ? endpoint.to_string() : "::";
+  return is_local_address(endpoint) && !listens_everywhere_ ? endpoint.to_string() : "::";
 }
 
 // Finds out under which of our addresses the other nodes reach us.
@@ -384,8 +370,14 @@ Result<StoreAddress> NodeServices::prepare_store() {
   // A static node is where its user says, and needs no address of this host for that.
   if (!acceptor && plan_.kind == RendezvousPlan::Kind::kStatic) return StoreAddress{};
   if (!acceptor) return acceptor.error();
-  const StoreAddress address{store_host_, acceptor->local_endpoint().port()};
+  StoreAddress address{store_host_, acceptor->local_endpoint().port()};
   prepared_.emplace(std::move(*acceptor));
+  if (!plan_.shares_store) {
+    // At all addresses, as a worker's store listens. It is closed here at once.
+    const auto unused = store::bind_listener(loop_, "::", 0);
+    if (!unused) return unused.error();
+    address.worker_port = unused->local_endpoint().port();
+  }
   return address;
 }
 

@@ -32,6 +32,8 @@ namespace ddprun::agent {
 struct StoreAddress {
   std::string host;  // numeric; with the static backend as the user gave it
   std::uint16_t port = 0;
+  std::uint16_t worker_port =
+      0;  // was free: the worker with rank 0 serves there; 0: this node does
 };
 
 class NodeServices {
@@ -95,8 +97,9 @@ class NodeServices {
   std::string interface_;
   // Numeric; all addresses of the endpoint. Its name is looked up once only.
   std::vector<std::string> endpoint_addresses_;
-  // True if the endpoint is this host's own name, and its hosts file maps that name to loopback.
-  bool own_name_ = false;
+  // The endpoint's name has several addresses of this host, and a peer may know any of them. Or this
+  // host's hosts file maps it to loopback.
+  bool listens_everywhere_ = false;
   // Static, node rank 0 only: the store shares the endpoint's port.
   std::optional<StoreAddress> fixed_store_;
   std::optional<asio::ip::tcp::acceptor> prepared_;  // the bound port of the next round's store

@@ -17,6 +17,7 @@ rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hos
           .rank_is_wish = plan.kind != RendezvousPlan::Kind::kStatic,
           .store_address = store.host,
           .store_port = store.port,
+          .worker_store_port = store.worker_port,
           .max_restarts = restarts.max_restarts,
           .restart_window = restarts.window,
           .backoff = restarts.backoff,

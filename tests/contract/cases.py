@@ -50,6 +50,7 @@ signal_after=0, by_cpus=False,
 
 FAILS = {"1": ["peers", "exit 7"], "0": ["hold"]}
 LOGS = "--log-dir={folder}/logs"
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
 STOPPABLE = {"0": ["wait"], "1": ["wait"]}
 
 CASES = [
@@ -208,6 +209,20 @@ CASES = [
     case("a static endpoint", "--rdzv-endpoint=127.0.0.1:{master}", "probe.py", ports=("master",)),
     case("c10d on one node", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=j",
          "probe.py"),
+    *[case(f"the workers' own store, {name}", *flags, "--nproc-per-node=2", "probe.py", env=OWN_STORE)
+      for name, flags in (("standalone", ["--standalone"]), ("c10d on one node",
+                          ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=j"]))],
+    case("the workers' own store, restarted", "--standalone", "--nproc-per-node=2",
+         "--max-restarts=1", "probe.py", env=OWN_STORE, plan=FAILS),
+    case("the workers' own store, static", "--master-port={master}", "probe.py", ports=("master",),
+         env=OWN_STORE),
+    case("the workers' own store, by another word", "--standalone", "probe.py",
+         env={**OWN_STORE, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "true"}),
+    case("the workers' own store, two c10d nodes", ports=("meet",), env=OWN_STORE, nodes=[
+        ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:{meet}", "--rdzv-id=job",
+        "probe.py"],
+        ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:{meet}", "--rdzv-id=job",
+        "probe.py"]]),
     case("two static nodes", ports=("master",), env={"OMP_NUM_THREADS": "1"}, nodes=[
         ["--nnodes=2", "--node-rank=0", "--master-port={master}", "--role=a", "probe.py"],
         ["--nnodes=2", "--node-rank=1", "--master-port={master}", "--role=b", "--nproc-per-node=2",

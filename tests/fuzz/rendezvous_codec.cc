@@ -146,6 +146,7 @@ NodeSpec spec(ScriptInput& script) {
   spec.rank_is_wish = script.flag();
   spec.store_address = address(script);
   spec.store_port = port(script);
+  spec.worker_store_port = port(script);
   spec.max_restarts = number(script);
   spec.restart_window = wait(script);
   spec.backoff = wait(script);

@@ -40,6 +40,44 @@ class TwoHosts(JobTest):
         return self.start(*args, prefix=("ip", "netns", "exec", self.hosts[host]), **options)
 
 
+class NamesWithSeveralAddresses(TwoHosts):
+    """The first host has two addresses. Both hosts call it `head`, each by a hosts file of its own."""
+
+    OTHER = "10.77.1.1", "fd77::1"
+
+    def setUp(self):
+        super().setUp()
+        for number, host in enumerate(self.hosts, 1):
+            (interface,) = [one for one in self.interfaces(host) if one.startswith("v")]
+            self.ip("-n", host, "addr", "add", f"10.77.1.{number}/24", "dev", interface)
+            self.ip("-n", host, "addr", "add", f"fd77::{number}/64", "dev", interface, "nodad")
+
+    @staticmethod
+    def interfaces(host):
+        shown = subprocess.run(["ip", "-n", host, "-o", "link"], check=True, capture_output=True, text=True).stdout
+        return [line.split(": ")[1].partition("@")[0] for line in shown.splitlines()]
+
+    def start_knowing(self, host, addresses, *args):
+        path = self.folder / f"hosts{uuid.uuid4().hex[:6]}"
+        path.write_text("".join(f"{address} head\n" for address in addresses) + "127.0.0.1 localhost\n")
+        return self.start(*args, prefix=("ip", "netns", "exec", self.hosts[host], "sh", "-c",
+                                         f'mount --bind {path} /etc/hosts && exec "$@"', "sh"))
+
+    def test_a_node_reaches_the_host_at_each_of_them(self):
+        script = self.script(PRINT_ENV)
+        for flags in (["--rdzv-backend=c10d", "--rdzv-endpoint=head:29400"], ["--master-addr=head", "--master-port=29500"]):
+            for here, there in ((["10.77.0.1", "10.77.1.1"], "10.77.1.1"), (["10.77.1.1", "10.77.0.1"], "10.77.0.1"),
+                                (["10.77.0.1", "127.0.1.1"], "10.77.1.1"), (["127.0.1.1", "10.77.0.1"], "10.77.1.1"),
+                                (["127.0.0.1", "::1"], "10.77.0.1"), (["10.77.0.1", "fd77::1"], "fd77::1"),
+                                (["fd77::1", "10.77.0.1"], "10.77.0.1")):
+                with self.subTest(flags, here=here, there=there):
+                    jobs = [self.start_knowing(host, addresses, "--nnodes=2", "--rdzv-conf=join_timeout=60,timeout=60",
+                                               *flags, f"--node-rank={host}", script)
+                            for host, addresses in enumerate((here, [there]))]
+                    results = [job.finish() for job in jobs]
+                    self.assertEqual([code for code, _, _ in results], [0, 0], results)
+
+
 class Namespaces(TwoHosts):
     def test_two_hosts_agree_on_the_master(self):
         for flags in (["--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400"],

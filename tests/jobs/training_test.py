@@ -19,6 +19,24 @@ MNIST = os.path.join(BIN, "mnist")
 DDP_MNIST = ROOT / "examples" / "pytorch" / "ddp_mnist.py"
 TRAINING_DEADLINE = 300  # seconds; the job itself takes some ten
 EPOCHS = 8
+# Two process groups one after the other, at the same port; the first attempt fails then.
+OWN_STORE = """
+import datetime, os, sys
+import torch, torch.distributed as dist
+rank, size, attempt = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+if sys.argv[1] == "stripped":
+    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+where = "tcp://" + os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"]
+for group in (1, 2):
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60))
+    number = torch.ones(1)
+    dist.all_reduce(number)
+    dist.destroy_process_group()
+    if rank == 0:
+        print(f"attempt {attempt}: {int(number)} ranks, group {group}", flush=True)
+os._exit(0 if attempt == 1 else 3)
+"""
 DDP_MNIST_ROUND = re.compile(r"world=(\d+), (\d+) epochs done")
 MNIST_ROUND = re.compile(r"mnist: world of (\d+) .*(?:resumed after epoch (\d+)|new weights)")
 EPOCH = re.compile(r"epoch (\d+)/\d+ loss=")
@@ -39,12 +57,36 @@ class Training(JobTest):
         self.assertEqual(code, 0, err)
         self.assertGreaterEqual(float(found(r"accuracy=([0-9.]+)$", out.strip())), 0.93)
 
+    def test_mnist_meets_at_a_store_of_rank_0(self):
+        env = with_variables(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", OMP_NUM_THREADS="1")
+        meet = f"--rdzv-endpoint=localhost:{free_port()}"
+        for nodes, flags in (1, ["--standalone"]), (2, ["--nnodes=2", "--rdzv-backend=c10d", meet, "--rdzv-id=own"]):
+            with self.subTest(nodes=nodes):
+                jobs = [self.start(*flags, "--nproc-per-node=2", MNIST, "--epochs=1", env=env) for _ in range(nodes)]
+                results = [job.finish(TRAINING_DEADLINE) for job in jobs]
+                self.assertEqual([code for code, _, _ in results], [0] * nodes, results)
+
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_stock_pytorch_gives_torchruns_digits(self):
         args = ["--standalone", "--nproc-per-node=2", DDP_MNIST, "--epochs=1"]
         env = with_variables(PYTHON_EXEC=torch_python())
         theirs = self.trained(args, env, program=(torch_python(), "-m", "torch.distributed.run"))
         self.assertEqual(found(r"loss=(\S+)", self.trained(args, env)), found(r"loss=(\S+)", theirs))
+
+    @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
+    def test_rank_0_serves_the_store_itself(self):
+        """TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, also where the code that makes the store does not see what the launcher says."""
+        script = self.script(OWN_STORE, "own_store.py")
+        meet = f"--rdzv-endpoint=localhost:{free_port()}"
+        env = with_variables(PYTHON_EXEC=torch_python(), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", OMP_NUM_THREADS="1")
+        for way, nodes, flags in (("plain", 1, ["--standalone"]), ("stripped", 1, ["--standalone"]),
+                                  ("stripped", 2, ["--nnodes=2", "--rdzv-backend=c10d", meet, "--rdzv-id=own"])):
+            with self.subTest(way, nodes=nodes, flags=flags):
+                jobs = [self.start(*flags, "--nproc-per-node=2", "--max-restarts=1", script, way, env=env) for _ in range(nodes)]
+                results = [job.finish(TRAINING_DEADLINE) for job in jobs]
+                self.assertEqual([code for code, _, _ in results], [0] * nodes, results)
+                said = sorted(line for _, out, _ in results for line in out.splitlines())
+                self.assertEqual(said, [f"attempt {attempt}: {2 * nodes} ranks, group {group}" for attempt in (0, 1) for group in (1, 2)])
 
     def trained(self, args, env, **options):
         """What a job printed that ended well. A run that PyTorch aborts at its exit, and no other, is said and repeated."""

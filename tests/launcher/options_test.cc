@@ -433,11 +433,30 @@ TEST(Options, ReadPythonsLogLevels) {
             "1 ddprun: LOGLEVEL=loud: expected DEBUG, INFO, WARNING, ERROR or CRITICAL");
 }
 
+// torchrun compares with "1", and its static backend does not ask.
+TEST(Options, LeaveTheStoreToTheWorkers) {
+  constexpr auto name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
+  const auto shares = [&](const Words& args, const std::string& value) {
+    const Options options = good(args, {{name, value}});
+    EXPECT_EQ(options.warnings, Words{});
+    return options.shares_store;
+  };
+  const Words c10d{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "E"};
+  EXPECT_TRUE(good({"E"}).shares_store);
+  EXPECT_FALSE(shares({"E"}, "1"));
+  EXPECT_FALSE(shares({"--standalone", "E"}, "1"));
+  EXPECT_FALSE(shares(c10d, "1"));
+  for (const char* other : {"", "0", "true", "True", "yes", "2", " 1"})
+    EXPECT_TRUE(shares(c10d, other)) << other;
+}
+
 TEST(Options, WarnOfVariablesWithoutEffect) {
-  EXPECT_EQ(good({"E"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}}).warnings,
-            (Words{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect: each attempt has an empty "
-                   "store"}));
-  EXPECT_EQ(good({"E"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0"}}).warnings, Words{});
+  const Options fixed =
+      good({"--master-port=4000", "E"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}});
+  EXPECT_TRUE(fixed.shares_store);
+  EXPECT_EQ(fixed.warnings,
+            (Words{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has no effect: with "
+                   "--rdzv-backend=static ddprun serves the store at MASTER_PORT"}));
   EXPECT_EQ(good({"E"}, {{"TORCH_ELASTIC_WORKER_IDENTICAL", "1"}}).warnings, Words{});
 }
 

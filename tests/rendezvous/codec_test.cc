@@ -14,6 +14,7 @@ NodeSpec spec() {
           .rank_is_wish = true,
           .store_address = "10.0.0.1",
           .store_port = 29500,
+          .worker_store_port = 40001,
           .max_restarts = 2,
           .min_nodes = 2,
           .max_nodes = 4};

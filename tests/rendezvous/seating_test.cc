@@ -57,6 +57,13 @@ TEST(Seating, NumbersRanksContiguouslyPerNode) {
   EXPECT_EQ(seats[2].first_rank, 3);
 }
 
+TEST(Seating, ARoundHasThePortAtWhichItsFirstWorkerServesTheStore) {
+  Entrant own = entrant("a");
+  own.spec.worker_store_port = 4321;
+  EXPECT_EQ(make_round(1, 0, {own, entrant("b")}).round.master_port, 4321);
+  EXPECT_EQ(make_round(1, 0, {entrant("b"), own}).round.master_port, 1234);
+}
+
 TEST(Seating, CountsRoleRanksPerRole) {
   auto reader = entrant("b", -1, 3);
   reader.spec.role = "reader";

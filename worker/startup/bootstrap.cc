@@ -89,17 +89,28 @@ Result<std::unique_ptr<Collective>> join(const WorkerEnv& world, const Bootstrap
   return as_collective(join_shm(job, **exchange));
 }
 
-// mpirun and srun start ranks, and serve them no store: rank 0 does.
+// Rank 0 serves the store in its own process.
+Result<void> meet_at_rank_0(Process& process, const BootstrapOptions& options) {
+  auto store = OwnStore::open(process.world, options.timeout);
+  if (!store) return store.error();
+  process.store = std::move(*store);
+  process.world.use_agent_store = true;  // from here on a store is there
+  return {};
+}
+
+// A launcher that leaves the store to rank 0 says so (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
+bool leaves_store_to_rank_0(const WorkerEnv& world) {
+  return world.world_size > 1 && environment("TORCHELASTIC_USE_AGENT_STORE") == "False";
+}
+
+// mpirun and srun start ranks, and serve them no store.
 Result<void> meet_without_launcher(Process& process, const BootstrapOptions& options) {
   auto world = mpi_world(environment, ::getppid());
   if (!world) return world.error();
   if (!*world) return {};
   process.world = **world;
   process.launched = true;
-  auto store = OwnStore::open(process.world, options.timeout);
-  if (!store) return store.error();
-  process.store = std::move(*store);
-  return {};
+  return meet_at_rank_0(process, options);
 }
 
 // Who this process is, and where the others are, as the variables say.
@@ -113,7 +124,7 @@ Result<void> meet_by_variables(Process& process, const BootstrapOptions& options
   process.launched = decoded->has_value();
   if (!process.launched) return meet_without_launcher(process, options);
   process.world = **decoded;
-  return {};
+  return leaves_store_to_rank_0(process.world) ? meet_at_rank_0(process, options) : Result<void>();
 }
 
 Result<void> meet_by_file(Process& process, const BootstrapOptions& options, FileMeeting meeting) {
