@@ -25,15 +25,17 @@ WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Cons
   children_.give_workers(store::raise_descriptor_limit());
 }
 
-// If the user asked for no files, a temporary folder would hold nothing but the workers' error
-// records. A failure to make it must then not end the job.
+// Only a folder that the user named may end the job.
 Result<void> WorkerGroup::open_logs() {
   auto logs = LogTree::make(config_.log_dir, config_.rendezvous.run_id);
-  if (!logs && config_.log_dir.empty() && !wants_files(config_)) {
-    log::warning(fmt::format("{}; workers' error records are not kept", logs.error().message()));
+  if (!logs && config_.log_dir.empty() && logs.error().code() != ErrorCode::kInvalidArgument) {
+    log::warning(
+        fmt::format("{}; {}workers' error records are not kept", logs.error().message(),
+                    wants_files(config_) ? "their output goes to the console alone, and " : ""));
     return {};
   }
   if (!logs) return logs.error();
+  if (!logs->notice().empty()) log::warning(logs->notice());
   logs_ = std::move(*logs);
   return {};
 }

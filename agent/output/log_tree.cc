@@ -18,8 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// kLimit: no descriptor is left, which is no fault of the disk.
 Error failed(const std::string& what, const std::string& path, int why) {
-  return {ErrorCode::kSystem, fmt::format("{} {}: {}", what, path, ::strerrordesc_np(why))};
+  const bool no_descriptor = why == EMFILE || why == ENFILE;
+  return {no_descriptor ? ErrorCode::kLimit : ErrorCode::kSystem,
+          fmt::format("{} {}: {}", what, path, ::strerrordesc_np(why))};
 }
 
 // Makes a folder with a name that no other job has: `prefix` and six characters that mkdtemp(3)
@@ -70,15 +73,41 @@ bool holds_a_file(const fs::path& root) {
   return static_cast<bool>(why);
 }
 
-std::string temporary_base() {
-  const char* named =
-      std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): before any other thread
-  return named != nullptr && *named != '\0' ? named : "/tmp";
+// Where a temporary folder may be.
+struct TemporaryBase {
+  std::string path;
+  std::string named;  // for people
+};
+
+// In the order of Python's tempfile, which torchrun asks.
+std::vector<TemporaryBase> temporary_bases() {
+  std::vector<TemporaryBase> bases;
+  for (const char* name : {"TMPDIR", "TEMP", "TMP"}) {
+    const char* path = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any other thread
+    if (path != nullptr && *path != '\0') bases.push_back({path, fmt::format("{}={}", name, path)});
+  }
+  for (const char* path : {"/tmp", "/var/tmp", "/usr/tmp"}) bases.push_back({path, path});
+  std::error_code gone;
+  const fs::path here = fs::current_path(gone);
+  if (!gone) bases.push_back({here, "the working directory"});
+  return bases;
 }
 
-// The folder for the jobs' folders: the user's, or a new temporary one for this job alone.
+// The first that can be made. `notice` becomes what is wrong with those before.
+Result<std::string> make_temporary_root(std::string& notice) {
+  std::string wrong;
+  for (const TemporaryBase& base : temporary_bases()) {
+    auto made = make_unique_folder(base.path + "/torchelastic_");
+    if (made && !wrong.empty())
+      notice = fmt::format("{}; the job's log folder is {}", wrong, *made);
+    if (made) return made;
+    if (wrong.empty()) wrong = fmt::format("{}: {}", base.named, made.error().message());
+  }
+  return Error(ErrorCode::kSystem, wrong + ", nor in the other places for temporary files");
+}
+
+// The folder for the jobs' folders, which the user named.
 Result<std::string> make_root(const std::string& log_dir) {
-  if (log_dir.empty()) return make_unique_folder(temporary_base() + "/torchelastic_");
   std::error_code why;
   fs::create_directories(log_dir, why);
   if (why || !fs::is_directory(log_dir, why))
@@ -97,7 +126,7 @@ Result<LogTree> LogTree::make(const std::string& log_dir, const std::string& run
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("--rdzv-id={}: a slash cannot be in it, since it names the log folder",
                              run_id));
-  const auto root = make_root(log_dir);
+  const auto root = log_dir.empty() ? make_temporary_root(tree.notice_) : make_root(log_dir);
   if (!root) return root.error();
   if (log_dir.empty()) tree.temporary_root_ = *root;
   auto job = make_unique_folder(fs::path(*root) / (run_id + "_"));

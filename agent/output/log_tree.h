@@ -20,7 +20,8 @@ class LogTree {
   // A tree without any files.
   LogTree() = default;
 
-  // Makes the job's folder in `log_dir`. Empty: in a temporary root under $TMPDIR or /tmp.
+  // Makes the job's folder in `log_dir`. Empty: in a temporary root under $TMPDIR, /tmp or the first
+  // place after them that can be written.
   // "/dev/null": there are no files at all. A file or folder named `latest` that the user made
   // stays. Errors name the folder: kSystem. kInvalidArgument: `run_id` has a slash.
   static Result<LogTree> make(const std::string& log_dir, const std::string& run_id);
@@ -36,6 +37,9 @@ class LogTree {
   const std::string& job_folder() const { return job_folder_; }
   // The root that clean_up() removes; empty when the user named one.
   const std::string& temporary_root() const { return temporary_root_; }
+
+  // Why the temporary root is not in the first place for it; empty: it is there.
+  const std::string& notice() const { return notice_; }
 
   // The folder of an attempt, and the folder of one worker in it. They need not exist. Empty when
   // there are no files.
@@ -59,6 +63,7 @@ class LogTree {
  private:
   std::string temporary_root_;  // empty when the user named the root
   std::string job_folder_;
+  std::string notice_;
 };
 
 // Removes the temporary root `root`; with `keep_files` only if there is no file in it. The guardian

@@ -11,6 +11,7 @@
 
 #include "agent/output/line_prefix.h"
 #include "agent/output/passthrough_sink.h"
+#include "proto/log.h"
 
 namespace ddprun::agent {
 namespace {
@@ -27,11 +28,25 @@ Result<FileHandle> open_nowhere() {
 }  // namespace
 
 Result<OpenedFiles> WorkerFiles::open(const WorkerStart& worker) {
+  auto opened = try_open(worker);
+  has_opened_ = has_opened_ || opened.has_value();
+  const bool may_go_on = has_opened_ || config_.log_dir.empty();
+  if (opened || !enabled() || !may_go_on || opened.error().code() != ErrorCode::kSystem)
+    return opened;
+  is_lost_ = true;
+  log::warning(fmt::format("{}; workers get no log files from now on, and the job goes on",
+                           opened.error().message()));
+  return try_open(worker);
+}
+
+Result<OpenedFiles> WorkerFiles::try_open(const WorkerStart& worker) {
   if (const auto begun = begin_attempt(worker.attempt); !begun) return begun.error();
   OpenedFiles opened;
-  const auto folder = logs_.worker_folder(worker.attempt, worker.local_rank);
-  if (!folder) return folder.error();
-  if (!folder->empty()) opened.error_file = *folder + "/error.json";
+  if (enabled()) {
+    const auto folder = logs_.worker_folder(worker.attempt, worker.local_rank);
+    if (!folder) return folder.error();
+    opened.error_file = *folder + "/error.json";
+  }
   auto out = open_stream(Kind::kOut, worker);
   if (!out) return out.error();
   opened.out = std::move(*out);
@@ -71,7 +86,7 @@ Result<void> WorkerFiles::make_tee_console(Kind kind, int attempt) {
                         return one.shown && (kind == Kind::kOut ? one.tee_stdout : one.tee_stderr);
                       }))};
   FileHandle filtered;
-  if (plan.filters && logs_.enabled()) {
+  if (plan.filters && enabled()) {
     const auto folder = logs_.attempt_folder(attempt);
     if (!folder) return folder.error();
     auto file = LogTree::open(*folder, fmt::format("filtered_{}", file_name(kind)));
@@ -89,9 +104,9 @@ WorkerFiles::Route WorkerFiles::route(Kind kind, int local_rank) const {
   const StreamPlan& plan = config_.streams.at(static_cast<std::size_t>(local_rank));
   const bool tee = kind == Kind::kOut ? plan.tee_stdout : plan.tee_stderr;
   const bool redirect = kind == Kind::kOut ? plan.redirect_stdout : plan.redirect_stderr;
-  if (!plan.shown) return logs_.enabled() ? Route::kFile : Route::kNowhere;
-  if (logs_.enabled() && tee) return Route::kTee;
-  if (logs_.enabled() && redirect) return Route::kFile;
+  if (!plan.shown) return enabled() ? Route::kFile : Route::kNowhere;
+  if (enabled() && tee) return Route::kTee;
+  if (enabled() && redirect) return Route::kFile;
   const bool through = kind == Kind::kErr && !consoles_.err().is_terminal();
   return through ? Route::kThrough : Route::kInherit;
 }
@@ -144,7 +159,7 @@ const char* WorkerFiles::file_name(Kind kind) {
 }
 
 std::string WorkerFiles::error_file(int attempt, int local_rank) const {
-  return logs_.enabled() ? logs_.worker_path(attempt, local_rank) + "/error.json" : std::string();
+  return enabled() ? logs_.worker_path(attempt, local_rank) + "/error.json" : std::string();
 }
 
 std::string WorkerFiles::written_error_file(int attempt, int local_rank) const {

@@ -44,7 +44,8 @@ struct WorkerStart {
 //                     the same pipe, so that the order of the two is kept.
 //   hidden          to its file: it is not shown (--local-ranks-filter), but must not be lost
 // With --log-dir=/dev/null there are no files: a hidden stream goes nowhere, any other is handled
-// as "neither".
+// as "neither". So it is when a later attempt finds the disk full or gone: one warning says it, and
+// the job goes on.
 class WorkerFiles {
  public:
   // All that is passed by reference must outlive this. `hostname` is for the prefix of the lines.
@@ -75,6 +76,8 @@ class WorkerFiles {
   enum class Kind { kOut, kErr };
   enum class Route { kInherit, kThrough, kFile, kTee, kNowhere };
 
+  bool enabled() const { return logs_.enabled() && !is_lost_; }
+  Result<OpenedFiles> try_open(const WorkerStart& worker);
   Result<void> begin_attempt(int attempt);
   Result<void> make_tee_console(Kind kind, int attempt);
   Route route(Kind kind, int local_rank) const;
@@ -89,6 +92,8 @@ class WorkerFiles {
   LogPipes& pipes_;
   Consoles& consoles_;
   std::string hostname_;
+  bool has_opened_ = false;  // the files of a worker
+  bool is_lost_ = false;     // the disk takes no files any more
   // The state of the current attempt:
   int attempt_ = -1;
   std::array<std::unique_ptr<TeeConsole>, 2> tee_consoles_;  // by Kind

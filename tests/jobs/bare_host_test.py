@@ -1,0 +1,96 @@
+"""Hosts that lack what a launcher likes to have: folders that cannot be written, /dev/shm, HOME, the working directory. The job runs,
+and one warning says what is missing. Only what the user asked for by name may stop it."""
+
+import subprocess
+import unittest
+
+from support import JobTest, main, with_variables
+
+WITHOUT_NAMESPACE = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0
+READ_ONLY = "mount -t tmpfs -o ro none {}"
+SAY = ("--no-python", "sh", "-c", "echo out $RANK; echo err $RANK >&2")
+
+
+def in_mounts(*commands):
+    """The job, in mounts of its own that the commands change."""
+    return "unshare", "--mount", "sh", "-c", " && ".join((*commands, 'exec "$@"')), "sh"
+
+
+class BareHost(JobTest):
+    def runs(self, *flags, warnings=1, wanted=(), env=None, prefix=(), **options):
+        """A job that runs, with so many lines of our own, and all the words that are wanted in them; its own files."""
+        env = {"OMP_NUM_THREADS": "1", **(env or {})}
+        code, out, err = self.run_job("--standalone", "--nproc-per-node=2", *flags, *SAY, env=with_variables(**env), prefix=prefix,
+                                      **options)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(line.rpartition(":")[2] for line in out.splitlines()), ["out 0", "out 1"])
+        ours = [line for line in err.splitlines() if "err " not in line.rpartition(":")[2]]
+        self.assertEqual(len(ours), warnings, err)
+        for word in wanted:
+            self.assertIn(word, err)
+        return err
+
+    def test_a_temporary_folder_that_is_not_there(self):
+        for name in "TMPDIR", "TEMP", "TMP":
+            for flags in (), ("--tee=3",):
+                with self.subTest(name, flags=flags):
+                    missing = self.folder / "missing"
+                    self.runs(*flags, env={name: str(missing)}, wanted=[f"{name}={missing}", "No such file", "/tmp/torchelastic_"])
+
+    def test_the_next_place_is_taken_that_the_user_named(self):
+        self.runs("--tee=3", env={"TMPDIR": "/proc", "TMP": str(self.folder)}, wanted=["TMPDIR=/proc", f"{self.folder}/torchelastic_"])
+        (root,) = self.folder.glob("torchelastic_*")
+        self.assertEqual(len(list(root.rglob("stdout.log"))), 2)
+
+    @unittest.skipIf(WITHOUT_NAMESPACE, "mounts of its own need CAP_SYS_ADMIN")
+    def test_folders_that_are_read_only(self):
+        places = [READ_ONLY.format(place) for place in ("/tmp", "/var/tmp")]
+        nowhere = [*places, "cd /proc"]
+        for flags in (), ("--tee=3",), ("--tee=3", "--local-ranks-filter=0,1"):
+            with self.subTest(flags):
+                self.runs(*flags, prefix=in_mounts(places[0]), wanted=["/tmp", "Read-only", "/var/tmp/torchelastic_"])
+                self.runs(*flags, prefix=in_mounts(*nowhere), wanted=["Read-only", "are not kept"])
+        code, out, err = self.run_job("--redirects=3", "--standalone", *SAY, prefix=in_mounts(*nowhere))
+        self.assertEqual((code, out), (0, "out 0\n"), err)
+
+    @unittest.skipIf(WITHOUT_NAMESPACE, "mounts of its own need CAP_SYS_ADMIN")
+    def test_no_shared_memory(self):
+        for command in READ_ONLY.format("/dev/shm"), "mount -t tmpfs none /dev", "mount -t tmpfs -o size=4k,nr_inodes=1 none /dev/shm":
+            with self.subTest(command):
+                null = ["mknod -m 666 /dev/null c 1 3"] if command.endswith("/dev") else []
+                self.runs(prefix=in_mounts(command, *null), wanted=["/dev/shm", "without standbys"])
+
+    @unittest.skipIf(WITHOUT_NAMESPACE, "mounts of its own need CAP_SYS_ADMIN")
+    def test_a_log_disk_that_is_full_at_a_restart(self):
+        """The first attempt fills it. The second has no place for its files, and goes on."""
+        logs = self.folder / "logs"
+        logs.mkdir()
+        script = self.script(f"#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 1 && echo done $RANK && exit 0\n"
+                             f"i=0; while mkdir {logs}/$RANK.$i 2> /dev/null; do i=$((i+1)); done\nexit 3\n")
+        prefix = in_mounts(f"mount -t tmpfs -o size=64k,nr_inodes=30 none {logs}")
+        code, out, err = self.run_job("--standalone", "--nproc-per-node=2", "--max-restarts=1", f"--log-dir={logs}", "--tee=3",
+                                      script, prefix=prefix, env=with_variables(OMP_NUM_THREADS="1"))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(out.splitlines()), ["done 0", "done 1"])
+        self.assertEqual(err.count("workers get no log files from now on"), 1, err)
+
+    def test_no_home_and_no_working_directory(self):
+        gone = self.folder / "gone"
+        env = {name: value for name, value in with_variables(OMP_NUM_THREADS="1").items() if name not in ("HOME", "PWD")}
+        for home in {}, {"HOME": "/proc"}, {"HOME": "/nonexistent"}:
+            for flags in (), ("--tee=3",):
+                with self.subTest(home, flags=flags):
+                    prefix = "sh", "-c", f'mkdir {gone} && cd {gone} && rmdir {gone} && exec "$@"', "sh"
+                    code, out, err = self.run_job("--standalone", *flags, "--no-python", "echo", "hi", env=env | home, prefix=prefix)
+                    self.assertEqual((code, out.rpartition(":")[2], err), (0, "hi\n", ""))
+
+    def test_what_the_user_named_may_stop_the_job(self):
+        # Not by rights: root may write everywhere else.
+        self.refused(1, ["--log-dir=/proc/logs"], "--log-dir=/proc/logs", "/bin/true")
+        blocked = self.folder / "file"
+        blocked.touch()
+        self.refused(1, [f"--log-dir={blocked}"], f"--log-dir={blocked}", "/bin/true")
+
+
+if __name__ == "__main__":
+    main()
