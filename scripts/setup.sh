@@ -104,14 +104,14 @@ install_python_packages() {
     -r "$root/scripts/requirements.txt"
 }
 
-# accelerate, transformers and Lightning, for tests/trainers. They run on the PyTorch of .venv: a second one would take gigabytes and
+# accelerate, transformers, Lightning and timm, for tests/trainers and tests/worker/checkpoint. They run on the PyTorch of .venv: a second one would take gigabytes and
 # minutes. Its site-packages come last on their path, by a .pth file, so pip installs beside it, never into it, and a pin that .venv
 # has already counts as installed. `python -m venv` is .venv's own, since both must be one Python; pip is .venv's too. A failure is no
 # reason to stop: without this environment those tests are skipped, and say why.
 install_trainers() {
   local venv=$root/.venv-trainers requirements=$root/scripts/trainers-requirements.txt
   if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi
-  step "installing trainers to test with into .venv-trainers (pip; 260 MB, half a minute)"
+  step "installing trainers to test with into .venv-trainers (pip; 300 MB, half a minute)"
   "$root/.venv/bin/python" -m venv --clear --without-pip "$venv"
   local packages=("$venv"/lib/python3*/site-packages)
   echo "../../../../.venv/${packages[0]#"$venv/"}" >"${packages[0]}/environment_of_the_engine.pth"

@@ -3,7 +3,6 @@
 //
 //   examples/data/fetch cifar10 /tmp/cifar10
 //   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 --checkpoint /tmp/c.pt
-//
 // examples/pytorch/cifar10.py does the same, without the checkpoint.
 #include <torch/nn.h>
 #include <torch/utils.h>
@@ -30,6 +29,7 @@ using examples::CifarSet;
 
 struct Options {
   std::filesystem::path data, checkpoint;
+  worker::LoadOptions load;
   int epochs = 10, batch_size = 64, width = 64;
   int steps = std::numeric_limits<int>::max();
   double lr = 0.05;
@@ -47,7 +47,7 @@ at::Tensor scores_of(worker::DataParallel& parallel, examples::ResNet18& net,
 worker::SamplerState resume(const Options& options, const worker::CheckpointRun& run) {
   const std::byte found{std::filesystem::exists(options.checkpoint)};
   if (run.ranks.from_root(std::span(&found, 1), 0).at(0) == std::byte{0}) return {};
-  const auto info = worker::load_checkpoint(options.checkpoint, run).value().info;
+  const auto info = worker::load_checkpoint(options.checkpoint, run, options.load).value().info;
   return {static_cast<std::uint64_t>(info.epoch), static_cast<std::size_t>(info.consumed)};
 }
 
@@ -97,6 +97,7 @@ int main(int argc, char** argv) {
              "folder with the files of CIFAR-10's binary version (needed)");
   flags.path("--checkpoint", options.checkpoint, "file",
              "save here after each epoch; go on from it if it is there (none)");
+  flags.weights_key(options.load.weights_key);
   flags.count("--epochs", options.epochs, "passes over the images (10)");
   flags.count("--steps", options.steps, "end after so many steps, and save (all)");
   flags.count("--batch-size", options.batch_size, "images a worker and step (64)");

@@ -34,6 +34,13 @@ class Flags {
             const std::string& help);  // kind: "folder" or "file"
   void word(const std::string& name, std::string& into, const std::vector<std::string>& accepted,
             const std::string& help);
+  // --weights-key, of a program that loads a checkpoint; not empty.
+  void weights_key(std::string& into) {
+    flags_.push_back(
+        {"--weights-key", "KEY", "a key",
+         "where the checkpoint has the weights, as model_ema or state_dict.net (searched for)",
+         [&into](const std::string& text) { return !(into = text).empty(); }});
+  }
   void on(const std::string& name, bool& into, const std::string& help);  // takes no value
 
   // Takes arguments without the program's name: `--flag value` and `--flag=value`; the last of a

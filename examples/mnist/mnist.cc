@@ -47,6 +47,7 @@ struct Options {
   std::uint64_t seed = 1;
   bool resume = false;
   std::string progress = "auto";
+  worker::LoadOptions load;
 };
 
 examples::Flags flags_of(Options& options) {
@@ -64,6 +65,7 @@ examples::Flags flags_of(Options& options) {
              "goes on from it (none)");
   flags.on("--resume", options.resume,
            "go on from the checkpoint also when the job is started anew");
+  flags.weights_key(options.load.weights_key);
   flags.word("--progress", options.progress, {"auto", "always", "never"},
              "a line that is rewritten: on a terminal, always, or no steps (auto)");
   return flags;
@@ -150,10 +152,9 @@ class Training {
     worker::LoadedCheckpoint loaded;
     std::string begins = "new weights";
     if (ranks_.from_root(std::span(&found, 1), 0).at(0) != std::byte{0}) {
-      loaded = worker::load_checkpoint(options_.checkpoint, state()).value();
+      loaded = worker::load_checkpoint(options_.checkpoint, state(), options_.load).value();
       begins = fmt::format("resumed after epoch {}", loaded.info.epoch);
-      if (const auto change = describe(loaded.prefix); !change.empty())
-        begins += fmt::format(" ({})", change);
+      if (const auto how = describe(loaded); !how.empty()) begins += fmt::format(" ({})", how);
     }
     best_ = loaded.info.best_prec1;
     report(progress_.line(

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -153,6 +154,17 @@ CheckpointInfo info_of(const Value& file) {
   return info;
 }
 
+// Distributed checkpoints name an optimizer's parameters; others count them. Only counted ones are read.
+bool is_by_number(const Value& optimizer) {
+  const auto* dict = optimizer.as<Value::Dict>();
+  const Value* states = dict == nullptr ? nullptr : dict->find("state");
+  const auto* by_key = states == nullptr ? nullptr : states->as<Value::Dict>();
+  if (by_key == nullptr)
+    return dict != nullptr && states != nullptr;  // load_optimizer_state() says what is wrong
+  return by_key->entries.empty() ||
+         std::holds_alternative<std::int64_t>(by_key->entries.front().key);
+}
+
 // What one rank can load without the others.
 struct Here {
   LoadedCheckpoint loaded;
@@ -177,21 +189,24 @@ Result<void> load_rng(const Value& states, const CheckpointRun& run, bool& done)
 
 Result<Here> load_here(const std::filesystem::path& path, const CheckpointRun& run,
                        const LoadOptions& options) {
-  auto file = read_checkpoint_file(path);
+  auto file = read_checkpoint_file(path, Objects::kPassOver);
   if (!file) return file.error();
   Here here;
   here.fingerprint = file->fingerprint;
   here.loaded.info = info_of(file->value);
-  const auto weights = field_value(file->value, "state_dict");
-  const auto prefix = load_state_dict(weights ? **weights : file->value, run.module, options);
-  if (!prefix) return prefix.error();
-  here.loaded.prefix = *prefix;
-  if (const auto optimizer = field_value(file->value, "optimizer")) {
+  auto weights = load_weights(file->value, run.module, options);
+  if (!weights) return weights.error();
+  here.loaded.prefix = std::move(weights->named.change);
+  here.loaded.weights_key = std::move(weights->key);
+  here.loaded.other_weights = std::move(weights->others);
+  here.loaded.world_size = field_or<std::int64_t>(file->value, "world_size", 0);
+  if (options.weights_only) return here;
+  const auto optimizer = field_value(file->value, "optimizer");
+  if (optimizer && is_by_number(**optimizer)) {
     auto loaded = load_optimizer_state(**optimizer, run.optimizer);
     if (!loaded) return Error(loaded.error().code(), "optimizer: " + loaded.error().message());
     here.loaded.optimizer = true;
   }
-  here.loaded.world_size = field_or<std::int64_t>(file->value, "world_size", 0);
   if (here.loaded.world_size != run.ranks.world_size()) return here;
   if (const auto rng = field_value(file->value, "rng")) {
     if (auto loaded = load_rng(**rng, run, here.loaded.rng); !loaded) return loaded.error();
@@ -246,6 +261,14 @@ Result<void> agree(const std::filesystem::path& path, Collective& ranks, const R
 
 }  // namespace
 
+std::string describe(const LoadedCheckpoint& loaded) {
+  const std::string names = describe(loaded.prefix);
+  if (loaded.other_weights.empty()) return names;
+  std::string choice = fmt::format("weights of '{}', not of '{}'", printable(loaded.weights_key),
+                                   fmt::join(loaded.other_weights, "', '"));
+  return names.empty() ? choice : choice + ", " + names;
+}
+
 Result<void> save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                              const CheckpointInfo& info, const SaveOptions& options) {
   auto rng = gather_rng(run.ranks);
@@ -271,7 +294,7 @@ Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
 }
 
 Result<CheckpointInfo> read_checkpoint_info(const std::filesystem::path& path) {
-  const auto file = read_checkpoint_file(path);
+  const auto file = read_checkpoint_file(path, Objects::kPassOver);
   if (!file) return file.error();
   return info_of(file->value);
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "proto/result.h"
 #include "worker/checkpoint/checkpoint_file.h"
@@ -52,7 +53,11 @@ struct CheckpointInfo {
 
 struct LoadedCheckpoint {
   CheckpointInfo info;
-  PrefixChange prefix = PrefixChange::kNone;
+  PrefixChange prefix;
+  // Where the weights were: "state_dict", "model"; empty if the file is one state_dict as a whole.
+  // And what else of the file fits the module, but was not taken: an average of the weights.
+  std::string weights_key;
+  std::vector<std::string> other_weights;
   // Of these the file has none, or has them of another number of ranks: the run starts as a new one does there.
   bool optimizer = false;
   bool buckets = false;
@@ -65,9 +70,14 @@ struct LoadedCheckpoint {
 Result<void> save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                              const CheckpointInfo& info, const SaveOptions& options = {});
 
-// All ranks call it, before the first forward(), with the path of the same file. It may be Python's: then only
-// `state_dict` must be there, or the file may be a state_dict as a whole. If one rank cannot load it, or finds other
-// bytes than rank 0, all get an error; then the module may be half filled.
+// How the weights were found, for people: "'module.' was stripped from its keys"; empty for a file
+// of our own.
+std::string describe(const LoadedCheckpoint& loaded);
+
+// All ranks call it, before the first forward(), with the path of the same file. It may be any
+// framework's: a state_dict, or one below some key (weights_key.h); objects beside it are passed
+// over. If one rank cannot load it, or finds other bytes than rank 0, all get an error; then the
+// module may be half filled.
 Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
                                          const CheckpointRun& run, const LoadOptions& options = {});
 

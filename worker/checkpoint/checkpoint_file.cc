@@ -130,7 +130,7 @@ Error at(std::string_view step, const std::filesystem::path& path, const Error& 
 
 }  // namespace
 
-Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source) {
+Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source, Objects objects) {
   auto opened = ZipReader::open(std::move(source));
   if (!opened) return opened.error();
   const auto zip = std::make_shared<const ZipReader>(std::move(*opened));
@@ -146,15 +146,15 @@ Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source)
     if (entry != nullptr) return std::make_shared<EntryBytes>(zip, *entry);
     return Error(ErrorCode::kProtocol, fmt::format("no entry for storage '{}'", printable(key)));
   };
-  auto value = read_pickle(std::as_bytes(std::span(*pickle)), find_storage);
+  auto value = read_pickle(std::as_bytes(std::span(*pickle)), find_storage, objects);
   if (!value) return Error(value.error().code(), "data.pkl, " + value.error().message());
   return CheckpointFile{std::move(*value), fingerprint_of(*zip)};
 }
 
-Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path) {
+Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path, Objects objects) {
   auto source = open_file(path);
   if (!source) return at("load", path, source.error());
-  auto read = read_checkpoint(std::move(*source));
+  auto read = read_checkpoint(std::move(*source), objects);
   if (!read) return at("load", path, read.error());
   return read;
 }

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "proto/result.h"
+#include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/value.h"
 #include "worker/checkpoint/zip_file.h"
 
@@ -22,9 +23,12 @@ struct CheckpointFile {
 
 // Tensors' bytes stay in the file, which is open until the last of them is gone; reading them compares their CRC.
 // Errors: kSystem if the file cannot be read, kProtocol if it is no checkpoint, kLimit if a bound is passed.
-Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path);
+// Objects of other classes are an error, or passed over (pickle.h).
+Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path,
+                                            Objects objects = Objects::kRefuse);
 // The same of bytes anywhere. The error names no file.
-Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source);
+Result<CheckpointFile> read_checkpoint(std::shared_ptr<const ByteSource> source,
+                                       Objects objects = Objects::kRefuse);
 
 struct SaveOptions {
   // The file gets a second name as the best one so far: best_name_of(path).

@@ -3,11 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,8 +15,6 @@
 
 namespace ddprun::worker {
 namespace {
-
-constexpr std::string_view kPrefix = "module.";
 
 // In the order of ElementType.
 constexpr std::array<at::ScalarType, kElementTypes> kScalarTypes{
@@ -76,64 +74,8 @@ std::vector<Named> tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
-using ByName = std::map<std::string, const TensorValue*>;
-
-// The first few names of `left` that `right` has not.
-template <typename Left, typename Right>
-std::string missing(const Left& left, const Right& right, std::string_view what) {
-  constexpr std::size_t kShown = 3;
-  std::vector<std::string> shown;
-  std::size_t count = 0;
-  for (const auto& [name, tensor] : left) {
-    if (right.contains(name)) continue;
-    if (++count <= kShown) shown.push_back(fmt::format("'{}'", printable(name)));
-  }
-  if (count == 0) return {};
-  return fmt::format(" {} {}: {}{};", count, what, fmt::join(shown, ", "),
-                     count > kShown ? ", …" : "");
-}
-
-template <typename Left, typename Right>
-bool same_names(const Left& left, const Right& right) {
-  return left.size() == right.size() &&
-         std::ranges::all_of(left, [&](const auto& item) { return right.contains(item.first); });
-}
-
-// The file's names as the module has them.
-Result<ByName> match(const ByName& file, const std::map<std::string, at::Tensor>& ours,
-                     const LoadOptions& options, PrefixChange& change) {
-  change = PrefixChange::kNone;
-  if (same_names(file, ours)) return file;
-  ByName stripped;
-  ByName added;
-  for (const auto& [name, tensor] : file) {
-    if (name.starts_with(kPrefix)) stripped.emplace(name.substr(kPrefix.size()), tensor);
-    added.emplace(std::string(kPrefix) + name, tensor);
-  }
-  const bool all = stripped.size() == file.size();
-  if (!options.strict_prefix && all && same_names(stripped, ours)) {
-    change = PrefixChange::kStripped;
-    return stripped;
-  }
-  if (!options.strict_prefix && same_names(added, ours)) {
-    change = PrefixChange::kAdded;
-    return added;
-  }
-  const ByName& shown = all && !options.strict_prefix ? stripped : file;
-  std::string message =
-      "the state_dict is of another model:" + missing(ours, shown, "keys are missing") +
-      missing(shown, ours, "keys are not the module's");
-  message.pop_back();
-  return Error(ErrorCode::kProtocol, message);
-}
-
 Result<void> check_alike(const std::string& name, const TensorValue& value,
                          const at::Tensor& tensor) {
-  if (!std::ranges::equal(value.sizes, tensor.sizes())) {
-    return Error(ErrorCode::kProtocol,
-                 fmt::format("'{}' has the shape [{}], the module's has [{}]", name,
-                             fmt::join(value.sizes, ", "), fmt::join(tensor.sizes().vec(), ", ")));
-  }
   if (at::isComplexType(scalar_type(value.storage->type)) != tensor.is_complex()) {
     return Error(ErrorCode::kProtocol,
                  fmt::format("'{}': one of file and module is complex, the other is not", name));
@@ -150,6 +92,33 @@ bool is_whole(const TensorValue& value) {
   }
   return value.offset == 0 &&
          std::cmp_equal(count, value.storage->bytes->size() / bytes_of(value.storage->type));
+}
+
+struct OwnTensors {
+  std::map<std::string, at::Tensor> tensors;
+  WeightSlots slots;
+};
+
+OwnTensors slots_of(const torch::nn::Module& module) {
+  OwnTensors own;
+  for (auto& [name, tensor] : tensors_of(module)) {
+    // Two names of one tensor have two at::Tensor here, of one memory; an empty one has none.
+    const void* const memory = tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
+    own.slots.emplace(name, WeightSlot{tensor.sizes().vec(), memory});
+    own.tensors.emplace(name, tensor);
+  }
+  return own;
+}
+
+Result<void> copy_into(const std::map<std::string, at::Tensor>& ours, const NamedWeights& weights) {
+  for (const auto& [name, value] : weights.tensors) {
+    if (auto alike = check_alike(name, *value, ours.at(name)); !alike) return alike;
+  }
+  TensorReader reader;
+  for (const auto& [name, value] : weights.tensors) {
+    if (auto read = reader.read_into(*value, ours.at(name)); !read) return read;
+  }
+  return {};
 }
 
 }  // namespace
@@ -207,39 +176,26 @@ Result<Value> state_dict(const torch::nn::Module& module) {
   return Value(std::move(state));
 }
 
-std::string_view describe(PrefixChange change) {
-  if (change == PrefixChange::kStripped) return "'module.' was stripped from its keys";
-  if (change == PrefixChange::kAdded) return "'module.' was added to its keys";
-  return {};
+Result<FoundWeights> load_weights(const Value& file, torch::nn::Module& module,
+                                  const LoadOptions& options) {
+  auto [ours, slots] = slots_of(module);
+  auto found = find_weights(file, slots, options);
+  if (!found) return found;
+  if (auto copied = copy_into(ours, found->named); !copied) return copied.error();
+  return found;
 }
 
 Result<PrefixChange> load_state_dict(const Value& state, torch::nn::Module& module,
                                      const LoadOptions& options) {
   const auto* dict = state.as<Value::Dict>();
   if (dict == nullptr) return Error(ErrorCode::kProtocol, "the state_dict is no dict");
-  ByName file;
-  for (const auto& [key, value] : dict->entries) {
-    const auto* name = std::get_if<std::string>(&key);
-    const auto* tensor = value.as<TensorValue>();
-    if (name == nullptr || tensor == nullptr) {
-      return Error(ErrorCode::kProtocol,
-                   fmt::format("the state_dict's '{}' is no tensor", printable_key(key)));
-    }
-    file.emplace(*name, tensor);
-  }
-  std::map<std::string, at::Tensor> ours;
-  for (auto& [name, tensor] : tensors_of(module)) ours.emplace(name, tensor);
-  PrefixChange change{};
-  const auto matched = match(file, ours, options, change);
-  if (!matched) return matched.error();
-  for (const auto& [name, value] : *matched) {
-    if (auto alike = check_alike(name, *value, ours.at(name)); !alike) return alike.error();
-  }
-  TensorReader reader;
-  for (const auto& [name, value] : *matched) {
-    if (auto read = reader.read_into(*value, ours.at(name)); !read) return read.error();
-  }
-  return change;
+  const auto file = tensors_of(*dict);
+  if (!file) return file.error();
+  auto [ours, slots] = slots_of(module);
+  const auto named = match_names(*file, slots, options);
+  if (!named) return named.error();
+  if (auto copied = copy_into(ours, *named); !copied) return copied.error();
+  return named->change;
 }
 
 std::uint64_t checksum(const torch::nn::Module& module) {

@@ -10,6 +10,7 @@
 #include "proto/result.h"
 #include "worker/checkpoint/load_options.h"
 #include "worker/checkpoint/value.h"
+#include "worker/checkpoint/weights_key.h"
 
 namespace torch::nn {
 class Module;
@@ -39,8 +40,12 @@ class TensorReader {
 // Parameters and buffers, module by module.
 Result<Value> state_dict(const torch::nn::Module& module);
 
-// Copies the values into the module's tensors, in place. Names and shapes must be the module's: nothing is changed
-// where they are not. Where the file is damaged the module may be half filled: do not use it.
+// Finds the weights in a file (weights_key.h) and copies them into the module's tensors, in place.
+// Names and shapes must be the module's: nothing is changed where they are not. Where the file is
+// damaged the module may be half filled: do not use it.
+Result<FoundWeights> load_weights(const Value& file, torch::nn::Module& module,
+                                  const LoadOptions& options = {});
+// The same of a state_dict.
 Result<PrefixChange> load_state_dict(const Value& state, torch::nn::Module& module,
                                      const LoadOptions& options = {});
 

@@ -1,12 +1,15 @@
-// A subset of Python's pickle format, protocol 2: what torch.save writes for None, bool, int, float, str, list,
-// tuple, dict, collections.OrderedDict, collections.Counter, torch.Size and dense tensors, and nothing else
-// (CPython 3.11, Lib/pickletools.py; PyTorch 2.11, torch/_weights_only_unpickler.py). A pickle is a program that
-// may call any function. Here nothing is looked up and nothing is called: a global that is not in the list, and an
-// opcode that is not of the subset, is an error that names it. Every length is compared with the bytes that are
-// there, and memory is bounded. Pure.
+// A subset of Python's pickle format, protocol 2: what torch.save writes for None, bool, int,
+// float, str, list, tuple, dict, collections.OrderedDict, collections.Counter, torch.Size and dense
+// tensors, and nothing else (CPython 3.11, Lib/pickletools.py; PyTorch 2.11,
+// torch/_weights_only_unpickler.py). A pickle is a program that may call any function. Here nothing
+// is looked up and nothing is called: a global that is not in the list, and an opcode that is not
+// of the subset, is an error that names it. Every length is compared with the bytes that are there,
+// and memory is bounded. A reader may be told to pass over such an object (Objects::kPassOver).
+// Pure.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -31,8 +34,16 @@ inline constexpr std::size_t kMaxDimensions = 64;  // of a tensor
 using FindStorage =
     std::function<Result<std::shared_ptr<const StorageBytes>>(const std::string& key)>;
 
+// What becomes of an object whose class is not in the list. Neither way looks anything up or calls
+// anything.
+enum class Objects : std::uint8_t {
+  kRefuse,    // the file is refused
+  kPassOver,  // a Value::Object stands for it, and for each int of more than 8 bytes
+};
+
 // Errors: kProtocol, or kLimit where a bound is passed. One line; names the byte.
-Result<Value> read_pickle(std::span<const std::byte> pickle, const FindStorage& find_storage);
+Result<Value> read_pickle(std::span<const std::byte> pickle, const FindStorage& find_storage,
+                          Objects objects = Objects::kRefuse);
 
 struct Pickled {
   std::string bytes;

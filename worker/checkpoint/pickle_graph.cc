@@ -12,7 +12,7 @@ namespace {
 
 class Tree {
  public:
-  explicit Tree(const std::vector<Node>& nodes) : nodes_(nodes) {}
+  Tree(const std::vector<Node>& nodes, Objects objects) : nodes_(nodes), objects_(objects) {}
 
   Result<Value> make(NodeId root) {
     Value value = grow(root, 0);
@@ -55,10 +55,20 @@ class Tree {
     }
     if (const auto* sequence = std::get_if<SequenceNode>(&node)) return grow(*sequence, depth);
     if (const auto* dict = std::get_if<DictNode>(&node)) return grow(*dict, depth);
-    fail(ErrorCode::kProtocol, std::holds_alternative<GlobalNode>(node)
-                                   ? fmt::format("the global '{}' stands where a value is expected",
-                                                 std::get<GlobalNode>(node).name)
-                                   : "a storage stands where a value is expected");
+    if (const auto* object = std::get_if<ObjectNode>(&node))
+      return Value(Value::Object{object->reason});
+    const auto* global = std::get_if<GlobalNode>(&node);
+    return no_value(
+        global != nullptr
+            ? fmt::format("the global '{}' stands where a value is expected", global->name)
+            : "a storage stands where a value is expected");
+  }
+
+  Value no_value(std::string reason) {
+    spend(reason.size());
+    if (objects_ == Objects::kPassOver)
+      return Value(Value::Object{std::make_shared<const std::string>(std::move(reason))});
+    fail(ErrorCode::kProtocol, std::move(reason));
     return {};
   }
 
@@ -76,6 +86,7 @@ class Tree {
     Value::Dict grown{.entries = {}, .ordered = dict.ordered};
     std::set<Value::Key> keys;
     for (const auto& [key_id, value_id] : dict.entries) {
+      if (!is_key(key_id)) return no_value("a dict has a key that is neither int nor str");
       Value::Key key = make_key(key_id);
       if (error_) return {};
       if (!keys.insert(key).second) {
@@ -89,6 +100,11 @@ class Tree {
     return Value(std::move(grown));
   }
 
+  bool is_key(NodeId id) const {
+    return std::holds_alternative<std::int64_t>(nodes_[id]) ||
+           std::holds_alternative<std::string>(nodes_[id]);
+  }
+
   Value::Key make_key(NodeId id) {
     const Node& node = nodes_[id];
     spend(sizeof(Value::Key));
@@ -97,19 +113,19 @@ class Tree {
       spend(2 * text->size());
       return error_ ? Value::Key() : Value::Key(*text);
     }
-    fail(ErrorCode::kProtocol, "a dict has a key that is neither int nor str");
     return {};
   }
 
   const std::vector<Node>& nodes_;
+  Objects objects_;
   std::size_t bytes_ = 0;
   std::optional<Error> error_;
 };
 
 }  // namespace
 
-Result<Value> to_value(const std::vector<Node>& nodes, NodeId root) {
-  return Tree(nodes).make(root);
+Result<Value> to_value(const std::vector<Node>& nodes, NodeId root, Objects objects) {
+  return Tree(nodes, objects).make(root);
 }
 
 }  // namespace ddprun::worker

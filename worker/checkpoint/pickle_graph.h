@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "proto/result.h"
+#include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/value.h"
 
 namespace ddprun::worker {
@@ -31,6 +33,11 @@ struct DictNode {
   bool ordered = false;
 };
 
+// What is passed over, and why.
+struct ObjectNode {
+  std::shared_ptr<const std::string> reason;
+};
+
 // A storage that a persistent id has named.
 struct StorageNode {
   std::shared_ptr<const Storage> storage;
@@ -41,11 +48,11 @@ struct TensorNode {
 };
 
 using Node = std::variant<std::monostate, bool, std::int64_t, double, std::string, GlobalNode,
-                          SequenceNode, DictNode, StorageNode, TensorNode>;
+                          SequenceNode, DictNode, StorageNode, TensorNode, ObjectNode>;
 
 // The tree below the node. Errors: kProtocol where a dict has a key twice, or one that is neither int nor str, or
 // where something else than a value stands; kLimit where the tree is too deep (as one that contains itself) or too
-// large.
-Result<Value> to_value(const std::vector<Node>& nodes, NodeId root);
+// large. With Objects::kPassOver a dict with other keys, and what is no value, is an object.
+Result<Value> to_value(const std::vector<Node>& nodes, NodeId root, Objects objects);
 
 }  // namespace ddprun::worker

@@ -33,6 +33,7 @@ enum class Opcode : std::uint8_t {
   kEmptyTuple = ')',
   kEmptyDict = '}',
   kProto = 0x80,
+  kNewObject = 0x81,  // read where objects are passed over
   kTuple1 = 0x85,
   kTuple2 = 0x86,
   kTuple3 = 0x87,

@@ -41,8 +41,8 @@ bool known(std::string_view global) {
 // Runs the opcodes over a stack, as Python does. The first error ends it; what is done after it does no harm.
 class Machine : private PickleBytes {
  public:
-  Machine(std::span<const std::byte> pickle, const FindStorage& find_storage)
-      : PickleBytes(pickle), find_storage_(find_storage) {}
+  Machine(std::span<const std::byte> pickle, const FindStorage& find_storage, Objects objects)
+      : PickleBytes(pickle), find_storage_(find_storage), objects_(objects) {}
 
   Result<Value> run() {
     std::size_t opcode_at = 0;
@@ -55,7 +55,7 @@ class Machine : private PickleBytes {
     if (error()) {
       return Error(error()->code(), fmt::format("byte {}: {}", opcode_at, error()->message()));
     }
-    return to_value(nodes_, stack_.back());
+    return to_value(nodes_, stack_.back(), objects_);
   }
 
  private:
@@ -123,7 +123,7 @@ class Machine : private PickleBytes {
     if (opcode == Opcode::kBinInt) return push(std::int64_t{take<std::int32_t>()}), true;
     if (opcode == Opcode::kBinInt1) return push(std::int64_t{take<std::uint8_t>()}), true;
     if (opcode == Opcode::kBinInt2) return push(std::int64_t{take<std::uint16_t>()}), true;
-    if (opcode == Opcode::kLong1) return push(take_long()), true;
+    if (opcode == Opcode::kLong1) return push_long(), true;
     if (opcode == Opcode::kBinUnicode) return push(take_text(take<std::uint32_t>())), true;
     if (opcode == Opcode::kBinFloat) {
       const auto big_endian = take<std::uint64_t>();
@@ -132,11 +132,12 @@ class Machine : private PickleBytes {
     return false;
   }
 
-  std::int64_t take_long() {
+  void push_long() {
     const std::size_t count = take<std::uint8_t>();
     if (count > sizeof(std::int64_t)) {
-      fail(fmt::format("an int of {} bytes, at most 8 are read", count), ErrorCode::kLimit);
-      return 0;
+      pass_over(fmt::format("an int of {} bytes, at most 8 are read", count), ErrorCode::kLimit);
+      take_bytes(error() ? 0 : count);
+      return;
     }
     const auto bytes = take_bytes(count);
     // Two's complement: the first bit is that of all bits before it.
@@ -145,7 +146,7 @@ class Machine : private PickleBytes {
     for (std::size_t i = bytes.size(); i-- > 0;) {
       number = (number << 8U) | std::to_integer<std::uint64_t>(bytes[i]);
     }
-    return static_cast<std::int64_t>(number);
+    push(static_cast<std::int64_t>(number));
   }
 
   bool make_container(Opcode opcode) {
@@ -182,7 +183,7 @@ class Machine : private PickleBytes {
       return false;
     }
     const auto target = top();
-    if (error() || !target) return true;
+    if (error() || !target || get<ObjectNode>(*target) != nullptr) return true;
     if (opcode == Opcode::kAppend || opcode == Opcode::kAppends) {
       append(*target, items);
     } else {
@@ -238,7 +239,8 @@ class Machine : private PickleBytes {
       make_global(module + " " + take_line());
     } else if (opcode == Opcode::kBinPersId) {
       if (const auto id = pop()) find_storage(*id);
-    } else if (opcode == Opcode::kReduce) {
+    } else if (opcode == Opcode::kReduce ||
+               (opcode == Opcode::kNewObject && objects_ == Objects::kPassOver)) {
       const auto arguments = pop();
       const auto callable = pop();
       if (arguments && callable) call(*callable, *arguments);
@@ -252,15 +254,29 @@ class Machine : private PickleBytes {
 
   void make_global(std::string name) {
     if (known(name)) return push(GlobalNode{std::move(name)});
-    fail(fmt::format("the global '{}' is not read: nothing in a checkpoint is executed",
-                     printable(name)));
+    pass_over(fmt::format("the global '{}' is not read: nothing in a checkpoint is executed",
+                          printable(name)));
+  }
+
+  // Puts an object there that says why it is not read, or refuses the file.
+  void pass_over(std::string reason, ErrorCode code = ErrorCode::kProtocol) {
+    if (objects_ == Objects::kRefuse) return fail(std::move(reason), code);
+    push(ObjectNode{std::make_shared<const std::string>(std::move(reason))});
+  }
+
+  // The first object among what a call gets, or calls.
+  const ObjectNode* object_in(NodeId callable, const SequenceNode& arguments) const {
+    if (const auto* object = get<ObjectNode>(callable)) return object;
+    for (const NodeId item : arguments.items)
+      if (const auto* object = get<ObjectNode>(item)) return object;
+    return nullptr;
   }
 
   // A state_dict has the versions of its modules as an attribute, which nothing here needs.
   void drop_attributes() {
     const auto state = pop();
     const auto target = top();
-    if (!state || !target) return;
+    if (!state || !target || get<ObjectNode>(*target) != nullptr) return;
     const auto* dict = get<DictNode>(*target);
     if (dict == nullptr || !dict->ordered || get<DictNode>(*state) == nullptr) {
       fail("only an OrderedDict may have attributes");
@@ -270,6 +286,10 @@ class Machine : private PickleBytes {
   void call(NodeId callable, NodeId arguments) {
     const auto* global = get<GlobalNode>(callable);
     const auto* tuple = get<SequenceNode>(arguments);
+    if (tuple != nullptr && !tuple->list) {
+      // A copy: push() moves the nodes.
+      if (const auto* object = object_in(callable, *tuple)) return push(ObjectNode(*object));
+    }
     if (global == nullptr || tuple == nullptr || tuple->list) {
       return fail("what is called is no global, or its arguments are no tuple");
     }
@@ -295,6 +315,7 @@ class Machine : private PickleBytes {
     if (tuple == nullptr || tuple->items.size() != 5) return fail("a persistent id of no storage");
     const auto& items = tuple->items;
     const auto* kind = get<std::string>(items[0]);
+    if (const auto* object = object_in(items[1], {})) return push(ObjectNode(*object));
     const auto* global = get<GlobalNode>(items[1]);
     const auto* key = get<std::string>(items[2]);
     const auto* elements = get<std::int64_t>(items[4]);
@@ -354,6 +375,7 @@ class Machine : private PickleBytes {
   }
 
   const FindStorage& find_storage_;
+  Objects objects_;
   bool stopped_ = false;
   std::vector<Node> nodes_;
   std::vector<NodeId> stack_;
@@ -364,12 +386,13 @@ class Machine : private PickleBytes {
 
 }  // namespace
 
-Result<Value> read_pickle(std::span<const std::byte> pickle, const FindStorage& find_storage) {
+Result<Value> read_pickle(std::span<const std::byte> pickle, const FindStorage& find_storage,
+                          Objects objects) {
   if (pickle.size() > kMaxPickleBytes) {
     return Error(ErrorCode::kLimit, fmt::format("{} bytes of values, at most {} are read",
                                                 pickle.size(), kMaxPickleBytes));
   }
-  return Machine(pickle, find_storage).run();
+  return Machine(pickle, find_storage, objects).run();
 }
 
 }  // namespace ddprun::worker

@@ -179,6 +179,8 @@ class Writer {
     if (const auto* text = value.as<std::string>()) return put(std::string_view(*text));
     if (const auto* tensor = value.as<TensorValue>()) return put(*tensor);
     if (const auto* dict = value.as<Value::Dict>()) return put(*dict, depth);
+    if (const auto* object = value.as<Value::Object>())
+      return fail(ErrorCode::kInvalidArgument, *object->reason);
     const bool list = value.as<Value::List>() != nullptr;
     if (list) op(Opcode::kEmptyList);
     put(*value.items(), depth);

@@ -92,7 +92,7 @@ void Value::Dict::set(Key key, Value value) {
 
 std::string_view Value::type_name() const {
   constexpr std::array<std::string_view, std::variant_size_v<decltype(held_)>> kNames{
-      "None", "bool", "int", "float", "str", "list", "tuple", "dict", "tensor"};
+      "None", "bool", "int", "float", "str", "list", "tuple", "dict", "tensor", "object"};
   return kNames.at(held_.index());
 }
 

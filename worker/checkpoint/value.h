@@ -86,6 +86,11 @@ class Value {
   struct Tuple {
     std::vector<Value> items;
   };
+  // An object of a class that is none of these: its bytes are passed over, and nothing is called.
+  // Only the reader that was told to pass over objects makes one.
+  struct Object {
+    std::shared_ptr<const std::string> reason;  // why it is not read: one line
+  };
   // In the order in which the keys were set; each is there once.
   struct Dict {
     std::vector<Entry> entries;
@@ -107,10 +112,11 @@ class Value {
   explicit Value(Tuple value) : held_(std::move(value)) {}
   explicit Value(Dict value) : held_(std::move(value)) {}
   explicit Value(TensorValue value) : held_(std::move(value)) {}
+  explicit Value(Object value) : held_(std::move(value)) {}
 
   bool none() const { return std::holds_alternative<std::monostate>(held_); }
   // Null where the value is of another type. One of bool, std::int64_t, double, std::string, List, Tuple,
-  // Dict, TensorValue.
+  // Dict, TensorValue, Object.
   template <typename Type>
   const Type* as() const {
     return std::get_if<Type>(&held_);
@@ -119,7 +125,8 @@ class Value {
   Type* as() {
     return std::get_if<Type>(&held_);
   }
-  // "None", "bool", "int", "float", "str", "list", "tuple", "dict", "tensor": for messages.
+  // "None", "bool", "int", "float", "str", "list", "tuple", "dict", "tensor",
+  // "object": for messages.
   std::string_view type_name() const;
 
   // The items of a list or a tuple; null for others.
@@ -127,7 +134,7 @@ class Value {
 
  private:
   std::variant<std::monostate, bool, std::int64_t, double, std::string, List, Tuple, Dict,
-               TensorValue>
+               TensorValue, Object>
       held_;
 };
 

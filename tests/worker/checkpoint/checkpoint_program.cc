@@ -1,6 +1,7 @@
 // Checkpoints beside Python's, for checkpoint_parity_test.py:
 //
 //   checkpoint_program train FROM TO OPTIMIZER STEPS   FROM may be "-": a new net
+//   checkpoint_program weights FROM TO PLAN KEY        a module of the plan, loaded and saved; KEY may be ""
 //   checkpoint_program show FILE                       every value, a line each
 //   checkpoint_program copy FROM TO                    read, and written again
 //   checkpoint_program save-for-ever FILE              a line after each
@@ -12,7 +13,11 @@
 #include <torch/utils.h>
 
 #include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -86,6 +91,66 @@ int train(const std::string& from, const std::string& to, const std::string& kin
   return 0;
 }
 
+// A module with any names. A line of the plan: `parameter NAME SIZE…`, `buffer NAME SIZE…`, or `tied NAME OTHER`.
+class Planned {
+ public:
+  explicit Planned(const std::string& plan) {
+    std::ifstream lines(plan);
+    for (std::string line; std::getline(lines, line);) add(line);
+  }
+
+  torch::nn::Module& module() { return *root_; }
+
+ private:
+  void add(const std::string& line) {
+    std::istringstream words(line);
+    std::string kind, name;
+    words >> kind >> name;
+    const auto dot = name.rfind('.');
+    torch::nn::Module& owner = at(dot == std::string::npos ? "" : name.substr(0, dot));
+    const std::string own_name = name.substr(dot == std::string::npos ? 0 : dot + 1);
+    if (kind == "tied") {
+      std::string other;
+      words >> other;
+      owner.register_parameter(own_name, parameters_.at(other));
+      return;
+    }
+    const std::vector<std::int64_t> sizes{std::istream_iterator<std::int64_t>(words), {}};
+    if (kind == "parameter") {
+      parameters_[name] = owner.register_parameter(own_name, torch::zeros(sizes));
+    } else {
+      owner.register_buffer(own_name, torch::zeros(sizes));
+    }
+  }
+
+  torch::nn::Module& at(const std::string& path) {
+    if (path.empty()) return *root_;
+    if (const auto known = modules_.find(path); known != modules_.end()) return *known->second;
+    const auto dot = path.rfind('.');
+    torch::nn::Module& owner = at(dot == std::string::npos ? "" : path.substr(0, dot));
+    auto child = std::make_shared<torch::nn::Module>();
+    owner.register_module(path.substr(dot == std::string::npos ? 0 : dot + 1), child);
+    return *(modules_[path] = child);
+  }
+
+  std::shared_ptr<torch::nn::Module> root_ = std::make_shared<torch::nn::Module>();
+  std::map<std::string, std::shared_ptr<torch::nn::Module>> modules_;
+  std::map<std::string, torch::Tensor> parameters_;
+};
+
+int weights(const std::string& from, const std::string& to, const std::string& plan,
+            const std::string& key) {
+  Planned planned(plan);
+  const auto optimizer = make_optimizer("sgd", planned.module().parameters());
+  const auto ranks = worker::make_alone_collective();
+  const worker::CheckpointRun run{planned.module(), *optimizer, *ranks};
+  const auto loaded = worker::load_checkpoint(from, run, {.weights_key = key}).value();
+  fmt::print("key={} others={} how={} optimizer={}\n", loaded.weights_key,
+             fmt::join(loaded.other_weights, ","), describe(loaded), loaded.optimizer);
+  worker::save_checkpoint(to, run, {}).value();
+  return 0;
+}
+
 std::uint64_t hash_of(const torch::Tensor& tensor) {
   const torch::Tensor flat = tensor.contiguous();
   std::uint64_t hash = 0xCBF29CE484222325U;
@@ -137,6 +202,9 @@ int run(const std::vector<std::string>& words) {
   if (words.size() == 5 && words[0] == "train") {
     return train(words[1], words[2], words[3], std::stoi(words[4]));
   }
+  if (words.size() == 5 && words[0] == "weights") {
+    return weights(words[1], words[2], words[3], words[4]);
+  }
   if (words.size() == 2 && words[0] == "show") {
     const auto file = worker::read_checkpoint_file(words[1]).value();
     worker::TensorReader reader;
@@ -149,7 +217,8 @@ int run(const std::vector<std::string>& words) {
     return 0;
   }
   if (words.size() == 2 && words[0] == "save-for-ever") return save_for_ever(words[1]);
-  throw std::runtime_error("expected train, show, copy or save-for-ever, and their arguments");
+  throw std::runtime_error(
+      "expected train, weights, show, copy or save-for-ever, and their arguments");
 }
 
 }  // namespace
