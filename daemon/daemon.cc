@@ -76,7 +76,6 @@ Result<void> Daemon::open() {
                   .host = [this](const std::string& rdzv_id, const NodeSpec& spec,
                                  std::int64_t round) { return host_of(rdzv_id, spec, round); }},
           .answers_health = true,
-          .keep_alive = options_.keep_alive(),
           .max_calls = static_cast<std::size_t>(options_.limits.nodes),
           .too_many_calls = fmt::format(
               "rendezvous: as many nodes are here already as this ddprund allows (--max-nodes={})",
@@ -120,8 +119,12 @@ void Daemon::stop(std::function<void()> done) {
     });
     return;
   }
-  const Error error(ErrorCode::kUnavailable, "rendezvous: ddprund was told to end");
-  for (const auto& [number, job] : jobs_) job.host->end(error);
+  if (options_.resumes) {
+    service_->let_go();
+  } else {
+    const Error error(ErrorCode::kUnavailable, "rendezvous: ddprund was told to end");
+    for (const auto& [number, job] : jobs_) job.host->end(error);
+  }
   done();
 }
 
@@ -193,8 +196,10 @@ rendezvous::RoundPolicy Daemon::policy_of(const NodeSpec& spec) const {
   take(policy.last_call, spec.wishes.last_call);
   take(policy.resize_wait, spec.wishes.resize_wait);
   take(policy.resize_interval, spec.wishes.resize_interval);
-  // The leases that the leader before gave.
-  const auto lease = rendezvous::lease_for(options_.keep_alive(), inherited_nodes_);
+  // The leases that the leader before gave. Alone, we do not know to how many nodes.
+  policy.takes_rounds_over = options_.resumes && !options_.has_group();
+  const int nodes = options_.has_group() ? inherited_nodes_ : rendezvous::kMaxMembers;
+  const auto lease = rendezvous::lease_for({}, nodes);
   policy.recovery_limit = lease.length + rendezvous::kFenceMargin;
   policy.return_limit = std::max(policy.last_call, policy.recovery_limit);
   return policy;
@@ -265,7 +270,9 @@ void Daemon::make_job(JobNumber number, const std::string& rdzv_id, const NodeSp
   job.control = std::make_unique<JobControl>(*job.host, rdzv_id);
   watch(number, job);
   jobs_.emplace(number, std::move(job));
-  if (group_) record_in_group(number, rdzv_id);
+  if (group_) return record_in_group(number, rdzv_id);
+  // Its nodes go on without this process: it must not tell some of them that others are gone.
+  if (options_.resumes) jobs_.at(number).host->leads = [this] { return !is_stopped_; };
 }
 
 void Daemon::watch(JobNumber number, Job& job) {

@@ -16,9 +16,6 @@
 
 namespace ddprun::daemon {
 
-// As torchrun has it: a node that is silent is lost after some 17 s.
-inline constexpr rendezvous::KeepAlive kGroupKeepAlive{.interval = std::chrono::seconds(5)};
-
 // --http: where it tells of itself and its jobs.
 struct HttpAddress {
   std::string address;     // numeric; empty: loopback
@@ -39,11 +36,6 @@ struct DaemonOptions {
   std::string group = "default";  // of which one leads
 
   bool has_group() const { return !etcd.members.empty(); }
-  // In a group, leases outlive the search for the next leader and an outage of etcd of some 10 s.
-  rendezvous::KeepAlive keep_alive() const {
-    return has_group() ? kGroupKeepAlive : rendezvous::KeepAlive{};
-  }
-
   bool operator==(const DaemonOptions&) const = default;
 };
 

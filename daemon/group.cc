@@ -85,7 +85,8 @@ void Group::follow(const Leader& leader) {
   knocker_ = std::make_unique<rendezvous::Knocker>(
       loop_,
       std::vector{asio::ip::tcp::endpoint(asio::ip::make_address(leader.address), leader.port)},
-      [this] { election_.leader_lost(); }, std::numeric_limits<int>::max());
+      [this] { election_.leader_lost(); }, std::numeric_limits<int>::max(),
+      rendezvous::Haste::kBelieveAtOnce);
 }
 
 void Group::deposed(const std::string& why) {

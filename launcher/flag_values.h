@@ -102,7 +102,7 @@ struct RendezvousConf {
   std::chrono::seconds resize_interval{30};
   std::chrono::seconds read_timeout{60};  // c10d: until the endpoint must be reached
   // c10d: how soon a silent node is taken for lost (rendezvous/keep_alive.h).
-  std::chrono::seconds keep_alive_interval{1};
+  std::chrono::seconds keep_alive_interval{12};
   int keep_alive_max_attempt = 3;
   // ddprun's own: a node whose connection breaks keeps its workers and comes back
   // (rendezvous/recovery). Off: it is lost, as in torchrun.

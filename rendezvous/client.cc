@@ -34,7 +34,6 @@ constexpr std::chrono::milliseconds kDistrustLimit{1000};
 // We wait so long for the end of a cancelled call. Then its memory is given up (keep_for_ever()).
 constexpr std::chrono::milliseconds kCancelLimit{50};
 
-// What a beat carries: this process's own clock.
 std::chrono::milliseconds stamp() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now().time_since_epoch());
@@ -50,10 +49,6 @@ std::string told(const grpc::Status& status) {
   std::ranges::replace_if(
       text, [](unsigned char letter) { return std::iscntrl(letter) != 0; }, '?');
   return text;
-}
-
-bool is_last(const HostMessage& message) {
-  return std::holds_alternative<JobEnded>(message) || std::holds_alternative<SessionLost>(message);
 }
 
 // The node's session. Loop's thread only.
@@ -72,7 +67,7 @@ class RemoteSession final : public Session {
   void report_success(std::int64_t round) override { say(NodeSucceeded{round}); }
   void leave(const Failure& reason) override;
   void gone() override;
-  std::optional<Gathering> gathering() const override { return gathering_; }
+  std::optional<Gathering> gathering() const override { return grant_.gathering; }
   void abandon() override { state_ = State::kOver; }
   std::chrono::steady_clock::time_point lease_ends() const override {
     return std::chrono::steady_clock::time_point(lease_.ends());  // the clock of stamp()
@@ -125,10 +120,9 @@ class RemoteSession final : public Session {
   bool said_gone_ = false;
   std::vector<v3::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
-  HeldLease lease_;  // on the clock of stamp()
-  bool may_return_ = false;
-  std::optional<Gathering> gathering_;
-  // By address and port of the host.
+  HeldLease lease_;                // on the clock of stamp()
+  LeaseGrant grant_;               // the last
+  std::vector<HostMessage> held_;  // until the next: they must not start workers of an old round
   std::map<std::pair<std::string, std::uint16_t>, std::unique_ptr<v3::Rendezvous::Stub>> stubs_;
   std::size_t attempts_ = 0;
   std::string tls_problem_;  // what is wrong with TLS, as far as the last attempt told
@@ -253,7 +247,9 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMe
   const bool may_follow = lost != nullptr && (lost->error.code() == ErrorCode::kDeposed ||
                                               lost->error.code() == ErrorCode::kUnavailable);
   if (may_follow || (lost != nullptr && options_.workers_until)) lost->lease_ends = lease_ends();
-  if (may_follow) lost->may_return = may_return_;
+  if (may_follow) lost->may_return = grant_.may_return;
+  if (may_follow) lost->host_returns = grant_.host_returns;
+  if (lease_.is_doubted(stamp()) && !is_last(said)) return held_.push_back(std::move(said));
   deliver(said);
 }
 
@@ -264,11 +260,12 @@ void RemoteSession::renew_lease(const LeaseGrant& grant) {
   // Not later than now, whatever the host sends.
   const auto from = lease_.is_held() ? std::min(grant.stamp, stamp()) : stamp();
   lease_.renewed(from, grant.lease);
-  gathering_ = grant.gathering;
-  may_return_ = grant.may_return;
-  // Both anew each time: a lease may also be shorter than the one before.
-  schedule_beat();
+  grant_ = grant;
   watch_lease();
+  const SharedGate gate = gate_;  // each message may end this session
+  if (!lease_.is_doubted(stamp()))
+    for (const HostMessage& said : std::exchange(held_, {}))
+      if (gate->owner() != nullptr) deliver(said);
 }
 
 void RemoteSession::schedule_beat() {
@@ -291,8 +288,10 @@ void RemoteSession::beat() {
 }
 
 void RemoteSession::watch_lease() {
-  const auto left = lease_.ends() - stamp();
-  if (left.count() > 0) return set_timer(lease_watch_, left, &RemoteSession::watch_lease);
+  if (!lease_.is_over(stamp())) {
+    schedule_beat();
+    return set_timer(lease_watch_, lease_.look_at() - stamp(), &RemoteSession::watch_lease);
+  }
   end(ErrorCode::kUnavailable,
       fmt::format("the host was silent for {} s", seconds(lease_.lease().length)), true);
 }
@@ -373,7 +372,8 @@ void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced)
       .is_fenced = is_fenced,
       .was_reached = state_ != State::kConnecting,
       .lease_ends = lease_ends(),
-      .may_return = may_return_});
+      .may_return = grant_.may_return,
+      .host_returns = grant_.host_returns});
 }
 
 void RemoteSession::stop_timers() {

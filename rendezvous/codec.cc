@@ -19,8 +19,7 @@ struct Overloaded : Visitors... {
 template <typename... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-// At most `max` bytes of the text. The cut goes back over the bytes that continue a UTF-8 character
-// (10xxxxxx), so that no character is cut in two.
+// At most `max` bytes of the text. No character of UTF-8 is cut in two.
 std::string cut(const std::string& text, std::size_t max) {
   if (text.size() <= max) return text;
   std::size_t end = max;
@@ -101,7 +100,6 @@ std::optional<Error> too_long(std::string_view field, const std::string& text, s
                fmt::format("{} has {} bytes, more than {}", field, text.size(), max));
 }
 
-// Protobuf has no 16-bit number, so a peer can send more than a port.
 Result<std::uint16_t> decode_port(std::uint32_t port) {
   if (port > std::numeric_limits<std::uint16_t>::max())
     return Error(ErrorCode::kProtocol, fmt::format("{} is no port", port));
@@ -181,6 +179,7 @@ Result<NodeMessage> decode_resumed(const v3::Resumed& message) {
                              .round = message.round(),
                              .seat = message.seat(),
                              .node_count = message.node_count(),
+                             .restarts = std::max(message.restarts(), 0),
                              .state = static_cast<NodeState>(message.state()),
                              .cause = *std::move(cause),
                              .is_resize = message.is_resize()});
@@ -209,13 +208,11 @@ Result<DownMessage> decode_published(const v3::Published& message) {
                                              .role_world_size = seat.role_world_size()}});
 }
 
-// A newer host may wait for what we do not know.
 Await decode_awaits(std::int32_t awaits) {
   const bool known = awaits >= 0 && awaits <= static_cast<std::int32_t>(Await::kResize);
   return known ? static_cast<Await>(awaits) : Await::kNodes;
 }
 
-// A beat every 0 ms would be no pause at all.
 Result<DownMessage> decode_lease(const v3::Lease& message) {
   if (message.stamp_ms() < 0 || message.length_ms() <= 0 || message.beat_every_ms() <= 0)
     return Error(ErrorCode::kProtocol,
@@ -225,7 +222,8 @@ Result<DownMessage> decode_lease(const v3::Lease& message) {
   LeaseGrant grant{.stamp = std::chrono::milliseconds(message.stamp_ms()),
                    .lease = {.length = decode_wait(message.length_ms()),
                              .beat_every = decode_wait(message.beat_every_ms())},
-                   .may_return = message.may_return()};
+                   .may_return = message.may_return(),
+                   .host_returns = message.host_returns()};
   if (message.has_gathering()) {
     const v3::Gathering& gathering = message.gathering();
     grant.gathering = {.awaits = decode_awaits(gathering.awaits()),
@@ -269,6 +267,7 @@ v3::FromNode encode(const NodeMessage& said) {
         *fields.mutable_cause() = encode_failure(resumed.cause);
         fields.set_is_resize(resumed.is_resize);
         fields.set_connection(resumed.connection);
+        fields.set_restarts(resumed.restarts);
       },
       [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); },
       [&](const Proof& proof) { message.mutable_proof()->set_proof(proof.bytes); }};
@@ -318,6 +317,7 @@ v3::ToNode encode(const LeaseGrant& grant) {
   lease.set_length_ms(grant.lease.length.count());
   lease.set_beat_every_ms(grant.lease.beat_every.count());
   lease.set_may_return(grant.may_return);
+  lease.set_host_returns(grant.host_returns);
   if (!grant.gathering) return message;
   v3::Gathering& gathering = *lease.mutable_gathering();
   gathering.set_have(grant.gathering->have);

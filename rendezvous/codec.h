@@ -59,10 +59,16 @@ struct LeaseGrant {
   std::chrono::milliseconds stamp{0};
   Lease lease;
   std::optional<Gathering> gathering{};
-  bool may_return = false;  // as in SessionLost
+  bool may_return = false;    // as in SessionLost
+  bool host_returns = false;  // as in SessionLost
 };
 // What the host sends.
 using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge>;
+
+// No message follows.
+inline bool is_last(const HostMessage& message) {
+  return std::holds_alternative<JobEnded>(message) || std::holds_alternative<SessionLost>(message);
+}
 
 // A hostname or a text that is too long is cut here, between two characters. All other values
 // travel unchanged.

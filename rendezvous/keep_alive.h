@@ -11,6 +11,9 @@
 // first lease over the new connection answers no beat, and the host may not have read yet that the node
 // is back: so it prolongs nothing. The first answer to a beat does.
 //
+// Time in which this side did not run is no silence. The host counts its own looks. A node that is late
+// to see the end of its lease asks once more before it kills (HeldLease::is_over()).
+//
 // One thing this cannot do: an agent that does not run (SIGSTOP, a paused machine) cannot kill.
 #pragma once
 
@@ -23,6 +26,10 @@ namespace ddprun::rendezvous {
 // The time in which a node whose lease ended kills its workers. Also for two clocks that do not run
 // equally fast.
 inline constexpr std::chrono::milliseconds kFenceMargin{400};
+// A node that sees the end of its lease so late did not run meanwhile, and was not cut off.
+inline constexpr std::chrono::milliseconds kSuspendedFor{200};
+// Such a node asks the host, and its workers go on for so long at most without an answer.
+inline constexpr std::chrono::milliseconds kAskLimit{1000};
 // Each beat costs the host some 0.1 ms, and 0.2 where there are 10,000 nodes. With so much time for
 // each node, it spends less than 4 % of a processor on 3,000 nodes; beyond, the share grows, so that
 // silence never lasts too long.
@@ -31,9 +38,11 @@ inline constexpr std::chrono::milliseconds kBeatAtMost{10'000};
 // Where all nodes come at one time, a beat waits until the host has dealt with the others.
 inline constexpr std::chrono::milliseconds kDelayPerThousand{500};
 
-// torchrun's names for both (keep_alive_interval, keep_alive_max_attempt in --rdzv-conf).
+// torchrun's names for both (keep_alive_interval, keep_alive_max_attempt in --rdzv-conf). A process that
+// dies is noticed without them. So they are for what may come back: a node or host that stands still
+// for 30 s (a paused machine, a frozen container, SIGSTOP) keeps its seat, with some seconds to spare.
 struct KeepAlive {
-  std::chrono::milliseconds interval{1000};
+  std::chrono::milliseconds interval{12'000};
   int max_attempts = 3;
 
   bool operator==(const KeepAlive&) const = default;
@@ -80,6 +89,9 @@ class HeldLease {
   // not know how long the answer was under way. The first one answers no beat. It counts from now:
   // the node asks for a seat only when it was let in, and the host counts from what it heard last.
   void renewed(Stamp from, const Lease& lease) {
+    // Said before this process stood still: it is not the answer that we wait for.
+    if (asked_at_ && from < *asked_at_) return;
+    asked_at_.reset();
     const bool is_first = !is_held();
     if (is_first) last_beat_ = from - (carried_ ? lease.beat_every : Stamp(0));
     if (from >= last_beat_) awaits_answer_ = false;
@@ -94,12 +106,27 @@ class HeldLease {
     awaits_answer_ = true;
   }
 
+  // Call it at look_at(). False: look again then, and send the beat that is due. A process that did not
+  // run until now cannot know whether it has its seat; it asks once, and the answer is near. A connection
+  // that ends meanwhile is the answer, too: the lease is over.
+  bool is_over(Stamp now) {
+    if (now < look_at()) return false;
+    if (asked_at_ || now < ends_ + kSuspendedFor) return true;
+    asked_at_ = now;
+    last_beat_ = now - lease_.beat_every;
+    awaits_answer_ = false;
+    return false;
+  }
+
+  // The lease has ended, and no answer was there yet: what the host said may be old. It waits until then.
+  bool is_doubted(Stamp now) const { return is_held() && now >= ends_; }
   // Whether the lease is still that of before.
   bool is_carried() const { return is_carried_; }
   bool is_held() const { return lease_.length.count() > 0; }
   const Lease& lease() const { return lease_; }
   // Valid once held.
   Stamp ends() const { return ends_; }
+  Stamp look_at() const { return asked_at_ ? *asked_at_ + kAskLimit : ends_; }
   // When the next beat is due; valid once held. Ask again after each of the calls above. A beat waits
   // for the answer of the one before: a node that hears nothing would only prolong the host's
   // patience. But the host may leave an answer out, so it does not wait for ever.
@@ -112,6 +139,7 @@ class HeldLease {
   Lease lease_;
   Stamp last_beat_{0};
   bool awaits_answer_ = false;
+  std::optional<Stamp> asked_at_;  // the process did not run when the lease ended
   std::optional<Stamp> carried_;
   bool is_carried_ = false;
 };

@@ -10,7 +10,8 @@
 //       +---(some missing)---- recovering ----(all back)----> running
 //
 // A leader that takes over begins with the record of the last round, as recovering: its nodes come back
-// with resumed(). When all seats are back, the round runs on and no node was told anything.
+// with resumed(). When all seats are back, the round runs on and no node was told anything. A host
+// without a record may take the round from the first node that comes back (takes_rounds_over).
 //
 // Owned by Host, used on its thread only.
 #pragma once
@@ -136,6 +137,8 @@ class Membership {
   bool speaks_of_this_round(const Member* member, std::int64_t round) const;
 
   void settle(Outcome& outcome, Time now);
+  // The round of the node, where this host knows of none and may take it over.
+  void take_round_over(const Resumed& node);
   // The first event, where a round is inherited.
   void begin_recovery(Time now, Outcome& outcome);
   void look_who_is_back(Time now, Outcome& outcome);

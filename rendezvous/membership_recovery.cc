@@ -25,6 +25,7 @@ bool Outcome::hears(SessionId session, const HostMessage& message) const {
 Outcome Membership::resumed(SessionId session, const Resumed& node, const Observed& observed,
                             Time now) {
   recovery_.known(session);
+  take_round_over(node);
   // A node that lies must not use up the numbers: the codec takes none above kMostRounds.
   const std::int64_t ahead =
       std::clamp<std::int64_t>(node.round - round_number_, 0, kMostRoundsAhead);
@@ -42,6 +43,27 @@ Outcome Membership::resumed(SessionId session, const Resumed& node, const Observ
   }
   settle(outcome, now);
   return outcome;
+}
+
+// The others of that round come back, too, or their leases end. Who waits here already is a newcomer.
+void Membership::take_round_over(const Resumed& node) {
+  const bool is_round = node.round > 0 && node.round < kMostRoundsAhead && node.node_count > 0 &&
+                        node.node_count <= kMaxNodes && node.seat >= 0 &&
+                        node.seat < node.node_count;
+  const bool is_blank = phase_ == Phase::kGathering && round_number_ == 0;
+  if (!policy_.takes_rounds_over || !is_blank || !is_round) return;
+  const NodeSpec& spec = node.spec;
+  recovery_ = Recovery({.round = node.round,
+                        .restarts = node.restarts,
+                        .rules = {.max_restarts = spec.max_restarts,
+                                  .window = spec.restart_window,
+                                  .backoff = spec.backoff,
+                                  .backoff_max = spec.backoff_max},
+                        .others = node.node_count});
+  round_number_ = node.round;
+  phase_ = Phase::kRecovering;
+  for (Member* const waiting : members_.by_arrival(Standing::kWaiting))
+    members_.set_standing(*waiting, Standing::kSpare);
 }
 
 // It asks for a seat. It may have asked before, or it did not hear that it has one.

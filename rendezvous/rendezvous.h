@@ -120,6 +120,7 @@ struct Resumed {
   std::int64_t round = 0;  // the last that was published to it; 0: none was
   int seat = -1;           // its node rank in that round
   int node_count = 0;      // of that round
+  int restarts = 0;        // of the job, as of that round
   NodeState state = NodeState::kJoining;
   // What it was told, with kStopping.
   Failure cause{};
@@ -143,7 +144,7 @@ struct RoundBroken {
   std::int64_t round = 0;
   Failure cause;
   bool is_resize = false;
-  // As in SessionLost. Only where the node looks for the next leader; no host sends it.
+  // As in SessionLost. Only where the node looks for its host or the next leader; no host sends it.
   bool is_fenced = false;
 };
 // The job is over for every node. If it succeeded, all nodes of the round reported success.
@@ -170,6 +171,9 @@ struct SessionLost {
   std::chrono::steady_clock::time_point lease_ends{};
   // Until then the node may come back with its workers (Session::resume()).
   bool may_return = false;
+  // The host's process may be replaced by one that knows of no round: it takes the nodes back, too. So
+  // its death is no end.
+  bool host_returns = false;
 };
 using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain>;
 

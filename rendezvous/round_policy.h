@@ -27,6 +27,8 @@ struct RoundPolicy {
   // leader. Until the second, no round that has room for them starts without them.
   std::chrono::nanoseconds recovery_limit = std::chrono::seconds(5);
   std::chrono::nanoseconds return_limit = std::chrono::seconds(30);
+  // A host that has published no round goes on with the one that its first node to come back is in.
+  bool takes_rounds_over = false;
   // A running round with room is broken for newcomers: this long after the first of them came, so
   // that several come at once, and not sooner than `resize_interval` after the last such break.
   std::chrono::nanoseconds resize_wait = std::chrono::seconds(1);

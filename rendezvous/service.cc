@@ -292,8 +292,9 @@ void Service::Calls::grant_lease(Node& node, const Beat& beat) {
   const int here = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));
   const Lease lease = lease_for(options_.keep_alive, std::min(here, options_.most_nodes));
   node.silence.granted(options_.keep_alive, lease);
-  const auto gathering = node.session ? node.session->gathering() : std::nullopt;
-  node.call->send(encode(LeaseGrant{beat.stamp, lease, gathering, options_.resumes}));
+  const auto awaits = node.session ? node.session->gathering() : std::nullopt;
+  const bool returns = options_.jobs.has_value();
+  node.call->send(encode(LeaseGrant{beat.stamp, lease, awaits, options_.resumes, returns}));
 }
 
 void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message) {
@@ -343,9 +344,7 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
 // session for which the host could have a message.
 void Service::Calls::deliver(Call* call, const HostMessage& message) {
   call->send(encode(message));
-  const bool last =
-      std::holds_alternative<JobEnded>(message) || std::holds_alternative<SessionLost>(message);
-  if (!last) return;
+  if (!is_last(message)) return;
   call->close();
   call->forget();
 }

@@ -337,25 +337,26 @@ void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store,
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
   const auto open = [this](std::optional<ResumingSession::Time> workers_until,
                            ResumingSession::LetIn let_in, Session::MessageHandler heard) {
-    return rendezvous::open_remote_session(loop_,
-                                           {.host = plan_.host,
-                                            .addresses = endpoint_addresses_,
-                                            .port = plan_.port,
-                                            .port_count = plan_.port_count,
-                                            .token = plan_.token,
-                                            .rdzv_id = plan_.run_id,
-                                            .tls = files_of(plan_.tls),
-                                            .read_timeout = plan_.connect_timeout,
-                                            .tries_again = !workers_until,
-                                            .workers_until = workers_until,
-                                            .let_in = std::move(let_in)},
-                                           std::move(heard));
+    const bool has_workers = workers_until > std::chrono::steady_clock::now();
+    return rendezvous::open_remote_session(
+        loop_,
+        {.host = plan_.host,
+         .addresses = endpoint_addresses_,
+         .port = plan_.port,
+         .port_count = plan_.port_count,
+         .token = plan_.token,
+         .rdzv_id = plan_.run_id,
+         .tls = files_of(plan_.tls),
+         .read_timeout = plan_.connect_timeout,
+         .tries_again = !workers_until,
+         .workers_until = has_workers ? workers_until : std::nullopt,
+         .let_in = std::move(let_in)},
+        std::move(heard));
   };
-  if (!plan_.resumes) {
-    session_ = open({}, {}, std::move(handler));
-  } else {
-    session_ = std::make_unique<ResumingSession>(loop_, open, std::move(handler));
-  }
+  session_ = plan_.resumes ? nullptr : open({}, {}, std::move(handler));
+  if (session_) return;
+  session_ =
+      std::make_unique<ResumingSession>(loop_, open, plan_.connect_timeout, std::move(handler));
 }
 
 Result<StoreAddress> NodeServices::prepare_store() {

@@ -13,6 +13,7 @@ namespace ddprun::agent {
 using rendezvous::Failure;
 using rendezvous::HostMessage;
 using rendezvous::NodeSpec;
+using rendezvous::RoundBroken;
 using rendezvous::SessionLost;
 
 namespace {
@@ -23,9 +24,11 @@ constexpr std::chrono::milliseconds kRetryEvery{100};
 
 }  // namespace
 
-ResumingSession::ResumingSession(asio::io_context& loop, Open open, MessageHandler handler)
+ResumingSession::ResumingSession(asio::io_context& loop, Open open,
+                                 std::chrono::milliseconds rejoin_limit, MessageHandler handler)
     : loop_(loop),
       open_(std::move(open)),
+      rejoin_limit_(rejoin_limit),
       handler_(std::move(handler)),
       alarm_(loop, [this] { look_again(); }) {
   this->open();
@@ -34,6 +37,7 @@ ResumingSession::ResumingSession(asio::io_context& loop, Open open, MessageHandl
 // ---- what the agent wants ----
 
 void ResumingSession::join(const NodeSpec& node) {
+  fenced_.reset();
   memory_.joined(node);
   if (!lost_) session_->join(node);
 }
@@ -54,6 +58,7 @@ void ResumingSession::leave(const Failure& reason) {
 }
 
 void ResumingSession::gone() {
+  fenced_.reset();
   if (!lost_) session_->gone();
 }
 
@@ -75,7 +80,9 @@ void ResumingSession::let_in(const std::string& address, std::uint16_t port) {
   host_ = {{asio::ip::make_address(address), port}};
   let_in_at_ = Clock::now();
   if (!lost_) return;
-  log::info("rendezvous: connected again; the workers were let be");
+  log::info(is_fenced_ ? "rendezvous: connected again"
+                       : "rendezvous: connected again; the workers were let be");
+  is_fenced_ = false;
   lost_.reset();
   knocker_.reset();
   alarm_.set(Clock::time_point::max());
@@ -86,32 +93,52 @@ void ResumingSession::heard(const HostMessage& message) {
   if (!memory_.told(message)) return;
   if (const auto* lost = std::get_if<SessionLost>(&message)) {
     if (lost_ && !lost->was_reached) return look_again();  // a try that failed
-    const bool is_broken = !lost->is_fenced && lost->error.code() == ErrorCode::kUnavailable;
-    if (is_broken && lost->may_return && lost->lease_ends > Clock::now()) return reconnect(*lost);
+    if (lost->error.code() == ErrorCode::kUnavailable && lost->may_return) return reconnect(*lost);
   }
   handler_(message);
 }
 
 void ResumingSession::reconnect(const SessionLost& lost) {
-  log::warning(lost.error.message() + "; connecting again, the workers go on");
   lost_ = lost;
+  if (lost.is_fenced) fenced_ = std::move(session_);
   session_.reset();
-  knocker_ = std::make_unique<rendezvous::Knocker>(loop_, host_, [this] { give_up(false); });
+  if (!lost.host_returns)
+    knocker_ = std::make_unique<rendezvous::Knocker>(loop_, host_, [this] { give_up(false); });
+  if (Clock::now() >= lost.lease_ends) return fence();
+  log::warning(lost.error.message() + "; connecting again, the workers go on");
   // A host that is about to end lets nodes in and sends them away again.
   const Time not_before = let_in_at_ + kRetryEvery;
   const bool is_soon = Clock::now() < not_before;
-  alarm_.set(is_soon ? std::min(not_before, lost_->lease_ends) : lost_->lease_ends);
+  alarm_.set(is_soon ? std::min(not_before, limit()) : limit());
   if (!is_soon) open();
 }
 
 // Called when a try has failed, and by the alarm.
 void ResumingSession::look_again() {
   const auto now = Clock::now();
-  if (now >= lost_->lease_ends) return give_up(true);
+  if (now >= limit()) return is_fenced_ ? give_up(true) : fence();
   const bool has_failed = session_ != nullptr;
   session_.reset();
-  alarm_.set(has_failed ? std::min(now + kRetryEvery, lost_->lease_ends) : lost_->lease_ends);
+  alarm_.set(has_failed ? std::min(now + kRetryEvery, limit()) : limit());
   if (!has_failed) open();
+}
+
+// The lease is over, and the others may start a round soon. Where all workers have succeeded none is
+// left that could run beside it.
+void ResumingSession::fence() {
+  is_fenced_ = true;
+  rejoin_until_ = Clock::now() + rejoin_limit_;
+  session_.reset();
+  alarm_.set(Clock::now() + kRetryEvery);
+  log::warning(lost_->error.message() + "; connecting again");
+  const bool has_workers =
+      memory_.is_in_round() && memory_.resumed().state != rendezvous::NodeState::kSucceeded;
+  if (!has_workers) return;
+  const RoundBroken broken{
+      .round = memory_.round(), .cause = {.message = lost_->error.message()}, .is_fenced = true};
+  // If it broke before, the agent is told again: workers that still end must not have their grace.
+  if (memory_.is_round_whole()) memory_.told(broken);
+  handler_(broken);
 }
 
 void ResumingSession::give_up(bool is_fenced) {

@@ -1,8 +1,11 @@
-// A node's session with a host that nobody follows (c10d, static). To the agent it is one session from
-// the first join to the end. When its connection breaks, it connects again and says how far this node
-// is (SessionMemory); the workers go on meanwhile, until the lease ends. A host whose process is dead
-// refuses connections where it let us in: then the session is lost at once, and the workers have their
-// grace, but no longer than the lease. Loop's thread; owned by NodeServices.
+// A node's session with a host that nobody follows (c10d, static, a lone ddprund). To the agent it is one
+// session from the first join to the end. When its connection breaks, it connects again and says how far
+// this node is (SessionMemory); the workers go on meanwhile, until the lease ends. Then the agent is told
+// that its round broke, and for `rejoin_limit` the node still comes back, as one without workers.
+//
+// A host whose process is dead refuses connections where it let us in: then the session is lost at once,
+// and the workers have their grace, but no longer than the lease. Not where the host returns: a ddprund
+// that is started anew. Loop's thread; owned by NodeServices.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -28,12 +31,13 @@ class ResumingSession final : public rendezvous::Session {
   using LetIn = std::function<void(const std::string& address, std::uint16_t port)>;
   // Opens a session with the host; `let_in` is called when the host let it in. The first one waits for
   // a host that is not up yet; the others try once, for a node whose workers may live until
-  // `workers_until`.
+  // `workers_until`, which may be over.
   using Open = std::function<std::unique_ptr<Session>(std::optional<Time> workers_until,
                                                       LetIn let_in, MessageHandler)>;
 
   // `loop` must outlive the session.
-  ResumingSession(asio::io_context& loop, Open open, MessageHandler handler);
+  ResumingSession(asio::io_context& loop, Open open, std::chrono::milliseconds rejoin_limit,
+                  MessageHandler handler);
   ResumingSession(const ResumingSession&) = delete;
   ResumingSession& operator=(const ResumingSession&) = delete;
   ~ResumingSession() override = default;
@@ -52,17 +56,25 @@ class ResumingSession final : public rendezvous::Session {
   void heard(const rendezvous::HostMessage& message);
   void reconnect(const rendezvous::SessionLost& lost);
   void look_again();
+  void fence();
   void give_up(bool is_fenced);
+  // Until when the state that it is in may last, while there is no session.
+  Time limit() const { return is_fenced_ ? rejoin_until_ : lost_->lease_ends; }
 
   asio::io_context& loop_;
   std::vector<asio::ip::tcp::endpoint> host_;  // where it let us in
   const Open open_;
+  const std::chrono::milliseconds rejoin_limit_;
   const MessageHandler handler_;
   rendezvous::SessionMemory memory_;
   std::unique_ptr<Session> session_;  // null while it waits for the next try
   // While there is no session that was let in: why, and what was found out about the host.
   std::optional<rendezvous::SessionLost> lost_;
   std::unique_ptr<rendezvous::Knocker> knocker_;
+  bool is_fenced_ = false;  // and the lease is over
+  Time rejoin_until_{};     // then
+  // Of a lease that ended. The host must not hear of its end before our workers are gone.
+  std::unique_ptr<Session> fenced_;
   Time let_in_at_{};
   Alarm alarm_;
 };

@@ -10,7 +10,10 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
+
+#include "rendezvous/recovery/refusal.h"
 
 namespace ddprun::rendezvous {
 
@@ -64,11 +67,13 @@ bool is_refused_by_host(tcp::socket& socket, const error_code& failure) {
 // Held by the Knocker and by the operation under way.
 class Knocker::Visit : public std::enable_shared_from_this<Visit> {
  public:
-  Visit(asio::io_context& loop, tcp::endpoint to, std::function<void()> refused, int most_knocks)
+  Visit(asio::io_context& loop, tcp::endpoint to, std::function<void()> refused, int most_knocks,
+        Haste haste)
       : loop_(loop),
         to_(std::move(to)),
         refused_(std::move(refused)),
         most_knocks_(most_knocks),
+        haste_(haste),
         socket_(loop),
         pause_(loop) {}
 
@@ -77,13 +82,11 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
     socket_ = open_socket(loop_, to_);
     socket_.async_connect(to_, [self = shared_from_this()](const error_code& failed) {
       if (self->is_over_) return;
+      if (!failed || failed == asio::error::connection_reset) self->refused_since_.reset();
       if (!failed) return self->wait();
       // The port is closed while it takes us.
       if (failed == asio::error::connection_reset) return self->try_next();
-      if (!is_refused_by_host(self->socket_, failed)) return;
-      // As a copy: it may destroy us.
-      const auto refused = std::move(self->refused_);
-      refused();
+      if (is_refused_by_host(self->socket_, failed)) self->was_refused();
     });
   }
   void end() {
@@ -103,13 +106,29 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
                               ended ? self->try_next() : self->wait();
                             });
   }
+  // It may destroy us.
+  void was_refused() {
+    const auto now = Clock::now();
+    if (!refused_since_) refused_since_ = now;
+    const Refusal refusal = judge_refusal(to_);
+    const bool is_long = haste_ == Haste::kBelieveAtOnce || now >= *refused_since_ + kRefusedFor;
+    if (refusal == Refusal::kClosed || (refusal == Refusal::kDoubt && is_long)) {
+      const auto refused = std::move(refused_);
+      return refused();
+    }
+    --tries_;  // it was no visit
+    connect_after(kAskAgain);
+  }
   // At once where the process may have died. One that hangs up soon again and again, as a process short
   // of descriptors does, must not be kept busy with it.
   void try_next() {
     const auto held = Clock::now() - std::exchange(held_since_, Clock::time_point());
     short_ = held < kKnockPause ? short_ + 1 : 0;
     if (short_ < kHastyKnocks) return connect();
-    pause_.expires_after(kKnockPause);
+    connect_after(kKnockPause);
+  }
+  void connect_after(std::chrono::milliseconds pause) {
+    pause_.expires_after(pause);
     pause_.async_wait([self = shared_from_this()](const error_code& failed) {
       if (!failed) self->connect();
     });
@@ -119,17 +138,19 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
   const tcp::endpoint to_;
   std::function<void()> refused_;
   const int most_knocks_;
+  const Haste haste_;
   tcp::socket socket_;
   asio::steady_timer pause_;
-  int short_ = 0;                   // connections that ended soon, one after another
-  Clock::time_point held_since_{};  // this connection; none: it is not there
+  int short_ = 0;  // connections that ended soon, one after another
+  std::optional<Clock::time_point> refused_since_;  // without a connection in between
+  Clock::time_point held_since_{};                  // this connection; none: it is not there
   std::array<char, 64> bytes_{};
   int tries_ = 0;
   bool is_over_ = false;
 };
 
 Knocker::Knocker(asio::io_context& loop, const std::vector<tcp::endpoint>& to,
-                 std::function<void()> refused, int most_knocks) {
+                 std::function<void()> refused, int most_knocks, Haste haste) {
   const auto left = std::make_shared<std::size_t>(to.size());
   for (const tcp::endpoint& endpoint : to)
     visits_.push_back(std::make_shared<Visit>(
@@ -137,7 +158,7 @@ Knocker::Knocker(asio::io_context& loop, const std::vector<tcp::endpoint>& to,
         [left, refused] {
           if (--*left == 0) refused();
         },
-        most_knocks));
+        most_knocks, haste));
   for (const auto& visit : visits_) visit->connect();
 }
 

@@ -5,7 +5,7 @@
 //
 // A firewall or a gateway can refuse as well. Its ICMP message is told apart from the reset that the
 // kernel of the peer sends (that needs Linux 5.8). A reset of its own is not: so a refusal counts only
-// where a connection to that port was taken before.
+// where a connection to that port was taken before, and where it lasts (refusal.h).
 //
 // Loop's thread. Owned by who wants to know; nothing is called after its end.
 #pragma once
@@ -33,12 +33,15 @@ boost::asio::ip::tcp::socket open_socket(boost::asio::io_context& loop,
 bool is_refused_by_host(boost::asio::ip::tcp::socket& socket,
                         const boost::system::error_code& failure);
 
+// Whether a refusal by another host is asked again before it counts.
+enum class Haste { kNone, kBelieveAtOnce };
+
 class Knocker {
  public:
   // All of the ports must refuse; with none, nothing is found out. `refused` is called once at most. It
   // may destroy this.
   Knocker(boost::asio::io_context& loop, const std::vector<boost::asio::ip::tcp::endpoint>& to,
-          std::function<void()> refused, int most_knocks = kMostKnocks);
+          std::function<void()> refused, int most_knocks = kMostKnocks, Haste haste = Haste::kNone);
   Knocker(const Knocker&) = delete;
   Knocker& operator=(const Knocker&) = delete;
   ~Knocker();

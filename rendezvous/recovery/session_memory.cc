@@ -27,6 +27,7 @@ bool SessionMemory::told(const HostMessage& message) {
     failure_.reset();
     resumed_.round = published->round.number;
     resumed_.node_count = published->round.node_count;
+    resumed_.restarts = published->round.restart_count;
     resumed_.seat = published->seat.node_rank;
     resumed_.state = NodeState::kRunning;
     resumed_.cause = {};

@@ -70,7 +70,6 @@ TEST(DaemonOptionsTest, AGroupHasMembersOfEtcd) {
   EXPECT_EQ(options.etcd.members, (std::vector<agent::EtcdMemberPlan>{{"h1", 7}, {"h2", 2379}}));
   EXPECT_EQ(options.etcd.prefix, "/x");
   EXPECT_EQ(options.etcd.username, "u");
-  EXPECT_GT(options.keep_alive().interval, DaemonOptions().keep_alive().interval);
 }
 
 TEST(DaemonOptionsTest, AGroupThatCannotBeIsRefused) {

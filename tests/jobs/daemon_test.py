@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 import types
 
 import control
@@ -16,13 +17,14 @@ from support import DDPRUN, JobTest, main, with_variables
 
 DDPRUND = os.environ.get("DDPRUND", str(pathlib.Path(DDPRUN).with_name("ddprund")))
 TOKEN = "a token of a test"
+STANDS_STILL_S = 5
 
 
 class Daemon:
     """One ddprund, which serves when the constructor returns."""
 
-    def __init__(self, *flags, token=TOKEN, env=None, prefix=()):
-        self.port = free_port()
+    def __init__(self, *flags, token=TOKEN, env=None, prefix=(), port=None):
+        self.port = port or free_port()
         self.token = token
         variables = {name: value for name, value in os.environ.items() if not name.startswith("DDPRUN_")} | (env or {})
         if token:
@@ -241,8 +243,53 @@ def unary_call(port, path, message):
 
 
 class Ends(DaemonTest):
-    def test_sigterm_tells_every_node(self):
+    def test_jobs_go_on_when_it_is_started_anew_or_stands_still(self):
+        gates = {name: self.fifo(f"gate_{name}") for name in ("killed", "terminated", "stopped")}
+        daemons = {name: self.daemon() for name in gates}
+        jobs = {name: self.nodes(2, daemons[name], name, "2", self.worker(UNTIL_TOLD % gate, f"{name}.sh")) for name, gate in gates.items()}
+        self.heard(2 * len(gates))
+        daemons["stopped"].process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        daemons["killed"].end()
+        self.assertEqual(daemons["terminated"].terminate(), (0, ""))
+        for name in "killed", "terminated":
+            daemons[name] = self.daemon(port=daemons[name].port)
+            back = lambda: (daemons[name].status(name) or {}).get("phase") == "running"
+            wait_until(back, "the round to go on under the next ddprund")
+        time.sleep(max(0, began + STANDS_STILL_S - time.monotonic()))  # the span that is tested
+        daemons["stopped"].process.send_signal(signal.SIGCONT)
+        for name, gate in gates.items():
+            with open(gate, "w") as file:
+                file.write("go\n" * 2)
+            self.check_ended(jobs[name], 0)
+            shown = wait_until(lambda: daemons[name].status(name), "the job")
+            self.assertEqual((shown["phase"], shown["round"], shown["restarts"]), ("succeeded", 1, 0), name)
+        self.assertEqual(self.fifos[self.ready].lines_so_far(), [], "a worker was started anew")
+
+    def test_a_failure_and_a_newcomer_after_it_was_started_anew(self):
+        """It knows from the nodes how many restarts are spent, and what their round's number is."""
         daemon = self.daemon()
+        jobs = self.nodes(2, daemon, "job", "2:3", "--max-restarts=1", self.worker(WORKER), conf="last_call_timeout=1,resize_interval=1")
+        self.heard(2)
+        daemon.end()
+        daemon = self.daemon(port=daemon.port)
+        wait_until(lambda: (daemon.status("job") or {}).get("phase") == "running", "the round to go on")
+        jobs.append(self.node(daemon, "job", "2:3", "--max-restarts=1", self.worker(WORKER)))
+        self.assertEqual(sorted(line.split()[0] for line in self.heard(3)), ["0/3", "1/3", "2/3"])
+        self.assertEqual((daemon.status("job")["round"], daemon.status("job")["restarts"]), (2, 0))
+        rank = next(rank for rank in range(3) if jobs[0].worker(rank))
+        os.kill(jobs[0].worker(rank), signal.SIGKILL)
+        self.heard(3)
+        self.assertEqual((daemon.status("job")["round"], daemon.status("job")["restarts"]), (3, 1))
+        daemon.end()
+        daemon = self.daemon(port=daemon.port)
+        wait_until(lambda: (daemon.status("job") or {}).get("phase") == "running", "the round to go on")
+        rank = next(rank for rank in range(3) if jobs[0].worker(rank))
+        os.kill(jobs[0].worker(rank), signal.SIGKILL)
+        self.check_ended(jobs, 1)
+
+    def test_without_resume_sigterm_tells_every_node(self):
+        daemon = self.daemon("--resume=off")
         jobs = self.nodes(2, daemon, "job", "2", self.worker(WORKER))
         self.heard(2)
         code, err = daemon.terminate()

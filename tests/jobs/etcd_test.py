@@ -230,7 +230,7 @@ class Etcds(EtcdTest):
     def test_an_etcd_that_comes_back(self):
         """Without etcd no leader is sure of its lease: it steps down, and the job goes on when etcd is back."""
         # The guest's lease ends, too: a node that hears of no leader keeps its workers until then.
-        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER), conf="last_call_timeout=600")
+        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER), conf="keep_alive_interval=1,last_call_timeout=600")
         self.world(2)
         self.etcd.kill()
         wait_until(lambda: all(job.worker(0) is None and job.worker(1) is None for job in jobs), "the end of the workers")

@@ -114,7 +114,7 @@ class Relay:
             one.close()
 
 
-class Links(ElasticTest):
+class LinksTest(ElasticTest):
     def two_nodes(self, *args, conf="last_call_timeout=600,keep_alive_interval=10"):
         """A host, and a node that reaches it through a relay."""
         host = self.node("2", True, *args, conf=conf)
@@ -129,6 +129,8 @@ class Links(ElasticTest):
         with open(gate, "w") as file:
             file.write("go\n" * count)
 
+
+class Links(LinksTest):
     def test_workers_go_on_when_connections_are_reset(self):
         gate = self.fifo("gate")
         host, node, relay = self.two_nodes("--max-restarts=1", self.worker(UNTIL_TOLD % gate))

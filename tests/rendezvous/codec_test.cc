@@ -77,6 +77,7 @@ TEST(Codec, CarriesWhatANodeSaysThatComesBack) {
                           .round = 7,
                           .seat = 2,
                           .node_count = 3,
+                          .restarts = 4,
                           .state = state,
                           .cause = failure(),
                           .is_resize = true};
@@ -121,11 +122,14 @@ TEST(Codec, CarriesLeases) {
                                                 .min_nodes = 2,
                                                 .max_nodes = 3,
                                                 .ends_in = std::chrono::milliseconds(9),
-                                                .missing = "0"}};
+                                                .missing = "0"},
+                         .may_return = true,
+                         .host_returns = true};
   const auto got = std::get<LeaseGrant>(*travel(encode(grant)));
   EXPECT_EQ(got.gathering, grant.gathering);
   EXPECT_EQ(got.stamp, grant.stamp);
   EXPECT_EQ(got.lease, grant.lease);
+  EXPECT_TRUE(got.may_return && got.host_returns);
 }
 
 TEST(Codec, CarriesWhatIsAwaited) {

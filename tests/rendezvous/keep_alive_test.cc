@@ -7,16 +7,24 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr KeepAlive kShort{.interval = milliseconds(1000)};
+
 TEST(KeepAlive, GivesALeaseForTheProductOfBothSettingsAndSomeBeats) {
-  EXPECT_EQ(lease_for({}, 1), (Lease{milliseconds(3500), milliseconds(250)}));
+  EXPECT_EQ(lease_for(kShort, 1), (Lease{milliseconds(3500), milliseconds(250)}));
   EXPECT_EQ(lease_for({.interval = milliseconds(2000), .max_attempts = 5}, 1),
             (Lease{milliseconds(11'000), milliseconds(500)}));
 }
 
 TEST(KeepAlive, BeatsGetRarerWhereNodesAreMany) {
-  EXPECT_EQ(lease_for({}, 83).beat_every, milliseconds(250));
-  EXPECT_EQ(lease_for({}, 1000), (Lease{milliseconds(6750), milliseconds(3000)}));
-  EXPECT_EQ(lease_for({}, 10'000), (Lease{milliseconds(18'250), milliseconds(10'000)}));
+  EXPECT_EQ(lease_for(kShort, 83).beat_every, milliseconds(250));
+  EXPECT_EQ(lease_for(kShort, 1000), (Lease{milliseconds(6750), milliseconds(3000)}));
+  EXPECT_EQ(lease_for(kShort, 10'000), (Lease{milliseconds(18'250), milliseconds(10'000)}));
+}
+
+// The last answer may be as old as the pause between two beats.
+TEST(KeepAlive, TheDefaultOutlivesASuspensionOfThirtySeconds) {
+  const Lease lease = lease_for({}, 1);
+  EXPECT_GE(lease.length - lease.beat_every, milliseconds(35'000));
 }
 
 // Whatever the settings: the host's patience is longer than the lease, by the time that the node
@@ -76,10 +84,45 @@ TEST(KeepAlive, ABeatWaitsForTheAnswerOfTheOneBefore) {
   EXPECT_EQ(held.next_beat(), milliseconds(2375 + 875));
 }
 
+TEST(KeepAlive, AProcessThatDidNotRunAsksBeforeItsLeaseIsOver) {
+  constexpr Lease lease{milliseconds(3500), milliseconds(250)};
+  HeldLease held;
+  held.renewed(milliseconds(1000), lease);
+  EXPECT_EQ(held.look_at(), milliseconds(4500));
+  EXPECT_FALSE(held.is_over(milliseconds(4499)));
+  EXPECT_FALSE(held.is_doubted(milliseconds(4499)));
+  EXPECT_FALSE(held.is_over(milliseconds(30'000))) << "nobody looked for long";
+  EXPECT_EQ(held.look_at(), milliseconds(30'000) + kAskLimit);
+  EXPECT_EQ(held.next_beat(), milliseconds(30'000)) << "it asks at once";
+  EXPECT_EQ(held.ends(), milliseconds(4500)) << "the lease itself is no longer";
+  EXPECT_TRUE(held.is_doubted(milliseconds(30'000)));
+  // What was under way before it stood still is no answer.
+  held.renewed(milliseconds(1250), lease);
+  EXPECT_EQ(held.ends(), milliseconds(4500));
+  held.renewed(milliseconds(30'000), lease);
+  EXPECT_EQ(held.look_at(), milliseconds(33'500));
+  EXPECT_FALSE(held.is_doubted(milliseconds(30'001)));
+}
+
+TEST(KeepAlive, ItAsksOnce) {
+  HeldLease held;
+  held.renewed(milliseconds(1000), {milliseconds(3500), milliseconds(250)});
+  EXPECT_FALSE(held.is_over(milliseconds(30'000)));
+  EXPECT_FALSE(held.is_over(milliseconds(30'000) + kAskLimit - milliseconds(1)));
+  EXPECT_TRUE(held.is_over(milliseconds(30'000) + kAskLimit));
+}
+
+// It was cut off, and runs: the others start soon.
+TEST(KeepAlive, AProcessThatRanDoesNotAsk) {
+  HeldLease held;
+  held.renewed(milliseconds(1000), {milliseconds(3500), milliseconds(250)});
+  EXPECT_TRUE(held.is_over(milliseconds(4500) + kSuspendedFor - milliseconds(1)));
+}
+
 // As when most of a thousand nodes leave at one time.
 TEST(KeepAlive, AShorterLeaseBringsTheNextBeatForward) {
-  const Lease many = lease_for({}, 1000);
-  const Lease few = lease_for({}, 100);
+  const Lease many = lease_for(kShort, 1000);
+  const Lease few = lease_for(kShort, 100);
   HeldLease held;
   held.renewed(milliseconds(0), many);
   held.beat_sent(many.beat_every);
@@ -89,7 +132,7 @@ TEST(KeepAlive, AShorterLeaseBringsTheNextBeatForward) {
 }
 
 TEST(KeepAlive, SilenceIsCountedInLooks) {
-  const KeepAlive wanted;
+  const KeepAlive wanted = kShort;
   const Lease lease = lease_for(wanted, 1);
   Silence silence;
   silence.granted(wanted, lease);
@@ -102,7 +145,7 @@ TEST(KeepAlive, SilenceIsCountedInLooks) {
 
 // As when most nodes of a large job leave at one time. The node may have heard the first lease only.
 TEST(KeepAlive, NoLeaseIsForgottenBeforeItsEnd) {
-  const KeepAlive wanted;
+  const KeepAlive wanted = kShort;
   const Lease many = lease_for(wanted, 3000);
   const Lease few = lease_for(wanted, 1);
   Silence silence;
@@ -114,7 +157,7 @@ TEST(KeepAlive, NoLeaseIsForgottenBeforeItsEnd) {
 }
 
 TEST(KeepAlive, ALeaseHoldsOverAnotherConnection) {
-  const KeepAlive wanted;
+  const KeepAlive wanted = kShort;
   const Lease many = lease_for(wanted, 3000);
   Silence before;
   before.granted(wanted, many);

@@ -34,6 +34,7 @@ RoundPolicy make_policy(const Command& command) {
           .node_unit = command.number("unit", 1),
           .recovery_limit = seconds(command.number("recovery_limit", 4)),
           .return_limit = seconds(command.number("return_limit", 30)),
+          .takes_rounds_over = command.number("takes_over", 0) == 1,
           .resize_wait = seconds(command.number("resize_wait", 1)),
           .resize_interval = seconds(command.number("resize_interval", 30))};
 }
@@ -114,6 +115,7 @@ class Script {
                          .round = round,
                          .seat = command.number("seat", 0),
                          .node_count = command.number("of", 2),
+                         .restarts = command.number("spent", 0),
                          .state = make_state(command.value("state", "running")),
                          .cause = failure,
                          .is_resize = command.number("resize", 0) == 1};

@@ -14,6 +14,8 @@ using agent::Phase;
 namespace {
 
 constexpr milliseconds kGrace{3000};
+// How long workers run at most that were suspended and have no seat any more.
+constexpr milliseconds kAsks = rendezvous::kAskLimit + rendezvous::kFenceMargin;
 
 agent::Lifecycle::Settings settings_of(const NodePlan& plan) {
   return {.grace = kGrace,
@@ -153,6 +155,8 @@ void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
     cut(true, world_.time.one_in(2), world_.time.up_to(12'000));
   Voice voice(*this);
   if (is_first && !over_) memory_.say_to(voice);
+  if (lease_.is_doubted(stamp())) return;
+  for (const rendezvous::HostMessage& said : std::exchange(held_, {})) heard(said);
 }
 
 void SimNode::ask_for_seat() {
@@ -160,21 +164,22 @@ void SimNode::ask_for_seat() {
 }
 
 void SimNode::heard(const rendezvous::HostMessage& message) {
+  const bool is_last = std::holds_alternative<rendezvous::JobEnded>(message) ||
+                       std::holds_alternative<rendezvous::SessionLost>(message);
+  if (watched_ && lease_.is_doubted(stamp()) && !is_last) return held_.push_back(message);
   if (memory_.told(message)) perform(cycle_.told(message, local_now()));
 }
 
 // The connection is gone, or nobody let us in. As ElectedSession and ResumingSession do it.
 void SimNode::lose(bool is_fenced) {
   const bool was_let_in = is_let_in();
-  // At the end of a lease the host must not hear of the end at once.
+  // At the end of a lease the host must not hear of the end at once: the workers are not gone yet.
   if (!is_fenced) say([](SimHost& host, SessionId session) { host.broke(session); });
   // A cut may swallow that for ever. The host looks for silence of whom it let in, as the service does.
   if (watched_ && connection_) connection_->host->watch(connection_->session);
   connection_.reset();
+  held_.clear();
   ++beat_turn_;
-  if (is_fenced && !world_.is_elected)
-    return perform(cycle_.session_lost(
-        {.error = {ErrorCode::kUnavailable, "silent"}, .is_fenced = true}, local_now()));
   const bool has_lease = !is_fenced && was_let_in && lease_.ends() > stamp();
   if (has_lease && memory_.is_in_round()) goes_on_ = true;
   if (!goes_on_ && memory_.is_in_round()) break_round();
@@ -183,6 +188,8 @@ void SimNode::lose(bool is_fenced) {
 
 void SimNode::break_round() {
   goes_on_ = false;
+  // Nobody is left who could run beside the others. (An elected leader is not awaited so long.)
+  if (!world_.is_elected && memory_.resumed().state == rendezvous::NodeState::kSucceeded) return;
   const rendezvous::RoundBroken broken{
       .round = memory_.round(), .cause = {.message = "no leader"}, .is_fenced = true};
   if (memory_.is_round_whole()) memory_.told(broken);
@@ -226,11 +233,14 @@ void SimNode::watch_lease(int turn) {
   if (over_ || turn != lease_turn_) return;
   when_awake([this, turn] {
     if (turn != lease_turn_) return;
-    const auto left = lease_.ends() - stamp();
-    if (left.count() > 0) return world_.time.after(left, [this, turn] { watch_lease(turn); });
+    const bool is_over = is_let_in() ? lease_.is_over(stamp()) : stamp() >= lease_.ends();
+    if (!is_over) {
+      if (is_let_in()) schedule_beat();
+      return world_.time.after((is_let_in() ? lease_.look_at() : lease_.ends()) - stamp(),
+                               [this, turn] { watch_lease(turn); });
+    }
     if (is_let_in()) return lose(true);
-    if (goes_on_ && world_.is_elected) return break_round();
-    if (goes_on_) lose(true);
+    if (goes_on_) break_round();
   });
 }
 
@@ -290,6 +300,7 @@ int SimNode::live_workers() const {
 }
 
 std::int64_t SimNode::oldest_live_round() const {
+  if (world_.time.now() < suspended_until_ + kAsks) return 0;
   const auto first = std::ranges::find_if(workers_, &SimWorker::alive);
   return first == workers_.end() ? 0 : first->round;
 }
@@ -319,6 +330,8 @@ void SimNode::start_worker(int local_rank) {
 // The kernel ends it whether the agent runs or not; the agent hears of it when it runs.
 void SimNode::exit_worker(std::size_t index, int code) {
   if (!workers_[index].alive) return;
+  if (world_.time.now() < suspended_until_)
+    return world_.time.at(suspended_until_, [this, index, code] { exit_worker(index, code); });
   workers_[index].alive = false;
   const agent::WorkerExit exit{
       .local_rank = workers_[index].local_rank, .pid = 1, .exit_code = code};
@@ -394,6 +407,19 @@ void SimNode::stall(milliseconds length) {
   if (over_) return;
   watch_network();
   awake_at_ = std::max(awake_at_, world_.time.now() + length);
+}
+
+void SimNode::suspend(milliseconds length) {
+  if (over_) return;
+  stall(length);
+  suspended_until_ = awake_at_;
+  world_.time.at(awake_at_ + kAsks, [this] {
+    if (over_ || world_.time.now() < suspended_until_ + kAsks) return;
+    const std::int64_t oldest = oldest_live_round();
+    EXPECT_TRUE(oldest == 0 || oldest >= world_.last_round())
+        << "a worker of round " << oldest << " goes on after a suspension beside round "
+        << world_.last_round();
+  });
 }
 
 }  // namespace ddprun::sim

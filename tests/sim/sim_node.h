@@ -47,6 +47,7 @@ class SimNode {
     std::function<SessionId()> new_session;
     std::function<void(std::int64_t round)> workers_start;
     std::function<bool()> faulty;
+    std::function<std::int64_t()> last_round{};  // of which workers were started, by anybody
   };
 
   SimNode(const World& world, NodePlan plan);
@@ -67,8 +68,11 @@ class SimNode {
   void watch_network();
   // The agent does not run for a while; its workers do.
   void stall(milliseconds length);
+  // The machine does not run for a while, and so do neither agent nor workers.
+  void suspend(milliseconds length);
 
-  // The number of the oldest round of which a worker lives; 0: none lives.
+  // The number of the oldest round of which a worker runs; 0: none does. After a suspension it may run for
+  // as long as its agent asks.
   std::int64_t oldest_live_round() const;
   // Nothing of this node runs any more.
   bool is_over() const { return over_; }
@@ -129,6 +133,7 @@ class SimNode {
   int search_ = 0;        // of the host; answers to an earlier one do not count
   bool goes_on_ = false;  // without a connection, until the lease ends
   rendezvous::HeldLease lease_;
+  std::vector<rendezvous::HostMessage> held_;  // until the next lease
   int beat_turn_ = 0;  // of the timer that counts; those that were set before do nothing
   int lease_turn_ = 0;
   std::vector<SimWorker> workers_;  // of all rounds
@@ -136,6 +141,7 @@ class SimNode {
   bool leaving_ = false;
   bool watched_ = false;
   Time awake_at_{};
+  Time suspended_until_{};
   Time timer_at_{};
 };
 

@@ -19,10 +19,10 @@ constexpr seconds kJoinTimeout{3600};  // longer than all of it: no round may ne
 
 }  // namespace
 
-JobPlan Simulation::make_plan(VirtualTime& time) {
+JobPlan Simulation::make_plan(VirtualTime& time, bool is_calm) {
   const int unit = time.one_in(5) ? 2 : 1;
   const int max = unit * (1 + time.draw(5));
-  const int min = time.one_in(2) ? max : unit * (1 + time.draw(max / unit));
+  const int min = is_calm || time.one_in(2) ? max : unit * (1 + time.draw(max / unit));
   return {.policy = {.min_nodes = min,
                      .max_nodes = max,
                      .join_timeout = kJoinTimeout,
@@ -30,23 +30,26 @@ JobPlan Simulation::make_plan(VirtualTime& time) {
                      .node_unit = unit,
                      .resize_interval = seconds(2 + time.draw(30))},
           .budget = time.draw(10),
-          .keep_alive = {}};
+          .keep_alive = {.interval = seconds(1)}};
 }
 
 Simulation::Simulation(unsigned seed)
     : time_(seed),
-      plan_(make_plan(time_)),
+      is_calm_(time_.one_in(8)),
+      plan_(make_plan(time_, is_calm_)),
       began_(time_.now()),
       faults_end_(began_ + kFaults),
       most_delay_ms_(time_.one_in(2) ? 5 : 300),
       works_long_(time_.one_in(2)),
       wanted_(time_.one_in(2) ? plan_.policy.min_nodes : plan_.policy.max_nodes),
-      host_(time_, plan_) {
-  const int nodes = plan_.policy.max_nodes + time_.draw(3) - time_.draw(2);
+      host_(time_, plan_, {}, {Time{}, 1},
+            {.when_awake = [this](auto act) { when_host_awake(std::move(act)); }}) {
+  plan_suspensions();
+  const int nodes = plan_.policy.max_nodes + (is_calm_ ? 0 : time_.draw(3) - time_.draw(2));
   for (int i = 0; i < std::max(nodes, 1); ++i)
     time_.after(time_.up_to(3000), [this] { add_node(); });
   // Somebody who comes to a running job.
-  if (time_.one_in(2)) time_.after(time_.up_to(40'000), [this] { add_node(); });
+  if (!is_calm_ && time_.one_in(2)) time_.after(time_.up_to(40'000), [this] { add_node(); });
   time_.at(faults_end_, [this] { fill_up(); });
 }
 
@@ -81,11 +84,35 @@ void Simulation::add_node() {
                      .find_host = [this](auto answer) { answer(&host_); },
                      .new_session = [this] { return ++last_session_; },
                      .workers_start = [this](std::int64_t round) { check_start(round); },
-                     .faulty = [this] { return faulty(); }},
+                     .faulty = [this] { return faulty() && !is_calm_; },
+                     .last_round = [this] { return last_started_; }},
       std::move(plan)));
   SimNode& node = *nodes_.back();
   node.start();
-  if (faulty()) plan_faults(node);
+  if (faulty() && !is_calm_) plan_faults(node);
+}
+
+void Simulation::when_host_awake(std::function<void()> act) {
+  if (time_.now() >= host_awake_at_) return act();
+  time_.at(host_awake_at_, [this, act = std::move(act)] { when_host_awake(act); });
+}
+
+// While it does not run, beats are not answered.
+void Simulation::suspend_host(milliseconds length) {
+  for (const auto& node : nodes_) node->watch_network();
+  host_awake_at_ = std::max(host_awake_at_, time_.now() + length);
+}
+
+// A lid is closed, or one machine of the job is paused.
+void Simulation::plan_suspensions() {
+  if (!is_calm_ && !time_.one_in(3)) return;
+  time_.after(milliseconds(5000) + time_.up_to(30'000), [this] {
+    const bool is_whole = is_calm_ || time_.one_in(2);
+    const auto length = time_.up_to(time_.one_in(2) ? 2000 : 60'000);
+    suspend_host(length);
+    for (const auto& node : nodes_)
+      if (is_whole) node->suspend(length);
+  });
 }
 
 // One kind of fault for each node: an agent that stalls cannot act on a lease that ends meanwhile.
@@ -95,7 +122,7 @@ void Simulation::plan_faults(SimNode& node) {
       if (faulty()) act();
     });
   };
-  switch (time_.draw(12)) {
+  switch (time_.draw(13)) {
     case 0:
     case 1:
       return in_time([this, &node] {
@@ -111,6 +138,11 @@ void Simulation::plan_faults(SimNode& node) {
       });
     case 4:
       return in_time([this, &node] { node.stall(time_.up_to(2000)); });
+    case 7:
+      return in_time([this, &node] {
+        node.suspend(time_.up_to(time_.one_in(2) ? 4000 : 30'000));
+        if (time_.one_in(3)) node.cut(true, true, time_.up_to(8000));
+      });
     case 5:
       return in_time([&node] { node.leave(); });
     case 6:
@@ -145,7 +177,8 @@ void Simulation::fill_up() {
 
 // ---- what must hold ----
 
-void Simulation::check_start(std::int64_t round) const {
+void Simulation::check_start(std::int64_t round) {
+  last_started_ = std::max(last_started_, round);
   expect_no_older_worker(nodes_, round, [this] { return state(); });
 }
 
@@ -158,6 +191,9 @@ void Simulation::check_end() const {
   EXPECT_TRUE(host_.membership().ended()) << "the job hangs\n" << state();
   EXPECT_TRUE(all_over()) << "a node was forgotten\n" << state();
   for (const auto& node : nodes_) EXPECT_EQ(node->live_workers(), 0) << "a worker was forgotten";
+  if (is_calm_) {
+    EXPECT_EQ(host_.last_round(), 1) << "a worker was started anew where nothing was lost";
+  }
 }
 
 std::string Simulation::state() const {

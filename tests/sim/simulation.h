@@ -24,12 +24,15 @@ class Simulation {
   std::int64_t rounds() const { return host_.last_round(); }
 
  private:
-  static JobPlan make_plan(VirtualTime& time);
+  static JobPlan make_plan(VirtualTime& time, bool is_calm);
   bool faulty() const { return time_.now() < faults_end_; }
   void add_node();
   void plan_faults(SimNode& node);
+  void plan_suspensions();
+  void suspend_host(milliseconds length);
   void replace_later();
-  void check_start(std::int64_t round) const;
+  void check_start(std::int64_t round);
+  void when_host_awake(std::function<void()> act);
   // When the faults stop, somebody starts what is missing.
   void fill_up();
   int live_nodes() const;
@@ -38,12 +41,16 @@ class Simulation {
   std::string state() const;
 
   VirtualTime time_;
+  const bool
+      is_calm_;  // nothing happens but that all of it stands still: no worker is started anew
   const JobPlan plan_;
   const Time began_;
   const Time faults_end_;
   const int most_delay_ms_;
   const bool works_long_;  // the workers succeed only after the faults; else at any time
   const int wanted_;       // so many nodes somebody keeps running when the faults have stopped
+  Time host_awake_at_{};
+  std::int64_t last_started_ = 0;
   SimHost host_;
   std::vector<std::unique_ptr<SimNode>> nodes_;
   SessionId last_session_ = 0;

@@ -23,7 +23,7 @@ constexpr seconds kNoJoinTimeout{3600};  // longer than all of it
 JobPlan Takeover::make_plan(VirtualTime& time, bool is_calm) {
   const int max = 1 + time.draw(4);
   const int min = is_calm || time.one_in(2) ? max : 1 + time.draw(max);
-  const rendezvous::KeepAlive keep_alive;
+  const rendezvous::KeepAlive keep_alive{.interval = seconds(1)};
   const auto lease = rendezvous::lease_for(keep_alive, max);
   return {.policy = {.min_nodes = min,
                      .max_nodes = max,

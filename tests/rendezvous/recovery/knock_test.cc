@@ -132,6 +132,44 @@ std::optional<bool> is_refused_behind(Firewall firewall) {
   return is_refused;
 }
 
+// Runs in a child: a firewall resets all connections to a port for a while. 0: as it should be; 2: there can
+// be no such network.
+int outlive_resets() {
+  constexpr const char* kRules =
+      "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; "
+      "add rule inet t c tcp dport 4000 reject with tcp reset' 2>/dev/null";
+  if (::unshare(CLONE_NEWNET) != 0 || std::system("ip link set lo up 2>/dev/null") != 0) return 2;
+  asio::io_context loop{1};
+  const tcp::endpoint to(asio::ip::address_v4::loopback(), 4000);
+  tcp::acceptor acceptor(loop, to);
+  if (std::system(kRules) != 0) return 2;
+  int refusals = 0;
+  int taken = 0;
+  const Knocker knocker(loop, {to}, [&] { ++refusals; });
+  const auto half_a_second = std::chrono::milliseconds(500);
+  if (run_until(
+          loop, [&] { return refusals > 0; }, half_a_second))
+    return 3;
+  if (std::system("nft delete table inet t") != 0) return 4;
+  acceptor.async_accept([&](const boost::system::error_code&, const tcp::socket&) {
+    ++taken;
+    acceptor.close();
+  });
+  if (!run_until(loop, [&] { return taken > 0; })) return 5;
+  return run_until(loop, [&] { return refusals > 0; }) ? 0 : 6;  // dead at last
+}
+
+TEST(KnockBehindResets, ForAWhileTheProcessIsNotTakenForDead) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(outlive_resets());
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2)
+    GTEST_SKIP() << "needs root, ip(8) and nft(8), for a network of its own";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST_P(KnockBehindAFirewall, ToldApartFromTheHost) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,0 +1,141 @@
+"""Jobs that stand still in part or as a whole (a closed lid, a paused machine, SIGSTOP), and nodes that are cut off for a while."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import types
+
+from elastic_test import UNTIL_TOLD, WORKER
+from links_test import LinksTest
+from machine import free_port, wait_until
+from support import main
+
+STANDS_STILL_S = 5  # longer than a lease of keep_alive_interval=1, and the host's patience
+RESETS_S = 1.5
+
+
+class Suspended(LinksTest):
+    def job(self, name, conf="", *flags):
+        """Two nodes of a job of its own; the first hosts. Its workers run until the gate is opened."""
+        port, fifo, gate = free_port(), self.fifo(f"said_{name}"), self.fifo(f"gate_{name}")
+        script = self.script((UNTIL_TOLD % gate).replace("{fifo}", str(fifo)), f"{name}.sh")
+        nodes = [self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-id={name}", f"--rdzv-endpoint=127.0.0.1:{port}",
+                            f"--rdzv-conf=last_call_timeout=600,is_host={int(is_host)}{conf}", *flags, script)
+                 for is_host in (True, False)]
+        return types.SimpleNamespace(nodes=nodes, said=fifo, gate=gate)
+
+    def ends(self, job):
+        self.open_gate(job.gate, 2)
+        for node in job.nodes:
+            code, _, err = node.finish()
+            self.assertEqual(code, 0, err)
+            node.wait_gone()
+        self.assertEqual(self.fifos[job.said].lines_so_far(), [], "a worker was started anew")
+
+    @staticmethod
+    def send(nodes, signo):
+        for node in nodes:
+            for pid in (node.pid, *node.processes()):
+                os.kill(pid, signo)
+
+    def test_no_worker_is_started_anew_where_nothing_was_lost(self):
+        """Several jobs at once; of the last one the lease ends meanwhile, but nobody ran who could miss it."""
+        whole, host, guest, long = (self.job("whole"), self.job("host"), self.job("guest"),
+                                    self.job("long", ",keep_alive_interval=1"))
+        jobs = whole, host, guest, long
+        for job in jobs:
+            self.assertEqual(sorted(line.split()[0] for line in self.read_lines(job.said, 2)), ["0/2", "1/2"])
+        still = [*whole.nodes, host.nodes[0], guest.nodes[1], *long.nodes]
+        self.send(still, signal.SIGSTOP)
+        time.sleep(STANDS_STILL_S)  # the span that is tested
+        self.send(still, signal.SIGCONT)
+        for job in jobs:
+            self.ends(job)
+
+    def test_a_node_that_stood_still_past_its_lease_comes_back(self):
+        """The others have given it up, and so its workers end; it has a seat in the next round."""
+        job = self.job("late", ",keep_alive_interval=1", "--max-restarts=1")
+        self.read_lines(job.said, 2)
+        workers = [job.nodes[rank].worker(rank) for rank in (0, 1)]
+        self.send(job.nodes[1:], signal.SIGSTOP)
+        wait_until(lambda: job.nodes[0].worker(0) is None, "the end of the host's worker")
+        self.send(job.nodes[1:], signal.SIGCONT)
+        again = self.read_lines(job.said, 2)
+        self.assertEqual(sorted(line.rpartition(" at ")[0] for line in again), ["0/2 restart 1", "1/2 restart 1"])
+        self.assertTrue(all(not os.path.exists(f"/proc/{pid}") for pid in workers))
+        self.ends(job)
+
+    def test_a_node_that_was_cut_off_past_its_lease_comes_back(self):
+        host, node, relay = self.two_nodes("--max-restarts=1", self.worker(WORKER), conf="last_call_timeout=600,keep_alive_interval=1")
+        self.world(2)
+        relay.hold()
+        relay.reset()
+        wait_until(lambda: node.worker(1) is None and host.worker(0) is None, "the end of both workers")
+        relay.let_go()
+        self.assertEqual(self.world(2)[0], 1)
+        self.stop_all([host, node])
+
+
+class Firewalls(LinksTest):
+    """Two hosts, as network namespaces with a wire between them."""
+
+    def setUp(self):
+        super().setUp()
+        if os.geteuid() != 0 or not shutil.which("nft") or not shutil.which("ip"):
+            self.skipTest("needs root, ip(8) and nft(8), for hosts in network namespaces")
+        if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no network namespace can be made here")
+        self.hosts = [subprocess.Popen(["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 1000"],
+                                       stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        for host in self.hosts:
+            self.addCleanup(host.communicate)
+            self.addCleanup(host.kill)
+            self.assertEqual(host.stdout.readline(), "up\n")
+        self.on(0, "ip", "link", "add", "eth", "type", "veth", "peer", "name", "eth", "netns", str(self.hosts[1].pid))
+        for number in range(2):
+            self.on(number, "ip", "address", "add", f"10.78.0.{number + 1}/24", "dev", "eth")
+            self.on(number, "ip", "link", "set", "eth", "up")
+
+    def prefix(self, number):
+        return "nsenter", f"--net=/proc/{self.hosts[number].pid}/ns/net"
+
+    def on(self, number, *command):
+        subprocess.run([*self.prefix(number), *command], check=True)
+
+    def two_hosts(self, *args):
+        nodes = [self.start("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=10.78.0.1:{self.port}",
+                            "--rdzv-conf=last_call_timeout=600", *args, prefix=self.prefix(number)) for number in range(2)]
+        self.assertEqual(self.world(2)[0], 0)
+        return nodes
+
+    def test_connections_that_are_reset_for_a_while_end_no_node(self):
+        gate = self.fifo("gate")
+        nodes = self.two_hosts(self.worker(UNTIL_TOLD % gate))
+        chain = 'chain {0} {{ type filter hook {0} priority 0; {1} "eth" meta l4proto tcp reject with tcp reset; }}'
+        resets = "table inet resets {\n" + chain.format("input", "iifname") + "\n" + chain.format("output", "oifname") + "\n}"
+        for number in range(2):
+            self.on(number, "nft", resets)
+        time.sleep(RESETS_S)  # as long as a firewall takes to load
+        for number in range(2):
+            self.on(number, "nft", "delete table inet resets")
+        time.sleep(2 * RESETS_S)  # a node that was given up would be told by then
+        self.open_gate(gate, 2)
+        for node in nodes:
+            code, _, err = node.finish()
+            self.assertEqual(code, 0, err)
+            node.wait_gone()
+
+    def test_an_agent_of_another_host_that_died_is_lost_soon(self):
+        """Its port goes on refusing, which no firewall does that is being loaded."""
+        host, node = self.two_hosts("--max-restarts=1", self.worker(WORKER))
+        begin = time.monotonic()
+        self.kill_whole(node)
+        wait_until(lambda: host.worker(0) is None, "the end of the host's worker")
+        self.assertLess(time.monotonic() - begin, 20, "a lease is twice as long")
+        self.stop_all([host])
+
+
+if __name__ == "__main__":
+    main()
