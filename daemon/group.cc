@@ -53,7 +53,7 @@ Group::Group(asio::io_context& loop, GroupOptions options, Handlers handlers)
                 {.own_address = [this] { return Result<Leader>(self_); },
                  .lead = [this](const rendezvous::JobRecord&) { lead(); },
                  .follow = [this](const Leader& leader) { follow(leader); },
-                 .deposed = [this](const std::string& why) { deposed(why); },
+                 .deposed = [this](const std::string& why, bool) { deposed(why); },
                  .job_over = [](bool) {},  // no job is led by this key
                  .failed = [this](const Error& error) { handlers_.failed(error); }}),
       records_(loop, election_, rendezvous::group_keys(options.prefix, options.name),

@@ -33,6 +33,11 @@ bool is_unproven(const SessionLost& lost) {
   return !lost.was_reached && (code == ErrorCode::kRejected || code == ErrorCode::kProtocol);
 }
 
+// A leader that stood still: how long its workers go on before it has a leader again, and by when that one
+// has said that the round is over.
+constexpr std::chrono::milliseconds kLeaderAskLimit{2000};
+constexpr std::chrono::seconds kAnswerLimit{5};
+
 // By then a leader that died has lost its key to another. Who still is at its address and refuses us
 // is taken at his word.
 constexpr std::chrono::seconds kUnprovenLimit{6};
@@ -47,7 +52,8 @@ ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptio
                 {.own_address = ways_.own_address,
                  .lead = [this](rendezvous::JobRecord record) { lead(std::move(record)); },
                  .follow = [this](const rendezvous::Leader& leader) { follow(leader); },
-                 .deposed = [this](const std::string& why) { deposed(why); },
+                 .deposed = [this](const std::string& why,
+                                   bool stood_still) { deposed(why, stood_still); },
                  .job_over = [this](bool succeeded) { job_over(succeeded); },
                  .failed = [this](const Error& error) { end(false, SessionLost{error}); }}),
       alarm_(loop, [this] {
@@ -115,6 +121,10 @@ void ElectedSession::lead(rendezvous::JobRecord record) {
                   record.round, record.restarts));
   leads_ = true;
   leader_ = "this node";
+  if (leader_lives_) {
+    record.others = record.node_count();
+    record.leader_has_seat = false;
+  }
   session_ = ways_.lead(
       std::move(record),
       [this](rendezvous::JobRecord next, std::function<void()> recorded) {
@@ -158,6 +168,7 @@ void ElectedSession::let_in() {
   is_let_in_ = true;
   unproven_since_.reset();
   last_loss_.clear();
+  leader_lives_ = false;
   workers_until_ = {};
   goes_on_ = false;
   alarm_.set(rendezvous::Time::max());
@@ -165,11 +176,19 @@ void ElectedSession::let_in() {
   memory_.say_to(*session_);
 }
 
-void ElectedSession::deposed(const std::string& why) {
+// Who stood still asks first: its workers go on until it is known who leads now. Where nobody led meanwhile,
+// nothing is lost.
+void ElectedSession::deposed(const std::string& why, bool stood_still) {
   const Error error(ErrorCode::kDeposed,
                     fmt::format("this node leads the rendezvous no more: {}", why));
   if (leads_) ways_.tell_end(error);
-  lose({.error = error, .is_fenced = true});
+  const bool asks = leads_ && stood_still && ways_.resumes;
+  const auto now = std::chrono::steady_clock::now();
+  if (asks) asks_until_ = now + kAnswerLimit;
+  lose({.error = error,
+        .is_fenced = !asks,
+        .lease_ends = asks ? now + kLeaderAskLimit : rendezvous::Time{},
+        .may_return = asks});
 }
 
 void ElectedSession::job_over(bool succeeded) {
@@ -194,6 +213,13 @@ void ElectedSession::heard(const HostMessage& message) {
     if (!is_over_ && (is_leader_lost(*lost) || may_be_another(*lost))) return lose(*lost);
     return end(false, message);
   }
+  const auto* const broken = std::get_if<RoundBroken>(&message);
+  // The others may have gone on while this node stood still.
+  if (broken != nullptr && std::chrono::steady_clock::now() < asks_until_) {
+    RoundBroken fenced = *broken;
+    fenced.is_fenced = true;
+    return handler_(fenced);
+  }
   handler_(message);
 }
 
@@ -213,7 +239,9 @@ void ElectedSession::lose(SessionLost lost) {
   session_.reset();
   const bool was_let_in = std::exchange(is_let_in_, false);
   const auto now = std::chrono::steady_clock::now();
-  const bool was_guest = was_let_in && !leads_;
+  // A leader that asks has one, too.
+  const bool was_guest = was_let_in && (!leads_ || lost.may_return);
+  leader_lives_ = leader_lives_ || (was_guest && lost.error.code() == ErrorCode::kDeposed);
   const bool had_lease = was_guest && lost.lease_ends != rendezvous::Time{};
   // The lease ended while this process stood still.
   if (had_lease && lost.lease_ends <= now) lost.is_fenced = true;
@@ -224,7 +252,7 @@ void ElectedSession::lose(SessionLost lost) {
     lost_ = lost;
     alarm_.set(workers_until_);
   }
-  const bool goes_on = !leads_ && goes_on_ && now < workers_until_;
+  const bool goes_on = goes_on_ && now < workers_until_;
   // Said once of a leader that is tried again and again.
   const bool is_news = lost.error.message() != std::exchange(last_loss_, lost.error.message());
   if (!goes_on && memory_.is_in_round()) {

@@ -66,7 +66,7 @@ class ElectedSession final : public rendezvous::Session {
   void lead(rendezvous::JobRecord record);
   void follow(const rendezvous::Leader& leader);
   void change_leader(const rendezvous::Leader& next);
-  void deposed(const std::string& why);
+  void deposed(const std::string& why, bool stood_still);
   void job_over(bool succeeded);
   void heard(const rendezvous::HostMessage& message);
   bool may_be_another(const rendezvous::SessionLost& lost);
@@ -79,6 +79,10 @@ class ElectedSession final : public rendezvous::Session {
   const MessageHandler handler_;
   std::string leader_;  // host name; empty: none was found yet
   bool leads_ = false;
+  // The leader before said itself that it leads no more: its node comes back as any other.
+  bool leader_lives_ = false;
+  // This node led, and stood still. Until then it may not know that the others go on without it.
+  rendezvous::Time asks_until_{};
   bool is_over_ = false;
   // Since when nobody at the leader's address has proved that he knows the job's token.
   std::optional<std::chrono::steady_clock::time_point> unproven_since_;

@@ -285,6 +285,8 @@ void NodeServices::make_host(rendezvous::JobRecord record) {
                               .recovery_limit = lease.length + rendezvous::kFenceMargin,
                               .return_limit = std::max<std::chrono::nanoseconds>(
                                   plan_.last_call, lease.length + rendezvous::kFenceMargin),
+                              // The record of a job that stood still as a whole is forgotten.
+                              .takes_rounds_over = plan_.kind == RendezvousPlan::Kind::kEtcd,
                               .resize_wait = plan_.resize_wait,
                               .resize_interval = plan_.resize_interval,
                               .jitter_seed = std::random_device{}()},

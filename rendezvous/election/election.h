@@ -63,8 +63,9 @@ class Election {
     std::function<void(JobRecord)> lead;
     // Another one leads. Open a session there; the one before is over.
     std::function<void(const Leader&)> follow;
-    // This process leads no more: end its sessions, stop listening, then call leader_lost().
-    std::function<void(const std::string& why)> deposed;
+    // This process leads no more: end its sessions, stop listening, then call leader_lost(). `stood_still`:
+    // as in StepDown.
+    std::function<void(const std::string& why, bool stood_still)> deposed;
     // A job that this node had a part in is over.
     std::function<void(bool succeeded)> job_over;
     // There is no way to a leader. The last call.

@@ -10,6 +10,9 @@
 namespace ddprun::rendezvous {
 namespace {
 
+// A process that sees the end of its lease so late did not run meanwhile.
+constexpr std::chrono::milliseconds kStoodStill{200};
+
 double seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -292,11 +295,11 @@ LeadershipActions Leadership::record_written(Ticket ticket, bool done, Time now)
   return {RecordWritten{}};
 }
 
-LeadershipActions Leadership::step_down(std::string why) {
+LeadershipActions Leadership::step_down(std::string why, bool stood_still) {
   step_ = Step::kIdle;
   past_lease_ = std::exchange(lease_, 0);
   is_watched_ = false;
-  return {StopWatching{}, StepDown{std::move(why)}};
+  return {StopWatching{}, StepDown{std::move(why), stood_still}};
 }
 
 // ---- time ----
@@ -305,7 +308,8 @@ LeadershipActions Leadership::time_passed(Time now) {
   if (step_ == Step::kPausing && now >= look_at_) return read(now);
   if (follows() && now >= check_at_) return check();
   if (step_ != Step::kLeading) return {};
-  if (now >= lease_ends_) return step_down("etcd has not confirmed its lease in time");
+  if (now >= lease_ends_)
+    return step_down("etcd has not confirmed its lease in time", now >= lease_ends_ + kStoodStill);
   LeadershipActions actions;
   if (now >= renew_at_) {
     renew_at_ = now + rules_.renew_every;

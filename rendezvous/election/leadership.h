@@ -131,6 +131,8 @@ struct ReleaseKey {
 // This process leads no more. Say leader_lost() when its sessions are over.
 struct StepDown {
   std::string why;
+  // Its lease ended while this process did not run: nobody need have led since.
+  bool stood_still = false;
 };
 // There is no way to a leader. The last action.
 struct GiveUp {
@@ -221,7 +223,7 @@ class Leadership {
   LeadershipActions check();
   LeadershipActions checked_as_leader(const std::optional<KeyHolder>& holder);
   LeadershipActions write_record();
-  LeadershipActions step_down(std::string why);
+  LeadershipActions step_down(std::string why, bool stood_still = false);
   LeadershipActions give_up(ErrorCode code, std::string what);
   std::optional<LeadershipActions> out_of_time(Time now);
 

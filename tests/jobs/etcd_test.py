@@ -208,6 +208,24 @@ class LosesItsLeader(EtcdTest):
         self.stop_all(jobs)
 
 
+    def test_a_leader_whose_whole_node_stands_still_loses_nothing(self):
+        """Its lease in etcd ends, and nobody missed it: it asks who leads, and the round goes on."""
+        gate = self.fifo("gate")
+        jobs = self.nodes(3, "3", "--max-restarts=3", self.worker(UNTIL_TOLD % gate), conf="last_call_timeout=600")
+        self.world(3)
+        leader = self.leader_of(jobs)
+        for signo in signal.SIGSTOP, signal.SIGCONT:
+            for pid in leader.pid, *leader.processes():
+                os.kill(pid, signo)
+            if signo == signal.SIGSTOP:
+                time.sleep(5)  # longer than the leader's lease in etcd
+        read = wait_until(lambda: self.leader_of(jobs), "a leader")
+        self.assertIsNotNone(read)
+        time.sleep(2)  # whoever had lost a worker would start it by then
+        self.assertEqual(self.fifos[self.ready].lines_so_far(), [], "a worker was started anew")
+        self.finish_well(jobs, gate)
+
+
 class Etcds(EtcdTest):
     def test_a_dead_member_is_passed_over(self):
         endpoint = f"127.0.0.1:{free_port()},{self.etcd.endpoint},127.0.0.1:{free_port()}"
