@@ -44,7 +44,7 @@ endif()
 
 # The rooms of the engine, and what they link.
 set(_rooms proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_meeting worker_pipes worker_startup
-  worker_nccl worker_tensors worker_buckets worker_reducer worker_comm_hooks worker_precision worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data worker_readers
+  worker_nccl worker_tensors worker_averages worker_buckets worker_reducer worker_comm_hooks worker_precision worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data worker_readers
   worker_checkpoint_files worker_checkpoint)
 set(DDPRUN_HAVE_NCCL OFF)
 if(TARGET ddprun_nccl)

@@ -13,7 +13,7 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
-WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/meeting", "worker/startup",
+WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/averages", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/meeting", "worker/startup",
           "worker/data", "worker/readers", "worker/join", "worker/norm", "worker/zero", "worker/sharded", "worker/checkpoint"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
 MAY_INCLUDE = {
@@ -50,7 +50,8 @@ MAY_INCLUDE = {
     "worker/nccl": {"proto", "worker/collective"},
     "worker/tensors": {"proto", "worker/collective", "worker/data"},
     "worker/join": {"proto", "worker/collective"},
-    "worker/reducer": {"proto", "worker/collective", "worker/join", "worker/tensors"},
+    "worker/averages": {"worker/collective"},
+    "worker/reducer": {"proto", "worker/collective", "worker/join", "worker/tensors", "worker/averages"},
     "worker/comm_hooks": {"worker/collective", "worker/tensors", "worker/reducer"},
     "worker/precision": {"worker/collective", "worker/reducer", "worker/tensors/stepped_tensors.h"},
     "worker/replicas": set(),

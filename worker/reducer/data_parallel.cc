@@ -152,6 +152,7 @@ DataParallel::Prepared DataParallel::prepare() const {
   prepared.parameters = trainable(prepared.state);
   check_parameters(prepared.parameters, *collective_);
   prepared.reducer = reducer_options(options_);
+  prepared.reducer.alike = options_.init_sync;
   prepared.reducer.sparse = sparse_ones(*module_, prepared.parameters, options_.sparse_parameters);
   prepared.reducer.delayed = delayed_ones(prepared.parameters, options_.delay_all_reduce);
   return prepared;
@@ -182,7 +183,7 @@ void DataParallel::meet() {
   parameters_.clear();
   for (const auto& [name, tensor] : state)
     parameters_.push_back({name, tensor, tensor.requires_grad()});
-  all_ = module_->parameters();
+  list_parameters(module_->parameters());
   // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
   // Frozen parameters are copied too; forward() uses them.
   if (options_.init_sync) {
@@ -197,50 +198,33 @@ void DataParallel::meet() {
 }
 
 DataParallel::~DataParallel() {
+  list_parameters({});
   const auto why = reducer_->why_unfinished();
   if (!why || reducer_->program_knows() || std::uncaught_exceptions() > 0) return;
   log::error(*why);
   std::_Exit(EXIT_FAILURE);  // not exit(): no code of the program may use the model now
 }
 
-// The hooks are those of construction: what is unfrozen later would never be summed.
-void DataParallel::check_frozen() const {
-  check_same_parameters();
-  for (const auto& [name, tensor, trained] : parameters_) {
-    if (tensor.requires_grad() == trained) continue;
-    throw std::runtime_error(fmt::format(
-        "parameter '{}' {} since DataParallel was made: make DataParallel after freezing", name,
-        trained ? "was frozen" : "was unfrozen"));
-  }
-}
-
-// Names are compared only where something has changed: this runs in each pass.
-void DataParallel::check_same_parameters() const {
-  if (std::ranges::equal(module_->parameters(), all_, &at::Tensor::is_same)) return;
-  for (const auto& [name, tensor] : parameters_of(*module_, options_.ignore)) {
-    const auto before = std::ranges::find(parameters_, name, &Parameter::name);
-    const bool added = before == parameters_.end();
-    if (!added && before->tensor.is_same(tensor)) continue;
-    if (!tensor.requires_grad() && (added || !before->trained)) continue;
-    throw std::runtime_error(
-        fmt::format("parameter '{}' was {} since DataParallel was made: make DataParallel after "
-                    "building the model",
-                    name, added ? "added" : "replaced"));
-  }
-}
-
 void DataParallel::before_forward() {
   const bool records = at::GradMode::is_enabled();
+  trains_ = is_trained();
   int source = 0;
   if (join_ != nullptr) {
-    const bool synchronises = records && no_sync_depth_ == 0;
+    const bool synchronises = records && no_sync_depth_ == 0 && trains_;
     source = meet_joined({.active = true, .records = records, .synchronises = synchronises}).source;
   }
   if (records) {
     reducer_->begin_pass();
     check_frozen();
   }
-  sync_buffers(BufferMoment::kBeforeForward, source);
+  leaves_buffers_ =
+      join_ == nullptr && (evaluates() || (records && reducer_->waits_for_backward()));
+  if (!leaves_buffers_) sync_buffers(BufferMoment::kBeforeForward, source);
+}
+
+// A rank may evaluate alone: then nobody else is there to send it buffers, or to take them.
+bool DataParallel::evaluates() const {
+  return !at::GradMode::is_enabled() && !module_->is_training();
 }
 
 // Buffers are looked up each time: a model may replace them. They need a copy only after a pass
@@ -250,7 +234,7 @@ void DataParallel::sync_buffers(BufferMoment moment, int source) {
   if (!buffer_hook_ && collective_->world_size() == 1) return;
   std::vector<NamedTensor> buffers = buffers_of(*module_, options_.ignore);
   if (buffers.empty()) return;
-  if (!buffer_hook_) return broadcast_values(buffers, *collective_, source);
+  if (!buffer_hook_) return broadcast_values(buffers, *collective_, source, "buffers in forward()");
   const at::NoGradGuard no_grad;
   buffer_hook_(buffers, *collective_);
 }
@@ -270,12 +254,15 @@ void DataParallel::after_forward() {
 }
 
 void DataParallel::end_forward(const std::vector<at::Tensor*>& outputs) {
-  sync_buffers(BufferMoment::kAfterForward);
+  if (join_ != nullptr || !evaluates()) sync_buffers(BufferMoment::kAfterForward);
   // Asked here, not in backward(): as in PyTorch, what counts is where forward() ran.
   const bool synchronising = at::GradMode::is_enabled() && no_sync_depth_ == 0;
-  buffers_due_ = synchronising;
+  // In a Join the ranks without batches take frozen passes for others that sum nothing.
+  const bool makes_due = synchronising && (trains_ || join_ == nullptr);
+  buffers_due_ = makes_due || (leaves_buffers_ && buffers_due_);
   if (!at::GradMode::is_enabled()) return;
-  if (synchronising) {
+  if (no_sync_depth_ > 0) reducer_->begin_silent_pass();
+  if (synchronising && trains_) {
     std::vector<at::Tensor> tensors;
     for (const at::Tensor* output : outputs) tensors.push_back(*output);
     reducer_->arm(tensors);
@@ -353,7 +340,7 @@ void DataParallel::resize(Collective& collective) {
 }
 
 void DataParallel::check_reduced() const {
-  reducer_->check_finished();
+  reducer_->check_averaged();
   collective_->check();
 }
 

@@ -37,6 +37,7 @@
 #include "worker/reducer/log_record.h"
 #include "worker/reducer/module_state.h"
 #include "worker/reducer/output_sink.h"
+#include "worker/tensors/stepped_tensors.h"
 
 namespace torch::nn {
 class Module;
@@ -73,7 +74,8 @@ struct DataParallelOptions {
   // without a communication hook has no buckets: its gradients stay where autograd has put them.
   bool gradient_as_bucket_view = true;
   // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
-  // forward after one that synchronised gradients.
+  // forward after one that synchronised gradients. Not in an evaluation (eval(), gradients off), which one rank
+  // may make alone; nor while another forward() waits for its backward(), which may need them.
   bool broadcast_buffers = true;
   bool init_sync = true;  // verify the model and take rank 0's state at construction
   // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. Where other
@@ -132,7 +134,8 @@ class DataParallel final : public Joinable {
 
   // The two halves of forward(), for models with several entry points. With gradients on,
   // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was frozen, unfrozen, added or replaced since construction. find_unused_parameters and
+  // parameter was unfrozen, added or replaced since construction, or has another dtype, size or device; or was
+  // frozen, unless all are (then the pass sums nothing) or find_unused_parameters is set. find_unused_parameters and
   // static_graph must know the outputs: after_forward() replaces their tensors by copies that it can
   // follow. They may be tensors, and any vector, array, tuple, pair, optional or map of such;
   // OutputTensors (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where
@@ -167,11 +170,16 @@ class DataParallel final : public Joinable {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // optimizer.step(), if backward() has reduced all gradients; else throws, and names those that are
-  // missing. A plain optimizer.step() makes the ranks part there; the next forward() throws then.
+  // optimizer.step(), if each `.grad` is the average of all ranks; else throws std::runtime_error, and names
+  // parameters: those without a gradient, and those with this rank's own in it (docs/data_parallel.md lists how
+  // that comes about). Throws, too, where the optimizer has parameters of ours and of modules that have no
+  // DataParallel. A plain optimizer.step() makes the ranks part there; the next forward() or backward() throws
+  // then. On CPU backward() throws on all ranks if their weights have parted in any other way.
   template <typename Optimizer, typename... Arguments>
   auto step(Optimizer& optimizer, Arguments&&... arguments) {
     check_reduced();
+    if constexpr (requires { optimizer.param_groups().front().params(); })
+      check_stepped(stepped_tensors(optimizer));
     count_step();
     return optimizer.step(std::forward<Arguments>(arguments)...);
   }
@@ -250,6 +258,10 @@ class DataParallel final : public Joinable {
   void meet();
   void check_frozen() const;
   void check_same_parameters() const;
+  void check_stepped(const std::vector<at::Tensor>& stepped) const;
+  void list_parameters(std::vector<at::Tensor> parameters);
+  bool is_trained() const;
+  bool evaluates() const;
   void sync_buffers(BufferMoment moment, int source = 0);
   JoinRound meet_joined(const JoinReport& mine);
   void count_step();
@@ -270,7 +282,9 @@ class DataParallel final : public Joinable {
   bool leads_join_ = false;
   bool was_joined_ = false;
   int no_sync_depth_ = 0;
-  bool buffers_due_ = true;  // the previous forward was a synchronising one
+  bool trains_ = true;           // not all of the trained parameters are frozen in this pass
+  bool leaves_buffers_ = false;  // this forward() sends none, also if they are due
+  bool buffers_due_ = true;      // the previous forward was a synchronising one
 };
 
 }  // namespace ddprun::worker

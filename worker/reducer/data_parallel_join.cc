@@ -14,6 +14,8 @@ void DataParallel::begin_join(JoinContext& context, bool leads) {
   join_ = &context;
   leads_join_ = leads;
   was_joined_ = true;
+  // A rank without batches makes no steps: its weights are set at the end, its optimizer's state is not.
+  reducer_->stop_comparing();
 }
 
 JoinRound DataParallel::meet_joined(const JoinReport& mine) {

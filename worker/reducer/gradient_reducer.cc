@@ -3,8 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <array>
@@ -36,44 +34,23 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
                mode_of(options_.mode, collective.world_size()), options_.first_limits_bytes),
       queue_(buckets_.plan()),
       sums_(buckets_, collective),
+      named_(named(buckets_)),
+      hooks_(named_, [this](std::size_t parameter) { on_gradient(parameter); }),
+      origins_(named_),
+      weights_(named_, collective, options_.alike),
       first_plan_(buckets_.plan()),
       divisor_(collective.world_size()) {
   const auto& parameters_here = buckets_.parameters();
-  // Before the hooks: what throws here must not leave one behind.
   if (options_.graph != GraphMode::kDefault)
     used_.emplace(parameters_here.size(), parameters_here.front().tensor.device(), collective_);
-  readiness_ = make_readiness(options_.graph, add_hooks());
-}
-
-// The nodes that add to `.grad`. A post hook on one runs when `.grad` has its final value of this
-// backward(); a hook on the tensor would run before.
-std::vector<const autograd::Node*> GradientReducer::add_hooks() {
-  std::vector<const autograd::Node*> nodes;
-  for (std::size_t i = 0; i < buckets_.parameters().size(); ++i) {
-    std::shared_ptr<autograd::Node> node =
-        autograd::impl::grad_accumulator(buckets_.parameters()[i].tensor);
-    auto hook = std::make_unique<autograd::utils::LambdaPostHook>(
-        [this, i](const autograd::variable_list& outputs,
-                  const autograd::variable_list& /*inputs*/) {
-          on_gradient(i);
-          return outputs;
-        });
-    const std::uintptr_t key = node->add_post_hook(std::move(hook));
-    nodes.push_back(node.get());
-    hooks_.push_back({std::move(node), key});
-  }
-  return nodes;
-}
-
-// A graph may hold a node longer than this object lives. A hook left there would use freed memory.
-GradientReducer::~GradientReducer() {
-  for (const Hook& hook : hooks_) hook.node->del_post_hook(hook.key);
+  readiness_ = make_readiness(options_.graph, hooks_.nodes());
 }
 
 // The order is known once a pass was armed and has run. Passes under NoSync are not armed: after
 // them rebuild_order_ is still empty, on all ranks.
 void GradientReducer::begin_pass() {
   check_finished();
+  if (hooks_.renew()) readiness_->follow(hooks_.nodes());
   collective_.check();  // on CUDA the sums may have failed after backward()
   // Whoever begins anew has used the sums: his step is done.
   if (std::exchange(summed_, false)) {
@@ -92,6 +69,7 @@ void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   gradient_order_.clear();
   given_back_ = 0;
   if (!rebuilt_) rebuild_order_.clear();
+  origins_.begin(true);
   armed_ = true;
   told_ = end_queued_ = false;
   ++pass_;
@@ -102,7 +80,10 @@ void GradientReducer::on_gradient(std::size_t parameter) {
   // Also under NoSync: the next pass sums what this one adds.
   const at::Tensor& gradient = buckets_.parameters()[parameter].tensor.grad();
   if (used_ && gradient.defined()) used_->mark(parameter);
-  if (!armed_) return warn_of_second_backward();
+  if (!armed_) {
+    origins_.add_own(parameter);
+    return warn_of_second_backward();
+  }
   try {
     take_gradient(parameter);
   } catch (...) {
@@ -218,7 +199,7 @@ void GradientReducer::on_backward() {
 void GradientReducer::take_all() {
   const at::NoGradGuard no_grad;
   failed_ = true;  // until all is well
-  for (std::size_t i = 0; i < hooks_.size(); ++i) mark_ready(i);
+  for (std::size_t i = 0; i < buckets_.sizes().size(); ++i) mark_ready(i);
   launch_ready_buckets();
   finish_after_backward();
 }
@@ -231,8 +212,10 @@ void GradientReducer::finish() {
   failed_ = true;  // until all is well
   times_.mark(PassTimes::Moment::kBackwardEnds);
   const std::size_t count = plan().size();
+  weights_.look();  // steps of give_back() change them
   for (std::size_t bucket = 0; bucket < count; ++bucket) {
     sums_.complete(bucket);
+    if (bucket + 1 == count) compare_weights();
     if (!used_) give_back(bucket);
   }
   if (used_) {
@@ -252,12 +235,20 @@ void GradientReducer::finish() {
   if (step_) count_step_made();
 }
 
+void GradientReducer::compare_weights() {
+  parted_ = weights_.compare(std::exchange(step_calls_, 0), pass_);
+  if (parted_) throw std::runtime_error(*parted_);
+}
+
 // What no rank has used keeps its gradient as it was.
 void GradientReducer::give_back(std::size_t bucket) {
   for (const std::size_t parameter : plan()[bucket]) {
     if (sums_.skipped(bucket) || (used_ && !used_->anywhere(parameter))) continue;
     buckets_.give_back(parameter);
-    if (step_) step(parameter);
+    if (step_)
+      step(parameter);
+    else
+      origins_.set_average(parameter);
   }
   ++given_back_;
 }
@@ -271,15 +262,19 @@ void GradientReducer::step(std::size_t parameter) {
 }
 
 void GradientReducer::count_step_made() {
+  ++step_calls_;
   if (summed_ && !std::exchange(stepped_, true)) ++steps_;
 }
 
 void GradientReducer::reset() {
+  if (parted_) throw std::runtime_error("reset: " + *parted_);
   collective_.reset();
   check_same_progress();
   for (const auto& [name, tensor] : buckets_.parameters()) tensor.mutable_grad().reset();
   if (used_) used_->drop_sum();
   if (!rebuilt_) rebuild_order_.clear();
+  origins_.clear();
+  step_calls_ = 0;
   armed_ = unfinished_ = failed_ = told_ = summed_ = stepped_ = false;
 }
 
@@ -310,7 +305,7 @@ void GradientReducer::check_same_progress() {
 
 void GradientReducer::rebuild() {
   // A static graph may leave parameters out; they come last.
-  std::vector<bool> ordered(hooks_.size(), false);
+  std::vector<bool> ordered(buckets_.sizes().size(), false);
   for (const std::size_t parameter : rebuild_order_) ordered[parameter] = true;
   for (std::size_t i = 0; i < ordered.size(); ++i) {
     if (!ordered[i]) rebuild_order_.push_back(i);
@@ -335,7 +330,11 @@ BucketPlan GradientReducer::plan_of_root(const BucketPlan& mine) const {
 
 void GradientReducer::adopt(BucketPlan plan) {
   const at::NoGradGuard no_grad;
+  std::vector<bool> averages(buckets_.sizes().size());
+  for (std::size_t i = 0; i < averages.size(); ++i) averages[i] = origins_.is_average(i);
   buckets_.carve(std::move(plan));
+  for (std::size_t i = 0; i < averages.size(); ++i)
+    if (averages[i]) origins_.follow(i);
   queue_ = BucketQueue(buckets_.plan());
   rebuild_order_.clear();
   rebuilt_ = true;
@@ -358,7 +357,15 @@ void GradientReducer::check_finished() const {
   throw std::runtime_error(*why);
 }
 
+void GradientReducer::check_averaged() const {
+  check_finished();
+  if (collective_.world_size() == 1) return;
+  if (const auto why = origins_.why_own())
+    throw std::runtime_error(fmt::format("step() on rank {}: {}", collective_.rank(), *why));
+}
+
 std::optional<std::string> GradientReducer::why_unfinished() const {
+  if (parted_) return parted_;
   if (!unfinished_) return std::nullopt;
   const std::string begin = fmt::format(
       "Expected to have finished reduction in the prior iteration before starting a new one. On "

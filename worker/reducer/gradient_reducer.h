@@ -16,16 +16,16 @@
 #include <utility>
 #include <vector>
 
+#include "worker/averages/gradient_hooks.h"
+#include "worker/averages/gradient_origins.h"
+#include "worker/averages/named_parameter.h"
+#include "worker/averages/same_weights.h"
 #include "worker/reducer/bucket_queue.h"
 #include "worker/reducer/bucket_sums.h"
 #include "worker/reducer/gradient_buckets.h"
 #include "worker/reducer/log_record.h"
 #include "worker/reducer/readiness.h"
 #include "worker/reducer/used_map.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace ddprun::worker {
 
@@ -40,6 +40,7 @@ class GradientReducer {
     std::vector<bool> sparse;          // by parameter
     std::vector<bool> delayed;         // by parameter: it travels after the others
     bool skip_unused_buckets = false;  // a bucket whose parameters are all unused is not summed
+    bool alike = true;                 // all ranks have the same weights at construction
   };
 
   // All ranks must call it. Each of `parameters` must need a gradient, lie on the collective's
@@ -49,16 +50,20 @@ class GradientReducer {
   GradientReducer& operator=(const GradientReducer&) = delete;
   GradientReducer(GradientReducer&&) = delete;
   GradientReducer& operator=(GradientReducer&&) = delete;
-  ~GradientReducer();  // removes the hooks
+  ~GradientReducer() = default;  // removes the hooks
 
   // Call before each forward with gradients. Throws std::runtime_error if the last pass is
   // unfinished. The first call after a summed pass rebuilds the buckets in rank 0's order: then all
   // ranks must call it.
   void begin_pass();
 
-  // Call after a forward whose gradients shall be averaged, with its outputs. Without it the hooks do
-  // nothing in the next backward().
+  // Call after a forward whose gradients shall be averaged, with its outputs. Without it the next
+  // backward() adds to this rank's own gradients.
   void arm(std::span<const at::Tensor> outputs);
+  // Call after a forward under NoSync, instead.
+  void begin_silent_pass() { origins_.begin(false); }
+  // arm() was called, and no backward() has begun since.
+  bool waits_for_backward() const { return armed_ && !unfinished_; }
 
   // backward() has begun, below the outputs of forward(). Only a pass that waits for its end needs it.
   void on_backward();
@@ -96,6 +101,11 @@ class GradientReducer {
   // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or if
   // it ended by an error of ours.
   void check_finished() const;
+  // The one place that says whether a step may be made: throws as check_finished(), or if a `.grad` has
+  // this rank's own gradient in it, and not the average of all ranks.
+  void check_averaged() const;
+  // Ranks may have unlike weights, or unlike states of the optimizer, from now on. All ranks must call it.
+  void stop_comparing() { weights_.stop(); }
   // What check_finished() throws. Nothing: it throws nothing.
   std::optional<std::string> why_unfinished() const;
   // An exception of this pass has told the program that it is unfinished.
@@ -106,12 +116,7 @@ class GradientReducer {
   const std::vector<std::size_t>& gradient_order() const { return gradient_order_; }
 
  private:
-  struct Hook {
-    std::shared_ptr<torch::autograd::Node> node;  // the parameter holds it weakly only
-    std::uintptr_t key;
-  };
-
-  std::vector<const torch::autograd::Node*> add_hooks();
+  static std::vector<NamedParameter> named(const GradientBuckets& buckets);
   void on_gradient(std::size_t parameter);
   void warn_of_second_backward();
   void take_gradient(std::size_t parameter);
@@ -121,6 +126,7 @@ class GradientReducer {
   std::vector<bool> wholly_unused_buckets() const;
   void take_all();
   void finish();
+  void compare_weights();
   void give_back(std::size_t bucket);
   void step(std::size_t parameter);
   void check_same_progress();
@@ -136,8 +142,11 @@ class GradientReducer {
   BucketQueue queue_;
   BucketSums sums_;
   ParameterStep step_;
-  std::optional<UsedMap> used_;  // where a parameter may be unused
-  std::vector<Hook> hooks_;
+  std::optional<UsedMap> used_;        // where a parameter may be unused
+  std::vector<NamedParameter> named_;  // for the three below
+  GradientHooks hooks_;
+  GradientOrigins origins_;
+  SameWeights weights_;
   std::unique_ptr<Readiness> readiness_;
   std::vector<std::size_t> ready_;           // by one hook
   std::vector<std::size_t> rebuild_order_;   // as gradients became ready; empty once rebuilt
@@ -149,6 +158,8 @@ class GradientReducer {
   std::uint64_t pass_ = 0;  // armed passes, for messages
   std::uint64_t passes_summed_ = 0;
   std::uint64_t steps_ = 0;
+  std::uint64_t step_calls_ = 0;       // of count_step_made(), since the last pass was summed
+  std::optional<std::string> parted_;  // how the ranks' weights have parted
   bool warned_again_ = false;
   std::size_t stepped_parameters_ = 0;  // by step_, in a pass that is not summed yet
   bool armed_ = false;

@@ -46,6 +46,12 @@ void GradientReducer::write(LogRecord& record) const {
   times_.write(record);
 }
 
+std::vector<NamedParameter> GradientReducer::named(const GradientBuckets& buckets) {
+  std::vector<NamedParameter> parameters;
+  for (const auto& [name, tensor] : buckets.parameters()) parameters.push_back({name, tensor});
+  return parameters;
+}
+
 std::string GradientReducer::describe(const std::vector<std::size_t>& parameters) const {
   std::string text;
   const std::size_t named = std::min(parameters.size(), kNamedInMessageMax);

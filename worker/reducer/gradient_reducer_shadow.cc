@@ -27,14 +27,14 @@ void GradientReducer::shadow_pass() {
   // With a static graph the use that the first pass has summed holds for all.
   if (used_ && readiness_->use_changes()) used_->clear();
   for (const auto& [name, tensor] : buckets_.parameters()) tensor.mutable_grad().reset();
-  for (std::size_t i = 0; i < hooks_.size(); ++i) mark_ready(i);
+  for (std::size_t i = 0; i < buckets_.sizes().size(); ++i) mark_ready(i);
   launch_ready_buckets();
   if (readiness_->asks_for_use()) used_->launch_sum();
   finish();
   // As PyTorch's _push_all_rebuilt_params: should this be rank 0, its order counts.
   if (rebuilt_ || readiness_->use_changes()) return;
   rebuild_order_.clear();
-  for (std::size_t i = 0; i < hooks_.size(); ++i) rebuild_order_.push_back(i);
+  for (std::size_t i = 0; i < buckets_.sizes().size(); ++i) rebuild_order_.push_back(i);
 }
 
 }  // namespace ddprun::worker

@@ -195,7 +195,8 @@ at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int
 }
 
 // One transfer of bytes for tensors of all types: in each broadcast all ranks wait for each other.
-void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective, int root) {
+void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective, int root,
+                      const OperationName& of) {
   std::int64_t total = 0;
   for (const auto& [name, tensor] : tensors) total += packed_bytes(tensor);
   if (total == 0) return;
@@ -207,7 +208,8 @@ void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collecti
     if (packs) slot_for(tensor, packed, offset).copy_(tensor);
     offset += packed_bytes(tensor);
   }
-  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8}, root);
+  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8, of},
+                       root);
   offset = 0;
   for (const auto& [name, tensor] : tensors) {
     // A copy of the handle, which is not const, has the same memory.
@@ -272,7 +274,8 @@ void tell_refusal(std::string_view why, Collective& collective) {
   }
 }
 
-void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective, int root) {
+void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective, int root,
+                      OperationName of) {
   if (collective.world_size() == 1) return;
   const at::NoGradGuard no_grad;
   for (std::size_t begin = 0; begin < tensors.size();) {
@@ -284,7 +287,7 @@ void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& colle
       if (end > begin && bytes > kCoalescedBytes) break;
       ++end;
     }
-    broadcast_packed(std::span(tensors).subspan(begin, end - begin), collective, root);
+    broadcast_packed(std::span(tensors).subspan(begin, end - begin), collective, root, of);
     begin = end;
   }
 }

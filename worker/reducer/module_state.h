@@ -48,8 +48,9 @@ void tell_refusal(std::string_view why, Collective& collective);
 // Copies the values of rank `root` into the tensors of the other ranks, in place and unseen by autograd.
 // Tensors of all types are packed together, so that there are few transfers. All must be dense and
 // on the collective's device.
-void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective,
-                      int root = 0);
+// `of`: what messages call it.
+void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective, int root = 0,
+                      OperationName of = "model");
 
 // The most bytes of one packed transfer; a larger tensor travels alone. PyTorch's number
 // (torch/nn/parallel/distributed.py, broadcast_bucket_size). Without a limit the packed copy would

@@ -72,6 +72,10 @@ class UnusedParameters final : public Readiness {
     return true;
   }
 
+  void follow(std::vector<const Node*> accumulators) override {
+    accumulators_ = std::move(accumulators);
+  }
+
   bool asks_for_use() const override { return true; }
   bool use_changes() const override { return true; }
   bool unchanged() const override { return unchanged_; }

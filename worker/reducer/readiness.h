@@ -39,6 +39,9 @@ class Readiness {
   // now. False: the graph is not the one that the mode was promised.
   [[nodiscard]] virtual bool on_hook(std::size_t parameter, std::vector<std::size_t>& ready) = 0;
 
+  // The nodes that add to `.grad` are others now.
+  virtual void follow(std::vector<const torch::autograd::Node*> /*accumulators*/) {}
+
   // Which parameters any rank used must be asked in this pass.
   virtual bool asks_for_use() const { return false; }
   // What was used in a pass says nothing of the next one.

@@ -1,0 +1,96 @@
+#include "worker/averages/gradient_origins.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace ddprun::worker {
+namespace {
+
+// A message names so many parameters.
+constexpr std::size_t kNamedMax = 3;
+
+// "'a', 'b', 'c' and 7 more": those of `parameters` that are `meant`.
+template <typename Meant>
+std::string names_of(const std::vector<NamedParameter>& parameters, const Meant& meant) {
+  std::string text;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!meant(i) || ++count > kNamedMax) continue;
+    text += fmt::format("{}'{}'", count == 1 ? "" : ", ", parameters[i].name);
+  }
+  if (count > kNamedMax) text += fmt::format(" and {} more", count - kNamedMax);
+  return text;
+}
+
+}  // namespace
+
+void GradientOrigins::begin(bool averaged) {
+  silent_ = !averaged;
+  begun_ = averaged;
+  for (Mark& mark : marks_) mark.fresh = false;
+}
+
+void GradientOrigins::add_own(std::size_t parameter) {
+  marks_.at(parameter).own = silent_ ? Own::kUnderNoSync : Own::kWithoutForward;
+}
+
+void GradientOrigins::set_average(std::size_t parameter) {
+  begun_ = false;
+  const at::Tensor& gradient = parameters_.at(parameter).tensor.grad();
+  Mark& mark = marks_[parameter];
+  mark.own = Own::kNo;
+  mark.fresh = true;
+  mark.average = gradient.getIntrusivePtr();
+}
+
+bool GradientOrigins::is_average(std::size_t parameter) const {
+  const at::Tensor& gradient = parameters_.at(parameter).tensor.grad();
+  const Mark& mark = marks_[parameter];
+  if (mark.own != Own::kNo) return false;
+  return mark.fresh || mark.average._unsafe_get_target() == gradient.unsafeGetTensorImpl();
+}
+
+void GradientOrigins::follow(std::size_t parameter) {
+  marks_.at(parameter).average = parameters_[parameter].tensor.grad().getIntrusivePtr();
+}
+
+void GradientOrigins::clear() {
+  for (Mark& mark : marks_) mark = Mark();
+  begun_ = silent_ = false;
+}
+
+std::string GradientOrigins::name_all(Own own) const {
+  return names_of(parameters_, [&](std::size_t i) {
+    return parameters_[i].tensor.grad().defined() && !is_average(i) && marks_[i].own == own;
+  });
+}
+
+std::optional<std::string> GradientOrigins::why_own() const {
+  bool all_averages = true;
+  for (std::size_t i = 0; i < marks_.size() && all_averages; ++i)
+    all_averages = !parameters_[i].tensor.grad().defined() || is_average(i);
+  if (all_averages) return std::nullopt;
+  if (const auto names = name_all(Own::kUnderNoSync); !names.empty()) {
+    return fmt::format(
+        "the gradients of {} are this rank's own: the last backward() was under NoSync. End the NoSync "
+        "before the last forward() and backward() of a step, or call zero_grad()",
+        names);
+  }
+  if (const auto names = name_all(Own::kWithoutForward); !names.empty()) {
+    return fmt::format(
+        "the gradients of {} have this rank's own in them: a backward() ran without a forward() of "
+        "DataParallel before it. Call parallel.forward(net, ...) in place of net->forward(...). After "
+        "one forward() call backward() once, on the sum of the losses; or make all but the last "
+        "forward() and backward() under NoSync. Or call zero_grad()",
+        names);
+  }
+  return fmt::format(
+      "the gradients of {} were not averaged: {}. Let backward() compute them, and not "
+      "torch::autograd::grad(); or call zero_grad()",
+      name_all(Own::kNo),
+      begun_ ? "forward() of DataParallel has had no backward()"
+             : "no backward() after a forward() of DataParallel has set them");
+}
+
+}  // namespace ddprun::worker
