@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "proto/shown_text.h"
+
 namespace ddprun::daemon {
 
 using rendezvous::ControlAnswer;
@@ -89,9 +91,9 @@ std::string_view name_of(ControlOutcome outcome) {
   return "refused";
 }
 
-// Names that people chose may be no UTF-8.
+// Names that people chose may be no UTF-8. ASCII alone: a terminal obeys nothing in it.
 std::string text_of(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + '\n';
 }
 
 std::string as_json(const CtlOptions& options, const ControlAnswer& answer) {
@@ -107,13 +109,6 @@ std::string as_json(const CtlOptions& options, const ControlAnswer& answer) {
 // ---- tables ----
 
 using Row = std::vector<std::string>;
-
-// A control character of a peer's text must not reach the terminal.
-std::string printable(std::string text) {
-  std::ranges::replace_if(
-      text, [](char byte) { return static_cast<unsigned char>(byte) < ' ' || byte == 0x7F; }, ' ');
-  return text;
-}
 
 // The last column is not filled up with blanks.
 std::string table(const std::vector<Row>& rows) {
@@ -143,11 +138,11 @@ int in_round(const JobStatus& job) {
 std::string jobs_table(const std::vector<JobStatus>& jobs) {
   std::vector<Row> rows = {{"JOB", "PHASE", "ROUND", "NODES", "WANTED", "RESTARTS", "WHY"}};
   for (const JobStatus& job : jobs)
-    rows.push_back({printable(job.job), std::string(rendezvous::name_of(job.phase)),
+    rows.push_back({shown_text(job.job), std::string(rendezvous::name_of(job.phase)),
                     fmt::format("{}", job.round), fmt::format("{}", in_round(job)),
                     range(job.min_nodes, job.max_nodes),
                     fmt::format("{}/{}", job.restarts, job.max_restarts),
-                    printable(job.end.empty() ? job.waits_for : job.end)});
+                    shown_text(job.end.empty() ? job.waits_for : job.end)});
   return table(rows);
 }
 
@@ -155,19 +150,19 @@ std::string nodes_table(const JobStatus& job) {
   std::vector<Row> rows = {{"RANK", "HOSTNAME", "STANDING", "WORKERS", "ROLE", "ID"}};
   for (const NodeStatus& node : job.nodes)
     rows.push_back({node.node_rank < 0 ? "-" : fmt::format("{}", node.node_rank),
-                    printable(node.hostname) + (node.hosts ? " (host)" : ""),
+                    shown_text(node.hostname) + (node.hosts ? " (host)" : ""),
                     std::string(rendezvous::name_of(node.standing)),
-                    fmt::format("{}", node.workers), printable(node.role), printable(node.id)});
+                    fmt::format("{}", node.workers), shown_text(node.role), shown_text(node.id)});
   return table(rows);
 }
 
 std::string status_text(const JobStatus& job) {
   std::string text =
-      fmt::format("{}: {}, round {}, {} of {} nodes, {} of {} restarts spent\n", printable(job.job),
-                  rendezvous::name_of(job.phase), job.round, in_round(job),
+      fmt::format("{}: {}, round {}, {} of {} nodes, {} of {} restarts spent\n",
+                  shown_text(job.job), rendezvous::name_of(job.phase), job.round, in_round(job),
                   range(job.min_nodes, job.max_nodes), job.restarts, job.max_restarts);
-  if (!job.waits_for.empty()) text += fmt::format("waits: {}\n", printable(job.waits_for));
-  if (!job.end.empty()) text += fmt::format("end: {}\n", printable(job.end));
+  if (!job.waits_for.empty()) text += fmt::format("waits: {}\n", shown_text(job.waits_for));
+  if (!job.end.empty()) text += fmt::format("end: {}\n", shown_text(job.end));
   if (!job.nodes.empty()) text += '\n' + nodes_table(job);
   if (job.incidents.empty()) return text;
   std::vector<Row> rows = {{"TIME", "ROUND", "KIND", "RE-FORMED", "WHAT"}};
@@ -178,14 +173,14 @@ std::string status_text(const JobStatus& job) {
          incident.reformed_after_ms < 0
              ? "-"
              : fmt::format("{:.3f} s", static_cast<double>(incident.reformed_after_ms) / 1000),
-         printable(incident.text)});
+         shown_text(incident.text)});
   return text + '\n' + table(rows);
 }
 
 std::string as_text(const CtlOptions& options, const ControlAnswer& answer) {
   if (options.command == CtlCommand::kJobs) return jobs_table(answer.jobs);
   if (options.command == CtlCommand::kNodes) return nodes_table(answer.jobs.front());
-  if (options.command != CtlCommand::kStatus) return printable(answer.text) + '\n';
+  if (options.command != CtlCommand::kStatus) return shown_text(answer.text) + '\n';
   std::string text;
   for (const JobStatus& job : answer.jobs) text += (text.empty() ? "" : "\n") + status_text(job);
   return text;
@@ -202,7 +197,7 @@ std::string output(const CtlOptions& options, const ControlAnswer& answer) {
 
 std::string complaint(const CtlOptions& options, const ControlAnswer& answer) {
   if (answer.outcome == ControlOutcome::kDone) return {};
-  const std::string text = printable(answer.text);
+  const std::string text = shown_text(answer.text);
   std::string where;
   for (const CtlEndpoint& one : options.endpoints)
     where += fmt::format("{}{}:{}", where.empty() ? "" : ",", one.host, one.port);

@@ -16,6 +16,7 @@
 #include "daemon/ctl_output.h"
 #include "launcher/host_facts.h"
 #include "launcher/resolvers.h"
+#include "proto/shown_text.h"
 #include "proto/token_file.h"
 #include "rendezvous/control/control_client.h"
 
@@ -92,25 +93,25 @@ std::string who() {
   std::string host(256, '\0');
   if (::gethostname(host.data(), host.size() - 1) != 0) host = "?";
   host.resize(host.find('\0') == std::string::npos ? host.size() : host.find('\0'));
-  return "an operator on " + host;
+  return "an operator on " + shown_text(host);
 }
 
 int run(CtlOptions options, const EnvLookup& env) {
   if (auto* stop = std::get_if<rendezvous::StopJob>(&options.question.verb)) stop->by = who();
   const auto token = token_of(options, env);
   if (!token) {
-    std::fprintf(stderr, "ddpctl: %s\n", token.error().message().c_str());
+    std::fprintf(stderr, "ddpctl: %s\n", shown_text(token.error().message()).c_str());
     return kCtlUsage;
   }
   launcher::wipe_variable("DDPRUN_TOKEN");
   if (const auto sound = rendezvous::check_tls_files(options.tls); !sound) {
-    std::fprintf(stderr, "ddpctl: %s\n", sound.error().message().c_str());
+    std::fprintf(stderr, "ddpctl: %s\n", shown_text(sound.error().message()).c_str());
     return kCtlUsage;
   }
   const auto answer = ask(options, *token);
   std::fputs(output(options, answer).c_str(), stdout);
   const std::string wrong = complaint(options, answer);
-  if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", wrong.c_str());
+  if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", shown_text(wrong).c_str());
   // A full disk must not look like success.
   if (std::fflush(stdout) != 0) return kCtlFailed;
   return exit_code(answer);
@@ -130,7 +131,7 @@ int main(int argc, char** argv) {
     return kCtlDone;
   }
   if (const auto* wrong = std::get_if<CtlUsageError>(&parsed)) {
-    std::fprintf(stderr, "ddpctl: %s\n", wrong->message.c_str());
+    std::fprintf(stderr, "ddpctl: %s\n", ddprun::shown_text(wrong->message).c_str());
     return kCtlUsage;
   }
   return run(std::get<CtlOptions>(parsed), env);

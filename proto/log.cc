@@ -9,8 +9,13 @@
 #include <mutex>
 #include <utility>
 
+#include "proto/shown_text.h"
+
 namespace ddprun::log {
 namespace {
+
+// The most bytes of one line.
+constexpr std::size_t kLineBytes = std::size_t{4} * kShownBytes;
 
 // Where every line ends. base_sink's mutex also guards writer_, so that one thread may change the
 // writer while another one logs.
@@ -70,7 +75,9 @@ spdlog::level::level_enum spdlog_level(Level level) {
 
 // Hands the text over as data. As a format, a brace in a file name would be an error.
 void write(Level level, std::string_view text) {
-  logger().log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));
+  if (!logger().should_log(spdlog_level(level))) return;
+  const std::string line = shown_text(text, kLineBytes);
+  logger().log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace

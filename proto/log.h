@@ -23,7 +23,7 @@ using Writer = std::function<void(std::string_view line)>;
 // too.
 void set_writer(Writer writer);
 
-// `text` is one line without its newline. It is printed as it is: braces in it are not a format.
+// `text` is one line without its newline. No braces in it are a format. It passes shown_text().
 void debug(std::string_view text);
 void info(std::string_view text);
 void warning(std::string_view text);

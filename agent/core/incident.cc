@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agent/core/lifecycle.h"
+#include "proto/shown_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -16,8 +17,8 @@ double seconds(std::chrono::nanoseconds length) {
 }
 
 std::string who(const rendezvous::Failure& cause) {
-  if (cause.rank < 0) return cause.message;
-  return fmt::format("rank {} on {}: {}", cause.rank, cause.hostname,
+  if (cause.rank < 0) return shown_text(cause.message);
+  return fmt::format("rank {} on {}: {}", cause.rank, shown_text(cause.hostname),
                      cause.exit_code < 0 ? "killed by " + signal_name(-cause.exit_code)
                                          : fmt::format("ended with exit code {}", cause.exit_code));
 }

@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 
+#include "proto/shown_text.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -93,7 +95,7 @@ std::string host_name() {
   std::string name(HOST_NAME_MAX + 1, '\0');
   if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
   name.resize(name.find('\0'));
-  return name;
+  return shown_text(name);
 }
 
 }  // namespace ddprun::agent

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "agent/processes/process.h"
+#include "proto/shown_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -106,7 +107,7 @@ std::vector<pid_t> descendants(pid_t root, const std::set<pid_t>& spared) {
 std::string describe(const Stuck& stuck) {
   return fmt::format(
       "process {} ({}) does not end after SIGKILL; it waits in the kernel in {}; left", stuck.pid,
-      stuck.name, stuck.wait_channel);
+      shown_text(stuck.name), shown_text(stuck.wait_channel));
 }
 
 std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::set<pid_t>& spared) {

@@ -62,7 +62,7 @@ std::string event_line(const Event& event, const AgentConfig& config, int restar
                      {"source", event.worker ? "WORKER" : "AGENT"},
                      {"timestamp", 0},
                      {"metadata", std::move(metadata)}};
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return line.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 std::string health_line(const Lifecycle& lifecycle) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "proto/shown_text.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -45,7 +47,7 @@ std::string what_is_awaited(const rendezvous::Gathering& it) {
 std::string Notices::line(const std::string& text) {
   if (quiet_ || lines_ >= kOwnLines) return {};
   ++lines_;
-  return called_ + ": " + text + "\n";
+  return called_ + ": " + shown_text(text) + "\n";
 }
 
 std::string Notices::incident(const std::string& text) {
@@ -85,8 +87,9 @@ std::string Notices::waiting(const std::string& where, std::chrono::seconds wait
   if (!shows_waiting()) return {};
   waiting_ = true;  // the cursor now stands behind a text without a newline
   // Erases what a longer line before it left (ECMA-48, EL).
-  return fmt::format("\r{}: waiting at {} for {} s: {}\033[K", called_, where, waited.count(),
-                     gathering ? what_is_awaited(*gathering) : "no word from the host yet");
+  return fmt::format(
+      "\r{}: waiting at {} for {} s: {}\033[K", called_, where, waited.count(),
+      gathering ? shown_text(what_is_awaited(*gathering)) : "no word from the host yet");
 }
 
 std::string Notices::waited() {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -12,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
-#include "agent/output/console_text.h"
 #include "proto/number_ranges.h"
+#include "proto/shown_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -60,28 +61,17 @@ std::string exit_text(const WorkerExit& exit) {
   return fmt::format("{} (pid: {})", exit.exit_code, exit.pid);
 }
 
-// Length of the control character at `at`, 0 for none: C0 but the tab, DEL, and C1 (U+0080 to
-// U+009F, of which U+009B begins a sequence as ESC [ does).
-std::size_t control_bytes(std::string_view text, std::size_t at) {
-  const auto byte = static_cast<unsigned char>(text[at]);
-  if (byte == 0x7F || (byte < ' ' && byte != '\t')) return 1;
-  const bool c1 =
-      byte == 0xC2 && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xA0;
-  return c1 ? 2 : 0;
-}
-
-// Text from others as valid UTF-8, with a blank for each control character: it must not move the
-// cursor or change the colours of the reader's terminal.
+// Text from others as it may stand in a line. A tab stays: programs indent by it, and it leads
+// nowhere but to the right.
 std::string printable(std::string_view text) {
-  std::string utf8;
-  append_whole_utf8(utf8, text);
   std::string shown;
-  for (std::size_t at = 0; at < utf8.size();) {
-    const std::size_t control = control_bytes(utf8, at);
-    shown += control > 0 ? ' ' : utf8[at];
-    at += std::max<std::size_t>(control, 1);
+  for (;;) {
+    const std::size_t tab = std::min(text.find('\t'), text.size());
+    shown += shown_text(text.substr(0, tab));
+    if (tab == text.size()) return shown;
+    shown += '\t';
+    text.remove_prefix(tab + 1);
   }
-  return shown;
 }
 
 // The same, cut to kQuotedLineBytes: a worker's line may be very long.
@@ -166,6 +156,14 @@ std::string attempt_text(const ReportFacts& facts) {
              : fmt::format("{} of {}", facts.restarts + 1, facts.max_restarts + 1);
 }
 
+// Whether a line of a worker's text could be taken for one of the report. It stands deeper, then.
+bool looks_like_ours(std::string_view text) {
+  constexpr std::array kOurs{"time  ",    "host  ",     "rank  ",     "exitcode", "error_file",
+                             "run time",  "traceback ", "stderr  ",   "[",        "<",
+                             "Failures:", "Root Cause", "Stopped by", "---",      "==="};
+  return std::ranges::any_of(kOurs, [&](const char* own) { return text.starts_with(own); });
+}
+
 // What happened to the root cause. The labels are torchrun's, except "run time".
 void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
@@ -186,7 +184,10 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
     lines.push_back({fmt::format("  memory    : {}", worker.evidence)});
   std::string_view label = "  traceback : ";
   for (const std::string& line : shortened(split_lines(reason_of(worker)), kQuotedTraceLines)) {
-    lines.push_back({fmt::format("{}{}", label, excerpt(line))});
+    const std::string text = excerpt(line);
+    const bool is_first = label != "  ";
+    lines.push_back(
+        {fmt::format("{}{}{}", label, !is_first && looks_like_ours(text) ? "    " : "", text)});
     label = "  ";
   }
 }
@@ -298,11 +299,13 @@ std::string shown_on_console(const std::string& line) { return excerpt(line); }
 
 std::string ending_text(const Ending& ending) {
   if (ending.drained) return "an operator drained this node; the workers were stopped";
-  if (ending.stopped && ending.cause) return ending.cause->message + "; the workers were stopped";
+  if (ending.stopped && ending.cause)
+    return shown_text(ending.cause->message) + "; the workers were stopped";
   if (ending.signal != 0)
     return fmt::format("received {}; the workers were stopped", signal_name(ending.signal));
-  if (ending.session_error) return ending.session_error->message();
-  return "the job failed" + (ending.cause ? ": " + ending.cause->message : std::string());
+  if (ending.session_error) return shown_text(ending.session_error->message());
+  return "the job failed" +
+         (ending.cause ? ": " + shown_text(ending.cause->message) : std::string());
 }
 
 }  // namespace ddprun::agent

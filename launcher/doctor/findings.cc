@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "proto/shown_text.h"
+
 namespace ddprun::launcher {
 namespace {
 
@@ -30,9 +32,10 @@ bool has_failure(const Findings& findings) {
 std::string text_of(const Findings& findings, std::string_view host) {
   std::string text;
   for (const Finding& one : findings) {
-    if (!host.empty()) text += fmt::format("{}: ", host);
-    text += fmt::format("{:<4} {}: {}", word_of(one.level), one.what, one.fact);
-    if (!one.remedy.empty()) text += " — " + one.remedy;
+    if (!host.empty()) text += fmt::format("{}: ", shown_text(host));
+    text +=
+        fmt::format("{:<4} {}: {}", word_of(one.level), shown_text(one.what), shown_text(one.fact));
+    if (!one.remedy.empty()) text += " — " + shown_text(one.remedy);
     text += '\n';
   }
   return text;
@@ -49,7 +52,7 @@ std::string json_of(std::string_view host, const Findings& findings) {
   const nlohmann::ordered_json all = {
       {"host", host}, {"failed", has_failure(findings)}, {"checks", std::move(checks)}};
   // A name may hold bytes that are no UTF-8.
-  return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return all.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ddprun::launcher

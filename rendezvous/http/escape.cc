@@ -1,31 +1,16 @@
 #include "rendezvous/http/escape.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
+
+#include "proto/shown_text.h"
 
 namespace ddprun::http {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-unsigned byte_at(std::string_view text, std::size_t i) {
-  return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-}
-
-// The length of the sequence that `text` begins with; 0: it is ill-formed.
-std::size_t sequence_length(std::string_view text) {
-  const unsigned first = byte_at(text, 0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  // Overlong forms, surrogates and what lies beyond U+10FFFF differ in the second byte.
-  const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  if (byte_at(text, 1) < low || byte_at(text, 1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i)
-    if ((byte_at(text, i) & 0xC0U) != 0x80U) return 0;
-  return length;
-}
 
 }  // namespace
 
@@ -33,7 +18,7 @@ std::string valid_utf8(std::string_view text) {
   std::string valid;
   valid.reserve(text.size());
   while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
+    const std::size_t length = utf8_sequence(text);
     valid += length == 0 ? kReplacement : text.substr(0, length);
     text.remove_prefix(std::max<std::size_t>(length, 1));
   }
@@ -66,15 +51,21 @@ std::string escape_html(std::string_view text) {
 
 std::string escape_label(std::string_view text) {
   std::string escaped;
-  for (const char letter : valid_utf8(text)) {
-    if (letter == '\n') {
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t unshown = unshown_sequence(rest);
+    const std::size_t length = unshown > 0 ? unshown : utf8_sequence(rest);
+    if (rest.front() == '\n') {
       escaped += "\\n";
-    } else if (letter == '\\' || letter == '"') {
+    } else if (rest.front() == '\\' || rest.front() == '"') {
       escaped += '\\';
-      escaped += letter;
+      escaped += rest.front();
+    } else if (unshown > 0) {
+      for (const char byte : rest.substr(0, unshown))
+        escaped += fmt::format(R"(\\x{:02x})", static_cast<unsigned char>(byte));
     } else {
-      escaped += letter;
+      escaped += length == 0 ? kReplacement : rest.substr(0, length);
     }
+    rest.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return escaped;
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <iterator>
 
+#include "proto/shown_text.h"
 #include "rendezvous/http/escape.h"
 
 namespace ddprun::http {
@@ -20,10 +21,7 @@ constexpr std::string_view kStyle =
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}"
     ".small{color:#999}.bad{color:#ff6b6b}}";
 
-std::string shown(std::string_view text) {
-  if (text.size() <= kMostTextShown) return escape_html(text);
-  return escape_html(text.substr(0, kMostTextShown)) + "…";
-}
+std::string shown(std::string_view text) { return escape_html(shown_text(text, kMostTextShown)); }
 
 // "2026-11-24 21:39:15 UTC"
 std::string when(WallTime time) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "proto/shown_text.h"
 #include "rendezvous/http/metrics_text.h"
 #include "rendezvous/http/status_page.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 Answer health(const StatusReport& report) {
   if (report.unhealthy.empty()) return {.body = "ok\n"};
-  return {.status = 503, .body = report.unhealthy + "\n"};
+  return {.status = 503, .body = shown_text(report.unhealthy) + "\n"};
 }
 
 }  // namespace

@@ -51,6 +51,23 @@ TEST(CtlOutput, AStatusHasNodesAndIncidents) {
             "2023-11-14T22:13:20.123Z  1      failure  -          it died\n");
 }
 
+TEST(CtlOutput, ShowsNothingThatATerminalObeys) {
+  rendezvous::JobStatus job = kJob;
+  job.job = "a\nb\u009b2J";
+  job.nodes[0].role = "r\u202e\x9b";
+  job.waits_for = "x\x1b[2J\u2028y";
+  job.incidents[0].text = "z\r\nTIME \x7f";
+  for (const CtlCommand command : {CtlCommand::kJobs, CtlCommand::kStatus, CtlCommand::kNodes}) {
+    for (const bool json : {false, true}) {
+      const std::string text = output(options(command, json), {.text = "t\u009b", .jobs = {job}});
+      for (const char* unwanted : {"\x1b", "\r", "\u009b", "\u202e", "\u2028", "\x7f", "a\nb"})
+        EXPECT_EQ(text.find(unwanted), std::string::npos) << text;
+    }
+  }
+  EXPECT_EQ(complaint(options(CtlCommand::kDrain), {ControlOutcome::kRefused, "no\nyes\u009b"}),
+            "no yes ");
+}
+
 TEST(CtlOutput, JsonHasAllOfIt) {
   const auto json =
       nlohmann::json::parse(output(options(CtlCommand::kStatus, true), {.jobs = {kJob}}));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 namespace ddprun {
@@ -24,6 +25,18 @@ TEST(Log, GoesToTheWriterAsWholeLinesAndToStderrWithoutOne) {
   log::warning("third");
   EXPECT_TRUE(testing::internal::GetCapturedStderr().ends_with("ddprun] third\n"));
   EXPECT_EQ(written, before);
+}
+
+TEST(Log, IsOneLineWhateverOthersSay) {
+  std::string written;
+  log::set_writer([&](std::string_view line) { written += line; });
+  log::error("peer: \x1b[2Jno\r\nE0101 00:00:00.000 1 ddprun] false\n[rank0]: false\u009b");
+  log::error(std::string(1 << 20, 'x'));
+  log::set_writer(nullptr);
+  EXPECT_EQ(std::ranges::count(written, '\n'), 2) << written;
+  for (const char* unwanted : {"\x1b", "\r", "\u009b"})
+    EXPECT_EQ(written.find(unwanted), std::string::npos) << unwanted;
+  EXPECT_LT(written.size(), std::size_t{32} * 1024);
 }
 
 }  // namespace

@@ -155,6 +155,32 @@ TEST(Report, KeepsControlCharactersOfAWorkerOffTheScreen) {
   EXPECT_TRUE(has(report, "\nevil \uFFFD.py FAILED\n"));
 }
 
+TEST(Report, LeavesNoLineOfAWorkerThatLooksLikeItsOwn) {
+  ReportFacts loud = facts({worker(0, 1)});
+  loud.workers[0].record = ErrorRecord{
+      "E", "Traceback:\nexitcode  : 0 (pid: 1)\nhost      : evil\n[1]: rank 7\n\u2028E\u202e", {}};
+  loud.hostname = "n1\nroot cause: evil";
+  const std::string report = failure_report(loud);
+  EXPECT_TRUE(has(report, "\n      exitcode  : 0 (pid: 1)\n"));
+  EXPECT_FALSE(has(report, "\n  exitcode  : 0"));
+  EXPECT_FALSE(has(report, "\n  host      : evil"));
+  EXPECT_FALSE(has(report, "\n  [1]: rank 7"));
+  EXPECT_FALSE(has(report, "\nroot cause"));
+  EXPECT_FALSE(has(report, "\u202e"));
+  EXPECT_FALSE(has(report, "\u2028"));
+}
+
+TEST(Report, TellsAnEndingInOneLineWhateverAPeerSaid) {
+  Ending ending;
+  ending.session_error = Error(ErrorCode::kRejected, "no\n[rank0]: \x1b[31mfalse\u009b");
+  EXPECT_EQ(ending_text(ending), "no [rank0]:  [31mfalse ");
+  ending.session_error.reset();
+  ending.cause = rendezvous::Failure{.message = "lost\r\nfalse"};
+  EXPECT_EQ(ending_text(ending), "the job failed: lost  false");
+  ending.stopped = true;
+  EXPECT_EQ(ending_text(ending), "lost  false; the workers were stopped");
+}
+
 TEST(Report, CutsALongLineBetweenCharacters) {
   ReportFacts loud = facts({worker(0, 1)});
   for (std::size_t ascii = kQuotedLineBytes - 4; ascii <= kQuotedLineBytes; ++ascii) {

@@ -36,6 +36,8 @@ TEST(Escape, LeavesNoMarkup) {
 TEST(Escape, LeavesNoEndOfALabel) {
   EXPECT_EQ(escape_label("a\"} 1\nddprun_x 2\\"), "a\\\"} 1\\nddprun_x 2\\\\");
   EXPECT_EQ(escape_label("\xFF"), kBad);
+  EXPECT_EQ(escape_label("a\x1b[2J\r\u009b\u202e b"),
+            R"(a\\x1b[2J\\x0d\\xc2\\x9b\\xe2\\x80\\xae b)");
 }
 
 }  // namespace
