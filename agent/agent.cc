@@ -141,7 +141,8 @@ Result<void> Agent::prepare(char* temporary_folder) {
   return monitors_.begin(loop_, config_.watch,
                          {.workers = [this] { return workers_.children().pids(); },
                           .stuck = [this](pid_t pid) { worker_is_stuck(pid); },
-                          .state = [this] { return health_line(lifecycle_); }});
+                          .state = [this] { return health_line(lifecycle_); },
+                          .folder = workers_.scratch_folder()});
 }
 
 asio::awaitable<void> Agent::begin(char* temporary_folder) {
@@ -149,7 +150,8 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
     give_up(prepared.error().message());
     co_return;
   }
-  services_ = std::make_unique<NodeServices>(loop_, config_.rendezvous);
+  services_ = std::make_unique<NodeServices>(loop_, config_.rendezvous,
+                                             [this](int fd) { return workers_.may_use_store(fd); });
   const auto opened =
       co_await services_->open([this](const rendezvous::HostMessage& message) { told(message); });
   // open() may wait long for a name look-up. A signal may have ended the job meanwhile.
@@ -365,8 +367,7 @@ int run_agent(AgentConfig config, const AgentStart& start) {
   ::signal(SIGPIPE, SIG_IGN);
   // Nor must a log file that has reached its limit (ulimit -f).
   ::signal(SIGXFSZ, SIG_IGN);
-  // Never destroyed. Its destructor waits for Asio's resolver thread, so for a name look-up that
-  // still runs. This process ends with the agent anyway.
+  // Never destroyed: its destructor waits for a name look-up that still runs.
   auto* loop = new asio::io_context(1);
   Agent agent(*loop, std::move(config), start);
   return agent.run(start.temporary_folder);

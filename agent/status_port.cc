@@ -33,7 +33,8 @@ std::unique_ptr<StatusPort> StatusPort::open(asio::io_context& loop, Console& co
 StatusPort::StatusPort(asio::io_context& loop, tcp::acceptor bound, Sources sources)
     : sources_(std::move(sources)),
       is_public_(!bound.local_endpoint().address().is_loopback()),
-      server_(loop, std::move(bound), http::status_pages([this] { return report(); })) {}
+      server_(loop, std::move(bound), http::status_pages([this] { return report(); }),
+              {.names = http::own_names(sources_.hostname)}) {}
 
 http::StatusReport StatusPort::report() const {
   return node_status({.config = sources_.config,

@@ -4,6 +4,8 @@
 // loop's thread. Owned by Agent.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <functional>
 #include <string>
@@ -18,6 +20,7 @@
 #include "agent/processes/children.h"
 #include "agent/processes/containment.h"
 #include "agent/standby/standbys.h"
+#include "agent/store_gate.h"
 #include "proto/loop.h"
 #include "rendezvous/rendezvous.h"
 
@@ -41,6 +44,10 @@ class WorkerGroup {
 
   // Makes what standbys and the workers' pages need. Without it workers start as if there were none.
   void open_standbys() { standbys_.open(); }
+  // Whether a peer of this host may use the store.
+  bool may_use_store(int fd) { return config_.watch.any_store_user || gate_.admits(fd); }
+  // The job's own folder, which is gone at its end. Empty: it could not be made.
+  const std::string& scratch_folder() const { return standbys_.folder(); }
 
   // Makes the cgroup into which the workers of this attempt are born, if the host allows one. Call
   // it before the attempt's first start().
@@ -78,6 +85,7 @@ class WorkerGroup {
   LogTree logs_;
   LogPipes pipes_;
   WorkerFiles files_;
+  StoreGate gate_{[] { return users_below(::getpid()); }};
 };
 
 }  // namespace ddprun::agent

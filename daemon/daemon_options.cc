@@ -43,7 +43,7 @@ and operators with ddpctl. The first node of an id makes the job, with its own -
                              members of etcd: one ddprund of a group leads, the others wait, and the next one goes on with the
                              jobs; nodes find it with --rdzv-backend=etcd --rdzv-endpoint=HOST[:PORT],… --rdzv-conf=daemons=GROUP
   --group=NAME               the group (default: default)
-  --etcd-conf=KEY=VALUE,…    etcd_prefix, protocol, cacert, cert, key, username, password, as in --rdzv-conf
+  --etcd-conf=KEY=VALUE,…    etcd_prefix, protocol, cacert, cert, key, username, password, password_file, as in --rdzv-conf
   --config=PATH              a JSON object with the names above and _ for -: {"max_jobs": 50}; flags win
   -h, --help                 this text
   --version                  the version

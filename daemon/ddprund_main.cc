@@ -26,6 +26,7 @@
 #include "launcher/resolvers.h"
 #include "proto/log.h"
 #include "proto/loop.h"
+#include "proto/shown_text.h"
 #include "proto/token_file.h"
 #include "rendezvous/http/status_pages.h"
 #include "store/descriptors.h"
@@ -38,7 +39,7 @@ constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
 int fail(const std::string& message, int exit_code) {
-  std::fprintf(stderr, "ddprund: %s\n", message.c_str());
+  std::fprintf(stderr, "ddprund: %s\n", shown_text(message).c_str());
   return exit_code;
 }
 
@@ -107,12 +108,14 @@ std::optional<http::Server> serve_status(asio::io_context& loop, const DaemonOpt
                           .hides_ids = hides_ids});
   };
   return std::optional<http::Server>(std::in_place, loop, *std::move(bound),
-                                     http::status_pages(report));
+                                     http::status_pages(report),
+                                     http::Limits{.names = http::own_names(asio::ip::host_name())});
 }
 
 int run(const DaemonOptions& options, const EnvLookup& env) {
   const auto token = token_of(options, env);
   if (!token) return fail(token.error().message(), kUsage);
+  hide_memory();
   launcher::wipe_variable("DDPRUN_TOKEN");
   if (token->empty())
     log::warning(

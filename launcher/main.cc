@@ -26,6 +26,8 @@
 #include "launcher/resolvers.h"
 #include "proto/allowed_cpus.h"
 #include "proto/log.h"
+#include "proto/shown_text.h"
+#include "proto/token_file.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -45,11 +47,12 @@ struct Failures {
   std::string error_file;
 
   int fail(const Error& error, int exit_code) const {
-    std::fprintf(stderr, "%s: %s\n", called.c_str(), error.message().c_str());
+    std::fprintf(stderr, "%s: %s\n", called.c_str(), shown_text(error.message()).c_str());
     if (error_file.empty()) return exit_code;
     const agent::ErrorRecord record{.message = error.message(), .unix_seconds = std::time(nullptr)};
     if (const auto written = agent::write_record(error_file, write_error_record(record)); !written)
-      std::fprintf(stderr, "%s: %s\n", called.c_str(), written.error().message().c_str());
+      std::fprintf(stderr, "%s: %s\n", called.c_str(),
+                   shown_text(written.error().message()).c_str());
     return exit_code;
   }
 };
@@ -161,7 +164,9 @@ int run(const Options& options, const Machine& machine, const Failures& failures
   if (command->runs_python)
     plan.agent.torch_advice = [&env] { return torch_advice(real_command_facts(env)); };
   for (const std::string& notice : plan.notices)
-    std::fprintf(stderr, "%s: %s\n", failures.called.c_str(), notice.c_str());
+    std::fprintf(stderr, "%s: %s\n", failures.called.c_str(), shown_text(notice).c_str());
+  // Alone it holds no secret, and its user may want to look into it.
+  if (plan.agent.rendezvous.kind != agent::RendezvousPlan::Kind::kAlone) hide_memory();
   const agent::GuardedJob job{plan.agent.called, plan.agent.job_cookie, plan.agent.signals};
   return agent::run_guarded(
       job, [&plan](const agent::AgentStart& start) { return agent::run_agent(plan.agent, start); });

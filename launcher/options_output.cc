@@ -71,6 +71,10 @@ void read_watches(ParseContext& context) {
       warn_of(context, most_sleep, *seconds, parsed.error().message());
     }
   }
+  const auto users = context.env(agent::kStoreUsersVariable).value_or("");
+  watch.any_store_user = users == "any";
+  if (!users.empty() && users != "any" && users != "job")
+    warn_of(context, agent::kStoreUsersVariable, users, "expected job or any");
   // An empty text or 0 means no port, and there is nothing to warn of.
   const auto port = context.env(agent::kHealthPortVariable);
   if (port && !port->empty() && *port != "0") {

@@ -121,6 +121,11 @@ void read_etcd(ParseContext& context) {
   for (const Endpoint& one : context.value_of(FlagId::kRdzvEndpoint, parse_endpoints))
     etcd.members.push_back({one.host, one.port.value_or(kDefaultEtcdPort)});
   if (backend == "etcd-v2") context.warn("--rdzv-backend=etcd-v2: etcd's v3 API is spoken");
+  const auto conf = context.given.flags.find(FlagId::kRdzvConf);
+  if (!etcd.password.empty() && !conf->second.from_environment)
+    context.warn(
+        "--rdzv-conf=password=…: every user of this host can read a command line; put it into a file "
+        "that only you may read: password_file=PATH");
   if (const auto wrong = agent::objection(etcd))
     context.fail(FlagId::kRdzvConf, 1, wrong->message());
   read_what_is_found_out(context, "with --rdzv-backend=" + backend);

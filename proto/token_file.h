@@ -2,6 +2,8 @@
 // stands in for one may be. Reads a file; any thread.
 #pragma once
 
+#include <sys/prctl.h>
+
 #include <cstddef>
 #include <string>
 
@@ -20,5 +22,10 @@ inline constexpr std::size_t kMaxJobBytes = 255;
 // What is in the file, without blanks around it: 1 to kMaxTokenBytes bytes. `named` is
 // how the user gave the path, "--token-file=PATH".
 Result<std::string> read_token_file(const std::string& path, const std::string& named);
+
+// Keeps the memory of this process, which has a token in it, from other processes of its user and from
+// core dumps, until exec(): workers are as open as ever. The same holds for processes forked from now
+// on. For a user that is not root, /proc/<pid> then belongs to root (prctl(2), PR_SET_DUMPABLE).
+inline void hide_memory() { ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); }
 
 }  // namespace ddprun

@@ -20,7 +20,10 @@
 #include "proto/assert.h"
 #include "proto/log.h"
 #include "proto/loop.h"
+#include "proto/memory_cgroup.h"
+#include "store/connection.h"
 #include "store/descriptors.h"
+#include "store/memory_bound.h"
 #include "store/table.h"
 #include "store/wire.h"
 
@@ -31,41 +34,21 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Time = std::chrono::steady_clock::time_point;
 
-// What an idle connection reads into. Most requests fit. The rest of a longer one goes into the
-// buffer that all connections share, so that an idle connection does not own 64 KiB.
-constexpr std::size_t kFirstReadBytes = 128;
 constexpr std::size_t kSharedReadBytes = std::size_t{64} * 1024;
 // A connection's turn ends after so many requests or a large answer, though more requests wait. So a
 // client that floods us with small requests hardly delays the others.
 constexpr int kRequestsPerTurn = 16;
 
-// Two owners: the server's map while the connection is open, and its coroutine until it ends.
-struct Connection {
-  Connection(ConnectionId name, tcp::socket connected, const Limits& limits)
-      : id(name), socket(std::move(connected)), decoder(limits) {}
-
-  std::string_view unsent_bytes() const { return std::string_view(unsent).substr(sent); }
-
-  ConnectionId id;
-  tcp::socket socket;
-  Decoder decoder;
-  // Answers that the kernel has not taken yet. While there are any, nothing is read: a client that
-  // does not read its answers cannot make us hold more of them.
-  std::string unsent;
-  std::size_t sent = 0;     // of unsent
-  std::size_t counted = 0;  // bytes of this connection within Core::buffered_bytes_
-  bool open = true;         // false: dropped; its coroutine ends when it resumes
-  // The decoder may hold whole requests that wait until answers are sent.
-  bool requests_left = false;
-  std::array<char, kFirstReadBytes> first_read;
-};
-
 }  // namespace
 
 class Server::Core {
  public:
-  Core(asio::io_context& loop, Limits limits)
-      : loop_(loop), limits_(limits), table_(std::in_place, limits_), greeting_timer_(loop) {}
+  Core(asio::io_context& loop, Limits limits, Admits admits)
+      : loop_(loop),
+        limits_(limits),
+        admits_(std::move(admits)),
+        table_(std::in_place, limits_),
+        greeting_timer_(loop) {}
 
   static void serve(const std::shared_ptr<Core>& self, tcp::acceptor bound);
   static void adopt(const std::shared_ptr<Core>& self, tcp::socket socket);
@@ -93,6 +76,7 @@ class Server::Core {
   void deliver(Connection& connection);
   void send(Connection& connection, std::string_view bytes, std::string_view large_value = {});
   void account(Connection& connection);
+  void look_at_memory();
   void drop_largest();
   bool has_room_for(tcp::socket& socket) const;
   void tell_full();
@@ -105,7 +89,9 @@ class Server::Core {
   void drop_all();
 
   asio::io_context& loop_;
-  const Limits limits_;
+  Limits limits_;  // less than given while memory is short
+  MemoryBound memory_{limits_};
+  Admits admits_;  // empty: all
   // Never empty; optional so that reset() can make a new one in place.
   std::optional<Table> table_;
   std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
@@ -135,7 +121,7 @@ void Server::Core::serve(const std::shared_ptr<Core>& self, tcp::acceptor bound)
 }
 
 void Server::Core::adopt(const std::shared_ptr<Core>& self, tcp::socket socket) {
-  if (self->closed_) return;
+  if (self->closed_ || (self->admits_ && !self->admits_(socket.native_handle()))) return;
   if (!self->has_room_for(socket)) return self->tell_full();
   const auto connection =
       std::make_shared<Connection>(self->next_id_++, std::move(socket), self->limits_);
@@ -291,6 +277,7 @@ bool Server::Core::apply_requests(Connection& connection) {
       return false;
     }
     if (!request->has_value()) return false;
+    look_at_memory();
     if (auto applied = table_->apply(connection.id, **request, outbox_); applied.has_error()) {
       refuse(connection, applied.error());
       return false;
@@ -339,7 +326,13 @@ void Server::Core::account(Connection& connection) {
   buffered_bytes_ += holds;
   buffered_bytes_ -= connection.counted;
   connection.counted = holds;
+  look_at_memory();
   while (buffered_bytes_ > limits_.buffered_bytes) drop_largest();
+}
+
+void Server::Core::look_at_memory() {
+  const MemoryBound::Held held{table_->stored_bytes(), buffered_bytes_};
+  if (memory_.is_due(held)) memory_.looked(limits_, held, memory_left());
 }
 
 // Not the connection that happens to pass the limit: a hoarder could make all others pay.
@@ -358,6 +351,7 @@ void Server::Core::drop_largest() {
 // kernel takes them.
 void Server::Core::refuse(Connection& connection, const Error& error) {
   report_refusal(connection, error);
+  if (const auto told = memory_.refused(error, table_->stored_bytes())) log::warning(*told);
   send(connection, outbox_.reply);
   drop(connection);
 }
@@ -381,8 +375,8 @@ void Server::Core::drop(Connection& connection) {
   for (const auto& listener : listeners_) listener->resume();
 }
 
-Server::Server(asio::io_context& loop, Limits limits)
-    : core_(std::make_shared<Core>(loop, limits)) {}
+Server::Server(asio::io_context& loop, Limits limits, Admits admits)
+    : core_(std::make_shared<Core>(loop, limits, std::move(admits))) {}
 Server::~Server() { core_->close(); }
 
 void Server::serve(tcp::acceptor bound_acceptor) { Core::serve(core_, std::move(bound_acceptor)); }

@@ -10,6 +10,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "store/limits.h"
@@ -21,7 +22,11 @@ namespace asio = boost::asio;
 
 class Server {
  public:
-  explicit Server(asio::io_context& loop, Limits limits = {});
+  // Says of a connection, a file descriptor, whether it is served. It is closed otherwise, unread.
+  using Admits = std::function<bool(int fd)>;
+
+  // Without `admits` all are served.
+  explicit Server(asio::io_context& loop, Limits limits = {}, Admits admits = {});
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   Server(Server&&) = delete;

@@ -81,6 +81,7 @@ struct RestartPlan {
 };
 
 inline constexpr const char* kHealthPortVariable = "TORCHELASTIC_HEALTH_CHECK_PORT";
+inline constexpr const char* kStoreUsersVariable = "DDPRUN_STORE_USERS";
 
 // What the agent watches beside the workers' exits. Everything is off until a variable asks for it.
 struct WatchPlan {
@@ -91,6 +92,8 @@ struct WatchPlan {
   // worker (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT). 0: off.
   std::chrono::milliseconds most_sleep{0};
   std::optional<std::uint16_t> health_port{};  // kHealthPortVariable; unset: no port
+  // Which users of this host may use the store: all, or those as which the job's processes run.
+  bool any_store_user = false;  // kStoreUsersVariable=any
 };
 
 // The program of one worker. `file` is a path, already looked up in PATH. `argv` begins with

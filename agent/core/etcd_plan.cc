@@ -20,6 +20,7 @@ std::string EtcdPlan::*member_of(std::string_view key) {
   if (key == "key" || key == "ssl_cert_key") return &EtcdPlan::key_file;
   if (key == "username") return &EtcdPlan::username;
   if (key == "password") return &EtcdPlan::password;
+  if (key == "password_file") return &EtcdPlan::password_file;
   return &EtcdPlan::daemons;
 }
 
@@ -53,7 +54,9 @@ std::optional<Error> objection(const EtcdPlan& etcd) {
   if (has_files && !etcd.with_tls) return expected("protocol=https with cacert, cert or key");
   if (etcd.cert_file.empty() != etcd.key_file.empty())
     return expected("both or none of cert and key");
-  if (etcd.username.empty() != etcd.password.empty())
+  if (!etcd.password.empty() && !etcd.password_file.empty())
+    return expected("one of password and password_file");
+  if (etcd.username.empty() != (etcd.password + etcd.password_file).empty())
     return expected("both or none of username and password");
   return std::nullopt;
 }

@@ -30,16 +30,17 @@ struct EtcdPlan {
   std::string ca_file;
   std::string cert_file;
   std::string key_file;
-  std::string username;  // empty: none
-  std::string password;  // never printed
+  std::string username;       // empty: none
+  std::string password;       // never printed
+  std::string password_file;  // a path, in place of `password`
 
   bool operator==(const EtcdPlan&) const = default;
 };
 
 // torchrun's two backends of etcd have two names for each file.
-inline constexpr std::array<std::string_view, 10> kEtcdKeys = {
-    "etcd_prefix", "protocol", "cacert",       "ca_cert",  "cert",
-    "ssl_cert",    "key",      "ssl_cert_key", "username", "password"};
+inline constexpr std::array<std::string_view, 11> kEtcdKeys = {
+    "etcd_prefix", "protocol",     "cacert",   "ca_cert",  "cert",         "ssl_cert",
+    "key",         "ssl_cert_key", "username", "password", "password_file"};
 // Which daemons: of agents alone.
 inline constexpr std::string_view kDaemonsKey = "daemons";
 

@@ -19,11 +19,17 @@ bool is_ours(int pid) {
   return std::find(below.begin(), below.end(), pid) != below.end();
 }
 
+// The user's path, else one in the job's own folder. Empty: there is none.
+std::string timer_path(const WatchPlan& plan, const std::string& folder) {
+  if (!plan.timer_file->empty() || folder.empty()) return *plan.timer_file;
+  return folder + "/" + kTimerName;
+}
+
 }  // namespace
 
 Result<void> Monitors::begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks) {
   if (plan.timer_file) {
-    auto watchdog = Watchdog::make(loop, *plan.timer_file, is_ours);
+    auto watchdog = Watchdog::make(loop, timer_path(plan, hooks.folder), is_ours);
     if (!watchdog) return watchdog.error();
     watchdog_ = std::move(*watchdog);
   }

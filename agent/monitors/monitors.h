@@ -22,6 +22,7 @@ class Monitors {
     std::function<std::vector<pid_t>()> workers;  // pids of the live workers
     std::function<void(pid_t)> stuck;    // this worker stays in the kernel; called once at most
     std::function<std::string()> state;  // the body of the answer to a probe
+    std::string folder{};  // the job's own, for the watchdog's FIFO; empty: there is none
   };
 
   // Starts what `plan` asks for, and nothing else. Call it once. Errors: the watchdog's FIFO cannot

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "agent/core/lifecycle.h"
+#include "proto/file_handle.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -29,11 +30,13 @@ double unix_now() {
   return std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
 }
 
-// A name of our own for the FIFO. The pid keeps the agents of one host apart.
-std::string own_path() {
-  const char* folder = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody writes it
-  return fmt::format("{}/watchdog_timer_{}", folder != nullptr && *folder != '\0' ? folder : "/tmp",
-                     ::getpid());
+// A new folder of our own: nobody else can have put a FIFO into it. Empty, with errno: it cannot be
+// made.
+std::string make_own_folder() {
+  const char* base = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody writes it
+  std::string folder =
+      fmt::format("{}/ddprun_timer_XXXXXX", base != nullptr && *base != '\0' ? base : "/tmp");
+  return ::mkdtemp(folder.data()) == nullptr ? std::string() : folder;
 }
 
 Error failed(const std::string& path, int why) {
@@ -42,37 +45,49 @@ Error failed(const std::string& path, int why) {
                       ::strerrordesc_np(why))};
 }
 
+Error foreign(const std::string& path, uid_t owner) {
+  return {ErrorCode::kSystem,
+          fmt::format("TORCHELASTIC_TIMER_FILE={}: it belongs to another user (uid {}), who could "
+                      "have the workers killed; leave the variable out, and a FIFO is made",
+                      path, owner)};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Watchdog>> Watchdog::make(asio::io_context& loop, const std::string& path,
                                                  std::function<bool(int pid)> is_ours) {
-  const std::string used = path.empty() ? own_path() : path;
+  const std::string folder = path.empty() ? make_own_folder() : std::string();
+  if (path.empty() && folder.empty()) return failed("(a new folder)", errno);
+  const std::string used = path.empty() ? folder + "/" + kTimerName : path;
   constexpr mode_t kOwnerOnly = 0600;
   // A FIFO that is there already is the user's: we use it and leave it at the end.
   const bool made = ::mkfifo(used.c_str(), kOwnerOnly) == 0;
   if (!made && errno != EEXIST) return failed(used, errno);
-  struct stat facts {};
-  if (::stat(used.c_str(), &facts) != 0 || !S_ISFIFO(facts.st_mode)) return failed(used, EEXIST);
   // For writing too: if we only read, the FIFO would be at its end whenever the last worker closes
   // it, and the loop would wake up again and again.
-  const int fd = ::open(used.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  const FileHandle named(::open(used.c_str(), O_PATH | O_CLOEXEC));
+  struct stat facts {};
+  if (named.get() < 0 || ::fstat(named.get(), &facts) != 0) return failed(used, errno);
+  if (!S_ISFIFO(facts.st_mode)) return failed(used, EEXIST);
+  // Who may write to it may have our workers killed.
+  if (facts.st_uid != ::geteuid() && facts.st_uid != 0) return foreign(used, facts.st_uid);
+  const std::string same = fmt::format("/proc/self/fd/{}", named.get());
+  const int fd = ::open(same.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return failed(used, errno);
   // The constructor is private: make_unique cannot reach it.
-  return std::unique_ptr<Watchdog>(new Watchdog(loop, used, made, fd, std::move(is_ours)));
+  return std::unique_ptr<Watchdog>(
+      new Watchdog(loop, {used, folder, made}, fd, std::move(is_ours)));
 }
 
-Watchdog::Watchdog(asio::io_context& loop, std::string path, bool made, int fd,
+Watchdog::Watchdog(asio::io_context& loop, Place place, int fd,
                    std::function<bool(int pid)> is_ours)
-    : path_(std::move(path)),
-      made_(made),
-      fifo_(loop, fd),
-      timer_(loop),
-      is_ours_(std::move(is_ours)) {
+    : place_(std::move(place)), fifo_(loop, fd), timer_(loop), is_ours_(std::move(is_ours)) {
   wait_for_requests();
 }
 
 Watchdog::~Watchdog() {
-  if (made_) ::unlink(path_.c_str());
+  if (place_.made) ::unlink(place_.path.c_str());
+  if (!place_.folder.empty()) ::rmdir(place_.folder.c_str());
 }
 
 void Watchdog::wait_for_requests() {

@@ -17,11 +17,14 @@
 
 namespace ddprun::agent {
 
+// The FIFO's name in a folder of ours.
+inline constexpr const char* kTimerName = "watchdog_timer";
+
 class Watchdog {
  public:
-  // Makes the FIFO and reads it from now on. An empty `path` means a name of our own under $TMPDIR
-  // or /tmp. Only this user may open the FIFO, and this object removes it at its end. If a FIFO is
-  // there already, it is used and not removed. `is_ours` says whether a pid belongs to this job; no
+  // Makes the FIFO and reads it from now on. An empty `path` means a new folder of our own under
+  // $TMPDIR or /tmp. Only this user may open the FIFO, and this object removes it at its end. If a
+  // FIFO of this user or root is there already, it is used and not removed. `is_ours` says whether a pid belongs to this job; no
   // other process is ever killed. Errors (kSystem) name the path.
   static Result<std::unique_ptr<Watchdog>> make(asio::io_context& loop, const std::string& path,
                                                 std::function<bool(int pid)> is_ours);
@@ -29,21 +32,25 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return place_.path; }
   // The process has ended: drops its deadlines.
   void forget(int pid);
 
  private:
-  Watchdog(asio::io_context& loop, std::string path, bool made, int fd,
-           std::function<bool(int pid)> is_ours);
+  struct Place {
+    std::string path;
+    std::string folder;  // ours to remove; empty: none
+    bool made = false;   // the FIFO is ours to remove
+  };
+
+  Watchdog(asio::io_context& loop, Place place, int fd, std::function<bool(int pid)> is_ours);
   void wait_for_requests();
   void read_requests();
   void take_lines();
   void set_timer();
   void kill_expired();
 
-  std::string path_;
-  bool made_;  // the FIFO is ours to remove
+  const Place place_;
   asio::posix::stream_descriptor fifo_;
   asio::basic_waitable_timer<std::chrono::system_clock> timer_;
   std::function<bool(int pid)> is_ours_;

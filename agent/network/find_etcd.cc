@@ -10,6 +10,7 @@
 
 #include "agent/network/name_lookup.h"
 #include "proto/log.h"
+#include "proto/token_file.h"
 
 namespace ddprun::agent {
 namespace {
@@ -32,6 +33,12 @@ Result<std::string> read_pem(const std::string& key, const std::string& path) {
 Result<rendezvous::EtcdOptions> options_of(const EtcdPlan& plan, const std::string& flag) {
   rendezvous::EtcdOptions options{
       .with_tls = plan.with_tls, .username = plan.username, .password = plan.password};
+  if (!plan.password_file.empty()) {
+    auto password =
+        read_token_file(plan.password_file, flag + ": password_file=" + plan.password_file);
+    if (!password) return password.error();
+    options.password = *std::move(password);
+  }
   if (!plan.with_tls) return options;
   auto ca = read_pem(flag + ": cacert", plan.ca_file);
   auto cert = read_pem(flag + ": cert", plan.cert_file);

@@ -45,8 +45,8 @@ Result<void> check_files(const TlsPlan& plan) {
 
 }  // namespace
 
-NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan)
-    : loop_(loop), plan_(std::move(plan)), store_(std::make_unique<store::Server>(loop)) {}
+NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits admits)
+    : loop_(loop), plan_(std::move(plan)), admits_(std::move(admits)), store_(new_store()) {}
 
 NodeServices::~NodeServices() {
   // Whoever records rounds goes with the session, and no round begins any more.
@@ -367,7 +367,7 @@ Result<StoreAddress> NodeServices::prepare_store() {
   // worker that is faster than serve_store() waits in the kernel's queue and is not refused. It also
   // tells the host whether this process lives: the static backend uses it for that alone.
   store_->close();
-  store_ = std::make_unique<store::Server>(loop_);
+  store_ = new_store();
   prepared_.reset();
   auto acceptor = store::bind_listener(loop_, store_host_, 0);
   // A static node is where its user says, and needs no address of this host for that.

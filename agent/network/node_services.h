@@ -38,7 +38,9 @@ struct StoreAddress {
 
 class NodeServices {
  public:
-  NodeServices(asio::io_context& loop, RendezvousPlan plan);
+  // `admits` says who may use the store.
+  using Admits = store::Server::Admits;
+  NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits admits = {});
   NodeServices(const NodeServices&) = delete;
   NodeServices& operator=(const NodeServices&) = delete;
   ~NodeServices();
@@ -105,6 +107,11 @@ class NodeServices {
   std::optional<asio::ip::tcp::acceptor> prepared_;  // the bound port of the next round's store
   // etcd: where the rendezvous will be if this node is elected. It listens already.
   std::optional<asio::ip::tcp::acceptor> candidate_;
+  std::unique_ptr<store::Server> new_store() const {
+    return std::make_unique<store::Server>(loop_, store::Limits{}, admits_);
+  }
+
+  const Admits admits_;
   std::unique_ptr<store::Server> store_;
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::JobControl> control_;  // of host_

@@ -162,8 +162,9 @@ Result<FileHandle> LogTree::open(const std::string& folder, const std::string& n
   const std::string path = folder + "/" + name;
   // O_APPEND: somebody may truncate the file of a running job (logrotate's copytruncate). Without
   // the flag the next write would leave a hole of zero bytes before it.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
   constexpr mode_t mode = 0644;
-  FileHandle file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, mode));
+  FileHandle file(::open(path.c_str(), kFlags, mode));
   if (file.get() < 0) return failed("open the log file", path, errno);
   return file;
 }

@@ -1,16 +1,17 @@
 #include "agent/report/autopsy.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "agent/core/exit_code.h"
 #include "agent/report/record_file.h"
+#include "proto/file_handle.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -25,14 +26,17 @@ constexpr std::size_t kQuotedRecordBytes = 3000;
 // The content of an error file. Nothing if it is absent, too long, or no regular file: the worker
 // chose what is there, and reading a FIFO would hang the agent.
 std::optional<std::string> read_record(const std::string& path) {
+  // Through no link: a worker may run as another user, and the link may lead to what only we may read.
+  const FileHandle file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat facts {};
-  if (::stat(path.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode) ||
+  if (file.get() < 0 || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode) ||
       facts.st_size > static_cast<off_t>(kMaxErrorRecordBytes))
     return std::nullopt;
-  const std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();  // an iterator over the buffer would throw where reading fails
-  return text.str();
+  std::string text(static_cast<std::size_t>(facts.st_size), '\0');
+  const ssize_t got = ::pread(file.get(), text.data(), text.size(), 0);
+  if (got < 0) return std::nullopt;
+  text.resize(static_cast<std::size_t>(got));
+  return text;
 }
 
 // When the file was last written, by the file system's clock. The epoch if the file is gone.

@@ -3,13 +3,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <optional>
 
 #include "proto/file_handle.h"
 
@@ -22,13 +24,28 @@ bool is_special(const std::string& path) {
   return ::lstat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode);
 }
 
-Error failed(const std::string& path, int why) {
-  return {ErrorCode::kSystem, fmt::format("write {}: {}", path, ::strerrordesc_np(why))};
-}
-
 std::string folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+// Whether another user has put what is at `path` into a folder that others may write, such as /tmp.
+// A link there leads where that user wants, and a FIFO tells that user. What belongs to root, to us
+// or to the folder's owner is trusted, as the kernel does (proc_sys_fs(5), protected_symlinks).
+std::optional<uid_t> planted_by(const std::string& path) {
+  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+  struct stat facts {};
+  struct stat folder {};
+  if (::lstat(path.c_str(), &facts) != 0 || ::stat(folder_of(path).c_str(), &folder) != 0 ||
+      (folder.st_mode & kOthersWrite) == 0)
+    return std::nullopt;
+  const uid_t owner = facts.st_uid;
+  if (owner == 0 || owner == ::geteuid() || owner == folder.st_uid) return std::nullopt;
+  return owner;
+}
+
+Error failed(const std::string& path, int why) {
+  return {ErrorCode::kSystem, fmt::format("write {}: {}", path, ::strerrordesc_np(why))};
 }
 
 // The descriptor of our stdout or stderr, if it is open on the file that `facts` describe; else -1.
@@ -83,17 +100,43 @@ Result<void> write_through(const std::string& path, std::string_view text) {
   return {};
 }
 
-// Writes a draft beside `path` and renames it. Both are in one folder: rename(2) does not cross
-// file systems. The pid keeps drafts of two launchers apart.
+// In the folder of `path`: rename(2) does not cross file systems. It is short, so that a long name
+// at `path` leaves room for it.
+std::string draft_beside(const std::string& path) {
+  std::uint64_t random = 0;
+  [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
+  return fmt::format("{}/.ddprun-{:016x}", folder_of(path), random);
+}
+
+// Writes a draft beside `path` and renames it to `path`. Others may write the folder: the draft has a
+// name that nobody can guess, and it is made anew, through no link. rename(2) follows none either.
 Result<void> replace(const std::string& path, std::string_view text) {
-  const std::string draft = fmt::format("{}.{}", path, ::getpid());
-  std::ofstream file(draft, std::ios::binary);
-  file << text;
-  file.close();
-  if (file && std::rename(draft.c_str(), path.c_str()) == 0) return {};
-  const int why = errno;
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  constexpr mode_t kMode = 0666;  // less the umask
+  const std::string draft = draft_beside(path);
+  FileHandle file(::open(draft.c_str(), kFlags, kMode));
+  if (file.get() < 0) return failed(path, errno);
+  int why = write_all(file.get(), text);
+  if (why == 0 && ::close(file.release()) != 0) why = errno;  // a full disk, over a network
+  if (why == 0 && ::rename(draft.c_str(), path.c_str()) != 0) why = errno;
+  if (why == 0) return {};
   ::unlink(draft.c_str());
   return failed(path, why);
+}
+
+// Whether a rename may take the place of another user's file. In a folder with the sticky bit only
+// the folder's owner and root may (unlink(2)).
+bool can_replace(const std::string& path) {
+  struct stat folder {};
+  return ::stat(folder_of(path).c_str(), &folder) == 0 &&
+         ((folder.st_mode & S_ISVTX) == 0 || folder.st_uid == ::geteuid() || ::geteuid() == 0);
+}
+
+Error foreign(uid_t owner) {
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format("it belongs to another user (uid {}); choose a folder that only you may write",
+                  owner)};
 }
 
 }  // namespace
@@ -104,6 +147,7 @@ Result<void> can_write_record(const std::string& path) {
   const bool is_there = ::stat(path.c_str(), &facts) == 0;
   if (is_there && S_ISDIR(facts.st_mode))
     return Error(ErrorCode::kInvalidArgument, "it is a folder");
+  if (const auto owner = planted_by(path); owner && !can_replace(path)) return foreign(*owner);
   const bool can = is_there && is_special(path)
                        ? ::access(path.c_str(), W_OK) == 0
                        : ::access(folder_of(path).c_str(), W_OK | X_OK) == 0 ||
@@ -113,6 +157,12 @@ Result<void> can_write_record(const std::string& path) {
 }
 
 Result<void> write_record(const std::string& path, std::string_view text) {
+  if (const auto owner = planted_by(path)) {
+    const auto replaced = replace(path, text);
+    if (replaced) return {};
+    return Error(ErrorCode::kSystem,
+                 fmt::format("{}; {}", replaced.error().message(), foreign(*owner).message()));
+  }
   if (is_special(path)) return write_through(path, text);
   const auto replaced = replace(path, text);
   // A pod's termination message is a mount: nothing is renamed over it, and its folder may be

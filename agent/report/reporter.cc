@@ -1,15 +1,16 @@
 #include "agent/report/reporter.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <utility>
 
 #include "agent/report/advice.h"
 #include "agent/report/report.h"
+#include "proto/file_handle.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -191,9 +192,13 @@ void Reporter::tell_incident(const Incident& incident) {
   if (incident.recovered && !sources_.config.quiet)
     say(fmt::format("{}: {}\n", sources_.config.called, incident_line(incident)));
   if (sources_.config.log_dir.empty() || log_folder_.empty()) return;
-  std::ofstream file(log_folder_ + "/incidents.jsonl", std::ios::app);
-  if (!(file << incident_json(incident) << std::endl))
-    log::warning("cannot write " + log_folder_ + "/incidents.jsonl");
+  const std::string path = log_folder_ + "/incidents.jsonl";
+  const std::string line = incident_json(incident) + "\n";
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
+  constexpr mode_t kMode = 0666;  // less the umask
+  const FileHandle file(::open(path.c_str(), kFlags, kMode));
+  if (::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+    log::warning("cannot write " + path);
 }
 
 void Reporter::tell(EventState state, const std::optional<WorkerExit>& worker) {

@@ -1,5 +1,6 @@
 #include "agent/standby/standbys.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -12,7 +13,6 @@
 #include <boost/asio/buffer.hpp>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -109,10 +109,10 @@ std::string changes(const std::vector<std::string>& before, const std::vector<st
 FileHandle new_output() { return FileHandle(::memfd_create("ddprun-standby-output", MFD_CLOEXEC)); }
 
 bool write_file(const std::string& path, std::string_view text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  return !file.fail();
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  constexpr mode_t kMode = 0644;
+  const FileHandle file(::open(path.c_str(), kFlags, kMode));
+  return ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 }  // namespace

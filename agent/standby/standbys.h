@@ -54,6 +54,9 @@ class Standbys {
   // Also removes the scratch folder. No worker is alive any more.
   void remove_files();
 
+  // The scratch folder; empty: there is none.
+  const std::string& folder() const { return scratch_; }
+
   // How far the workers say they are, by local rank. Empty: there are no pages.
   std::vector<WorkerProgress> progress() const;
 

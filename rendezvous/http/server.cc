@@ -1,5 +1,6 @@
 #include "rendezvous/http/server.h"
 
+#include <algorithm>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
@@ -31,6 +32,14 @@ using Response = wire::response<wire::span_body<const char>>;
 Answer failure(wire::status status) {
   return {static_cast<unsigned>(status), "text/plain; charset=utf-8",
           std::string(wire::obsolete_reason(status)) + "\n"};
+}
+
+// Of several headers each must be ours.
+bool is_asked_by_name(const Parser::value_type& request, const OwnNames& names) {
+  const auto [first, last] = request.equal_range(wire::field::host);
+  return std::all_of(first, last, [&names](const auto& field) {
+    return is_own_name({field.value().data(), field.value().size()}, names);
+  });
 }
 
 bool is_too_long(const beast::error_code& failed) {
@@ -129,6 +138,10 @@ struct Server::State {
 // ---- pages ----
 
 SharedAnswer Server::State::answer_to(const Parser::value_type& request) {
+  if (limits.names && !is_asked_by_name(request, *limits.names))
+    return std::make_shared<Answer>(Answer{
+        static_cast<unsigned>(wire::status::misdirected_request), "text/plain; charset=utf-8",
+        "The Host of the request is no name of this host. Ask by its address or name.\n"});
   const auto target = std::string_view(request.target().data(), request.target().size());
   auto found = pages.find(target.substr(0, target.find('?')));
   if (found == pages.end()) found = pages.find(std::string_view(kAnyPath));

@@ -13,9 +13,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "proto/loop.h"
+#include "rendezvous/http/own_names.h"
 
 namespace ddprun::http {
 
@@ -40,6 +42,8 @@ struct Limits {
   // say nothing keep nobody out.
   std::size_t connections = 64;
   std::chrono::milliseconds fresh_for{100};
+  // The names that `Host` may have (own_names.h). Unset: any.
+  std::optional<OwnNames> names{};
 };
 
 class Server {

@@ -265,6 +265,11 @@ class Etcds(EtcdTest):
         self.etcd.ask("auth/enable")
         jobs = self.nodes(2, "2", "/bin/true", conf="username=root,password=sesame")
         self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
+        secret = self.folder / "password"
+        secret.write_text("sesame\n")
+        secret.chmod(0o600)
+        jobs = self.nodes(2, "2", "/bin/true", conf=f"username=root,password_file={secret}")
+        self.assertEqual([job.finish()[0] for job in jobs], [0, 0])
         for conf in "username=root,password=barley", "read_timeout=5":
             code, _, err = self.node("2", "/bin/true", conf=conf).finish()
             self.assertEqual(code, 1)

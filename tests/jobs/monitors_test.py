@@ -89,6 +89,23 @@ class Watchdog(JobTest):
         self.assertEqual((code, out), (0, f"{path}\n" * 2), err)
         self.assertFalse(path.exists())
 
+    def test_the_fifo_is_where_only_this_user_can_put_one(self):
+        script = self.script("#!/bin/sh\nstat -c '%u %a' $(dirname $TORCHELASTIC_TIMER_FILE)\necho $TORCHELASTIC_TIMER_FILE\n")
+        code, out, err = self.watched(script)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.splitlines().count(f"{os.getuid()} 700"), 2, out)
+        self.assertFalse(os.path.lexists(out.splitlines()[-1]))
+        self.assertEqual(os.listdir(self.temporary), [])
+
+    @unittest.skipUnless(os.getuid() == 0, "only root may give a file to another user")
+    def test_another_users_fifo_is_refused(self):
+        path = self.folder / "timer"
+        os.mkfifo(path, 0o666)
+        os.chown(path, 65534, 65534)
+        code, _, err = self.watched("/bin/true", TORCHELASTIC_TIMER_FILE=str(path))
+        self.assertEqual(code, 1)
+        self.assertIn(f"TORCHELASTIC_TIMER_FILE={path}: it belongs to another user (uid 65534)", err)
+
     def test_case_61_a_path_that_is_no_fifo(self):
         path = self.folder / "timer"
         path.write_text("")

@@ -3,6 +3,8 @@
 import os
 import pathlib
 import shutil
+import signal
+import subprocess
 import sys
 import unittest
 
@@ -93,6 +95,24 @@ class Environment(JobTest):
             file.write("go\ngo\n")
             file.flush()
             self.assertEqual(job.finish()[0], 0)
+
+    @unittest.skipUnless(os.getuid() == 0, "only root may become another user")
+    def test_the_memory_with_the_token_is_closed_to_other_processes_of_the_user(self):
+        user = 65534
+        self.folder.chmod(0o777)
+        self.ready.chmod(0o666)
+        job = self.start("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=j",
+                         "--rdzv-conf=last_call_timeout=1", "--local-addr=127.0.0.1",
+                         self.worker("#!/bin/sh\ntrap 'exit 0' TERM\necho $RANK > {fifo}\nwhile :; do sleep 1000 & wait; done\n"),
+                         env=with_variables(DDPRUN_TOKEN="open-sesame-open-sesame-open-sesame"), user=user)
+        self.heard(1)
+        look = "import os, sys\nos.setuid(65534)\nfor pid in sys.argv[1:]:\n try: open(f'/proc/{pid}/mem', 'rb').close(); print('open')\n except OSError: print('closed')"
+        pids = map(str, (job.pid, job.agent(), job.worker(0)))
+        seen = subprocess.run([sys.executable, "-c", look, *pids], capture_output=True, text=True, check=True)
+        self.assertEqual(seen.stdout.split(), ["closed", "closed", "open"], "a worker is open to debuggers and profilers")
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+        job.wait_gone()
 
     def test_master_port_is_honoured(self):
         port = free_port()

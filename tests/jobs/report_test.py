@@ -52,6 +52,41 @@ class Report(JobTest):
     def test_one_screen_with_the_last_words_of_a_tee(self):
         self.check_last_words("-t", "3", "--log-dir", self.folder / "logs")
 
+    def test_a_workers_record_ends_no_line_and_colours_no_terminal(self):
+        text = "T:\n\x1b[31mred\x9b2J\r\n\u202e\u2028W0101 00:00:00.000 1 ddprun] false\nexitcode  : 0 (pid: 1)\n[rank0]: x"
+        record = json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": text, "timestamp": "1"}}})
+        record_file = self.folder / "record"
+        record_file.write_text(record)
+        script = self.script(FAILS + f"cat {record_file} > $TORCHELASTIC_ERROR_FILE\nexit 7\n")
+        json_report = self.folder / "report.json"
+        err = self.failing("--nproc-per-node=2", "--role=r\x1b[1m\nx", f"--error-report={json_report}", script)
+        self.assertRegex(err, "[^\x1b]31mred")
+        for unwanted in map(chr, [*range(9), *range(11, 32), *range(0x7f, 0xa0), 0x202e, 0x2028]):
+            self.assertNotIn(unwanted, err)
+        for line in err.splitlines():
+            self.assertFalse(line.startswith(("[rank0]", "  exitcode  : 0", "x")), err)
+            self.assertNotRegex(line, r"^W0101")
+        self.assertTrue(json_report.read_text().isascii())
+        self.assertEqual(json.loads(json_report.read_text())["root_cause"]["traceback"], text)
+
+    def test_a_report_goes_through_no_link_of_another_user(self):
+        if os.getuid() != 0:
+            self.skipTest("only root may give a file to another user")
+        shared, victim = self.folder / "shared", self.folder / "victim"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        for name in "report.json", "error.json":
+            victim.write_text("of value")
+            (shared / name).symlink_to(victim)
+            os.lchown(shared / name, 65534, 65534)
+        self.failing("--nproc-per-node=2", f"--error-report={shared}/report.json", self.script(FAILS + "exit 7\n"),
+                     env={"TORCHELASTIC_ERROR_FILE": f"{shared}/error.json"})
+        self.assertEqual(victim.read_text(), "of value")
+        for name in "report.json", "error.json":
+            self.assertFalse((shared / name).is_symlink())
+            json.loads((shared / name).read_text())
+        self.assertEqual(sorted(os.listdir(shared)), ["error.json", "report.json"])
+
     def test_one_screen_with_a_trace_and_last_words(self):
         trace = "\\\\n".join(f"frame {number}" for number in range(100))
         record = ('{"message": {"message": "E", "extraInfo": '

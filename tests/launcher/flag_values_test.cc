@@ -227,6 +227,7 @@ TEST(ParseRendezvousConf, ReadsWhatConcernsEtcd) {
        {"etcd_prefix=/x,protocol=https,cacert=a,cert=b,key=c,username=u,password=p",
         "etcd_prefix=/x,protocol=https,ca_cert=a,ssl_cert=b,ssl_cert_key=c,username=u,password=p"})
     EXPECT_EQ(parse_rendezvous_conf(text)->etcd, expected) << text;
+  EXPECT_EQ(parse_rendezvous_conf("username=u,password_file=/p")->etcd.password_file, "/p");
   EXPECT_EQ(parse_rendezvous_conf("protocol=ftp")->bad_values.size(), 1U);
 }
 

@@ -88,6 +88,15 @@ TEST(OptionsOutput, AnswersCompletionScripts) {
             "2 ddprun: --print-completion=csh: expected bash, zsh, tcsh or fish");
 }
 
+TEST(OptionsOutput, TakesWhoMayUseTheStore) {
+  EXPECT_FALSE(good({"E"}).watch.any_store_user);
+  EXPECT_FALSE(good({"E"}, {{"DDPRUN_STORE_USERS", "job"}}).watch.any_store_user);
+  EXPECT_TRUE(good({"E"}, {{"DDPRUN_STORE_USERS", "any"}}).watch.any_store_user);
+  const Options odd = good({"E"}, {{"DDPRUN_STORE_USERS", "all"}});
+  EXPECT_FALSE(odd.watch.any_store_user);
+  EXPECT_EQ(odd.warnings.size(), 1U);
+}
+
 TEST(OptionsOutput, TurnsTheWatchdogOnBy1Only) {
   EXPECT_EQ(good({"E"}).watch.timer_file, std::nullopt);
   EXPECT_EQ(good({"E"}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "0"}}).watch.timer_file, std::nullopt);

@@ -377,6 +377,28 @@ TEST(Options, NoMessageShowsThePassword) {
   EXPECT_EQ(options.warnings.size(), 2U);
 }
 
+TEST(Options, WarnOfAPasswordThatOthersCanRead) {
+  const std::vector<std::string> etcd{"--rdzv-backend=etcd", "--rdzv-endpoint=h1"};
+  const auto warnings = [&etcd](const std::string& conf, bool by_variable) {
+    std::vector<std::string> line = etcd;
+    if (!by_variable) line.push_back("--rdzv-conf=" + conf);
+    line.emplace_back("E");
+    std::map<std::string, std::string> variables;
+    if (by_variable) variables["PET_RDZV_CONF"] = conf;
+    return good(line, variables).warnings;
+  };
+  const auto told = warnings("username=u,password=p", false);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_NE(told[0].find("password_file=PATH"), std::string::npos);
+  EXPECT_TRUE(warnings("username=u,password=p", true).empty());
+  EXPECT_TRUE(warnings("username=u,password_file=/p", false).empty());
+  EXPECT_EQ(
+      bad({"--rdzv-backend=etcd", "--rdzv-endpoint=h1",
+           "--rdzv-conf=username=u,password=p,password_file=/p", "E"}),
+      "1 ddprun: --rdzv-conf=username=u,password=…,password_file=/p: expected one of password and "
+      "password_file");
+}
+
 TEST(Options, WarnOfFlagsWithoutEffect) {
   EXPECT_EQ(good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--master-port=5", "E"}).warnings,
             (Words{"--master-port=5 has no effect with --rdzv-backend=c10d"}));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,6 +50,31 @@ TEST_F(WatchdogTest, ADeadlineBeyondAllTimeNeitherFiresNorKeepsTheLoopBusy) {
     for (int turn = 0; turn < 100; ++turn) handled += loop.poll_one();
     EXPECT_LE(handled, 3U) << far;  // the request, and the timer that it sets anew
   }
+}
+
+TEST_F(WatchdogTest, TakesNoFifoOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may give a file to another user";
+  const std::string path = folder / "other";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_TRUE(Watchdog::make(loop, path, [](int) { return true; }).has_value()) << "our own";
+  ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+  const auto made = Watchdog::make(loop, path, [](int) { return true; });
+  ASSERT_FALSE(made.has_value());
+  EXPECT_NE(made.error().message().find("belongs to another user (uid 65534)"), std::string::npos);
+}
+
+TEST_F(WatchdogTest, MakesItsOwnFifoWhereNobodyElseCanPutOne) {
+  std::string path;
+  {
+    const auto made = Watchdog::make(loop, "", [](int) { return true; });
+    ASSERT_TRUE(made.has_value()) << made.error().message();
+    path = (*made)->path();
+    struct stat facts {};
+    ASSERT_EQ(::stat(path.substr(0, path.rfind('/')).c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 07777, 0700U);
+    EXPECT_EQ(facts.st_uid, ::geteuid());
+  }
+  EXPECT_NE(::access(path.substr(0, path.rfind('/')).c_str(), F_OK), 0) << "gone with its owner";
 }
 
 // The word on it may wait for a console.

@@ -2,6 +2,7 @@
 #include "agent/network/find_etcd.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <optional>
@@ -26,6 +27,21 @@ FoundEtcd find_all(const EtcdPlan& plan,
         }(&loop, plan, limit, &found));
   loop.run();
   return *found;
+}
+
+TEST_F(FindEtcd, ReadsThePasswordFromItsFile) {
+  const std::string path = folder / "password";
+  std::ofstream(path) << "sesame\n";
+  ::chmod(path.c_str(), 0600);
+  const EtcdPlan plan{.members = {{"10.0.0.1", 1}}, .username = "u", .password_file = path};
+  const auto found = find_all(plan);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->password, "sesame");
+  const auto none =
+      find_all({.members = {{"10.0.0.1", 1}}, .username = "u", .password_file = folder / "none"});
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message().find("password_file=" + path.substr(0, path.rfind('/'))),
+            std::string::npos);
 }
 
 TEST_F(FindEtcd, KeepsNamesAndFindsAddresses) {

@@ -2,12 +2,17 @@
 #include "agent/processes/owner_lock.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -62,6 +67,39 @@ TEST_F(OwnerLock, IsHeldByAForkedProcessToo) {
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_TRUE(is_gone(cookie));
+}
+
+// In a /dev/shm of its own: other jobs on this host must not read these names.
+TEST_F(OwnerLock, AreNotLookedForAmongAllNamesOfOthers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may give a file to another user";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", kScratchBase, "tmpfs", 0, nullptr) != 0)
+      ::_exit(77);
+    for (int i = 0; i < 12'000; ++i) {
+      const std::string name =
+          fmt::format("{}/{}1-{}-1-{:016x}", kScratchBase, kLockPrefix, 1'000'000 + i, i);
+      if (::close(::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0600)) != 0 ||
+          ::chown(name.c_str(), 65534, 65534) != 0)
+        ::_exit(1);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const std::size_t taken = take_gone_jobs().size();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    std::printf("12,000 names of another user: %.1f ms, %zu taken\n", took.count(), taken);
+    std::fflush(stdout);
+    take_owner_lock(cookie).value().close();
+    bool found = false;  // a look at a sixth of them
+    for (int i = 0; i < 1'000 && !found; ++i) found = is_gone(cookie);
+    ::_exit(taken == 0 && found ? 0 : 2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    GTEST_SKIP() << "no mount namespace can be made";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST_F(OwnerLock, OneSweepAtATimeWorksOnAJob) {

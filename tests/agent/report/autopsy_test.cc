@@ -70,6 +70,15 @@ TEST_F(AutopsyTest, AWorkerThatRecordedNothingGetsAReasonAndItsLastWords) {
   EXPECT_FALSE(std::filesystem::exists(files.error_file(0, 0))) << "it was only stopped";
 }
 
+TEST_F(AutopsyTest, ReadsNoRecordThroughALink) {
+  std::ofstream(folder / "secret") << R"({"message": {"message": "secret"}})";
+  std::filesystem::create_symlink(folder / "secret", files.error_file(0, 1));
+  fail(3);
+  const ReportFacts facts = autopsy.examine(lifecycle, "h");
+  ASSERT_FALSE(facts.workers.empty());
+  for (const ReportedWorker& worker : facts.workers) EXPECT_FALSE(worker.record.has_value());
+}
+
 TEST_F(AutopsyTest, LastWordsFitIntoATerminationMessage) {
   std::string text;
   for (int line = 0; line < 20; ++line) text += std::string(280, 'x') + std::to_string(line) + "\n";

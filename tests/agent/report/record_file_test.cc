@@ -2,9 +2,11 @@
 #include "agent/report/record_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -67,6 +69,71 @@ TEST_F(RecordFileTest, FollowsLinks) {
     EXPECT_TRUE(fs::is_symlink(folder / "link"));
     EXPECT_EQ(content(folder / "target"), text);
   }
+}
+
+// What another user has put into a folder that everybody may write, such as /tmp.
+class PlantedTest : public RecordFileTest {
+ protected:
+  static constexpr uid_t kOther = 65534;
+  void SetUp() override {
+    RecordFileTest::SetUp();
+    if (::geteuid() != 0) GTEST_SKIP() << "only root may give a file to another user";
+    fs::create_directory(folder / "shared");
+    ASSERT_EQ(::chmod(path("shared").c_str(), 01777), 0);
+    std::ofstream(folder / "victim") << "of value";
+  }
+  void give_away(const std::string& name) const {
+    ASSERT_EQ(::lchown(path(name.c_str()).c_str(), kOther, kOther), 0);
+  }
+  // `act` in a process of another user; answers what it returned.
+  template <typename Act>
+  static bool as_user(uid_t user, Act act) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(::setuid(user) == 0 && act() ? 0 : 1);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+};
+
+TEST_F(PlantedTest, ReplacesALinkOfAnotherUserAndDoesNotFollowIt) {
+  fs::create_symlink(folder / "victim", folder / "shared" / "report");
+  give_away("shared/report");
+  EXPECT_TRUE(can_write_record(path("shared/report")).has_value());
+  ASSERT_TRUE(write_record(path("shared/report"), "text").has_value());
+  EXPECT_EQ(content(folder / "victim"), "of value");
+  EXPECT_FALSE(fs::is_symlink(folder / "shared" / "report"));
+  EXPECT_EQ(content(folder / "shared" / "report"), "text");
+}
+
+TEST_F(PlantedTest, TellsNothingToAFifoOfAnotherUser) {
+  ASSERT_EQ(::mkfifo(path("shared/report").c_str(), 0622), 0);
+  give_away("shared/report");
+  const FileHandle reader(::open(path("shared/report").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(write_record(path("shared/report"), "text").has_value());
+  std::array<char, 100> buffer;
+  EXPECT_EQ(::read(reader.get(), buffer.data(), buffer.size()), 0);
+  EXPECT_EQ(content(folder / "shared" / "report"), "text");
+}
+
+TEST_F(PlantedTest, RefusesAFileOfAnotherUserThatMayNotBeReplaced) {
+  { std::ofstream(folder / "shared" / "report") << "other"; }
+  ASSERT_EQ(::chmod(path("shared/report").c_str(), 0666), 0);
+  give_away("shared/report");
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  constexpr uid_t kUs = 65533;
+  EXPECT_TRUE(as_user(kUs, [&] { return !can_write_record(path("shared/report")); }));
+  EXPECT_TRUE(as_user(kUs, [&] { return !write_record(path("shared/report"), "text"); }));
+  EXPECT_EQ(content(folder / "shared" / "report"), "other");
+}
+
+TEST_F(PlantedTest, MakesItsDraftUnderANameThatNobodyKnows) {
+  for (const std::string& name : {std::string("report.0"), fmt::format("report.{}", ::getpid()),
+                                  std::string("report.unfinished"), std::string("report.tmp")})
+    fs::create_symlink(folder / "victim", folder / "shared" / name);
+  ASSERT_TRUE(write_record(path("shared/report"), "text").has_value());
+  EXPECT_EQ(content(folder / "victim"), "of value");
+  EXPECT_EQ(content(folder / "shared" / "report"), "text");
 }
 
 TEST_F(RecordFileTest, DoesNotTruncateWhatOurOwnOutputIsOn) {

@@ -77,6 +77,21 @@ class HttpServer : public testing::Test {
   std::unique_ptr<Server> server;
 };
 
+TEST_F(HttpServer, AnswersNobodyWhoAsksForAnotherHost) {
+  serve({.fresh_for = 0ms, .names = OwnNames{.host = "x", .domains = {}}});
+  EXPECT_TRUE(ask(kLastGet).starts_with("HTTP/1.1 200 "));
+  EXPECT_TRUE(ask("GET /a HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200 "));
+  const int before = made;
+  for (const char* hosts : {"Host: evil.example\r\n", "Host: evil.example:80\r\n",
+                            "Host: x\r\nHost: evil.example\r\n", "Host: x.evil.example\r\n"}) {
+    const std::string answer =
+        ask(std::string("GET /a HTTP/1.1\r\nConnection: close\r\n") + hosts + "\r\n");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 421 ")) << answer;
+    EXPECT_EQ(answer.find(body), std::string::npos) << answer;
+  }
+  EXPECT_EQ(made, before);
+}
+
 TEST_F(HttpServer, AnswersGetWithThePageOfNow) {
   EXPECT_TRUE(ask(kLastGet).starts_with("HTTP/1.1 200 OK\r\n"));
   body = "later";

@@ -1,0 +1,49 @@
+// What the store may hold while memory is short: of this host, or in the cgroup of its process. The
+// kernel ends a process that passes the cgroup's limit, and the launcher is that process; so a value
+// is refused before. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "proto/result.h"
+#include "store/limits.h"
+
+namespace ddprun::store {
+
+class MemoryBound {
+ public:
+  // What the store holds that does not count: no job is refused so little, however full its host is.
+  static constexpr std::size_t kFreeBytes = 16 * kMiB;
+  // What is left to the launcher itself, and to those who ask for memory at the same moment.
+  static constexpr std::size_t kKeptBytes = 32 * kMiB;
+
+  struct Held {
+    std::size_t stored = 0;
+    std::size_t buffered = 0;  // for connections
+    std::size_t sum() const { return stored + buffered; }
+  };
+
+  explicit MemoryBound(const Limits& given) : given_(given) {}
+
+  // Whether to ask how much memory is left: it takes some 100 us. Seldom where there is much.
+  bool is_due(const Held& held) const { return held.sum() >= look_at_; }
+
+  // Lowers `limits` to what `left` allows, or raises them again. Nothing is left unsaid by `left`:
+  // without it the given limits hold.
+  void looked(Limits& limits, const Held& held, std::optional<std::uint64_t> left);
+
+  // A request was refused for `error`. One line for the user, once; else nothing.
+  std::optional<std::string> refused(const Error& error, std::size_t stored);
+
+ private:
+  const Limits given_;
+  std::size_t look_at_ = kFreeBytes;
+  std::optional<std::uint64_t> left_;  // where it lowered the limits
+  bool told_ = false;
+};
+
+}  // namespace ddprun::store

@@ -1,0 +1,192 @@
+#include "store/peer_user.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace ddprun::store {
+namespace {
+
+using Words = std::array<std::uint32_t, 4>;
+
+// An address as the kernel's tables have it. One of IPv4 within IPv6 (::ffff:127.0.0.1) is IPv4: the
+// two ends of a connection may write it differently.
+struct Place {
+  bool is_v6 = false;
+  Words address{};
+  std::uint16_t port = 0;  // in network order
+};
+
+std::optional<Place> place_of(const sockaddr_storage& storage) {
+  Place place;
+  if (storage.ss_family == AF_INET) {
+    sockaddr_in v4{};
+    std::memcpy(&v4, &storage, sizeof(v4));
+    place.address[0] = v4.sin_addr.s_addr;
+    place.port = v4.sin_port;
+    return place;
+  }
+  if (storage.ss_family != AF_INET6) return std::nullopt;
+  sockaddr_in6 v6{};
+  std::memcpy(&v6, &storage, sizeof(v6));
+  Words words{};
+  std::memcpy(words.data(), &v6.sin6_addr, sizeof(words));
+  place.port = v6.sin6_port;
+  place.is_v6 = !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr);
+  place.address = place.is_v6 ? words : Words{words[3]};
+  return place;
+}
+
+bool is_loopback(const Place& place) {
+  if (!place.is_v6) return (ntohl(place.address[0]) >> 24U) == IN_LOOPBACKNET;
+  return place.address == Words{0, 0, 0, htonl(1)};
+}
+
+PeerUser found(uid_t user, std::uint64_t inode) {
+  // A socket that its process has closed may still send what it holds. It has no owner then, and the
+  // kernel says user 0.
+  if (inode == 0) return {PeerUser::Kind::kNobody};
+  return {PeerUser::Kind::kUser, user};
+}
+
+struct Question {
+  nlmsghdr head{};
+  inet_diag_req_v2 body{};
+};
+
+// Of the socket at `local` that is connected to `remote`. Nothing: no answer of that kind.
+std::optional<PeerUser> ask_diag(int netlink, const Place& local, const Place& remote) {
+  Question question;
+  question.head = {.nlmsg_len = sizeof(question),
+                   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                   .nlmsg_flags = NLM_F_REQUEST};
+  question.body.sdiag_family = local.is_v6 ? AF_INET6 : AF_INET;
+  question.body.sdiag_protocol = IPPROTO_TCP;
+  question.body.idiag_states = ~0U;
+  inet_diag_sockid& id = question.body.id;
+  id.idiag_sport = local.port;
+  id.idiag_dport = remote.port;
+  std::memcpy(id.idiag_src, local.address.data(), sizeof(id.idiag_src));
+  std::memcpy(id.idiag_dst, remote.address.data(), sizeof(id.idiag_dst));
+  std::fill(std::begin(id.idiag_cookie), std::end(id.idiag_cookie), INET_DIAG_NOCOOKIE);
+  if (::send(netlink, &question, sizeof(question), 0) != sizeof(question)) return std::nullopt;
+  alignas(nlmsghdr) std::array<char, 1024> answer{};
+  const ssize_t got = ::recv(netlink, answer.data(), answer.size(), MSG_DONTWAIT);
+  if (got < static_cast<ssize_t>(sizeof(nlmsghdr))) return std::nullopt;
+  nlmsghdr head{};
+  std::memcpy(&head, answer.data(), sizeof(head));
+  if (head.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+      got < static_cast<ssize_t>(NLMSG_HDRLEN + sizeof(inet_diag_msg)))
+    return std::nullopt;
+  inet_diag_msg told{};
+  std::memcpy(&told, answer.data() + NLMSG_HDRLEN, sizeof(told));
+  return found(told.idiag_uid, told.idiag_inode);
+}
+
+std::string in_table(const Place& place) {
+  std::string text;
+  for (std::size_t i = 0; i < (place.is_v6 ? 4U : 1U); ++i)
+    text += fmt::format("{:08X}", place.address[i]);
+  return text + fmt::format(":{:04X}", ntohs(place.port));
+}
+
+// An IPv4 connection of a socket of IPv6 stands in tcp6, with its address in the last word.
+std::string in_table_of_v6(const Place& place) {
+  return (place.is_v6 ? "" : "0000000000000000FFFF0000") + in_table(place);
+}
+
+std::optional<std::string> whole(const char* path) {
+  const std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+PeerUser read_tables(const Place& local, const Place& remote) {
+  const auto v4 = whole("/proc/net/tcp");
+  const auto v6 = whole("/proc/net/tcp6");
+  if (!v4 && !v6) return {};
+  PeerUser user{PeerUser::Kind::kNobody};
+  if (!local.is_v6) user = user_in_table(v4.value_or(""), in_table(local), in_table(remote));
+  if (user.kind == PeerUser::Kind::kUser) return user;
+  return user_in_table(v6.value_or(""), in_table_of_v6(local), in_table_of_v6(remote));
+}
+
+}  // namespace
+
+PeerUser user_in_table(std::string_view table, std::string_view local, std::string_view remote) {
+  constexpr std::size_t kLocal = 1;
+  constexpr std::size_t kRemote = 2;
+  constexpr std::size_t kUser = 7;
+  constexpr std::size_t kInode = 9;
+  while (!table.empty()) {
+    std::string_view line = table.substr(0, table.find('\n'));
+    table.remove_prefix(std::min(line.size() + 1, table.size()));
+    std::vector<std::string_view> words;
+    while (words.size() <= kInode) {
+      line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+      if (line.empty()) break;
+      words.push_back(line.substr(0, line.find(' ')));
+      line.remove_prefix(words.back().size());
+      if (words.size() > kRemote + 1) continue;
+      if (words.size() == kRemote + 1 && (words[kLocal] != local || words[kRemote] != remote))
+        break;
+    }
+    if (words.size() <= kInode) continue;
+    const auto number = [&words](std::size_t at) {
+      std::uint64_t value = 0;
+      std::from_chars(words[at].data(), words[at].data() + words[at].size(), value);
+      return value;
+    };
+    return found(static_cast<uid_t>(number(kUser)), number(kInode));
+  }
+  return {PeerUser::Kind::kNobody};
+}
+
+PeerUser PeerUsers::of(int fd) {
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_bytes = sizeof(own);
+  socklen_t peer_bytes = sizeof(peer);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_bytes) != 0) return {};
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_bytes) != 0)
+    return {PeerUser::Kind::kNobody};  // reset meanwhile
+  return ask(own, peer);
+}
+
+// The peer's socket is that whose local address is the remote one of ours.
+PeerUser PeerUsers::ask(const sockaddr_storage& own, const sockaddr_storage& peer) {
+  const auto here = place_of(own);
+  const auto there = place_of(peer);
+  if (!here || !there) return {};
+  if (!is_loopback(*there) && there->address != here->address) return {PeerUser::Kind::kOtherHost};
+  if (has_diag_ && netlink_.get() < 0)
+    netlink_ = FileHandle(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (has_diag_ && netlink_.get() >= 0) {
+    if (const auto told = ask_diag(netlink_.get(), *there, *here)) return *told;
+  }
+  // "No such socket" and "no such table" are one error: the file decides which it was.
+  const PeerUser user = read_tables(*there, *here);
+  if (user.kind == PeerUser::Kind::kUser) has_diag_ = false;
+  return user;
+}
+
+}  // namespace ddprun::store
