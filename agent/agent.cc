@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@
 #include "agent/status_port.h"
 #include "agent/worker_group.h"
 #include "proto/alarm.h"
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -367,10 +369,18 @@ int run_agent(AgentConfig config, const AgentStart& start) {
   ::signal(SIGPIPE, SIG_IGN);
   // Nor must a log file that has reached its limit (ulimit -f).
   ::signal(SIGXFSZ, SIG_IGN);
-  // Never destroyed: its destructor waits for a name look-up that still runs.
-  auto* loop = new asio::io_context(1);
-  Agent agent(*loop, std::move(config), start);
-  return agent.run(start.temporary_folder);
+  const std::string called = config.called;
+  std::unique_ptr<Agent> agent;
+  try {
+    // Never destroyed: its destructor waits for a name look-up that still runs.
+    auto* loop = new asio::io_context(1);
+    agent = std::make_unique<Agent>(*loop, std::move(config), start);
+  } catch (const boost::system::system_error& refused) {
+    std::fprintf(stderr, "%s: start the agent: %s\n", called.c_str(),
+                 describe_errno(refused.code().value()).c_str());
+    return 1;
+  }
+  return agent->run(start.temporary_folder);
 }
 
 }  // namespace ddprun::agent

@@ -30,6 +30,7 @@
 #include "agent/processes/owner_lock.h"
 #include "agent/processes/process.h"
 #include "agent/processes/scratch_folder.h"
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -233,8 +234,9 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
   const pid_t child = prepared ? ::fork() : -1;
   if (child < 0) {
+    const int why = errno;
     std::fprintf(stderr, "%s: make the agent process: %s\n", job.called.c_str(),
-                 ::strerrordesc_np(errno));
+                 describe_errno(why).c_str());
     remove_owner_lock(job.cookie);
     return 1;
   }

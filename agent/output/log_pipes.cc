@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "proto/limit_hint.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -28,7 +30,7 @@ void settle_turn(StreamSink& sink) {
 Result<FileHandle> LogPipes::open(std::unique_ptr<StreamSink> sink) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
-    return Error(ErrorCode::kLimit, std::string("make a log pipe: ") + ::strerrordesc_np(errno));
+    return Error(ErrorCode::kLimit, "make a log pipe: " + describe_errno(errno));
   // Only our end must not block. A worker does not expect EAGAIN from a write to its stdout. The
   // two ends are two open files, so the flag does not reach the worker's.
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);

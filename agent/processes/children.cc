@@ -21,6 +21,7 @@
 
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {
@@ -188,7 +189,7 @@ Result<Children::Made> Children::make_process(const SpawnSpec& spec, int cgroup_
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return Error(ErrorCode::kSystem, fmt::format("make a pipe for local rank {}: {}",
-                                                 spec.local_rank, ::strerrordesc_np(errno)));
+                                                 spec.local_rank, describe_errno(errno)));
   FileHandle exec_errno_reader(ends[0]);
   const FileHandle exec_errno_writer(ends[1]);
   const ChildPlan plan = {.file = spec.file.c_str(),
@@ -214,7 +215,7 @@ Result<Children::Made> Children::make_process(const SpawnSpec& spec, int cgroup_
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0)
     return Error(ErrorCode::kSystem, fmt::format("make a process for local rank {}: {}",
-                                                 spec.local_rank, ::strerrordesc_np(fork_errno)));
+                                                 spec.local_rank, describe_errno(fork_errno)));
   return Made{pid, std::move(exec_errno_reader)};
 }
 

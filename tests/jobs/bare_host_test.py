@@ -84,6 +84,20 @@ class BareHost(JobTest):
                     code, out, err = self.run_job("--standalone", *flags, "--no-python", "echo", "hi", env=env | home, prefix=prefix)
                     self.assertEqual((code, out.rpartition(":")[2], err), (0, "hi\n", ""))
 
+    def test_too_few_descriptors(self):
+        """One line names the limit; nothing aborts."""
+        for limit in (8, 9, 10, 12, 14, 15):
+            with self.subTest(limit):
+                self.refused(1, ["ulimit -n", f"{limit} now"], "--standalone", "--no-python", "/bin/true",
+                             prefix=("sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh"))
+        for limit in (16, 18, 20, 22):  # enough for the agent, and not for the worker
+            with self.subTest(limit):
+                code, _, err = self.run_job("--standalone", "--no-python", "/bin/true",
+                                            prefix=("sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh"))
+                self.assertNotIn("SIGABRT", err)
+                if code != 0:
+                    self.assertIn("Too many open files", err)
+
     def test_what_the_user_named_may_stop_the_job(self):
         # Not by rights: root may write everywhere else.
         self.refused(1, ["--log-dir=/proc/logs"], "--log-dir=/proc/logs", "/bin/true")
