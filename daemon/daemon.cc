@@ -65,7 +65,7 @@ Result<void> Daemon::open() {
                  .token = [this](const std::string& rdzv_id) { return token_of(rdzv_id); },
                  .jobs = [this] { return jobs(); },
                  .inherited = [this](const std::string& rdzv_id) { return inherited(rdzv_id); },
-                 .wants_tls = options_.tls.is_set(),
+                 .let_in = [this](const std::string& peer) { service_->let_in(peer); },
                  .turns_away = [this] { return turned_away(); }});
   service_ = std::make_unique<rendezvous::Service>(
       loop_,

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
@@ -43,13 +42,6 @@ Observed observe(int fd) {
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
     observed.reached_at = numeric(from, length);
   return observed;
-}
-
-// 0 if `fd` is not open. No socket has that inode: the kernel never gives out 0 (fs/inode.c,
-// get_next_ino).
-ino_t inode_of(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
 // As gRPC names a connection by its peer. It writes brackets as in a URI (its sockaddr_utils.cc).
@@ -102,21 +94,50 @@ void Connections::add(int fd, Way way) {
   Connection& one = connections_[fd];
   if (const auto old = by_name_.find(one.name); old != by_name_.end() && old->second == fd)
     by_name_.erase(old);
-  one = {observe(fd), inode_of(fd), way == Way::kTls ? name_of_peer(fd) : fmt::format("fd:{}", fd)};
+  const bool is_tls = way == Way::kTls;
+  one = {observe(fd), meter_reads(fd, is_tls ? Http2Meter::Wire::kTls : Http2Meter::Wire::kClear),
+         is_tls ? name_of_peer(fd) : fmt::format("fd:{}", fd)};
   by_name_[one.name] = fd;
   strangers_.push_back(fd);
   if (strangers_.size() <= most_strangers_) return;
-  // Only now, because it costs a system call for each: forget those that gRPC has closed.
+  // Only now, because all are looked at: forget those that gRPC has closed.
   std::erase_if(strangers_, [this](int stranger) { return !is_open(stranger); });
   if (strangers_.size() <= most_strangers_) return;
   // Not close(): the descriptor is gRPC's. After a close() here the kernel could give its number to
   // another connection while gRPC still uses it. gRPC reads the end that shutdown() makes, and
   // closes the descriptor itself.
-  ::shutdown(strangers_.front(), SHUT_RDWR);
+  cut(strangers_.front());
   strangers_.pop_front();
 }
 
-void Connections::let_in(const std::string& peer) { std::erase(strangers_, descriptor_of(peer)); }
+int Connections::let_in(const std::string& peer) {
+  const int fd = descriptor_of(peer);
+  std::erase(strangers_, fd);
+  if (const auto found = connections_.find(fd); found != connections_.end() && found->second.meter)
+    found->second.meter->prove();
+  return fd;
+}
+
+void Connections::cut(int fd) const {
+  if (is_open(fd)) ::shutdown(fd, SHUT_RDWR);
+}
+
+bool Connections::was_cut(int fd) const {
+  const auto found = connections_.find(fd);
+  return found != connections_.end() && found->second.meter && found->second.meter->was_cut();
+}
+
+std::string Connections::address(int fd) const {
+  const auto found = connections_.find(fd);
+  return found == connections_.end() ? std::string() : found->second.observed.address;
+}
+
+std::string Connections::address_of(int fd) {
+  sockaddr_storage from{};
+  socklen_t length = sizeof(from);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&from), &length) != 0) return {};
+  return numeric(from, length);
+}
 
 int Connections::descriptor_of(const std::string& peer) const {
   const auto found = by_name_.find(peer);
@@ -130,7 +151,7 @@ Observed Connections::observed(const std::string& peer) const {
 
 bool Connections::is_open(int fd) const {
   const auto found = connections_.find(fd);
-  return found != connections_.end() && inode_of(fd) == found->second.inode;
+  return found != connections_.end() && found->second.meter && !found->second.meter->is_closed();
 }
 
 }  // namespace ddprun::rendezvous

@@ -1,5 +1,5 @@
 // The TCP connections that were handed to gRPC. gRPC closes them when it likes and tells nobody.
-// This class keeps the addresses of each connection, for the call that is opened over it later, and
+// What it reads from each is metered (metered_reads.h). This class keeps the addresses of each connection, for the call that is opened over it later, and
 // whether a node was let in over it. Without a node, a connection is a stranger's. Beyond a limit
 // the oldest stranger is cut. Otherwise somebody who only connects could use up all descriptors,
 // and no node could come in.
@@ -8,15 +8,15 @@
 // number name the same connection until add() gets the number again. Owned by Service.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "proto/result.h"
 #include "rendezvous/membership.h"
+#include "rendezvous/trust/metered_reads.h"
 
 namespace ddprun::rendezvous {
 
@@ -34,11 +34,19 @@ class Connections {
   // `fd` is prepared, and gRPC gets it next. May cut the oldest stranger.
   void add(int fd, Way way);
   // A node was let in over the connection `peer`, which is no stranger's any more. `peer` is gRPC's
-  // name for it.
-  void let_in(const std::string& peer);
-  static bool is_clear(const std::string& peer) { return peer.starts_with("fd:"); }
-  // Forgets what gRPC has closed, at the cost of a system call for each. add() does it now and then; who
-  // has time does it when nodes have gone.
+  // name for it. Returns its descriptor, or -1.
+  int let_in(const std::string& peer);
+  // gRPC has not closed it.
+  bool is_open(int fd) const;
+  // It sent more than its meter allows.
+  bool was_cut(int fd) const;
+  // Ends the connection; gRPC notices, and closes it.
+  void cut(int fd) const;
+  std::string address(int fd) const;
+  // Of the peer of any connected socket.
+  static std::string address_of(int fd);
+  // Forgets what gRPC has closed. add() does it now and then; who has time does it when nodes have
+  // gone.
   void forget_closed();
   std::size_t size() const { return connections_.size(); }
   // The addresses of the connection `peer`. Both are empty if there is no such connection.
@@ -47,11 +55,10 @@ class Connections {
  private:
   struct Connection {
     Observed observed;
-    ino_t inode = 0;   // the socket's; if `fd` has another inode now, this connection is closed
+    std::shared_ptr<MeteredConnection> meter{};
     std::string name;  // gRPC's
   };
 
-  bool is_open(int fd) const;
   int descriptor_of(const std::string& peer) const;
 
   const std::size_t most_strangers_;

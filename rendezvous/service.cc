@@ -17,6 +17,7 @@
 #include "rendezvous/channel.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/connections.h"
+#include "rendezvous/intake.h"
 #include "rendezvous/loop_gate.h"
 #include "rendezvous/recovery/called_nodes.h"
 #include "rendezvous/stream_server.h"
@@ -45,7 +46,8 @@ class Service::Calls {
   Calls& operator=(const Calls&) = delete;
   ~Calls();
 
-  void adopt(int fd, Connections::Way way);
+  void adopt(int fd, Connections::Way way) { intake_.take(fd, way); }
+  void let_in(const std::string& peer) { intake_.let_in(peer); }
   void let_go();
   void set_serving(bool is_serving);
   void tidy() { connections_.forget_closed(); }
@@ -57,6 +59,7 @@ class Service::Calls {
   using Node = Nodes::Node;
 
   bool start_server();
+  void serve(int fd, Connections::Way way);
   void called(const std::shared_ptr<Call>& call, std::string job, std::string nonce);
   void answered(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void cut_overdue();
@@ -84,6 +87,7 @@ class Service::Calls {
   Nodes nodes_;
   Connections connections_;
   Refusals refusals_;
+  Intake intake_;
   std::optional<TlsAcceptor> tls_acceptor_;
   std::unique_ptr<StreamServer> server_;
 };
@@ -175,7 +179,9 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions 
       doorkeeper_(token_of(options_), options_.max_strangers),
       proof_alarm_(loop, [this] { cut_overdue(); }),
       nodes_(loop, options_.resumes),
-      connections_(options_.max_strangers) {}
+      connections_(options_.max_strangers),
+      intake_(loop, {options_.max_strangers, options_.tls.is_set() && !options_.tls_mixed},
+              connections_, refusals_, [this](int fd, Connections::Way way) { serve(fd, way); }) {}
 
 // Once the gate is closed no handler runs any more. Then the last messages are written, while gRPC
 // still serves, and the host hears last that the nodes are gone: when nodes_ is destroyed.
@@ -202,24 +208,17 @@ bool Service::Calls::start_server() {
   return server_ != nullptr;
 }
 
-void Service::Calls::adopt(int fd, Connections::Way way) {
-  const bool serves = server_ || start_server();
-  if (const auto prepared = Connections::prepare(fd); !serves || !prepared) {
-    refusals_.warn("cannot serve a connection: " +
-                   (serves ? prepared.error().message() : "gRPC could not be started"));
+void Service::Calls::serve(int fd, Connections::Way way) {
+  if (!server_ && !start_server()) {
+    refusals_.warn("cannot serve a connection: gRPC could not be started");
     ::close(fd);
     return;
   }
-  // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
-  connections_.add(fd, way);
-  if (way == Connections::Way::kClear) return grpc::AddInsecureChannelFromFd(server_->server(), fd);
-  tls_acceptor_->adopt(fd);
+  if (way == Connections::Way::kTls) return tls_acceptor_->adopt(fd);
+  grpc::AddInsecureChannelFromFd(server_->server(), fd);
 }
 
 void Service::Calls::called(const std::shared_ptr<Call>& call, std::string job, std::string nonce) {
-  if (options_.tls.is_set() && !options_.tls_mixed && connections_.is_clear(call->peer()))
-    return refuse(
-        call, {ErrorCode::kProtocol, "it wants TLS: tls_ca, tls_cert and tls_key in --rdzv-conf"});
   const auto challenge = doorkeeper_.called(call.get(), std::move(job), std::move(nonce),
                                             make_nonce(), std::chrono::steady_clock::now());
   cut_overdue();
@@ -261,7 +260,7 @@ void Service::Calls::broke(Call* call) {
 void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id) {
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
-  connections_.let_in(call->peer());
+  intake_.let_in(call->peer());
   // A call says later who it is. Each may be a node that comes back: its call of before still counts.
   if (nodes_.size() >= 2 * options_.max_calls + 1) return deliver(call.get(), too_many());
   Node& node = nodes_.add(call, rdzv_id, connections_.observed(call->peer()));
@@ -394,6 +393,7 @@ void Service::adopt(int fd) { calls_->adopt(fd, Connections::Way::kClear); }
 void Service::adopt_tls(int fd) { calls_->adopt(fd, Connections::Way::kTls); }
 void Service::let_go() { calls_->let_go(); }
 void Service::set_serving(bool is_serving) { calls_->set_serving(is_serving); }
+void Service::let_in(const std::string& peer) { calls_->let_in(peer); }
 void Service::tidy() { calls_->tidy(); }
 
 }  // namespace ddprun::rendezvous

@@ -308,7 +308,7 @@ void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store,
       rendezvous::ControlService::Options{
           .token = [token = plan_.token](const std::string&) { return std::optional(token); },
           .jobs = [this] { return std::vector{control_.get()}; },
-          .wants_tls = files_of(plan_.tls).is_set() && !plan_.tls.is_mixed});
+          .let_in = [this](const std::string& peer) { service_->let_in(peer); }});
   service_ = std::make_unique<rendezvous::Service>(
       loop_, *host_,
       rendezvous::ServiceOptions{

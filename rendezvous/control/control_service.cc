@@ -15,7 +15,6 @@
 #include "proto/control.grpc.pb.h"
 #include "rendezvous/channel.h"
 #include "rendezvous/codec.h"
-#include "rendezvous/connections.h"
 #include "rendezvous/control/codec.h"
 #include "rendezvous/loop_gate.h"
 #include "rendezvous/trust/doorkeeper.h"
@@ -87,17 +86,13 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
                                           public std::enable_shared_from_this<Call> {
  public:
   Call(grpc::CallbackServerContext& context, std::shared_ptr<LoopGate<Calls>> gate)
-      : context_(context), gate_(std::move(gate)) {}
+      : context_(context), peer_(context.peer()), gate_(std::move(gate)) {}
 
   void start(std::string job, std::string nonce) {
     self_ = shared_from_this();
     gate_->post([self = self_, job = std::move(job), nonce = std::move(nonce)](Calls& calls) {
       calls.called(self, job, nonce);
     });
-  }
-  void refuse(const grpc::Status& status) {
-    self_ = shared_from_this();
-    break_off(status);
   }
   // The question is read when this is written: two writes at a time must not be.
   void challenge(const Challenge& challenge) {
@@ -122,6 +117,7 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
     const std::lock_guard lock(mutex_);
     if (!is_over_) context_.TryCancel();  // OnCancel() ends it
   }
+  const std::string& peer() const { return peer_; }
   bool is_over() const {
     const std::lock_guard lock(mutex_);
     return is_over_;
@@ -144,6 +140,7 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
   void OnDone() override { self_.reset(); }
 
   grpc::CallbackServerContext& context_;  // gRPC's, until the call is over
+  const std::string peer_;
   const std::shared_ptr<LoopGate<Calls>> gate_;
   v1::Question question_;
   v1::Answer answer_;
@@ -157,11 +154,6 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
 grpc::ServerBidiReactor<v1::Question, v1::Answer>* ControlService::Calls::Ask(
     grpc::CallbackServerContext* context) {
   const auto call = std::make_shared<Call>(*context, gate_);
-  if (options_.wants_tls && Connections::is_clear(context->peer())) {
-    call->refuse({grpc::StatusCode::FAILED_PRECONDITION,
-                  "it wants TLS: expected --tls-ca, --tls-cert and --tls-key"});
-    return call.get();
-  }
   call->start(call_metadata(*context, kJobMetadata), call_metadata(*context, kNonceMetadata));
   return call.get();
 }
@@ -190,6 +182,7 @@ void ControlService::Calls::asked(const SharedCall& call, const std::string& pro
   const auto job = doorkeeper_.answered(call.get(), proof);
   doorkeeper_.forget(call.get());
   if (!job) return call->break_off(unauthenticated(job.error().message()));
+  if (options_.let_in) options_.let_in(call->peer());
   if (!question) return call->answer(refusal(question.error()));
   // Who knows the token of one job must not ask about another one.
   if (question->job != *job)

@@ -33,7 +33,8 @@ class ControlService {
     std::function<std::vector<JobControl*>()> jobs;
     // A job that a leader before this one left, and that is not here.
     std::function<std::optional<InheritedJob>(const std::string& rdzv_id)> inherited{};
-    bool wants_tls = false;  // who asks in clear is told to use TLS
+    // Who asks over this connection (gRPC's name for it) has proved that it knows the token.
+    std::function<void(const std::string& peer)> let_in{};
     // Of an answer that shows all jobs. The job that passes it is the last one of its page.
     std::size_t page_bytes = kPageBytes;
     // Where another process may lead: why no question is answered here now; empty: they are.

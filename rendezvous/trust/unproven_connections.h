@@ -1,0 +1,90 @@
+// Which connections gRPC gets, and when: those over which nobody has proved yet that it knows the
+// token. What they can cost is bounded: so many are served at a time, and so many a second may end
+// without a proof. Nodes that prove themselves cost nothing of that, however many come at once.
+// Beyond the bounds connections wait: each address has its turn, and in each address the newest and
+// the oldest by turns, since those in between may be one attacker's. While others wait, one that
+// does not prove itself in time is cut. Pure: events and `now` go in, what must be done comes out.
+// Owned by Intake.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace ddprun::rendezvous {
+
+struct UnprovenLimits {
+  std::size_t served = 256;  // at a time
+  std::size_t waiting = 10'000;
+  double failures_at_once = 256;  // connections that end without a proof
+  double failures_per_second = 128;
+  // A handshake costs the host several times what a call costs.
+  double tls_cost = 4;
+  // While others wait, a connection has so much time for its proof.
+  std::chrono::milliseconds turn{2000};
+};
+
+class UnprovenConnections {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Id = int;  // the descriptor: no two that are open have the same
+  enum class Wire { kClear, kTls };
+
+  explicit UnprovenConnections(UnprovenLimits limits)
+      : limits_(limits), failures_left_(limits.failures_at_once) {}
+
+  // It waits until next() names it. One of before with this id has ended.
+  void arrived(Id id, const std::string& address, Wire wire);
+  // The connection to serve now, if there is one.
+  std::optional<Id> next(Time now);
+  // It waits no more, and is not served: it has gone. Call it right after next().
+  void was_gone(Id id);
+  void proved(Id id);
+  void ended(Id id);
+  // Those of the waiting that `is_gone`. They wait no more.
+  std::vector<Id> forget_waiting(const std::function<bool(Id)>& is_gone);
+  // Connections that must be closed: too many wait. They wait no more.
+  std::vector<Id> too_many();
+  // Connections that are served and must be cut, since others wait.
+  std::vector<Id> overdue(Time now);
+
+  std::vector<Id> served() const;
+  std::size_t waiting() const { return waiting_count_; }
+  bool is_waited() const { return waiting_count_ > 0; }
+  bool is_full() const { return served_.size() >= limits_.served; }
+
+ private:
+  struct Waiting {
+    Id id;
+    Wire wire;
+  };
+  struct Served {
+    double cost;
+    std::list<std::pair<Id, Time>>::iterator place;
+  };
+  using Addresses = std::map<std::string, std::deque<Waiting>>;
+
+  double cost_of(Wire wire) const { return wire == Wire::kTls ? limits_.tls_cost : 1; }
+  Waiting take(Addresses::iterator address);
+  void erase(Id id, bool costs_nothing);
+
+  const UnprovenLimits limits_;
+  double failures_left_;
+  std::optional<Time> filled_at_;
+  Addresses waiting_;
+  std::size_t waiting_count_ = 0;
+  std::string last_address_;  // whose turn was last
+  bool newest_is_next_ = false;
+  std::unordered_map<Id, Served> served_;
+  std::list<std::pair<Id, Time>> order_;  // of those that are served, oldest first
+};
+
+}  // namespace ddprun::rendezvous

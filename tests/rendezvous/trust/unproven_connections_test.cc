@@ -1,0 +1,122 @@
+#include "rendezvous/trust/unproven_connections.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+namespace ddprun::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using Arrivals = std::vector<UnprovenConnections::Id>;
+constexpr auto kInClear = UnprovenConnections::Wire::kClear;
+constexpr auto kWithTls = UnprovenConnections::Wire::kTls;
+
+struct UnprovenConnectionsTest : testing::Test {
+  void come(int first, int last, const std::string& address = "10.0.0.1") {
+    for (int id = first; id <= last; ++id) connections.arrived(id, address, kInClear);
+  }
+  Arrivals served() {
+    Arrivals ids;
+    while (const auto id = connections.next(now)) ids.push_back(*id);
+    return ids;
+  }
+
+  UnprovenConnections connections{{.served = 4,
+                                   .waiting = 10,
+                                   .failures_at_once = 8,
+                                   .failures_per_second = 2,
+                                   .tls_cost = 4,
+                                   .turn = 2000ms}};
+  UnprovenConnections::Time now{};
+};
+
+TEST_F(UnprovenConnectionsTest, ThoseThatProveThemselvesAreServedAsFastAsTheyCome) {
+  for (int id = 0; id < 1000; ++id) {
+    connections.arrived(id, "10.0.0.1", kInClear);
+    EXPECT_EQ(connections.next(now), id);
+    connections.proved(id);
+  }
+}
+
+TEST_F(UnprovenConnectionsTest, OnlySoManyAreServedAtATime) {
+  come(1, 6);
+  EXPECT_EQ(served().size(), 4U);
+  EXPECT_TRUE(connections.is_waited() && connections.is_full());
+  connections.ended(1);
+  EXPECT_EQ(served().size(), 1U);
+}
+
+TEST_F(UnprovenConnectionsTest, OnlySoManyASecondMayEndWithoutAProof) {
+  int count = 0;
+  for (int id = 0; id < 100; ++id) {
+    connections.arrived(id, "10.0.0.1", kInClear);
+    for (const int one : served()) connections.ended(one), ++count;
+    for (const int one : connections.too_many()) EXPECT_NE(one, id);
+  }
+  EXPECT_EQ(count, 8);
+  now += 1s;
+  EXPECT_EQ(served().size(), 2U);
+}
+
+TEST_F(UnprovenConnectionsTest, AHandshakeCostsMore) {
+  for (int id = 0; id < 4; ++id) connections.arrived(id, "10.0.0.1", kWithTls);
+  EXPECT_EQ(served().size(), 2U);
+}
+
+TEST_F(UnprovenConnectionsTest, EachAddressHasItsTurn) {
+  come(1, 8, "10.0.0.1");
+  EXPECT_EQ(served().size(), 4U);
+  come(9, 9, "10.0.0.2");
+  connections.ended(1);
+  connections.ended(2);
+  const Arrivals next = served();
+  EXPECT_TRUE(next == Arrivals({9, next[1]}) || next == Arrivals({next[0], 9}));
+}
+
+TEST_F(UnprovenConnectionsTest, OfOneAddressTheNewestAndTheOldestByTurns) {
+  come(1, 8);
+  EXPECT_EQ(served(), Arrivals({1, 8, 2, 7}));
+}
+
+TEST_F(UnprovenConnectionsTest, IfTooManyWaitTheOldestOfTheBusiestAddressGoes) {
+  come(1, 4);
+  served();
+  come(11, 20);
+  come(30, 30, "10.0.0.2");
+  EXPECT_EQ(connections.too_many(), Arrivals({11}));
+  EXPECT_EQ(connections.too_many(), Arrivals());
+}
+
+TEST_F(UnprovenConnectionsTest, OnesThatProveNothingAreCutWhileOthersWait) {
+  come(1, 4);
+  served();
+  now += 10s;
+  EXPECT_EQ(connections.overdue(now), Arrivals()) << "nobody waits";
+  come(5, 6);
+  EXPECT_EQ(connections.overdue(now), Arrivals({1, 4}));
+  EXPECT_EQ(served().size(), 2U);
+  come(7, 7);
+  EXPECT_EQ(connections.overdue(now), Arrivals({2}));
+}
+
+TEST_F(UnprovenConnectionsTest, OneThatHasGoneCostsNothing) {
+  for (int id = 0; id < 100; ++id) {
+    connections.arrived(id, "10.0.0.1", kInClear);
+    ASSERT_EQ(connections.next(now), id);
+    connections.was_gone(id);
+  }
+}
+
+TEST_F(UnprovenConnectionsTest, ThoseThatGoWhileTheyWaitAreForgotten) {
+  come(1, 8);
+  served();
+  const auto is_gone = [](int id) { return id % 2 == 0; };
+  EXPECT_EQ(connections.forget_waiting(is_gone).size(), 2U);
+  EXPECT_EQ(connections.waiting(), 2U);
+  EXPECT_EQ(connections.forget_waiting(is_gone).size(), 0U);
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous
