@@ -1,5 +1,3 @@
-#include "rendezvous/intake.h"
-
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -14,6 +12,7 @@
 #include <utility>
 
 #include "proto/loop.h"
+#include "rendezvous/connections.h"
 #include "rendezvous/trust/clear_refusal.h"
 
 namespace ddprun::rendezvous {
@@ -26,7 +25,7 @@ using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build
 constexpr auto kLookWhileWaiting = 20ms;
 constexpr auto kLookWhileServing = 1000ms;
 constexpr auto kLookAtBeginners = 100ms;
-constexpr auto kLookAtOneWaiting = 50us;
+constexpr auto kLookAtOneWaiting = 10us;
 // A node sends its beginning at once.
 constexpr auto kBeginningLimit = 10'000ms;
 // Of those that come in clear where TLS is wanted. The others are closed without a word.

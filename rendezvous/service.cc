@@ -17,7 +17,6 @@
 #include "rendezvous/channel.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/connections.h"
-#include "rendezvous/intake.h"
 #include "rendezvous/loop_gate.h"
 #include "rendezvous/recovery/called_nodes.h"
 #include "rendezvous/stream_server.h"

@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "proto/alarm.h"
 #include "proto/log.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "store/descriptors.h"
@@ -17,9 +18,6 @@
 namespace ddprun::agent {
 
 using asio::ip::tcp;
-using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build-using-namespace):
-                                                          // operator||
-
 namespace {
 
 constexpr char kStoreFirstByte = 0;
@@ -52,60 +50,74 @@ bool is_of_node(char first) { return first == kHttp2FirstByte || first == kTlsFi
 
 }  // namespace
 
-// Shared by the PortDemultiplexer and its coroutines: whichever ends last frees it.
+// Shared by the PortDemultiplexer and what waits for bytes: whichever ends last frees it. No coroutine
+// for each connection: a flood would make thousands, of some 5 KiB each.
 struct PortDemultiplexer::State {
   // Numbered in the order of their coming, so that the first is the oldest.
   using Number = std::uint64_t;
-  // Two owners: the map while it is undecided, and its coroutine, which may still wait for it.
-  using Connection = std::shared_ptr<tcp::socket>;
+  struct Connection {
+    tcp::socket socket;
+    Alarm::Time until;
+  };
 
   State(asio::io_context& its_loop, Handlers its_handlers, DemultiplexerLimits its_limits)
-      : loop(its_loop), handlers(std::move(its_handlers)), limits(its_limits) {}
+      : loop(its_loop),
+        handlers(std::move(its_handlers)),
+        limits(its_limits),
+        alarm(its_loop, [this] { close_overdue(); }) {}
 
   static void take(const std::shared_ptr<State>& self, tcp::socket socket);
-  static asio::awaitable<void> sort_out(std::shared_ptr<State> self, Number number,
-                                        Connection connection);
+  static void wait(const std::shared_ptr<State>& self, Number number);
 
   void hand_on(tcp::socket socket);
   void close(std::map<Number, Connection>::iterator one);
   void close_all();
+  void close_overdue();
 
   asio::io_context& loop;
   const Handlers handlers;
   const DemultiplexerLimits limits;
   const int first_reserved = store::first_reserved_descriptor();
   std::shared_ptr<store::Listener> listener;  // two owners: this and its coroutine
-  std::map<Number, Connection> undecided;
+  std::map<Number, Connection> undecided;     // oldest first
   Number next_number = 0;
+  Alarm alarm;
 };
 
 // Adds a connection. The oldest must go if there are too many, or if descriptors run short: those
 // from first_reserved on are for workers, pipes and logs (store/descriptors.h).
 void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::socket socket) {
+  // Most have sent their first byte by now.
+  if (!is_silent(socket)) return self->hand_on(std::move(socket));
   auto& undecided = self->undecided;
   const bool full =
       undecided.size() >= self->limits.undecided || socket.native_handle() >= self->first_reserved;
   if (full && !undecided.empty()) self->close(undecided.begin());
   const Number number = self->next_number++;
-  const auto connection = std::make_shared<tcp::socket>(std::move(socket));
-  undecided.emplace(number, connection);
-  spawn(self->loop, "port demultiplexer connection", sort_out(self, number, connection));
+  const auto until = std::chrono::steady_clock::now() + self->limits.first_byte;
+  undecided.emplace(number, Connection{std::move(socket), until});
+  self->alarm.set_no_later_than(until);
+  wait(self, number);
 }
 
-asio::awaitable<void> PortDemultiplexer::State::sort_out(std::shared_ptr<State> self, Number number,
-                                                         Connection connection) {
-  asio::steady_timer timer(self->loop);
-  const auto until = std::chrono::steady_clock::now() + self->limits.first_byte;
-  std::chrono::nanoseconds left = self->limits.first_byte;
-  // Asio may call a socket readable that is not: one that took the place of a socket which was
-  // closed while its readiness was on its way. So look, and wait on.
-  do {
-    co_await (connection->async_wait(tcp::socket::wait_read, kAsTuple) || expires(timer, left));
-    if (!self->undecided.contains(number)) co_return;  // closed meanwhile
-    left = until - std::chrono::steady_clock::now();
-  } while (left.count() > 0 && is_silent(*connection));
-  self->undecided.erase(number);
-  self->hand_on(std::move(*connection));
+// Asio may call a socket readable that is not: one that took the place of a socket which was
+// closed while its readiness was on its way. So look, and wait on.
+void PortDemultiplexer::State::wait(const std::shared_ptr<State>& self, Number number) {
+  self->undecided.at(number).socket.async_wait(
+      tcp::socket::wait_read, [self, number](const boost::system::error_code& /*closed*/) {
+        const auto found = self->undecided.find(number);
+        if (found == self->undecided.end()) return;  // closed meanwhile
+        if (is_silent(found->second.socket)) return wait(self, number);
+        tcp::socket socket = std::move(found->second.socket);
+        self->undecided.erase(found);
+        self->hand_on(std::move(socket));
+      });
+}
+
+void PortDemultiplexer::State::close_overdue() {
+  const auto now = std::chrono::steady_clock::now();
+  while (!undecided.empty() && undecided.begin()->second.until <= now) close(undecided.begin());
+  if (!undecided.empty()) alarm.set(undecided.begin()->second.until);
 }
 
 // Gives the connection to whom its first byte names. If there is none (time-out, a stranger), the
@@ -127,7 +139,7 @@ void PortDemultiplexer::State::hand_on(tcp::socket socket) {
 
 void PortDemultiplexer::State::close(std::map<Number, Connection>::iterator one) {
   boost::system::error_code ignored;
-  one->second->close(ignored);
+  one->second.socket.close(ignored);
   undecided.erase(one);
   listener->resume();  // a descriptor came free
 }
@@ -162,7 +174,7 @@ void PortDemultiplexer::reset() {
   });
   for (auto next = state_->undecided.begin(); next != state_->undecided.end();) {
     const auto one = next++;  // close() erases `one`
-    if (!is_of_node(first_byte(*one->second))) state_->close(one);
+    if (!is_of_node(first_byte(one->second.socket))) state_->close(one);
   }
 }
 

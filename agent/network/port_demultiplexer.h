@@ -59,7 +59,7 @@ class PortDemultiplexer {
   std::size_t undecided() const;
 
  private:
-  struct State;  // lives until the last coroutine has ended, maybe longer than PortDemultiplexer
+  struct State;  // lives until the last wait has ended, maybe longer than PortDemultiplexer
 
   std::shared_ptr<State> state_;
 };

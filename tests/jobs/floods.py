@@ -17,6 +17,7 @@ import time
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TICK_S = 0.005
+MOST_AT_ONCE = 200
 MOST_RATE, MOST_CONNECTIONS, MOST_SECONDS = 50_000, 4_000, 120
 
 
@@ -141,7 +142,7 @@ class Flood:
         self.selector, self.connects, self.units = selectors.DefaultSelector(), 0, 0
         self.peers = [Peer(self) for _ in range(min(connections, MOST_CONNECTIONS) if self.make else 0)]
 
-    def run(self, seconds):
+    def go_on(self, seconds):
         began, due = time.monotonic(), 0.0
         while (now := time.monotonic() - began) < min(seconds, MOST_SECONDS):
             wanted, due = self.rate * now - due, self.rate * now
@@ -158,7 +159,7 @@ class Flood:
             self.units += peer.send(max(1, round(wanted / len(self.peers))))
 
     def come_and_go(self, wanted):
-        for _ in range(max(1, round(wanted))):
+        for _ in range(max(1, min(round(wanted), MOST_AT_ONCE))):  # of what a busy machine made late, some is left out
             if self.kind == "half_open" and len(self.peers) >= self.hold:
                 break
             peer = Peer(self)
@@ -185,13 +186,14 @@ class Attack:
     def end(self):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self.process.stdout.close()
 
 
 def main():
     kind, port, connections, rate, seconds = sys.argv[1], *map(float, sys.argv[2:6])
     os.nice(19)
-    Flood(kind, int(port), int(connections), rate, int(sys.argv[7]) if sys.argv[6:7] else 1000).run(seconds)
+    Flood(kind, int(port), int(connections), rate, int(sys.argv[7]) if sys.argv[6:7] else 1000).go_on(seconds)
 
 
 if __name__ == "__main__":
