@@ -202,7 +202,8 @@ void Intake::refuse_clear(int fd) {
     ::close(fd);
     return;
   }
-  refusals_.refused(Connections::address_of(fd), "it does not use TLS");
+  refusals_.refused(Connections::address_of(fd),
+                    "it wants TLS: tls_ca, tls_cert and tls_key in --rdzv-conf");
   asio::posix::stream_descriptor peer(loop_, fd);
   ++*clear_peers_;
   spawn(
