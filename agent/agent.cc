@@ -13,6 +13,7 @@
 #include "agent/core/exit_code.h"
 #include "agent/core/lifecycle.h"
 #include "agent/monitors/monitors.h"
+#include "agent/monitors/record_watch.h"
 #include "agent/network/addresses.h"
 #include "agent/network/node_services.h"
 #include "agent/network/node_spec.h"
@@ -33,8 +34,11 @@ namespace {
 
 // The longest that the sweep between two rounds may block the loop. A blocked loop sends no beats,
 // and the lease of a node that sends none ends.
-constexpr std::chrono::milliseconds kSweepBetweenRounds{1000};
-static_assert(kSweepBetweenRounds + kLeaveLimit < rendezvous::lease_for({}, 1).length / 2);
+constexpr std::chrono::milliseconds kSweepBetweenRounds{400};
+// And of it, what a process has that a worker left behind.
+constexpr std::chrono::milliseconds kGraceBetweenRounds{500};
+static_assert(kSweepBetweenRounds + kEndsAlone + kGraceBetweenRounds + kLeaveLimit <
+              rendezvous::lease_for({}, 1).length / 2);
 
 class Agent {
  public:
@@ -56,6 +60,7 @@ class Agent {
   void stop_requested(int signo);
   void told(const rendezvous::HostMessage& message);
   void worker_is_stuck(pid_t pid);
+  void teardown_is_overdue(int local_rank);
   void guardian_died();
 
   void perform(const Actions& actions);
@@ -84,6 +89,7 @@ class Agent {
   OutsideEvents events_;
   Alarm alarm_;
   Monitors monitors_;
+  RecordWatch records_;
   Time first_sign_{};  // of the failure that is being told
   int exit_code_ = 1;
   std::unique_ptr<NodeServices> services_;   // it calls told(), which needs all of the above
@@ -107,7 +113,10 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                  [this] { return workers_.progress(); }},
                 hostname_),
       events_(loop, config_.signals, start),
-      alarm_(loop, [this] { perform(lifecycle_.time_passed(now())); }) {
+      alarm_(loop, [this] { perform(lifecycle_.time_passed(now())); }),
+      records_(loop, config_.teardown_timeout,
+               {[this](int local_rank) { return workers_.steps(local_rank); },
+                [this](int local_rank) { teardown_is_overdue(local_rank); }}) {
   consoles_.take_log();
 }
 
@@ -213,7 +222,10 @@ void Agent::worker_is_dying(int local_rank, Time noticed) {
 // neither for workers nor for the console's reader.
 void Agent::stop_requested(int signo) {
   const bool is_over = lifecycle_.phase() == Phase::kDone;
-  if (is_over || lifecycle_.ending().signal != 0) consoles_.stop_waiting();
+  if (is_over || lifecycle_.ending().signal != 0) {
+    consoles_.stop_waiting();
+    workers_.hurry();
+  }
   if (!is_over) perform(lifecycle_.stop_requested(signo, now()));
 }
 
@@ -238,11 +250,17 @@ void Agent::worker_is_stuck(pid_t pid) {
       std::chrono::duration<double>(config_.watch.most_sleep).count(), wait_channel(pid)));
 }
 
+void Agent::teardown_is_overdue(int local_rank) {
+  if (lifecycle_.phase() != Phase::kRunning) return;
+  first_sign_ = now();
+  workers_.end_worker_that_recorded(local_rank);
+}
+
 // The guardian was killed, so nobody ends what we leave and nobody reads our exit code. End every
 // process now, without a grace and without a report.
 void Agent::guardian_died() {
   workers_.children().signal_groups(SIGKILL);
-  workers_.end(kSweepLimit);
+  workers_.end(kSweepLimit, std::chrono::milliseconds(0));
   monitors_.end();
   workers_.remove_logs(true);
   exit_code_ = kExitSignalBase + SIGKILL;
@@ -262,7 +280,7 @@ void Agent::perform(const Actions& actions) {
 
 void Agent::perform(const JoinRound& /*action*/) {
   // Nothing of the old attempt may reach the next one: a leftover process may hold a GPU or a port.
-  workers_.end_attempt(kSweepBetweenRounds);
+  workers_.end_attempt(kSweepBetweenRounds, kGraceBetweenRounds);
   // Before join(): the join message carries the port on which this node would serve the store.
   const auto store = services_->prepare_store();
   if (!store) return give_up(store.error().message());
@@ -287,6 +305,7 @@ void Agent::perform(const StartWorkers& /*action*/) {
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
+  records_.begin(workers_.error_files(attempt_of(round)));
   workers_.attempt_started(may_restart(config_, round.restart_count));
 }
 
@@ -308,7 +327,10 @@ void Agent::start_worker(int local_rank) {
   });
 }
 
-void Agent::perform(const SignalWorkers& action) { workers_.children().ask_to_end(action.signo); }
+void Agent::perform(const SignalWorkers& action) {
+  workers_.children().ask_to_end(action.signo);
+  reporter_.workers_asked_to_end();
+}
 
 void Agent::perform(const SignalShells& action) {
   workers_.children().ask_shells_again(action.signo);
@@ -330,6 +352,7 @@ void Agent::perform(const ReportFailure& action) {
 
 void Agent::perform(const ReportSuccess& /*action*/) {
   services_->session().report_success(lifecycle_.round().number);
+  reporter_.node_finished();
 }
 
 // There may be no session yet: a signal can come while begin() still opens it.
@@ -339,7 +362,7 @@ void Agent::perform(const LeaveJob& action) {
 
 // The order matters: end() empties the workers' pipes, and the report quotes their stderr.
 void Agent::perform(const Finish& action) {
-  workers_.end(kSweepLimit);
+  workers_.end(kSweepLimit, kLeftBehindGrace);
   // Before the console is waited for: other nodes may wait for this one.
   if (services_ != nullptr && services_->is_open()) services_->session().gone();
   exit_code_ = action.exit_code;

@@ -40,7 +40,7 @@ using Clock = std::chrono::steady_clock;
 
 // How long the end of a job waits for the sweeper: enough to read /proc, too short to be noticed.
 constexpr int kSweeperPatienceMs = 200;
-static_assert(kAgentLimit > kKillLimit + kSweepLimit + kLeaveLimit,
+static_assert(kAgentLimit > kKillLimit + kEndsAlone + kLeftBehindGrace + kSweepLimit + kLeaveLimit,
               "an agent that works must not be killed");
 
 // The signals that the guardian waits for: those of the job, and SIGCHLD for the agent's end.

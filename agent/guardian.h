@@ -35,6 +35,8 @@ struct AgentStart {
 // what they left; it does not wait for a reader of its console. So an agent needs longer only if it
 // is stopped, or if it hangs on a log disk.
 inline constexpr std::chrono::seconds kAgentLimit{20};
+// At the job's end a process that a worker left behind has so long after SIGTERM.
+inline constexpr std::chrono::milliseconds kLeftBehindGrace{3000};
 
 inline constexpr std::size_t kNoteBytes = 4096;  // PATH_MAX
 

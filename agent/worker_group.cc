@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/log.h"
@@ -62,17 +63,41 @@ Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
   return children_.spawn(spec);
 }
 
+void WorkerGroup::end_worker_that_recorded(int local_rank) {
+  children_.end_worker(
+      local_rank, fmt::format("recorded an error and did not end within {} s (--teardown-timeout)",
+                              std::chrono::duration<double>(config_.teardown_timeout).count()));
+}
+
+std::uint64_t WorkerGroup::steps(int local_rank) const {
+  const std::vector<WorkerProgress> progress = standbys_.progress();
+  const auto rank = static_cast<std::size_t>(local_rank);
+  return rank < progress.size() ? progress[rank].steps : 0;
+}
+
+std::vector<std::string> WorkerGroup::error_files(int attempt) const {
+  std::vector<std::string> paths;
+  for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
+    paths.push_back(files_.error_file(attempt, local_rank));
+  return paths;
+}
+
+std::chrono::milliseconds WorkerGroup::at_most(std::chrono::milliseconds grace) const {
+  if (is_in_a_hurry_) return std::chrono::milliseconds(0);
+  return std::min(grace, std::chrono::duration_cast<std::chrono::milliseconds>(config_.grace));
+}
+
 // Kill first, drain then: a process that still lived could write into a pipe after it was drained,
 // and those bytes would be lost.
-void WorkerGroup::end_attempt(std::chrono::milliseconds limit) {
+void WorkerGroup::end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace) {
   standbys_.attempt_ended();
-  containment_.end_attempt(limit, children_.standbys());
+  containment_.end_attempt(limit, at_most(grace), children_.standbys());
   pipes_.drain();
 }
 
-void WorkerGroup::end(std::chrono::milliseconds limit) {
+void WorkerGroup::end(std::chrono::milliseconds limit, std::chrono::milliseconds grace) {
   standbys_.end();
-  containment_.end(limit);
+  containment_.end(limit, at_most(grace));
   pipes_.drain();
   standbys_.remove_files();
 }

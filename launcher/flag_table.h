@@ -50,6 +50,7 @@ enum class FlagId {
   kRestartWindow,
   kRestartBackoff,
   kNodeUnit,
+  kTeardownTimeout,
   kStandby,
   kPythonHook,
   kFold,

@@ -66,6 +66,7 @@ struct Options {
   std::chrono::milliseconds monitor_interval{100};
   std::chrono::seconds shutdown_timeout{30};  // grace: from the closing signal to SIGKILL
   agent::SignalPlan signals{};
+  std::chrono::milliseconds teardown_timeout{15'000};  // from an error on record to SIGKILL; 0: off
 
   std::string role = "default";
   std::optional<std::string> log_dir{};  // nothing: a new temporary folder; "/dev/null": no files

@@ -82,6 +82,7 @@ void read_lifecycle(ParseContext& context) {
   read_deadlines(context);
   context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
   read_standbys(context);
+  context.options.teardown_timeout = context.value_of(FlagId::kTeardownTimeout, parse_seconds);
   // The value has no effect, but what torchrun refuses is refused, with its exit codes.
   const auto interval = parse_number(context.given.text(FlagId::kMonitorInterval));
   if (!interval || *interval <= 0 || *interval > kMaxSeconds) {

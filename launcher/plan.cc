@@ -132,6 +132,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.restarts = options.restarts;
   agent.signals = options.signals;
   agent.grace = options.shutdown_timeout;
+  agent.teardown_timeout = options.teardown_timeout;
   agent.log_dir = options.log_dir.value_or("");
   agent.streams = stream_plans(options);
   agent.output = options.output;

@@ -181,6 +181,8 @@ struct AgentConfig {
   SignalPlan signals;
   // How long workers have between the request to end and SIGKILL.
   std::chrono::nanoseconds grace = std::chrono::seconds(30);
+  // A worker that has recorded its error and still lives after so long counts as failed. 0: off.
+  std::chrono::milliseconds teardown_timeout = std::chrono::seconds(15);
   std::string log_dir;              // empty: a temporary folder; "/dev/null": no files at all
   std::vector<StreamPlan> streams;  // one per local rank
   OutputPlan output;

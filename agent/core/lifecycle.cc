@@ -326,6 +326,8 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
     how = "could not be started: " + exit.start_error;
   } else if (exit.exec_errno != 0) {
     how = fmt::format("could not be started: {}", ::strerrordesc_np(exit.exec_errno));
+  } else if (!exit.ended_for.empty()) {
+    how = exit.ended_for;
   } else if (exit.exit_code < 0) {
     how = fmt::format("was killed by {}", signal_name(-exit.exit_code));
   } else {
@@ -338,6 +340,17 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
           .message = fmt::format("rank {} (local rank {}{}) on {} {}", rank, exit.local_rank,
                                  exit.pid > 0 ? fmt::format(", pid {}", exit.pid) : "",
                                  settings_.hostname, how)};
+}
+
+std::vector<int> Lifecycle::own_ranks(bool that_run) const {
+  std::vector<int> ranks;
+  for (int local_rank = 0; local_rank < settings_.worker_count; ++local_rank) {
+    const bool runs = std::none_of(
+        ended_.begin(), ended_.end(),
+        [local_rank](const EndedWorker& one) { return one.exit.local_rank == local_rank; });
+    if (runs == that_run) ranks.push_back(seat_.first_rank + local_rank);
+  }
+  return ranks;
 }
 
 bool Lifecycle::is_own_rank(int rank) const {

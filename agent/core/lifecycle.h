@@ -44,6 +44,7 @@ struct WorkerExit {
   int exit_code = 0;          // exit status; minus the signal number if killed (-9 = SIGKILL)
   int exec_errno = 0;         // not 0: execve() failed with this errno; the program never ran
   std::string start_error{};  // not empty: it never was a process, for this reason
+  std::string ended_for{};    // not empty: ddprun killed it, and this is what it failed of
 
   bool failed() const { return exit_code != 0; }
   bool operator==(const WorkerExit&) const = default;
@@ -174,6 +175,11 @@ class Lifecycle {
   // Whether the global rank `rank` is a worker of this node; false before the first round.
   bool is_own_rank(int rank) const;
   int live_workers() const { return live_; }
+  // Global ranks of this node that have ended in this round, or that still run.
+  std::vector<int> own_ranks(bool that_run) const;
+  // While draining: when the workers that still run get SIGKILL, and what they were asked by.
+  Time kill_at() const { return kill_at_; }
+  int closing_signal() const { return closing_signal_; }
   const Ending& ending() const { return ending_; }
   // The workers of this round that have ended, in the order in which we were told.
   const std::vector<EndedWorker>& ended() const { return ended_; }

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <functional>
 #include <memory>
 #include <utility>
 
+#include "agent/core/wait_schedule.h"
 #include "agent/network/addresses.h"
 #include "proto/log.h"
 
@@ -28,9 +30,10 @@ struct Question {
   std::string why;  // no address was found; empty: no answer yet
 };
 
-// Asks the resolver once and waits for up to `limit`.
+// Asks the resolver once and waits until `deadline`. Calls `look` when the wait is to be told.
 asio::awaitable<std::shared_ptr<Question>> ask(asio::io_context& loop, const std::string& host,
-                                               std::chrono::nanoseconds limit) {
+                                               Clock::time_point deadline,
+                                               std::function<Clock::time_point()> look) {
   auto question = std::make_shared<Question>(loop);
   question->resolver.async_resolve(
       host, "", [question](const error_code& failure, const tcp::resolver::results_type& entries) {
@@ -38,12 +41,25 @@ asio::awaitable<std::shared_ptr<Question>> ask(asio::io_context& loop, const std
         for (const auto& entry : entries) question->found.push_back(entry.endpoint().address());
         question->answered.cancel();
       });
-  co_await expires(question->answered, limit);
+  while (question->why.empty() && question->found.empty()) {
+    const auto now = Clock::now();
+    if (now >= deadline) break;
+    co_await expires(question->answered, std::min(deadline, look()) - now);
+  }
   co_return question;
 }
 
 double seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+// `ends`: now, where the wait has no end.
+std::string waiting_for(const std::string& host, const std::string& why,
+                        std::chrono::seconds waited, Clock::time_point ends) {
+  const auto left = std::chrono::ceil<std::chrono::seconds>(ends - Clock::now()).count();
+  return fmt::format("waiting for {} s for the address of '{}', the host of the rendezvous: {}{}",
+                     waited.count(), host, why,
+                     left > 0 ? fmt::format(", giving up in {} s", left) : "");
 }
 
 }  // namespace
@@ -61,8 +77,16 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
   // to ask, and says so with other errors than "host not found".
   std::string why = "the resolver does not answer";
   const bool is_endless = limit >= std::chrono::hours(24 * 365);
+  WaitSchedule schedule;
+  schedule.begin(Clock::now());
+  const auto look = [&] {
+    const auto now = Clock::now();
+    if (schedule.is_due(now))
+      log::warning(waiting_for(host, why, schedule.waited(now), is_endless ? now : deadline));
+    return schedule.look_again_at();
+  };
   for (bool told = false;; told = true) {
-    const auto question = co_await ask(loop, host, deadline - Clock::now());
+    const auto question = co_await ask(loop, host, deadline, look);
     if (!question->found.empty()) co_return question->found;
     // Nobody but a module of the C library may know this host's own name, and a static program
     // loads none.
@@ -78,6 +102,7 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
           fmt::format("the host '{}' of the rendezvous is not known yet ({}); looking it "
                       "up again{}",
                       host, why, is_endless ? "" : fmt::format(" for up to {} s", seconds(limit))));
+    look();
     co_await expires(pause,
                      std::min<std::chrono::nanoseconds>(kLookUpEvery, deadline - Clock::now()));
   }

@@ -274,6 +274,14 @@ void Children::signal_groups(int signo) {
   }
 }
 
+void Children::end_worker(int local_rank, const std::string& why) {
+  const auto worker = workers_.find(pid_of(local_rank));
+  if (worker == workers_.end()) return;
+  worker->second.wraps = false;
+  worker->second.ended_for = why;
+  signal_group(worker->first, SIGKILL);
+}
+
 void Children::ask_to_end(int signo) {
   for (auto& [pid, worker] : workers_) {
     if (handles(pid, signo)) {
@@ -360,8 +368,8 @@ void Children::collect(pid_t pid, std::vector<WorkerExit>& exits) {
   ::waitpid(pid, &status, 0);
   if (!known) return;
   const Worker& worker = known.mapped();
-  exits.push_back(
-      {worker.local_rank, pid, exit_code_of(status), read_exec_errno(worker.exec_pipe.get())});
+  exits.push_back({worker.local_rank, pid, exit_code_of(status),
+                   read_exec_errno(worker.exec_pipe.get()), "", worker.ended_for});
 }
 
 }  // namespace ddprun::agent

@@ -85,6 +85,9 @@ class Children {
   // the command that it waits for has ended. So the groups of shells that still live get `signo`.
   void ask_shells_again(int signo);
 
+  // Kills this worker with its group. reap() returns it with `why` as WorkerExit::ended_for.
+  void end_worker(int local_rank, const std::string& why);
+
   // Reaps every dead child. Returns the workers among them, in the order of their deaths. The other
   // children are orphans that the kernel gave us because we are a subreaper. A dead shell that
   // counts as running (ask_to_end()) is left for a later call.
@@ -105,9 +108,10 @@ class Children {
  private:
   struct Worker {
     int local_rank = 0;
-    FileHandle exec_pipe;  // read end: gives an errno if execve() failed, otherwise end of file
-    FileHandle pidfd;      // deaths_ watches it
-    bool wraps = false;    // a shell whose group got the request to end
+    FileHandle exec_pipe;     // read end: gives an errno if execve() failed, otherwise end of file
+    FileHandle pidfd;         // deaths_ watches it
+    bool wraps = false;       // a shell whose group got the request to end
+    std::string ended_for{};  // end_worker()
   };
 
   // A new process, and the read end of its pipe for execve()'s errno.

@@ -22,13 +22,17 @@ int Containment::standby_cgroup() {
   return next_->folder();
 }
 
-void Containment::end(std::chrono::milliseconds limit) {
+void Containment::end(std::chrono::milliseconds limit, std::chrono::milliseconds grace) {
   if (next_) next_->kill();
-  end_attempt(limit, {});
+  end_attempt(limit, grace, {});
   if (next_) next_->remove();
 }
 
-void Containment::end_attempt(std::chrono::milliseconds limit, const std::set<pid_t>& standbys) {
+void Containment::end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace,
+                              const std::set<pid_t>& standbys) {
+  const std::vector<LeftBehind> asked =
+      grace.count() > 0 ? ask_descendants(grace, standbys) : std::vector<LeftBehind>();
+  if (!asked.empty()) log::warning(describe(asked));
   // This comes first: it also kills what forks faster than end_descendants() can look. The cgroup
   // can be removed only when it is empty, so after the sweep. Shared memory comes last: a process
   // that still lives could make some.

@@ -31,9 +31,11 @@ class Containment {
   // uninterruptible sleep; the log names it. Kills workers too, and reaps them: call only when none
   // may survive and nobody needs their exit codes any more.
   // `standbys`, children of ours, live on.
-  void end_attempt(std::chrono::milliseconds limit, const std::set<pid_t>& standbys);
+  // Before that, what workers left behind gets SIGTERM and `grace` to end; a warning names it. 0: not so.
+  void end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace,
+                   const std::set<pid_t>& standbys);
   // The same at the end of the job, for the standbys too.
-  void end(std::chrono::milliseconds limit);
+  void end(std::chrono::milliseconds limit, std::chrono::milliseconds grace);
 
  private:
   std::string job_cookie_;

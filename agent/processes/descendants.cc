@@ -65,10 +65,11 @@ void reap_dead(std::set<pid_t>& signalled, const std::set<pid_t>& spared) {
 
 // Waits until a child is dead or the deadline has come. Children are enough: when one dies, the
 // kernel gives us its children.
-void wait_for_a_death(Clock::time_point deadline) {
+void wait_for_a_death(Clock::time_point deadline, const std::set<pid_t>& spared = {}) {
   std::vector<FileHandle> children;
   std::vector<pollfd> fds;
   for (const pid_t child : children_of(::getpid())) {
+    if (spared.contains(child)) continue;
     children.push_back(open_pidfd(child));
     if (children.back().get() >= 0) fds.push_back({children.back().get(), POLLIN, 0});
   }
@@ -85,7 +86,66 @@ std::vector<Stuck> name_all(const std::vector<pid_t>& pids) {
   return stuck;
 }
 
+bool lives(pid_t pid) {
+  const auto stat = read_process_stat(pid);
+  return stat && !stat->is_dead();
+}
+
+// Waits until no descendant lives, or until `deadline`. Returns those that live.
+std::vector<pid_t> wait_for_all(Clock::time_point deadline, const std::set<pid_t>& spared) {
+  while (true) {
+    std::set<pid_t> reaped;
+    reap_dead(reaped, spared);
+    std::vector<pid_t> left = descendants(::getpid(), spared);
+    std::erase_if(left, [](pid_t pid) { return !lives(pid); });
+    if (left.empty() || Clock::now() >= deadline) return left;
+    wait_for_a_death(deadline, spared);
+  }
+}
+
+// The command line as a person would type it, without control characters, cut; or comm.
+std::string shown_command(pid_t pid) {
+  constexpr std::size_t kMost = 80;
+  std::string text = read_proc_file(pid, "cmdline");
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  if (text.empty()) text = process_name(pid);
+  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, ' ');
+  return text;
+}
+
 }  // namespace
+
+std::vector<LeftBehind> ask_descendants(std::chrono::milliseconds grace,
+                                        const std::set<pid_t>& spared) {
+  if (!has_children()) return {};
+  std::vector<LeftBehind> asked;
+  for (const pid_t pid : wait_for_all(Clock::now() + kEndsAlone, spared)) {
+    asked.push_back({.pid = pid, .name = shown_command(pid)});
+    ::kill(pid, SIGTERM);
+    ::kill(pid, SIGCONT);
+  }
+  if (asked.empty()) return asked;
+  const std::vector<pid_t> left = wait_for_all(Clock::now() + grace, spared);
+  for (LeftBehind& one : asked)
+    one.ended = std::find(left.begin(), left.end(), one.pid) == left.end();
+  return asked;
+}
+
+std::string describe(const std::vector<LeftBehind>& left) {
+  constexpr std::size_t kNamed = 3;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(left.size(), kNamed); ++i)
+    names += fmt::format("{}{} ({})", i == 0 ? "" : ", ", left[i].pid, left[i].name);
+  if (left.size() > kNamed) names += fmt::format(" and {} more", left.size() - kNamed);
+  const auto killed =
+      std::count_if(left.begin(), left.end(), [](const LeftBehind& one) { return !one.ended; });
+  return fmt::format("workers left {} behind: {}; SIGTERM was sent{}",
+                     left.size() == 1 ? "a process" : fmt::format("{} processes", left.size()),
+                     names,
+                     killed == 0 ? "" : fmt::format(", and SIGKILL to {} that went on", killed));
+}
 
 std::set<pid_t> own_children() {
   const std::vector<pid_t> children = children_of(::getpid());

@@ -123,7 +123,9 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
       worker.recorded_at = written_at(worker.error_file);
     }
     // A SIGKILL of ours needs no explanation. All other signals tell by their name what happened.
-    if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
+    if (!ended.exit.ended_for.empty())
+      worker.evidence = "ddprun sent it, since the worker " + ended.exit.ended_for;
+    else if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
       worker.evidence = kills_.explain(ended.exit.pid);
     facts.workers.push_back(std::move(worker));
   }

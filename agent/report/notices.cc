@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "proto/number_ranges.h"
 #include "proto/shown_text.h"
 
 namespace ddprun::agent {
@@ -90,6 +93,32 @@ std::string Notices::waiting(const std::string& where, std::chrono::seconds wait
   return fmt::format(
       "\r{}: waiting at {} for {} s: {}\033[K", called_, where, waited.count(),
       gathering ? shown_text(what_is_awaited(*gathering)) : "no word from the host yet");
+}
+
+std::string Notices::still_waiting(const std::string& where, std::chrono::seconds waited,
+                                   const std::optional<rendezvous::Gathering>& gathering,
+                                   std::chrono::seconds gives_up_in) const {
+  if (quiet_) return {};
+  return fmt::format(
+      "{}: waiting for nodes at {} for {} s: {}\n", called_, where, waited.count(),
+      gathering ? shown_text(what_is_awaited(*gathering))
+                : fmt::format("no host has answered yet, giving up in {} s",
+                              std::max<std::chrono::seconds::rep>(gives_up_in.count(), 0)));
+}
+
+std::string Notices::still_waiting(const std::string& what, std::chrono::seconds waited) const {
+  if (quiet_) return {};
+  return fmt::format("{}: waiting for {} s: {}\n", called_, waited.count(), shown_text(what));
+}
+
+std::string Notices::left_alone(const std::vector<int>& ended, const std::vector<int>& still,
+                                std::chrono::seconds ago) const {
+  if (quiet_) return {};
+  const bool is_one = ended.size() == 1;
+  return fmt::format("{}: rank{} {} ended with 0{} {} s ago; rank{} {} still run{}\n", called_,
+                     plural(ended.size()), number_ranges(ended), is_one ? "" : ", the last",
+                     ago.count(), plural(still.size()), number_ranges(still),
+                     still.size() == 1 ? "s" : "");
 }
 
 std::string Notices::waited() {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "agent/core/config.h"
 #include "rendezvous/rendezvous.h"
@@ -39,6 +40,16 @@ class Notices {
   // the other nodes yet. Call waited() before anything else is written.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
                       const std::optional<rendezvous::Gathering>& gathering);
+  // The lines of a wait that goes on, for a log. Empty with --quiet. For nodes; `gives_up_in`: while no
+  // host has answered.
+  std::string still_waiting(const std::string& where, std::chrono::seconds waited,
+                            const std::optional<rendezvous::Gathering>& gathering,
+                            std::chrono::seconds gives_up_in) const;
+  // For anything else: "waiting for 7 s: " and `what`.
+  std::string still_waiting(const std::string& what, std::chrono::seconds waited) const;
+  // Ranks of this node have ended with 0, the last `ago`, and others still run. `still`: those.
+  std::string left_alone(const std::vector<int>& ended, const std::vector<int>& still,
+                         std::chrono::seconds ago) const;
   // Returns the newline that ends the line of waiting(), if one was shown.
   std::string waited();
 

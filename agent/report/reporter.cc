@@ -12,10 +12,13 @@
 #include "agent/report/report.h"
 #include "proto/file_handle.h"
 #include "proto/log.h"
+#include "proto/number_ranges.h"
 
 namespace ddprun::agent {
 namespace {
 
+// A rank that ended with 0 leaves the others alone for so long before anybody is told.
+constexpr std::chrono::seconds kLeftAlone{10};
 // How often the line of waiting is written anew.
 constexpr std::chrono::seconds kWaitingTick{1};
 
@@ -28,7 +31,9 @@ Reporter::Reporter(asio::io_context& loop, const Sources& sources, std::string h
       notices_(sources.config.called, sources.config.quiet, ::isatty(STDERR_FILENO) == 1),
       incidents_(loop, sources.progress,
                  [this](const Incident& incident) { tell_incident(incident); }),
-      waiting_timer_(loop) {}
+      waiting_timer_(loop),
+      wait_(loop, [this](const std::string& line) { say(line); }),
+      left_alone_alarm_(loop, [this] { look_for_ranks_left_alone(); }) {}
 
 void Reporter::joining() {
   if (first_death_) deaths_.add(death());
@@ -53,19 +58,70 @@ void Reporter::tell_of_missing_token() {
 // only if there are other nodes.
 void Reporter::show_waiting() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
-  if (!notices_.shows_waiting() || plan.max_nodes == 1) return;
+  if (!notices_.shows_waiting() || plan.max_nodes == 1) {
+    wait_.begin([this, &plan](std::chrono::seconds waited) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::seconds>(plan.connect_timeout) - waited;
+      return notices_.still_waiting(meeting_place(), waited, sources_.gathering(), left);
+    });
+    return;
+  }
   waiting_timer_.expires_after(kWaitingTick);
-  waiting_timer_.async_wait([this, &plan](boost::system::error_code cancelled) {
+  waiting_timer_.async_wait([this](boost::system::error_code cancelled) {
     // The phase is asked too: a timer that has expired can no longer be cancelled.
     if (cancelled || sources_.lifecycle.phase() != Phase::kJoining) return;
-    say(notices_.waiting(fmt::format("{}:{}", plan.host, plan.port),
+    say(notices_.waiting(meeting_place(),
                          std::chrono::duration_cast<std::chrono::seconds>(now() - joining_since_),
                          sources_.gathering()));
     show_waiting();
   });
 }
 
+std::string Reporter::meeting_place() const {
+  const RendezvousPlan& plan = sources_.config.rendezvous;
+  if (plan.kind == RendezvousPlan::Kind::kAlone) return "this host";
+  if (plan.kind != RendezvousPlan::Kind::kEtcd) return fmt::format("{}:{}", plan.host, plan.port);
+  std::string members;
+  for (const EtcdMemberPlan& member : plan.etcd.members)
+    members += fmt::format("{}{}:{}", members.empty() ? "" : ",", member.host, member.port);
+  return "the leader that is elected in etcd at " + members;
+}
+
+void Reporter::workers_asked_to_end() {
+  left_alone_alarm_.set(Time::max());
+  wait_.begin([this](std::chrono::seconds waited) {
+    const Lifecycle& lifecycle = sources_.lifecycle;
+    const std::vector<int> ranks = lifecycle.own_ranks(true);
+    if (ranks.empty()) return std::string();
+    const auto left = std::chrono::ceil<std::chrono::seconds>(lifecycle.kill_at() - now()).count();
+    return notices_.still_waiting(
+        fmt::format("{} of {} workers have not ended after {}, rank{} {}; {}", ranks.size(),
+                    sources_.config.worker_count, signal_name(lifecycle.closing_signal()),
+                    ranks.size() == 1 ? "" : "s", number_ranges(ranks),
+                    left > 0 ? fmt::format("SIGKILL in {} s", left) : "SIGKILL was sent"),
+        waited);
+  });
+}
+
+void Reporter::node_finished() {
+  left_alone_alarm_.set(Time::max());
+  wait_.begin([this](std::chrono::seconds waited) {
+    return notices_.still_waiting(
+        "this node's workers have ended with 0, and those of other nodes still run", waited);
+  });
+}
+
+// As with torchrun the job goes on until all have ended.
+void Reporter::look_for_ranks_left_alone() {
+  const Lifecycle& lifecycle = sources_.lifecycle;
+  if (told_left_alone_ || lifecycle.phase() != Phase::kRunning) return;
+  told_left_alone_ = true;
+  say(notices_.left_alone(lifecycle.own_ranks(false), lifecycle.own_ranks(true), kLeftAlone));
+}
+
 void Reporter::end_waiting() {
+  wait_.end();
+  left_alone_alarm_.set(Time::max());
   waiting_timer_.cancel();
   say(notices_.waited());
 }
@@ -99,6 +155,9 @@ void Reporter::worker_ended(const WorkerExit& exit) {
     log::info(fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                           exit.exit_code, exit.local_rank, exit.pid, sources_.config.entry));
   }
+  // Anew with each that ends: ranks that end one after the other are as they should be.
+  const bool may_leave_others = !exit.failed() && sources_.lifecycle.phase() == Phase::kRunning;
+  if (may_leave_others && !told_left_alone_) left_alone_alarm_.set(now() + kLeftAlone);
   tell(exit.failed() ? EventState::kFailed : EventState::kSucceeded, exit);
 }
 

@@ -20,6 +20,8 @@
 #include "agent/report/incidents.h"
 #include "agent/report/notices.h"
 #include "agent/report/repeated_deaths.h"
+#include "agent/report/wait_teller.h"
+#include "proto/alarm.h"
 #include "proto/loop.h"
 
 namespace ddprun::agent {
@@ -50,7 +52,7 @@ class Reporter {
   Result<void> check() const { return autopsy_.check(); }
 
   // The node asks for a seat. On a terminal a line shows every second what the round waits for,
-  // until attempt_begins() or job_ended().
+  // until attempt_begins() or job_ended(). Without a terminal a line comes now and then.
   void joining();
   // The workers of lifecycle.round() are about to start. An empty `log_folder` means that there are
   // no log files.
@@ -63,6 +65,10 @@ class Reporter {
   // Ask only where may_be_pointless(), when the last words of the worker have been read.
   bool may_be_pointless() const { return deaths_.may_be_pointless(); }
   bool is_pointless();
+  // The workers were asked to end; all workers of this node ended with 0, and other nodes run on. Both
+  // are waits, until the next joining() or job_ended().
+  void workers_asked_to_end();
+  void node_finished();
   // The round broke; the node will ask for a seat in the next one.
   void round_broken(const rendezvous::RoundBroken& message);
   // What has happened so far, for those who ask meanwhile.
@@ -74,6 +80,8 @@ class Reporter {
  private:
   void show_waiting();
   void end_waiting();
+  std::string meeting_place() const;
+  void look_for_ranks_left_alone();
   void tell_cost(const std::string& stages);
   void tell_incident(const Incident& incident);
   void tell_of_missing_token();
@@ -97,6 +105,9 @@ class Reporter {
   Time attempt_began_{};
   bool gave_up_ = false;              // restarts were left
   asio::steady_timer waiting_timer_;  // runs only while the line of waiting is shown
+  WaitTeller wait_;
+  Alarm left_alone_alarm_;  // set when a worker ends with 0 before others
+  bool told_left_alone_ = false;
   const Time started_ = now();
   Time joining_since_{};
   bool told_of_token_ = false;

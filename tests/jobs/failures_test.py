@@ -34,6 +34,33 @@ main()
 TORCH_DEADLINE = 120  # seconds; importing PyTorch takes a few
 
 
+class Teardown(JobTest):
+    """A worker that has its error on record, and does not end."""
+
+    HANGING = RECORDING.replace("exit 1\n", "exec sleep 1000\n")
+
+    def test_a_recorded_error_counts_where_the_teardown_hangs(self):
+        code, _, err = self.run_job("--nproc-per-node=2", "--teardown-timeout=0.5", self.script(self.HANGING))
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"rank +: 1 \(local_rank: 1\)")
+        self.assertIn("ValueError: no such layer", err)
+
+    def test_the_job_goes_on_as_if_it_had_died(self):
+        script = self.script("#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 0 || exit 0\n" + self.HANGING[len("#!/bin/sh\n"):])
+        code, _, err = self.run_job("--nproc-per-node=2", "--teardown-timeout=0.5", "--max-restarts=1", script)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r"rank 1 \(local rank 1, pid \d+\) on \S+ recorded an error and did not end within 0.5 s "
+                              r"\(--teardown-timeout\); restart 1 of 1")
+
+    def test_0_waits_as_torchrun_does_and_a_worker_that_ends_in_time_is_let_be(self):
+        worker = RECORDING.replace("exit 1\n", "sleep 1\nexit 7\n")
+        for flag in "--teardown-timeout=0", "--teardown-timeout=60":
+            with self.subTest(flag):
+                code, _, err = self.run_job("--nproc-per-node=2", flag, self.script(worker))
+                self.assertEqual(code, 1)
+                self.assertRegex(err, r"exitcode +: 7 ")
+
+
 class RootCause(JobTest):
     def test_case_15_the_first_failure_is_the_root_cause(self):
         script = self.script('#!/bin/sh\ntest "$RANK" = 1 && exit 7\nexec sleep 60\n')

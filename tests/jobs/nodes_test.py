@@ -1,12 +1,13 @@
 """Several nodes, and several jobs on one host: agents that meet over loopback."""
 
 import os
+import re
 import signal
 import socket
 import time
 
 from machine import free_port, wait_until
-from support import PRINT_ENV, WAITING, JobTest, main, parse_env, told, with_variables
+from support import DEAF, PRINT_ENV, WAITING, JobTest, main, parse_env, told, with_variables
 
 FIRST_RANK_ENDS = "#!/bin/sh\necho $RANK > {fifo}\ntest $RANK = 0 && exit 0\nexec sleep 1000\n"
 
@@ -223,6 +224,59 @@ class SeveralJobs(NodesTest):
         self.assertEqual(long[1].finish()[0], 1)
         short = [self.c10d("/bin/true", run_id="short") for _ in range(2)]
         self.assertEqual([code for code, _, _ in self.finish(short)], [0, 0])
+
+
+class Waits(NodesTest):
+    """What a log file is told while a node waits."""
+
+    def lines_of(self, job, count, pattern):
+        """The first `count` lines of its stderr that have the pattern, and the seconds after its start at which they came."""
+        begin, found = time.monotonic(), []
+        for line in job.process.stderr:
+            if re.search(pattern, line):
+                found.append((line, time.monotonic() - begin))
+            if len(found) == count:
+                return found
+        self.fail(f"the job ended: {found}")
+
+    def test_a_file_is_told_for_what_a_node_waits(self):
+        """Once after 5 s, and 10 s later; not by each second, and not with --quiet."""
+        quiet = self.c10d("--quiet", "--no-python", "true")
+        self.port = free_port()
+        job = self.c10d("--no-python", "true")
+        (first, at), (second, later) = self.lines_of(job, 2, "waiting")
+        self.assertRegex(first, r"ddprun: waiting for nodes at 127\.0\.0\.1:\d+ for 5 s: have 1 of 2 nodes, giving up in \d+ s")
+        self.assertRegex(second, r"for 15 s: have 1 of 2 nodes")
+        for one in job, quiet:
+            one.process.send_signal(signal.SIGTERM)
+        self.assertNotIn("waiting", quiet.finish()[2])
+        job.finish()
+
+    def test_a_file_is_told_that_no_host_answers(self):
+        job = self.static(1, "--no-python", "true")
+        ((line, _),) = self.lines_of(job, 1, "waiting")
+        self.assertRegex(line, r"waiting for nodes at 127\.0\.0\.1:\d+ for 5 s: no host has answered yet, giving up in \d+ s")
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+
+    def test_a_file_is_told_which_workers_do_not_end(self):
+        job = self.start("--nproc-per-node=2", self.worker(DEAF))
+        self.heard(2)
+        job.process.send_signal(signal.SIGTERM)
+        ((line, _),) = self.lines_of(job, 1, "waiting")
+        self.assertRegex(line, r"waiting for 5 s: 2 of 2 workers have not ended after SIGTERM, ranks 0-1; SIGKILL in 2\d s")
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+
+    def test_a_rank_that_leaves_the_others_alone_is_told_once(self):
+        script = self.worker("#!/bin/sh\ntest $RANK = 2 && exit 0\necho $RANK > {fifo}\nexec sleep 1000\n")
+        job = self.start("--nproc-per-node=4", script, env=with_variables(OMP_NUM_THREADS="1"))
+        self.heard(3)
+        ((line, at),) = self.lines_of(job, 1, "still run")
+        self.assertEqual(line, "ddprun: rank 2 ended with 0 10 s ago; ranks 0-1,3 still run\n")
+        self.assertGreater(at, 8)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertNotIn("still run", job.finish()[2])
 
 
 if __name__ == "__main__":

@@ -103,6 +103,60 @@ class NothingLeft(JobTest):
                         self.assertEqual(job.finish()[0], code)
                         job.wait_gone()
 
+    HELPER = """#!/bin/sh
+trap 'sleep 0.3; echo flushed > {folder}/flushed; exit 0' TERM
+echo $$ > {fifo}
+while :; do sleep 0.05; done
+"""
+
+    def check_helper(self, *flags, start="setsid", helper=HELPER, end="exit 0", code=0):
+        """A worker starts a helper that detaches itself, and ends. The line that names it, from stderr; and its pid."""
+        helper = self.worker(helper.replace("{folder}", str(self.folder)), "helper.sh")
+        worker = self.script(f"#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 0 || exit 0\n"
+                             f"{start} {helper} > /dev/null 2>&1 < /dev/null &\nread go < {self.folder}/go\n{end}\n")
+        go = self.folder / "go"
+        if not go.exists():
+            os.mkfifo(go)
+        job = self.start(*flags, worker)
+        (pid,) = self.heard(1)
+        with open(go, "w") as file:
+            file.write("\n")
+        result, _, err = job.finish()
+        self.assertEqual(result, code, err)
+        job.wait_gone()
+        (line,) = [line for line in err.splitlines() if "behind" in line] or [""]
+        return line, pid
+
+    def test_a_detached_helper_is_asked_to_end_and_named(self):
+        for end, code in ("exit 0", 0), ("exit 3", 1):
+            with self.subTest(end):
+                line, pid = self.check_helper(end=end, code=code)
+                self.assertRegex(line, rf"workers left .*behind: {pid} \([^)]*helper.sh\).*; SIGTERM was sent$")
+                self.assertTrue((self.folder / "flushed").exists())
+                (self.folder / "flushed").unlink()
+
+    def test_a_detached_helper_is_asked_before_a_restart_too(self):
+        line, pid = self.check_helper("--max-restarts=1", end="exit 3")
+        self.assertIn(f"{pid} (", line)
+        self.assertTrue((self.folder / "flushed").exists())
+
+    def test_a_detached_helper_that_does_not_hear_is_killed_in_time(self):
+        deaf = self.HELPER.replace("'sleep 0.3; echo flushed > {folder}/flushed; exit 0'", "''")
+        begin = time.monotonic()
+        line, pid = self.check_helper(helper=deaf)
+        self.assertRegex(line, rf"{pid} \(.*; SIGTERM was sent, and SIGKILL to \d that went on$")
+        self.assertLess(time.monotonic() - begin, 15)
+
+    def test_without_a_grace_a_detached_helper_has_none(self):
+        line, _ = self.check_helper("--shutdown-timeout=0")
+        self.assertEqual(line, "")
+        self.assertFalse((self.folder / "flushed").exists())
+
+    def test_quiet_names_no_helper(self):
+        line, _ = self.check_helper("--quiet")
+        self.assertEqual(line, "")
+        self.assertTrue((self.folder / "flushed").exists())
+
     def test_a_restart_finds_nothing_of_the_old_attempt(self):
         script = self.worker(ESCAPING.replace(
             "#!/bin/sh\n", '#!/bin/sh\ntest "$TORCHELASTIC_RESTART_COUNT" = 1 && exec sleep 1000\n'))

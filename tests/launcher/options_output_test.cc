@@ -178,6 +178,13 @@ TEST(OptionsLifecycle, AWindowBringsABackoff) {
   EXPECT_EQ(good(line).restarts.backoff_max, seconds(2));
 }
 
+TEST(OptionsLifecycle, BoundATeardown) {
+  EXPECT_EQ(good({"E"}).teardown_timeout, seconds(15));
+  EXPECT_EQ(good({"--teardown-timeout=0", "E"}).teardown_timeout, seconds(0));
+  EXPECT_EQ(bad({"--teardown-timeout=x", "E"}),
+            "1 ddprun: --teardown-timeout=x: expected seconds from 0, such as 0.5");
+}
+
 TEST(OptionsLifecycle, CheckWindowAndBackoff) {
   EXPECT_EQ(bad({"--restart-window=x", "E"}),
             "1 ddprun: --restart-window=x: expected seconds from 0, such as 0.5");

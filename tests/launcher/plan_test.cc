@@ -28,7 +28,8 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
                "--event-log-handler=console", "--error-report=r", "--http=:9400", "--fold",
                "--role=trn", "--log-line-prefix-template=p", "--duplicate-stdout-filters=a",
                "--max-restarts=2", "--restart-window=5", "--signals-to-handle=SIGINT",
-               "--signal-map=USR1=TERM", "--shutdown-timeout=7", "--log-dir=L", "E"},
+               "--signal-map=USR1=TERM", "--shutdown-timeout=7", "--teardown-timeout=2.5",
+               "--log-dir=L", "E"},
               {}, {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"TORCHELASTIC_ERROR_FILE", "e"}})
           .agent;
   EXPECT_EQ(agent.worker_count, 2);
@@ -47,6 +48,7 @@ TEST(Plan, CarriesEveryFlagToTheAgent) {
   EXPECT_EQ(agent.signals.stop, std::vector<int>{SIGINT});
   EXPECT_EQ(agent.signals.map.at(SIGUSR1), SIGTERM);
   EXPECT_EQ(agent.grace, std::chrono::seconds(7));
+  EXPECT_EQ(agent.teardown_timeout, std::chrono::milliseconds(2500));
   EXPECT_EQ(agent.log_dir, "L");
   EXPECT_EQ(agent.role, "trn");
   EXPECT_EQ(agent.entry, "x");

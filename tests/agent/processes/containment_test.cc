@@ -57,10 +57,11 @@ TEST(Containment, EndsWhatWorkersStartedAndTheirSharedMemory) {
   make_segment("/ddprun-" + cookie);
   reap_all(children);
   EXPECT_FALSE(own_children().empty());
-  containment.end_attempt(kSweepLimit, {});
+  containment.end_attempt(kSweepLimit, std::chrono::milliseconds(0), {});
   EXPECT_TRUE(own_children().empty());
   EXPECT_FALSE(has_segment("/ddprun-" + cookie));
-  containment.end_attempt(kSweepLimit, {});  // nothing is left to be done
+  containment.end_attempt(kSweepLimit, std::chrono::milliseconds(0),
+                          {});  // nothing is left to be done
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
@@ -72,10 +73,10 @@ TEST(Containment, StandbysLiveOnUntilTheEnd) {
   ASSERT_TRUE(children.spawn(shell(0, "sleep 1000")).has_value());
   const auto standby = children.spawn_standby(shell(0, "sleep 1000"), containment.standby_cgroup());
   ASSERT_TRUE(standby.has_value());
-  containment.end_attempt(kSweepLimit, children.standbys());
+  containment.end_attempt(kSweepLimit, std::chrono::milliseconds(0), children.standbys());
   EXPECT_EQ(own_children(), std::set<pid_t>{*standby});
   children.use_cgroup(containment.begin_attempt());
-  containment.end(kSweepLimit);
+  containment.end(kSweepLimit, std::chrono::milliseconds(0));
   EXPECT_TRUE(own_children().empty());
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
 }

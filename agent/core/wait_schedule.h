@@ -1,0 +1,44 @@
+// When to tell people of a wait that goes on: after 5 s, then 10, 20, 40 … 300 s later each time. A log
+// file shows that something is awaited, and is not filled by it. Pure. Owned by who waits.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "agent/core/clock.h"
+
+namespace ddprun::agent {
+
+inline constexpr std::chrono::seconds kFirstTold{5};
+inline constexpr std::chrono::seconds kFirstPause{10};
+inline constexpr std::chrono::seconds kLongestPause{300};
+
+class WaitSchedule {
+ public:
+  void begin(Time now) {
+    since_ = now;
+    due_ = now + kFirstTold;
+    pause_ = kFirstPause;
+  }
+  void end() { due_ = Time::max(); }
+  bool is_waiting() const { return due_ != Time::max(); }
+  // When is_due() answers true next. Time::max(): nothing is awaited.
+  Time look_again_at() const { return due_; }
+  // Whether to tell of the wait now. After a true the next one comes a pause later.
+  bool is_due(Time now) {
+    if (now < due_) return false;
+    due_ = now + pause_;
+    pause_ = std::min(2 * pause_, kLongestPause);
+    return true;
+  }
+  std::chrono::seconds waited(Time now) const {
+    return std::chrono::duration_cast<std::chrono::seconds>(now - since_);
+  }
+
+ private:
+  Time since_{};
+  Time due_ = Time::max();
+  std::chrono::seconds pause_ = kFirstPause;
+};
+
+}  // namespace ddprun::agent

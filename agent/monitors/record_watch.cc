@@ -1,0 +1,97 @@
+#include "agent/monitors/record_watch.h"
+
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace ddprun::agent {
+namespace {
+
+std::string_view folder_of(std::string_view path) { return path.substr(0, path.rfind('/')); }
+std::string_view name_of_file(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// All records of a job have one name.
+constexpr std::string_view kRecordName = "error.json";
+
+}  // namespace
+
+RecordWatch::RecordWatch(asio::io_context& loop, std::chrono::milliseconds limit, Handlers handlers)
+    : loop_(loop),
+      limit_(limit),
+      handlers_(std::move(handlers)),
+      alarm_(loop, [this] { look(); }) {}
+
+void RecordWatch::begin(const std::vector<std::string>& paths) {
+  end();
+  if (limit_.count() == 0) return;
+  const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (fd < 0) return;
+  stream_ = std::make_shared<Stream>(loop_, fd);
+  for (std::size_t rank = 0; rank < paths.size(); ++rank) {
+    if (name_of_file(paths[rank]) != kRecordName) continue;
+    const int number = ::inotify_add_watch(fd, std::string(folder_of(paths[rank])).c_str(),
+                                           IN_CLOSE_WRITE | IN_MOVED_TO);
+    if (number < 0) continue;
+    watched_[number] = static_cast<int>(rank);
+    if (::access(paths[rank].c_str(), F_OK) == 0) recorded(static_cast<int>(rank));
+  }
+  wait(stream_);
+}
+
+void RecordWatch::end() {
+  if (stream_) stream_->close();
+  stream_.reset();
+  watched_.clear();
+  recorded_.clear();
+  alarm_.set(Time::max());
+}
+
+void RecordWatch::wait(const std::shared_ptr<Stream>& stream) {
+  stream->async_wait(Stream::wait_read, [this, stream](boost::system::error_code cancelled) {
+    if (cancelled || stream != stream_) return;
+    read(*stream);
+    wait(stream);
+  });
+}
+
+void RecordWatch::read(Stream& stream) {
+  alignas(inotify_event) std::array<char, 4096> bytes;
+  const ssize_t got = ::read(stream.native_handle(), bytes.data(), bytes.size());
+  for (std::size_t at = 0; got > 0 && at < static_cast<std::size_t>(got);) {
+    inotify_event event{};
+    std::memcpy(&event, bytes.data() + at, sizeof event);
+    // The name is filled up with zeros.
+    const char* const name = bytes.data() + at + sizeof event;
+    const auto watched = watched_.find(event.wd);
+    if (event.len > 0 && watched != watched_.end() && name == kRecordName)
+      recorded(watched->second);
+    at += sizeof event + event.len;
+  }
+}
+
+// A record that is written again counts from the last time.
+void RecordWatch::recorded(int local_rank) {
+  const Time due = now() + limit_;
+  recorded_[local_rank] = {due, handlers_.steps(local_rank)};
+  alarm_.set_no_later_than(due);
+}
+
+void RecordWatch::look() {
+  std::vector<int> overdue;
+  Time next = Time::max();
+  const Time at = now();
+  for (const auto& [rank, record] : recorded_) {
+    if (record.due > at) next = std::min(next, record.due);
+    if (record.due <= at && handlers_.steps(rank) == record.steps) overdue.push_back(rank);
+  }
+  std::erase_if(recorded_, [at](const auto& entry) { return entry.second.due <= at; });
+  alarm_.set(next);
+  for (const int rank : overdue) handlers_.overdue(rank);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,61 @@
+// Hears when a worker writes its error record (TORCHELASTIC_ERROR_FILE), and when it still has not ended
+// some time after that: an error that is on record, and a teardown that hangs in a collective or in a
+// driver. A worker that goes on to step has caught its exception. It does not know whether the worker
+// lives, and ends nothing. By inotify(7), so nothing polls. Loop's thread. Owned by Agent.
+#pragma once
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/core/clock.h"
+#include "proto/alarm.h"
+#include "proto/loop.h"
+
+namespace ddprun::agent {
+
+class RecordWatch {
+ public:
+  struct Handlers {
+    std::function<std::uint64_t(int local_rank)> steps;  // that the worker has done
+    // `limit` after the record, if the worker has done no step since.
+    std::function<void(int local_rank)> overdue;
+  };
+
+  // A limit of 0 turns it off.
+  RecordWatch(asio::io_context& loop, std::chrono::milliseconds limit, Handlers handlers);
+
+  // The workers of a new attempt have started; those before are forgotten. `paths`: of the error file
+  // that each local rank would write, in a folder that is there. Empty: it has none. Where the kernel
+  // gives no watch there is none.
+  void begin(const std::vector<std::string>& paths);
+  void end();
+
+ private:
+  using Stream = boost::asio::posix::stream_descriptor;
+
+  struct Recorded {
+    Time due{};
+    std::uint64_t steps = 0;
+  };
+
+  void wait(const std::shared_ptr<Stream>& stream);
+  void read(Stream& stream);
+  void recorded(int local_rank);
+  void look();
+
+  asio::io_context& loop_;
+  const std::chrono::milliseconds limit_;
+  const Handlers handlers_;
+  std::shared_ptr<Stream> stream_;    // of this attempt; null: none
+  std::map<int, int> watched_;        // by inotify's number: the local rank
+  std::map<int, Recorded> recorded_;  // by local rank
+  Alarm alarm_;
+};
+
+}  // namespace ddprun::agent
