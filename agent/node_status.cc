@@ -9,12 +9,12 @@ namespace {
 using rendezvous::Member;
 using rendezvous::Standing;
 
-// Where the user set no token, the job's id is the token, and a stranger must not read it. "none"
+// Where the user set no token, whoever knows the id can join, and a stranger must not read it. "none"
 // is everybody's.
 std::string shown_id(const NodeFacts& facts) {
   const RendezvousPlan& plan = facts.config.rendezvous;
-  const bool is_secret = plan.max_nodes > 1 && plan.token == plan.run_id && plan.run_id != "none";
-  return facts.is_public && is_secret ? "(not shown: the id is the token)" : plan.run_id;
+  const bool is_secret = plan.max_nodes > 1 && plan.token.empty() && plan.run_id != "none";
+  return facts.is_public && is_secret ? "(not shown: there is no token)" : plan.run_id;
 }
 
 std::string unhealthy(const NodeFacts& facts) {

@@ -32,7 +32,8 @@ JOB is the --rdzv-id; NODE a node rank, a hostname or a node's id.
 options:
   --endpoint=HOST[:PORT]   the rendezvous, as in --rdzv-endpoint (default: $DDPRUN_ENDPOINT; port 29400); HOST[:PORT],… for a
                            group of ddprund: the one that leads answers
-  --token-file=PATH        a file with the token (default: $DDPRUN_TOKEN, else the file $DDPRUN_TOKEN_FILE, else JOB)
+  --token-file=PATH        a file with the token (default: $DDPRUN_TOKEN, else the file $DDPRUN_TOKEN_FILE); without one
+                           ddpctl works on the rendezvous's own host, as the same user or root
   --tls-ca=PATH, --tls-cert=PATH, --tls-key=PATH
                            PEM files, all three, where the rendezvous wants TLS
   --deadline=SECONDS       drain: SIGKILL for workers that still run then (default: the node's --shutdown-timeout)

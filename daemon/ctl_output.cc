@@ -83,6 +83,7 @@ std::string_view name_of(ControlOutcome outcome) {
     case ControlOutcome::kUnknown:
       return "unknown";
     case ControlOutcome::kWrongToken:
+    case ControlOutcome::kHasNoToken:
       return "wrong_token";
     case ControlOutcome::kUnreachable:
     case ControlOutcome::kGoesOn:
@@ -203,6 +204,7 @@ std::string complaint(const CtlOptions& options, const ControlAnswer& answer) {
     where += fmt::format("{}{}:{}", where.empty() ? "" : ",", one.host, one.port);
   const CtlExit code = exit_code(answer);
   if (code == kCtlUnreachable) return fmt::format("{}: {}", where, text);
+  if (answer.outcome == ControlOutcome::kHasNoToken) return fmt::format("{}: {}", where, text);
   if (code == kCtlWrongToken)
     return fmt::format("{}: {}; the token comes from DDPRUN_TOKEN or --token-file", where, text);
   return text;
@@ -218,6 +220,7 @@ CtlExit exit_code(const ControlAnswer& answer) {
     case ControlOutcome::kUnknown:
       return kCtlUnknown;
     case ControlOutcome::kWrongToken:
+    case ControlOutcome::kHasNoToken:
       return kCtlWrongToken;
     case ControlOutcome::kUnreachable:
     case ControlOutcome::kGoesOn:

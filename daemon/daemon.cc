@@ -35,10 +35,10 @@ constexpr std::chrono::seconds kKeepInherited{120};
 
 }  // namespace
 
-Daemon::Daemon(asio::io_context& loop, DaemonOptions options, std::string token)
+Daemon::Daemon(asio::io_context& loop, DaemonOptions options, const std::string& token)
     : loop_(loop),
       options_(std::move(options)),
-      token_(std::move(token)),
+      key_(rendezvous::key_of_token(token)),
       table_(options_.limits),
       alarm_(loop, [this] { look(); }),
       // Else what a large job used would stay with this process, in many small pieces.
@@ -50,6 +50,7 @@ Daemon::Daemon(asio::io_context& loop, DaemonOptions options, std::string token)
 // must not outlive their hosts.
 Daemon::~Daemon() {
   demultiplexer_.reset();
+  local_operators_.reset();
   if (operators_) operators_->end();
   is_stopped_ = true;
   service_.reset();
@@ -60,19 +61,27 @@ Result<void> Daemon::open() {
   auto acceptor = store::bind_listener(loop_, options_.address, options_.port, "--listen");
   if (!acceptor) return acceptor.error();
   port_ = acceptor->local_endpoint().port();
-  operators_ = std::make_unique<rendezvous::ControlService>(
-      loop_, rendezvous::ControlService::Options{
-                 .token = [this](const std::string& rdzv_id) { return token_of(rdzv_id); },
-                 .jobs = [this] { return jobs(); },
-                 .inherited = [this](const std::string& rdzv_id) { return inherited(rdzv_id); },
-                 .let_in = [this](const std::string& peer) { service_->let_in(peer); },
-                 .turns_away = [this] { return turned_away(); }});
+  const auto token = [key = key_](const std::string&) {
+    return std::optional(rendezvous::HostToken{key});
+  };
+  const rendezvous::ControlService::Options for_operators{
+      .token = token,
+      .jobs = [this] { return jobs(); },
+      .inherited = [this](const std::string& rdzv_id) { return inherited(rdzv_id); },
+      .let_in = [this](const std::string& peer) { service_->let_in(peer); },
+      .turns_away = [this] { return turned_away(); }};
+  operators_ = std::make_unique<rendezvous::ControlService>(loop_, for_operators);
+  local_operators_ = std::make_unique<rendezvous::LocalOperators>(
+      loop_, acceptor->local_endpoint().address().to_string(), port_, for_operators);
   service_ = std::make_unique<rendezvous::Service>(
       loop_,
       rendezvous::ServiceOptions{
           .jobs =
               rendezvous::ManyJobs{
-                  .token = [this](const std::string& rdzv_id) { return token_of(rdzv_id); },
+                  .token =
+                      [token](const std::string& rdzv_id) {
+                        return rdzv_id.empty() ? std::nullopt : token(rdzv_id);
+                      },
                   .host = [this](const std::string& rdzv_id, const NodeSpec& spec,
                                  std::int64_t round) { return host_of(rdzv_id, spec, round); }},
           .answers_health = true,
@@ -162,6 +171,7 @@ void Daemon::step_down(const std::string& why) {
   log::warning(fmt::format("this ddprund leads group {} no more: {}", options_.group, why));
   service_->set_serving(false);
   operators_->let_go();
+  local_operators_->let_go();
   service_->let_go();
   jobs_.clear();
   table_.clear();
@@ -174,13 +184,6 @@ void Daemon::forget_inherited() {
   table_.forget_inherited();
   for (const auto& [rdzv_id, job] : std::exchange(inherited_, {}))
     group_->forget(rdzv_id, std::chrono::milliseconds(0));
-}
-
-// As launchers have it: the id is the token of a job whose user set none. Then nobody may ask for what
-// he cannot name.
-std::optional<std::string> Daemon::token_of(const std::string& rdzv_id) const {
-  if (!token_.empty()) return token_;
-  return rdzv_id.empty() ? std::nullopt : std::optional(rdzv_id);
 }
 
 // What the first node says, and the launcher's defaults for what an older one leaves out.

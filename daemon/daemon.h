@@ -20,6 +20,7 @@
 #include "proto/loop.h"
 #include "rendezvous/control/control_service.h"
 #include "rendezvous/control/job_control.h"
+#include "rendezvous/control/local_operators.h"
 #include "rendezvous/host.h"
 #include "rendezvous/service.h"
 #include "rendezvous/trust/rate_limiter.h"
@@ -28,8 +29,9 @@ namespace ddprun::daemon {
 
 class Daemon {
  public:
-  // An empty token: each job's is its id. `loop` must outlive it.
-  Daemon(asio::io_context& loop, DaemonOptions options, std::string token);
+  // An empty token: nodes of any job are let in, and operators come by this host's own socket. `loop` must
+  // outlive it.
+  Daemon(asio::io_context& loop, DaemonOptions options, const std::string& token);
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
   ~Daemon();
@@ -59,7 +61,6 @@ class Daemon {
   };
   using HostOrLastWord = std::variant<rendezvous::Host*, rendezvous::HostMessage>;
 
-  std::optional<std::string> token_of(const std::string& rdzv_id) const;
   HostOrLastWord host_of(const std::string& rdzv_id, const rendezvous::NodeSpec& spec,
                          std::int64_t round);
   std::optional<HostOrLastWord> ended_job(const std::string& rdzv_id, std::int64_t round);
@@ -80,7 +81,7 @@ class Daemon {
 
   asio::io_context& loop_;
   const DaemonOptions options_;
-  const std::string token_;
+  const std::string key_;  // of the token
   std::uint16_t port_ = 0;
   bool is_stopped_ = false;
   std::unique_ptr<Group> group_;  // null: none, or its election has not begun
@@ -95,6 +96,7 @@ class Daemon {
   Alarm inherited_alarm_;
   rendezvous::RateLimiter refusals_;  // that are told of: strangers can cause them
   std::unique_ptr<rendezvous::ControlService> operators_;
+  std::unique_ptr<rendezvous::LocalOperators> local_operators_;
   std::unique_ptr<rendezvous::Service> service_;  // before the jobs, whose sessions it has
   std::unique_ptr<agent::PortDemultiplexer> demultiplexer_;
 };

@@ -28,7 +28,8 @@ and operators with ddpctl. The first node of an id makes the job, with its own -
 
   --listen=[ADDRESS:]PORT    where it listens (default: 29400 on all addresses); ADDRESS is numeric, [v6] in brackets
   --token-file=PATH          a file with the token that nodes and operators must show
-                             (default: $DDPRUN_TOKEN, else the file $DDPRUN_TOKEN_FILE; without any, a job's token is its id)
+                             (default: $DDPRUN_TOKEN, else the file $DDPRUN_TOKEN_FILE; without any, all nodes are let in,
+                             and operators on this host only)
   --tls-ca=PATH, --tls-cert=PATH, --tls-key=PATH
                              PEM files, all three: nodes and operators must show a certificate of this authority
   --resume=on|off            nodes whose connection breaks keep their workers and may come back (default: on)

@@ -38,19 +38,18 @@ void add_seats(const std::vector<NodeStatus>& nodes, http::JobStatus& job) {
 
 http::JobStatus job_status(const ShownJob& shown, bool hides_ids) {
   const rendezvous::JobStatus known = shown.control->status();
-  http::JobStatus job{.id = hides_ids
-                                ? fmt::format("{} (not shown: the id is the token)", shown.number)
-                                : known.job,
-                      .state = std::string(rendezvous::name_of(known.phase)),
-                      .round = known.round,
-                      .restarts = known.restarts,
-                      .max_restarts = known.max_restarts,
-                      .min_nodes = known.min_nodes,
-                      .max_nodes = known.max_nodes,
-                      .nodes_waiting = count(known.nodes, Standing::kWaiting),
-                      .spares = count(known.nodes, Standing::kSpare),
-                      .sessions = static_cast<int>(shown.host->sessions()),
-                      .knows_all_seats = true};
+  http::JobStatus job{
+      .id = hides_ids ? fmt::format("{} (not shown: there is no token)", shown.number) : known.job,
+      .state = std::string(rendezvous::name_of(known.phase)),
+      .round = known.round,
+      .restarts = known.restarts,
+      .max_restarts = known.max_restarts,
+      .min_nodes = known.min_nodes,
+      .max_nodes = known.max_nodes,
+      .nodes_waiting = count(known.nodes, Standing::kWaiting),
+      .spares = count(known.nodes, Standing::kSpare),
+      .sessions = static_cast<int>(shown.host->sessions()),
+      .knows_all_seats = true};
   add_seats(known.nodes, job);
   for (auto one = known.incidents.rbegin(); one != known.incidents.rend(); ++one)
     job.reasons.push_back({http::WallTime(std::chrono::milliseconds(one->unix_ms)), one->text});

@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -16,9 +17,11 @@
 #include "daemon/ctl_output.h"
 #include "launcher/host_facts.h"
 #include "launcher/resolvers.h"
+#include "launcher/surroundings/shared_token.h"
 #include "proto/shown_text.h"
 #include "proto/token_file.h"
 #include "rendezvous/control/control_client.h"
+#include "rendezvous/control/local_socket.h"
 
 namespace ddprun::daemon {
 namespace {
@@ -30,14 +33,14 @@ constexpr std::chrono::milliseconds kWaitTurn{30'000};
 constexpr std::chrono::milliseconds kElectionLimit{6'000};
 constexpr std::chrono::milliseconds kAskAgain{200};
 
-// A job whose user set no token has its id as one, and the default id is "none".
+// Empty: none.
 Result<std::string> token_of(const CtlOptions& options, const EnvLookup& env) {
   if (!options.token_file.empty())
     return read_token_file(options.token_file, "--token-file=" + options.token_file);
   if (const auto token = env("DDPRUN_TOKEN"); token && !token->empty()) return *token;
   if (const auto path = env("DDPRUN_TOKEN_FILE"); path && !path->empty())
     return read_token_file(*path, "DDPRUN_TOKEN_FILE=" + *path);
-  return options.question.job.empty() ? std::string("none") : options.question.job;
+  return std::string();
 }
 
 // Numeric; none where the name is unknown.
@@ -51,18 +54,41 @@ std::vector<std::string> addresses_of(const std::string& host) {
   return addresses;
 }
 
+// By the socket of the rendezvous on this host: without a token, and where the job has none.
+std::optional<rendezvous::ControlAnswer> ask_locally(rendezvous::ControlTarget target,
+                                                     const rendezvous::ControlQuestion& question) {
+  target.local = rendezvous::connect_locally(target.addresses, target.port);
+  target.token = {};
+  if (target.local < 0) return std::nullopt;
+  return rendezvous::ask(target, question);
+}
+
+rendezvous::ControlAnswer ask_once(const rendezvous::ControlTarget& target,
+                                   const rendezvous::ControlQuestion& question) {
+  rendezvous::ControlTarget remote = target;
+  if (target.token.key.empty()) {
+    if (auto answer = ask_locally(target, question)) return *std::move(answer);
+    if (const auto path = launcher::shared_token_path(launcher::process_environment()))
+      remote.token.key = launcher::read_shared_token(*path).value_or("");
+  }
+  auto answer = rendezvous::ask(remote, question);
+  if (answer.outcome != rendezvous::ControlOutcome::kHasNoToken) return answer;
+  if (auto local = ask_locally(target, question)) return *std::move(local);
+  return answer;
+}
+
 rendezvous::ControlAnswer ask_one(const CtlOptions& options, const CtlEndpoint& endpoint,
                                   const std::string& token) {
   rendezvous::ControlTarget target{.host = endpoint.host,
                                    .addresses = addresses_of(endpoint.host),
                                    .port = endpoint.port,
-                                   .token = token,
+                                   .token = {token},
                                    .tls = options.tls};
   if (target.addresses.empty())
     return {rendezvous::ControlOutcome::kUnreachable, "the host name is unknown"};
   if (options.command == CtlCommand::kWait) target.answer_limit = kWaitTurn;
   for (;;) {
-    auto answer = rendezvous::ask(target, options.question);
+    auto answer = ask_once(target, options.question);
     if (answer.outcome != rendezvous::ControlOutcome::kGoesOn) return answer;
   }
 }
@@ -108,7 +134,7 @@ int run(CtlOptions options, const EnvLookup& env) {
     std::fprintf(stderr, "ddpctl: %s\n", shown_text(sound.error().message()).c_str());
     return kCtlUsage;
   }
-  const auto answer = ask(options, *token);
+  const auto answer = ask(options, rendezvous::key_of_token(*token));
   std::fputs(output(options, answer).c_str(), stdout);
   const std::string wrong = complaint(options, answer);
   if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", shown_text(wrong).c_str());

@@ -119,8 +119,8 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
   launcher::wipe_variable("DDPRUN_TOKEN");
   if (token->empty())
     log::warning(
-        "no token is set: whoever reaches the port and knows a job's id can join it; set "
-        "DDPRUN_TOKEN or --token-file");
+        "no token is set: whoever reaches the port and knows a job's id can join it, and ddpctl "
+        "works on this host only; set DDPRUN_TOKEN or --token-file");
   log::set_level(log::Level::kInfo);  // who leads
   ::signal(SIGPIPE, SIG_IGN);
   store::raise_descriptor_limit();
@@ -130,6 +130,11 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   Daemon daemon(loop, options, *token);
   if (const auto opened = daemon.open(); !opened) return fail(opened.error().message(), kFailed);
+  if (!token->empty() && token->size() < kShortToken)
+    log::warning(fmt::format(
+        "the token has {} bytes: who stands in for this host can find it by trying; make one with "
+        "`openssl rand -hex 32`",
+        token->size()));
   const auto pages = serve_status(loop, options, daemon, !token->empty());
   signals.async_wait([&](const boost::system::error_code& error, int) {
     if (error) return;

@@ -24,6 +24,7 @@
 #include "launcher/options.h"
 #include "launcher/plan.h"
 #include "launcher/resolvers.h"
+#include "launcher/surroundings/shared_token.h"
 #include "proto/allowed_cpus.h"
 #include "proto/log.h"
 #include "proto/shown_text.h"
@@ -91,9 +92,13 @@ Result<Inherited> take_inheritance(const Options& options, const EnvLookup& env,
   if (!token) return token.error();
   Inherited inherited{.variables = process_variables(),
                       .token = *token,
+                      .token_is_optional = token->empty(),
                       .job_cookie = agent::make_job_cookie().text(),
                       .called = called};
   wipe_variable(kTokenVariable);
+  const auto path = shared_token_path(env);
+  if (token->empty() && options.nodes.max > 1 && path)
+    inherited.token = make_shared_token(*path).value_or("");
   return inherited;
 }
 

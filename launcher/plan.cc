@@ -1,6 +1,7 @@
 #include "launcher/plan.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -15,6 +16,8 @@ static_assert(kMaxNodes == agent::kMaxNodes,
               "--nnodes must not promise more than a rendezvous holds");
 
 constexpr const char* kTokenFileVariable = "DDPRUN_TOKEN_FILE";
+// Where a pod may mount a secret with the key `token`.
+constexpr const char* kPodTokenFile = "/var/run/secrets/ddprun/token";
 // Seconds after 1970, for workers that save before the end.
 constexpr const char* kDeadlineVariable = "DDPRUN_DEADLINE";
 
@@ -113,8 +116,11 @@ Result<std::string> job_token(const Options& options, const EnvLookup& env) {
     return *token;
   }
   const auto path = env(kTokenFileVariable);
-  if (!path || path->empty()) return options.run_id;
-  return read_token_file(*path, fmt::format("{}={}", kTokenFileVariable, *path));
+  if (path && !path->empty())
+    return read_token_file(*path, fmt::format("{}={}", kTokenFileVariable, *path));
+  if (env("KUBERNETES_SERVICE_HOST") && ::access(kPodTokenFile, F_OK) == 0)
+    return read_token_file(kPodTokenFile, kPodTokenFile);
+  return std::string();
 }
 
 std::optional<int> worker_threads(const Options& options) {
@@ -127,6 +133,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   Plan plan;
   agent::AgentConfig& agent = plan.agent;
   agent.rendezvous = rendezvous_plan(options, inherited.token);
+  agent.rendezvous.token_is_optional = inherited.token_is_optional;
   agent.worker_count = options.workers_per_node;
   agent.role = options.role;
   agent.restarts = options.restarts;

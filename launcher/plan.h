@@ -18,9 +18,10 @@ namespace ddprun::launcher {
 // cookie.
 struct Inherited {
   std::vector<std::string> variables;  // NAME=value, this process's own
-  std::string token;
-  std::string job_cookie;            // agent/processes/job_cookie.h
-  std::string called{kProgramName};  // the name that ddprun was started by
+  std::string token;                   // empty: none
+  bool token_is_optional = false;      // nobody asked for it (surroundings/shared_token.h)
+  std::string job_cookie;              // agent/processes/job_cookie.h
+  std::string called{kProgramName};    // the name that ddprun was started by
 };
 
 // `agent` is for run_agent().

@@ -16,7 +16,7 @@
 #include "rendezvous/client_call.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/loop_gate.h"
-#include "rendezvous/trust/node_handshake.h"
+#include "rendezvous/trust/tls_channels.h"
 #include "rendezvous/trust/tls_probe.h"
 
 namespace ddprun::rendezvous {
@@ -29,8 +29,6 @@ constexpr std::chrono::milliseconds kBeatRetry{250};
 // Of a node that came back, and whose lease is still that of before: behind what it says to come back.
 constexpr std::chrono::milliseconds kFirstBeatRetry{10};
 
-// How long a host that proved nothing has to read that, for its log.
-constexpr std::chrono::milliseconds kDistrustLimit{1000};
 // We wait so long for the end of a cancelled call. Then its memory is given up (keep_for_ever()).
 constexpr std::chrono::milliseconds kCancelLimit{50};
 
@@ -92,7 +90,7 @@ class RemoteSession final : public Session {
   }
   std::size_t port_count() const { return static_cast<std::size_t>(options_.port_count); }
   void challenged(const Challenge& challenge);
-  void distrust();
+  void distrust() { end(ErrorCode::kRejected, NodeHandshake::kDistrust); }
   void heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message);
   void renew_lease(const LeaseGrant& grant);
   void watch_lease();
@@ -118,15 +116,16 @@ class RemoteSession final : public Session {
   State state_ = State::kConnecting;
   bool left_ = false;
   bool said_gone_ = false;
-  std::vector<v3::FromNode> unsent_;  // said before we were connected
+  std::vector<v4::FromNode> unsent_;  // said before we were connected
   std::string last_problem_;
   HeldLease lease_;                // on the clock of stamp()
   LeaseGrant grant_;               // the last
   std::vector<HostMessage> held_;  // until the next: they must not start workers of an old round
-  std::map<std::pair<std::string, std::uint16_t>, std::unique_ptr<v3::Rendezvous::Stub>> stubs_;
+  std::map<std::pair<std::string, std::uint16_t>, std::unique_ptr<v4::Rendezvous::Stub>> stubs_;
   std::size_t attempts_ = 0;
   std::string tls_problem_;  // what is wrong with TLS, as far as the last attempt told
   NodeHandshake handshake_;  // of the attempt
+  ChannelMark channels_since_ = 0;
   std::shared_ptr<Call> call_;
 };
 
@@ -139,7 +138,7 @@ RemoteSession::RemoteSession(boost::asio::io_context& loop, RemoteOptions option
       next_step_(loop),
       lease_watch_(loop),
       handshake_(options_.token, options_.rdzv_id) {
-  if (const auto error = check_lengths(options_.token, options_.rdzv_id)) {
+  if (const auto error = check_lengths(options_.token.key, options_.rdzv_id)) {
     gate_->post([error](RemoteSession& session) {
       session.state_ = State::kOver;
       session.deliver(SessionLost{*error});
@@ -206,31 +205,30 @@ void RemoteSession::say(const NodeMessage& message) {
 // A new call each time; gRPC cannot start one twice. What the old one still posts is ignored. The
 // addresses of the host take turns.
 void RemoteSession::attempt() {
+  channels_since_ = mark_channels();
   auto& stub = stubs_[{address(), port()}];
-  // With TLS a new one each time: the files may be new.
+  // With TLS a new one each time: the files may be new, and its channel is made after the mark.
   if (!stub || options_.tls.is_set()) {
     const auto channel = make_channel(address(), port(), {options_.tls, options_.host});
     if (!channel) return find_out_why();
-    stub = v3::Rendezvous::NewStub(channel);
+    stub = v4::Rendezvous::NewStub(channel);
   }
   call_ = std::make_shared<Call>(gate_);
   call_->start(*stub, options_.rdzv_id, handshake_.begin());
 }
 
 void RemoteSession::challenged(const Challenge& challenge) {
-  if (handshake_.host() != NodeHandshake::Host::kUnknown) return distrust();  // one each call
-  call_->send(encode(handshake_.challenged(challenge)));
-  if (handshake_.host() == NodeHandshake::Host::kRefuted)
-    set_timer(deadline_, kDistrustLimit, &RemoteSession::distrust);
+  auto proof =
+      handshake_.challenged(challenge, client_channels(channels_since_, options_.tls.is_set()));
+  if (!proof) return distrust();
+  call_->send(encode(*std::move(proof)));
 }
-
-void RemoteSession::distrust() { end(ErrorCode::kRejected, NodeHandshake::kDistrust); }
 
 // What was said before is sent only now: an attempt that failed would have lost it.
 void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
-  for (v3::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
+  for (v4::FromNode& message : std::exchange(unsent_, {})) call_->send(std::move(message));
   if (options_.let_in) options_.let_in(address(), port());
 }
 
@@ -238,7 +236,9 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMe
   if (call != call_ || state_ == State::kOver) return;
   if (!message) return end(ErrorCode::kProtocol, message.error().message());
   if (const auto* challenge = std::get_if<Challenge>(&*message)) return challenged(*challenge);
-  if (handshake_.host() != NodeHandshake::Host::kProven) return distrust();
+  if (const auto* admitted = std::get_if<Admitted>(&*message)) handshake_.admitted(*admitted);
+  if (!handshake_.is_believed()) return distrust();
+  if (std::holds_alternative<Admitted>(*message)) return;
   if (state_ == State::kConnecting) connected();
   if (const auto* grant = std::get_if<LeaseGrant>(&*message)) return renew_lease(*grant);
   HostMessage said = std::get<HostMessage>(*message);
@@ -317,8 +317,8 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED)
     return end(ErrorCode::kProtocol, "the peer speaks another version of the protocol");
-  if (is_another_job || status.error_code() == grpc::StatusCode::UNAUTHENTICATED)
-    return end(ErrorCode::kRejected, "refused: " + told(status));
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) return distrust();
+  if (is_another_job) return end(ErrorCode::kRejected, "refused: " + told(status));
   end(ErrorCode::kProtocol, fmt::format("the call failed with gRPC status {}: {}",
                                         static_cast<int>(status.error_code()), told(status)));
 }

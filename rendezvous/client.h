@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/trust/node_handshake.h"
 #include "rendezvous/trust/tls_files.h"
 
 namespace ddprun::rendezvous {
@@ -32,7 +33,7 @@ struct RemoteOptions {
   // The host has one of so many ports, from `port` on. More than one: who serves another job at one
   // of them is passed over.
   int port_count = 1;
-  std::string token;             // this node and the host prove that they know it
+  CallerToken token{};           // this node and the host prove that they know it
   std::string rdzv_id = "none";  // must be the job that the host serves
   // Not set: no TLS. The host's certificate must bear `host`.
   TlsFiles tls{};

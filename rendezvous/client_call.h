@@ -20,13 +20,13 @@ namespace ddprun::rendezvous {
 // One gRPC call: an attempt to connect, which becomes the session if the host lets us in. Lives
 // until gRPC is done with it (self_) and the session has dropped it (call_).
 template <typename Owner>
-class ClientCall final : public grpc::ClientBidiReactor<v3::FromNode, v3::ToNode>,
+class ClientCall final : public grpc::ClientBidiReactor<v4::FromNode, v4::ToNode>,
                          public std::enable_shared_from_this<ClientCall<Owner>> {
  public:
   explicit ClientCall(std::shared_ptr<LoopGate<Owner>> gate) : gate_(std::move(gate)) {}
 
   // ---- loop's thread ----
-  void start(v3::Rendezvous::Stub& stub, const std::string& rdzv_id, const std::string& nonce) {
+  void start(v4::Rendezvous::Stub& stub, const std::string& rdzv_id, const std::string& nonce) {
     self_ = this->shared_from_this();
     context_.AddMetadata(kJobMetadata, rdzv_id);
     context_.AddMetadata(kNonceMetadata, nonce);
@@ -37,7 +37,7 @@ class ClientCall final : public grpc::ClientBidiReactor<v3::FromNode, v3::ToNode
     StartRead(&in_);
     StartCall();
   }
-  void send(v3::FromNode message) { perform(writer_.send(std::move(message))); }
+  void send(v4::FromNode message) { perform(writer_.send(std::move(message))); }
   bool idle() const { return writer_.idle(); }
   // No message follows those that were sent. The host ends the call when it has read a Gone.
   void close() { perform(writer_.close()); }
@@ -71,7 +71,7 @@ class ClientCall final : public grpc::ClientBidiReactor<v3::FromNode, v3::ToNode
  private:
   // Write-through: OnWriteDone() then means that the bytes are in the socket and in no buffer of
   // gRPC, where they would be lost with this process.
-  void perform(CallWriter<v3::FromNode>::Step step) {
+  void perform(CallWriter<v4::FromNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) RemoveHold();
     if (step.overflow) context_.TryCancel();  // the write under way then fails, and the queue too
@@ -79,8 +79,8 @@ class ClientCall final : public grpc::ClientBidiReactor<v3::FromNode, v3::ToNode
 
   const std::shared_ptr<LoopGate<Owner>> gate_;
   grpc::ClientContext context_;
-  v3::ToNode in_;
-  CallWriter<v3::FromNode> writer_;
+  v4::ToNode in_;
+  CallWriter<v4::FromNode> writer_;
   const std::shared_ptr<std::promise<void>> done_ = std::make_shared<std::promise<void>>();
   const std::future<void> done_future_ = done_->get_future();
   std::shared_ptr<ClientCall> self_;

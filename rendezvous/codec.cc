@@ -28,8 +28,8 @@ std::string cut(const std::string& text, std::size_t max) {
 }
 
 // Cuts, so that a long text never keeps a failure from being reported: the host would refuse it.
-v3::Failure encode_failure(const Failure& failure) {
-  v3::Failure message;
+v4::Failure encode_failure(const Failure& failure) {
+  v4::Failure message;
   message.set_hostname(cut(failure.hostname, kMaxNameBytes));
   message.set_rank(failure.rank);
   message.set_local_rank(failure.local_rank);
@@ -40,8 +40,8 @@ v3::Failure encode_failure(const Failure& failure) {
 }
 
 // Cuts the hostname only. A cut id, role or address would name something else: it is refused.
-v3::Join encode_spec(const NodeSpec& spec) {
-  v3::Join message;
+v4::Join encode_spec(const NodeSpec& spec) {
+  v4::Join message;
   message.set_node_id(spec.node_id);
   message.set_hostname(cut(spec.hostname, kMaxNameBytes));
   message.set_local_world_size(spec.local_world_size);
@@ -57,7 +57,7 @@ v3::Join encode_spec(const NodeSpec& spec) {
   message.set_rank_is_wish(spec.rank_is_wish);
   message.set_min_nodes(spec.min_nodes);
   message.set_max_nodes(spec.max_nodes);
-  v3::JobWishes& wishes = *message.mutable_wishes();
+  v4::JobWishes& wishes = *message.mutable_wishes();
   wishes.set_join_timeout_ms(spec.wishes.join_timeout.count());
   wishes.set_last_call_ms(spec.wishes.last_call.count());
   wishes.set_resize_wait_ms(spec.wishes.resize_wait.count());
@@ -66,8 +66,8 @@ v3::Join encode_spec(const NodeSpec& spec) {
   return message;
 }
 
-v3::Round encode_round(const Round& round) {
-  v3::Round message;
+v4::Round encode_round(const Round& round) {
+  v4::Round message;
   message.set_number(round.number);
   message.set_restart_count(round.restart_count);
   message.set_world_size(round.world_size);
@@ -78,8 +78,8 @@ v3::Round encode_round(const Round& round) {
   return message;
 }
 
-v3::Seat encode_seat(const Seat& seat) {
-  v3::Seat message;
+v4::Seat encode_seat(const Seat& seat) {
+  v4::Seat message;
   message.set_node_rank(seat.node_rank);
   message.set_first_rank(seat.first_rank);
   message.set_role_first_rank(seat.role_first_rank);
@@ -106,7 +106,7 @@ Result<std::uint16_t> decode_port(std::uint32_t port) {
   return static_cast<std::uint16_t>(port);
 }
 
-Result<Failure> decode_failure(const v3::Failure& message) {
+Result<Failure> decode_failure(const v4::Failure& message) {
   if (auto error = too_long("hostname", message.hostname(), kMaxNameBytes)) return *error;
   if (auto error = too_long("message", message.message(), kMaxTextBytes)) return *error;
   Failure failure{.hostname = message.hostname(),
@@ -123,7 +123,7 @@ Result<Failure> decode_failure(const v3::Failure& message) {
 }
 
 // A node of an older version sends none.
-JobWishes decode_wishes(const v3::JobWishes& message) {
+JobWishes decode_wishes(const v4::JobWishes& message) {
   return {.join_timeout = decode_wait(message.join_timeout_ms()),
           .last_call = decode_wait(message.last_call_ms()),
           .resize_wait = decode_wait(message.resize_wait_ms()),
@@ -133,7 +133,7 @@ JobWishes decode_wishes(const v3::JobWishes& message) {
 
 // Does not check the number of workers and the rank: Membership does, and says what would be right.
 // An id that was not sent reads as empty: proto3 does not tell these apart.
-Result<NodeSpec> decode_spec(const v3::Join& message) {
+Result<NodeSpec> decode_spec(const v4::Join& message) {
   if (message.node_id().empty()) return Error(ErrorCode::kProtocol, "node_id is empty");
   using Name = std::pair<std::string_view, const std::string*>;
   const std::array names{Name{"node_id", &message.node_id()}, Name{"hostname", &message.hostname()},
@@ -164,7 +164,7 @@ Result<NodeSpec> decode_spec(const v3::Join& message) {
   return spec;
 }
 
-Result<NodeMessage> decode_resumed(const v3::Resumed& message) {
+Result<NodeMessage> decode_resumed(const v4::Resumed& message) {
   auto spec = decode_spec(message.join());
   if (!spec) return spec.error();
   auto cause = decode_failure(message.cause());
@@ -185,9 +185,9 @@ Result<NodeMessage> decode_resumed(const v3::Resumed& message) {
                              .is_resize = message.is_resize()});
 }
 
-Result<DownMessage> decode_published(const v3::Published& message) {
-  const v3::Round& round = message.round();
-  const v3::Seat& seat = message.seat();
+Result<DownMessage> decode_published(const v4::Published& message) {
+  const v4::Round& round = message.round();
+  const v4::Seat& seat = message.seat();
   const auto port = decode_port(round.master_port());
   if (!port) return port.error();
   if (auto error = too_long("master_hostname", round.master_hostname(), kMaxNameBytes))
@@ -213,7 +213,7 @@ Await decode_awaits(std::int32_t awaits) {
   return known ? static_cast<Await>(awaits) : Await::kNodes;
 }
 
-Result<DownMessage> decode_lease(const v3::Lease& message) {
+Result<DownMessage> decode_lease(const v4::Lease& message) {
   if (message.stamp_ms() < 0 || message.length_ms() <= 0 || message.beat_every_ms() <= 0)
     return Error(ErrorCode::kProtocol,
                  fmt::format("a lease of {} ms from {} ms on with a beat every {} ms",
@@ -225,7 +225,7 @@ Result<DownMessage> decode_lease(const v3::Lease& message) {
                    .may_return = message.may_return(),
                    .host_returns = message.host_returns()};
   if (message.has_gathering()) {
-    const v3::Gathering& gathering = message.gathering();
+    const v4::Gathering& gathering = message.gathering();
     grant.gathering = {.awaits = decode_awaits(gathering.awaits()),
                        .have = gathering.have(),
                        .min_nodes = gathering.min_nodes(),
@@ -244,8 +244,8 @@ ErrorCode decode_code(std::int32_t code) {
 
 }  // namespace
 
-v3::FromNode encode(const NodeMessage& said) {
-  v3::FromNode message;
+v4::FromNode encode(const NodeMessage& said) {
+  v4::FromNode message;
   const auto fill = Overloaded{
       [&](const NodeSpec& spec) { *message.mutable_join() = encode_spec(spec); },
       [&](const WorkerFailed& failed) {
@@ -258,7 +258,7 @@ v3::FromNode encode(const NodeMessage& said) {
       },
       [&](const Gone&) { message.mutable_gone(); },
       [&](const Resumed& resumed) {
-        v3::Resumed& fields = *message.mutable_resumed();
+        v4::Resumed& fields = *message.mutable_resumed();
         *fields.mutable_join() = encode_spec(resumed.spec);
         fields.set_round(resumed.round);
         fields.set_seat(resumed.seat);
@@ -270,13 +270,17 @@ v3::FromNode encode(const NodeMessage& said) {
         fields.set_restarts(resumed.restarts);
       },
       [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); },
-      [&](const Proof& proof) { message.mutable_proof()->set_proof(proof.bytes); }};
+      [&](const Proof& proof) {
+        message.mutable_proof()->set_proof(proof.bytes);
+        for (const std::string& channel : proof.channels)
+          message.mutable_proof()->add_channels(channel);
+      }};
   std::visit(fill, said);
   return message;
 }
 
-v3::ToNode encode(const HostMessage& said) {
-  v3::ToNode message;
+v4::ToNode encode(const HostMessage& said) {
+  v4::ToNode message;
   const auto fill = Overloaded{
       [&](const RoundPublished& published) {
         *message.mutable_published()->mutable_round() = encode_round(published.round);
@@ -303,23 +307,16 @@ v3::ToNode encode(const HostMessage& said) {
   return message;
 }
 
-v3::ToNode encode(const Challenge& challenge) {
-  v3::ToNode message;
-  message.mutable_challenge()->set_nonce(challenge.nonce);
-  message.mutable_challenge()->set_proof(challenge.proof);
-  return message;
-}
-
-v3::ToNode encode(const LeaseGrant& grant) {
-  v3::ToNode message;
-  v3::Lease& lease = *message.mutable_lease();
+v4::ToNode encode(const LeaseGrant& grant) {
+  v4::ToNode message;
+  v4::Lease& lease = *message.mutable_lease();
   lease.set_stamp_ms(grant.stamp.count());
   lease.set_length_ms(grant.lease.length.count());
   lease.set_beat_every_ms(grant.lease.beat_every.count());
   lease.set_may_return(grant.may_return);
   lease.set_host_returns(grant.host_returns);
   if (!grant.gathering) return message;
-  v3::Gathering& gathering = *lease.mutable_gathering();
+  v4::Gathering& gathering = *lease.mutable_gathering();
   gathering.set_have(grant.gathering->have);
   gathering.set_min_nodes(grant.gathering->min_nodes);
   gathering.set_max_nodes(grant.gathering->max_nodes);
@@ -329,69 +326,68 @@ v3::ToNode encode(const LeaseGrant& grant) {
   return message;
 }
 
-Result<NodeMessage> decode(const v3::FromNode& message) {
+Result<NodeMessage> decode(const v4::FromNode& message) {
   switch (message.kind_case()) {
-    case v3::FromNode::kJoin: {
+    case v4::FromNode::kJoin: {
       auto spec = decode_spec(message.join());
       if (!spec) return spec.error();
       return NodeMessage(*std::move(spec));
     }
-    case v3::FromNode::kResumed:
+    case v4::FromNode::kResumed:
       return decode_resumed(message.resumed());
-    case v3::FromNode::kFailed: {
+    case v4::FromNode::kFailed: {
       auto failure = decode_failure(message.failed().failure());
       if (!failure) return failure.error();
       return NodeMessage(WorkerFailed{message.failed().round(), *std::move(failure)});
     }
-    case v3::FromNode::kSucceeded:
+    case v4::FromNode::kSucceeded:
       return NodeMessage(NodeSucceeded{message.succeeded().round()});
-    case v3::FromNode::kLeave: {
+    case v4::FromNode::kLeave: {
       auto reason = decode_failure(message.leave().reason());
       if (!reason) return reason.error();
       return NodeMessage(Leave{*std::move(reason)});
     }
-    case v3::FromNode::kGone:
+    case v4::FromNode::kGone:
       return NodeMessage(Gone{});
-    case v3::FromNode::kBeat:
+    case v4::FromNode::kBeat:
       return NodeMessage(Beat{std::chrono::milliseconds(message.beat().stamp_ms())});
-    case v3::FromNode::kProof:
-      if (auto error = too_long("proof", message.proof().proof(), kProofBytes)) return *error;
-      return NodeMessage(Proof{message.proof().proof()});
+    case v4::FromNode::kProof:
+      return decode_proof<NodeMessage>(message.proof());
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.
-    case v3::FromNode::KIND_NOT_SET:
+    case v4::FromNode::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");
 }
 
-Result<DownMessage> decode(const v3::ToNode& message) {
+Result<DownMessage> decode(const v4::ToNode& message) {
   switch (message.kind_case()) {
-    case v3::ToNode::kPublished:
+    case v4::ToNode::kPublished:
       return decode_published(message.published());
-    case v3::ToNode::kBroken: {
+    case v4::ToNode::kBroken: {
       auto cause = decode_failure(message.broken().cause());
       if (!cause) return cause.error();
       return DownMessage(
           RoundBroken{message.broken().round(), *std::move(cause), message.broken().is_resize()});
     }
-    case v3::ToNode::kEnded: {
+    case v4::ToNode::kEnded: {
       auto cause = decode_failure(message.ended().cause());
       if (!cause) return cause.error();
       return DownMessage(
           JobEnded{message.ended().succeeded(), *std::move(cause), message.ended().is_stopped()});
     }
-    case v3::ToNode::kRefused:
+    case v4::ToNode::kRefused:
       return DownMessage(
           SessionLost{{decode_code(message.refused().code()), message.refused().message()}});
-    case v3::ToNode::kLease:
+    case v4::ToNode::kLease:
       return decode_lease(message.lease());
-    case v3::ToNode::kDrain:
+    case v4::ToNode::kDrain:
       return DownMessage(Drain{decode_wait(message.drain().deadline_ms())});
-    case v3::ToNode::kChallenge:
-      if (auto error = too_long("nonce", message.challenge().nonce(), kNonceBytes)) return *error;
-      if (auto error = too_long("proof", message.challenge().proof(), kProofBytes)) return *error;
-      return DownMessage(Challenge{message.challenge().nonce(), message.challenge().proof()});
-    case v3::ToNode::KIND_NOT_SET:
+    case v4::ToNode::kChallenge:
+      return decode_secret<DownMessage, Challenge>("nonce", message.challenge().nonce());
+    case v4::ToNode::kAdmitted:
+      return decode_secret<DownMessage, Admitted>("proof", message.admitted().proof());
+    case v4::ToNode::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");

@@ -12,6 +12,7 @@
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/keep_alive.h"
 #include "rendezvous/membership.h"
+#include "rendezvous/proof_codec.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/trust/proof.h"
 
@@ -63,7 +64,7 @@ struct LeaseGrant {
   bool host_returns = false;  // as in SessionLost
 };
 // What the host sends.
-using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge>;
+using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, Admitted>;
 
 // No message follows.
 inline bool is_last(const HostMessage& message) {
@@ -72,13 +73,12 @@ inline bool is_last(const HostMessage& message) {
 
 // A hostname or a text that is too long is cut here, between two characters. All other values
 // travel unchanged.
-v3::FromNode encode(const NodeMessage& said);
-v3::ToNode encode(const HostMessage& said);
-v3::ToNode encode(const LeaseGrant& grant);
-v3::ToNode encode(const Challenge& challenge);
+v4::FromNode encode(const NodeMessage& said);
+v4::ToNode encode(const HostMessage& said);
+v4::ToNode encode(const LeaseGrant& grant);
 
 // Errors: kProtocol if the message makes no sense, kLimit if a text of it is too long.
-Result<NodeMessage> decode(const v3::FromNode& message);
-Result<DownMessage> decode(const v3::ToNode& message);
+Result<NodeMessage> decode(const v4::FromNode& message);
+Result<DownMessage> decode(const v4::ToNode& message);
 
 }  // namespace ddprun::rendezvous

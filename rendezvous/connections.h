@@ -42,6 +42,7 @@ class Connections {
   // A node was let in over the connection `peer`, which is no stranger's any more. `peer` is gRPC's
   // name for it. Returns its descriptor, or -1.
   int let_in(const std::string& peer);
+  static bool is_clear(const std::string& peer) { return peer.starts_with("fd:"); }
   // gRPC has not closed it.
   bool is_open(int fd) const;
   // It sent more than its meter allows.

@@ -20,14 +20,12 @@
 #include "rendezvous/loop_gate.h"
 #include "rendezvous/recovery/called_nodes.h"
 #include "rendezvous/stream_server.h"
-#include "rendezvous/trust/doorkeeper.h"
 #include "rendezvous/trust/refusals.h"
 #include "rendezvous/trust/tls_credentials.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
-// A caller without the token is not told our id: it may be the token.
 Doorkeeper::TokenOf token_of(const ServiceOptions& options) {
   if (options.jobs) return options.jobs->token;
   return [&options](const std::string& job) {
@@ -97,7 +95,7 @@ class Service::Calls::Call final : public ServerStream {
   explicit Call(SharedGate gate) : gate_(std::move(gate)) {}
 
   // ---- any thread ----
-  void send(v3::ToNode message) { perform(writer_.send(std::move(message))); }
+  void send(v4::ToNode message) { perform(writer_.send(std::move(message))); }
   bool has_room() const { return writer_.has_room(); }
   // Ends the call when everything that was sent is written.
   void close() { perform(writer_.close()); }
@@ -157,7 +155,7 @@ class Service::Calls::Call final : public ServerStream {
   }
   // The status of a call that was let in is always OK and says nothing. A node knows the reason from
   // its last message; a call that ends without one was broken off. Write-through as in client.cc.
-  void perform(CallWriter<v3::ToNode>::Step step) {
+  void perform(CallWriter<v4::ToNode>::Step step) {
     if (step.write != nullptr) start_write(*step.write, grpc::WriteOptions().set_write_through());
     if (step.end) finish(refusal_);
     if (step.overflow) break_off();  // the write under way then fails, and the queue with it
@@ -165,8 +163,8 @@ class Service::Calls::Call final : public ServerStream {
 
   const SharedGate gate_;
   std::string peer_;  // written before the loop hears of the call
-  v3::FromNode in_;
-  CallWriter<v3::ToNode> writer_;
+  v4::FromNode in_;
+  CallWriter<v4::ToNode> writer_;
   grpc::Status refusal_;  // OK: let in
 };
 
@@ -175,7 +173,7 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions 
       options_(std::move(options)),
       gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
       timer_(loop),
-      doorkeeper_(token_of(options_), options_.max_strangers),
+      doorkeeper_({.token_of = token_of(options_), .most = options_.max_strangers}),
       proof_alarm_(loop, [this] { cut_overdue(); }),
       nodes_(loop, options_.resumes),
       connections_(options_.max_strangers),
@@ -229,9 +227,11 @@ void Service::Calls::called(const std::shared_ptr<Call>& call, std::string job, 
 void Service::Calls::answered(const std::shared_ptr<Call>& call,
                               const Result<NodeMessage>& message) {
   const Proof* const proof = message ? std::get_if<Proof>(&*message) : nullptr;
-  const auto job = doorkeeper_.answered(call.get(), proof != nullptr ? proof->bytes : "");
-  if (!job) return refuse(call, job.error());
-  opened(call, *job);
+  const auto in = doorkeeper_.answered(call.get(), proof != nullptr ? *proof : Proof{},
+                                       connections_.is_clear(call->peer()));
+  if (!in) return refuse(call, in.error());
+  call->send(encode(in->answer));
+  opened(call, in->job);
   call->read_next();
 }
 

@@ -22,6 +22,7 @@
 
 #include "rendezvous/host.h"
 #include "rendezvous/keep_alive.h"
+#include "rendezvous/trust/doorkeeper.h"
 #include "rendezvous/trust/tls_files.h"
 
 namespace grpc {
@@ -40,8 +41,8 @@ inline constexpr std::size_t kMaxStrangers = kMaxMembers;
 
 // Where a service has many jobs.
 struct ManyJobs {
-  // The token that a node of this job must prove to know; nothing: there can be no such job.
-  std::function<std::optional<std::string>(const std::string& rdzv_id)> token;
+  // What a node of this job must prove to know; nothing: there can be no such job.
+  std::function<std::optional<HostToken>(const std::string& rdzv_id)> token;
   // The host of the job, when its node asks for its first seat, or comes back to one that it had in
   // `round` (else 0). Where there is none: the one message that the node gets.
   std::function<std::variant<Host*, HostMessage>(const std::string& rdzv_id, const NodeSpec& spec,
@@ -50,7 +51,7 @@ struct ManyJobs {
 };
 
 struct ServiceOptions {
-  std::string token;               // each node must prove that it knows it
+  HostToken token{};               // each node must prove that it knows it
   std::string rdzv_id = "none";    // the job served; a node of another job is refused
   std::optional<ManyJobs> jobs{};  // then `token` and `rdzv_id` are not used
   bool answers_health = false;     // gRPC's own health service, which asks for no proof

@@ -55,11 +55,11 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   // ---- any thread, from opened() until finish() ----
   // One read and one write at a time. finish() must be called once, while no write is under way.
   // What is passed must stay in place until the event.
-  void start_read(v3::FromNode* message) {
+  void start_read(v4::FromNode* message) {
     ++under_way_;
     wire_->stream.Read(message, &read_);
   }
-  void start_write(const v3::ToNode& message, grpc::WriteOptions options) {
+  void start_write(const v4::ToNode& message, grpc::WriteOptions options) {
     ++under_way_;
     wire_->stream.Write(message, options, &written_);
   }
@@ -73,7 +73,7 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   // What gRPC keeps of a call. It ends before gRPC's server does, whoever still holds the stream.
   struct Wire {
     grpc::ServerContext context;
-    grpc::ServerAsyncReaderWriter<v3::ToNode, v3::FromNode> stream{&context};
+    grpc::ServerAsyncReaderWriter<v4::ToNode, v4::FromNode> stream{&context};
   };
   struct Tag {
     ServerStream* stream;
@@ -184,7 +184,7 @@ class StreamServer {
   }
 
   const Make make_;
-  v3::Rendezvous::AsyncService service_;
+  v4::Rendezvous::AsyncService service_;
   std::mutex mutex_;
   std::condition_variable all_left_;
   int streams_ = 0;  // that are not released

@@ -136,7 +136,10 @@ struct RendezvousPlan {
   // kC10d: true or false says whether this node hosts. Unset: it does if `host` is its own address.
   std::optional<bool> is_host;
   std::string run_id = "none";
-  std::string token;  // node and host prove that they know it; never printed, never sent
+  // Node and host prove that they know it; never printed, never sent. Empty: there is none.
+  std::string token;
+  // Nobody asked for it: nodes that do not know it are let in as where there is none.
+  bool token_is_optional = false;
   TlsPlan tls{};
   std::string local_addr;  // --local-addr; empty: our address on the route to the endpoint
   // How long nodes wait for a round, and for the address of `host`.

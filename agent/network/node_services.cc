@@ -32,10 +32,6 @@ std::chrono::milliseconds look_every() {
   return std::chrono::milliseconds(3500 + std::random_device{}() % 1000);
 }
 
-rendezvous::TlsFiles files_of(const TlsPlan& plan) {
-  return {.ca = plan.ca_file, .cert = plan.cert_file, .key = plan.key_file};
-}
-
 // Now, so that what is wrong with a file is said in one line, and not by a handshake that fails.
 Result<void> check_files(const TlsPlan& plan) {
   const auto checked = rendezvous::check_tls_files(files_of(plan));
@@ -46,14 +42,18 @@ Result<void> check_files(const TlsPlan& plan) {
 }  // namespace
 
 NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits admits)
-    : loop_(loop), plan_(std::move(plan)), admits_(std::move(admits)), store_(new_store()) {}
+    : loop_(loop),
+      plan_(std::move(plan)),
+      key_(plan_.kind == RendezvousPlan::Kind::kAlone ? std::string()
+                                                      : rendezvous::key_of_token(plan_.token)),
+      admits_(std::move(admits)),
+      store_(new_store()) {}
 
 NodeServices::~NodeServices() {
   // Whoever records rounds goes with the session, and no round begins any more.
   if (host_ && host_->record_round) host_->record_round = [](auto, auto) {};
-  session_.reset();        // a Session must not outlive the Host that gave it out
-  demultiplexer_.reset();  // its handlers use the service and the store
-  stop_serving();
+  session_.reset();  // a Session must not outlive the Host that gave it out
+  port_.reset();
 }
 
 asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler) {
@@ -123,7 +123,7 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
   if (plan_.max_nodes == 1) {
     store_->serve(std::move(*acceptor));
   } else {
-    open_demultiplexer(std::move(*acceptor), true);
+    open_port(std::move(*acceptor), true);
   }
   co_return Result<void>();
 }
@@ -167,7 +167,7 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
     auto acceptor = bind_rendezvous(*address);
     if (acceptor) {
       host_here(std::move(handler), store_host_);
-      open_demultiplexer(std::move(*acceptor), false);
+      open_port(std::move(*acceptor), false);
       co_return Result<void>();
     }
     // Another agent of this host may have the port: then this node joins it. Not if the user said
@@ -218,8 +218,7 @@ ElectedSession::Ways NodeServices::ways() {
                 make_host(std::move(record));
                 host_->record_round = std::move(record_round);
                 host_->leads = may_grant;
-                open_demultiplexer(*std::exchange(candidate_, std::nullopt), false,
-                                   std::move(may_grant));
+                open_port(*std::exchange(candidate_, std::nullopt), false, std::move(may_grant));
                 return host_->open_session(std::move(handler), {store_host_, ""});
               },
           .follow =
@@ -229,7 +228,7 @@ ElectedSession::Ways NodeServices::ways() {
                     loop_,
                     {.host = leader.address,
                      .port = leader.port,
-                     .token = plan_.token,
+                     .token = {key_, plan_.token_is_optional},
                      .rdzv_id = plan_.run_id,
                      .tls = files_of(plan_.tls),
                      .read_timeout = std::min(plan_.connect_timeout, kLeaderLimit),
@@ -255,17 +254,9 @@ Result<rendezvous::Leader> NodeServices::own_address() {
 
 // No node must find the port open: for the others that means that the leader lives.
 void NodeServices::stop_leading() {
-  demultiplexer_.reset();
-  stop_serving();
+  port_.reset();
   control_.reset();
   host_.reset();
-}
-
-// In this order: the service would wait for operators who wait for the job's end.
-void NodeServices::stop_serving() {
-  if (operators_) operators_->end();
-  service_.reset();
-  operators_.reset();
 }
 
 void NodeServices::host_here(Session::MessageHandler handler, const std::string& seen_at) {
@@ -296,44 +287,19 @@ void NodeServices::make_host(rendezvous::JobRecord record) {
   // moment a store with a fixed port can be emptied.
   host_->before_publish = [this](const rendezvous::Round&) {
     if (!fixed_store_) return;
-    if (demultiplexer_) demultiplexer_->reset();
+    if (port_) port_->reset();
     store_->reset();
   };
 }
 
-void NodeServices::open_demultiplexer(tcp::acceptor acceptor, bool with_store,
-                                      std::function<bool()> may_grant) {
-  operators_ = std::make_unique<rendezvous::ControlService>(
-      loop_,
-      rendezvous::ControlService::Options{
-          .token = [token = plan_.token](const std::string&) { return std::optional(token); },
-          .jobs = [this] { return std::vector{control_.get()}; },
-          .let_in = [this](const std::string& peer) { service_->let_in(peer); }});
-  service_ = std::make_unique<rendezvous::Service>(
-      loop_, *host_,
-      rendezvous::ServiceOptions{
-          .token = plan_.token,
-          .rdzv_id = plan_.run_id,
-          .keep_alive = plan_.keep_alive,
-          .expected_nodes = plan_.min_nodes,
-          // The next leader waits so long (make_host()).
-          .most_nodes =
-              plan_.kind == RendezvousPlan::Kind::kEtcd ? plan_.max_nodes : rendezvous::kMaxMembers,
-          .may_grant = std::move(may_grant),
-          .resumes = plan_.resumes,
-          .tls = files_of(plan_.tls),
-          .tls_mixed = plan_.tls.is_mixed,
-          .more = [this](grpc::ServerBuilder& builder) { operators_->add_to(builder); }});
-  std::function<void(int)> by_tls;
-  if (files_of(plan_.tls).is_set()) by_tls = [this](int fd) { service_->adopt_tls(fd); };
-  demultiplexer_ = std::make_unique<PortDemultiplexer>(
-      loop_, std::move(acceptor),
-      PortDemultiplexer::Handlers{.store =
-                                      [this, with_store](tcp::socket socket) {
-                                        if (with_store) store_->adopt(std::move(socket));
-                                      },
-                                  .rendezvous = [this](int fd) { service_->adopt(fd); },
-                                  .rendezvous_by_tls = std::move(by_tls)});
+void NodeServices::open_port(tcp::acceptor acceptor, bool with_store,
+                             std::function<bool()> may_grant) {
+  port_ = std::make_unique<HostedPort>(
+      loop_, plan_,
+      HostedPort::Job{*host_, *control_, {key_, plan_.token_is_optional}, std::move(may_grant)},
+      std::move(acceptor), [this, with_store](tcp::socket socket) {
+        if (with_store) store_->adopt(std::move(socket));
+      });
 }
 
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
@@ -346,7 +312,7 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
          .addresses = endpoint_addresses_,
          .port = plan_.port,
          .port_count = plan_.port_count,
-         .token = plan_.token,
+         .token = {key_, plan_.token_is_optional},
          .rdzv_id = plan_.run_id,
          .tls = files_of(plan_.tls),
          .read_timeout = plan_.connect_timeout,

@@ -2,7 +2,7 @@
 // which node hosts, binds the ports, and opens one Session. It decides nothing about rounds: the
 // Host does. There are four shapes:
 //   alone    the Host is in this process; only the store listens, on a port of its own
-//   host     Host, Service and PortDemultiplexer are in this process; the agents of the other nodes
+//   host     Host and HostedPort are in this process; the agents of the other nodes
 //            connect to the endpoint's port
 //   remote   this process is a gRPC client of the host
 //   elected  host or remote, as the election in etcd has it, and in turn (elected_session.h)
@@ -17,13 +17,11 @@
 
 #include "agent/core/config.h"
 #include "agent/network/elected_session.h"
-#include "agent/network/port_demultiplexer.h"
+#include "agent/network/hosted_port.h"
 #include "proto/loop.h"
-#include "rendezvous/control/control_service.h"
 #include "rendezvous/control/job_control.h"
 #include "rendezvous/host.h"
 #include "rendezvous/rendezvous.h"
-#include "rendezvous/service.h"
 #include "store/server.h"
 
 namespace ddprun::agent {
@@ -85,16 +83,16 @@ class NodeServices {
   void stop_leading();
   std::optional<Error> not_the_first_host(const asio::ip::address& endpoint) const;
   Result<asio::ip::tcp::acceptor> bind_rendezvous(const asio::ip::address& endpoint);
-  void stop_serving();
   void make_host(rendezvous::JobRecord record);
   void host_here(rendezvous::Session::MessageHandler handler, const std::string& seen_at);
   std::string address_to_bind(const asio::ip::address& endpoint) const;
-  void open_demultiplexer(asio::ip::tcp::acceptor acceptor, bool with_store,
-                          std::function<bool()> may_grant = {});
+  void open_port(asio::ip::tcp::acceptor acceptor, bool with_store,
+                 std::function<bool()> may_grant = {});
   void open_remote_session(rendezvous::Session::MessageHandler handler);
 
   asio::io_context& loop_;
   RendezvousPlan plan_;
+  const std::string key_;   // of the token
   std::string store_host_;  // numeric; this node's store listens here, and peers reach it here
   std::string interface_;
   // Numeric; all addresses of the endpoint. Its name is looked up once only.
@@ -115,9 +113,7 @@ class NodeServices {
   std::unique_ptr<store::Server> store_;
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::JobControl> control_;  // of host_
-  std::unique_ptr<rendezvous::ControlService> operators_;
-  std::unique_ptr<rendezvous::Service> service_;
-  std::unique_ptr<PortDemultiplexer> demultiplexer_;
+  std::unique_ptr<HostedPort> port_;                 // of host_, where other nodes come
   std::unique_ptr<rendezvous::Session> session_;
 };
 

@@ -13,6 +13,7 @@
 #include "proto/file_handle.h"
 #include "proto/log.h"
 #include "proto/number_ranges.h"
+#include "proto/token_file.h"
 
 namespace ddprun::agent {
 namespace {
@@ -47,8 +48,14 @@ void Reporter::joining() {
 
 void Reporter::tell_of_missing_token() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
-  if (told_of_token_ || plan.max_nodes == 1 || plan.token != plan.run_id) return;
-  told_of_token_ = true;
+  if (plan.max_nodes == 1 || std::exchange(told_of_token_, true)) return;
+  const bool has_token = !plan.token.empty() && !plan.token_is_optional;
+  if (has_token && plan.token.size() >= kShortToken) return;
+  if (has_token)
+    return log::warning(fmt::format(
+        "the job's token has {} bytes: who stands in for the host can find it by trying; make one "
+        "with `openssl rand -hex 32`",
+        plan.token.size()));
   log::warning(
       "no DDPRUN_TOKEN is set: whoever knows the rendezvous id can join this job; set it, or "
       "DDPRUN_TOKEN_FILE, to one secret on all nodes");

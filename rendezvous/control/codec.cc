@@ -10,7 +10,7 @@
 namespace ddprun::rendezvous {
 namespace {
 
-namespace v1 = control::v1;
+namespace v2 = control::v2;
 
 constexpr std::chrono::milliseconds kLongestDeadline = std::chrono::hours(24 * 365);
 
@@ -20,21 +20,21 @@ Enum decode_enum(int number, Enum last, Enum otherwise) {
   return number >= 0 && number <= static_cast<int>(last) ? static_cast<Enum>(number) : otherwise;
 }
 
-void fill(v1::Question& message, const ShowJobs& verb) {
+void fill(v2::Question& message, const ShowJobs& verb) {
   message.mutable_show()->set_after(verb.after);
 }
-void fill(v1::Question& message, const DrainNode& verb) {
+void fill(v2::Question& message, const DrainNode& verb) {
   message.mutable_drain()->set_node(verb.node);
   message.mutable_drain()->set_deadline_ms(verb.deadline.count());
 }
-void fill(v1::Question& message, const ResizeJob& verb) {
+void fill(v2::Question& message, const ResizeJob& verb) {
   message.mutable_resize()->set_min_nodes(verb.min_nodes);
   message.mutable_resize()->set_max_nodes(verb.max_nodes);
 }
-void fill(v1::Question& message, const StopJob& verb) { message.mutable_stop()->set_by(verb.by); }
-void fill(v1::Question& message, const AwaitEnd& /*verb*/) { message.mutable_await_end(); }
+void fill(v2::Question& message, const StopJob& verb) { message.mutable_stop()->set_by(verb.by); }
+void fill(v2::Question& message, const AwaitEnd& /*verb*/) { message.mutable_await_end(); }
 
-void fill(v1::Node& message, const NodeStatus& node) {
+void fill(v2::Node& message, const NodeStatus& node) {
   message.set_id(node.id);
   message.set_hostname(node.hostname);
   message.set_role(node.role);
@@ -44,7 +44,7 @@ void fill(v1::Node& message, const NodeStatus& node) {
   message.set_hosts(node.hosts);
 }
 
-void fill(v1::Incident& message, const IncidentStatus& incident) {
+void fill(v2::Incident& message, const IncidentStatus& incident) {
   message.set_unix_ms(incident.unix_ms);
   message.set_round(incident.round);
   message.set_kind(static_cast<int>(incident.kind));
@@ -54,7 +54,7 @@ void fill(v1::Incident& message, const IncidentStatus& incident) {
   message.set_reformed_after_ms(incident.reformed_after_ms);
 }
 
-void fill(v1::Job& message, const JobStatus& job) {
+void fill(v2::Job& message, const JobStatus& job) {
   message.set_job(job.job);
   message.set_phase(static_cast<int>(job.phase));
   message.set_round(job.round);
@@ -68,7 +68,7 @@ void fill(v1::Job& message, const JobStatus& job) {
   for (const IncidentStatus& incident : job.incidents) fill(*message.add_incidents(), incident);
 }
 
-JobStatus decode_job(const v1::Job& message) {
+JobStatus decode_job(const v2::Job& message) {
   JobStatus job{
       .job = message.job(),
       .phase = decode_enum(message.phase(), JobPhase::kStopped, JobPhase::kFailed),
@@ -80,7 +80,7 @@ JobStatus decode_job(const v1::Job& message) {
       .waits_for = message.waits_for(),
       .end = message.end(),
   };
-  for (const v1::Node& node : message.nodes())
+  for (const v2::Node& node : message.nodes())
     job.nodes.push_back(
         {.id = node.id(),
          .hostname = node.hostname(),
@@ -89,7 +89,7 @@ JobStatus decode_job(const v1::Job& message) {
          .workers = node.workers(),
          .standing = decode_enum(node.standing(), Standing::kDisbelieved, Standing::kDismissed),
          .hosts = node.hosts()});
-  for (const v1::Incident& incident : message.incidents())
+  for (const v2::Incident& incident : message.incidents())
     job.incidents.push_back(
         {.unix_ms = incident.unix_ms(),
          .round = incident.round(),
@@ -103,15 +103,15 @@ JobStatus decode_job(const v1::Job& message) {
 
 }  // namespace
 
-v1::Question encode(const ControlQuestion& question) {
-  v1::Question message;
+std::string encode(const ControlQuestion& question) {
+  v2::Question message;
   message.set_job(question.job);
   std::visit([&](const auto& verb) { fill(message, verb); }, question.verb);
-  return message;
+  return message.SerializeAsString();
 }
 
-v1::Answer encode(const ControlAnswer& answer) {
-  v1::Answer message;
+v2::Answer encode(const ControlAnswer& answer) {
+  v2::Answer message;
   message.set_outcome(static_cast<int>(answer.outcome));
   message.set_text(answer.text);
   for (const JobStatus& job : answer.jobs) fill(*message.add_jobs(), job);
@@ -120,19 +120,20 @@ v1::Answer encode(const ControlAnswer& answer) {
 }
 
 std::size_t encoded_bytes(const JobStatus& job) {
-  v1::Job message;
+  v2::Job message;
   fill(message, job);
   return message.ByteSizeLong();
 }
 
-v1::Answer encode_challenge(const Challenge& challenge) {
-  v1::Answer message;
+v2::Answer encode_challenge(const Challenge& challenge) {
+  v2::Answer message;
   message.mutable_challenge()->set_nonce(challenge.nonce);
-  message.mutable_challenge()->set_proof(challenge.proof);
   return message;
 }
 
-Result<ControlQuestion> decode(const v1::Question& message) {
+Result<ControlQuestion> decode_question(const std::string& bytes) {
+  v2::Question message;
+  if (!message.ParseFromString(bytes)) return Error(ErrorCode::kProtocol, "no question");
   for (const std::string* text :
        {&message.job(), &message.show().after(), &message.drain().node(), &message.stop().by()}) {
     if (text->size() > kMaxNameBytes)
@@ -141,37 +142,37 @@ Result<ControlQuestion> decode(const v1::Question& message) {
   }
   ControlQuestion question{.job = message.job(), .verb = {}};
   switch (message.kind_case()) {
-    case v1::Question::kShow:
+    case v2::Question::kShow:
       question.verb = ShowJobs{message.show().after()};
       return question;
-    case v1::Question::kDrain: {
+    case v2::Question::kDrain: {
       const std::chrono::milliseconds deadline(message.drain().deadline_ms());
       question.verb = DrainNode{
           .node = message.drain().node(),
           .deadline = std::clamp(deadline, std::chrono::milliseconds(0), kLongestDeadline)};
       return question;
     }
-    case v1::Question::kResize:
+    case v2::Question::kResize:
       question.verb = ResizeJob{message.resize().min_nodes(), message.resize().max_nodes()};
       return question;
-    case v1::Question::kStop:
+    case v2::Question::kStop:
       question.verb = StopJob{message.stop().by()};
       return question;
-    case v1::Question::kAwaitEnd:
+    case v2::Question::kAwaitEnd:
       question.verb = AwaitEnd{};
       return question;
-    case v1::Question::KIND_NOT_SET:
+    case v2::Question::KIND_NOT_SET:
       break;
   }
   return Error(ErrorCode::kProtocol, "a question of a kind that this version does not know");
 }
 
-Result<ControlAnswer> decode(const v1::Answer& message) {
-  ControlAnswer answer{
-      .outcome = decode_enum(message.outcome(), ControlOutcome::kGoesOn, ControlOutcome::kRefused),
-      .text = message.text(),
-      .goes_on = message.goes_on()};
-  for (const v1::Job& job : message.jobs()) answer.jobs.push_back(decode_job(job));
+Result<ControlAnswer> decode(const v2::Answer& message) {
+  ControlAnswer answer{.outcome = decode_enum(message.outcome(), ControlOutcome::kHasNoToken,
+                                              ControlOutcome::kRefused),
+                       .text = message.text(),
+                       .goes_on = message.goes_on()};
+  for (const v2::Job& job : message.jobs()) answer.jobs.push_back(decode_job(job));
   return answer;
 }
 

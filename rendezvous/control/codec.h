@@ -13,13 +13,14 @@ namespace ddprun::rendezvous {
 // each.
 inline constexpr int kMaxAnswerBytes = 32 * 1024 * 1024;
 
-control::v1::Question encode(const ControlQuestion& question);
-control::v1::Answer encode(const ControlAnswer& answer);
+// As proofs have it and as it travels.
+std::string encode(const ControlQuestion& question);
+control::v2::Answer encode(const ControlAnswer& answer);
 std::size_t encoded_bytes(const JobStatus& job);
-control::v1::Answer encode_challenge(const Challenge& challenge);
+control::v2::Answer encode_challenge(const Challenge& challenge);
 
 // Errors: kProtocol, the message makes no sense; kLimit, a text of it is too long.
-Result<ControlQuestion> decode(const control::v1::Question& message);
-Result<ControlAnswer> decode(const control::v1::Answer& message);
+Result<ControlQuestion> decode_question(const std::string& bytes);
+Result<ControlAnswer> decode(const control::v2::Answer& message);
 
 }  // namespace ddprun::rendezvous

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/create_channel_posix.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
@@ -17,24 +18,38 @@
 #include "rendezvous/codec.h"
 #include "rendezvous/control/codec.h"
 #include "rendezvous/trust/node_handshake.h"
+#include "rendezvous/trust/tls_channels.h"
 #include "rendezvous/trust/tls_probe.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
-namespace v1 = control::v1;
+namespace v2 = control::v2;
 
 ControlAnswer failed(const grpc::Status& status, bool awaits_end) {
   const grpc::StatusCode code = status.error_code();
+  if (code == grpc::StatusCode::PERMISSION_DENIED)
+    return {ControlOutcome::kHasNoToken, status.error_message()};
   if (code == grpc::StatusCode::UNAUTHENTICATED)
     return {ControlOutcome::kWrongToken, status.error_message()};
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED && awaits_end) return {ControlOutcome::kGoesOn};
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED)
     return {ControlOutcome::kUnreachable, "no answer in time"};
   if (code == grpc::StatusCode::UNIMPLEMENTED)
-    return {ControlOutcome::kUnreachable, "the peer answers no questions; is it an older ddprun?"};
+    return {
+        ControlOutcome::kUnreachable,
+        "it speaks another version of the protocol: ddpctl and the rendezvous must be of one release"};
   return {ControlOutcome::kUnreachable, status.error_message()};
 }
+
+// One call, and what came of it.
+struct Converse {
+  NodeHandshake handshake;
+  bool in_clear = true;
+  ChannelMark since = 0;
+  v2::Answer answer{};
+  grpc::Status status{};
+};
 
 // What is wrong with TLS; empty: nothing that we can see.
 std::string tls_problem(const ControlTarget& target) {
@@ -50,43 +65,60 @@ std::string tls_problem(const ControlTarget& target) {
   return problem;
 }
 
-ControlAnswer ask_once(const ControlTarget& target, const ControlQuestion& question) {
-  std::shared_ptr<grpc::Channel> channel;
+// Connected; null, and why.
+std::pair<std::shared_ptr<grpc::Channel>, std::string> connect(const ControlTarget& target) {
   for (const std::string& address : target.addresses) {
-    channel = make_channel(address, target.port, {target.tls, target.host}, kMaxAnswerBytes);
-    if (!channel) return {ControlOutcome::kUnreachable, "the files of TLS are no good"};
+    auto channel = make_channel(address, target.port, {target.tls, target.host}, kMaxAnswerBytes);
+    if (!channel) return {nullptr, "the files of TLS are no good"};
     // Also the end of HTTP/2's greeting: somebody who takes every connection and says nothing is none.
-    if (channel->WaitForConnected(std::chrono::system_clock::now() + target.connect_limit)) break;
-    channel.reset();
+    if (channel->WaitForConnected(std::chrono::system_clock::now() + target.connect_limit))
+      return {std::move(channel), {}};
   }
-  if (!channel) {
-    const std::string problem = tls_problem(target);
-    return {ControlOutcome::kUnreachable, problem.empty() ? "nobody answers there" : problem};
+  const std::string problem = tls_problem(target);
+  return {nullptr, problem.empty() ? "nobody answers there" : problem};
+}
+
+// The question, when the peer has asked for its proof; the answer is in `message` then. False: there is
+// none, and the status says why.
+bool converse(v2::Control::Stub& stub, grpc::ClientContext& context, const std::string& question,
+              Converse& with) {
+  const auto call = stub.Ask(&context);
+  bool answered = false;
+  if (call->Read(&with.answer)) {
+    auto proof = with.handshake.challenged({with.answer.challenge().nonce()},
+                                           client_channels(with.since, !with.in_clear), question);
+    if (!proof) context.TryCancel();
+    if (proof) {
+      v2::ProvenQuestion asked;
+      asked.set_question(question);
+      asked.set_proof(std::move(proof->bytes));
+      for (std::string& channel : proof->channels) asked.add_channels(std::move(channel));
+      call->Write(asked);
+      call->WritesDone();
+      answered = call->Read(&with.answer);
+    }
   }
+  with.status = call->Finish();
+  return answered;
+}
+
+ControlAnswer ask_once(const ControlTarget& target, const std::shared_ptr<grpc::Channel>& local,
+                       const ControlQuestion& question) {
+  Converse with{.handshake = {target.token, question.job, Deed::kOperate},
+                .in_clear = local != nullptr || !target.tls.is_set(),
+                .since = mark_channels()};
+  const auto [channel, problem] = local ? std::pair(local, std::string()) : connect(target);
+  if (!channel) return {ControlOutcome::kUnreachable, problem};
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + target.answer_limit);
-  NodeHandshake handshake(target.token, question.job);
   context.AddMetadata(kJobMetadata, question.job);
-  context.AddMetadata(kNonceMetadata, handshake.begin());
-  const auto stub = v1::Control::NewStub(channel);
-  const auto call = stub->Ask(&context);
-  v1::Answer message;
-  if (call->Read(&message)) {
-    v1::Question asked = encode(question);
-    // It is asked nothing where it has not proved that it knows the token.
-    Proof proof = handshake.challenged({message.challenge().nonce(), message.challenge().proof()});
-    if (proof.bytes.empty()) asked.Clear();
-    asked.set_proof(std::move(proof.bytes));
-    call->Write(asked);
-  }
-  call->WritesDone();
-  const bool answered = call->Read(&message);
-  const grpc::Status status = call->Finish();
-  if (handshake.host() == NodeHandshake::Host::kRefuted)
-    return {ControlOutcome::kWrongToken, NodeHandshake::kDistrust};
-  if (!answered || !status.ok())
-    return failed(status, std::holds_alternative<AwaitEnd>(question.verb));
-  auto answer = decode(message);
+  context.AddMetadata(kNonceMetadata, with.handshake.begin());
+  const auto stub = v2::Control::NewStub(channel);
+  if (!converse(*stub, context, encode(question), with) || !with.status.ok())
+    return failed(with.status, std::holds_alternative<AwaitEnd>(question.verb));
+  with.handshake.admitted({with.answer.proof()});
+  if (!with.handshake.is_believed()) return {ControlOutcome::kWrongToken, NodeHandshake::kDistrust};
+  auto answer = decode(with.answer);
   if (!answer) return {ControlOutcome::kUnreachable, answer.error().message()};
   return *std::move(answer);
 }
@@ -96,8 +128,15 @@ ControlAnswer ask_once(const ControlTarget& target, const ControlQuestion& quest
 ControlAnswer ask(const ControlTarget& target, const ControlQuestion& question) {
   ControlQuestion next = question;
   std::vector<JobStatus> before;
+  std::shared_ptr<grpc::Channel> local;
+  if (target.local >= 0) {
+    set_up_grpc();
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
+    local = grpc::CreateCustomInsecureChannelFromFd("this-host", target.local, arguments);
+  }
   for (;;) {
-    ControlAnswer answer = ask_once(target, next);
+    ControlAnswer answer = ask_once(target, local, next);
     if (answer.outcome != ControlOutcome::kDone) return answer;
     std::ranges::move(answer.jobs, std::back_inserter(before));
     // A peer that goes on without a further job would keep us for ever.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/control/messages.h"
+#include "rendezvous/trust/node_handshake.h"
 #include "rendezvous/trust/tls_files.h"
 
 namespace ddprun::rendezvous {
@@ -16,8 +17,11 @@ struct ControlTarget {
   std::string host;                    // as the user named it: with TLS, its certificate bears it
   std::vector<std::string> addresses;  // numeric; tried in this order
   std::uint16_t port = 0;
-  std::string token;  // empty: none
-  TlsFiles tls{};     // not set: no TLS
+  CallerToken token{};
+  // A connection to the socket of the rendezvous on this host, instead of `addresses` and `port`; -1: none.
+  // It belongs to ask() from then on.
+  int local = -1;
+  TlsFiles tls{};  // not set: no TLS
   std::chrono::milliseconds connect_limit{5'000};
   std::chrono::milliseconds answer_limit{10'000};
 };

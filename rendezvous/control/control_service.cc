@@ -15,14 +15,15 @@
 #include "proto/control.grpc.pb.h"
 #include "rendezvous/channel.h"
 #include "rendezvous/codec.h"
+#include "rendezvous/connections.h"
 #include "rendezvous/control/codec.h"
 #include "rendezvous/loop_gate.h"
-#include "rendezvous/trust/doorkeeper.h"
+#include "rendezvous/proof_codec.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
-namespace v1 = control::v1;
+namespace v2 = control::v2;
 
 ControlAnswer refusal(const Error& error) {
   const bool unknown = error.code() == ErrorCode::kNotFound;
@@ -40,18 +41,29 @@ grpc::Status unauthenticated(const std::string& why) {
 // The most questions whose proof has not come; one more cuts the oldest.
 constexpr std::size_t kMaxUnproven = 1024;
 
+// Without a token nobody on the network can be told from another.
+constexpr const char* kNoToken =
+    "the job has no token, so it listens to nobody over the network: run ddpctl on the rendezvous's own "
+    "host, as the job's user or root, or start the job with DDPRUN_TOKEN";
+
+Doorkeeper::Options doorkeeper_options(const ControlService::Options& options) {
+  Doorkeeper::TokenOf token_of = options.token;
+  if (options.is_local) token_of = [](const std::string&) { return HostToken{}; };
+  return {.token_of = std::move(token_of), .most = kMaxUnproven, .deed = Deed::kOperate};
+}
+
 }  // namespace
 
 // The loop's side, and gRPC's service, which makes a call for each question.
-class ControlService::Calls final : public v1::Control::CallbackService {
+class ControlService::Calls final : public v2::Control::CallbackService {
  public:
   Calls(boost::asio::io_context& loop, Options options)
       : options_(std::move(options)),
         gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
-        doorkeeper_(options_.token, kMaxUnproven),
+        doorkeeper_(doorkeeper_options(options_)),
         proof_alarm_(loop, [this] { cut_overdue(); }) {}
 
-  grpc::ServerBidiReactor<v1::Question, v1::Answer>* Ask(
+  grpc::ServerBidiReactor<v2::ProvenQuestion, v2::Answer>* Ask(
       grpc::CallbackServerContext* context) override;
   void let_go();
   void end();
@@ -62,8 +74,7 @@ class ControlService::Calls final : public v1::Control::CallbackService {
 
   void called(const SharedCall& call, std::string job, std::string nonce);
   void cut_overdue();
-  void asked(const SharedCall& call, const std::string& proof,
-             const Result<ControlQuestion>& question);
+  void asked(const SharedCall& call, const Result<Proof>& proof, const std::string& question);
   void answer(const SharedCall& call, const ControlQuestion& question);
   void answer_for_inherited(const SharedCall& call, const ControlQuestion& question,
                             const Error& not_here);
@@ -82,8 +93,9 @@ class ControlService::Calls final : public v1::Control::CallbackService {
 };
 
 // One question. gRPC has it until OnDone(), the loop while it has not answered.
-class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Question, v1::Answer>,
-                                          public std::enable_shared_from_this<Call> {
+class ControlService::Calls::Call final
+    : public grpc::ServerBidiReactor<v2::ProvenQuestion, v2::Answer>,
+      public std::enable_shared_from_this<Call> {
  public:
   Call(grpc::CallbackServerContext& context, std::shared_ptr<LoopGate<Calls>> gate)
       : context_(context), peer_(context.peer()), gate_(std::move(gate)) {}
@@ -106,6 +118,7 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_over_, true)) return;
     answer_ = encode(answer);
+    answer_.set_proof(proof_);
     StartWriteAndFinish(&answer_, grpc::WriteOptions(), grpc::Status::OK);
   }
   void break_off(const grpc::Status& status) {
@@ -118,6 +131,9 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
     if (!is_over_) context_.TryCancel();  // OnCancel() ends it
   }
   const std::string& peer() const { return peer_; }
+  // Loop's thread: who asked is let in, and is shown this.
+  void admit(const Admitted& admitted) { proof_ = admitted.bytes; }
+  bool is_clear() const { return Connections::is_clear(peer_); }
   bool is_over() const {
     const std::lock_guard lock(mutex_);
     return is_over_;
@@ -132,8 +148,8 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
   void OnReadDone(bool ok) override {
     if (!ok) return break_off({grpc::StatusCode::INVALID_ARGUMENT, "no question"});
     gate_->post(
-        [self = shared_from_this(), proof = question_.proof(),
-         question = decode(question_)](Calls& calls) { calls.asked(self, proof, question); });
+        [self = shared_from_this(), proof = decode_proof(question_),
+         question = question_.question()](Calls& calls) { calls.asked(self, proof, question); });
   }
   // Also where the server ends before the loop has answered.
   void OnCancel() override { break_off(grpc::Status::CANCELLED); }
@@ -142,8 +158,9 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
   grpc::CallbackServerContext& context_;  // gRPC's, until the call is over
   const std::string peer_;
   const std::shared_ptr<LoopGate<Calls>> gate_;
-  v1::Question question_;
-  v1::Answer answer_;
+  std::string proof_;  // ours
+  v2::ProvenQuestion question_;
+  v2::Answer answer_;
   // After the end gRPC may free its half of the call: nothing is started any more. Recursive: a cancel
   // may call OnCancel() before it returns.
   mutable std::recursive_mutex mutex_;
@@ -151,7 +168,7 @@ class ControlService::Calls::Call final : public grpc::ServerBidiReactor<v1::Que
   SharedCall self_;
 };
 
-grpc::ServerBidiReactor<v1::Question, v1::Answer>* ControlService::Calls::Ask(
+grpc::ServerBidiReactor<v2::ProvenQuestion, v2::Answer>* ControlService::Calls::Ask(
     grpc::CallbackServerContext* context) {
   const auto call = std::make_shared<Call>(*context, gate_);
   call->start(call_metadata(*context, kJobMetadata), call_metadata(*context, kNonceMetadata));
@@ -176,18 +193,23 @@ void ControlService::Calls::cut_overdue() {
   proof_alarm_.set(doorkeeper_.look_again_at());
 }
 
-void ControlService::Calls::asked(const SharedCall& call, const std::string& proof,
-                                  const Result<ControlQuestion>& question) {
+void ControlService::Calls::asked(const SharedCall& call, const Result<Proof>& proof,
+                                  const std::string& question) {
   if (unproven_.erase(call.get()) == 0) return;  // it was cut
-  const auto job = doorkeeper_.answered(call.get(), proof);
+  const auto in =
+      doorkeeper_.answered(call.get(), proof ? *proof : Proof{}, call->is_clear(), question);
   doorkeeper_.forget(call.get());
-  if (!job) return call->break_off(unauthenticated(job.error().message()));
+  if (!in) return call->break_off(unauthenticated(in.error().message()));
+  if (!in->is_proven && !options_.is_local)
+    return call->break_off({grpc::StatusCode::PERMISSION_DENIED, kNoToken});
   if (options_.let_in) options_.let_in(call->peer());
-  if (!question) return call->answer(refusal(question.error()));
+  call->admit(in->answer);
+  const auto asked = decode_question(question);
+  if (!asked) return call->answer(refusal(asked.error()));
   // Who knows the token of one job must not ask about another one.
-  if (question->job != *job)
+  if (asked->job != in->job)
     return call->break_off(unauthenticated("the proof is for another job"));
-  answer(call, *question);
+  answer(call, *asked);
 }
 
 void ControlService::Calls::answer(const SharedCall& call, const ControlQuestion& question) {

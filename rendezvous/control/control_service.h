@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "rendezvous/control/job_control.h"
+#include "rendezvous/trust/doorkeeper.h"
 
 namespace grpc {
 class ServerBuilder;
@@ -26,9 +27,12 @@ enum class InheritedJob { kRuns, kSucceeded, kFailed };
 class ControlService {
  public:
   struct Options {
-    // The token that who asks about this job must prove to know; nothing: nobody may. The id is empty
-    // where all jobs are asked for, or the only one.
-    std::function<std::optional<std::string>(const std::string& rdzv_id)> token;
+    // What who asks about this job must prove to know; nothing, or an empty one: nobody may. The id is
+    // empty where all jobs are asked for, or the only one.
+    std::function<std::optional<HostToken>(const std::string& rdzv_id)> token{};
+    // Only operators of this host's own socket come here (local_operators.h): they prove nothing, and
+    // `token` is not asked.
+    bool is_local = false;
     // Every job that is here.
     std::function<std::vector<JobControl*>()> jobs;
     // A job that a leader before this one left, and that is not here.

@@ -41,6 +41,7 @@ enum class ControlOutcome {
   kWrongToken,   // the token is missing or wrong
   kUnreachable,  // nobody answered at the endpoint, or the connection broke
   kGoesOn,       // AwaitEnd only: the job still runs, ask again
+  kHasNoToken,   // the job has none, so nobody may ask over the network
 };
 
 struct ControlAnswer {

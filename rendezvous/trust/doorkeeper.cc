@@ -10,7 +10,7 @@ namespace ddprun::rendezvous {
 Result<Challenge> Doorkeeper::called(CallId call, std::string job, std::string node_nonce,
                                      std::string host_nonce, Time now) {
   const bool is_ours = node_nonce.size() == kNonceBytes && job.size() <= kMaxJobBytes;
-  std::optional<std::string> token = is_ours ? token_of_(job) : std::nullopt;
+  std::optional<HostToken> token = is_ours ? options_.token_of(job) : std::nullopt;
   if (!token) {
     add(call, {.terms = {}, .token = {}, .is_refused = true}, now);
     if (!is_ours)
@@ -18,24 +18,33 @@ Result<Challenge> Doorkeeper::called(CallId call, std::string job, std::string n
     return Error(ErrorCode::kNotFound,
                  "it serves another job than the one with rdzv_id=" + std::move(job));
   }
-  Waiting one{.terms = {std::move(job), std::move(node_nonce), std::move(host_nonce)},
-              .token = *std::move(token)};
-  Challenge challenge{one.terms.host_nonce, prove(Prover::kHost, one.token, one.terms)};
+  Waiting one{
+      .terms = {options_.deed, std::move(job), std::move(node_nonce), std::move(host_nonce)},
+      .token = *std::move(token)};
+  Challenge challenge{one.terms.host_nonce};
   add(call, std::move(one), now);
   return challenge;
 }
 
-Result<std::string> Doorkeeper::answered(CallId call, std::string_view proof) {
+// A proof for another channel, one that ends at somebody in between, is none.
+Result<Doorkeeper::LetIn> Doorkeeper::answered(CallId call, const Proof& proof, bool is_clear,
+                                               std::string question) {
   DDPRUN_ASSERT(awaits(call));
   const auto found = waiting_.find(call);
   Waiting& one = found->second;
-  if (!is_proof(proof, Prover::kNode, one.token, one.terms)) {
+  one.terms.channels = proof.channels;
+  one.terms.question = std::move(question);
+  const bool is_here = is_clear ? proof.channels.empty() : options_.has_channel(proof.channels);
+  const bool is_proven =
+      is_here && is_proof(proof.bytes, Prover::kCaller, one.token.key, one.terms);
+  if (!is_proven && !one.token.key.empty() && !one.token.is_optional) {
     one.is_refused = true;
     return Error(ErrorCode::kRejected, "the job's token is missing or wrong");
   }
-  std::string job = std::move(one.terms.job);
+  LetIn in{.job = one.terms.job, .answer = {}, .is_proven = is_proven};
+  if (is_proven) in.answer.bytes = prove(Prover::kHost, one.token.key, one.terms);
   erase(found);
-  return job;
+  return in;
 }
 
 void Doorkeeper::forget(CallId call) {
@@ -44,7 +53,7 @@ void Doorkeeper::forget(CallId call) {
 
 std::vector<Doorkeeper::CallId> Doorkeeper::overdue(Time now) {
   std::vector<CallId> calls;
-  while (!order_.empty() && (order_.front().until <= now || order_.size() > most_)) {
+  while (!order_.empty() && (order_.front().until <= now || order_.size() > options_.most)) {
     calls.push_back(order_.front().call);
     forget(calls.back());
   }

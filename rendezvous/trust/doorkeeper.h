@@ -1,6 +1,6 @@
 // The host's side of the proofs: who has called and has not yet proved that it knows its job's
 // token. It decides who is let in. Pure: an event and `now` go in, what must be done comes out.
-// Owned by Service, which sends, refuses and cuts; on its thread.
+// Owned by who serves the calls, and sends, refuses and cuts; on its thread.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,7 @@
 #include "proto/result.h"
 #include "rendezvous/trust/node_handshake.h"
 #include "rendezvous/trust/proof.h"
+#include "rendezvous/trust/tls_channels.h"
 
 namespace ddprun::rendezvous {
 
@@ -23,23 +24,44 @@ namespace ddprun::rendezvous {
 // a machine, an honest one may need some seconds.
 inline constexpr std::chrono::seconds kProofLimit{20};
 
+// Which token a host has for one of its jobs.
+struct HostToken {
+  std::string key;  // key_of_token(); empty: none
+  // Who does not know it is let in all the same, and is proved nothing.
+  bool is_optional = false;
+};
+
 class Doorkeeper {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using CallId = void*;
   // The token of the job with this rendezvous id; nothing: that job is not served here.
-  using TokenOf = std::function<std::optional<std::string>(const std::string& job)>;
+  using TokenOf = std::function<std::optional<HostToken>(const std::string& job)>;
+  // Whether one of these TLS channels is a connection of this host.
+  using HasChannel = std::function<bool(const std::vector<std::string>& channels)>;
 
-  // `most`: how many calls may wait at a time.
-  Doorkeeper(TokenOf token_of, std::size_t most) : token_of_(std::move(token_of)), most_(most) {}
+  struct Options {
+    TokenOf token_of;
+    std::size_t most = 0;  // how many calls may wait at a time
+    Deed deed = Deed::kJoin;
+    HasChannel has_channel{has_host_channel};
+  };
+  // A call that was let in.
+  struct LetIn {
+    std::string job;
+    Admitted answer;         // to be sent before all else
+    bool is_proven = false;  // it knows the token
+  };
+
+  explicit Doorkeeper(Options options) : options_(std::move(options)) {}
 
   // A call came that asks for `job` and brings a nonce; `host_nonce` is a fresh one of ours. Errors:
   // kProtocol, it brings something that no node of ours brings; kNotFound, the job is not here. Who is
-  // refused must end his call in time, too: he may never read why.
+  // refused must end its call in time, too: it may never read why.
   Result<Challenge> called(CallId call, std::string job, std::string node_nonce,
                            std::string host_nonce, Time now);
-  // The call's answer: the job that it is let in to, or kRejected.
-  Result<std::string> answered(CallId call, std::string_view proof);
+  // The call's answer, which came in clear or by TLS, and an operator's question. Error: kRejected.
+  Result<LetIn> answered(CallId call, const Proof& proof, bool is_clear, std::string question = {});
   void forget(CallId call);
 
   // Whether its answer is still to come.
@@ -60,7 +82,7 @@ class Doorkeeper {
   };
   struct Waiting {
     ProofTerms terms;
-    std::string token;
+    HostToken token;
     std::list<Entry>::iterator place;
     bool is_refused = false;
   };
@@ -68,8 +90,7 @@ class Doorkeeper {
   void add(CallId call, Waiting one, Time now);
   void erase(std::unordered_map<CallId, Waiting>::iterator one);
 
-  const TokenOf token_of_;
-  const std::size_t most_;
+  const Options options_;
   std::unordered_map<CallId, Waiting> waiting_;
   std::list<Entry> order_;  // oldest first; all have the same limit
 };

@@ -28,12 +28,25 @@ const std::string& NodeHandshake::begin() {
 }
 
 // A second challenge in one call is none of a host of ours.
-Proof NodeHandshake::challenged(const Challenge& challenge) {
-  const ProofTerms terms{job_, nonce_, challenge.nonce};
-  const bool is_right = host_ == Host::kUnknown && challenge.nonce.size() == kNonceBytes &&
-                        is_proof(challenge.proof, Prover::kHost, token_, terms);
-  host_ = is_right ? Host::kProven : Host::kRefuted;
-  return is_right ? Proof{prove(Prover::kNode, token_, terms)} : Proof{};
+std::optional<Proof> NodeHandshake::challenged(const Challenge& challenge,
+                                               std::vector<std::string> channels,
+                                               std::string question) {
+  if (host_ != Host::kUnknown || challenge.nonce.size() != kNonceBytes) {
+    host_ = Host::kRefuted;
+    return std::nullopt;
+  }
+  host_ = Host::kChallenged;
+  terms_ = {deed_, job_, nonce_, challenge.nonce, std::move(channels), std::move(question)};
+  return Proof{prove(Prover::kCaller, token_.key, terms_), terms_.channels};
+}
+
+void NodeHandshake::admitted(const Admitted& admitted) {
+  const bool was_asked = std::exchange(host_, Host::kRefuted) == Host::kChallenged;
+  if (!was_asked) return;
+  if (is_proof(admitted.bytes, Prover::kHost, token_.key, terms_))
+    host_ = Host::kProven;
+  else if (token_.key.empty() || token_.is_optional)
+    host_ = Host::kOpen;
 }
 
 }  // namespace ddprun::rendezvous

@@ -8,6 +8,7 @@
 #include <array>
 
 #include "rendezvous/trust/fewer_algorithms.h"
+#include "rendezvous/trust/tls_channels.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -19,12 +20,19 @@ constexpr std::array<int, 2> kPreferredGroups = {NID_X25519, NID_X9_62_prime256v
 // - It shows the certificates of tls_cert, and does not look in tls_ca for more: OpenSSL would verify
 //   them each time, and the other side would parse its own authority once more.
 // - A host gives out no tickets for later sessions, since every connection shows its certificates anew.
+// - Its name is kept (tls_channels.h).
 void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
                      long /*number*/, void* /*argument*/) {
   auto* const connection = static_cast<SSL*>(made);
   SSL_set_mode(connection, SSL_MODE_NO_AUTO_CHAIN);
   SSL_set1_groups(connection, kPreferredGroups.data(), static_cast<int>(kPreferredGroups.size()));
   ::SSL_set_num_tickets(connection, 0);
+  watch_channel(connection);
+}
+
+void connection_ends(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
+                     long /*number*/, void* /*argument*/) {
+  forget_channel(static_cast<const SSL*>(made));
 }
 
 // If anything of it cannot be set, it only costs time.
@@ -32,7 +40,7 @@ bool configure() {
   // Nothing is cleaned up when the process ends: threads of gRPC may be at work then.
   ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
   const bool done = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr, connection_made,
-                                            nullptr, nullptr) >= 0 &&
+                                            nullptr, connection_ends) >= 0 &&
                     offer_fewer_algorithms();
   ::ERR_clear_error();
   return done;

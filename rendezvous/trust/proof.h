@@ -1,8 +1,10 @@
-// How two sides show each other that they know one token without sending it: each answers the
-// other's nonce with HMAC-SHA256 (RFC 2104, FIPS 180-4) under the token. Both nonces are fresh, so
-// what was recorded of another call proves nothing in this one. Who only alters what travels is not
-// stopped by it (TLS does that), and whoever has one proof can try tokens against it: a token must
-// not be a word that can be guessed.
+// How two sides show each other that they know one token without sending it: each answers with
+// HMAC-SHA256 (RFC 2104, FIPS 180-4) under the token, over the nonces of both and what the proof is
+// for. Both nonces are fresh, so what was recorded of another call proves nothing in this one. A proof
+// is for one deed: what joins a job stops none, and what was asked cannot be exchanged. The caller
+// proves first, so a host proves nothing to a caller without the token. A caller proves it to whoever
+// is taken for the host, who can try tokens against that proof: key_of_token() makes a short one slow
+// to try.
 //
 // Pure but for make_nonce(). Any thread.
 #pragma once
@@ -10,47 +12,65 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ddprun::rendezvous {
 
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kProofBytes = 32;  // of SHA-256
 
-// What the host sends first: its nonce, and its proof over both.
+// What the host sends first: its nonce.
 struct Challenge {
   std::string nonce;
-  std::string proof;
 
   bool operator==(const Challenge&) const = default;
 };
 
-// What the node answers. Empty: it does not believe the host, and goes.
+// What a caller answers. No bytes: it has no token. `channels` name the TLS channels that the call may
+// travel in (tls_channels.h); none: it travels in clear.
 struct Proof {
-  std::string bytes;
+  std::string bytes{};
+  std::vector<std::string> channels{};
 
   bool operator==(const Proof&) const = default;
 };
 
+// What the host answers last: its own proof. No bytes: it let a caller in that proved nothing.
+struct Admitted {
+  std::string bytes{};
+
+  bool operator==(const Admitted&) const = default;
+};
+
+// What a caller wants to do: service and method of the call, and its role.
+enum class Deed { kJoin, kOperate };
+
 // What both sides know of one call. The proofs are over all of it.
 struct ProofTerms {
+  Deed deed = Deed::kJoin;
   std::string job;  // the rendezvous id, any bytes
-  std::string node_nonce;
+  std::string caller_nonce;
   std::string host_nonce;
+  std::vector<std::string> channels{};
+  std::string question{};  // of an operator, as it travels
 
   bool operator==(const ProofTerms&) const = default;
 };
 
 // Whose proof it is. It is part of what is proved: a proof that is sent back proves nothing.
-enum class Prover { kHost, kNode };
+enum class Prover { kHost, kCaller };
+
+// What proofs are made with. The token itself; one of fewer than kShortToken bytes is stretched (scrypt, RFC 7914), which takes
+// some 0.1 s: call it once. An empty token stays empty.
+std::string key_of_token(const std::string& token);
 
 // kNonceBytes random bytes of the kernel's.
 std::string make_nonce();
 
-// kProofBytes. Both nonces must have kNonceBytes. An empty token is a token like any other.
-std::string prove(Prover prover, std::string_view token, const ProofTerms& terms);
+// kProofBytes. Both nonces must have kNonceBytes. An empty key proves nothing: no bytes.
+std::string prove(Prover prover, std::string_view key, const ProofTerms& terms);
 
-// Takes the same time wherever `proof` differs from the right one.
-bool is_proof(std::string_view proof, Prover prover, std::string_view token,
-              const ProofTerms& terms);
+// Takes the same time wherever `proof` differs from the right one. With an empty key nothing is one.
+bool is_proof(std::string_view proof, Prover prover, std::string_view key, const ProofTerms& terms);
 
 }  // namespace ddprun::rendezvous

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "proto/file_handle.h"
+#include "proto/token_file.h"
 #include "rendezvous/trust/openssl.h"
 
 namespace ddprun::rendezvous {
@@ -96,7 +97,7 @@ std::string problem_of_chain(const std::vector<Certificate>& chain,
 }
 
 // O_NONBLOCK: a FIFO is opened at once, and then refused.
-Result<std::string> read_pem(const char* key, const std::string& path) {
+Result<std::string> read_pem(const char* key, const std::string& path, bool is_secret = false) {
   const auto unreadable = [&](const std::string& why) {
     return wrong(key, path, "expected a readable PEM file: " + why);
   };
@@ -107,6 +108,8 @@ Result<std::string> read_pem(const char* key, const std::string& path) {
   if (!S_ISREG(status.st_mode)) return unreadable("it is no regular file");
   if (status.st_size > static_cast<off_t>(kMaxPemBytes))
     return unreadable(fmt::format("it has {} bytes, more than {}", status.st_size, kMaxPemBytes));
+  if (const auto exposed = is_secret ? exposure_of(file.get(), path) : std::nullopt)
+    return wrong(key, path, *exposed);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
   if (got < 0) return unreadable(std::generic_category().message(errno));
@@ -120,7 +123,7 @@ Result<std::string> read_pem(const char* key, const std::string& path) {
 Result<TlsTexts> read_tls_files(const TlsFiles& files) {
   auto ca = read_pem("tls_ca", files.ca);
   auto cert = read_pem("tls_cert", files.cert);
-  auto key = read_pem("tls_key", files.key);
+  auto key = read_pem("tls_key", files.key, true);
   for (const auto* one : {&ca, &cert, &key})
     if (!*one) return one->error();
   return TlsTexts{*std::move(ca), *std::move(cert), *std::move(key)};

@@ -34,7 +34,7 @@ struct TlsTexts {
 };
 
 // Reads all three anew. All errors here are kInvalidArgument and begin with "tls_cert=FILE: ", as the
-// user gave it in --rdzv-conf. Here: a file cannot be read or is no PEM.
+// user gave it in --rdzv-conf. Here: a file cannot be read or is no PEM, or others can read the key.
 Result<TlsTexts> read_tls_files(const TlsFiles& files);
 
 // Whether somebody with the same authority would take us for who we are. Errors: a certificate is not

@@ -22,19 +22,20 @@ std::string checked_bytes(const Message& message, int most) {
   return bytes;
 }
 
-v3::FromNode travelled(const v3::FromNode& message) {
-  v3::FromNode read;
+v4::FromNode travelled(const v4::FromNode& message) {
+  v4::FromNode read;
   DDPRUN_ASSERT(read.ParseFromString(checked_bytes(message, kMaxUpBytes)));
   return read;
 }
-v3::ToNode travelled(const v3::ToNode& message) {
-  v3::ToNode read;
+v4::ToNode travelled(const v4::ToNode& message) {
+  v4::ToNode read;
   DDPRUN_ASSERT(read.ParseFromString(checked_bytes(message, kMaxDownBytes)));
   return read;
 }
 
-v3::ToNode encode_down(const DownMessage& message) {
+v4::ToNode encode_down(const DownMessage& message) {
   if (const auto* challenge = std::get_if<Challenge>(&message)) return encode(*challenge);
+  if (const auto* admitted = std::get_if<Admitted>(&message)) return encode(*admitted);
   const auto* lease = std::get_if<LeaseGrant>(&message);
   return lease != nullptr ? encode(*lease) : encode(std::get<HostMessage>(message));
 }
@@ -70,7 +71,10 @@ void check_bounds(const DownMessage& message) {
   }
   if (const auto* challenge = std::get_if<Challenge>(&message)) {
     DDPRUN_ASSERT(challenge->nonce.size() <= kMaxNameBytes);
-    DDPRUN_ASSERT(challenge->proof.size() <= kMaxNameBytes);
+    return;
+  }
+  if (const auto* admitted = std::get_if<Admitted>(&message)) {
+    DDPRUN_ASSERT(admitted->bytes.size() <= kProofBytes);
     return;
   }
   const auto& said = std::get<HostMessage>(message);
@@ -83,7 +87,7 @@ void check_bounds(const DownMessage& message) {
 }
 
 void read_from_node(std::string_view bytes) {
-  v3::FromNode message;
+  v4::FromNode message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
   const auto first = decode(message);
   if (!first) return;
@@ -95,13 +99,13 @@ void read_from_node(std::string_view bytes) {
 }
 
 void read_to_node(std::string_view bytes) {
-  v3::ToNode message;
+  v4::ToNode message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
   const auto first = decode(message);
   if (!first) return;
   check_bounds(*first);
   if (std::ssize(bytes) > kMaxDownBytes) return;
-  const v3::ToNode again = encode_down(*first);
+  const v4::ToNode again = encode_down(*first);
   const auto second = decode(travelled(again));
   DDPRUN_ASSERT(second.has_value());
   DDPRUN_ASSERT(again.SerializeAsString() == encode_down(*second).SerializeAsString());

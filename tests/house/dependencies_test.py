@@ -40,7 +40,7 @@ MAY_INCLUDE = {
     "launcher/manual": {"launcher"},
     "daemon": {"proto", "store", "rendezvous", "rendezvous/control", "rendezvous/trust", "rendezvous/recovery", "rendezvous/election", "rendezvous/http", "agent/network/port_demultiplexer.h",
                "agent/network/addresses.h", "agent/network/find_etcd.h", "agent/core/etcd_plan.h",
-               "launcher/flag_values.h", "launcher/host_facts.h", "launcher/resolvers.h"},
+               "launcher/flag_values.h", "launcher/host_facts.h", "launcher/resolvers.h", "launcher/surroundings/shared_token.h"},
     "daemon/manual": {"daemon", "launcher/manual"},
     "worker/collective": {"proto"},
     "worker/kernels": {"proto", "worker/collective"},

@@ -29,7 +29,8 @@ class SchedulersTest(JobTest):
         """The variables of one node of a Slurm step, all of whose nodes are this host. The job's number makes its port a free one."""
         hosts = ",".join(["127.0.0.1"] * nodes)
         own = {"SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": str(nodes), "SLURM_JOB_ID": self.job,
-               "SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": hosts, "SLURM_STEP_TASKS_PER_NODE": f"1(x{nodes})"}
+               "SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": hosts, "SLURM_STEP_TASKS_PER_NODE": f"1(x{nodes})",
+               "HOME": str(self.folder)}
         return recorded("slurm_step", **(own | changes))
 
     def setUp(self):
@@ -57,11 +58,11 @@ class NoFlags(SchedulersTest):
         self.assertEqual({env["OMP_NUM_THREADS"] for env in envs}, {"2"})  # SLURM_CPUS_PER_TASK=4
 
     def test_one_notice_says_it(self):
-        results = self.finish([self.start("--nproc-per-node=1", "/bin/true", env=self.step(node, OMP_NUM_THREADS="1", DDPRUN_TOKEN="secret"))
+        results = self.finish([self.start("--nproc-per-node=1", "/bin/true", env=self.step(node, OMP_NUM_THREADS="1", DDPRUN_TOKEN="0123456789abcdef"))
                                for node in range(2)])
         self.assertRegex(results[0][2], rf"\Addprun: Slurm step slurm-{self.job}\.0: 2 nodes, meeting at 127\.0\.0\.1:\d+\n\Z")
         self.assertEqual(results[1][2], "")
-        quiet = self.finish([self.start("--quiet", "/bin/true", env=self.step(node, DDPRUN_TOKEN="secret")) for node in range(2)])
+        quiet = self.finish([self.start("--quiet", "/bin/true", env=self.step(node, DDPRUN_TOKEN="0123456789abcdef")) for node in range(2)])
         self.assertEqual([err for _, _, err in quiet], ["", ""])
 
     def test_the_number_of_nodes_alone(self):

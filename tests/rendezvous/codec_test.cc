@@ -42,12 +42,12 @@ RoundPublished published() {
 
 // Through the bytes, as on the wire.
 Result<NodeMessage> travel(const NodeMessage& said) {
-  v3::FromNode message;
+  v4::FromNode message;
   EXPECT_TRUE(message.ParseFromString(encode(said).SerializeAsString()));
   return decode(message);
 }
-Result<DownMessage> travel(const v3::ToNode& said) {
-  v3::ToNode message;
+Result<DownMessage> travel(const v4::ToNode& said) {
+  v4::ToNode message;
   EXPECT_TRUE(message.ParseFromString(said.SerializeAsString()));
   return decode(message);
 }
@@ -163,21 +163,21 @@ TEST(Codec, RefusesWhatIsTooLong) {
   EXPECT_TRUE(travel(NodeMessage(long_role)));
   long_role.role += 'r';
   EXPECT_EQ(travel(NodeMessage(long_role)).error().code(), ErrorCode::kLimit);
-  v3::FromNode leave;
+  v4::FromNode leave;
   leave.mutable_leave()->mutable_reason()->set_message(std::string(kMaxTextBytes + 1, 'x'));
   EXPECT_EQ(decode(leave).error().code(), ErrorCode::kLimit);
 }
 
 TEST(Codec, RefusesWhatMakesNoSense) {
-  EXPECT_EQ(decode(v3::FromNode()).error().code(), ErrorCode::kProtocol);
-  EXPECT_EQ(decode(v3::ToNode()).error().code(), ErrorCode::kProtocol);
-  v3::FromNode nameless = encode(NodeMessage(spec()));
+  EXPECT_EQ(decode(v4::FromNode()).error().code(), ErrorCode::kProtocol);
+  EXPECT_EQ(decode(v4::ToNode()).error().code(), ErrorCode::kProtocol);
+  v4::FromNode nameless = encode(NodeMessage(spec()));
   nameless.mutable_join()->clear_node_id();
   EXPECT_EQ(decode(nameless).error().code(), ErrorCode::kProtocol);
-  v3::FromNode port = encode(NodeMessage(spec()));
+  v4::FromNode port = encode(NodeMessage(spec()));
   port.mutable_join()->set_store_port(65536);
   EXPECT_EQ(decode(port).error().code(), ErrorCode::kProtocol);
-  v3::ToNode message = encode(HostMessage(published()));
+  v4::ToNode message = encode(HostMessage(published()));
   for (const int node_rank : {-1, 3}) {
     message.mutable_published()->mutable_seat()->set_node_rank(node_rank);
     EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
@@ -195,7 +195,7 @@ TEST(Codec, TellsThatALeaderWasDeposed) {
 }
 
 TEST(Codec, ReadsAnUnknownRefusalAsRejected) {
-  v3::ToNode message;
+  v4::ToNode message;
   message.mutable_refused()->set_code(99);
   message.mutable_refused()->set_message("new");
   EXPECT_EQ(std::get<SessionLost>(std::get<HostMessage>(*decode(message))).error,

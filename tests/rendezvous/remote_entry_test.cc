@@ -65,13 +65,14 @@ struct Caller {
     call->cut();
     call->wait_done(kTestLimit);
   }
-  v3::Rendezvous::Stub* stub_to(std::uint16_t port) {
-    stub = v3::Rendezvous::NewStub(make_channel("127.0.0.1", port, {}));
+  v4::Rendezvous::Stub* stub_to(std::uint16_t port) {
+    stub = v4::Rendezvous::NewStub(make_channel("127.0.0.1", port, {}));
     return stub.get();
   }
   void heard(const std::shared_ptr<Call>& /*call*/, const Result<DownMessage>& message) {
     ASSERT_TRUE(message && std::holds_alternative<Challenge>(*message));
     challenged_at = steady_clock::now();
+    challenge = std::get<Challenge>(*message);
     if (proof) call->send(encode(*proof));
   }
   void finished(const std::shared_ptr<Call>& /*call*/, const grpc::Status& status) {
@@ -80,9 +81,10 @@ struct Caller {
 
   const std::optional<Proof> proof;
   const std::shared_ptr<LoopGate<Caller>> gate;
-  std::unique_ptr<v3::Rendezvous::Stub> stub;
+  std::unique_ptr<v4::Rendezvous::Stub> stub;
   const std::shared_ptr<Call> call = std::make_shared<Call>(gate);
   std::optional<steady_clock::time_point> challenged_at;
+  std::optional<Challenge> challenge;
   std::optional<grpc::Status> ended;
 };
 
@@ -116,7 +118,7 @@ TEST_F(RemoteTest, RefusesAWrongOrMissingToken) {
   HostSide side(loop, 1);
   for (const char* token : {"", "wrong!", "secret2", "secre"}) {
     RemoteOptions options = to(side.port());
-    options.token = token;
+    options.token.key = token;
     TestNode node;
     join(node, options, make_node("a"));
     ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); })) << token;
@@ -128,7 +130,7 @@ TEST_F(RemoteTest, RefusesAWrongOrMissingToken) {
 }
 
 TEST_F(RemoteTest, RefusesANodeOfAnotherJob) {
-  HostSide side(loop, 1, {.token = "secret", .rdzv_id = "job one"});
+  HostSide side(loop, 1, {.token = {"secret"}, .rdzv_id = "job one"});
   RemoteOptions options = to(side.port());
   options.rdzv_id = "job \xE9 two";
   TestNode node;
@@ -144,16 +146,17 @@ TEST_F(RemoteTest, RefusesANodeOfAnotherJob) {
   EXPECT_TRUE(all_hear<RoundPublished>({&right})) << right.error();
 }
 
-// The user set no token, so the job's id is the token of each node.
-TEST_F(RemoteTest, TellsANodeOfAnotherJobWhatIsWrongThoughItsIdIsItsToken) {
-  HostSide side(loop, 1, {.token = "mine", .rdzv_id = "mine"});
+// The user set no token.
+TEST_F(RemoteTest, TellsANodeOfAnotherJobWhatIsWrongWithoutAToken) {
+  HostSide side(loop, 1, {.token = {}, .rdzv_id = "mine"});
   RemoteOptions options = to(side.port());
-  options.token = options.rdzv_id = "theirs";
+  options.rdzv_id = "theirs";
+  options.token = {};
   TestNode node;
   join(node, options, make_node("a"));
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));
   EXPECT_TRUE(node.lost_for(ErrorCode::kRejected));
-  // The error does not name the id that the host serves: it is the token.
+  // The error does not name the id that the host serves.
   EXPECT_EQ(node.error(), "rendezvous at 127.0.0.1:" + std::to_string(side.port()) +
                               ": refused: it serves another job than the one with rdzv_id=theirs");
 }
@@ -165,14 +168,14 @@ TEST_F(RemoteTest, TakesAnyBytesAsIdAndToken) {
       std::string(1, '\0') + "\xFF";
   const std::string longest(4096, '\xFE');
   for (const std::string& token : {id, longest}) {
-    HostSide side(loop, 1, {.token = token, .rdzv_id = id});
+    HostSide side(loop, 1, {.token = {token}, .rdzv_id = id});
     RemoteOptions options = to(side.port());
-    options.token = token;
+    options.token.key = token;
     options.rdzv_id = id;
     TestNode node;
     join(node, options, make_node("a"));
     EXPECT_TRUE(all_hear<RoundPublished>({&node})) << node.error();
-    options.token = token.substr(1);
+    options.token.key = token.substr(1);
     TestNode wrong;
     join(wrong, options, make_node("b"));
     ASSERT_TRUE(run_until(loop, [&] { return wrong.last_is<SessionLost>(); }));
@@ -182,7 +185,7 @@ TEST_F(RemoteTest, TakesAnyBytesAsIdAndToken) {
 
 TEST_F(RemoteTest, RefusesOptionsThatNoHostCouldRead) {
   RemoteOptions options = to(1);
-  options.token = std::string(4097, 'x');
+  options.token.key = std::string(4097, 'x');
   TestNode node;
   open_session(node, options);
   EXPECT_TRUE(node.messages.empty());  // it is posted, as all messages are
@@ -212,7 +215,7 @@ TEST_F(RemoteTest, SurvivesClientsThatSendGarbage) {
 
 // A host of the same job's id that does not know its token.
 TEST_F(RemoteTest, JoinsNoImpostor) {
-  HostSide side(loop, 1, {.token = "a guess"});
+  HostSide side(loop, 1, {.token = {"a guess"}});
   TestNode node;
   testing::internal::CaptureStderr();
   join(node, to(side.port()), make_node("a"));
@@ -223,6 +226,70 @@ TEST_F(RemoteTest, JoinsNoImpostor) {
   EXPECT_EQ(node.messages.size(), 1U);
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("the job's token is missing or wrong"), std::string::npos) << log;
+}
+
+// Without a token whoever knows the id joins. It takes no seat that somebody has, and breaks no round.
+TEST_F(RemoteTest, AStrangersJoinIsNoHarmToARoundOfAFixedSize) {
+  HostSide side(loop, 2, {.token = {}, .keep_alive = kNoBeats, .resumes = true});
+  RemoteOptions options = to(side.port());
+  options.token = {};
+  TestNode a;
+  TestNode b;
+  NodeSpec first = make_node("a");
+  NodeSpec second = make_node("b");
+  first.node_rank = 0;
+  second.node_rank = 1;
+  join(a, options, first);
+  join(b, options, second);
+  ASSERT_TRUE(all_hear<RoundPublished>({&a, &b})) << a.error() << b.error();
+  TestNode taker;
+  join(taker, options, second);  // the id and the rank of another
+  TestNode ranked;
+  NodeSpec claims = make_node("claims");
+  claims.node_rank = 0;
+  join(ranked, options, claims);
+  TestNode sized;
+  NodeSpec other_size = make_node("sized");
+  other_size.min_nodes = other_size.max_nodes = 3;
+  join(sized, options, other_size);
+  ASSERT_TRUE(all_hear<SessionLost>({&taker, &ranked, &sized}));
+  TestNode returned;
+  open_session(returned, options);
+  returned.session->resume({.spec = make_node("returns"),
+                            .round = 1,
+                            .seat = 1,
+                            .node_count = 2,
+                            .state = NodeState::kRunning});
+  TestNode spare;
+  join(spare, options, make_node("spare"));
+  ASSERT_TRUE(run_until(loop, [&] { return side.host->membership().members().size() >= 4; }));
+  for (TestNode* one : {&returned, &spare}) {
+    one->session->report_failure(1, make_failure("all is lost"));
+    one->session->report_success(1);
+    one->session->leave(make_failure("and I am gone"));
+  }
+  returned.session.reset();
+  spare.session.reset();
+  a.session->report_success(1);
+  b.session->report_success(1);
+  EXPECT_TRUE(all_hear<JobEnded>({&a, &b}));
+  for (const TestNode* one : {&a, &b}) {
+    EXPECT_TRUE(one->last<JobEnded>().succeeded);
+    EXPECT_EQ(one->messages.size(), 2U) << "a round and its end";
+  }
+  EXPECT_EQ(spare.messages.size(), 0U) << "it learned nothing";
+}
+
+// The host proves nothing to a caller that has not proved that it knows the token: it cannot be
+// asked for proofs against which tokens are tried.
+TEST_F(RemoteTest, TheHostProvesNothingToACallerWithoutTheToken) {
+  HostSide side(loop, 1);
+  Relay relay(loop, side.port());
+  Caller caller(loop, relay.port(), Proof{std::string(kProofBytes, 'x')});
+  ASSERT_TRUE(run_until(loop, [&] { return caller.ended.has_value(); }));
+  ASSERT_TRUE(caller.challenge);
+  EXPECT_EQ(encode(*caller.challenge).ByteSizeLong(), kNonceBytes + 4)
+      << "a nonce and nothing else";
 }
 
 TEST_F(RemoteTest, TheTokenNeverTravels) {
@@ -271,7 +338,7 @@ TEST_F(RemoteTest, AReplayedHandshakeIsRefused) {
 TEST_F(RemoteTest, WarnsOnceOfManyRefusals) {
   HostSide side(loop, 1);
   RemoteOptions options = to(side.port());
-  options.token = "wrong";
+  options.token.key = "wrong";
   testing::internal::CaptureStderr();
   for (int i = 0; i < 5; ++i) {
     TestNode node;
@@ -286,7 +353,7 @@ TEST_F(RemoteTest, WarnsOnceOfManyRefusals) {
 }
 
 TEST_F(RemoteTest, CutsTheOldestOfTooManyConnectionsButNoNode) {
-  HostSide side(loop, 1, {.token = "secret", .max_strangers = 3});
+  HostSide side(loop, 1, {.token = {"secret"}, .max_strangers = 3});
   TestNode node;
   join(node, to(side.port()), make_node("a"));
   ASSERT_TRUE(all_hear<RoundPublished>({&node})) << node.error();

@@ -31,7 +31,7 @@ inline constexpr KeepAlive kNoBeats{.interval = std::chrono::minutes(10)};
 // A host with its listening port. A test may end its parts one by one.
 struct HostSide {
   HostSide(asio::io_context& loop, int nodes,
-           ServiceOptions options = {.token = "secret", .keep_alive = kNoBeats},
+           ServiceOptions options = {.token = {"secret"}, .keep_alive = kNoBeats},
            milliseconds join_timeout = std::chrono::seconds(60)) {
     host.emplace(loop,
                  RoundPolicy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});
@@ -68,7 +68,7 @@ struct RemoteTest : testing::Test {
   asio::io_context loop{1};
 
   static RemoteOptions to(std::uint16_t port) {
-    return {.host = "127.0.0.1", .port = port, .token = "secret", .read_timeout = kTestLimit};
+    return {.host = "127.0.0.1", .port = port, .token = {"secret"}, .read_timeout = kTestLimit};
   }
   void open_session(TestNode& node, const RemoteOptions& options) {
     node.session = open_remote_session(loop, options, node.handler());

@@ -22,7 +22,7 @@ struct RemoteTlsTest : RemoteTest {
 #endif
   }
   ServiceOptions with_tls() const {
-    return {.token = "secret", .keep_alive = kNoBeats, .tls = host_files};
+    return {.token = {"secret"}, .keep_alive = kNoBeats, .tls = host_files};
   }
   RemoteOptions to_tls(std::uint16_t port, const TlsFiles& files) const {
     RemoteOptions options = to(port);
@@ -68,7 +68,7 @@ TEST_F(RemoteTlsTest, KeysMayBeOfSeveralKinds) {
   for (const char* kind : {"RSA", "P-384", "P-521", "ED25519"}) {
     const TestAuthority own("authority", kind);
     const TlsFiles files = folder.write("own", own.pem(), own.issue({.key = kind}));
-    HostSide side(loop, 1, {.token = "secret", .keep_alive = kNoBeats, .tls = files});
+    HostSide side(loop, 1, {.token = {"secret"}, .keep_alive = kNoBeats, .tls = files});
     EXPECT_EQ(outcome(side.port(), files), "joined") << kind;
   }
 }
@@ -76,7 +76,7 @@ TEST_F(RemoteTlsTest, KeysMayBeOfSeveralKinds) {
 TEST_F(RemoteTlsTest, ATokenIsStillAskedFor) {
   HostSide side(loop, 1, with_tls());
   RemoteOptions options = to_tls(side.port(), node_files);
-  options.token = "wrong";
+  options.token.key = "wrong";
   TestNode node;
   join(node, options, make_node("a"));
   ASSERT_TRUE(run_until(loop, [&] { return node.last_is<SessionLost>(); }));

@@ -100,7 +100,7 @@ class NodeServicesTest : public testing::Test {
 TEST_F(NodeServicesTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   Heard heard_there;
   const auto there = rendezvous::open_remote_session(
-      loop, {.host = store.host, .port = store.port, .token = "secret"},
+      loop, {.host = store.host, .port = store.port, .token = {rendezvous::key_of_token("secret")}},
       [&](const HostMessage& message) { heard_there(message); });
   services.session().join(node(0));
   there->join(node(1));

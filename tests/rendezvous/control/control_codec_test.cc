@@ -8,7 +8,7 @@ namespace {
 
 template <typename Verb>
 Verb sent(const Verb& verb) {
-  const auto decoded = decode(encode(ControlQuestion{"job", verb}));
+  const auto decoded = decode_question(encode(ControlQuestion{"job", verb}));
   EXPECT_EQ(decoded.value().job, "job");
   return std::get<Verb>(decoded.value().verb);
 }
@@ -54,16 +54,19 @@ TEST(ControlCodec, AnAnswerArrives) {
 }
 
 TEST(ControlCodec, NonsenseIsRefused) {
-  EXPECT_EQ(decode(control::v1::Question()).error().code(), ErrorCode::kProtocol);
-  EXPECT_EQ(decode(encode(ControlQuestion{std::string(256, 'x'), ShowJobs{}})).error().code(),
-            ErrorCode::kLimit);
-  control::v1::Question question;
+  EXPECT_EQ(decode_question("").error().code(), ErrorCode::kProtocol);
+  EXPECT_EQ(
+      decode_question(encode(ControlQuestion{std::string(256, 'x'), ShowJobs{}})).error().code(),
+      ErrorCode::kLimit);
+  control::v2::Question question;
   question.mutable_drain()->set_deadline_ms(-1);
-  EXPECT_EQ(std::get<DrainNode>(decode(question).value().verb).deadline.count(), 0);
+  EXPECT_EQ(std::get<DrainNode>(decode_question(question.SerializeAsString()).value().verb)
+                .deadline.count(),
+            0);
 }
 
 TEST(ControlCodec, WhatANewerPeerKnowsIsRead) {
-  control::v1::Answer answer;
+  control::v2::Answer answer;
   answer.set_outcome(99);
   answer.add_jobs()->set_phase(99);
   EXPECT_EQ(decode(answer).value().outcome, ControlOutcome::kRefused);

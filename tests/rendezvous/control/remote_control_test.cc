@@ -28,7 +28,7 @@ class ControlTest : public RemoteTest {
  protected:
   // A service of many jobs; each has the token "t-<id>" and two nodes.
   ControlTest() {
-    const auto token = [](const std::string& id) { return std::optional("t-" + id); };
+    const auto token = [](const std::string& id) { return std::optional(HostToken{"t-" + id}); };
     operators.emplace(loop, ControlService::Options{.token = token,
                                                     .jobs =
                                                         [this] {
@@ -62,7 +62,7 @@ class ControlTest : public RemoteTest {
 
   RemoteOptions to_job(const std::string& id) const {
     RemoteOptions options = to(listener->port());
-    options.token = "t-" + id;
+    options.token.key = "t-" + id;
     options.rdzv_id = id;
     return options;
   }
@@ -78,7 +78,7 @@ class ControlTest : public RemoteTest {
     return beside_the_loop([=, port = listener->port()] {
       return rendezvous::ask({.addresses = {"127.0.0.1"},
                               .port = port,
-                              .token = token,
+                              .token = {token},
                               .connect_limit = kTestLimit,
                               .answer_limit = limit},
                              question);
@@ -165,15 +165,16 @@ TEST_F(ControlTest, AProofIsForOneJobOnly) {
   auto asked = beside_the_loop([port = listener->port()] {
     const auto channel = make_channel("127.0.0.1", port, {});
     grpc::ClientContext context;
-    NodeHandshake handshake("t-a", "a");
+    NodeHandshake handshake({"t-a"}, "a", Deed::kOperate);
     context.AddMetadata(kJobMetadata, "a");
     context.AddMetadata(kNonceMetadata, handshake.begin());
-    const auto call = control::v1::Control::NewStub(channel)->Ask(&context);
-    control::v1::Answer message;
+    const auto call = control::v2::Control::NewStub(channel)->Ask(&context);
+    control::v2::Answer message;
     EXPECT_TRUE(call->Read(&message));
-    control::v1::Question question = encode(ControlQuestion{"b", StopJob{"me"}});
+    control::v2::ProvenQuestion question;
+    question.set_question(encode(ControlQuestion{"b", StopJob{"me"}}));
     question.set_proof(
-        handshake.challenged({message.challenge().nonce(), message.challenge().proof()}).bytes);
+        handshake.challenged({message.challenge().nonce()}, {}, question.question())->bytes);
     call->Write(question);
     EXPECT_FALSE(call->Read(&message));
     return call->Finish().error_message();

@@ -127,6 +127,7 @@ class TestFolder {
   std::string path(const std::string& name) const { return path_ + "/" + name; }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(path(name)) << text;
+    std::filesystem::permissions(path(name), std::filesystem::perms(0600));
     return path(name);
   }
   // The files of one side, whose names begin with `name`.

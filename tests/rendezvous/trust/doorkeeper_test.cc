@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ddprun::rendezvous {
@@ -21,50 +24,112 @@ struct DoorkeeperTest : testing::Test {
     return doorkeeper.called(id(number), job, nonce('n'), nonce('h'), start + at);
   }
   Doorkeeper::CallId id(int number) { return &calls.at(static_cast<std::size_t>(number)); }
-  static std::string proof(const std::string& token, const std::string& job = "a",
-                           Prover prover = Prover::kNode) {
-    return prove(prover, token, {job, nonce('n'), nonce('h')});
+  static ProofTerms terms(const std::string& job = "a") {
+    return {.job = job, .caller_nonce = nonce('n'), .host_nonce = nonce('h')};
+  }
+  static Proof proof(const std::string& token, const std::string& job = "a") {
+    return {prove(Prover::kCaller, token, terms(job))};
+  }
+  Result<Doorkeeper::LetIn> answer(int number, const Proof& proof, bool is_clear = true) {
+    return doorkeeper.answered(id(number), proof, is_clear);
   }
 
   const Doorkeeper::Time start{};
   std::array<int, 8> calls{};
-  Doorkeeper doorkeeper{[](const std::string& job) {
-                          return job == "a" || job == "b" ? std::optional("token-" + job)
-                                                          : std::nullopt;
-                        },
-                        3};
+  std::string channel_here;
+  Doorkeeper doorkeeper{{.token_of = [](const std::string& job) -> std::optional<HostToken> {
+                           if (job == "a" || job == "b") return HostToken{"token-" + job};
+                           if (job == "open") return HostToken{};
+                           if (job == "either") return HostToken{"token-either", true};
+                           return std::nullopt;
+                         },
+                         .most = 3,
+                         .has_channel =
+                             [this](const std::vector<std::string>& names) {
+                               return std::ranges::count(names, channel_here) > 0;
+                             }}};
 };
 
 TEST_F(DoorkeeperTest, LetsInWhoProvesThatItKnowsTheToken) {
   const auto challenge = call(0);
   ASSERT_TRUE(challenge.has_value());
   EXPECT_EQ(challenge->nonce, nonce('h'));
-  EXPECT_EQ(challenge->proof, proof("token-a", "a", Prover::kHost));
   ASSERT_TRUE(doorkeeper.awaits(id(0)));
-  const auto job = doorkeeper.answered(id(0), proof("token-a"));
-  ASSERT_TRUE(job.has_value());
-  EXPECT_EQ(*job, "a");
+  const auto in = answer(0, proof("token-a"));
+  ASSERT_TRUE(in.has_value());
+  EXPECT_EQ(in->job, "a");
+  EXPECT_TRUE(in->is_proven);
+  EXPECT_EQ(in->answer.bytes, prove(Prover::kHost, "token-a", terms()));
   EXPECT_FALSE(doorkeeper.awaits(id(0)));
   EXPECT_EQ(doorkeeper.look_again_at(), Doorkeeper::Time::max());
 }
 
 TEST_F(DoorkeeperTest, RefusesWhatIsNoProof) {
-  for (const std::string& wrong :
-       {std::string(), std::string("token-a"), proof("token-b"), proof("token-b", "b"),
-        proof("token-a", "b"), proof("token-a", "a", Prover::kHost)}) {
+  for (const Proof& wrong :
+       {Proof{}, Proof{"token-a"}, proof("token-b"), proof("token-b", "b"), proof("token-a", "b"),
+        Proof{prove(Prover::kHost, "token-a", terms())}}) {
     ASSERT_TRUE(call(0).has_value());
-    const auto job = doorkeeper.answered(id(0), wrong);
-    ASSERT_TRUE(job.has_error());
-    EXPECT_EQ(job.error().code(), ErrorCode::kRejected);
-    EXPECT_EQ(job.error().message(), "the job's token is missing or wrong");
+    const auto in = answer(0, wrong);
+    ASSERT_TRUE(in.has_error());
+    EXPECT_EQ(in.error().code(), ErrorCode::kRejected);
+    EXPECT_EQ(in.error().message(), "the job's token is missing or wrong");
     EXPECT_FALSE(doorkeeper.awaits(id(0)));
     doorkeeper.forget(id(0));
   }
 }
 
+// What a node proves to somebody who is taken for the host stops no job.
+TEST_F(DoorkeeperTest, AProofToJoinIsNoneToOperate) {
+  ProofTerms operates = terms();
+  operates.deed = Deed::kOperate;
+  ASSERT_TRUE(call(0).has_value());
+  EXPECT_TRUE(answer(0, {prove(Prover::kCaller, "token-a", operates)}).has_error());
+}
+
+// A proof over the channel to somebody in between does not hold over the one from there to here.
+TEST_F(DoorkeeperTest, AProofIsForTheChannelThatItCameBy) {
+  const auto over = [](const std::string& channel) {
+    ProofTerms said = terms();
+    if (!channel.empty()) said.channels = {channel};
+    return Proof{prove(Prover::kCaller, "token-a", said), said.channels};
+  };
+  const std::string here(32, 'c');
+  const std::string elsewhere(32, 'd');
+  const auto is_let_in = [&](const Proof& proof, bool is_clear) {
+    EXPECT_TRUE(call(0).has_value());
+    const bool in = answer(0, proof, is_clear).has_value();
+    doorkeeper.forget(id(0));
+    return in;
+  };
+  channel_here = here;
+  EXPECT_TRUE(is_let_in(over(here), false));
+  EXPECT_FALSE(is_let_in(over(elsewhere), false));
+  EXPECT_FALSE(is_let_in(over(""), false));
+  EXPECT_FALSE(is_let_in(over(here), true)) << "somebody in between takes TLS off";
+  EXPECT_TRUE(is_let_in(over(""), true));
+  EXPECT_FALSE(is_let_in({over(elsewhere).bytes, {here}}, false));
+}
+
+// Without a token, or with one that nobody asked for, a caller that proves nothing is proved nothing.
+TEST_F(DoorkeeperTest, AnOpenJobProvesNothing) {
+  for (const auto& [job, sent] :
+       std::vector<std::pair<std::string, Proof>>{{"open", {}},
+                                                  {"open", proof("a guess", "open")},
+                                                  {"either", {}},
+                                                  {"either", proof("a guess", "either")}}) {
+    ASSERT_TRUE(call(0, job).has_value());
+    const auto in = answer(0, sent);
+    ASSERT_TRUE(in.has_value()) << job;
+    EXPECT_FALSE(in->is_proven);
+    EXPECT_EQ(in->answer, Admitted{});
+  }
+  ASSERT_TRUE(call(0, "either").has_value());
+  EXPECT_TRUE(answer(0, proof("token-either", "either"))->is_proven);
+}
+
 TEST_F(DoorkeeperTest, EachJobHasItsToken) {
   ASSERT_TRUE(call(0, "b").has_value());
-  EXPECT_EQ(*doorkeeper.answered(id(0), proof("token-b", "b")), "b");
+  EXPECT_EQ(answer(0, proof("token-b", "b"))->job, "b");
   const auto other = call(1, "c");
   ASSERT_TRUE(other.has_error());
   EXPECT_EQ(other.error().code(), ErrorCode::kNotFound);
@@ -98,7 +163,7 @@ TEST_F(DoorkeeperTest, CutsWhoAnswersTooLate) {
 TEST_F(DoorkeeperTest, CutsWhoNeverReadsItsRefusal) {
   ASSERT_TRUE(call(0, "unknown").has_error());
   ASSERT_TRUE(call(1).has_value());
-  ASSERT_TRUE(doorkeeper.answered(id(1), "wrong").has_error());
+  ASSERT_TRUE(answer(1, {"wrong"}).has_error());
   EXPECT_FALSE(doorkeeper.awaits(id(0)) || doorkeeper.awaits(id(1)));
   EXPECT_EQ(doorkeeper.overdue(start + kProofLimit), (Ids{id(0), id(1)}));
   ASSERT_TRUE(call(2, "unknown").has_error());

@@ -14,7 +14,7 @@ namespace {
 std::string filled_nonce(char byte) { return std::string(kNonceBytes, byte); }
 
 ProofTerms terms() {
-  return {.job = "job", .node_nonce = filled_nonce('n'), .host_nonce = filled_nonce('h')};
+  return {.job = "job", .caller_nonce = filled_nonce('n'), .host_nonce = filled_nonce('h')};
 }
 
 std::string hex(const std::string& bytes) {
@@ -30,22 +30,47 @@ std::string hex(const std::string& bytes) {
 // The figures come from another implementation: Python's hmac module, with the bytes of proof.cc.
 TEST(Proof, IsHmacSha256) {
   EXPECT_EQ(hex(prove(Prover::kHost, "secret", terms())),
-            "0d199ddf9ed63f37d826ab52a2e97e39bdaa7fd328c2cccf5db57c7a7479ada3");
-  EXPECT_EQ(hex(prove(Prover::kNode, "", terms())),
-            "45128a646f4fd830cd33f16d3440c1a6f774c7060e6d5cbf24688aad0bded68e");
+            "1935017e807688ecd645b5eb657a2bc1b5043af15c4cd02831c34e17bfc95a30");
+  ProofTerms stop = terms();
+  stop.deed = Deed::kOperate;
+  stop.question = "stop";
+  stop.channels = {std::string(32, 'c')};
+  EXPECT_EQ(hex(prove(Prover::kCaller, "secret", stop)),
+            "6fa98b11ceb4846a5b24502f7e548f5427acb51f4313caccdc1999e94ef44a84");
+}
+
+// As Python's hashlib.scrypt.
+TEST(Proof, AShortTokenIsStretched) {
+  EXPECT_EQ(hex(key_of_token("secret")),
+            "5b11b866d3feb1d8bc31b2557052b21de0a4975d03d19d1366444492da3b2a50");
+  EXPECT_EQ(key_of_token("123456789012345").size(), kProofBytes);
+  EXPECT_EQ(key_of_token("1234567890123456"), "1234567890123456");
+  EXPECT_EQ(key_of_token(""), "");
+}
+
+TEST(Proof, AnEmptyKeyProvesNothing) {
+  EXPECT_EQ(prove(Prover::kHost, "", terms()), "");
+  EXPECT_FALSE(is_proof("", Prover::kHost, "", terms()));
 }
 
 TEST(Proof, HoldsForNothingElse) {
   const std::string right = prove(Prover::kHost, "secret", terms());
   EXPECT_TRUE(is_proof(right, Prover::kHost, "secret", terms()));
-  EXPECT_FALSE(is_proof(right, Prover::kNode, "secret", terms()));
+  EXPECT_FALSE(is_proof(right, Prover::kCaller, "secret", terms()));
   for (const char* token : {"", "secre", "secret2"})
     EXPECT_FALSE(is_proof(right, Prover::kHost, token, terms())) << token;
-  std::vector<ProofTerms> others(4, terms());
+  std::vector<ProofTerms> others(8, terms());
   others[0].job = "job2";
-  others[1].node_nonce = filled_nonce('m');
+  others[1].caller_nonce = filled_nonce('m');
   others[2].host_nonce = filled_nonce('i');
-  std::swap(others[3].node_nonce, others[3].host_nonce);
+  std::swap(others[3].caller_nonce, others[3].host_nonce);
+  others[4].deed = Deed::kOperate;
+  others[5].channels = {"c"};
+  others[6].question = "q";
+  others[7] = {.job = "jo",
+               .caller_nonce = terms().caller_nonce,
+               .host_nonce = terms().host_nonce,
+               .question = "b"};
   for (const ProofTerms& other : others)
     EXPECT_FALSE(is_proof(right, Prover::kHost, "secret", other));
 }
@@ -69,49 +94,67 @@ TEST(Proof, NoncesAreFresh) {
   EXPECT_EQ(seen.begin()->size(), kNonceBytes);
 }
 
-// What a host of this job sends to a call with this nonce.
-Challenge challenge_for(const std::string& node_nonce, const std::string& token = "secret") {
-  const ProofTerms of_host{"job", node_nonce, filled_nonce('h')};
-  return {of_host.host_nonce, prove(Prover::kHost, token, of_host)};
+const Challenge kChallenge{filled_nonce('h')};
+
+// What a host of this job with this token answers to a node's proof.
+Admitted admitted_for(const std::string& node_nonce, const std::string& token = "secret") {
+  return {prove(Prover::kHost, token,
+                {.job = "job", .caller_nonce = node_nonce, .host_nonce = kChallenge.nonce})};
 }
 
-TEST(NodeHandshake, AnswersAHostThatKnowsTheToken) {
-  NodeHandshake handshake("secret", "job");
+TEST(NodeHandshake, ProvesFirstAndBelievesAHostThatKnowsTheToken) {
+  NodeHandshake handshake({"secret"}, "job");
   const std::string mine = handshake.begin();
   EXPECT_EQ(handshake.host(), NodeHandshake::Host::kUnknown);
-  const Proof proof = handshake.challenged(challenge_for(mine));
+  const auto proof = handshake.challenged(kChallenge, {});
+  ASSERT_TRUE(proof.has_value());
+  EXPECT_TRUE(is_proof(proof->bytes, Prover::kCaller, "secret",
+                       {.job = "job", .caller_nonce = mine, .host_nonce = kChallenge.nonce}));
+  EXPECT_FALSE(handshake.is_believed());
+  handshake.admitted(admitted_for(mine));
   EXPECT_EQ(handshake.host(), NodeHandshake::Host::kProven);
-  EXPECT_TRUE(is_proof(proof.bytes, Prover::kNode, "secret", {"job", mine, filled_nonce('h')}));
 }
 
-TEST(NodeHandshake, AnswersNoImpostor) {
-  NodeHandshake handshake("secret", "job");
-  const std::string mine = handshake.begin();
-  EXPECT_EQ(handshake.challenged(challenge_for(mine, "guess")), Proof{});
-  EXPECT_EQ(handshake.host(), NodeHandshake::Host::kRefuted);
-  // The right one comes too late: who tries twice is no host of ours.
-  EXPECT_EQ(handshake.challenged(challenge_for(mine)), Proof{});
-  for (const Challenge& wrong :
-       {Challenge{}, Challenge{filled_nonce('h'), ""}, Challenge{"h", "p"}}) {
-    handshake.begin();
-    EXPECT_EQ(handshake.challenged(wrong), Proof{});
+TEST(NodeHandshake, BelievesNoImpostor) {
+  NodeHandshake handshake({"secret"}, "job");
+  for (const bool guesses : {true, false}) {
+    const std::string mine = handshake.begin();
+    ASSERT_TRUE(handshake.challenged(kChallenge, {}).has_value());
+    handshake.admitted(guesses ? admitted_for(mine, "guess") : Admitted{});
     EXPECT_EQ(handshake.host(), NodeHandshake::Host::kRefuted);
+    // The right one comes too late: who tries twice is no host of ours.
+    handshake.admitted(admitted_for(mine));
+    EXPECT_FALSE(handshake.is_believed());
   }
-  // The next call is judged for itself.
-  EXPECT_NE(handshake.challenged(challenge_for(handshake.begin())), Proof{});
-  EXPECT_EQ(handshake.host(), NodeHandshake::Host::kProven);
+  handshake.begin();
+  EXPECT_FALSE(handshake.challenged({"h"}, {}).has_value());
+  EXPECT_EQ(handshake.host(), NodeHandshake::Host::kRefuted);
+  handshake.begin();
+  EXPECT_TRUE(handshake.challenged(kChallenge, {}).has_value());
+  EXPECT_FALSE(handshake.challenged(kChallenge, {}).has_value()) << "one in each call";
+  // Without having asked.
+  handshake.admitted(admitted_for(handshake.begin()));
+  EXPECT_FALSE(handshake.is_believed());
 }
 
 // What an eavesdropper has of an earlier call.
 TEST(NodeHandshake, BelievesNoReplay) {
-  NodeHandshake handshake("secret", "job");
-  const Challenge heard = challenge_for(handshake.begin());
-  EXPECT_NE(handshake.challenged(heard), Proof{});
+  NodeHandshake handshake({"secret"}, "job");
+  const Admitted heard = admitted_for(handshake.begin());
   handshake.begin();
-  EXPECT_EQ(handshake.challenged(heard), Proof{});
+  ASSERT_TRUE(handshake.challenged(kChallenge, {}).has_value());
+  handshake.admitted(heard);
   EXPECT_EQ(handshake.host(), NodeHandshake::Host::kRefuted);
-  EXPECT_NE(handshake.challenged(challenge_for(handshake.begin())), Proof{});
-  EXPECT_EQ(handshake.host(), NodeHandshake::Host::kProven);
+}
+
+TEST(NodeHandshake, WithoutATokenNothingIsProved) {
+  for (const CallerToken& token : {CallerToken{}, CallerToken{"made for it", true}}) {
+    NodeHandshake handshake(token, "job");
+    handshake.begin();
+    EXPECT_EQ(handshake.challenged(kChallenge, {})->bytes.empty(), token.key.empty());
+    handshake.admitted({});
+    EXPECT_EQ(handshake.host(), NodeHandshake::Host::kOpen);
+  }
 }
 
 TEST(NodeHandshake, LengthsAreBounded) {
