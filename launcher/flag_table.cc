@@ -58,7 +58,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kRestartWindow, "restart-window", 0, kValue, kOwn, kPet, "0", "S", "--max-restarts counts over any S seconds; 0: over the job"},
   Flag{FlagId::kRestartBackoff, "restart-backoff", 0, kValue, kOwn, kPet, "", "S[:MAX]", "wait before the second restart in a row; with a window 1:60"},
   Flag{FlagId::kNodeUnit, "node-unit", 0, kValue, kOwn, kPet, "1", "K", "with --nnodes=MIN:MAX: every round has a multiple of K nodes"},
-  Flag{FlagId::kTeardownTimeout, "teardown-timeout", 0, kValue, kOwn, kPet, "15", "S", "a worker with an error on record that still lives fails then; 0: off"},
+  Flag{FlagId::kTeardownTimeout, "teardown-timeout", 0, kValue, kOwn, kPet, "15", "S", "a worker that recorded an error and lives on fails then; 0: off"},
   Flag{FlagId::kStandby, "standby", 0, kValue, kOwn, kPet, "auto", "auto|0|1", "workers that wait for a restart; 1: also if memory is short"},
   Flag{FlagId::kPythonHook, "python-hook", 0, kValue, kOwn, kPet, "1", "0|1", "0: no step counts and no standbys of Python workers"},
   Flag{FlagId::kFold, "fold", 0, kSwitch, kOwn, kPet, "0", "", "show equal lines of several ranks once"},

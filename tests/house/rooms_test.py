@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The habits that a machine can hold: every file has an owner, no file grows without end, every header says what it is."""
+"""The habits that a machine can hold: every file has an owner and is built, every header says what it is. Files that are long
+are named, and fail nothing: a limit would cut one thing into two files."""
 
 import ast
 import unittest
 
 from sources import ROOMS, ROOT, cpp_files, name, room_files, run_tests
 
-MAX_FILE_LINES = 400  # a file is read in one sitting, or it is two files
-MAX_ROOM_FILES = 30  # a folder is seen at one glance, or it is two rooms
+LONG_FILE_LINES = 500  # the reader of a change asks whether such a file is one thing
 
 
 class Rooms(unittest.TestCase):
@@ -16,10 +16,6 @@ class Rooms(unittest.TestCase):
         top_rooms = sorted({room.split("/")[0] for room in ROOMS})
         in_rooms = {path for room in ROOMS for path in room_files(room)}
         self.assertEqual([name(path) for path in cpp_files(*top_rooms) if path not in in_rooms], [])
-
-    def test_rooms_stay_small(self):
-        sizes = {room: len(room_files(room)) for room in ROOMS}
-        self.assertEqual({room: size for room, size in sizes.items() if size > MAX_ROOM_FILES}, {})
 
     def test_every_source_is_built_by_its_room(self):
         """A .cc that no CMakeLists.txt names compiles nowhere and rots."""
@@ -50,11 +46,6 @@ class Rooms(unittest.TestCase):
                   and hasattr(unittest.TestCase, part.name) and not part.name.startswith("__") and part.name not in own]
         self.assertEqual(hidden, [])
 
-    def test_files_stay_short(self):
-        files = [path for room in ROOMS for path in room_files(room)] + cpp_files("examples", "bench")
-        long_files = [name(path) for path in files if len(path.read_text().splitlines()) > MAX_FILE_LINES]
-        self.assertEqual(long_files, [])
-
     def test_headers_open_with_what_they_are(self):
         """A comment before anything else, then the guard."""
         for room in ROOMS:
@@ -65,5 +56,13 @@ class Rooms(unittest.TestCase):
                     self.assertIn("#pragma once", lines, name(path))
 
 
+def name_long_files():
+    for path in [path for room in ROOMS for path in room_files(room)] + cpp_files("examples", "bench"):
+        lines = len(path.read_text().splitlines())
+        if lines > LONG_FILE_LINES:
+            print(f"{name(path)} has {lines} lines: is it one thing?")
+
+
 if __name__ == "__main__":
+    name_long_files()
     run_tests()

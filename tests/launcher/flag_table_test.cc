@@ -46,7 +46,8 @@ TEST(FlagTable, HoldsEveryFlagOfTorchrunOnce) {
   const std::set<std::string> own = {
       "error-report", "exit-codes", "signal-map", "restart-window", "restart-backoff",
       "fold",         "node-unit",  "standby",    "python-hook",    "quiet",
-      "local-rank",   "use-env",    "version",    "http",           "check"};
+      "local-rank",   "use-env",    "version",    "http",           "check",
+      "teardown-timeout"};
   std::set<std::string> torchruns;
   std::set<std::string> ours;
   for (const Flag& flag : flag_table()) {

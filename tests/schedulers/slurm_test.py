@@ -14,6 +14,7 @@ sys.path.insert(0, str(HERE.parent / "jobs"))
 from support import DDPRUN, PRINT_ENV, JobTest, main, parse_env, with_variables  # noqa: E402
 from virtual_nodes import CLUSTER, lacking  # noqa: E402
 
+TOKEN = "a token of this test"
 LIMIT = 60  # seconds for a cluster and what runs on it
 # Saves for a second after it was told to end, and says so.
 SAVING = """#!/bin/sh
@@ -61,7 +62,7 @@ class Slurm(JobTest):
 
     def test_srun_needs_no_flags(self):
         code, out, err = self.cluster(f"srun --nodes=4 --ntasks-per-node=1 {{ddprun}} --nproc-per-node=2 {self.script(PRINT_ENV, 'env.sh')}",
-                                      OMP_NUM_THREADS="1", DDPRUN_TOKEN="secret")
+                                      OMP_NUM_THREADS="1", DDPRUN_TOKEN=TOKEN)
         self.assertEqual(code, 0, err)
         envs = self.world(out, 8, 4)
         self.assertEqual({env["MASTER_ADDR"] for env in envs}, {"10.77.0.1"})
@@ -89,7 +90,7 @@ sbatch --wait --nodes=4 --time=5 --output={{folder}}/batch.out {{folder}}/batch.
     def test_a_heterogeneous_job(self):
         """A step on both components is one job; a step is on the first one alone unless it is told."""
         job = "salloc --nodes=2 : --nodes=1 srun --ntasks-per-node=1"
-        code, out, err = self.cluster(f"{job} --het-group=0,1 {{ddprun}} {self.script(PRINT_ENV, 'env.sh')}", DDPRUN_TOKEN="secret")
+        code, out, err = self.cluster(f"{job} --het-group=0,1 {{ddprun}} {self.script(PRINT_ENV, 'env.sh')}", DDPRUN_TOKEN=TOKEN)
         self.assertEqual(code, 0, err)
         self.assertEqual({env["TORCHELASTIC_RUN_ID"] for env in self.world(out, 3, 3)}, {"slurm-1.0"})
         code, out, err = self.cluster(f"{job} --het-group=1 {{ddprun}} /bin/true")
@@ -109,7 +110,7 @@ sbatch --wait --nodes=2 --output={folder}/batch.out {folder}/batch.sh""")
         batch = self.script("#!/bin/sh\n{ddprun} /bin/true\nsrun --ntasks-per-node=1 {ddprun} {env}\n".replace("{ddprun}", DDPRUN).replace(
             "{env}", str(self.script(PRINT_ENV, "env.sh"))), "batch.sh")
         worker = self.script(f"#!/bin/sh\nexec sbatch --wait --nodes=2 --ntasks-per-node=1 --output={self.folder}/batch.out {batch}\n", "worker.sh")
-        code, _, err = self.cluster(f"srun --nodes=1 {{ddprun}} {worker}", OMP_NUM_THREADS="1", DDPRUN_TOKEN="secret")
+        code, _, err = self.cluster(f"srun --nodes=1 {{ddprun}} {worker}", OMP_NUM_THREADS="1", DDPRUN_TOKEN=TOKEN)
         self.assertEqual(code, 0, err)
         out = (self.folder / "batch.out").read_text()
         self.assertIn("ddprun: this Slurm job has 2 nodes, and ddprun runs on one of them", out)

@@ -327,7 +327,7 @@ TEST(Findings, AreLinesAndJson) {
   EXPECT_EQ(
       json_of("n", found),
       R"({"host":"n","failed":true,"checks":[{"level":"ok","what":"a","fact":"b","remedy":""},)"
-      R"({"level":"FAIL","what":"c","fact":"d�","remedy":"e"}]})"
+      R"({"level":"FAIL","what":"c","fact":"d\ufffd","remedy":"e"}]})"
       "\n");
 }
 
