@@ -35,7 +35,7 @@ for group in (1, 2):
     dist.destroy_process_group()
     if rank == 0:
         print(f"attempt {attempt}: {int(number)} ranks, group {group}", flush=True)
-os._exit(0 if attempt == 1 else 3)
+os._exit(3 if attempt == rank == 0 else 0)  # rank 0 alone, which has said everything by then
 """
 DDP_MNIST_ROUND = re.compile(r"world=(\d+), (\d+) epochs done")
 MNIST_ROUND = re.compile(r"mnist: world of (\d+) .*(?:resumed after epoch (\d+)|new weights)")

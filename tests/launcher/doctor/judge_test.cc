@@ -322,8 +322,8 @@ TEST(Examination, ComesBackAsItWasWritten) {
 
 TEST(Findings, AreLinesAndJson) {
   const Findings found = {{Level::kOk, "a", "b"}, {Level::kFailure, "c", "d\xff", "e"}};
-  EXPECT_EQ(text_of(found), "ok   a: b\nFAIL c: d\xff — e\n");
-  EXPECT_EQ(text_of(found, "n"), "n: ok   a: b\nn: FAIL c: d\xff — e\n");
+  EXPECT_EQ(text_of(found), "ok   a: b\nFAIL c: d� — e\n");
+  EXPECT_EQ(text_of(found, "n"), "n: ok   a: b\nn: FAIL c: d� — e\n");
   EXPECT_EQ(
       json_of("n", found),
       R"({"host":"n","failed":true,"checks":[{"level":"ok","what":"a","fact":"b","remedy":""},)"
