@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace ddprun::rendezvous {
 namespace {
 
@@ -88,6 +90,8 @@ TEST(KeepAlive, AProcessThatDidNotRunAsksBeforeItsLeaseIsOver) {
   constexpr Lease lease{milliseconds(3500), milliseconds(250)};
   HeldLease held;
   held.renewed(milliseconds(1000), lease);
+  EXPECT_EQ(held.look_at(), milliseconds(4500) - kAskLimit);
+  EXPECT_FALSE(held.is_over(held.look_at()));
   EXPECT_EQ(held.look_at(), milliseconds(4500));
   EXPECT_FALSE(held.is_over(milliseconds(4499)));
   EXPECT_FALSE(held.is_doubted(milliseconds(4499)));
@@ -100,7 +104,8 @@ TEST(KeepAlive, AProcessThatDidNotRunAsksBeforeItsLeaseIsOver) {
   held.renewed(milliseconds(1250), lease);
   EXPECT_EQ(held.ends(), milliseconds(4500));
   held.renewed(milliseconds(30'000), lease);
-  EXPECT_EQ(held.look_at(), milliseconds(33'500));
+  EXPECT_FALSE(held.is_over(milliseconds(30'001)));
+  EXPECT_EQ(held.look_at(), milliseconds(33'500) - kAskLimit);
   EXPECT_FALSE(held.is_doubted(milliseconds(30'001)));
 }
 
@@ -116,7 +121,44 @@ TEST(KeepAlive, ItAsksOnce) {
 TEST(KeepAlive, AProcessThatRanDoesNotAsk) {
   HeldLease held;
   held.renewed(milliseconds(1000), {milliseconds(3500), milliseconds(250)});
+  EXPECT_FALSE(held.is_over(held.look_at() + kSuspendedFor - milliseconds(1)));
   EXPECT_TRUE(held.is_over(milliseconds(4500) + kSuspendedFor - milliseconds(1)));
+}
+
+// No moment is such that a process that wakes up then has no time for an answer.
+TEST(KeepAlive, AProcessThatWakesUpNearTheEndOfItsLeaseAsksToo) {
+  constexpr milliseconds kAnswer{600};
+  for (milliseconds wakes{3000}; wakes < milliseconds(6000); ++wakes) {
+    HeldLease held;
+    held.renewed(milliseconds(1000), {milliseconds(3500), milliseconds(250)});
+    held.beat_sent(milliseconds(1250));
+    EXPECT_FALSE(held.is_over(wakes)) << wakes.count();
+    EXPECT_LE(held.next_beat(), wakes) << "it asks at once";
+    EXPECT_GT(std::max(held.look_at(), held.ends()), wakes + kAnswer) << wakes.count();
+    EXPECT_LE(held.look_at(), std::max(held.ends(), wakes + kAskLimit)) << wakes.count();
+  }
+}
+
+// It ran until a moment ago, and an old answer says when the lease ends: it is not late.
+TEST(KeepAlive, ALateAnswerIsNoLateLook) {
+  constexpr Lease lease{milliseconds(3500), milliseconds(250)};
+  HeldLease held;
+  held.renewed(milliseconds(0), lease);
+  EXPECT_FALSE(held.is_over(held.look_at()));
+  held.renewed(milliseconds(250), lease);
+  EXPECT_FALSE(held.is_over(milliseconds(3000)));
+  EXPECT_EQ(held.look_at(), milliseconds(3750));
+  EXPECT_TRUE(held.is_over(milliseconds(3750)));
+}
+
+// Of a node that is let in again in the last second of its lease.
+TEST(KeepAlive, ALeaseThatIsCarriedOnIsNotSeenLate) {
+  HeldLease held;
+  held.carry(milliseconds(4500));
+  held.renewed(milliseconds(4400), {milliseconds(3500), milliseconds(250)});
+  EXPECT_FALSE(held.is_over(milliseconds(4400)));
+  EXPECT_EQ(held.look_at(), milliseconds(4500));
+  EXPECT_TRUE(held.is_over(milliseconds(4500)));
 }
 
 // As when most of a thousand nodes leave at one time.
