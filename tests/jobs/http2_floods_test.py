@@ -11,7 +11,7 @@ from daemon_test import TOKEN, DaemonTest
 from daemon_trust_test import tls_flags
 from elastic_test import UNTIL_TOLD
 from machine import free_port
-from support import main, with_variables
+from support import main, sanitized, with_variables
 from tls_test import Authority
 
 CONNECTIONS, RATE = 4, 8000
@@ -66,7 +66,8 @@ class Floods(DaemonTest):
             more = resident_mib(pid) - before
             print(f"{kind}: {units}/s over {connects} connections/s: ddpctl {max(took):.2f} s, {more:+.1f} MiB")
             self.assertLess(max(took), ANSWER_S, kind)
-            self.assertLess(more, MEMORY_MIB, kind)
+            if not sanitized():  # a sanitizer keeps what was freed, on purpose
+                self.assertLess(more, MEMORY_MIB, kind)
 
     def ends_well(self):
         """Nobody has noticed anything."""
