@@ -28,7 +28,12 @@ std::string names_of(const std::vector<NamedParameter>& parameters, const Meant&
 void GradientOrigins::begin(bool averaged) {
   silent_ = !averaged;
   begun_ = averaged;
-  for (Mark& mark : marks_) mark.fresh = false;
+  for (Mark& mark : marks_) {
+    mark.fresh = false;
+    // The weak pointer keeps some bytes of a freed gradient. They may lie between freed values, which malloc
+    // could not join then: the next gradients would need new memory.
+    if (mark.average.expired()) mark.average.reset();
+  }
 }
 
 void GradientOrigins::add_own(std::size_t parameter) {
