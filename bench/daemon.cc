@@ -59,7 +59,8 @@ class Job {
         events_(std::move(events)) {
     for (int node = 0; node < nodes; ++node)
       sessions_.push_back(rendezvous::open_remote_session(
-          loop, {.host = "127.0.0.1", .port = port, .token = {"a token of this bench"}, .rdzv_id = id_},
+          loop,
+          {.host = "127.0.0.1", .port = port, .token = {"a token of this bench"}, .rdzv_id = id_},
           [this, node](const HostMessage& message) { heard(node, message); }));
   }
 

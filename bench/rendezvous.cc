@@ -102,8 +102,9 @@ rendezvous::TlsFiles files_in(const std::string& folder) {
 int host(int nodes, const rendezvous::TlsFiles& tls) {
   asio::io_context loop{1};
   rendezvous::Host rendezvous_host(loop, policy_for(nodes));
-  rendezvous::Service service(loop, rendezvous_host,
-                              {.token = {"a token of this bench"}, .expected_nodes = nodes, .tls = tls});
+  rendezvous::Service service(
+      loop, rendezvous_host,
+      {.token = {"a token of this bench"}, .expected_nodes = nodes, .tls = tls});
   tcp::acceptor acceptor(loop, {asio::ip::address_v4::loopback(), 0});
   acceptor.listen(4096);
   spawn(loop, "accept", accept(acceptor, service, tls.is_set()));
@@ -135,7 +136,11 @@ class Nodes {
     sessions_.clear();
     for (int i = 0; i < count_; ++i) {
       sessions_.push_back(rendezvous::open_remote_session(
-          loop_, {.host = "127.0.0.1", .port = at_.port, .token = {"a token of this bench"}, .tls = at_.tls},
+          loop_,
+          {.host = "127.0.0.1",
+           .port = at_.port,
+           .token = {"a token of this bench"},
+           .tls = at_.tls},
           [this](const rendezvous::HostMessage& message) { heard(message); }));
     }
   }
