@@ -67,9 +67,9 @@ bool is_own_name(std::string_view header, const OwnNames& own) {
   if (label != own_label) return false;
   // No site has a name of one or two labels behind which nothing stands but our own.
   if (rest.empty() || rest == own_domain) return true;
-  return std::ranges::any_of(own.domains, [rest](const std::string& given) {
+  return std::ranges::any_of(own.domains, [behind = rest](const std::string& given) {
     const std::string domain = plain(given);
-    return domain.find('.') != std::string::npos && is_within(rest, domain);
+    return domain.find('.') != std::string::npos && is_within(behind, domain);
   });
 }
 
