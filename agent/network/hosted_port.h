@@ -1,4 +1,4 @@
-// What an agent that hosts the rendezvous serves at its port: nodes, operators and, with the static
+// Serves the port of an agent that hosts the rendezvous: nodes, operators and, with the static
 // backend, the store. Operators of this host are served at a socket of their own, too. Loop's thread;
 // owned by NodeServices.
 #pragma once

@@ -1,4 +1,4 @@
-// What a user can type after a failure that we know: a script that does not take `--local-rank`, a
+// Advice after a failure that we know, with what to type: a script that does not take `--local-rank`, a
 // Python without torch. It reads the last words of the root cause. Pure but for the questions in
 // AgentConfig. Any thread.
 #pragma once
