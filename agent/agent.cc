@@ -23,6 +23,7 @@
 #include "agent/processes/process.h"
 #include "agent/report/events.h"
 #include "agent/report/reporter.h"
+#include "agent/shared_lease.h"
 #include "agent/status_port.h"
 #include "agent/worker_group.h"
 #include "proto/alarm.h"
@@ -39,6 +40,9 @@ constexpr std::chrono::milliseconds kSweepBetweenRounds{400};
 constexpr std::chrono::milliseconds kGraceBetweenRounds{500};
 static_assert(kSweepBetweenRounds + kEndsAlone + kGraceBetweenRounds + kLeaveLimit <
               rendezvous::lease_for({}, 1).length / 2);
+constexpr const char* kEndedByGuardian =
+    "was killed, because the agent (ddp-agent) was stopped for longer than its lease; "
+    "--rdzv-conf=keep_alive_interval=N makes that longer";
 
 class Agent {
  public:
@@ -90,6 +94,7 @@ class Agent {
   Alarm alarm_;
   Monitors monitors_;
   RecordWatch records_;
+  SharedLease lease_;
   Time first_sign_{};  // of the failure that is being told
   int exit_code_ = 1;
   std::unique_ptr<NodeServices> services_;   // it calls told(), which needs all of the above
@@ -116,7 +121,8 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
       alarm_(loop, [this] { perform(lifecycle_.time_passed(now())); }),
       records_(loop, config_.teardown_timeout,
                {[this](int local_rank) { return workers_.steps(local_rank); },
-                [this](int local_rank) { teardown_is_overdue(local_rank); }}) {
+                [this](int local_rank) { teardown_is_overdue(local_rank); }}),
+      lease_(loop, start.lease, [this] { children_died(); }) {
   consoles_.take_log();
 }
 
@@ -161,8 +167,9 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
     give_up(prepared.error().message());
     co_return;
   }
-  services_ = std::make_unique<NodeServices>(loop_, config_.rendezvous,
-                                             [this](int fd) { return workers_.may_use_store(fd); });
+  services_ = std::make_unique<NodeServices>(
+      loop_, config_.rendezvous, [this](int fd) { return workers_.may_use_store(fd); },
+      [this](Time until) { lease_.workers_until(until); });
   const auto opened =
       co_await services_->open([this](const rendezvous::HostMessage& message) { told(message); });
   // open() may wait long for a name look-up. A signal may have ended the job meanwhile.
@@ -183,9 +190,11 @@ asio::awaitable<void> Agent::begin(char* temporary_folder) {
 void Agent::children_died() {
   // The job is over. The sweep of WorkerGroup::end() has reaped or named all that was left.
   if (lifecycle_.phase() == Phase::kDone) return;
+  if (lifecycle_.phase() == Phase::kRunning && lease_.hides_deaths()) return;
   first_sign_ = now();
-  const std::vector<WorkerExit> exits = workers_.children().reap();
-  for (const WorkerExit& exit : exits) {
+  std::vector<WorkerExit> exits = workers_.children().reap();
+  for (WorkerExit& exit : exits) {
+    if (lease_.has_ended_workers() && exit.exit_code == -SIGKILL) exit.ended_for = kEndedByGuardian;
     // The kernel may reuse this pid from now on: the watchdog must not kill its next owner.
     monitors_.forget(exit.pid);
     reporter_.worker_ended(exit);
@@ -205,7 +214,7 @@ void Agent::look_for_a_pointless_restart() {
 
 // Its memory is still being given back. The others need not wait for that.
 void Agent::worker_is_dying(int local_rank, Time noticed) {
-  if (lifecycle_.phase() != Phase::kRunning) return;
+  if (lifecycle_.phase() != Phase::kRunning || lease_.hides_deaths()) return;
   first_sign_ = noticed;
   const auto exit = workers_.children().coming_failure(local_rank);
   if (!exit) return;
@@ -237,6 +246,7 @@ void Agent::told(const rendezvous::HostMessage& message) {
   if (broken != nullptr && broken->round == lifecycle_.round().number && !lifecycle_.is_ending())
     reporter_.round_broken(*broken);
   perform(lifecycle_.told(message, now()));
+  if (broken != nullptr && broken->is_fenced) lease_.workers_until({});
 }
 
 // No signal ends this worker. It may hold a GPU, so a new attempt beside it would fail or hang: the
@@ -302,6 +312,7 @@ void Agent::perform(const StartWorkers& /*action*/) {
       const bool is_current = lifecycle_.round().number == number;
       if (is_current && lifecycle_.phase() == Phase::kRunning) give_up(why);
     });
+  lease_.attempt_begins();
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
@@ -365,6 +376,7 @@ void Agent::perform(const Finish& action) {
   workers_.end(kSweepLimit, kLeftBehindGrace);
   // Before the console is waited for: other nodes may wait for this one.
   if (services_ != nullptr && services_->is_open()) services_->session().gone();
+  lease_.workers_until({});
   exit_code_ = action.exit_code;
   reporter_.job_ended(action.exit_code);
   spawn(loop_, "agent end", end());

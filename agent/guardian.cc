@@ -15,12 +15,15 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <new>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "agent/core/exit_code.h"
+#include "agent/core/lease_guard.h"
 #include "agent/output/log_tree.h"
 #include "agent/processes/children.h"
 #include "agent/processes/containment.h"
@@ -76,7 +79,8 @@ bool repeats_itself(pid_t sender) {
 class WatchedAgent {
  public:
   // `pipe`: its write end, not owned. It must not block: a stopped agent reads nothing.
-  WatchedAgent(pid_t pid, int pipe, const GuardedJob& job) : pid_(pid), pipe_(pipe), job_(job) {}
+  WatchedAgent(pid_t pid, int pipe, const GuardedJob& job, LeaseNote& lease)
+      : pid_(pid), pipe_(pipe), job_(job), lease_(lease) {}
 
   // Passes signals on until the agent is dead. Kills it if it still lives at kill_at_. Returns its
   // wait status (waitpid(2)). Signals in `ignored` are not passed on.
@@ -85,12 +89,17 @@ class WatchedAgent {
  private:
   bool reap();
   void pass_on(int signo);
-  // `from` has the pid of who sent it. -1: none came before kill_at_, or the wait was interrupted.
+  void look_at_lease();
+  void end_workers();
+  // `from` has the pid of who sent it. -1: none came before something is due, or the wait was
+  // interrupted.
   int next_signal(const sigset_t& watched, siginfo_t& from) const;
 
   const pid_t pid_;
   const int pipe_;
   const GuardedJob& job_;
+  LeaseNote& lease_;
+  LeaseGuard lease_guard_;
   int requests_ = 0;
   Clock::time_point kill_at_ = Clock::time_point::max();
   int status_ = 0;
@@ -119,11 +128,36 @@ void WatchedAgent::pass_on(int signo) {
 }
 
 int WatchedAgent::next_signal(const sigset_t& watched, siginfo_t& from) const {
-  if (kill_at_ == Clock::time_point::max()) return ::sigwaitinfo(&watched, &from);
-  const auto left = std::max(kill_at_ - Clock::now(), Clock::duration::zero());
+  const auto until = std::min(kill_at_, lease_guard_.next());
+  if (until == Clock::time_point::max()) return ::sigwaitinfo(&watched, &from);
+  const auto left = std::max(until - Clock::now(), Clock::duration::zero());
   const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
   const timespec limit{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
   return ::sigtimedwait(&watched, &from, &limit);
+}
+
+// A stopped agent cannot end its workers when its lease is over, and the others go on without it.
+void WatchedAgent::look_at_lease() {
+  const Time until{std::chrono::nanoseconds(lease_.workers_until)};
+  if (until == Time{} && lease_guard_.next() == Time::max()) return;
+  constexpr std::string_view kCannotRun = "TtD";  // stopped, traced, hanging in the kernel
+  const auto stat = read_process_stat(pid_);
+  const bool is_stopped = stat && kCannotRun.find(stat->state) != std::string_view::npos;
+  if (lease_guard_.look({.workers_until = until, .is_stopped = is_stopped}, Clock::now()))
+    end_workers();
+}
+
+// The agent lives on: it hears that it was given up when it continues. It reaps its children then,
+// so their pids stay theirs.
+void WatchedAgent::end_workers() {
+  lease_.has_ended_workers = true;
+  const std::size_t ended = kill_descendants(pid_, kKillDescendantsLimit);
+  if (ended == 0) return;
+  say(
+      fmt::format("{}: the agent (pid {}) is stopped, and its lease is over: the others may go on "
+                  "without this node, so its workers are killed ({} processes); `kill -CONT {}` "
+                  "lets the agent go on\n",
+                  job_.called, pid_, ended, pid_));
 }
 
 int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
@@ -135,6 +169,7 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
     const bool is_ignored = std::find(ignored.begin(), ignored.end(), signo) != ignored.end() ||
                             (requests_ > 0 && repeats_itself(from.si_pid));
     if (signo > 0 && signo != SIGCHLD && !is_ignored) pass_on(signo);
+    look_at_lease();
     if (Clock::now() < kill_at_) continue;
     const std::string where = wait_channel(pid_);
     ::kill(pid_, SIGKILL);
@@ -198,7 +233,8 @@ struct WatchedParts {
 int guard(const WatchedParts& parts, const GuardedJob& job, const AgentStart& start,
           std::set<pid_t> spared) {
   const pid_t sweeper = start_sweeper(parts.pipe, parts.lock);
-  const int status = WatchedAgent(parts.agent, parts.pipe, job).wait_for_end(start.ignored_signals);
+  const int status =
+      WatchedAgent(parts.agent, parts.pipe, job, *start.lease).wait_for_end(start.ignored_signals);
   end_sweeper(sweeper);
   spared.insert(sweeper);  // do not wait for one that hangs in the kernel
   if (WIFEXITED(status)) {
@@ -226,12 +262,14 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   int alive[2];
   const pid_t guardian = ::getpid();
   std::set<pid_t> earlier = own_children();  // `monitor & exec ddprun …`: not ours to end
-  void* note =
-      ::mmap(nullptr, kNoteBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* note = ::mmap(nullptr, kNoteBytes + sizeof(LeaseNote), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   // Without it no other start ends what this one leaves.
   const auto lock = take_owner_lock(job.cookie);
   if (!lock) log::debug(lock.error().message());
   const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
+  // Before the fork: both processes see this one.
+  if (prepared) start.lease = new (static_cast<char*>(note) + kNoteBytes) LeaseNote;
   const pid_t child = prepared ? ::fork() : -1;
   if (child < 0) {
     const int why = errno;

@@ -2,14 +2,17 @@
 // signals on and waits. When the agent has ended, by SIGKILL too, the guardian ends every
 // descendant that is left. If the guardian is killed, the agent ends everything. So if one of the
 // two is killed, the other cleans up. Both are subreapers (prctl(2)), so no process escapes by
-// forking twice or by setsid(). A third process lives only for a short time: it looks for what
+// forking twice or by setsid(). If the agent is stopped for longer than the node's lease, the
+// guardian kills the workers. A third process lives only for a short time: it looks for what
 // earlier launchers left on this host, while the job already starts. The guardian is small on
 // purpose. It has no threads, and nothing in it can fail late. It does not run workers and does not
 // speak to the rendezvous.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,6 +20,14 @@
 #include "agent/core/config.h"
 
 namespace ddprun::agent {
+
+// What the agent tells its guardian of its workers, in memory that both see (lease_guard.h).
+struct LeaseNote {
+  // Nanoseconds of the steady clock; 0: nothing ends the workers.
+  std::atomic<std::int64_t> workers_until{0};
+  // The guardian sets it when it has ended them, the agent clears it.
+  std::atomic<bool> has_ended_workers{false};
+};
 
 // What the guardian gives to the agent.
 struct AgentStart {
@@ -28,6 +39,7 @@ struct AgentStart {
   // temporary log folder here. If the agent is killed, the guardian removes that folder. Empty
   // text: there is no such folder.
   char* temporary_folder = nullptr;
+  LeaseNote* lease = nullptr;
 };
 
 // How long the agent has after a second request to end; then the guardian kills it. A second

@@ -290,6 +290,8 @@ void RemoteSession::beat() {
 void RemoteSession::watch_lease() {
   if (!lease_.is_over(stamp())) {
     schedule_beat();
+    const auto ends = std::max(lease_.ends(), lease_.look_at());
+    if (options_.lease_moved) options_.lease_moved(std::chrono::steady_clock::time_point(ends));
     return set_timer(lease_watch_, lease_.look_at() - stamp(), &RemoteSession::watch_lease);
   }
   end(ErrorCode::kUnavailable,

@@ -47,6 +47,9 @@ struct RemoteOptions {
   std::optional<std::chrono::steady_clock::time_point> workers_until{};
   // Called when the host has let us in, there; may be empty.
   std::function<void(const std::string& address, std::uint16_t port)> let_in{};
+  // Called with the end of the lease when it has moved; may be empty. It is later than lease_ends()
+  // while the host is asked once more (HeldLease::is_over()).
+  std::function<void(std::chrono::steady_clock::time_point)> lease_moved{};
 };
 
 // Starts to connect at once. join() and the rest may be called before it is connected; they are

@@ -14,7 +14,7 @@
 // Time in which this side did not run is no silence. The host counts its own looks. A node that did
 // not run near the end of its lease asks once more before it kills (HeldLease::is_over()).
 //
-// One thing this cannot do: an agent that does not run (SIGSTOP, a paused machine) cannot kill.
+// An agent that does not run (SIGSTOP) cannot kill: its guardian does that for it (lease_guard.h).
 #pragma once
 
 #include <algorithm>

@@ -55,7 +55,8 @@ ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptio
                  .deposed = [this](const std::string& why,
                                    bool stood_still) { deposed(why, stood_still); },
                  .job_over = [this](bool succeeded) { job_over(succeeded); },
-                 .failed = [this](const Error& error) { end(false, SessionLost{error}); }}),
+                 .failed = [this](const Error& error) { end(false, SessionLost{error}); },
+                 .leads_until = ways_.workers_until}),
       alarm_(loop, [this] {
         lost_.is_fenced = true;
         break_round(lost_);
@@ -251,6 +252,9 @@ void ElectedSession::lose(SessionLost lost) {
     goes_on_ = ways_.resumes && lost.may_return;
     lost_ = lost;
     alarm_.set(workers_until_);
+    ways_.workers_until(workers_until_);
+  } else if (!memory_.is_in_round()) {
+    ways_.workers_until({});
   }
   const bool goes_on = goes_on_ && now < workers_until_;
   // Said once of a leader that is tried again and again.

@@ -45,6 +45,8 @@ class ElectedSession final : public rendezvous::Session {
     std::function<void(const Error&)> tell_end;
     // Ends the rendezvous here and stops listening. No session of it is left.
     std::function<void()> stop_leading;
+    // Until when the workers may live unless more is heard. A follower's session says it itself.
+    std::function<void(rendezvous::Time)> workers_until;
   };
 
   // `loop` must outlive the session. Looks for a leader at once.

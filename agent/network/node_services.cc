@@ -41,12 +41,14 @@ Result<void> check_files(const TlsPlan& plan) {
 
 }  // namespace
 
-NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits admits)
+NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits admits,
+                           WorkersUntil workers_until)
     : loop_(loop),
       plan_(std::move(plan)),
       key_(plan_.kind == RendezvousPlan::Kind::kAlone ? std::string()
                                                       : rendezvous::key_of_token(plan_.token)),
       admits_(std::move(admits)),
+      workers_until_(workers_until ? std::move(workers_until) : [](rendezvous::Time) {}),
       store_(new_store()) {}
 
 NodeServices::~NodeServices() {
@@ -236,11 +238,13 @@ ElectedSession::Ways NodeServices::ways() {
                      .workers_until = workers_until == rendezvous::Time{}
                                           ? std::nullopt
                                           : std::optional(workers_until),
-                     .let_in = [let_in = std::move(let_in)](const auto&, auto) { let_in(); }},
+                     .let_in = [let_in = std::move(let_in)](const auto&, auto) { let_in(); },
+                     .lease_moved = workers_until_},
                     std::move(handler));
               },
           .tell_end = [this](const Error& error) { host_->end(error); },
-          .stop_leading = [this] { stop_leading(); }};
+          .stop_leading = [this] { stop_leading(); },
+          .workers_until = workers_until_};
 }
 
 Result<rendezvous::Leader> NodeServices::own_address() {
@@ -318,7 +322,8 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
          .read_timeout = plan_.connect_timeout,
          .tries_again = !workers_until,
          .workers_until = has_workers ? workers_until : std::nullopt,
-         .let_in = std::move(let_in)},
+         .let_in = std::move(let_in),
+         .lease_moved = workers_until_},
         std::move(heard));
   };
   session_ = plan_.resumes ? nullptr : open({}, {}, std::move(handler));

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,7 +39,11 @@ class NodeServices {
  public:
   // `admits` says who may use the store.
   using Admits = store::Server::Admits;
-  NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits admits = {});
+  // `workers_until` is called when the end of the lease moves: the workers may live until then,
+  // unless more is heard. A node that hosts for good has no lease.
+  using WorkersUntil = std::function<void(rendezvous::Time)>;
+  NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits admits = {},
+               WorkersUntil workers_until = {});
   NodeServices(const NodeServices&) = delete;
   NodeServices& operator=(const NodeServices&) = delete;
   ~NodeServices();
@@ -110,6 +115,7 @@ class NodeServices {
   }
 
   const Admits admits_;
+  const WorkersUntil workers_until_;
   std::unique_ptr<store::Server> store_;
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::JobControl> control_;  // of host_

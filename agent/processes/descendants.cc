@@ -194,4 +194,20 @@ std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::s
   return {};
 }
 
+std::size_t kill_descendants(pid_t root, std::chrono::milliseconds limit) {
+  const Clock::time_point deadline = Clock::now() + limit;
+  std::set<pid_t> killed;
+  while (true) {
+    std::vector<pid_t> left = descendants(root);
+    std::erase_if(left, [](pid_t pid) { return !lives(pid); });
+    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    killed.insert(left.begin(), left.end());
+    if (left.empty() || Clock::now() >= deadline) return killed.size();
+    const FileHandle one = open_pidfd(left.front());
+    pollfd ended{one.get(), POLLIN, 0};
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (one.get() >= 0) ::poll(&ended, 1, static_cast<int>(std::max<long>(wait.count(), 0)));
+  }
+}
+
 }  // namespace ddprun::agent

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <set>
 #include <string>
@@ -64,5 +65,13 @@ std::string describe(const std::vector<LeftBehind>& left);
 // `spared`, and all below them, live on: they were there before ddprun (`monitor & exec ddprun …`).
 std::vector<Stuck> end_descendants(std::chrono::milliseconds limit = kSweepLimit,
                                    const std::set<pid_t>& spared = {});
+
+// How long kill_descendants() waits.
+inline constexpr std::chrono::milliseconds kKillDescendantsLimit{300};
+
+// Sends SIGKILL to all descendants of another process, again and again until none lives or `limit`
+// has passed. Returns how many lived. It reaps nothing. Call it while `root` is stopped: nobody
+// reaps its children then, so no pid is given to another process.
+std::size_t kill_descendants(pid_t root, std::chrono::milliseconds limit);
 
 }  // namespace ddprun::agent

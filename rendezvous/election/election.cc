@@ -233,13 +233,20 @@ void Election::perform(const Lead& /*action*/) {
   }
   // The next leader would need it if this one went before its first round.
   if (job_.record.round > 0) perform(leadership_.publish(now()));
+  tell_lease();
   handlers_.lead(job_.record);
+}
+
+void Election::tell_lease() {
+  if (leadership_.leads() && handlers_.leads_until)
+    handlers_.leads_until(leadership_.leads_until());
 }
 
 void Election::perform(const RenewLease& action) {
   etcd_.keep_alive(action.lease, [this, lease = action.lease, asked_at = now()](
                                      const Result<std::chrono::milliseconds>& length) {
     if (length) perform(leadership_.lease_renewed(lease, *length, asked_at, now()));
+    tell_lease();
   });
   // Much less often: it is so much longer.
   if (record_lease_ == 0 || now() < renew_record_at_) return;

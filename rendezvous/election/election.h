@@ -70,6 +70,8 @@ class Election {
     std::function<void(bool succeeded)> job_over;
     // There is no way to a leader. The last call.
     std::function<void(const Error&)> failed;
+    // This process leads until then, unless etcd confirms its lease before; may be empty.
+    std::function<void(Time)> leads_until{};
   };
 
   Election(asio::io_context& loop, ElectionOptions options, Handlers handlers);
@@ -137,6 +139,7 @@ class Election {
   bool is_over();
   void pass_by(const Knock& action, const Leader& leader);
   void fail(const Error& error);
+  void tell_lease();
 
   asio::io_context& loop_;
   const ElectionOptions options_;

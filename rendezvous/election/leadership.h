@@ -189,6 +189,8 @@ class Leadership {
   // Whether it leads beyond doubt. A process that stood still may not know yet that it does not. Once
   // false, it steps down.
   bool leads_at(Time now) const { return leads() && now < lease_ends_; }
+  // Valid while it leads: it steps down then, unless its lease is renewed.
+  Time leads_until() const { return lease_ends_; }
   // Valid while it leads: the fencing token of each transaction.
   std::int64_t revision() const { return seen_.revision; }
 

@@ -9,7 +9,7 @@ import unittest
 
 import etcd
 from elastic_test import UNTIL_TOLD, WORKER, ElasticTest
-from machine import free_port, wait_until
+from machine import free_port, state_of, wait_until
 from support import main, sanitized, told, with_variables
 
 IN_A_NEW_ROUND_S = 5  # on a busy machine; what it took is printed
@@ -199,9 +199,11 @@ class LosesItsLeader(EtcdTest):
         self.world(3)
         leader = self.leader_of(jobs)
         agent = leader.agent()
+        workers = leader.children_of(agent)
         begin = time.monotonic()
         os.kill(agent, signal.SIGSTOP)
         self.assertEqual(self.world(2)[0], 1)
+        self.assertEqual({state_of(pid) for pid in workers} - {"Z", None}, set(), "a worker outlived its round")
         told("a leader's standstill to the others' new workers", [time.monotonic() - begin])
         os.kill(agent, signal.SIGCONT)
         self.assertEqual(self.world(3)[0], 1)

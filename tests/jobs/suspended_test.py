@@ -9,7 +9,7 @@ import types
 
 from elastic_test import UNTIL_TOLD, WORKER
 from links_test import LinksTest
-from machine import free_port, wait_until
+from machine import free_port, state_of, wait_until
 from support import main
 
 STANDS_STILL_S = 5  # longer than a lease of keep_alive_interval=1, and the host's patience
@@ -75,6 +75,65 @@ class Suspended(LinksTest):
         wait_until(lambda: node.worker(1) is None and host.worker(0) is None, "the end of both workers")
         relay.let_go()
         self.assertEqual(self.world(2)[0], 1)
+        self.stop_all([host, node])
+
+
+class StoppedAgent(LinksTest):
+    """Somebody stops the agent alone: a debugger, `kill -STOP`. It cannot end its workers when its lease is over."""
+
+    def two(self):
+        """The second is no host."""
+        nodes = [self.start("--nnodes=2", "--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}",
+                            f"--rdzv-conf=is_host={int(is_host)},last_call_timeout=600,keep_alive_interval=1", self.worker(WORKER))
+                 for is_host in (True, False)]
+        self.world(2)
+        return nodes
+
+    def test_its_guardian_ends_its_workers_before_the_next_round(self):
+        host, node = self.two()
+        agent, worker = node.agent(), node.worker(1)
+        os.kill(agent, signal.SIGSTOP)
+        wait_until(lambda: host.worker(0) is None, "the end of the round")
+        self.assertIn(state_of(worker), ("Z", None), "a worker outlived its round")
+        self.assertEqual(state_of(agent), "T")
+        os.kill(agent, signal.SIGCONT)
+        self.assertEqual(self.world(2)[0], 1)
+        for job in host, node:
+            job.process.send_signal(signal.SIGTERM)
+        err = node.finish()[2]
+        self.assertEqual(err.count("is stopped, and its lease is over"), 1, err)
+        self.assertNotIn("Signal 9", err + host.finish()[2])
+        for job in host, node:
+            job.wait_gone()
+
+    def test_a_node_without_a_seat_to_return_to_says_why_its_workers_ended(self):
+        """Its host is gone as well when it goes on."""
+        host, node = self.two()
+        os.kill(node.agent(), signal.SIGSTOP)
+        worker = node.worker(1)
+        self.kill_whole(host)
+        wait_until(lambda: state_of(worker) in ("Z", None), "the worker's end")
+        os.kill(node.agent(), signal.SIGCONT)
+        code, _, err = node.finish()
+        self.assertEqual(code, 1)
+        self.assertIn("is stopped, and its lease is over", err)
+        self.assertNotIn("Signal 9", err)
+        node.wait_gone()
+
+    def test_nothing_ends_within_the_lease_nor_where_the_guardian_stood_still_too(self):
+        host, node = self.two()
+        workers = [job.worker(rank) for rank, job in enumerate((host, node))]
+        os.kill(node.agent(), signal.SIGSTOP)
+        time.sleep(1)  # much shorter than the lease of 3.5 s
+        os.kill(node.agent(), signal.SIGCONT)
+        both = [pid for job in (host, node) for pid in (job.agent(), job.pid)]
+        for pid in both:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(STANDS_STILL_S)  # the span that is tested
+        for pid in reversed(both):  # the guardians first
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(2)  # whoever were killed would be so by then
+        self.assertEqual([job.worker(rank) for rank, job in enumerate((host, node))], workers)
         self.stop_all([host, node])
 
 
