@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "agent/processes/descendants.h"
+#include "agent/processes/folder_names.h"
 #include "proto/assert.h"
 #include "proto/log.h"
 
@@ -39,16 +40,15 @@ void Containment::end_attempt(std::chrono::milliseconds limit, std::chrono::mill
   cgroup_.kill();
   for (const Stuck& left : end_descendants(limit, standbys)) log::warning(describe(left));
   cgroup_.remove();
-  remove_shared_memory(job_cookie_);
+  // Before the first attempt there is none, and a long list of others' names need not be read.
+  if (cgroups_ > 0) remove_shared_memory(job_cookie_);
 }
 
 void remove_shared_memory(const std::string& job_cookie) {
   DDPRUN_ASSERT(!job_cookie.empty());
-  const std::string prefix = kSharedMemoryPrefix + job_cookie;
-  std::error_code why;  // not thrown: a job that ended well must not fail because of /dev/shm
-  for (fs::directory_iterator at("/dev/shm", why), end; at != end; at.increment(why)) {
-    std::error_code gone;
-    if (at->path().filename().string().starts_with(prefix)) fs::remove(at->path(), gone);
+  for (const std::string& name : names_in("/dev/shm", kSharedMemoryPrefix + job_cookie)) {
+    std::error_code failed;  // not thrown: a job that ended well must not fail because of /dev/shm
+    fs::remove(fs::path("/dev/shm") / name, failed);
   }
 }
 

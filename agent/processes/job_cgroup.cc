@@ -8,11 +8,12 @@
 
 #include <array>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
 #include <utility>
+
+#include "agent/processes/folder_names.h"
 
 namespace ddprun::agent {
 namespace {
@@ -102,13 +103,10 @@ void JobCgroup::remove() {
 void end_job_cgroup(const std::string& job_cookie) {
   const std::string parent = own_cgroup_folder();
   if (parent.empty()) return;
-  const std::string prefix = kCgroupPrefix + job_cookie;
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(parent, failed), end; !failed && at != end;
-       at.increment(failed)) {
-    if (!at->path().filename().string().starts_with(prefix)) continue;
-    write_one(at->path().string() + "/cgroup.kill");
-    ::rmdir(at->path().c_str());
+  for (const std::string& name : names_in(parent, kCgroupPrefix + job_cookie)) {
+    const std::string folder = fmt::format("{}/{}", parent, name);
+    write_one(folder + "/cgroup.kill");
+    ::rmdir(folder.c_str());
   }
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "agent/processes/containment.h"
+#include "agent/processes/folder_names.h"
 #include "agent/processes/job_cgroup.h"
 #include "agent/processes/job_cookie.h"
 #include "agent/processes/owner_lock.h"
@@ -26,16 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr pid_t kInit = 1;
 constexpr std::chrono::milliseconds kEndOfKilled{100};
-
-// The names in `folder`. On an error, those that were read until then: no throw.
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
-       entry.increment(failed))
-    names.push_back(entry->path().filename());
-  return names;
-}
 
 // True for init, for systemd as a manager of a user's services, and for the first process of a pid
 // namespace below ours: NSpid lists its numbers, and the last one is 1 (proc_pid_status(5)).

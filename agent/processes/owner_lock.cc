@@ -1,6 +1,5 @@
 #include "agent/processes/owner_lock.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -12,11 +11,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "agent/processes/folder_names.h"
 #include "agent/processes/job_cookie.h"
 #include "agent/processes/scratch_folder.h"
 #include "proto/assert.h"
@@ -78,16 +77,6 @@ std::optional<GoneJob> take_if_gone(const std::string& name) {
 constexpr std::size_t kMostLooked = 2048;
 constexpr std::size_t kMostOfOthers = 64;
 
-// readdir(3) and no directory_iterator: 12,000 names take 2 ms.
-std::vector<std::string> lock_names() {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(kScratchBase), &::closedir);
-  while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
-    if (std::string_view(entry->d_name).starts_with(kLockPrefix)) names.emplace_back(entry->d_name);
-  }
-  return names;
-}
-
 // Of a regular file; nothing: it is something else, or gone.
 std::optional<uid_t> owner_of_lock(const std::string& name) {
   struct stat facts {};
@@ -118,7 +107,7 @@ void remove_owner_lock(const std::string& job_cookie) { ::unlink(path_of(job_coo
 // a random one on: what is left out now is found by another start. Root ends other users' jobs too,
 // but not where there are more than kMostOfOthers: then somebody floods the folder.
 std::vector<GoneJob> take_gone_jobs() {
-  const std::vector<std::string> names = lock_names();
+  const std::vector<std::string> names = names_in(kScratchBase, kLockPrefix);
   std::vector<std::string> own;
   std::vector<std::string> of_others;
   const std::size_t count = std::min(names.size(), kMostLooked);

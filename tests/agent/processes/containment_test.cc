@@ -42,6 +42,17 @@ TEST(SharedMemory, OfThisJobAloneIsRemoved) {
 
 TEST(SharedMemory, OfNoJobIsNeverRemoved) { EXPECT_DEATH(remove_shared_memory(""), "empty"); }
 
+TEST(Containment, SharedMemoryIsLookedForOnceAnAttemptHasBegun) {
+  const std::string cookie = "1-" + std::to_string(::getpid()) + "-4-early";
+  make_segment("/ddprun-" + cookie);
+  Containment containment(cookie);
+  containment.end_attempt(kSweepLimit, std::chrono::milliseconds(0), {});
+  EXPECT_TRUE(has_segment("/ddprun-" + cookie));
+  containment.begin_attempt();
+  containment.end_attempt(kSweepLimit, std::chrono::milliseconds(0), {});
+  EXPECT_FALSE(has_segment("/ddprun-" + cookie));
+}
+
 TEST(Containment, EndsWhatWorkersStartedAndTheirSharedMemory) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const std::string cookie = "1-" + std::to_string(::getpid()) + "-3-job";
