@@ -248,6 +248,7 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMe
                                               lost->error.code() == ErrorCode::kUnavailable);
   if (may_follow || (lost != nullptr && options_.workers_until)) lost->lease_ends = lease_ends();
   if (may_follow) lost->may_return = grant_.may_return;
+  if (may_follow) lost->stood_still = lease_.stood_still(stamp());
   if (may_follow) lost->host_returns = grant_.host_returns;
   if (lease_.is_doubted(stamp()) && !is_last(said)) return held_.push_back(std::move(said));
   deliver(said);
@@ -374,6 +375,7 @@ void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced)
       .is_fenced = is_fenced,
       .was_reached = state_ != State::kConnecting,
       .lease_ends = lease_ends(),
+      .stood_still = lease_.stood_still(stamp()),
       .may_return = grant_.may_return,
       .host_returns = grant_.host_returns});
 }

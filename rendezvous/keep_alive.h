@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <utility>
 
 namespace ddprun::rendezvous {
 
@@ -113,7 +114,8 @@ class HeldLease {
   // due. A process that did not run until now cannot know whether it has its seat; it asks once, and
   // the answer is near. A connection that ends meanwhile is the answer, too: the lease is over.
   bool is_over(Stamp now) {
-    if (asked_at_) return now >= look_at_;
+    if (asked_at_ && now < look_at_) return false;
+    if (std::exchange(asked_at_, std::nullopt)) return true;
     const bool did_not_run = now >= look_at_ + kSuspendedFor;
     const bool is_near_end = now >= last_quiet();
     if (!is_near_end || !did_not_run) {
@@ -129,6 +131,10 @@ class HeldLease {
 
   // The lease has ended, and no answer was there yet: what the host said may be old. It waits until then.
   bool is_doubted(Stamp now) const { return is_held() && now >= ends_; }
+  // This process did not run near the end of its lease, and does not know yet whether it has its seat.
+  bool stood_still(Stamp now) const {
+    return asked_at_ || (is_held() && now >= last_quiet() && now >= look_at_ + kSuspendedFor);
+  }
   // Whether the lease is still that of before.
   bool is_carried() const { return is_carried_; }
   bool is_held() const { return lease_.length.count() > 0; }

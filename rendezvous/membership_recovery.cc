@@ -52,14 +52,9 @@ void Membership::take_round_over(const Resumed& node) {
                         node.seat < node.node_count;
   const bool is_blank = phase_ == Phase::kGathering && round_number_ == 0;
   if (!policy_.takes_rounds_over || !is_blank || !is_round) return;
-  const NodeSpec& spec = node.spec;
-  recovery_ = Recovery({.round = node.round,
-                        .restarts = node.restarts,
-                        .rules = {.max_restarts = spec.max_restarts,
-                                  .window = spec.restart_window,
-                                  .backoff = spec.backoff,
-                                  .backoff_max = spec.backoff_max},
-                        .others = node.node_count});
+  JobRecord record = remembered(node);
+  record.is_remembered = false;  // this host had no part in it, and others wait for a round
+  recovery_ = Recovery(std::move(record));
   round_number_ = node.round;
   phase_ = Phase::kRecovering;
   for (Member* const waiting : members_.by_arrival(Standing::kWaiting))

@@ -33,7 +33,7 @@ bool is_unproven(const SessionLost& lost) {
   return !lost.was_reached && (code == ErrorCode::kRejected || code == ErrorCode::kProtocol);
 }
 
-// A leader that stood still: how long its workers go on before it has a leader again, and by when that one
+// A node that stood still: how long its workers go on before it has a leader again, and by when that one
 // has said that the round is over.
 constexpr std::chrono::milliseconds kLeaderAskLimit{2000};
 constexpr std::chrono::seconds kAnswerLimit{5};
@@ -54,6 +54,7 @@ ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptio
                  .follow = [this](const rendezvous::Leader& leader) { follow(leader); },
                  .deposed = [this](const std::string& why,
                                    bool stood_still) { deposed(why, stood_still); },
+                 .has_round = [this] { return ways_.resumes && memory_.is_round_whole(); },
                  .job_over = [this](bool succeeded) { job_over(succeeded); },
                  .failed = [this](const Error& error) { end(false, SessionLost{error}); },
                  .leads_until = ways_.workers_until}),
@@ -122,6 +123,8 @@ void ElectedSession::lead(rendezvous::JobRecord record) {
                   record.round, record.restarts));
   leads_ = true;
   leader_ = "this node";
+  const bool is_forgotten = record.round == 0 && ways_.resumes && memory_.is_round_whole();
+  if (is_forgotten) record = remember();
   if (leader_lives_) {
     record.others = record.node_count();
     record.leader_has_seat = false;
@@ -145,6 +148,17 @@ void ElectedSession::follow(const rendezvous::Leader& leader) {
   session_ = ways_.follow(
       leader, workers_until_, [this] { let_in(); },
       [this](const HostMessage& message) { heard(message); });
+}
+
+// All of a job stood still for so long that etcd has forgotten it. The next leader must know its round.
+rendezvous::JobRecord ElectedSession::remember() {
+  rendezvous::JobRecord record = rendezvous::remembered(memory_.resumed());
+  rendezvous::JobRecord kept = record;
+  --kept.others;
+  kept.leader_has_seat = true;
+  kept.is_remembered = false;
+  election_.publish(std::move(kept), [] {});
+  return record;
 }
 
 // The leader that let this node in may stand still, or be cut off. Its lease holds.
@@ -177,19 +191,23 @@ void ElectedSession::let_in() {
   memory_.say_to(*session_);
 }
 
-// Who stood still asks first: its workers go on until it is known who leads now. Where nobody led meanwhile,
-// nothing is lost.
+// A node that stood still asks first: its workers go on until it is known who leads now. Where nobody led
+// meanwhile, nothing is lost.
+void ElectedSession::ask(SessionLost& lost) {
+  const auto now = std::chrono::steady_clock::now();
+  asks_until_ = now + kAnswerLimit;
+  lost.is_fenced = false;
+  lost.lease_ends = now + kLeaderAskLimit;
+  lost.may_return = true;
+}
+
 void ElectedSession::deposed(const std::string& why, bool stood_still) {
   const Error error(ErrorCode::kDeposed,
                     fmt::format("this node leads the rendezvous no more: {}", why));
   if (leads_) ways_.tell_end(error);
-  const bool asks = leads_ && stood_still && ways_.resumes;
-  const auto now = std::chrono::steady_clock::now();
-  if (asks) asks_until_ = now + kAnswerLimit;
-  lose({.error = error,
-        .is_fenced = !asks,
-        .lease_ends = asks ? now + kLeaderAskLimit : rendezvous::Time{},
-        .may_return = asks});
+  SessionLost lost{.error = error, .is_fenced = true};
+  if (leads_ && stood_still && ways_.resumes) ask(lost);
+  lose(std::move(lost));
 }
 
 void ElectedSession::job_over(bool succeeded) {
@@ -236,6 +254,7 @@ bool ElectedSession::may_be_another(const SessionLost& lost) {
 // for a while. A try that failed changes nothing of that: a leader that dies may still take a connection.
 void ElectedSession::lose(SessionLost lost) {
   if (is_over_) return;
+  if (is_let_in_ && !leads_ && lost.stood_still && ways_.resumes) ask(lost);
   if (lost.is_fenced && !leads_) fenced_ = std::move(session_);
   session_.reset();
   const bool was_let_in = std::exchange(is_let_in_, false);

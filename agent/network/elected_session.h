@@ -66,8 +66,10 @@ class ElectedSession final : public rendezvous::Session {
 
  private:
   void lead(rendezvous::JobRecord record);
+  rendezvous::JobRecord remember();
   void follow(const rendezvous::Leader& leader);
   void change_leader(const rendezvous::Leader& next);
+  void ask(rendezvous::SessionLost& lost);
   void deposed(const std::string& why, bool stood_still);
   void job_over(bool succeeded);
   void heard(const rendezvous::HostMessage& message);
@@ -83,7 +85,7 @@ class ElectedSession final : public rendezvous::Session {
   bool leads_ = false;
   // The leader before said itself that it leads no more: its node comes back as any other.
   bool leader_lives_ = false;
-  // This node led, and stood still. Until then it may not know that the others go on without it.
+  // This node stood still past its lease. Until then it may not know that the others go on without it.
   rendezvous::Time asks_until_{};
   bool is_over_ = false;
   // Since when nobody at the leader's address has proved that he knows the job's token.

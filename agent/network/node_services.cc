@@ -206,6 +206,7 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
           .search_limit = plan_.join_timeout,
           .follows_only = follows_daemons(),
           .look_while_following = follows_daemons() ? look_every() : std::chrono::milliseconds(0),
+          .node_lease = rendezvous::lease_for(plan_.keep_alive, plan_.max_nodes).length,
       },
       ways(), std::move(handler));
   co_return Result<void>();

@@ -145,10 +145,10 @@ void Election::perform(const TakeKey& action) {
 }
 
 // Where nobody leads: whether the job that this node is in has ended. If it is in none, what there is
-// of an older one does not matter.
+// of an older one does not matter. A job that stood still as a whole may be forgotten, and goes on.
 bool Election::is_over() {
   if (!is_member_ || options_.follows_only) return false;  // their record is the daemons'
-  if (!found_ && had_round_) {
+  if (!found_ && had_round_ && !handlers_.has_round()) {
     fail({ErrorCode::kUnavailable,
           "rendezvous: nobody leads the job, and etcd has no record of it any more"});
     return true;
@@ -250,7 +250,7 @@ void Election::perform(const RenewLease& action) {
   });
   // Much less often: it is so much longer.
   if (record_lease_ == 0 || now() < renew_record_at_) return;
-  renew_record_at_ = now() + kRecordLease / 5;
+  renew_record_at_ = now() + record_lease() / 5;
   etcd_.keep_alive(record_lease_, [this](const Result<std::chrono::milliseconds>& length) {
     if (!length || length->count() > 0) return;
     record_lease_ = 0;  // and the record is gone with it
@@ -258,9 +258,14 @@ void Election::perform(const RenewLease& action) {
   });
 }
 
+// Guests may notice the end of their leader as late as that of their lease.
+std::chrono::seconds Election::record_lease() const {
+  return kRecordLease + std::chrono::ceil<std::chrono::seconds>(options_.node_lease);
+}
+
 void Election::perform(const WriteRecord& action) {
   if (record_lease_ != 0) return write_record(action);
-  etcd_.grant(kRecordLease, [this, action](const Result<EtcdClient::Grant>& grant) {
+  etcd_.grant(record_lease(), [this, action](const Result<EtcdClient::Grant>& grant) {
     if (!grant) return perform(leadership_.etcd_failed(action.ticket, grant.error(), now()));
     record_lease_ = grant->lease;
     write_record(action);

@@ -26,8 +26,8 @@ namespace ddprun::rendezvous {
 // ones to 2 s.
 inline constexpr std::chrono::seconds kLeaderLease{3};
 inline constexpr std::chrono::milliseconds kLeaderMargin{500};
-// The record must outlive the leader until the next one has read it. A job that died as a whole is
-// forgotten after this time, and the next one of its id begins anew.
+// The record must outlive the leader until the next one has read it: so long after the last lease of a
+// node has ended. A job that died as a whole is forgotten then, and the next one of its id begins anew.
 inline constexpr std::chrono::seconds kRecordLease{20};
 // The time between two warnings about etcd: that it does not answer, or gives or takes no records.
 inline constexpr std::chrono::seconds kProblemEvery{10};
@@ -43,6 +43,7 @@ struct ElectionOptions {
   std::chrono::milliseconds search_limit{600'000};
   bool follows_only = false;  // as in LeadershipRules
   std::chrono::milliseconds look_while_following{0};
+  std::chrono::milliseconds node_lease{0};  // the record outlives it
   // Of daemons.
   bool retakes = false;
   std::chrono::seconds lease = kLeaderLease;
@@ -66,6 +67,8 @@ class Election {
     // This process leads no more: end its sessions, stop listening, then call leader_lost(). `stood_still`:
     // as in StepDown.
     std::function<void(const std::string& why, bool stood_still)> deposed;
+    // Whether a round of this node goes on: it may lead a job that etcd has forgotten.
+    std::function<bool()> has_round = [] { return false; };
     // A job that this node had a part in is over.
     std::function<void(bool succeeded)> job_over;
     // There is no way to a leader. The last call.
@@ -137,6 +140,7 @@ class Election {
                        const TransactionAnswer& answer);
   void etcd_failed(Ticket ticket, const Error& error);
   bool is_over();
+  std::chrono::seconds record_lease() const;
   void pass_by(const Knock& action, const Leader& leader);
   void fail(const Error& error);
   void tell_lease();

@@ -5,6 +5,18 @@
 
 namespace ddprun::rendezvous {
 
+JobRecord remembered(const Resumed& node) {
+  const NodeSpec& spec = node.spec;
+  return {.round = node.round,
+          .restarts = node.restarts,
+          .rules = {.max_restarts = spec.max_restarts,
+                    .window = spec.restart_window,
+                    .backoff = spec.backoff,
+                    .backoff_max = spec.backoff_max},
+          .others = node.node_count,
+          .is_remembered = true};
+}
+
 bool Recovery::begin(const RecoveryLimits& limits, Time now) {
   if (!is_open_ || std::exchange(has_begun_, true)) return false;
   workers_until_ = now + limits.workers;

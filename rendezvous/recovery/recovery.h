@@ -29,10 +29,16 @@ struct JobRecord {
   // The process that led had a node in that round. It cannot come back: the round broke with it.
   bool leader_has_seat = false;
   std::string leader;  // host name, for people
+  // Nobody has recorded it: a node of that round remembers it. Perhaps the others have gone on, and the
+  // job has ended. So its round goes on as a whole, or this is the end.
+  bool is_remembered = false;
 
   int node_count() const { return others + (leader_has_seat ? 1 : 0); }
   bool operator==(const JobRecord&) const = default;
 };
+
+// What a node of a round remembers of it, whoever led.
+JobRecord remembered(const Resumed& node);
 
 // How long the nodes of the inherited round are waited for, from the first event on.
 struct RecoveryLimits {
@@ -50,6 +56,8 @@ class Recovery {
   // From the start until close().
   bool is_open() const { return is_open_; }
   const JobRecord& record() const { return record_; }
+  // No other round may follow, as long as this one is not whole.
+  bool only_goes_on() const { return is_open_ && record_.is_remembered; }
   // The first event: the limits count from now. True once.
   bool begin(const RecoveryLimits& limits, Time now);
   // The first round of this leader starts.

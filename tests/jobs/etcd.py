@@ -68,6 +68,9 @@ class Etcd:
         self.ask("kv/put", key=base64.b64encode(key.encode()).decode(), value=base64.b64encode(value.encode()).decode(), lease=lease)
         return lease
 
+    def remove(self, key):
+        self.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
+
     def revoke(self, lease):
         self.ask("lease/revoke", ID=lease)
 

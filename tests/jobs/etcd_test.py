@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import time
+import types
 import unittest
 
 import etcd
@@ -210,22 +211,63 @@ class LosesItsLeader(EtcdTest):
         self.stop_all(jobs)
 
 
-    def test_a_leader_whose_whole_node_stands_still_loses_nothing(self):
-        """Its lease in etcd ends, and nobody missed it: it asks who leads, and the round goes on."""
-        gate = self.fifo("gate")
-        jobs = self.nodes(3, "3", "--max-restarts=3", self.worker(UNTIL_TOLD % gate), conf="last_call_timeout=600")
-        self.world(3)
-        leader = self.leader_of(jobs)
-        for signo in signal.SIGSTOP, signal.SIGCONT:
-            for pid in leader.pid, *leader.processes():
+@unittest.skipIf(os.environ.get("DDPRUN", "").find("asan") >= 0 or sanitized(), "its leases are too short for a sanitizer")
+class StandsStill(EtcdTest):
+    def three(self, name, conf="", *flags, nnodes="3"):
+        gate = self.fifo(f"gate_{name}")
+        said = self.fifo(f"said_{name}")
+        script = self.script((UNTIL_TOLD % gate).replace("{fifo}", str(said)), f"{name}.sh")
+        jobs = self.nodes(3, nnodes, "--max-restarts=3", *flags, script, conf=f"last_call_timeout=600{conf}", rdzv_id=name)
+        self.assertEqual(sorted(line.split()[0] for line in self.read_lines(said, 3)), ["0/3", "1/3", "2/3"])
+        return types.SimpleNamespace(name=name, jobs=jobs, said=said, gate=gate, leader=self.leader_of(jobs, name))
+
+    @staticmethod
+    def send(jobs, signo):
+        for job in jobs:
+            for pid in (job.pid, *job.processes()):
                 os.kill(pid, signo)
-            if signo == signal.SIGSTOP:
-                time.sleep(5)  # longer than the leader's lease in etcd
-        read = wait_until(lambda: self.leader_of(jobs), "a leader")
-        self.assertIsNotNone(read)
-        time.sleep(2)  # whoever had lost a worker would start it by then
-        self.assertEqual(self.fifos[self.ready].lines_so_far(), [], "a worker was started anew")
-        self.finish_well(jobs, gate)
+
+    def key(self, three, name):
+        return f"/ddprun/{three.name}/{name}"
+
+    def forgotten(self, three):
+        wait_until(lambda: not self.etcd.value(self.key(three, "leader")), "the end of the leader's lease")
+        self.etcd.remove(self.key(three, "record"))  # its own lease is longer
+
+    def go_on(self, threes):
+        for three in threes:
+            wait_until(lambda: self.etcd.value(self.key(three, "leader")) and self.etcd.value(self.key(three, "record")), "a leader, and its record")
+        time.sleep(3)  # a node that had lost its worker would start it by then
+        for three in threes:
+            self.finish_well(three.jobs, three.gate)
+            self.assertEqual(self.fifos[three.said].lines_so_far(), [], "a worker was started anew")
+
+    def test_a_job_that_stands_still_loses_nothing(self):
+        """The leader's node, or all of them, past the leader's lease; with all leases over, and etcd's record forgotten."""
+        host, whole, lost_host, lost_whole, long = (self.three("host"), self.three("whole"), self.three("lost_host"), self.three("lost_whole"),
+                                                    self.three("long", ",keep_alive_interval=1"))
+        still = [host.leader, *whole.jobs, lost_host.leader, *lost_whole.jobs, *long.jobs]
+        self.send(still, signal.SIGSTOP)
+        begin = time.monotonic()
+        for three in (lost_host, lost_whole, long):
+            self.forgotten(three)
+        time.sleep(max(0, begin + 6 - time.monotonic()))  # longer than the leases of the last one
+        self.send(still, signal.SIGCONT)
+        self.go_on((host, whole, lost_host, lost_whole, long))
+
+    def test_nothing_starts_anew_of_a_job_that_may_have_ended(self):
+        """Nobody else is left of its job, and etcd has forgotten it: the others may have finished while this node stood still."""
+        three = self.three("ended", ",keep_alive_interval=1", nnodes="1:3")
+        others = [job for job in three.jobs if job is not three.leader]
+        self.send([three.leader], signal.SIGSTOP)
+        self.forgotten(three)
+        for job in others:
+            self.kill_whole(job)
+        self.send([three.leader], signal.SIGCONT)
+        code, _, err = three.leader.finish()
+        self.assertEqual(code, 1, err)
+        self.assertIn("did not come back", err)
+        self.assertEqual(self.fifos[three.said].lines_so_far(), [], "a worker was started anew")
 
 
 class Etcds(EtcdTest):

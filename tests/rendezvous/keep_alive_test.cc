@@ -117,6 +117,24 @@ TEST(KeepAlive, ItAsksOnce) {
   EXPECT_TRUE(held.is_over(milliseconds(30'000) + kAskLimit));
 }
 
+// What ends its connection meanwhile is no answer: another leader may give one.
+TEST(KeepAlive, AProcessThatDidNotRunStoodStillUntilItIsAnswered) {
+  constexpr Lease lease{milliseconds(3500), milliseconds(250)};
+  HeldLease held;
+  EXPECT_FALSE(held.stood_still(milliseconds(30'000))) << "it has no lease yet";
+  held.renewed(milliseconds(1000), lease);
+  EXPECT_FALSE(held.stood_still(milliseconds(3000))) << "its lease does not end soon";
+  EXPECT_TRUE(held.stood_still(milliseconds(30'000))) << "nobody has looked yet";
+  EXPECT_FALSE(held.is_over(milliseconds(30'000)));
+  EXPECT_TRUE(held.stood_still(milliseconds(30'100)));
+  HeldLease silent = held;
+  held.renewed(milliseconds(30'000), lease);
+  EXPECT_FALSE(held.stood_still(milliseconds(30'100)));
+  EXPECT_TRUE(silent.is_over(milliseconds(30'000) + kAskLimit));
+  EXPECT_FALSE(silent.stood_still(milliseconds(30'000) + kAskLimit))
+      << "it was told nothing in time";
+}
+
 // It was cut off, and runs: the others start soon.
 TEST(KeepAlive, AProcessThatRanDoesNotAsk) {
   HeldLease held;

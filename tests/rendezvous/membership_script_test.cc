@@ -46,7 +46,8 @@ JobRecord make_record(const Command& command) {
           .rules = {.max_restarts = command.number("restarts", 0)},
           .others = command.number("others", 0),
           .leader_has_seat = command.number("leader_has_seat", 1) == 1,
-          .leader = "host-x"};
+          .leader = "host-x",
+          .is_remembered = command.number("remembered", 0) == 1};
 }
 
 NodeState make_state(const std::string& state) {
