@@ -209,6 +209,7 @@ void Membership::settle(Outcome& outcome, Time now) {
   look_again_at_ = Time::max();
   if (phase_ == Phase::kRecovering) look_who_is_back(now, outcome);
   if (phase_ == Phase::kRunning) consider_resize(now, outcome);
+  if (phase_ == Phase::kGathering) look_whether_any_is_back(now);
   if (phase_ != Phase::kGathering) return;
   promote_spares(now);
   update_times(now);

@@ -142,6 +142,7 @@ class Membership {
   // The first event, where a round is inherited.
   void begin_recovery(Time now, Outcome& outcome);
   void look_who_is_back(Time now, Outcome& outcome);
+  void look_whether_any_is_back(Time now);
   Outcome rejoined(Member& member, const Resumed& node, const Observed& observed, Time now);
   Outcome gave_up(Member& member, const Resumed& node, Time now);
   void returned(SessionId session, const Resumed& node, const Observed& observed, Time now,
@@ -185,11 +186,12 @@ class Membership {
   std::int64_t known_number_ = 0;
   RestartBudget budget_;
   Recovery recovery_;
-  Round round_;                  // the last that this leader published
-  std::vector<Seat> seats_;      // of it
-  RoundBroken last_break_;       // for a node that did not hear it
-  std::optional<JobEnded> end_;  // as told to the nodes; not if too few came in time
-  std::string end_text_;         // how the job ended, for nodes that join after it
+  std::optional<Failure> leader_lost_;  // one loss too many, for the first node that comes back
+  Round round_;                         // the last that this leader published
+  std::vector<Seat> seats_;             // of it
+  RoundBroken last_break_;              // for a node that did not hear it
+  std::optional<JobEnded> end_;         // as told to the nodes; not if too few came in time
+  std::string end_text_;                // how the job ended, for nodes that join after it
   std::optional<Time> gathering_since_;
   std::optional<Time> min_reached_at_;
   std::optional<Time> newcomer_since_;  // while a round runs that has room for a spare

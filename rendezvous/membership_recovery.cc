@@ -36,6 +36,8 @@ Outcome Membership::resumed(SessionId session, const Resumed& node, const Observ
     return rejoined(*member, node, observed, now);
   Outcome outcome;
   begin_recovery(now, outcome);
+  if (leader_lost_ && node.round == round_number_)
+    break_round(*std::exchange(leader_lost_, std::nullopt), now, outcome);
   if (member == nullptr) {
     returned(session, node, observed, now, outcome);
   } else if (member->listens()) {
@@ -166,10 +168,22 @@ void Membership::begin_recovery(Time now, Outcome& outcome) {
   const JobRecord& record = recovery_.record();
   budget_.resume(record.restarts, record.rules, now);
   if (!record.leader_has_seat) return;
-  break_round(
-      {.hostname = record.leader,
-       .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader)},
-      now, outcome);
+  leader_lost_ = {
+      .hostname = record.leader,
+      .message = fmt::format("the node that led the rendezvous ({}) was lost", record.leader)};
+  const bool may_restart = RestartBudget(budget_).take(now);
+  if (may_restart) break_round(*std::exchange(leader_lost_, std::nullopt), now, outcome);
+}
+
+// Of a job that died as a whole no node comes back before all leases are over. Who has come meanwhile
+// is the next job of its id, with all of its restarts.
+void Membership::look_whether_any_is_back(Time now) {
+  const bool may_be_dead = recovery_.is_open() && recovery_.record().leader_has_seat;
+  if (!may_be_dead || recovery_.any_back() || recovery_.unknown() > 0) return;
+  if (recovery_.missing() > 0 && now < recovery_.workers_until()) return;
+  leader_lost_.reset();
+  budget_ = RestartBudget(policy_.jitter_seed);
+  recovery_.close();
 }
 
 void Membership::look_who_is_back(Time now, Outcome& outcome) {

@@ -73,6 +73,7 @@ class Recovery {
 
   // A node of `round` with `seat` of `node_count` is back. True: it is believed, and has the seat.
   bool take(std::int64_t round, int seat, int node_count);
+  bool any_back() const { return !taken_.empty(); }
   bool all_back() const { return back() == record_.node_count(); }
   // Nodes that are not back.
   int missing() const { return is_open_ && back() < record_.others ? record_.others - back() : 0; }

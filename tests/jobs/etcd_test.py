@@ -171,6 +171,16 @@ class LosesItsLeader(EtcdTest):
                 self.assertEqual(code, 1)
                 self.assertIn("was lost", err)
 
+    def test_a_job_that_died_as_a_whole_begins_anew(self):
+        """When its leases are over. It had no restart left, and that is no reason for the next job of its id to fail."""
+        jobs = self.nodes(2, "2", self.worker(WORKER), conf="keep_alive_interval=1,last_call_timeout=600")
+        self.world(2)
+        for job in jobs:
+            self.kill_whole(job)
+        again = self.nodes(2, "2", self.worker(WORKER), conf="keep_alive_interval=1,last_call_timeout=600")
+        self.assertEqual(self.world(2)[0], 0)
+        self.stop_all(again)
+
     def test_without_enough_nodes_the_others_wait(self):
         jobs = self.nodes(2, "2", "--max-restarts=1", self.worker(WORKER))
         self.world(2)
