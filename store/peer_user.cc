@@ -71,7 +71,7 @@ struct Question {
   inet_diag_req_v2 body{};
 };
 
-// Of the socket at `local` that is connected to `remote`. Nothing: no answer of that kind.
+// Who has the socket at `local` that is connected to `remote`. Nothing: no answer of that kind.
 std::optional<PeerUser> ask_diag(int netlink, const Place& local, const Place& remote) {
   Question question;
   question.head = {.nlmsg_len = sizeof(question),
@@ -97,6 +97,8 @@ std::optional<PeerUser> ask_diag(int netlink, const Place& local, const Place& r
     return std::nullopt;
   inet_diag_msg told{};
   std::memcpy(&told, answer.data() + NLMSG_HDRLEN, sizeof(told));
+  // If there is no such connection, the kernel answers with a listener at that port.
+  if (told.id.idiag_dport != remote.port) return std::nullopt;
   return found(told.idiag_uid, told.idiag_inode);
 }
 
@@ -177,12 +179,15 @@ PeerUser PeerUsers::ask(const sockaddr_storage& own, const sockaddr_storage& pee
   const auto here = place_of(own);
   const auto there = place_of(peer);
   if (!here || !there) return {};
-  if (!is_loopback(*there) && there->address != here->address) return {PeerUser::Kind::kOtherHost};
   if (has_diag_ && netlink_.get() < 0)
     netlink_ = FileHandle(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (has_diag_ && netlink_.get() >= 0) {
     if (const auto told = ask_diag(netlink_.get(), *there, *here)) return *told;
   }
+  // A peer of this host may connect from any of its addresses, to loopback as well.
+  const bool is_of_this_host =
+      is_loopback(*there) || is_loopback(*here) || there->address == here->address;
+  if (!is_of_this_host) return {PeerUser::Kind::kOtherHost};
   // "No such socket" and "no such table" are one error: the file decides which it was.
   const PeerUser user = read_tables(*there, *here);
   if (user.kind == PeerUser::Kind::kUser) has_diag_ = false;

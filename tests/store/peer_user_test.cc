@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "proto/file_handle.h"
 
@@ -80,6 +82,33 @@ TEST_P(PeerUserTest, IsAnotherUserAlsoWhenThatOneHasSentAndIsGone) {
   ::waitpid(other, nullptr, 0);
   EXPECT_EQ(users.of(served.get()).kind, Kind::kNobody);
   ::close(hold[0]);
+}
+
+// An IPv4 address of this host that is not loopback; port 0. Nothing: it has none.
+std::optional<sockaddr_in> outside_address() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return std::nullopt;
+  std::optional<sockaddr_in> found;
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    sockaddr_in v4{};
+    std::memcpy(&v4, one->ifa_addr, sizeof(v4));
+    if (ntohl(v4.sin_addr.s_addr) >> 24U != IN_LOOPBACKNET) found = v4;
+  }
+  ::freeifaddrs(list);
+  return found;
+}
+
+TEST_P(PeerUserTest, IsKnownFromEachAddressOfThisHost) {
+  const auto outside = outside_address();
+  if (GetParam() != AF_INET || !outside) GTEST_SKIP() << "needs an IPv4 address beside loopback";
+  FileHandle client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(client.get(), reinterpret_cast<const sockaddr*>(&*outside), sizeof(*outside)), 0);
+  ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
+  const FileHandle served = accept();
+  EXPECT_EQ(users.of(served.get()).kind, Kind::kUser);
+  client.close();
+  EXPECT_EQ(users.of(served.get()).kind, Kind::kNobody);
 }
 
 INSTANTIATE_TEST_SUITE_P(OfBothFamilies, PeerUserTest, ::testing::Values(AF_INET, AF_INET6));
