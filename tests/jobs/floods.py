@@ -7,6 +7,8 @@ the lowest priority, and connects again when it is cut. At its end it prints one
 often it connected. Used by http2_floods_test.py and bench/floods."""
 
 import os
+import pathlib
+import re
 import selectors
 import socket
 import ssl
@@ -34,8 +36,14 @@ def call(path):
             + field(b"ddprun-rdzv-id-bin", b"am9i") + field(b"ddprun-nonce-bin", b"A" * 43))
 
 
-CALL = call(b"/ddprun.rendezvous.v3.Rendezvous/OpenSession")
-QUESTION = call(b"/ddprun.control.v1.Control/Ask")
+def package(name):
+    """A call of another version is refused without our doing, and would try nothing."""
+    text = (pathlib.Path(__file__).parents[2] / "proto" / name).read_bytes()
+    return re.search(rb"^package (\S+);", text, re.MULTILINE)[1]
+
+
+CALL = call(b"/" + package("rendezvous.proto") + b".Rendezvous/OpenSession")
+QUESTION = call(b"/" + package("control.proto") + b".Control/Ask")
 BLOCK = field(b"x", b"y" * 100) * 9
 SETTINGS = frame(4)
 BEGIN = PREFACE + SETTINGS

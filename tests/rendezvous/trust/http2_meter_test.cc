@@ -129,7 +129,7 @@ TEST(ClearRefusalTest, TellsAnOperatorItsOwnFlags) {
   ClearRefusal refusal;
   const std::string said =
       refusal.answer(beginning() + write_frame(Http2Kind::kHeaders, kEndHeaders, 1,
-                                               "/ddprun.control.v1.Control/Ask"));
+                                               "/ddprun.control.v2.Control/Ask"));
   EXPECT_NE(said.find("expected --tls-ca, --tls-cert and --tls-key"), said.npos);
 }
 
