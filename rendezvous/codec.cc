@@ -179,7 +179,7 @@ Result<NodeMessage> decode_resumed(const v4::Resumed& message) {
                              .round = message.round(),
                              .seat = message.seat(),
                              .node_count = message.node_count(),
-                             .restarts = std::max(message.restarts(), 0),
+                             .restarts = std::clamp(message.restarts(), 0, kMostRestarts),
                              .state = static_cast<NodeState>(message.state()),
                              .cause = *std::move(cause),
                              .is_resize = message.is_resize()});

@@ -54,6 +54,8 @@ using NodeMessage =
 
 // A node knows of no later round.
 inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;
+// A node tells of no more restarts: the host counts on from there.
+inline constexpr int kMostRestarts = 1 << 30;
 
 // The host's answer to the beat that had this stamp; 0: no beat yet, the node was let in.
 struct LeaseGrant {

@@ -52,31 +52,40 @@ Error foreign(const std::string& path, uid_t owner) {
                       path, owner)};
 }
 
+// Opens the FIFO. If it is not there it is made, and `made` is true; else it is the user's.
+Result<FileHandle> open_fifo(const std::string& path, bool& made) {
+  constexpr mode_t kOwnerOnly = 0600;
+  made = ::mkfifo(path.c_str(), kOwnerOnly) == 0;
+  if (!made && errno != EEXIST) return failed(path, errno);
+  const FileHandle named(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat facts {};
+  if (named.get() < 0 || ::fstat(named.get(), &facts) != 0) return failed(path, errno);
+  if (!S_ISFIFO(facts.st_mode)) return failed(path, EEXIST);
+  // Who may write to it may have our workers killed.
+  if (facts.st_uid != ::geteuid() && facts.st_uid != 0) return foreign(path, facts.st_uid);
+  // For writing too: if we only read, the FIFO would be at its end whenever the last worker closes
+  // it, and the loop would wake up again and again.
+  const std::string same = fmt::format("/proc/self/fd/{}", named.get());
+  FileHandle fifo(::open(same.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  if (fifo.get() < 0) return failed(path, errno);
+  return fifo;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Watchdog>> Watchdog::make(asio::io_context& loop, const std::string& path,
                                                  std::function<bool(int pid)> is_ours) {
-  const std::string folder = path.empty() ? make_own_folder() : std::string();
-  if (path.empty() && folder.empty()) return failed("(a new folder)", errno);
-  const std::string used = path.empty() ? folder + "/" + kTimerName : path;
-  constexpr mode_t kOwnerOnly = 0600;
-  // A FIFO that is there already is the user's: we use it and leave it at the end.
-  const bool made = ::mkfifo(used.c_str(), kOwnerOnly) == 0;
-  if (!made && errno != EEXIST) return failed(used, errno);
-  // For writing too: if we only read, the FIFO would be at its end whenever the last worker closes
-  // it, and the loop would wake up again and again.
-  const FileHandle named(::open(used.c_str(), O_PATH | O_CLOEXEC));
-  struct stat facts {};
-  if (named.get() < 0 || ::fstat(named.get(), &facts) != 0) return failed(used, errno);
-  if (!S_ISFIFO(facts.st_mode)) return failed(used, EEXIST);
-  // Who may write to it may have our workers killed.
-  if (facts.st_uid != ::geteuid() && facts.st_uid != 0) return foreign(used, facts.st_uid);
-  const std::string same = fmt::format("/proc/self/fd/{}", named.get());
-  const int fd = ::open(same.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return failed(used, errno);
+  Place place{.path = path, .folder = path.empty() ? make_own_folder() : std::string()};
+  if (path.empty() && place.folder.empty()) return failed("(a new folder)", errno);
+  if (path.empty()) place.path = place.folder + "/" + kTimerName;
+  auto fifo = open_fifo(place.path, place.made);
+  if (!fifo) {
+    place.remove();
+    return fifo.error();
+  }
   // The constructor is private: make_unique cannot reach it.
   return std::unique_ptr<Watchdog>(
-      new Watchdog(loop, {used, folder, made}, fd, std::move(is_ours)));
+      new Watchdog(loop, std::move(place), fifo->release(), std::move(is_ours)));
 }
 
 Watchdog::Watchdog(asio::io_context& loop, Place place, int fd,
@@ -85,9 +94,11 @@ Watchdog::Watchdog(asio::io_context& loop, Place place, int fd,
   wait_for_requests();
 }
 
-Watchdog::~Watchdog() {
-  if (place_.made) ::unlink(place_.path.c_str());
-  if (!place_.folder.empty()) ::rmdir(place_.folder.c_str());
+Watchdog::~Watchdog() { place_.remove(); }
+
+void Watchdog::Place::remove() const {
+  if (made) ::unlink(path.c_str());
+  if (!folder.empty()) ::rmdir(folder.c_str());
 }
 
 void Watchdog::wait_for_requests() {

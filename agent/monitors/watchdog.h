@@ -24,8 +24,8 @@ class Watchdog {
  public:
   // Makes the FIFO and reads it from now on. An empty `path` means a new folder of our own under
   // $TMPDIR or /tmp. Only this user may open the FIFO, and this object removes it at its end. If a
-  // FIFO of this user or root is there already, it is used and not removed. `is_ours` says whether a pid belongs to this job; no
-  // other process is ever killed. Errors (kSystem) name the path.
+  // FIFO of this user or root is there already, it is used and not removed. `is_ours` says whether
+  // a pid belongs to this job; no other process is ever killed. Errors (kSystem) name the path.
   static Result<std::unique_ptr<Watchdog>> make(asio::io_context& loop, const std::string& path,
                                                 std::function<bool(int pid)> is_ours);
   Watchdog(const Watchdog&) = delete;
@@ -41,6 +41,7 @@ class Watchdog {
     std::string path;
     std::string folder;  // ours to remove; empty: none
     bool made = false;   // the FIFO is ours to remove
+    void remove() const;
   };
 
   Watchdog(asio::io_context& loop, Place place, int fd, std::function<bool(int pid)> is_ours);

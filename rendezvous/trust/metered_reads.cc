@@ -26,8 +26,9 @@ std::atomic<MeteredConnection*>* place_of(int fd) {
 // Those that gRPC still has, but nobody else any more. A thread of gRPC may be reading one: it is
 // freed when it is closed.
 void retire(MeteredConnection* connection) {
-  static std::mutex mutex;
-  static std::vector<std::unique_ptr<MeteredConnection>> retired;
+  // Never destroyed: threads of gRPC may read connections while the process ends.
+  static auto& mutex = *new std::mutex;
+  static auto& retired = *new std::vector<std::unique_ptr<MeteredConnection>>;
   const std::lock_guard lock(mutex);
   retired.emplace_back(connection);
   std::erase_if(retired, [](const auto& one) { return one->is_closed(); });

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <utility>
+
 namespace ddprun::rendezvous {
 namespace {
 
@@ -186,6 +189,15 @@ TEST(Codec, RefusesWhatMakesNoSense) {
   message = encode(HostMessage(published()));
   message.mutable_published()->mutable_round()->set_master_port(65536);
   EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
+}
+
+// The host counts on from there.
+TEST(Codec, TakesNoNumberOfRestartsThatCannotGrow) {
+  for (const auto& [told, taken] : {std::pair(std::numeric_limits<int>::max(), kMostRestarts),
+                                   std::pair(std::numeric_limits<int>::min(), 0)}) {
+    const auto got = travel(NodeMessage(Resumed{.spec = spec(), .round = 1, .restarts = told}));
+    EXPECT_EQ(std::get<Resumed>(*got).restarts, taken);
+  }
 }
 
 TEST(Codec, TellsThatALeaderWasDeposed) {
