@@ -6,7 +6,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 import unittest
 
 import control
@@ -17,7 +16,7 @@ from hosts_test import can_unshare
 from machine import free_port, wait_until
 from nodes_test import NodesTest
 from support import DDPRUN, main, with_variables
-from tls_test import Authority
+from tls_test import Authority, Relay
 
 NOBODY = 65534
 SOMEBODY = 65533
@@ -199,12 +198,10 @@ class SecretsOfPods(ControlTest):
         self.assertIn("/var/run/secrets/ddprun/token: others can read it (mode 0644)", err)
 
 
-class Between:
+class Between(Relay):
     """Ends TLS of a node with a certificate of the authority, and goes on by TLS to the host: it carries what both say."""
 
     def __init__(self, files, port):
-        self.to = port
-        self.heard = b""
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         for context in self.server, self.client:
@@ -212,35 +209,11 @@ class Between:
             context.load_verify_locations(files["tls_ca"])
             context.verify_mode = ssl.CERT_REQUIRED
             context.set_alpn_protocols(["h2"])
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
+        super().__init__(port)
 
-    def accept(self):
-        while True:
-            try:
-                node, _ = self.listener.accept()
-                node = self.server.wrap_socket(node, server_side=True)
-                host = self.client.wrap_socket(socket.create_connection(("127.0.0.1", self.to)), server_hostname="127.0.0.1")
-            except OSError as error:
-                if self.listener.fileno() < 0 or not isinstance(error, ssl.SSLError):
-                    return
-                continue
-            for one, other in (node, host), (host, node):
-                threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
-
-    def carry(self, one, other):
-        try:
-            while data := one.recv(1 << 16):
-                self.heard += data
-                other.sendall(data)
-            other.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-    def end(self):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+    def connect(self, node):
+        _, host = super().connect(node)
+        return self.server.wrap_socket(node, server_side=True), self.client.wrap_socket(host, server_hostname="127.0.0.1")
 
 
 @unittest.skipUnless(shutil.which("openssl"), "the program openssl is not installed")
@@ -260,13 +233,14 @@ class InBetweenWithACertificate(DaemonTest):
     def test_a_node_and_a_host_with_somebody_in_between_do_not_believe_each_other(self):
         conf = ",".join(["is_host=false", *(f"{key}={path}" for key, path in self.mine.items())])
         self.check_ended([self.node(self.behind, "job", "1", "/bin/true", conf=conf)], 1, "or the host is an impostor")
-        self.assertIn(b"OpenSession", self.between.heard, "it is in between")
+        self.assertIn(b"OpenSession", self.between.bytes, "it is in between")
         self.check_ended([self.node(self.serving, "job", "1", "/bin/true", conf=conf)], 0)
 
     def test_an_operator_with_somebody_in_between_gives_no_order(self):
         flags = [f"--{key.replace('_', '-')}={path}" for key, path in self.mine.items()]
         code, out, err = control.ctl(self.behind.endpoint, "jobs", *flags, token=self.serving.token)
         self.assertEqual((code, out), (5, ""), err)
+        self.assertIn(b"Control/Ask", self.between.bytes, "it is in between")
         self.assertEqual(self.serving.ctl("jobs", *flags)[0], 0)
 
 

@@ -34,12 +34,16 @@ class Relay:
             except OSError:
                 return
             try:
-                host = socket.create_connection(("127.0.0.1", self.to))
+                node, host = self.connect(node)
             except OSError:
                 node.close()
                 continue
             for one, other, side in (node, host, "of_node"), (host, node, "of_host"):
                 threading.Thread(target=self.carry, args=(one, other, side), daemon=True).start()
+
+    def connect(self, node):
+        """Both sides, as they are carried."""
+        return node, socket.create_connection(("127.0.0.1", self.to))
 
     def carry(self, one, other, side):
         try:
