@@ -13,13 +13,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <string>
-#include <vector>
+
+#include "proto/host_network.h"
 
 namespace ddprun::store {
 namespace {
@@ -114,17 +112,9 @@ std::string in_table_of_v6(const Place& place) {
   return (place.is_v6 ? "" : "0000000000000000FFFF0000") + in_table(place);
 }
 
-std::optional<std::string> whole(const char* path) {
-  const std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 PeerUser read_tables(const Place& local, const Place& remote) {
-  const auto v4 = whole("/proc/net/tcp");
-  const auto v6 = whole("/proc/net/tcp6");
+  const auto v4 = read_tcp_table(kTcpTable);
+  const auto v6 = read_tcp_table(kTcp6Table);
   if (!v4 && !v6) return {};
   PeerUser user{PeerUser::Kind::kNobody};
   if (!local.is_v6) user = user_in_table(v4.value_or(""), in_table(local), in_table(remote));
@@ -135,32 +125,9 @@ PeerUser read_tables(const Place& local, const Place& remote) {
 }  // namespace
 
 PeerUser user_in_table(std::string_view table, std::string_view local, std::string_view remote) {
-  constexpr std::size_t kLocal = 1;
-  constexpr std::size_t kRemote = 2;
-  constexpr std::size_t kUser = 7;
-  constexpr std::size_t kInode = 9;
-  while (!table.empty()) {
-    std::string_view line = table.substr(0, table.find('\n'));
-    table.remove_prefix(std::min(line.size() + 1, table.size()));
-    std::vector<std::string_view> words;
-    while (words.size() <= kInode) {
-      line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-      if (line.empty()) break;
-      words.push_back(line.substr(0, line.find(' ')));
-      line.remove_prefix(words.back().size());
-      if (words.size() > kRemote + 1) continue;
-      if (words.size() == kRemote + 1 && (words[kLocal] != local || words[kRemote] != remote))
-        break;
-    }
-    if (words.size() <= kInode) continue;
-    const auto number = [&words](std::size_t at) {
-      std::uint64_t value = 0;
-      std::from_chars(words[at].data(), words[at].data() + words[at].size(), value);
-      return value;
-    };
-    return found(static_cast<uid_t>(number(kUser)), number(kInode));
-  }
-  return {PeerUser::Kind::kNobody};
+  const auto socket = find_tcp_socket(
+      table, [&](const TcpSocket& one) { return one.local == local && one.remote == remote; });
+  return socket ? found(socket->user, socket->inode) : PeerUser{PeerUser::Kind::kNobody};
 }
 
 PeerUser PeerUsers::of(int fd) {

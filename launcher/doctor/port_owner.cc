@@ -10,8 +10,9 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <system_error>
+
+#include "proto/host_network.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -39,23 +40,15 @@ bool is_taken(std::uint16_t port) {
   return taken;
 }
 
-// The inode of the socket that listens there: the tenth column of /proc/net/tcp, where the fourth is
-// 0A (proc(5)).
-std::string listening_inode(std::uint16_t port) {
-  const std::string ending = fmt::format(":{:04X}", port);
-  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(path);
-    for (std::string line; std::getline(file, line);) {
-      std::istringstream columns(line);
-      std::string number, local, remote, state, skipped, inode;
-      columns >> number >> local >> remote >> state;
-      if (state != "0A" || !local.ends_with(ending)) continue;
-      for (int i = 0; i < 5; ++i) columns >> skipped;
-      columns >> inode;
-      return inode;
-    }
+// The inode of the socket that listens there; 0: none does.
+std::uint64_t listening_inode(std::uint16_t port) {
+  for (const char* path : {kTcpTable, kTcp6Table}) {
+    const std::string table = read_tcp_table(path).value_or("");
+    const auto socket =
+        find_tcp_socket(table, [port](const TcpSocket& one) { return listens_at(one, port); });
+    if (socket) return socket->inode;
   }
-  return {};
+  return 0;
 }
 
 bool has_socket(const fs::path& process, const std::string& link) {
@@ -72,10 +65,10 @@ bool has_socket(const fs::path& process, const std::string& link) {
 
 std::string port_owner(std::uint16_t port) {
   if (!is_taken(port)) return {};
-  const std::string inode = listening_inode(port);
+  const std::uint64_t inode = listening_inode(port);
   const std::string link = fmt::format("socket:[{}]", inode);
   std::error_code failed;
-  for (fs::directory_iterator one("/proc", failed), end; !inode.empty() && !failed && one != end;
+  for (fs::directory_iterator one("/proc", failed), end; inode != 0 && !failed && one != end;
        one.increment(failed)) {
     const std::string pid = one->path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;

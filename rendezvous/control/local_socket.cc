@@ -7,21 +7,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/io_context.hpp>
+#include <array>
 #include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/udp.hpp>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "proto/assert.h"
 #include "proto/file_handle.h"
+#include "proto/host_network.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -68,31 +67,14 @@ std::string text_of(const char* path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Only an address of this host can be bound.
-bool is_own_address(const std::string& address) {
-  boost::asio::io_context loop;
-  boost::asio::ip::udp::socket socket(loop);
-  const boost::asio::ip::udp::endpoint endpoint(parsed(address), 0);
-  boost::system::error_code failed;
-  socket.open(endpoint.protocol(), failed);
-  if (!failed) socket.bind(endpoint, failed);
-  return !failed;
-}
-
-// Whether this user listens on the TCP port (proc_pid_net(5)).
 bool listens(uid_t user, std::uint16_t port) {
-  const std::string wanted = fmt::format(":{:04X}", port);
-  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::istringstream rows(text_of(path));
-    for (std::string row; std::getline(rows, row);) {
-      std::istringstream columns(row);
-      std::string number, local, remote, state, queues, timer, retries;
-      uid_t owner = 0;
-      columns >> number >> local >> remote >> state >> queues >> timer >> retries >> owner;
-      if (columns && local.ends_with(wanted) && state == "0A" && owner == user) return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(std::array{kTcpTable, kTcp6Table}, [&](const char* path) {
+    return find_tcp_socket(read_tcp_table(path).value_or(""),
+                           [&](const TcpSocket& socket) {
+                             return listens_at(socket, port) && socket.user == user;
+                           })
+        .has_value();
+  });
 }
 
 }  // namespace
@@ -152,7 +134,7 @@ Result<int> listen_locally(const std::string& name) {
 
 int connect_locally(const std::vector<std::string>& addresses, std::uint16_t port) {
   std::vector<bool> is_own;
-  for (const std::string& address : addresses) is_own.push_back(is_own_address(address));
+  for (const std::string& address : addresses) is_own.push_back(is_own_address(parsed(address)));
   const uid_t self = ::geteuid();
   for (const LocalName& one : local_names(text_of("/proc/net/unix"), port, addresses, is_own)) {
     FileHandle socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -8,8 +8,6 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <chrono>
-#include <cstdint>
-#include <string_view>
 
 namespace ddprun::rendezvous {
 
@@ -26,8 +24,5 @@ enum class Refusal {
 
 // Of the port that has just refused us.
 Refusal judge_refusal(const boost::asio::ip::tcp::endpoint& port);
-
-// Whether a socket listens at `port` by this text of /proc/net/tcp or tcp6.
-bool lists_listener(std::string_view table, std::uint16_t port);
 
 }  // namespace ddprun::rendezvous

@@ -194,7 +194,7 @@ TEST(Codec, RefusesWhatMakesNoSense) {
 // The host counts on from there.
 TEST(Codec, TakesNoNumberOfRestartsThatCannotGrow) {
   for (const auto& [told, taken] : {std::pair(std::numeric_limits<int>::max(), kMostRestarts),
-                                   std::pair(std::numeric_limits<int>::min(), 0)}) {
+                                    std::pair(std::numeric_limits<int>::min(), 0)}) {
     const auto got = travel(NodeMessage(Resumed{.spec = spec(), .round = 1, .restarts = told}));
     EXPECT_EQ(std::get<Resumed>(*got).restarts, taken);
   }

@@ -103,7 +103,8 @@ TEST_P(PeerUserTest, IsKnownFromEachAddressOfThisHost) {
   const auto outside = outside_address();
   if (GetParam() != AF_INET || !outside) GTEST_SKIP() << "needs an IPv4 address beside loopback";
   FileHandle client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(::bind(client.get(), reinterpret_cast<const sockaddr*>(&*outside), sizeof(*outside)), 0);
+  ASSERT_EQ(::bind(client.get(), reinterpret_cast<const sockaddr*>(&*outside), sizeof(*outside)),
+            0);
   ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
   const FileHandle served = accept();
   EXPECT_EQ(users.of(served.get()).kind, Kind::kUser);
