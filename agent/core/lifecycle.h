@@ -45,6 +45,7 @@ struct WorkerExit {
   int exec_errno = 0;         // not 0: execve() failed with this errno; the program never ran
   std::string start_error{};  // not empty: it never was a process, for this reason
   std::string ended_for{};    // not empty: ddprun killed it, and this is what it failed of
+  bool dumped_core = false;   // the kernel says so: it wrote the memory somewhere
 
   bool failed() const { return exit_code != 0; }
   bool operator==(const WorkerExit&) const = default;

@@ -137,6 +137,8 @@ void signal_group(pid_t pid, int signo) {
   ::killpg(pid, SIGCONT);
 }
 
+bool has_dumped_core(int status) { return WIFSIGNALED(status) && WCOREDUMP(status); }
+
 // Minus the signal for a killed process, else its exit status.
 int exit_code_of(int status) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
@@ -257,7 +259,10 @@ std::optional<WorkerExit> Children::coming_failure(int local_rank) const {
   constexpr int kExitCode = 52;  // 0 while the process lives
   const int status = static_cast<int>(read_stat_number(pid, kExitCode).value_or(0));
   if (exit_code_of(status) == 0) return std::nullopt;
-  return WorkerExit{local_rank, pid, exit_code_of(status)};
+  return WorkerExit{.local_rank = local_rank,
+                    .pid = pid,
+                    .exit_code = exit_code_of(status),
+                    .dumped_core = has_dumped_core(status)};
 }
 
 std::vector<pid_t> Children::pids() const {
@@ -368,8 +373,12 @@ void Children::collect(pid_t pid, std::vector<WorkerExit>& exits) {
   ::waitpid(pid, &status, 0);
   if (!known) return;
   const Worker& worker = known.mapped();
-  exits.push_back({worker.local_rank, pid, exit_code_of(status),
-                   read_exec_errno(worker.exec_pipe.get()), "", worker.ended_for});
+  exits.push_back({.local_rank = worker.local_rank,
+                   .pid = pid,
+                   .exit_code = exit_code_of(status),
+                   .exec_errno = read_exec_errno(worker.exec_pipe.get()),
+                   .ended_for = worker.ended_for,
+                   .dumped_core = has_dumped_core(status)});
 }
 
 }  // namespace ddprun::agent

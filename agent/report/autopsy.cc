@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "agent/core/exit_code.h"
+#include "agent/report/core_dump.h"
 #include "agent/report/record_file.h"
 #include "proto/file_handle.h"
 #include "proto/log.h"
@@ -127,6 +128,9 @@ ReportFacts Autopsy::examine(const Lifecycle& lifecycle, const std::string& host
       worker.evidence = "ddprun sent it, since the worker " + ended.exit.ended_for;
     else if (!ended.stopped_by_us && ended.exit.exit_code == -SIGKILL)
       worker.evidence = kills_.explain(ended.exit.pid);
+    if (ended.exit.dumped_core)
+      worker.core_dump = find_core(ended.exit.pid, -ended.exit.exit_code,
+                                   worker.when - (ended.ended - ended.started));
     facts.workers.push_back(std::move(worker));
   }
   // Only the root cause is quoted: reading the log files of all workers would take its time.

@@ -44,6 +44,7 @@ Json worker_json(const ReportFacts& facts, const ReportedWorker& worker) {
     json["traceback"] = worker.record->trace;
   }
   if (!worker.evidence.empty()) json["evidence"] = worker.evidence;
+  if (!worker.core_dump.empty()) json["core_dump"] = worker.core_dump;
   if (!worker.stderr_end.empty()) json["stderr_end"] = worker.stderr_end;
   return json;
 }

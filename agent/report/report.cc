@@ -158,9 +158,10 @@ std::string attempt_text(const ReportFacts& facts) {
 
 // Whether a line of a worker's text could be taken for one of the report. It stands deeper, then.
 bool looks_like_ours(std::string_view text) {
-  constexpr std::array kOurs{"time  ",    "host  ",     "rank  ",     "exitcode", "error_file",
-                             "run time",  "traceback ", "stderr  ",   "[",        "<",
-                             "Failures:", "Root Cause", "Stopped by", "---",      "==="};
+  constexpr std::array kOurs{"time  ",     "host  ",     "rank  ",     "exitcode",
+                             "error_file", "run time",   "traceback ", "stderr  ",
+                             "core dump",  "[",          "<",          "Failures:",
+                             "Root Cause", "Stopped by", "---",        "==="};
   return std::ranges::any_of(kOurs, [&](const char* own) { return text.starts_with(own); });
 }
 
@@ -182,6 +183,8 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
   // A SIGKILL's is part of its reason.
   if (exit.exit_code != -SIGKILL && !worker.evidence.empty())
     lines.push_back({fmt::format("  memory    : {}", worker.evidence)});
+  if (!worker.core_dump.empty())
+    lines.push_back({fmt::format("  core dump : {}", worker.core_dump)});
   std::string_view label = "  traceback : ";
   for (const std::string& line : shortened(split_lines(reason_of(worker)), kQuotedTraceLines)) {
     const std::string text = excerpt(line);

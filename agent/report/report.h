@@ -36,6 +36,7 @@ struct ReportedWorker {
   std::optional<std::chrono::system_clock::time_point> recorded_at{};  // when it wrote that
   // One line about a SIGKILL that we did not send, or about one of a process beside it; else empty.
   std::string evidence{};
+  std::string core_dump{};                // where it is; empty: there is none
   std::vector<std::string> stderr_end{};  // of the root cause only: the last lines, oldest first
 };
 

@@ -122,6 +122,30 @@ class Report(JobTest):
         (other,) = report["other_workers"]
         self.assertEqual((other["rank"], other["exit_code"], other["stopped_by_ddprun"]), (0, -15, True))
 
+    def test_the_report_says_where_the_core_dump_is(self):
+        if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
+            self.skipTest("no core may be dumped here (`ulimit -Hc` is 0)")
+        pattern = pathlib.Path("/proc/sys/kernel/core_pattern").read_text().strip()
+        folder = self.folder / "there"
+        folder.mkdir()
+        script = self.script("#!/bin/sh\nulimit -c unlimited\nkill -SEGV $$\n")
+        path = self.folder / "report.json"
+        err = self.failing(f"--error-report={path}", script, cwd=folder)
+        told = json.loads(path.read_text())["root_cause"].get("core_dump")
+        if told is None and (pattern.startswith(("|", "@", "/"))):
+            self.skipTest(f"the kernel dumped no core here: core_pattern is {pattern}")
+        self.assertRegex(err, rf"core dump : {re.escape(told)[:60]}")
+        cores = list(folder.iterdir())
+        if cores:
+            self.assertTrue(told.startswith(f"{cores[0]} ("), (told, cores))
+            self.assertRegex(told, r" \(\d+\.\d MiB\)$")
+        else:
+            self.assertIn("core_pattern", told)
+
+    def test_without_a_core_dump_none_is_told_of(self):
+        err = self.failing(self.script("#!/bin/sh\nulimit -c 0\nkill -SEGV $$\n"))
+        self.assertNotIn("core dump", err)
+
     def test_error_report_of_other_endings(self):
         self.assertEqual(self.error_report("/bin/true", expected=0)["ended_by"], "success")
         report = self.error_report(
