@@ -122,7 +122,8 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
       records_(loop, config_.teardown_timeout,
                {[this](int local_rank) { return workers_.steps(local_rank); },
                 [this](int local_rank) { teardown_is_overdue(local_rank); }}),
-      lease_(loop, start.lease, [this] { children_died(); }) {
+      lease_(loop, start.shared == nullptr ? nullptr : &start.shared->lease,
+             [this] { children_died(); }) {
   consoles_.take_log();
 }
 

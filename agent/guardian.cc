@@ -233,19 +233,24 @@ struct WatchedParts {
 int guard(const WatchedParts& parts, const GuardedJob& job, const AgentStart& start,
           std::set<pid_t> spared) {
   const pid_t sweeper = start_sweeper(parts.pipe, parts.lock);
-  const int status =
-      WatchedAgent(parts.agent, parts.pipe, job, *start.lease).wait_for_end(start.ignored_signals);
+  const int status = WatchedAgent(parts.agent, parts.pipe, job, start.shared->lease)
+                         .wait_for_end(start.ignored_signals);
   end_sweeper(sweeper);
   spared.insert(sweeper);  // do not wait for one that hangs in the kernel
   if (WIFEXITED(status)) {
     // Mostly there is nothing left. But processes that the agent could not end became our children.
     end_descendants(kSweepLimit, spared);
+    // An agent without a descriptor left cannot remove a folder.
+    remove_scratch_folder(job.cookie);
     remove_owner_lock(job.cookie);
     return WEXITSTATUS(status);
   }
   clean_up(job, start.temporary_folder, spared);
-  say(fmt::format("{}: the agent was killed by {}; all its processes were ended\n", job.called,
-                  signal_name(WTERMSIG(status))));
+  if (start.shared->has_said_why) return 1;
+  // A library that gets no memory mostly aborts.
+  const bool lacks_memory = WTERMSIG(status) == SIGABRT && has_memory_limit();
+  say(fmt::format("{}: the agent was killed by {}; all its processes were ended{}\n", job.called,
+                  signal_name(WTERMSIG(status)), lacks_memory ? "; " + limit_hint(ENOMEM) : ""));
   return kExitSignalBase + WTERMSIG(status);
 }
 
@@ -262,14 +267,14 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   int alive[2];
   const pid_t guardian = ::getpid();
   std::set<pid_t> earlier = own_children();  // `monitor & exec ddprun …`: not ours to end
-  void* note = ::mmap(nullptr, kNoteBytes + sizeof(LeaseNote), PROT_READ | PROT_WRITE,
+  void* note = ::mmap(nullptr, kNoteBytes + sizeof(SharedNote), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   // Without it no other start ends what this one leaves.
   const auto lock = take_owner_lock(job.cookie);
   if (!lock) log::debug(lock.error().message());
   const bool prepared = note != MAP_FAILED && ::pipe2(alive, O_CLOEXEC) == 0;
   // Before the fork: both processes see this one.
-  if (prepared) start.lease = new (static_cast<char*>(note) + kNoteBytes) LeaseNote;
+  if (prepared) start.shared = new (static_cast<char*>(note) + kNoteBytes) SharedNote;
   const pid_t child = prepared ? ::fork() : -1;
   if (child < 0) {
     const int why = errno;
@@ -294,6 +299,7 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   ::prctl(PR_SET_NAME, "ddp-agent");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   start.guardian_pipe = alive[0];
+  end_where_a_limit_is_hit(job.called, &start.shared->has_said_why);
   // The guardian died already: then the user wants no job.
   if (::getppid() != guardian) ::_exit(1);
   const int exit_code = agent(start);

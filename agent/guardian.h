@@ -29,6 +29,12 @@ struct LeaseNote {
   std::atomic<bool> has_ended_workers{false};
 };
 
+// Memory that guardian and agent share.
+struct SharedNote {
+  LeaseNote lease;
+  std::atomic<bool> has_said_why{false};  // the agent, which then killed itself (limit_hint.h)
+};
+
 // What the guardian gives to the agent.
 struct AgentStart {
   // Read end of a pipe. Each byte is the number of a signal that the guardian passes on. End of
@@ -39,7 +45,7 @@ struct AgentStart {
   // temporary log folder here. If the agent is killed, the guardian removes that folder. Empty
   // text: there is no such folder.
   char* temporary_folder = nullptr;
-  LeaseNote* lease = nullptr;
+  SharedNote* shared = nullptr;
 };
 
 // How long the agent has after a second request to end; then the guardian kills it. A second

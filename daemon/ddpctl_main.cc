@@ -18,6 +18,8 @@
 #include "launcher/host_facts.h"
 #include "launcher/resolvers.h"
 #include "launcher/surroundings/shared_token.h"
+#include "proto/limit_hint.h"
+#include "proto/room_check.h"
 #include "proto/shown_text.h"
 #include "proto/token_file.h"
 #include "rendezvous/control/control_client.h"
@@ -134,6 +136,10 @@ int run(CtlOptions options, const EnvLookup& env) {
     std::fprintf(stderr, "ddpctl: %s\n", shown_text(sound.error().message()).c_str());
     return kCtlUsage;
   }
+  if (const auto checked = check_room(kGrpcRoom); !checked) {
+    std::fprintf(stderr, "ddpctl: %s\n", checked.error().message().c_str());
+    return kCtlFailed;
+  }
   const auto answer = ask(options, rendezvous::key_of_token(*token));
   std::fputs(output(options, answer).c_str(), stdout);
   const std::string wrong = complaint(options, answer);
@@ -149,6 +155,7 @@ int run(CtlOptions options, const EnvLookup& env) {
 int main(int argc, char** argv) {
   using namespace ddprun::daemon;  // NOLINT(google-build-using-namespace)
   ddprun::launcher::use_own_resolvers();
+  ddprun::end_where_a_limit_is_hit("ddpctl");
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = ddprun::launcher::process_environment();
   const auto parsed = parse_ctl(words, env);

@@ -24,8 +24,10 @@
 #include "daemon/service_manager.h"
 #include "launcher/host_facts.h"
 #include "launcher/resolvers.h"
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 #include "proto/loop.h"
+#include "proto/room_check.h"
 #include "proto/shown_text.h"
 #include "proto/token_file.h"
 #include "rendezvous/http/status_pages.h"
@@ -124,6 +126,8 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
   log::set_level(log::Level::kInfo);  // who leads
   ::signal(SIGPIPE, SIG_IGN);
   store::raise_descriptor_limit();
+  if (const auto checked = check_room(kGrpcRoom); !checked)
+    return fail(checked.error().message(), kFailed);
   read_program_in();
   const std::string manager = env("NOTIFY_SOCKET").value_or("");
   asio::io_context loop(1);
@@ -159,6 +163,7 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
 int main(int argc, char** argv) {
   using namespace ddprun::daemon;  // NOLINT(google-build-using-namespace)
   ddprun::launcher::use_own_resolvers();
+  ddprun::end_where_a_limit_is_hit("ddprund");
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const auto parsed = parse_daemon(words, read_config);
   if (const auto* answer = std::get_if<DaemonAnswer>(&parsed)) {

@@ -26,6 +26,7 @@
 #include "launcher/resolvers.h"
 #include "launcher/surroundings/shared_token.h"
 #include "proto/allowed_cpus.h"
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 #include "proto/shown_text.h"
 #include "proto/token_file.h"
@@ -189,6 +190,7 @@ int main(int argc, char** argv) {
   if (is_peer(args, env)) return run_peers(env);
   HostFacts host = real_host_facts(env);
   host.called = called_name(argc, argv);
+  ddprun::end_where_a_limit_is_hit(host.called);
   const Failures failures{host.called, env("TORCHELASTIC_ERROR_FILE").value_or("")};
   const Parsed parsed = parse(args, env, host);
   if (const auto* answer = std::get_if<Answer>(&parsed)) {

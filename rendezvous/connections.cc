@@ -11,6 +11,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "proto/limit_hint.h"
+
 namespace ddprun::rendezvous {
 namespace {
 
@@ -65,7 +67,7 @@ Result<void> Connections::prepare(int fd) {
   // A blocking socket would block gRPC's threads.
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
       ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)
-    return Error(ErrorCode::kSystem, std::generic_category().message(errno));
+    return Error(ErrorCode::kSystem, describe_errno(errno));
   // As long as little is sent, the kernel tries a lost packet again six times at equal pauses, and
   // does not double each (the kernel's Documentation/networking/tcp-thin). What the node sends is
   // tried again at doubled pauses: a beat that is lost in a blip of 2 s comes after some 3 s.

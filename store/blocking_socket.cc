@@ -16,6 +16,8 @@
 #include <system_error>
 #include <utility>
 
+#include "proto/limit_hint.h"
+
 namespace ddprun::store {
 namespace {
 
@@ -24,7 +26,7 @@ constexpr std::size_t kEarlyBytes = std::size_t{16} * 1024;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-std::string error_text(int error) { return std::system_category().message(error); }
+std::string error_text(int error) { return describe_errno(error); }
 
 // Whole milliseconds until `deadline` for poll(2), at least 0. Rounded up: else poll would return
 // just before the deadline, and the caller would see a time-out too early.

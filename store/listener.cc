@@ -11,6 +11,7 @@
 #include <chrono>
 #include <utility>
 
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 #include "proto/loop.h"
 
@@ -44,7 +45,7 @@ Error bind_error(const std::string& address, std::uint16_t port, const error_cod
   if (failure == asio::error::access_denied)
     return error(ErrorCode::kSystem,
                  fmt::format("permission denied; choose a {} of 1024 or more", setting));
-  return error(ErrorCode::kSystem, failure.message());
+  return error(ErrorCode::kSystem, describe_errno(failure.value()));
 }
 
 error_code open_and_bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {

@@ -10,6 +10,7 @@
 
 #include "agent/core/exit_code.h"
 #include "proto/assert.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {
@@ -325,7 +326,7 @@ rendezvous::Failure Lifecycle::describe(const WorkerExit& exit) const {
   if (!exit.start_error.empty()) {
     how = "could not be started: " + exit.start_error;
   } else if (exit.exec_errno != 0) {
-    how = fmt::format("could not be started: {}", ::strerrordesc_np(exit.exec_errno));
+    how = fmt::format("could not be started: {}", describe_errno(exit.exec_errno));
   } else if (!exit.ended_for.empty()) {
     how = exit.ended_for;
   } else if (exit.exit_code < 0) {

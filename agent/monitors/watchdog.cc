@@ -15,6 +15,7 @@
 
 #include "agent/core/lifecycle.h"
 #include "proto/file_handle.h"
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -42,7 +43,7 @@ std::string make_own_folder() {
 Error failed(const std::string& path, int why) {
   return {ErrorCode::kSystem,
           fmt::format("TORCHELASTIC_TIMER_FILE={}: expected a path for a FIFO: {}", path,
-                      ::strerrordesc_np(why))};
+                      describe_errno(why))};
 }
 
 Error foreign(const std::string& path, uid_t owner) {

@@ -14,6 +14,7 @@
 #include "agent/network/resuming_session.h"
 #include "agent/network/taken_port.h"
 #include "proto/log.h"
+#include "proto/room_check.h"
 #include "rendezvous/client.h"
 #include "rendezvous/trust/tls_files.h"
 
@@ -62,6 +63,9 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
   // Loopback until face() knows more. kAlone never calls it.
   store_host_ = plan_.local_addr.empty() ? loopback_address().to_string() : plan_.local_addr;
   if (const auto checked = check_files(plan_.tls); checked.has_error()) co_return checked.error();
+  if (plan_.kind != RendezvousPlan::Kind::kAlone) {
+    if (auto checked = check_room(kGrpcRoom); !checked) co_return checked.error();
+  }
   switch (plan_.kind) {
     case RendezvousPlan::Kind::kAlone:
       host_here(std::move(handler), store_host_);

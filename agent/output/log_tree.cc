@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "agent/output/console_text.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 Error failed(const std::string& what, const std::string& path, int why) {
   const bool no_descriptor = why == EMFILE || why == ENFILE;
   return {no_descriptor ? ErrorCode::kLimit : ErrorCode::kSystem,
-          fmt::format("{} {}: {}", what, path, ::strerrordesc_np(why))};
+          fmt::format("{} {}: {}", what, path, describe_errno(why))};
 }
 
 // Makes a folder with a name that no other job has: `prefix` and six characters that mkdtemp(3)

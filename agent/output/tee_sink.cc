@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -29,7 +30,7 @@ void CopyFile::warn(int why) {
   const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file_.get()),
                                                   unnamed);  // proc(5)
   log::warning(fmt::format("write {}: {}; what cannot be written is missing there", path.string(),
-                           ::strerrordesc_np(why)));
+                           describe_errno(why)));
 }
 
 void TeeConsole::push() {

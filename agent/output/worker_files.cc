@@ -11,6 +11,7 @@
 
 #include "agent/output/line_prefix.h"
 #include "agent/output/passthrough_sink.h"
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 
 namespace ddprun::agent {
@@ -21,7 +22,7 @@ namespace {
 Result<FileHandle> open_nowhere() {
   FileHandle nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   if (nowhere.get() < 0)
-    return Error(ErrorCode::kSystem, fmt::format("open /dev/null: {}", ::strerrordesc_np(errno)));
+    return Error(ErrorCode::kSystem, fmt::format("open /dev/null: {}", describe_errno(errno)));
   return nowhere;
 }
 
@@ -56,8 +57,7 @@ Result<OpenedFiles> WorkerFiles::try_open(const WorkerStart& worker) {
   if (are_one_pipe(worker.local_rank)) {
     opened.out = FileHandle(::fcntl(opened.err.get(), F_DUPFD_CLOEXEC, 0));
     if (opened.out.get() < 0)
-      return Error(ErrorCode::kSystem,
-                   fmt::format("share a log pipe: {}", ::strerrordesc_np(errno)));
+      return Error(ErrorCode::kSystem, fmt::format("share a log pipe: {}", describe_errno(errno)));
   }
   return opened;
 }

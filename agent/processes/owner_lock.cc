@@ -19,6 +19,7 @@
 #include "agent/processes/job_cookie.h"
 #include "agent/processes/scratch_folder.h"
 #include "proto/assert.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {
@@ -98,7 +99,7 @@ Result<FileHandle> take_owner_lock(const std::string& job_cookie) {
   FileHandle file;
   if (make_locked(file, path)) return file;
   return Error(ErrorCode::kSystem,
-               fmt::format("make the locked file {}: {}", path, ::strerrordesc_np(errno)));
+               fmt::format("make the locked file {}: {}", path, describe_errno(errno)));
 }
 
 void remove_owner_lock(const std::string& job_cookie) { ::unlink(path_of(job_cookie).c_str()); }

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "proto/assert.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {
@@ -24,7 +25,7 @@ Result<std::string> make_scratch_folder(const std::string& job_cookie) {
   std::string path = path_of(job_cookie);
   if (::mkdir(path.c_str(), kMode) == 0) return path;
   return Error(ErrorCode::kSystem,
-               fmt::format("make the folder {}: {}", path, ::strerrordesc_np(errno)));
+               fmt::format("make the folder {}: {}", path, describe_errno(errno)));
 }
 
 void remove_scratch_folder(const std::string& job_cookie) {

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "proto/file_handle.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {
@@ -45,7 +46,7 @@ std::optional<uid_t> planted_by(const std::string& path) {
 }
 
 Error failed(const std::string& path, int why) {
-  return {ErrorCode::kSystem, fmt::format("write {}: {}", path, ::strerrordesc_np(why))};
+  return {ErrorCode::kSystem, fmt::format("write {}: {}", path, describe_errno(why))};
 }
 
 // The descriptor of our stdout or stderr, if it is open on the file that `facts` describe; else -1.
@@ -152,7 +153,7 @@ Result<void> can_write_record(const std::string& path) {
                        ? ::access(path.c_str(), W_OK) == 0
                        : ::access(folder_of(path).c_str(), W_OK | X_OK) == 0 ||
                              (is_there && ::access(path.c_str(), W_OK) == 0);
-  if (!can) return Error(ErrorCode::kInvalidArgument, ::strerrordesc_np(errno));
+  if (!can) return Error(ErrorCode::kInvalidArgument, describe_errno(errno));
   return {};
 }
 

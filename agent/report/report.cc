@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "proto/limit_hint.h"
 #include "proto/number_ranges.h"
 #include "proto/shown_text.h"
 
@@ -248,7 +249,7 @@ std::string reason_of(const ReportedWorker& worker) {
   if (exit.exec_errno != 0) {
     // ENOENT has other causes too, and the user may see that the file itself is there (execve(2)).
     const char* hint = exit.exec_errno == ENOENT ? " (itself, its #! interpreter or loader)" : "";
-    return fmt::format("the program could not be started: {}{}", ::strerrordesc_np(exit.exec_errno),
+    return fmt::format("the program could not be started: {}{}", describe_errno(exit.exec_errno),
                        hint);
   }
   if (exit.exit_code < 0) {

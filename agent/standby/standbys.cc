@@ -23,6 +23,7 @@
 #include "agent/standby/hook_text.h"
 #include "agent/standby/python_program.h"
 #include "agent/standby/shown_environment.h"
+#include "proto/limit_hint.h"
 #include "proto/log.h"
 #include "proto/memory_cgroup.h"
 #include "proto/standby.h"
@@ -285,7 +286,7 @@ bool Standbys::has_room() {
 Result<void> Standbys::warm(int local_rank) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    return Error(ErrorCode::kSystem, fmt::format("make a socket: {}", ::strerrordesc_np(errno)));
+    return Error(ErrorCode::kSystem, fmt::format("make a socket: {}", describe_errno(errno)));
   const auto standby = std::make_shared<Standby>(loop_, local_rank);
   boost::system::error_code failed;
   standby->socket.assign({}, ends[0], failed);
@@ -297,7 +298,7 @@ Result<void> Standbys::warm(int local_rank) {
   spec.err = new_output();
   if (spec.out.get() < 0 || spec.err.get() < 0)
     return Error(ErrorCode::kSystem,
-                 fmt::format("make a file for its output: {}", ::strerrordesc_np(errno)));
+                 fmt::format("make a file for its output: {}", describe_errno(errno)));
   if (cold.is_python)
     add_hook(spec.env, scratch_ + kHookFolder, standby_value());
   else

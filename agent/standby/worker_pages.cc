@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "proto/file_handle.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {
@@ -35,7 +36,7 @@ void make_lock(pthread_mutex_t& lock) {
 
 Error failed(const std::string& path, int why) {
   return {ErrorCode::kSystem,
-          fmt::format("make the workers' pages {}: {}", path, ::strerrordesc_np(why))};
+          fmt::format("make the workers' pages {}: {}", path, describe_errno(why))};
 }
 
 }  // namespace

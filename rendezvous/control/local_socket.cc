@@ -21,6 +21,7 @@
 #include "proto/assert.h"
 #include "proto/file_handle.h"
 #include "proto/host_network.h"
+#include "proto/limit_hint.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -128,7 +129,7 @@ Result<int> listen_locally(const std::string& name) {
   if (socket.get() < 0 ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.data), address.size) != 0 ||
       ::listen(socket.get(), kBacklog) != 0)
-    return Error(ErrorCode::kSystem, std::generic_category().message(errno));
+    return Error(ErrorCode::kSystem, describe_errno(errno));
   return socket.release();
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "proto/file_handle.h"
+#include "proto/limit_hint.h"
 #include "proto/token_file.h"
 #include "rendezvous/trust/openssl.h"
 
@@ -103,8 +104,7 @@ Result<std::string> read_pem(const char* key, const std::string& path, bool is_s
   };
   const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0)
-    return unreadable(std::generic_category().message(errno));
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return unreadable(describe_errno(errno));
   if (!S_ISREG(status.st_mode)) return unreadable("it is no regular file");
   if (status.st_size > static_cast<off_t>(kMaxPemBytes))
     return unreadable(fmt::format("it has {} bytes, more than {}", status.st_size, kMaxPemBytes));
@@ -112,7 +112,7 @@ Result<std::string> read_pem(const char* key, const std::string& path, bool is_s
     return wrong(key, path, *exposed);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
-  if (got < 0) return unreadable(std::generic_category().message(errno));
+  if (got < 0) return unreadable(describe_errno(errno));
   text.resize(static_cast<std::size_t>(got));
   if (text.find("-----BEGIN") == std::string::npos) return unreadable("it holds no PEM");
   return text;

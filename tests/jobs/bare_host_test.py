@@ -1,10 +1,14 @@
 """Hosts that lack what a launcher likes to have: folders that cannot be written, /dev/shm, HOME, the working directory. The job runs,
 and one warning says what is missing. Only what the user asked for by name may stop it."""
 
+import os
+import pathlib
+import shutil
 import subprocess
 import unittest
 
-from support import JobTest, main, with_variables
+from machine import free_port
+from support import DDPRUN, JobTest, main, sanitized, with_variables
 
 WITHOUT_NAMESPACE = subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0
 READ_ONLY = "mount -t tmpfs -o ro none {}"
@@ -97,6 +101,58 @@ class BareHost(JobTest):
                 self.assertNotIn("SIGABRT", err)
                 if code != 0:
                     self.assertIn("Too many open files", err)
+
+    def check_two_nodes(self, limits, hint, prefixes=((), ())):
+        """Both nodes under limits of prlimit(1): they run well, or a line names the limit. Nothing aborts, and nothing is left."""
+        meet = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+        jobs = [self.start(*meet, f"--rdzv-conf=read_timeout=1,join_timeout=1,is_host={node}", "--no-python", "/bin/true",
+                           env=with_variables(OMP_NUM_THREADS="1"), prefix=(*prefixes[node], "prlimit", *limits)) for node in range(2)]
+        results = [job.finish() for job in jobs]
+        for job in jobs:
+            job.wait_gone()
+            self.assertEqual(list(pathlib.Path("/dev/shm").glob(f"ddprun*-{job.pid}-*")), [], results)
+        codes, text = {code for code, _, _ in results}, "".join(err for _, _, err in results)
+        self.assertLessEqual(codes, {0, 1}, results)
+        self.assertTrue(codes == {0} or hint in text, results)
+        return codes
+
+    @unittest.skipIf(sanitized() or not shutil.which("prlimit"), "needs prlimit(1); a sanitizer takes room of its own")
+    def test_two_nodes_with_too_little_room(self):
+        """gRPC aborts or hangs where it gets no descriptor, thread or memory."""
+        for limit in range(11, 29, 2):
+            with self.subTest(files=limit):
+                self.check_two_nodes([f"--nofile={limit}:{limit}"], f"`ulimit -n` ({limit} now)")
+        for mebibytes in (28, 60, 90, 108):
+            with self.subTest(mebibytes=mebibytes):
+                self.check_two_nodes([f"--as={mebibytes << 20}:{mebibytes << 20}"], f"`ulimit -v` ({mebibytes << 10} now)")
+        self.assertEqual(self.check_two_nodes(["--nofile=40:40", f"--as={400 << 20}"], ""), {0})
+
+    @unittest.skipIf(sanitized() or not shutil.which("prlimit"), "needs prlimit(1); a sanitizer takes room of its own")
+    def test_too_few_processes(self):
+        if os.geteuid() != 0 or not shutil.which("setpriv"):
+            self.skipTest("needs root and setpriv(1): the limit does not hold for root, and counts all processes of a user")
+        if subprocess.run(["setpriv", "--reuid=61501", "--clear-groups", "test", "-x", DDPRUN], check=False).returncode != 0:
+            self.skipTest(f"other users may not execute {DDPRUN}")
+        users = [("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups") for user in (61_501, 61_502)]
+        for limit in (1, 3, 6, 9, 12):
+            with self.subTest(limit):
+                self.check_two_nodes([f"--nproc={limit}:{limit}"], f"`ulimit -u` ({limit} now)", users)
+
+    @unittest.skipIf(WITHOUT_NAMESPACE, "mounts of its own need CAP_SYS_ADMIN")
+    def test_a_log_disk_that_is_full_from_the_start(self):
+        logs = self.folder / "logs"
+        logs.mkdir()
+        prefix = in_mounts(f"mount -t tmpfs -o size=16k none {logs}")
+        script = self.script("#!/bin/sh\nseq 9000\n")
+        env = with_variables(OMP_NUM_THREADS="1")
+        # The file takes what fits, and the console all of it.
+        code, out, err = self.run_job(f"--log-dir={logs}", "--tee=3", script, prefix=prefix, env=env)
+        self.assertEqual((code, out.rpartition(":")[2]), (0, "9000\n"), err)
+        self.assertIn("No space left on device; make room on that file system", err)
+        # The worker itself writes into the file, and fails.
+        code, _, err = self.run_job(f"--log-dir={logs}", "--redirects=3", script, prefix=prefix, env=env)
+        self.assertEqual(code, 1)
+        self.assertIn("No space left on device; make room on that file system", err)
 
     def test_what_the_user_named_may_stop_the_job(self):
         # Not by rights: root may write everywhere else.

@@ -138,7 +138,7 @@ class Console(LoggedTest):
         code, out, err = self.run_job("-t", "1", "--log-dir", self.logs, script, env=QUIET,
                                       preexec_fn=limit)
         self.assertEqual((code, out.splitlines()[-1]), (0, "[default0]:100000"), err)
-        self.assertEqual(err.count("File too large; what cannot be written is missing"), 1, err)
+        self.assertEqual(err.count("File too large; raise the limit of a file's size: `ulimit -f` (64 KiB now); what"), 1, err)
         ignored = int(re.search(r"SigIgn:\s*([0-9a-f]+)", err)[1], 16)
         self.assertEqual(ignored >> (signal.SIGXFSZ - 1) & 1, 0, err)
 
