@@ -1,7 +1,7 @@
-// A hook on each parameter, which runs when its `.grad` has the final value of a backward(). LibTorch forgets
-// the node that the hook sits on when a parameter gets other data (Tensor::set_data(), as torch::load() and
-// Module::to() call it). So the hooks look for that before each forward(), and move to the new node.
-// GradientReducer owns it and calls it from the training thread.
+// A hook on each parameter, which runs when its `.grad` has the final value of a backward(). LibTorch
+// forgets the node that the hook sits on when a parameter gets other data (Tensor::set_data(), as
+// torch::load() and Module::to() call it). So the hooks look for that before each forward(), and move
+// to the new node. GradientReducer owns it and calls it from the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +31,8 @@ class GradientHooks {
   GradientHooks& operator=(GradientHooks&&) = delete;
   ~GradientHooks();  // removes the hooks
 
-  // Whether a parameter has forgotten its hook; it has a new one then. Throws std::runtime_error where one has
-  // another dtype, size or device than at construction.
+  // Whether a parameter has forgotten its hook; it has a new one then. Throws std::runtime_error if one
+  // has another dtype, size or device than at construction.
   bool renew();
 
   // The nodes that add to `.grad`, by parameter.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace ddprun::worker {
@@ -25,13 +26,19 @@ std::string names_of(const std::vector<NamedParameter>& parameters, const Meant&
 
 }  // namespace
 
+GradientOrigins::GradientOrigins(const std::vector<NamedParameter>& parameters)
+    : parameters_(parameters), marks_(parameters.size()) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    index_.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
+}
+
 void GradientOrigins::begin(bool averaged) {
   silent_ = !averaged;
   begun_ = averaged;
   for (Mark& mark : marks_) {
     mark.fresh = false;
-    // The weak pointer keeps some bytes of a freed gradient. They may lie between freed values, which malloc
-    // could not join then: the next gradients would need new memory.
+    // The weak pointer keeps some bytes of a freed gradient. They may lie between freed values, which
+    // malloc could not join then: the next gradients would need new memory.
     if (mark.average.expired()) mark.average.reset();
   }
 }
@@ -60,9 +67,25 @@ void GradientOrigins::follow(std::size_t parameter) {
   marks_.at(parameter).average = parameters_[parameter].tensor.grad().getIntrusivePtr();
 }
 
+void GradientOrigins::step(const std::vector<at::Tensor>& stepped) {
+  for (const at::Tensor& tensor : stepped) {
+    const auto found = index_.find(tensor.unsafeGetTensorImpl());
+    if (found == index_.end() || !std::exchange(marks_[found->second].fresh, false)) continue;
+    const at::Tensor& gradient = tensor.grad();
+    Mark& mark = marks_[found->second];
+    if (mark.average._unsafe_get_target() != gradient.unsafeGetTensorImpl() && gradient.defined())
+      mark.average = gradient.getIntrusivePtr();
+  }
+}
+
 void GradientOrigins::clear() {
   for (Mark& mark : marks_) mark = Mark();
   begun_ = silent_ = false;
+}
+
+bool GradientOrigins::any_silent() const {
+  return std::ranges::any_of(marks_,
+                             [](const Mark& mark) { return mark.own == Own::kUnderNoSync; });
 }
 
 std::string GradientOrigins::name_all(Own own) const {
@@ -78,16 +101,17 @@ std::optional<std::string> GradientOrigins::why_own() const {
   if (all_averages) return std::nullopt;
   if (const auto names = name_all(Own::kUnderNoSync); !names.empty()) {
     return fmt::format(
-        "the gradients of {} are this rank's own: the last backward() was under NoSync. End the NoSync "
-        "before the last forward() and backward() of a step, or call zero_grad()",
+        "the gradients of {} are this rank's own: the last backward() was under NoSync. End the "
+        "NoSync before the last forward() and backward() of a step, or call zero_grad()",
         names);
   }
   if (const auto names = name_all(Own::kWithoutForward); !names.empty()) {
     return fmt::format(
         "the gradients of {} have this rank's own in them: a backward() ran without a forward() of "
-        "DataParallel before it. Call parallel.forward(net, ...) in place of net->forward(...). After "
-        "one forward() call backward() once, on the sum of the losses; or make all but the last "
-        "forward() and backward() under NoSync. Or call zero_grad()",
+        "DataParallel before it. Call parallel.forward(net, ...) in place of net->forward(...). "
+        "After one forward() call backward() once, on the sum of the losses; or make all but the last "
+        "forward() and backward() under NoSync. If backward() computes parts again (activation "
+        "checkpointing), set static_graph. Or call zero_grad()",
         names);
   }
   return fmt::format(

@@ -1,8 +1,8 @@
-// Whose gradients lie in `.grad` of each parameter: the average of all ranks, or what this rank has computed
-// alone. A step on the latter makes the ranks part, and nothing would say so. The rule knows no ranks, and
-// compares no numbers: an average may be changed in place, or replaced before the next forward(), as clipping
-// does it. GradientReducer owns it and calls it from the training thread and the autograd thread, never from
-// both at once.
+// Tells whose gradients lie in `.grad` of each parameter: the average of all ranks, or those of this
+// rank alone. A step on the latter makes the ranks part, and nothing would say so. The rule knows no
+// ranks, and compares no numbers: a program may change an average in place, as clipping does it, or
+// replace it before the step. GradientReducer owns it and calls it from the training thread and the
+// autograd thread, never from both at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "worker/averages/named_parameter.h"
@@ -21,8 +22,7 @@ namespace ddprun::worker {
 class GradientOrigins {
  public:
   // The parameters must outlive this.
-  explicit GradientOrigins(const std::vector<NamedParameter>& parameters)
-      : parameters_(parameters), marks_(parameters.size()) {}
+  explicit GradientOrigins(const std::vector<NamedParameter>& parameters);
 
   // A forward() has ended whose gradients shall be averaged; or one under NoSync.
   void begin(bool averaged);
@@ -35,11 +35,15 @@ class GradientOrigins {
   bool is_average(std::size_t parameter) const;
   // An average has moved: it is in the tensor that is `.grad` now.
   void follow(std::size_t parameter);
+  // An optimizer steps these. A `.grad` that the program sets afterwards is no average any more.
+  void step(const std::vector<at::Tensor>& stepped);
 
   // No parameter has a gradient any more.
   void clear();
 
-  // Why nobody may step on the gradients that are there; nothing: all are averages, or there are none.
+  // Some gradient was made under NoSync, and no sum has taken it since.
+  bool any_silent() const;
+  // Why nobody may step on the gradients that are there. Nothing: all are averages, or none is there.
   std::optional<std::string> why_own() const;
 
  private:
@@ -47,7 +51,7 @@ class GradientOrigins {
   enum class Own : std::uint8_t { kNo, kUnderNoSync, kWithoutForward };
   struct Mark {
     Own own = Own::kNo;
-    bool fresh = false;  // averaged, and no forward() since
+    bool fresh = false;  // averaged, and neither a forward() nor a step since
     // The `.grad` with the average. Weak: it holds the address, and no values.
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> average{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
@@ -56,6 +60,7 @@ class GradientOrigins {
   std::string name_all(Own own) const;
 
   const std::vector<NamedParameter>& parameters_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // by parameter
   std::vector<Mark> marks_;
   bool silent_ = false;  // the last forward() was under NoSync
   bool begun_ = false;   // a forward() that averages came, and no gradient since

@@ -15,7 +15,7 @@ namespace {
 
 // Steps that rounded in unlike ways differ by less than this part of themselves.
 constexpr double kStepTolerance = 1e-3;
-// … and by so many roundings of the weight.
+// They differ by so many roundings of the weight, too.
 constexpr double kRoundings = 4;
 // Weights that no step says anything of differ by less than this part of themselves.
 constexpr double kWeightTolerance = 1e-3;
@@ -71,6 +71,7 @@ std::uint64_t hash_of(const WeightsReport& report) {
 
 std::vector<std::byte> to_bytes(const WeightsReport& report) {
   std::vector<double> numbers{static_cast<double>(report.steps),
+                              static_cast<double>(report.forwards),
                               static_cast<double>(report.now.size())};
   numbers.insert(numbers.end(), report.now.begin(), report.now.end());
   numbers.insert(numbers.end(), report.before.begin(), report.before.end());
@@ -81,10 +82,13 @@ std::vector<std::byte> to_bytes(const WeightsReport& report) {
 WeightsReport from_bytes(std::span<const std::byte> bytes) {
   std::vector<double> numbers(bytes.size() / sizeof(double));
   std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
-  if (numbers.size() < 2) throw CollectiveError("ranks disagree on what they do");
-  WeightsReport report{.steps = static_cast<std::uint64_t>(numbers[0]), .now = {}, .before = {}};
-  const auto rest = std::span(numbers).subspan(2);
-  const auto count = std::min(static_cast<std::size_t>(numbers[1]), rest.size());
+  if (numbers.size() < 3) throw CollectiveError("ranks disagree on what they do");
+  WeightsReport report{.steps = static_cast<std::uint64_t>(numbers[0]),
+                       .forwards = static_cast<std::uint64_t>(numbers[1]),
+                       .now = {},
+                       .before = {}};
+  const auto rest = std::span(numbers).subspan(3);
+  const auto count = std::min(static_cast<std::size_t>(numbers[2]), rest.size());
   report.now.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(count));
   report.before.assign(rest.begin() + static_cast<std::ptrdiff_t>(count), rest.end());
   return report;
@@ -106,27 +110,40 @@ std::string difference(const WeightsReport& left, const WeightsReport& right, st
   return fmt::format("has changed by {:.6g}, and by {:.6g}", step, other);
 }
 
+// A forward() without a backward() shifts the passes of a rank against those of the others.
+std::string left_out(const WeightsReport& first, const WeightsReport& other, std::size_t rank) {
+  if (first.forwards == other.forwards) return {};
+  const bool is_first = first.forwards > other.forwards;
+  return fmt::format(
+      " Meanwhile rank {} called parallel.forward() {} times and had one backward(): it has left "
+      "out a backward(), or it forwards with gradients what nobody trains on. Call backward() on "
+      "all ranks or on none, and evaluate under NoGradGuard.",
+      is_first ? 0 : rank, std::max(first.forwards, other.forwards));
+}
+
 }  // namespace
 
 std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
                                   std::span<const WeightsPlace> places, std::uint64_t pass) {
   constexpr const char* kAdvice =
-      "All ranks must make the same steps, on the same gradients, from the same weights. The weights have "
-      "parted, so the job must start anew from a checkpoint";
+      "All ranks must make the same steps, on the same gradients, from the same weights. The weights "
+      "have parted, so the job must start anew from a checkpoint";
   const WeightsReport& first = reports.front();
   for (std::size_t rank = 1; rank < reports.size(); ++rank) {
     const WeightsReport& other = reports[rank];
     if (other.steps != first.steps) {
       return fmt::format(
-          "before pass {} the ranks called step() unlike numbers of times: rank 0 {}, rank {} {}. {}",
-          pass, first.steps, rank, other.steps, kAdvice);
+          "before pass {} the ranks called step() unlike numbers of times: rank 0 {}, rank {} {}.{} "
+          "{}",
+          pass, first.steps, rank, other.steps, left_out(first, other, rank), kAdvice);
     }
     const std::size_t count = std::min({places.size(), first.now.size(), other.now.size()});
     for (std::size_t i = 0; i < count; ++i) {
       const std::string how = difference(first, other, i, places[i].rounding);
       if (how.empty()) continue;
       return fmt::format(
-          "before pass {} the weights of rank 0 and rank {} became unlike: there a number of parameter '{}' {}. {}",
+          "before pass {} the weights of rank 0 and rank {} became unlike: there a number of "
+          "parameter '{}' {}. {}",
           pass, rank, places[i].name, how, kAdvice);
     }
   }
@@ -161,6 +178,18 @@ std::vector<double> SameWeights::read() const {
   return numbers;
 }
 
+void SameWeights::start() {
+  stopped_ = false;
+  before_ = read();
+}
+
+std::string SameWeights::changed(const std::vector<double>& left,
+                                 const std::vector<double>& right) const {
+  for (std::size_t i = 0; i < std::min({left.size(), right.size(), places_.size()}); ++i)
+    if (!near(left[i], right[i], 0)) return parameters_[places_[i].parameter].name;
+  return {};
+}
+
 std::vector<WeightsReport> SameWeights::gather(const WeightsReport& mine) {
   std::vector<WeightsReport> reports;
   for (const auto& bytes : collective_.all_gather(to_bytes(mine)))
@@ -168,9 +197,10 @@ std::vector<WeightsReport> SameWeights::gather(const WeightsReport& mine) {
   return reports;
 }
 
-std::optional<std::string> SameWeights::compare(std::uint64_t steps, std::uint64_t pass) {
-  if (places_.empty()) return std::nullopt;
-  WeightsReport mine{.steps = steps, .now = std::move(now_), .before = {}};
+std::optional<std::string> SameWeights::compare(std::uint64_t steps, std::uint64_t forwards,
+                                                std::uint64_t pass) {
+  if (places_.empty() || stopped_) return std::nullopt;
+  WeightsReport mine{.steps = steps, .forwards = forwards, .now = std::move(now_), .before = {}};
   const std::array hash{hash_of(mine)};
   const auto all = collective_.all_gather(std::as_bytes(std::span(hash)));
   mine.before = std::exchange(before_, mine.now);

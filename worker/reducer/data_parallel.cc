@@ -104,6 +104,16 @@ std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& parameters) {
   return kept;
 }
 
+// Those whose numbers can be compared.
+std::vector<NamedParameter> frozen_ones(const std::vector<NamedTensor>& parameters) {
+  std::vector<NamedParameter> frozen;
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.requires_grad() && tensor.layout() == at::kStrided && tensor.is_cpu())
+      frozen.push_back({name, tensor});
+  }
+  return frozen;
+}
+
 // PyTorch's variable, in its only value that does something (Reducer::rebuild_buckets, 2.11).
 bool last_bucket_is_small() {
   const char* value = std::getenv("DDP_SET_LAST_BUCKET_CAP");
@@ -153,6 +163,7 @@ DataParallel::Prepared DataParallel::prepare() const {
   check_parameters(prepared.parameters, *collective_);
   prepared.reducer = reducer_options(options_);
   prepared.reducer.alike = options_.init_sync;
+  prepared.reducer.frozen = frozen_ones(prepared.state);
   prepared.reducer.sparse = sparse_ones(*module_, prepared.parameters, options_.sparse_parameters);
   prepared.reducer.delayed = delayed_ones(prepared.parameters, options_.delay_all_reduce);
   return prepared;
@@ -183,6 +194,7 @@ void DataParallel::meet() {
   parameters_.clear();
   for (const auto& [name, tensor] : state)
     parameters_.push_back({name, tensor, tensor.requires_grad()});
+  copies_.clear();
   list_parameters(module_->parameters());
   // Before anything is copied: a copy into a tensor of another shape would fail on some ranks only.
   // Frozen parameters are copied too; forward() uses them.
@@ -198,6 +210,7 @@ void DataParallel::meet() {
 }
 
 DataParallel::~DataParallel() {
+  copies_.clear();
   list_parameters({});
   const auto why = reducer_->why_unfinished();
   if (!why || reducer_->program_knows() || std::uncaught_exceptions() > 0) return;
@@ -215,6 +228,7 @@ void DataParallel::before_forward() {
   }
   if (records) {
     reducer_->begin_pass();
+    if (no_sync_depth_ > 0) reducer_->check_silent();
     check_frozen();
   }
   leaves_buffers_ =
@@ -234,6 +248,8 @@ void DataParallel::sync_buffers(BufferMoment moment, int source) {
   if (!buffer_hook_ && collective_->world_size() == 1) return;
   std::vector<NamedTensor> buffers = buffers_of(*module_, options_.ignore);
   if (buffers.empty()) return;
+  // Else a rank whose forward() has thrown would send them again, and wait for the others.
+  buffers_due_ = false;
   if (!buffer_hook_) return broadcast_values(buffers, *collective_, source, "buffers in forward()");
   const at::NoGradGuard no_grad;
   buffer_hook_(buffers, *collective_);
@@ -344,10 +360,10 @@ void DataParallel::check_reduced() const {
   collective_->check();
 }
 
-void DataParallel::count_step() {
+void DataParallel::count_step(const std::vector<at::Tensor>& stepped) {
   if (reducer_->steps_itself())
     throw std::runtime_error("step(): backward() has made the steps, by step_in_backward()");
-  reducer_->count_step_made();
+  reducer_->count_step_made(stepped);
 }
 
 const std::vector<std::vector<std::size_t>>& DataParallel::buckets() const {

@@ -42,6 +42,9 @@
 namespace torch::nn {
 class Module;
 }
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace ddprun::worker {
 
@@ -74,8 +77,8 @@ struct DataParallelOptions {
   // without a communication hook has no buckets: its gradients stay where autograd has put them.
   bool gradient_as_bucket_view = true;
   // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
-  // forward after one that synchronised gradients. Not in an evaluation (eval(), gradients off), which one rank
-  // may make alone; nor while another forward() waits for its backward(), which may need them.
+  // forward after one that synchronised gradients. Not in an evaluation (eval(), gradients off), which
+  // one rank may make alone; nor while another forward() waits for its backward(), which may need them.
   bool broadcast_buffers = true;
   bool init_sync = true;  // verify the model and take rank 0's state at construction
   // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. Where other
@@ -122,10 +125,12 @@ class DataParallel final : public Joinable {
   ~DataParallel();
 
   // model->forward(arguments...) with what must happen before and after it. `model` must be the
-  // module that was given to the constructor, by its own type. The next backward() averages the
-  // gradients, unless a NoSync lives or gradients are off.
+  // module that was given to the constructor, by its own type, or one of its parameters alone. The
+  // next backward() averages the gradients, unless a NoSync lives or gradients are off. Throws
+  // std::invalid_argument for a module with a parameter that no DataParallel has, as a clone() is.
   template <typename Model, typename... Arguments>
   auto forward(Model& model, Arguments&&... arguments) {
+    if constexpr (requires { check_model(*model); }) check_model(*model);
     before_forward();
     auto output = model->forward(std::forward<Arguments>(arguments)...);
     after_forward(output);
@@ -134,10 +139,10 @@ class DataParallel final : public Joinable {
 
   // The two halves of forward(), for models with several entry points. With gradients on,
   // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was unfrozen, added or replaced since construction, or has another dtype, size or device; or was
-  // frozen, unless all are (then the pass sums nothing) or find_unused_parameters is set. find_unused_parameters and
-  // static_graph must know the outputs: after_forward() replaces their tensors by copies that it can
-  // follow. They may be tensors, and any vector, array, tuple, pair, optional or map of such;
+  // parameter was unfrozen, added or replaced since construction, or has another dtype, size or device;
+  // or was frozen, unless all are (then the pass sums nothing) or find_unused_parameters is set.
+  // find_unused_parameters and static_graph must know the outputs: after_forward() replaces their
+  // tensors by copies that it can follow. They may be tensors, and any vector, array, tuple, pair, optional or map of such;
   // OutputTensors (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where
   // it needs outputs and gets none, or a type that it does not know.
   void before_forward();
@@ -171,18 +176,31 @@ class DataParallel final : public Joinable {
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
   // optimizer.step(), if each `.grad` is the average of all ranks; else throws std::runtime_error, and names
-  // parameters: those without a gradient, and those with this rank's own in it (docs/data_parallel.md lists how
-  // that comes about). Throws, too, where the optimizer has parameters of ours and of modules that have no
-  // DataParallel. A plain optimizer.step() makes the ranks part there; the next forward() or backward() throws
-  // then. On CPU backward() throws on all ranks if their weights have parted in any other way.
+  // parameters: those without a gradient, and those with this rank's own in it (docs/data_parallel.md
+  // lists how that comes about). Throws, too, if the optimizer has a gradient of a parameter that no
+  // DataParallel has, and that add_copies() does not know. A plain optimizer.step() makes the ranks
+  // part there; the next forward() or backward() throws then. On CPU backward() throws on all ranks if
+  // their weights have parted in any other way. The first step after an uneven Join gives all ranks the
+  // state of one optimizer, and all must call it.
   template <typename Optimizer, typename... Arguments>
   auto step(Optimizer& optimizer, Arguments&&... arguments) {
     check_reduced();
+    std::vector<at::Tensor> stepped;
     if constexpr (requires { optimizer.param_groups().front().params(); })
-      check_stepped(stepped_tensors(optimizer));
-    count_step();
+      stepped = stepped_tensors(optimizer);
+    check_stepped(stepped);
+    // A ZeroOptimizer steps in the Join, too: its state is one.
+    if constexpr (
+        requires { share_state(optimizer); } && !requires { optimizer.in_join(); })
+      share_state(optimizer);
+    count_step(stepped);
     return optimizer.step(std::forward<Arguments>(arguments)...);
   }
+
+  // Tensors that the program steps in place of parameters, and sets `.grad` of, like float32 copies
+  // (MasterWeights adds its own). Gives all ranks rank 0's values. All ranks must call it, and again
+  // after resize(). What is known already is left alone.
+  void add_copies(const std::vector<at::Tensor>& copies);
 
   // The check alone. On CUDA a sum may fail when backward() has returned, and even after this: step() and
   // forward() ask again. A program that writes a checkpoint should wait for its stream and ask once more.
@@ -258,13 +276,16 @@ class DataParallel final : public Joinable {
   void meet();
   void check_frozen() const;
   void check_same_parameters() const;
+  void check_model(const torch::nn::Module& model) const;
   void check_stepped(const std::vector<at::Tensor>& stepped) const;
   void list_parameters(std::vector<at::Tensor> parameters);
+  void share_state(torch::optim::Optimizer& optimizer);
   bool is_trained() const;
   bool evaluates() const;
   void sync_buffers(BufferMoment moment, int source = 0);
   JoinRound meet_joined(const JoinReport& mine);
-  void count_step();
+  void see_round(const JoinRound& round);
+  void count_step(const std::vector<at::Tensor>& stepped);
   bool follows_outputs() const;
   void end_forward(const std::vector<at::Tensor*>& outputs);
 
@@ -272,7 +293,8 @@ class DataParallel final : public Joinable {
   Collective* collective_;  // not null
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> all_;  // also those to ignore; one with two names twice
+  std::vector<at::Tensor> all_;     // also those to ignore; one with two names twice
+  std::vector<at::Tensor> copies_;  // see add_copies()
   std::unique_ptr<GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;
@@ -281,6 +303,11 @@ class DataParallel final : public Joinable {
   JoinContext* join_ = nullptr;                         // while a Join lives
   bool leads_join_ = false;
   bool was_joined_ = false;
+  bool all_active_ = true;  // every rank has a batch in this iteration of a Join
+  bool uneven_ = false;     // not so in some iteration of the last Join
+  // Since an uneven Join: the rank that has made the most steps, and the optimizers that have its state.
+  std::optional<int> state_of_;
+  std::vector<const torch::optim::Optimizer*> shared_;
   int no_sync_depth_ = 0;
   bool trains_ = true;           // not all of the trained parameters are frozen in this pass
   bool leaves_buffers_ = false;  // this forward() sends none, also if they are due

@@ -1,4 +1,4 @@
-// What a DataParallel asks of its module before a forward(), and of an optimizer before a step.
+// The checks of a DataParallel: of its module before a forward(), and of an optimizer before a step.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -6,18 +6,21 @@
 #include <algorithm>
 #include <mutex>
 #include <stdexcept>
-#include <unordered_set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "worker/reducer/data_parallel.h"
 #include "worker/reducer/gradient_reducer.h"
+#include "worker/tensors/optimizer_state.h"
 
 namespace ddprun::worker {
 namespace {
 
-// The parameters of all modules that have a DataParallel in this process, once for each of these.
+// The parameters of all modules that have a DataParallel in this process, and the copies that it knows.
 struct Listed {
   std::mutex mutex;
-  std::unordered_multiset<const at::TensorImpl*> parameters;
+  std::unordered_multimap<const at::TensorImpl*, const DataParallel*> owners;
 };
 
 Listed& listed() {
@@ -25,17 +28,35 @@ Listed& listed() {
   return all;
 }
 
+bool is_listed(const at::Tensor& tensor) {
+  Listed& all = listed();
+  const std::lock_guard lock(all.mutex);
+  return all.owners.contains(tensor.unsafeGetTensorImpl());
+}
+
 }  // namespace
 
 void DataParallel::list_parameters(std::vector<at::Tensor> parameters) {
   Listed& all = listed();
   const std::lock_guard lock(all.mutex);
-  for (const at::Tensor& tensor : all_) {
-    const auto found = all.parameters.find(tensor.unsafeGetTensorImpl());
-    if (found != all.parameters.end()) all.parameters.erase(found);
-  }
+  std::erase_if(all.owners, [this](const auto& owned) { return owned.second == this; });
   all_ = std::move(parameters);
-  for (const at::Tensor& tensor : all_) all.parameters.insert(tensor.unsafeGetTensorImpl());
+  for (const auto* tensors : {&all_, &copies_})
+    for (const at::Tensor& tensor : *tensors)
+      all.owners.emplace(tensor.unsafeGetTensorImpl(), this);
+}
+
+void DataParallel::add_copies(const std::vector<at::Tensor>& copies) {
+  std::vector<NamedTensor> added;
+  for (const at::Tensor& copy : copies) {
+    if (std::ranges::any_of(copies_, [&](const at::Tensor& known) { return known.is_same(copy); }))
+      continue;
+    added.push_back({"", copy});
+  }
+  if (added.empty()) return;
+  broadcast_values(added, *collective_, 0, "copies of weights");
+  for (const auto& [name, tensor] : added) copies_.push_back(tensor);
+  list_parameters(std::move(all_));
 }
 
 bool DataParallel::is_trained() const {
@@ -44,8 +65,9 @@ bool DataParallel::is_trained() const {
   });
 }
 
-// The hooks are those of construction: what is unfrozen later would never be summed. A model that is frozen as a
-// whole sums nothing, as the discriminator of a GAN while the generator trains.
+// The hooks are those of construction: a parameter that is unfrozen later would never be summed. A
+// model that is frozen as a whole sums nothing, as the discriminator of a GAN while the generator
+// trains.
 void DataParallel::check_frozen() const {
   check_same_parameters();
   const bool may_be_unused = options_.find_unused_parameters && !options_.static_graph;
@@ -73,23 +95,51 @@ void DataParallel::check_same_parameters() const {
   }
 }
 
-// An optimizer of copies, like MasterWeights, has none of our parameters: the program knows what it does there.
+// A part of the module, or another module with some of its parameters, will do.
+void DataParallel::check_model(const torch::nn::Module& model) const {
+  if (&model == module_.get() || collective_->world_size() == 1) return;
+  for (const auto& item : model.named_parameters()) {
+    if (!item.value().requires_grad() || is_listed(item.value())) continue;
+    throw std::invalid_argument(fmt::format(
+        "forward() got another module than DataParallel was made with: nobody sums the gradient of "
+        "its parameter '{}'. A copy, as clone() makes it, has parameters of its own: give it a "
+        "DataParallel of its own, or call forward() with the module itself",
+        item.key()));
+  }
+}
+
 void DataParallel::check_stepped(const std::vector<at::Tensor>& stepped) const {
   if (collective_->world_size() == 1) return;
-  Listed& all = listed();
-  const std::lock_guard lock(all.mutex);
-  const auto is_listed = [&all](const at::Tensor& tensor) {
-    return all.parameters.contains(tensor.unsafeGetTensorImpl());
-  };
-  const auto foreign = std::ranges::find_if(stepped, [&](const at::Tensor& tensor) {
-    return tensor.grad().defined() && !is_listed(tensor);
-  });
-  if (foreign == stepped.end() || std::ranges::none_of(stepped, is_listed)) return;
+  std::vector<const DataParallel*> others;
+  const at::Tensor* foreign = nullptr;
+  {
+    Listed& all = listed();
+    const std::lock_guard lock(all.mutex);
+    for (const at::Tensor& tensor : stepped) {
+      if (!tensor.grad().defined()) continue;
+      const auto [begin, end] = all.owners.equal_range(tensor.unsafeGetTensorImpl());
+      if (begin == end && foreign == nullptr) foreign = &tensor;
+      const auto is_ours = [this](const auto& owned) { return owned.second == this; };
+      if (begin == end || std::any_of(begin, end, is_ours)) continue;
+      if (std::ranges::find(others, begin->second) == others.end()) others.push_back(begin->second);
+    }
+  }
+  for (const DataParallel* other : others) other->check_reduced();
+  if (foreign == nullptr) return;
   throw std::runtime_error(fmt::format(
       "step(): number {} of the optimizer's parameters, of size [{}], belongs to no module with a "
-      "DataParallel: its gradient is this rank's own. Make its module a part of the one that DataParallel "
-      "gets, give it a DataParallel of its own, or step it by an optimizer of its own",
-      foreign - stepped.begin(), fmt::join(foreign->sizes(), ", ")));
+      "DataParallel: its gradient is this rank's own. Make its module a part of the one that "
+      "DataParallel gets, give it a DataParallel of its own, or step it by an optimizer of its own, "
+      "without parallel.step(). Copies of weights whose .grad the program sets: see add_copies()",
+      foreign - stepped.data(), fmt::join(foreign->sizes(), ", ")));
+}
+
+void DataParallel::share_state(torch::optim::Optimizer& optimizer) {
+  // While a Join lives all ranks come here only in an iteration in which all have a batch.
+  if (!state_of_ || !all_active_ || collective_->world_size() == 1) return;
+  if (std::ranges::find(shared_, &optimizer) != shared_.end()) return;
+  share_optimizer_state(optimizer, *collective_, *state_of_);
+  shared_.push_back(&optimizer);
 }
 
 }  // namespace ddprun::worker

@@ -14,17 +14,27 @@ void DataParallel::begin_join(JoinContext& context, bool leads) {
   join_ = &context;
   leads_join_ = leads;
   was_joined_ = true;
-  // A rank without batches makes no steps: its weights are set at the end, its optimizer's state is not.
-  reducer_->stop_comparing();
+  uneven_ = false;
 }
 
 JoinRound DataParallel::meet_joined(const JoinReport& mine) {
   const JoinRound round = join_->meet(mine);
+  see_round(round);
   if (!join_->options().divide_by_initial_world_size) reducer_->divide_by(round.active);
   return round;
 }
 
+// A rank without batches makes no steps: its weights are set at the end, its optimizer's state by the
+// first step after it.
+void DataParallel::see_round(const JoinRound& round) {
+  all_active_ = round.active == round.ranks;
+  if (all_active_) return;
+  uneven_ = true;
+  reducer_->stop_comparing();
+}
+
 void DataParallel::shadow(const JoinRound& leading) {
+  if (leads_join_) see_round(leading);
   const JoinRound round = leads_join_ ? leading : meet_joined({.active = false});
   if (leads_join_ && !join_->options().divide_by_initial_world_size)
     reducer_->divide_by(round.active);
@@ -41,11 +51,17 @@ void DataParallel::settle(int source) {
     for (NamedTensor& buffer : buffers_of(*module_, options_.ignore))
       state.push_back(std::move(buffer));
   }
+  for (const at::Tensor& copy : copies_) state.push_back({"", copy});
   broadcast_values(state, *collective_, source);
+  reducer_->start_comparing();
+  if (!uneven_) return;
+  state_of_ = source;
+  shared_.clear();
 }
 
 void DataParallel::end_join() noexcept {
   join_ = nullptr;
+  all_active_ = true;
   reducer_->divide_by(collective_->world_size());
 }
 

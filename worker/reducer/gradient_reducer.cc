@@ -24,6 +24,12 @@ GradientMode mode_of(GradientMode asked, int ranks) {
   return ranks > 1 ? asked : GradientMode::kStay;
 }
 
+std::vector<NamedParameter> with_frozen(std::vector<NamedParameter> trained,
+                                        const std::vector<NamedParameter>& frozen) {
+  trained.insert(trained.end(), frozen.begin(), frozen.end());
+  return trained;
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective& collective,
@@ -37,7 +43,8 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
       named_(named(buckets_)),
       hooks_(named_, [this](std::size_t parameter) { on_gradient(parameter); }),
       origins_(named_),
-      weights_(named_, collective, options_.alike),
+      compared_(with_frozen(named_, options_.frozen)),
+      weights_(compared_, collective, options_.alike),
       first_plan_(buckets_.plan()),
       divisor_(collective.world_size()) {
   const auto& parameters_here = buckets_.parameters();
@@ -62,6 +69,23 @@ void GradientReducer::begin_pass() {
   times_.mark(PassTimes::Moment::kForwardBegins);
 }
 
+// Weights may change once for another reason: a program gives passes up, and loads a checkpoint.
+void GradientReducer::check_silent() {
+  if (collective_.world_size() == 1) return;
+  std::vector<double> now = weights_.read();
+  const std::string name =
+      origins_.any_silent() ? weights_.changed(before_silent_, now) : std::string();
+  before_silent_ = std::move(now);
+  silent_steps_ = name.empty() ? 0 : silent_steps_ + 1;
+  if (silent_steps_ < 2) return;
+  throw std::runtime_error(fmt::format(
+      "forward() on rank {}: parameter '{}' was stepped after a backward() under NoSync, twice: its "
+      "gradient was this rank's own, so the ranks have parted. End the NoSync before the last "
+      "forward() and backward() of a step, and step by parallel.step(optimizer). Ranks that shall "
+      "train alone call net->forward()",
+      collective_.rank(), name));
+}
+
 void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   queue_.rearm();
   readiness_->begin(outputs);
@@ -72,7 +96,9 @@ void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   origins_.begin(true);
   armed_ = true;
   told_ = end_queued_ = false;
+  silent_steps_ = 0;
   ++pass_;
+  ++forwards_;
   times_.mark(PassTimes::Moment::kBackwardBegins);
 }
 
@@ -236,7 +262,7 @@ void GradientReducer::finish() {
 }
 
 void GradientReducer::compare_weights() {
-  parted_ = weights_.compare(std::exchange(step_calls_, 0), pass_);
+  parted_ = weights_.compare(std::exchange(step_calls_, 0), std::exchange(forwards_, 0), pass_);
   if (parted_) throw std::runtime_error(*parted_);
 }
 
@@ -261,7 +287,13 @@ void GradientReducer::step(std::size_t parameter) {
   ++stepped_parameters_;
 }
 
-void GradientReducer::count_step_made() {
+void GradientReducer::start_comparing() {
+  weights_.start();
+  step_calls_ = forwards_ = 0;
+}
+
+void GradientReducer::count_step_made(const std::vector<at::Tensor>& stepped) {
+  origins_.step(stepped);
   ++step_calls_;
   if (summed_ && !std::exchange(stepped_, true)) ++steps_;
 }
@@ -274,7 +306,7 @@ void GradientReducer::reset() {
   if (used_) used_->drop_sum();
   if (!rebuilt_) rebuild_order_.clear();
   origins_.clear();
-  step_calls_ = 0;
+  step_calls_ = forwards_ = 0;
   armed_ = unfinished_ = failed_ = told_ = summed_ = stepped_ = false;
 }
 

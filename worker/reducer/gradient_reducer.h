@@ -41,6 +41,7 @@ class GradientReducer {
     std::vector<bool> delayed;         // by parameter: it travels after the others
     bool skip_unused_buckets = false;  // a bucket whose parameters are all unused is not summed
     bool alike = true;                 // all ranks have the same weights at construction
+    std::vector<NamedParameter> frozen = {};  // are compared with the other ranks', too
   };
 
   // All ranks must call it. Each of `parameters` must need a gradient, lie on the collective's
@@ -60,7 +61,10 @@ class GradientReducer {
   // Call after a forward whose gradients shall be averaged, with its outputs. Without it the next
   // backward() adds to this rank's own gradients.
   void arm(std::span<const at::Tensor> outputs);
-  // Call after a forward under NoSync, instead.
+  // Call before a forward under NoSync. Throws std::runtime_error if steps were made on gradients of
+  // passes under NoSync, twice in a row: no sum would ever tell that the ranks have parted.
+  void check_silent();
+  // Call after a forward under NoSync, instead of arm().
   void begin_silent_pass() { origins_.begin(false); }
   // arm() was called, and no backward() has begun since.
   bool waits_for_backward() const { return armed_ && !unfinished_; }
@@ -94,18 +98,19 @@ class GradientReducer {
   // has summed more passes, or made more steps, than another, or has stepped parameters of this pass.
   void reset();
 
-  // The program makes a step with the sums of this pass. Without the call the step counts when the next
-  // pass begins.
-  void count_step_made();
+  // The program makes a step with the sums of this pass, on these tensors. Without the call the step
+  // counts when the next pass begins.
+  void count_step_made(const std::vector<at::Tensor>& stepped = {});
 
   // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or if
   // it ended by an error of ours.
   void check_finished() const;
-  // The one place that says whether a step may be made: throws as check_finished(), or if a `.grad` has
-  // this rank's own gradient in it, and not the average of all ranks.
+  // The one place that says whether a step may be made: throws as check_finished(), or if a `.grad`
+  // has this rank's own gradient in it, and not the average of all ranks.
   void check_averaged() const;
-  // Ranks may have unlike weights, or unlike states of the optimizer, from now on. All ranks must call it.
+  // Ranks may have unlike weights from now on; or they have the same ones again. All must call them.
   void stop_comparing() { weights_.stop(); }
+  void start_comparing();
   // What check_finished() throws. Nothing: it throws nothing.
   std::optional<std::string> why_unfinished() const;
   // An exception of this pass has told the program that it is unfinished.
@@ -143,9 +148,10 @@ class GradientReducer {
   BucketSums sums_;
   ParameterStep step_;
   std::optional<UsedMap> used_;        // where a parameter may be unused
-  std::vector<NamedParameter> named_;  // for the three below
+  std::vector<NamedParameter> named_;  // for the two below
   GradientHooks hooks_;
   GradientOrigins origins_;
+  std::vector<NamedParameter> compared_;  // those of named_, and frozen ones
   SameWeights weights_;
   std::unique_ptr<Readiness> readiness_;
   std::vector<std::size_t> ready_;           // by one hook
@@ -158,7 +164,11 @@ class GradientReducer {
   std::uint64_t pass_ = 0;  // armed passes, for messages
   std::uint64_t passes_summed_ = 0;
   std::uint64_t steps_ = 0;
-  std::uint64_t step_calls_ = 0;       // of count_step_made(), since the last pass was summed
+  std::uint64_t step_calls_ = 0;  // of count_step_made(), since the last pass was summed
+  std::uint64_t forwards_ = 0;    // of arm(), likewise
+  std::vector<double>
+      before_silent_;     // numbers of the weights, before the last forward under NoSync
+  int silent_steps_ = 0;  // in a row, without a sum between them
   std::optional<std::string> parted_;  // how the ranks' weights have parted
   bool warned_again_ = false;
   std::size_t stepped_parameters_ = 0;  // by step_, in a pass that is not summed yet

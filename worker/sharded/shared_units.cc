@@ -3,6 +3,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <utility>
 
 #include "worker/collective/memory_row.h"
@@ -52,7 +54,11 @@ class SharedUnits final : public Units {
   }
   void finish_sums() override {}
   // Some ranks may still be in an evaluating forward(), others already in the next one.
-  void begin_step() override { meet(); }
+  // A rank that has left out a step, or a pass, meets the others in another operation, and all are told.
+  void begin_step() override {
+    if (ranks_.world_size() > 1) ranks_.all_gather(std::as_bytes(std::span(&steps_, 1)));
+    ++steps_;
+  }
   void end_step() override { meet(); }
   std::uint64_t received_bytes() override { return sums_.bytes(); }
 
@@ -64,6 +70,7 @@ class SharedUnits final : public Units {
   Collective& ranks_;
   ShardSums sums_;
   std::vector<at::Tensor> shards_;
+  std::uint64_t steps_ = 0;
 };
 
 }  // namespace

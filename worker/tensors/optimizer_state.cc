@@ -1,6 +1,7 @@
 #include "worker/tensors/optimizer_state.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize.h>
 
@@ -26,28 +27,29 @@ std::string state_of(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective) {
+void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective, int root) {
   std::string state;
   std::exception_ptr failure;
   try {
-    if (collective.rank() == 0) state = state_of(optimizer);
+    if (collective.rank() == root) state = state_of(optimizer);
   } catch (...) {
     failure = std::current_exception();  // the others wait: they are told first
   }
   const std::uint64_t mine = state.size();
-  const auto blob = collective.from_root(std::as_bytes(std::span(&mine, 1)), 0);
+  const auto blob = collective.from_root(std::as_bytes(std::span(&mine, 1)), root);
   if (failure) std::rethrow_exception(failure);
   std::uint64_t bytes = 0;
   std::memcpy(&bytes, blob.data(), sizeof bytes);
   if (bytes == 0)
-    throw CollectiveError("rank 0 cannot give the state of its optimizer: its output says why");
+    throw CollectiveError(
+        fmt::format("rank {} cannot give the state of its optimizer: its output says why", root));
   state.resize(bytes);
   const auto device = collective.device() == Device::kCuda ? at::kCUDA : at::kCPU;
   const auto count = static_cast<std::int64_t>(bytes);
   const at::Tensor here = at::from_blob(state.data(), {count}, at::kByte);
   const at::Tensor travels = here.to(device);
-  TensorVerbs(collective).broadcast(travels, 0);
-  if (collective.rank() == 0) return;
+  TensorVerbs(collective).broadcast(travels, root);
+  if (collective.rank() == root) return;
   here.copy_(travels);
   torch::serialize::InputArchive archive;
   archive.load_from(state.data(), state.size());

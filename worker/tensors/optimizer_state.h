@@ -10,8 +10,9 @@ class Optimizer;
 
 namespace ddprun::worker {
 
-// Gives rank 0's state to all ranks. All must call it, with optimizers of one kind over the same parameters,
+// Gives rank `root`'s state to all ranks. All must call it, with optimizers of one kind over the same parameters,
 // on the training thread. Errors are CollectiveError, or LibTorch's where the optimizers differ.
-void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective);
+void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective,
+                           int root = 0);
 
 }  // namespace ddprun::worker

@@ -95,6 +95,8 @@ TEST_P(SilentParting, IsNoWayOfPasses) { run_all(ways_of_passes(), GetParam()); 
 TEST_P(SilentParting, IsNoWayOfWeights) { run_all(ways_of_weights(), GetParam()); }
 TEST_P(SilentParting, IsNoWayOfOneRank) { run_all(ways_of_ranks(), GetParam()); }
 TEST_P(SilentParting, IsNoWayOfModes) { run_all(ways_of_modes(), GetParam()); }
+TEST_P(SilentParting, IsNoWayOfOthers) { run_all(ways_of_others(), GetParam()); }
+TEST_P(SilentParting, IsNoWayOfGraphs) { run_all(ways_of_graphs(), GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SilentParting, ::testing::Values(2, 4));
 

@@ -1,4 +1,5 @@
-// Ways in which a training program can miss a reduction, as rows of a table: what it does, and what must come of it.
+// Ways in which a training program can miss a reduction, as rows of a table: what it does, and what
+// must come of it.
 #pragma once
 
 #include <torch/nn.h>
@@ -107,5 +108,7 @@ std::vector<Way> ways_of_passes();
 std::vector<Way> ways_of_weights();
 std::vector<Way> ways_of_ranks();
 std::vector<Way> ways_of_modes();
+std::vector<Way> ways_of_others();
+std::vector<Way> ways_of_graphs();
 
 }  // namespace ddprun::worker

@@ -38,7 +38,7 @@ std::vector<Way> ways_of_ranks() {
               } catch (const std::runtime_error&) {
               }
             }),
-      alone("one rank leaves out a backward", "called step() unlike numbers of times",
+      alone("one rank leaves out a backward", "it has left out a backward()",
             [](Program& p) { p.forward(), p.parallel.step(p.optimizer); }),
       alone("one rank leaves out an iteration", "they do different things", [](Program& /*p*/) {}),
       alone("one rank does a pass more", "called step() unlike numbers of times",
