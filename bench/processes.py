@@ -19,6 +19,21 @@ def is_listened_on(port):
     return False
 
 
+def listens(pid, port):
+    """Whether this process itself has a socket that listens on the TCP port."""
+    with open("/proc/net/tcp") as file:
+        rows = [line.split() for line in file][1:]
+    inodes = {f"socket:[{row[9]}]" for row in rows
+              if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
+                return True
+        except FileNotFoundError:
+            pass  # closed meanwhile
+    return False
+
+
 def family(pid):
     """The process and all below it. Those that end meanwhile may be left out."""
     found = [pid]

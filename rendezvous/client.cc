@@ -258,6 +258,9 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMe
 
 void RemoteSession::renew_lease(const LeaseGrant& grant) {
   if (said_gone_) return;
+  // The first lease answers no heartbeat.
+  if (options_.heartbeat_answered && lease_.is_held())
+    options_.heartbeat_answered(stamp() - grant.stamp);
   // Not later than now, whatever the host sends.
   const auto from = lease_.is_held() ? std::min(grant.stamp, stamp()) : stamp();
   lease_.renewed(from, grant.lease);

@@ -50,6 +50,8 @@ struct RemoteOptions {
   // Called with the end of the lease when it has moved; may be empty. It is later than lease_ends()
   // while the host is asked once more (HeldLease::is_over()).
   std::function<void(std::chrono::steady_clock::time_point)> lease_moved{};
+  // Called when the host has answered a heartbeat, with the time that took; may be empty.
+  std::function<void(std::chrono::milliseconds)> heartbeat_answered{};
 };
 
 // Starts to connect at once. join() and the rest may be called before it is connected; they are

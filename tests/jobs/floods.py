@@ -1,11 +1,12 @@
-"""Floods of a port by peers without a token: what a rendezvous must bear. Only the standard library.
+"""Floods of a port by peers without a token: what a host must bear at its rendezvous, status page and store. Only the standard library.
 
-  floods.py KIND PORT CONNECTIONS RATE SECONDS [--hold N]
+  floods.py KIND PORT CONNECTIONS RATE SECONDS [--hold N] [--path PATH]
 
 Sends RATE frames (calls, resets, bytes, connections: see KINDS) a second over all of its connections together, to 127.0.0.1 alone, with
 the lowest priority, and connects again when it is cut. At its end it prints one line: how many a second the kernel took of it, and how
-often it connected. Used by http2_floods_test.py and bench/floods."""
+often it connected. PATH: the method of the calls. Used by http2_floods_test.py and bench/floods."""
 
+import argparse
 import os
 import pathlib
 import re
@@ -38,15 +39,19 @@ def call(path):
 
 def package(name):
     """A call of another version is refused without our doing, and would try nothing."""
-    text = (pathlib.Path(__file__).parents[2] / "proto" / name).read_bytes()
-    return re.search(rb"^package (\S+);", text, re.MULTILINE)[1]
+    text = (pathlib.Path(__file__).parents[2] / "proto" / name).read_text()
+    return re.search(r"^package (\S+);", text, re.MULTILINE)[1]
 
 
-CALL = call(b"/" + package("rendezvous.proto") + b".Rendezvous/OpenSession")
-QUESTION = call(b"/" + package("control.proto") + b".Control/Ask")
+OPEN_SESSION = f"/{package('rendezvous.proto')}.Rendezvous/OpenSession"
+QUESTION = f"/{package('control.proto')}.Control/Ask"
 BLOCK = field(b"x", b"y" * 100) * 9
 SETTINGS = frame(4)
 BEGIN = PREFACE + SETTINGS
+GET = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+VALIDATE = bytes.fromhex("00cef7853c")  # how a TCPStore client begins
+CHECK = b"\x05" + struct.pack("<QQ", 1, 1) + b"k"
+SET = b"\x01" + struct.pack("<Q", 1) + b"k" + struct.pack("<Q", 8 << 20)  # and then the value
 
 
 def client_hello():
@@ -61,27 +66,40 @@ def client_hello():
         return out.read()
 
 
-# KIND: what a connection says first, and what it sends as its unit number N (N counts from 0 on each connection).
-UNITS = {
-    "calls": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, CALL)),
-    "questions": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, QUESTION)),
-    "reset": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, CALL) + frame(3, 0, 2 * n + 1, struct.pack(">I", 8))),
-    "settings": (BEGIN, lambda n: frame(4, 0, 0, struct.pack(">HI", 3, 100))),
-    "ping": (BEGIN, lambda n: frame(6, 0, 0, b"12345678")),
-    "window_update": (BEGIN, lambda n: frame(8, 0, 0, struct.pack(">I", 1))),
-    "priority": (BEGIN, lambda n: frame(2, 0, 2 * n + 1, struct.pack(">IB", 0, 9))),
-    "empty_data": (BEGIN + frame(1, 4, 1, CALL), lambda n: frame(0, 0, 1)),
-    "continuation": (BEGIN + frame(1, 0, 1, BLOCK), lambda n: frame(9, 0, 1, BLOCK)),
-    "headers": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, CALL + BLOCK * 16)),
-    "bytes": (b"", lambda n: (BEGIN + frame(6, 0, 0, b"12345678"))[n:n + 1] or frame(6, 0, 0, b"12345678")[n % 17:n % 17 + 1]),
-    "slow_reader": (BEGIN, lambda n: frame(6, 0, 0, b"12345678")),  # reads no answer
-    "churn": (BEGIN + frame(1, 4, 1, CALL), None),  # connects, says this and goes
-    "connects": (b"", None),
-    "half_open": (PREFACE[:1], None),  # connects, says this, and stays: as many as --hold
-    "tls_hello": (client_hello(), None),
-}
-KINDS = tuple(UNITS)
-ONE_BY_ONE = ("bytes",)  # a system call for each
+def units_of(path):
+    """{KIND: (what a connection says first, what it sends as its unit number N)}; N counts from 0 on each connection."""
+    its, question = call(path.encode()), call(QUESTION.encode())
+    ping = frame(6, 0, 0, b"12345678")
+    return {
+        "calls": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, its)),
+        "questions": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, question)),
+        "reset": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, its) + frame(3, 0, 2 * n + 1, struct.pack(">I", 8))),
+        "settings": (BEGIN, lambda n: frame(4, 0, 0, struct.pack(">HI", 3, 100))),
+        "ping": (BEGIN, lambda n: ping),
+        "window_update": (BEGIN, lambda n: frame(8, 0, 0, struct.pack(">I", 1))),
+        "priority": (BEGIN, lambda n: frame(2, 0, 2 * n + 1, struct.pack(">IB", 0, 9))),
+        "empty_data": (BEGIN + frame(1, 4, 1, its), lambda n: frame(0, 0, 1)),
+        "continuation": (BEGIN + frame(1, 0, 1, BLOCK), lambda n: frame(9, 0, 1, BLOCK)),
+        "headers": (BEGIN, lambda n: frame(1, 4, 2 * n + 1, its + BLOCK * 16)),
+        "bytes": (b"", lambda n: (BEGIN + ping)[n:n + 1] or ping[n % 17:n % 17 + 1]),
+        "slow_reader": (BEGIN, lambda n: ping),  # reads no answer
+        "churn": (BEGIN + frame(1, 4, 1, its), None),  # connects, says this and goes
+        "connects": (b"", None),
+        "half_open": (PREFACE[:1], None),  # connects, says this, and stays: as many as --hold
+        "tls_hello": (client_hello(), None),
+        "http": (b"", lambda n: GET + b"\r\n"),
+        "http_head": (GET + b"X: ", lambda n: b"y"),  # a head without an end
+        "http_churn": (GET + b"\r\n", None),
+        "http_half": (GET, None),
+        "store": (VALIDATE, lambda n: CHECK),
+        "store_churn": (VALIDATE + CHECK, None),
+        "store_half": (VALIDATE + SET + bytes(100), None),
+    }
+
+
+KINDS = tuple(units_of(OPEN_SESSION))
+ONE_BY_ONE = ("bytes", "http_head")  # a system call for each
+HOLD = ("half_open", "http_half", "store_half")
 
 
 class Peer:
@@ -144,10 +162,10 @@ class Peer:
 
 
 class Flood:
-    def __init__(self, kind, port, connections, rate, hold):
+    def __init__(self, kind, port, connections, rate, hold=1000, path=OPEN_SESSION):
         self.kind, self.port, self.rate, self.hold = kind, port, min(rate, MOST_RATE), min(hold, MOST_CONNECTIONS)
-        self.begin, self.make = UNITS[kind]
-        self.selector, self.connects, self.units = selectors.DefaultSelector(), 0, 0
+        self.begin, self.make = units_of(path)[kind]
+        self.selector, self.connects, self.units, self.owed = selectors.DefaultSelector(), 0, 0, 0.0
         self.peers = [Peer(self) for _ in range(min(connections, MOST_CONNECTIONS) if self.make else 0)]
 
     def go_on(self, seconds):
@@ -163,27 +181,31 @@ class Flood:
         print(f"{self.units / seconds:.0f} {self.connects / seconds:.0f}")
 
     def send(self, wanted):
-        for peer in self.peers:
-            self.units += peer.send(max(1, round(wanted / len(self.peers))))
+        """The peers share the units; those that one cannot send are left out."""
+        self.owed += wanted
+        count, self.owed = int(self.owed), self.owed % 1
+        for number, peer in enumerate(self.peers):
+            self.units += peer.send(count // len(self.peers) + (number < count % len(self.peers)))
+        self.peers.append(self.peers.pop(0))  # another one begins next time
 
     def come_and_go(self, wanted):
         for _ in range(max(1, min(round(wanted), MOST_AT_ONCE))):  # of what a busy machine made late, some is left out
-            if self.kind == "half_open" and len(self.peers) >= self.hold:
+            if self.kind in HOLD and len(self.peers) >= self.hold:
                 break
             peer = Peer(self)
             self.units += 1
             self.peers.append(peer)
         for peer in self.peers:
             peer.send(0)
-        while self.kind != "half_open" and len(self.peers) > 16:
+        while self.kind not in HOLD and len(self.peers) > 16:
             self.peers.pop(0).close()
 
 
 class Attack:
     """Floods in a process of its own until it is ended, or its time is over."""
 
-    def __init__(self, kind, port, connections, rate, seconds=MOST_SECONDS, hold=1000):
-        self.process = subprocess.Popen([sys.executable, __file__, kind, *map(str, (port, connections, rate, seconds)), "--hold", str(hold)],
+    def __init__(self, kind, port, connections, rate, seconds=MOST_SECONDS, hold=1000, path=OPEN_SESSION):
+        self.process = subprocess.Popen([sys.executable, __file__, kind, *map(str, (port, connections, rate, seconds)), f"--hold={hold}", f"--path={path}"],
                                         stdout=subprocess.PIPE, text=True)
 
     def finish(self):
@@ -199,9 +221,17 @@ class Attack:
 
 
 def main():
-    kind, port, connections, rate, seconds = sys.argv[1], *map(float, sys.argv[2:6])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("port", type=int)
+    parser.add_argument("connections", type=int)
+    parser.add_argument("rate", type=float)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--hold", type=int, default=1000)
+    parser.add_argument("--path", default=OPEN_SESSION)
+    options = parser.parse_args()
     os.nice(19)
-    Flood(kind, int(port), int(connections), rate, int(sys.argv[7]) if sys.argv[6:7] else 1000).go_on(seconds)
+    Flood(options.kind, options.port, options.connections, options.rate, options.hold, options.path).go_on(options.seconds)
 
 
 if __name__ == "__main__":
