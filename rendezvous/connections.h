@@ -84,7 +84,7 @@ class Connections {
 class Intake {
  public:
   struct Options {
-    std::size_t most_waiting;
+    UnprovenLimits unproven;
     bool wants_tls;  // who comes in clear is refused
   };
   // Hands the connection to gRPC, which owns `fd` from then on.
@@ -103,13 +103,18 @@ class Intake {
   void let_in(const std::string& peer);
 
  private:
+  using Time = Alarm::Time;
+
   void enter(int fd, Connections::Way way);
   void serve_next();
   void serve(int fd, Connections::Way way);
   void look();
   void sweep();
   void look_at_beginners();
+  Time::duration look_at_beginners_every() const;
+  void look_at_waiting();
   void forget_gone();
+  void greet_nodes(Time now);
   void refuse_clear(int fd);
 
   boost::asio::io_context& loop_;
@@ -118,15 +123,21 @@ class Intake {
   Refusals& refusals_;
   const Serve serve_;
   UnprovenConnections unproven_;
-  std::unordered_map<int, Connections::Way> waiting_;  // by descriptor
+  struct Waiting {
+    Connections::Way way;
+    Time since;
+    bool is_greeted = false;
+  };
+  std::unordered_map<int, Waiting> waiting_;  // by descriptor
   struct Beginner {
     int fd;
     Connections::Way way;
-    Alarm::Time until;
+    Time until;
   };
   std::deque<Beginner> beginners_;  // oldest first
-  Alarm::Time beginners_seen_{};
-  Alarm::Time gone_seen_{};
+  Time beginners_seen_{};
+  Time waiting_seen_{};
+  Time swept_{};
   std::shared_ptr<int> clear_peers_ = std::make_shared<int>(0);  // that are being refused
   Alarm alarm_;
 };

@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "proto/loop.h"
 #include "rendezvous/connections.h"
@@ -24,8 +26,14 @@ using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build
 
 constexpr auto kLookWhileWaiting = 20ms;
 constexpr auto kLookWhileServing = 1000ms;
-constexpr auto kLookAtBeginners = 100ms;
-constexpr auto kLookAtOneWaiting = 10us;
+constexpr auto kLookAtBeginners = 20ms;
+// The more there are, the less often it looks at them: one costs the kernel some 0.2 us, and one that
+// is served some 1 us.
+constexpr auto kLookAtOneBeginner = 10us;
+constexpr auto kLookAtOneWaiting = 100us;
+constexpr auto kLookAtWaitingAtLast = 1000ms;
+constexpr auto kLookAtOneServed = 100us;
+constexpr auto kGreetAfter = 1000ms;
 // A node sends its beginning at once.
 constexpr auto kBeginningLimit = 10'000ms;
 // Of those that come in clear where TLS is wanted. The others are closed without a word.
@@ -36,6 +44,15 @@ constexpr auto kClearPeerLimit = 2000ms;
 bool is_gone(int fd) {
   pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
   return ::poll(&one, 1, 0) == 1;
+}
+
+// Those at which what is asked of each has happened. One question to the kernel for all of them.
+std::unordered_set<int> which_of(std::vector<pollfd> fds) {
+  std::unordered_set<int> found;
+  if (::poll(fds.data(), fds.size(), 0) <= 0) return found;
+  for (const pollfd& one : fds)
+    if (one.revents != 0) found.insert(one.fd);
+  return found;
 }
 
 // It has sent all that its side begins with, or as much as the kernel may hold of it.
@@ -85,11 +102,11 @@ Intake::Intake(boost::asio::io_context& loop, Options options, Connections& conn
       connections_(connections),
       refusals_(refusals),
       serve_(std::move(serve)),
-      unproven_(UnprovenLimits{.waiting = options.most_waiting}),
+      unproven_(options.unproven),
       alarm_(loop, [this] { look(); }) {}
 
 Intake::~Intake() {
-  for (const auto& [fd, way] : waiting_) ::close(fd);
+  for (const auto& [fd, one] : waiting_) ::close(fd);
   for (const Beginner& one : beginners_) ::close(one.fd);
 }
 
@@ -99,16 +116,16 @@ void Intake::take(int fd, Connections::Way way) {
   if (has_begun(fd, way)) return enter(fd, way);
   const auto now = std::chrono::steady_clock::now();
   beginners_.push_back({fd, way, now + kBeginningLimit});
-  if (beginners_.size() > options_.most_waiting) {
+  if (beginners_.size() > options_.unproven.waiting) {
     ::close(beginners_.front().fd);
     beginners_.pop_front();
   }
-  alarm_.set_no_later_than(now + kLookAtBeginners);
+  alarm_.set_no_later_than(now + look_at_beginners_every());
 }
 
 void Intake::enter(int fd, Connections::Way way) {
   const bool is_tls = way == Connections::Way::kTls;
-  waiting_[fd] = way;
+  waiting_[fd] = {way, std::chrono::steady_clock::now()};
   unproven_.arrived(fd, Connections::address_of(fd),
                     is_tls ? UnprovenConnections::Wire::kTls : UnprovenConnections::Wire::kClear);
   serve_next();
@@ -117,13 +134,15 @@ void Intake::enter(int fd, Connections::Way way) {
 void Intake::let_in(const std::string& peer) {
   const int fd = connections_.let_in(peer);
   unproven_.proved(fd);
-  if (unproven_.is_waited()) serve_next();
+  // Not at once: of those that prove themselves in one turn of the loop, the successors go to gRPC
+  // together, which costs its threads less.
+  if (unproven_.is_waited()) alarm_.set_no_later_than(std::chrono::steady_clock::now());
 }
 
 void Intake::serve_next() {
   const auto now = std::chrono::steady_clock::now();
   while (const auto fd = unproven_.next(now)) {
-    const auto way = waiting_.extract(*fd).mapped();
+    const auto way = waiting_.extract(*fd).mapped().way;
     if (is_gone(*fd)) {
       unproven_.was_gone(*fd);
       ::close(*fd);
@@ -152,11 +171,14 @@ void Intake::serve(int fd, Connections::Way way) {
 
 void Intake::look_at_beginners() {
   const auto now = std::chrono::steady_clock::now();
-  if (beginners_.empty() || now < beginners_seen_ + kLookAtBeginners) return;
+  if (beginners_.empty() || now < beginners_seen_ + look_at_beginners_every()) return;
   beginners_seen_ = now;
+  std::vector<pollfd> all;
+  for (const Beginner& one : beginners_) all.push_back({one.fd, POLLIN | POLLRDHUP, 0});
+  const auto ready = which_of(std::move(all));
   std::deque<Beginner> begun;
   std::erase_if(beginners_, [&](const Beginner& one) {
-    const bool is_ready = has_begun(one.fd, one.way);
+    const bool is_ready = ready.contains(one.fd) && has_begun(one.fd, one.way);
     if (is_ready) begun.push_back(one);
     if (!is_ready && one.until <= now) ::close(one.fd);
     return is_ready || one.until <= now;
@@ -164,12 +186,38 @@ void Intake::look_at_beginners() {
   for (const Beginner& one : begun) enter(one.fd, one.way);
 }
 
-// Looks the less often the more there are: each costs a system call.
-void Intake::forget_gone() {
+Intake::Time::duration Intake::look_at_beginners_every() const {
+  return std::max<Time::duration>(kLookAtBeginners, kLookAtOneBeginner * beginners_.size());
+}
+
+void Intake::look_at_waiting() {
   const auto now = std::chrono::steady_clock::now();
-  if (now < gone_seen_ + kLookAtOneWaiting * unproven_.waiting()) return;
-  gone_seen_ = now;
-  for (const int fd : unproven_.forget_waiting(is_gone)) {
+  const auto pause =
+      std::min<Time::duration>(kLookAtOneWaiting * waiting_.size(), kLookAtWaitingAtLast);
+  if (waiting_.empty() || now < waiting_seen_ + pause) return;
+  waiting_seen_ = now;
+  forget_gone();
+  if (unproven_.is_earning()) greet_nodes(now);
+}
+
+// A node that hears nothing for 3 s connects anew, which costs both sides more. HTTP/2 lets a side
+// send SETTINGS again, so gRPC's follow later. Under a flood nobody is greeted: whoever connects
+// anew is the newest, and has its turn sooner.
+void Intake::greet_nodes(Time now) {
+  const std::string greeting = ClearRefusal::greeting();
+  for (auto& [fd, one] : waiting_) {
+    if (one.is_greeted || one.way == Connections::Way::kTls || now < one.since + kGreetAfter)
+      continue;
+    one.is_greeted = true;
+    ::send(fd, greeting.data(), greeting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+}
+
+void Intake::forget_gone() {
+  std::vector<pollfd> all;
+  for (const auto& [fd, one] : waiting_) all.push_back({fd, POLLRDHUP, 0});
+  const auto gone = which_of(std::move(all));
+  for (const int fd : unproven_.forget_waiting([&](int id) { return gone.contains(id); })) {
     waiting_.erase(fd);
     ::close(fd);
   }
@@ -178,16 +226,19 @@ void Intake::forget_gone() {
 void Intake::look() {
   look_at_beginners();
   if (!beginners_.empty())
-    alarm_.set_no_later_than(std::chrono::steady_clock::now() + kLookAtBeginners);
+    alarm_.set_no_later_than(std::chrono::steady_clock::now() + look_at_beginners_every());
   sweep();
-  forget_gone();
+  look_at_waiting();
   for (const int fd : unproven_.overdue(std::chrono::steady_clock::now())) connections_.cut(fd);
   if (unproven_.is_waited()) return serve_next();
-  if (!unproven_.served().empty())
+  if (unproven_.served_count() > 0)
     alarm_.set_no_later_than(std::chrono::steady_clock::now() + kLookWhileServing);
 }
 
 void Intake::sweep() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < swept_ + kLookAtOneServed * unproven_.served_count()) return;
+  swept_ = now;
   for (const int fd : unproven_.served()) {
     if (connections_.is_open(fd)) continue;
     if (connections_.was_cut(fd))

@@ -177,7 +177,8 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions 
       proof_alarm_(loop, [this] { cut_overdue(); }),
       nodes_(loop, options_.resumes),
       connections_(options_.max_strangers),
-      intake_(loop, {options_.max_strangers, options_.tls.is_set() && !options_.tls_mixed},
+      intake_(loop,
+              {{.waiting = options_.max_strangers}, options_.tls.is_set() && !options_.tls_mixed},
               connections_, refusals_, [this](int fd, Connections::Way way) { serve(fd, way); }) {}
 
 // Once the gate is closed no handler runs any more. Then the last messages are written, while gRPC

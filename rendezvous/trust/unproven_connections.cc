@@ -12,19 +12,32 @@ void UnprovenConnections::arrived(Id id, const std::string& address, Wire wire) 
   ++waiting_count_;
 }
 
-std::optional<UnprovenConnections::Id> UnprovenConnections::next(Time now) {
+void UnprovenConnections::refill(Time now) {
   if (filled_at_ && now > *filled_at_) {
     const double seconds = std::chrono::duration<double>(now - *filled_at_).count();
     failures_left_ =
         std::min(limits_.failures_at_once, failures_left_ + seconds * limits_.failures_per_second);
+    // Those that are served hold a part of it.
+    const double free = std::clamp(failures_left_ + earned_, 0.0, earned_);
+    if (!was_waited_) earned_ -= std::min(free, seconds * limits_.earned_lost_per_second);
   }
   filled_at_ = now;
+}
+
+std::optional<UnprovenConnections::Id> UnprovenConnections::next(Time now) {
+  refill(now);
+  const auto id = next_of_waiting(now);
+  was_waited_ = is_waited();
+  return id;
+}
+
+std::optional<UnprovenConnections::Id> UnprovenConnections::next_of_waiting(Time now) {
   if (waiting_.empty() || is_full()) return std::nullopt;
   auto address = waiting_.upper_bound(last_address_);
   if (address == waiting_.end()) address = waiting_.begin();
   const auto& queue = address->second;
   const Wire wire = newest_is_next_ ? queue.back().wire : queue.front().wire;
-  if (failures_left_ < cost_of(wire)) return std::nullopt;
+  if (failures_left_ + earned_ < cost_of(wire)) return std::nullopt;
   last_address_ = address->first;
   const Waiting one = take(address);
   failures_left_ -= cost_of(wire);
@@ -48,14 +61,24 @@ void UnprovenConnections::was_gone(Id id) {
   newest_is_next_ = !newest_is_next_;
   erase(id, true);
 }
-void UnprovenConnections::proved(Id id) { erase(id, true); }
+
+void UnprovenConnections::proved(Id id) {
+  const auto found = served_.find(id);
+  if (found == served_.end()) return;
+  if (is_waited()) earned_ = std::min(limits_.earned, earned_ + found->second.cost);
+  erase(id, true);
+}
+
 void UnprovenConnections::ended(Id id) { erase(id, false); }
 
 void UnprovenConnections::erase(Id id, bool costs_nothing) {
   const auto found = served_.find(id);
   if (found == served_.end()) return;
-  if (costs_nothing)
-    failures_left_ = std::min(limits_.failures_at_once, failures_left_ + found->second.cost);
+  const double cost = found->second.cost;
+  // A failure is paid with what was earned, as long as there is some.
+  const double paid = costs_nothing ? cost : std::min(cost, earned_);
+  if (!costs_nothing) earned_ -= paid;
+  failures_left_ = std::min(limits_.failures_at_once, failures_left_ + paid);
   order_.erase(found->second.place);
   served_.erase(found);
 }
@@ -91,8 +114,9 @@ std::vector<UnprovenConnections::Id> UnprovenConnections::too_many() {
 std::vector<UnprovenConnections::Id> UnprovenConnections::overdue(Time now) {
   std::vector<Id> ids;
   if (!is_full() || !is_waited()) return ids;
-  while (!order_.empty() && ids.size() < waiting_count_ &&
-         order_.front().second + limits_.turn <= now) {
+  const auto turn = std::chrono::duration_cast<Time::duration>(
+      limits_.turn * (1 + (limits_.earned > 0 ? 3 * earned_ / limits_.earned : 0)));
+  while (!order_.empty() && ids.size() < waiting_count_ && order_.front().second + turn <= now) {
     ids.push_back(order_.front().first);
     ended(ids.back());
   }

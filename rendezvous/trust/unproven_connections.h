@@ -1,6 +1,8 @@
 // Which connections gRPC gets, and when: those over which nobody has proved yet that it knows the
 // token. What they can cost is bounded: so many are served at a time, and so many a second may end
-// without a proof. Nodes that prove themselves cost nothing of that, however many come at once.
+// without a proof. Nodes that prove themselves cost nothing of that, and while others wait each of
+// them makes room for one more, so that 10,000 need not come 256 by 256. A connection that ends
+// without a proof takes such room back, and so does quiet.
 // Beyond the bounds connections wait: each address has its turn, and in each address the newest and
 // the oldest by turns, since those in between may be one attacker's. While others wait, one that
 // does not prove itself in time is cut. Pure: events and `now` go in, what must be done comes out.
@@ -22,13 +24,18 @@
 namespace ddprun::rendezvous {
 
 struct UnprovenLimits {
-  std::size_t served = 256;  // at a time
+  // At a time. gRPC has some 10 KiB for a connection in clear, and some 40 KiB with TLS.
+  std::size_t served = 1024;
   std::size_t waiting = 10'000;
-  double failures_at_once = 256;  // connections that end without a proof
+  double failures_at_once = 1024;  // connections that end without a proof
   double failures_per_second = 128;
+  // What proofs add to both at most, and what of it is lost in a second in which nobody waits.
+  double earned = 1024;
+  double earned_lost_per_second = 1024;
   // A handshake costs the host several times what a call costs.
   double tls_cost = 4;
-  // While others wait, a connection has so much time for its proof.
+  // While others wait, a connection has so much time for its proof, and up to four times that where
+  // proofs have made room: the host is busy with nodes then.
   std::chrono::milliseconds turn{2000};
 };
 
@@ -57,9 +64,12 @@ class UnprovenConnections {
   std::vector<Id> overdue(Time now);
 
   std::vector<Id> served() const;
+  std::size_t served_count() const { return served_.size(); }
   std::size_t waiting() const { return waiting_count_; }
   bool is_waited() const { return waiting_count_ > 0; }
-  bool is_full() const { return served_.size() >= limits_.served; }
+  // Many nodes come just now, and prove themselves.
+  bool is_earning() const { return 4 * earned_ >= static_cast<double>(limits_.served); }
+  bool is_full() const { return static_cast<double>(served_.size()) >= most_served(); }
 
  private:
   struct Waiting {
@@ -72,13 +82,18 @@ class UnprovenConnections {
   };
   using Addresses = std::map<std::string, std::deque<Waiting>>;
 
+  double most_served() const { return static_cast<double>(limits_.served) + earned_; }
   double cost_of(Wire wire) const { return wire == Wire::kTls ? limits_.tls_cost : 1; }
   Waiting take(Addresses::iterator address);
+  void refill(Time now);
+  std::optional<Id> next_of_waiting(Time now);
   void erase(Id id, bool costs_nothing);
 
   const UnprovenLimits limits_;
-  double failures_left_;
+  double failures_left_;  // together with what is earned never below zero
+  double earned_ = 0;
   std::optional<Time> filled_at_;
+  bool was_waited_ = false;  // then
   Addresses waiting_;
   std::size_t waiting_count_ = 0;
   std::string last_address_;  // whose turn was last

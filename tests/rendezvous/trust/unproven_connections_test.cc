@@ -33,9 +33,11 @@ struct UnprovenConnectionsTest : testing::Test {
   }
 
   UnprovenConnections connections{{.served = 4,
-                                   .waiting = 10,
+                                   .waiting = 100,
                                    .failures_at_once = 8,
                                    .failures_per_second = 2,
+                                   .earned = 12,
+                                   .earned_lost_per_second = 4,
                                    .tls_cost = 4,
                                    .turn = 2000ms}};
   UnprovenConnections::Time now{};
@@ -89,8 +91,8 @@ TEST_F(UnprovenConnectionsTest, OfOneAddressTheNewestAndTheOldestByTurns) {
 TEST_F(UnprovenConnectionsTest, IfTooManyWaitTheOldestOfTheBusiestAddressGoes) {
   come(1, 4);
   served();
-  come(11, 20);
-  come(30, 30, "10.0.0.2");
+  come(11, 110);
+  come(130, 130, "10.0.0.2");
   EXPECT_EQ(connections.too_many(), Arrivals({11}));
   EXPECT_EQ(connections.too_many(), Arrivals());
 }
@@ -105,6 +107,64 @@ TEST_F(UnprovenConnectionsTest, OnesThatProveNothingAreCutWhileOthersWait) {
   EXPECT_EQ(served().size(), 2U);
   come(7, 7);
   EXPECT_EQ(connections.overdue(now), Arrivals({2}));
+}
+
+// All that are served have proved themselves, and so on, `turns` times.
+void prove(UnprovenConnectionsTest& test, int turns) {
+  for (int turn = 0; turn < turns; ++turn)
+    for (const int id : test.served()) test.connections.proved(id);
+}
+
+TEST_F(UnprovenConnectionsTest, EachProofMakesRoomForOneMoreWhileOthersWait) {
+  come(1, 100);
+  std::vector<std::size_t> at_a_time;
+  while (connections.is_waited()) {
+    const Arrivals ids = served();
+    at_a_time.push_back(ids.size());
+    for (const int id : ids) connections.proved(id);
+  }
+  EXPECT_EQ(at_a_time, (std::vector<std::size_t>{4, 8, 16, 16, 16, 16, 16, 8}));
+  EXPECT_TRUE(connections.is_earning());
+}
+
+TEST_F(UnprovenConnectionsTest, ProofsEarnNothingWhileNobodyWaits) {
+  for (int id = 0; id < 100; ++id) {
+    come(id, id);
+    prove(*this, 1);
+  }
+  come(101, 150);
+  EXPECT_EQ(served().size(), 4U);
+}
+
+TEST_F(UnprovenConnectionsTest, OnesThatEndWithoutAProofTakeTheRoomBack) {
+  come(1, 100);
+  prove(*this, 2);
+  int failed = 0;
+  for (Arrivals ids = served(); !ids.empty(); ids = served())
+    for (const int id : ids) connections.ended(id), ++failed;
+  EXPECT_EQ(failed, 12 + 8) << "what was earned, and what is allowed at once";
+  EXPECT_FALSE(connections.is_earning());
+  now += 1s;
+  EXPECT_EQ(served().size(), 2U) << "as if nothing had been earned";
+}
+
+TEST_F(UnprovenConnectionsTest, QuietTakesTheRoomBack) {
+  come(1, 28);
+  prove(*this, 3);
+  EXPECT_FALSE(connections.is_waited());
+  now += 2s;
+  come(101, 150);
+  EXPECT_EQ(served().size(), 4U + 12U - 2 * 4U);
+}
+
+TEST_F(UnprovenConnectionsTest, TheMoreAreServedTheMoreTimeEachHas) {
+  come(1, 50);
+  prove(*this, 2);
+  EXPECT_EQ(served().size(), 16U);
+  now += 7999ms;
+  EXPECT_EQ(connections.overdue(now).size(), 0U);
+  now += 1ms;
+  EXPECT_GT(connections.overdue(now).size(), 0U);
 }
 
 TEST_F(UnprovenConnectionsTest, OneThatHasGoneCostsNothing) {
