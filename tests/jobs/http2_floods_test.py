@@ -1,6 +1,8 @@
 """Jobs whose rendezvous is flooded by peers without a token (floods.py): on a ddprund and on a hosting agent, in clear and with TLS."""
 
 import shutil
+import socket
+import struct
 import subprocess
 import time
 import unittest
@@ -10,12 +12,13 @@ import floods
 from daemon_test import TOKEN, DaemonTest
 from daemon_trust_test import tls_flags
 from elastic_test import UNTIL_TOLD
-from machine import free_port
+from machine import environment_of, free_port
 from support import main, sanitized, with_variables
 from tls_test import Authority
 
 CONNECTIONS, RATE = 4, 8000
 FLOOD_S = 4
+OTHER_FLOOD_S = 2  # of the ports that are not the rendezvous's
 ANSWER_S = 5
 MEMORY_MIB = 32
 # A short lease, some 2 s: a host that is kept busy for longer loses its nodes.
@@ -32,7 +35,7 @@ class Floods(DaemonTest):
     def with_tls(self):
         self.tls = Authority(self.folder, "authority").issue("all")
 
-    def job(self, daemon_is_host):
+    def job(self, daemon_is_host, *flags):
         """Starts the job; what must stay small."""
         if daemon_is_host:
             self.host = self.daemon(*tls_flags(self.tls))
@@ -40,7 +43,7 @@ class Floods(DaemonTest):
         self.gate = self.fifo("gate")
         conf = ",".join([CONF, *(f"{key}={path}" for key, path in self.tls.items())])
         self.jobs = [self.start("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=127.0.0.1:{self.port}",
-                                f"--rdzv-conf={conf}", "--max-restarts=3", self.worker(UNTIL_TOLD % self.gate),
+                                f"--rdzv-conf={conf}", "--max-restarts=3", *flags, self.worker(UNTIL_TOLD % self.gate),
                                 env=with_variables(DDPRUN_TOKEN=TOKEN)) for _ in range(2)]
         self.heard(2)
         if daemon_is_host:
@@ -51,11 +54,11 @@ class Floods(DaemonTest):
         code, out, err = control.ctl(f"127.0.0.1:{self.port}", "status", "job", *tls_flags(self.tls), token=TOKEN)
         self.assertEqual(code, 0, err)
 
-    def flood(self, pid, kinds):
+    def flood(self, pid, kinds, port=None, seconds=FLOOD_S):
         self.ask()  # gRPC is set up
         for kind in kinds:
             before = resident_mib(pid)
-            attack = floods.Attack(kind, self.port, CONNECTIONS, RATE, FLOOD_S)
+            attack = floods.Attack(kind, port or self.port, CONNECTIONS, RATE, seconds)
             self.addCleanup(attack.end)
             took = []
             while attack.process.poll() is None:
@@ -117,6 +120,30 @@ class Floods(DaemonTest):
     def test_with_tls_at_an_agent(self):
         self.with_tls()
         self.survives(False, ["calls", "tls_hello"])
+
+    def test_the_status_page_and_the_store_of_an_agent(self):
+        http = free_port()
+        pid = self.job(False, f"--http=127.0.0.1:{http}")
+        owner = next(job for job in self.jobs if job.listens(http))
+        worker = owner.worker(next(rank for rank in range(2) if owner.worker(rank)))
+        (store,) = (int(entry.split(b"=")[1]) for entry in environment_of(worker) if entry.startswith(b"MASTER_PORT="))
+        self.flood(owner.agent(), ["http", "http_half", "http_churn"], http, OTHER_FLOOD_S)
+        first = next(job for job in self.jobs if job.listens(store))
+        self.flood(first.agent(), ["store", "store_half", "store_churn"], store, OTHER_FLOOD_S)
+        self.ends_well()
+
+    def test_a_host_says_its_bounds(self):
+        """gRPC's own, in the SETTINGS that it sends first (RFC 9113, section 6.5.2)."""
+        with socket.create_connection(("127.0.0.1", self.daemon().port), ANSWER_S) as peer:
+            peer.sendall(floods.BEGIN)
+            said = b""
+            while len(said) < 9 or len(said) < 9 + int.from_bytes(said[:3], "big"):
+                said += peer.recv(4096)
+        self.assertEqual(said[3], 4, "SETTINGS")
+        settings = dict(struct.iter_unpack(">HI", said[9:9 + int.from_bytes(said[:3], "big")]))
+        self.assertEqual(settings.get(3), 4, "calls at a time")
+        self.assertEqual(settings.get(6), 8192, "bytes of headers")
+        self.assertLessEqual(settings.get(5, 16384), 16384, "bytes of a frame")
 
     def test_a_newcomer_joins_meanwhile(self):
         self.job(True)
