@@ -124,6 +124,12 @@ void try_each(const TensorsByName& file, const LoadOptions& options,
   }
 }
 
+// Files from before PyTorch 0.4.1 do not have it, and Python opens them. The module keeps its own.
+bool may_be_missing(std::string_view name) {
+  constexpr std::string_view kCount = "num_batches_tracked";
+  return name == kCount || name.ends_with(fmt::format(".{}", kCount));
+}
+
 // The module's names that the file lacks, those aside whose tensor has another name there.
 std::vector<std::string> missing_of(const TensorsByName& file, const WeightSlots& module) {
   std::set<const void*> there;
@@ -132,7 +138,8 @@ std::vector<std::string> missing_of(const TensorsByName& file, const WeightSlots
   }
   std::vector<std::string> missing;
   for (const auto& [name, slot] : module) {
-    if (!file.contains(name) && !there.contains(slot.tensor)) missing.push_back(name);
+    if (file.contains(name) || there.contains(slot.tensor) || may_be_missing(name)) continue;
+    missing.push_back(name);
   }
   return missing;
 }

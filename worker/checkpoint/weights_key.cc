@@ -106,6 +106,7 @@ Error nothing_in(const Value& file) {
       shown.push_back(fmt::format("'{}' ({})", printable_key(key), value.type_name()));
   }
   if (dict->entries.size() > kShown) shown.emplace_back("…");
+  if (shown.empty()) return refused("no state_dict: the file holds an empty dict");
   return refused(
       fmt::format("no state_dict among its keys: {}{}", fmt::join(shown, ", "), object_there));
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "worker/checkpoint/value.h"
@@ -46,8 +48,23 @@ Result<End> read_end64(const ByteSource& source, std::uint64_t end_offset) {
              zip::get<std::uint64_t>(end, 48)};
 }
 
-// torch.save writes no comment, so the end record is at the very end. It always writes zip64 records, which
-// count wherever they are.
+// Names the format of a file that is no zip file, and how it becomes one. Empty: it has no known one.
+std::string other_format(const ByteSource& source) {
+  constexpr std::array kOldTorch{std::byte{0x80}, std::byte{2}, std::byte{0x8A}, std::byte{10}};
+  std::array<std::byte, 9> begin{};
+  if (source.size() < begin.size() || !source.read(0, begin)) return {};
+  if (std::ranges::equal(std::span(begin).first(kOldTorch.size()), kOldTorch))
+    return "; it is in torch.save's format of before 2020: save it again, in Python, by "
+           "torch.save(torch.load(old), new)";
+  // The size of a JSON header, and its begin.
+  if (zip::get<std::uint64_t>(begin, 0) < source.size() && begin[8] == std::byte{'{'})
+    return "; it is a safetensors file: save it again, in Python, by "
+           "torch.save(safetensors.torch.load_file(old), new)";
+  return {};
+}
+
+// torch.save writes no comment, so the end record is at the very end. It always writes zip64 records,
+// which count wherever they are.
 Result<End> read_end(const ByteSource& source) {
   std::array<std::byte, zip::kEndBytes> end{};
   if (source.size() < end.size()) return refused("no zip file: it is too short");
@@ -55,7 +72,8 @@ Result<End> read_end(const ByteSource& source) {
   if (auto read = source.read(at, end); !read) return read.error();
   if (zip::get<std::uint32_t>(end, 0) != zip::kEndSignature ||
       zip::get<std::uint16_t>(end, 20) != 0) {
-    return refused("no zip file, or it is cut short: no end record is at its end");
+    return refused("no zip file, or it is cut short: no end record is at its end" +
+                   other_format(source));
   }
   End found{zip::get<std::uint16_t>(end, 10), zip::get<std::uint32_t>(end, 12),
             zip::get<std::uint32_t>(end, 16)};

@@ -153,6 +153,8 @@ TEST(HostileZip, IsRefusedInOneLine) {
   const std::vector<std::pair<std::string, std::string>> files{
       {"", "no zip file: it is too short"},
       {std::string(5000, 'x'), "no zip file, or it is cut short"},
+      {"\x80\x02\x8A\x0A" + std::string(60, 'x'), "torch.load(old), new)"},
+      {"\x08" + std::string(7, '\0') + "{" + std::string(60, ' '), "it is a safetensors file"},
       {good + "more", "no zip file, or it is cut short"},
       {patched(good, kCentral, 10, std::uint16_t{8}), "is compressed (method 8)"},
       {patched(good, kCentral, 24, std::uint32_t{1U << 30U}), "is compressed (method 0)"},

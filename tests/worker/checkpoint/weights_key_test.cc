@@ -98,6 +98,14 @@ TEST(WeightNames, OneNameIsEnoughForTiedWeights) {
   EXPECT_NE(renamed({"a.weight"}).find("1 keys are missing: 'b.weight'"), std::string::npos);
 }
 
+TEST(WeightNames, AFileMayLackTheCountsOfBatchNorm) {
+  const WeightSlots slots = module({"a.weight", "a.num_batches_tracked"});
+  EXPECT_EQ(renamed({"a.weight"}, slots), ": ");
+  EXPECT_EQ(renamed({"module.a.weight"}, slots), ": 'module.' was stripped from its keys");
+  EXPECT_NE(renamed({"a.num_batches_tracked"}, slots).find("1 keys are missing: 'a.weight'"),
+            std::string::npos);
+}
+
 TEST(WeightNames, BothListsAreShortened) {
   Names many;
   for (int i = 0; i < 1000; ++i) many.push_back("x." + std::to_string(i));
