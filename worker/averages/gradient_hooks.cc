@@ -39,8 +39,8 @@ GradientHooks::~GradientHooks() {
   for (const Hook& hook : hooks_) hook.node->del_post_hook(hook.key);
 }
 
-// A post hook on the node that adds to `.grad` runs when that has its final value of this backward().
-// A hook on the tensor would run before.
+// A post hook on the node that adds to `.grad` runs when that has its final value of this
+// backward(). A hook on the tensor would run before.
 void GradientHooks::add(std::size_t parameter) {
   Hook& hook = hooks_[parameter];
   hook.node = autograd::impl::grad_accumulator(parameters_[parameter].tensor);

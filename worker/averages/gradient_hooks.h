@@ -1,7 +1,8 @@
-// A hook on each parameter, which runs when its `.grad` has the final value of a backward(). LibTorch
-// forgets the node that the hook sits on when a parameter gets other data (Tensor::set_data(), as
-// torch::load() and Module::to() call it). So the hooks look for that before each forward(), and move
-// to the new node. GradientReducer owns it and calls it from the training thread.
+// A hook on each parameter, which runs when its `.grad` has the final value of a backward().
+// LibTorch forgets the node that the hook sits on when a parameter gets other data
+// (Tensor::set_data(), as torch::load() and Module::to() call it). So the hooks look for that
+// before each forward(), and move to the new node. GradientReducer owns it and calls it from the
+// training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +32,8 @@ class GradientHooks {
   GradientHooks& operator=(GradientHooks&&) = delete;
   ~GradientHooks();  // removes the hooks
 
-  // Whether a parameter has forgotten its hook; it has a new one then. Throws std::runtime_error if one
-  // has another dtype, size or device than at construction.
+  // Whether a parameter has forgotten its hook; it has a new one then. Throws std::runtime_error if
+  // one has another dtype, size or device than at construction.
   bool renew();
 
   // The nodes that add to `.grad`, by parameter.
@@ -42,7 +43,7 @@ class GradientHooks {
   struct Hook {
     std::shared_ptr<torch::autograd::Node> node;  // the parameter holds it weakly only
     std::uintptr_t key = 0;
-    // Of the parameter, at construction.
+    // The parameter's, at construction.
     std::vector<std::int64_t> sizes;
     at::ScalarType dtype;
     at::Device device;

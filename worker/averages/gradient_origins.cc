@@ -37,8 +37,8 @@ void GradientOrigins::begin(bool averaged) {
   begun_ = averaged;
   for (Mark& mark : marks_) {
     mark.fresh = false;
-    // The weak pointer keeps some bytes of a freed gradient. They may lie between freed values, which
-    // malloc could not join then: the next gradients would need new memory.
+    // The weak pointer keeps some bytes of a freed gradient. They may lie between freed values,
+    // which malloc could not join then: the next gradients would need new memory.
     if (mark.average.expired()) mark.average.reset();
   }
 }
@@ -109,8 +109,8 @@ std::optional<std::string> GradientOrigins::why_own() const {
     return fmt::format(
         "the gradients of {} have this rank's own in them: a backward() ran without a forward() of "
         "DataParallel before it. Call parallel.forward(net, ...) in place of net->forward(...). "
-        "After one forward() call backward() once, on the sum of the losses; or make all but the last "
-        "forward() and backward() under NoSync. If backward() computes parts again (activation "
+        "After one forward() call backward() once, on the sum of the losses; or make all but the "
+        "last forward() and backward() under NoSync. If backward() computes parts again (activation "
         "checkpointing), set static_graph. Or call zero_grad()",
         names);
   }

@@ -1,8 +1,8 @@
-// Tells whose gradients lie in `.grad` of each parameter: the average of all ranks, or those of this
-// rank alone. A step on the latter makes the ranks part, and nothing would say so. The rule knows no
-// ranks, and compares no numbers: a program may change an average in place, as clipping does it, or
-// replace it before the step. GradientReducer owns it and calls it from the training thread and the
-// autograd thread, never from both at once.
+// Tells whose gradients lie in `.grad` of each parameter: the average of all ranks, or those of
+// this rank alone. A step on the latter makes the ranks part, and nothing would say so. The rule
+// knows no ranks, and compares no numbers: a program may change an average in place, as clipping
+// does it, or replace it before the step. GradientReducer owns it and calls it from the training
+// thread and the autograd thread, never from both at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,7 +43,8 @@ class GradientOrigins {
 
   // Some gradient was made under NoSync, and no sum has taken it since.
   bool any_silent() const;
-  // Why nobody may step on the gradients that are there. Nothing: all are averages, or none is there.
+  // Why nobody may step on the gradients that are there. Nothing: all are averages, or none is
+  // there.
   std::optional<std::string> why_own() const;
 
  private:

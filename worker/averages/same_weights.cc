@@ -126,15 +126,15 @@ std::string left_out(const WeightsReport& first, const WeightsReport& other, std
 std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
                                   std::span<const WeightsPlace> places, std::uint64_t pass) {
   constexpr const char* kAdvice =
-      "All ranks must make the same steps, on the same gradients, from the same weights. The weights "
-      "have parted, so the job must start anew from a checkpoint";
+      "All ranks must make the same steps, on the same gradients, from the same weights. The "
+      "weights have parted, so the job must start anew from a checkpoint";
   const WeightsReport& first = reports.front();
   for (std::size_t rank = 1; rank < reports.size(); ++rank) {
     const WeightsReport& other = reports[rank];
     if (other.steps != first.steps) {
       return fmt::format(
-          "before pass {} the ranks called step() unlike numbers of times: rank 0 {}, rank {} {}.{} "
-          "{}",
+          "before pass {} the ranks called step() unlike numbers of times: rank 0 {}, rank {} {}.{}"
+          " {}",
           pass, first.steps, rank, other.steps, left_out(first, other, rank), kAdvice);
     }
     const std::size_t count = std::min({places.size(), first.now.size(), other.now.size()});

@@ -1,7 +1,8 @@
-// Whether all ranks still have the same weights. If averages are right, they have, unless a rank left
-// out a step, loaded other weights, or changed weights or gradients alone. Each pass compares some
-// numbers of each parameter, always the same ones. Ranks on unlike processors may round a step in
-// unlike ways: weights count as parted if they have changed by unlike amounts since the pass before.
+// Whether all ranks still have the same weights. If averages are right, they have, unless a rank
+// left out a step, loaded other weights, or changed weights or gradients alone. Each pass compares
+// some numbers of each parameter, always the same ones. Ranks on unlike processors may round a step
+// in unlike ways: weights count as parted if they have changed by unlike amounts since the pass
+// before.
 //
 // On CPU only: on GPUs it would make the host wait. GradientReducer owns it and calls it from the
 // thread that runs backward(). All ranks must call it at the same places.
@@ -53,12 +54,13 @@ class SameWeights {
 
   // The sums of a pass are all launched: reads the weights that it was made with.
   void look() { now_ = read(); }
-  // The sums are complete. `steps`, `forwards`: see WeightsReport. The message, on all ranks, if they
-  // had parted.
+  // The sums are complete. `steps`, `forwards`: see WeightsReport. The message, on all ranks, if
+  // they had parted.
   std::optional<std::string> compare(std::uint64_t steps, std::uint64_t forwards,
                                      std::uint64_t pass);
 
-  // Nothing is compared any more, or again: all ranks have the same weights now. All must call them.
+  // Nothing is compared any more, or again: all ranks have the same weights now. All must call
+  // them.
   void stop() { stopped_ = true; }
   void start();
 

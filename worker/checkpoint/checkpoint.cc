@@ -154,7 +154,8 @@ CheckpointInfo info_of(const Value& file) {
   return info;
 }
 
-// Distributed checkpoints name an optimizer's parameters; others count them. Only counted ones are read.
+// Distributed checkpoints name an optimizer's parameters; others count them. Only counted ones are
+// read.
 bool is_by_number(const Value& optimizer) {
   const auto* dict = optimizer.as<Value::Dict>();
   const Value* states = dict == nullptr ? nullptr : dict->find("state");

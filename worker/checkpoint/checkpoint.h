@@ -33,7 +33,7 @@ namespace ddprun::worker {
 class Collective;
 class DataParallel;
 
-// What is saved and loaded. Everything belongs to the caller.
+// The parts of a run that are saved and loaded. Everything belongs to the caller.
 struct CheckpointRun {
   torch::nn::Module& module;
   torch::optim::Optimizer& optimizer;
@@ -41,7 +41,7 @@ struct CheckpointRun {
   DataParallel* parallel = nullptr;  // null: no buckets
 };
 
-// What the program says of the run. The keys are those of PyTorch's ImageNet example.
+// The program's own words on the run. The keys are those of PyTorch's ImageNet example.
 struct CheckpointInfo {
   std::int64_t epoch = 0;  // how many are done
   std::string arch;
@@ -54,8 +54,8 @@ struct CheckpointInfo {
 struct LoadedCheckpoint {
   CheckpointInfo info;
   PrefixChange prefix;
-  // Where the weights were: "state_dict", "model"; empty if the file is one state_dict as a whole.
-  // And what else of the file fits the module, but was not taken: an average of the weights.
+  // The key of the weights: "state_dict", "model"; empty if the file is one state_dict as a whole. And
+  // other keys whose weights fit the module, but were not taken: an average of the weights.
   std::string weights_key;
   std::vector<std::string> other_weights;
   // Of these the file has none, or has them of another number of ranks: the run starts as a new one does there.
@@ -81,7 +81,7 @@ std::string describe(const LoadedCheckpoint& loaded);
 Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
                                          const CheckpointRun& run, const LoadOptions& options = {});
 
-// What a file says about itself, without its tensors. One rank.
+// Reads the values that a file has on its run, without the tensors. One rank.
 Result<CheckpointInfo> read_checkpoint_info(const std::filesystem::path& path);
 
 }  // namespace ddprun::worker

@@ -1,5 +1,5 @@
-// What load_checkpoint() may be told, and how a file's names of tensors differed from the module's.
-// Plain values.
+// Options of load_checkpoint(), and how a file's names of tensors differed from the module's. Plain
+// values.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ std::string describe(const PrefixChange& change);
 
 struct LoadOptions {
   bool strict_prefix = false;  // keys must be the module's, as they are
-  // Where the weights are in the file: "model_ema"; "app.model" is below the key "app". Also a
+  // The key of the weights in the file: "model_ema"; "app.model" is below the key "app". Also a
   // start of names: "state_dict.net" are the tensors of `state_dict` whose names begin with "net.".
   // Empty: they are searched for.
   std::string weights_key = {};

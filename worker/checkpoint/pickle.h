@@ -34,7 +34,7 @@ inline constexpr std::size_t kMaxDimensions = 64;  // of a tensor
 using FindStorage =
     std::function<Result<std::shared_ptr<const StorageBytes>>(const std::string& key)>;
 
-// What becomes of an object whose class is not in the list. Neither way looks anything up or calls
+// The treatment of an object whose class is not in the list. Neither way looks anything up or calls
 // anything.
 enum class Objects : std::uint8_t {
   kRefuse,    // the file is refused

@@ -33,7 +33,7 @@ struct DictNode {
   bool ordered = false;
 };
 
-// What is passed over, and why.
+// A value that is passed over, and why.
 struct ObjectNode {
   std::shared_ptr<const std::string> reason;
 };

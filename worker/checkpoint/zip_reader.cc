@@ -48,7 +48,8 @@ Result<End> read_end64(const ByteSource& source, std::uint64_t end_offset) {
              zip::get<std::uint64_t>(end, 48)};
 }
 
-// Names the format of a file that is no zip file, and how it becomes one. Empty: it has no known one.
+// Names the format of a file that is no zip file, and how it becomes one. Empty: it has no known
+// one.
 std::string other_format(const ByteSource& source) {
   constexpr std::array kOldTorch{std::byte{0x80}, std::byte{2}, std::byte{0x8A}, std::byte{10}};
   std::array<std::byte, 9> begin{};
@@ -63,8 +64,8 @@ std::string other_format(const ByteSource& source) {
   return {};
 }
 
-// torch.save writes no comment, so the end record is at the very end. It always writes zip64 records,
-// which count wherever they are.
+// torch.save writes no comment, so the end record is at the very end. It always writes zip64
+// records, which count wherever they are.
 Result<End> read_end(const ByteSource& source) {
   std::array<std::byte, zip::kEndBytes> end{};
   if (source.size() < end.size()) return refused("no zip file: it is too short");

@@ -35,9 +35,9 @@ class MasterWeights {
   // The masters of those parameters that train; what the optimizer is to get. Leaves, in float32.
   const std::vector<at::Tensor>& parameters() const { return masters_; }
 
-  // Gradients to float32, parallel.step(optimizer), weights to 16 bits. The first call gives all ranks
-  // rank 0's masters: all must call it. Throws as parallel.step() does, and std::invalid_argument for
-  // an optimizer of the module's own parameters: its steps would be lost.
+  // Gradients to float32, parallel.step(optimizer), weights to 16 bits. The first call gives all
+  // ranks rank 0's masters: all must call it. Throws as parallel.step() does, and
+  // std::invalid_argument for an optimizer of the module's own parameters: its steps would be lost.
   template <typename Optimizer>
   void step(DataParallel& parallel, Optimizer& optimizer) {
     require_masters(stepped_tensors(optimizer));

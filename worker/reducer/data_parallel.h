@@ -77,8 +77,9 @@ struct DataParallelOptions {
   // without a communication hook has no buckets: its gradients stay where autograd has put them.
   bool gradient_as_bucket_view = true;
   // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
-  // forward after one that synchronised gradients. Not in an evaluation (eval(), gradients off), which
-  // one rank may make alone; nor while another forward() waits for its backward(), which may need them.
+  // forward after one that synchronised gradients. Not in an evaluation (eval(), gradients off),
+  // which one rank may make alone; nor while another forward() waits for its backward(), which may
+  // need them.
   bool broadcast_buffers = true;
   bool init_sync = true;  // verify the model and take rank 0's state at construction
   // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. Where other
@@ -139,12 +140,13 @@ class DataParallel final : public Joinable {
 
   // The two halves of forward(), for models with several entry points. With gradients on,
   // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was unfrozen, added or replaced since construction, or has another dtype, size or device;
-  // or was frozen, unless all are (then the pass sums nothing) or find_unused_parameters is set.
-  // find_unused_parameters and static_graph must know the outputs: after_forward() replaces their
-  // tensors by copies that it can follow. They may be tensors, and any vector, array, tuple, pair, optional or map of such;
-  // OutputTensors (output_sink.h) teaches it a type of the program. Throws std::invalid_argument where
-  // it needs outputs and gets none, or a type that it does not know.
+  // parameter was unfrozen, added or replaced since construction, or has another dtype, size or
+  // device; or was frozen, unless all are (then the pass sums nothing) or find_unused_parameters is
+  // set. find_unused_parameters and static_graph must know the outputs: after_forward() replaces
+  // their tensors by copies that it can follow. They may be tensors, and any vector, array, tuple,
+  // pair, optional or map of such; OutputTensors (output_sink.h) teaches it a type of the program.
+  // Throws std::invalid_argument where it needs outputs and gets none, or a type that it does not
+  // know.
   void before_forward();
   void after_forward();
   template <typename Output>
@@ -175,13 +177,13 @@ class DataParallel final : public Joinable {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // optimizer.step(), if each `.grad` is the average of all ranks; else throws std::runtime_error, and names
-  // parameters: those without a gradient, and those with this rank's own in it (docs/data_parallel.md
-  // lists how that comes about). Throws, too, if the optimizer has a gradient of a parameter that no
-  // DataParallel has, and that add_copies() does not know. A plain optimizer.step() makes the ranks
-  // part there; the next forward() or backward() throws then. On CPU backward() throws on all ranks if
-  // their weights have parted in any other way. The first step after an uneven Join gives all ranks the
-  // state of one optimizer, and all must call it.
+  // optimizer.step(), if each `.grad` is the average of all ranks; else throws std::runtime_error,
+  // and names parameters: those without a gradient, and those with this rank's own in it
+  // (docs/data_parallel.md lists how that comes about). Throws, too, if the optimizer has a
+  // gradient of a parameter that no DataParallel has, and that add_copies() does not know. A plain
+  // optimizer.step() makes the ranks part there; the next forward() or backward() throws then. On
+  // CPU backward() throws on all ranks if their weights have parted in any other way. The first
+  // step after an uneven Join gives all ranks the state of one optimizer, and all must call it.
   template <typename Optimizer, typename... Arguments>
   auto step(Optimizer& optimizer, Arguments&&... arguments) {
     check_reduced();
@@ -198,8 +200,8 @@ class DataParallel final : public Joinable {
   }
 
   // Tensors that the program steps in place of parameters, and sets `.grad` of, like float32 copies
-  // (MasterWeights adds its own). Gives all ranks rank 0's values. All ranks must call it, and again
-  // after resize(). What is known already is left alone.
+  // (MasterWeights adds its own). Gives all ranks rank 0's values. All ranks must call it, and
+  // again after resize(). It leaves alone those that it knows already.
   void add_copies(const std::vector<at::Tensor>& copies);
 
   // The check alone. On CUDA a sum may fail when backward() has returned, and even after this: step() and
@@ -305,7 +307,8 @@ class DataParallel final : public Joinable {
   bool was_joined_ = false;
   bool all_active_ = true;  // every rank has a batch in this iteration of a Join
   bool uneven_ = false;     // not so in some iteration of the last Join
-  // Since an uneven Join: the rank that has made the most steps, and the optimizers that have its state.
+  // Since an uneven Join: the rank that has made the most steps, and the optimizers that have its
+  // state.
   std::optional<int> state_of_;
   std::vector<const torch::optim::Optimizer*> shared_;
   int no_sync_depth_ = 0;

@@ -1,4 +1,5 @@
-// The checks of a DataParallel: of its module before a forward(), and of an optimizer before a step.
+// The checks of a DataParallel: of its module before a forward(), and of an optimizer before a
+// step.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -17,7 +18,8 @@
 namespace ddprun::worker {
 namespace {
 
-// The parameters of all modules that have a DataParallel in this process, and the copies that it knows.
+// The parameters of all modules that have a DataParallel in this process, and the copies that it
+// knows.
 struct Listed {
   std::mutex mutex;
   std::unordered_multimap<const at::TensorImpl*, const DataParallel*> owners;
@@ -129,8 +131,8 @@ void DataParallel::check_stepped(const std::vector<at::Tensor>& stepped) const {
   throw std::runtime_error(fmt::format(
       "step(): number {} of the optimizer's parameters, of size [{}], belongs to no module with a "
       "DataParallel: its gradient is this rank's own. Make its module a part of the one that "
-      "DataParallel gets, give it a DataParallel of its own, or step it by an optimizer of its own, "
-      "without parallel.step(). Copies of weights whose .grad the program sets: see add_copies()",
+      "DataParallel gets, give it a DataParallel of its own, or step it by an optimizer of its own,"
+      " without parallel.step(). Copies of weights whose .grad the program sets: see add_copies()",
       foreign - stepped.data(), fmt::join(foreign->sizes(), ", ")));
 }
 

@@ -79,8 +79,8 @@ void GradientReducer::check_silent() {
   silent_steps_ = name.empty() ? 0 : silent_steps_ + 1;
   if (silent_steps_ < 2) return;
   throw std::runtime_error(fmt::format(
-      "forward() on rank {}: parameter '{}' was stepped after a backward() under NoSync, twice: its "
-      "gradient was this rank's own, so the ranks have parted. End the NoSync before the last "
+      "forward() on rank {}: parameter '{}' was stepped after a backward() under NoSync, twice: "
+      "its gradient was this rank's own, so the ranks have parted. End the NoSync before the last "
       "forward() and backward() of a step, and step by parallel.step(optimizer). Ranks that shall "
       "train alone call net->forward()",
       collective_.rank(), name));

@@ -61,8 +61,8 @@ class GradientReducer {
   // Call after a forward whose gradients shall be averaged, with its outputs. Without it the next
   // backward() adds to this rank's own gradients.
   void arm(std::span<const at::Tensor> outputs);
-  // Call before a forward under NoSync. Throws std::runtime_error if steps were made on gradients of
-  // passes under NoSync, twice in a row: no sum would ever tell that the ranks have parted.
+  // Call before a forward under NoSync. Throws std::runtime_error if steps were made on gradients
+  // of passes under NoSync, twice in a row: no sum would ever tell that the ranks have parted.
   void check_silent();
   // Call after a forward under NoSync, instead of arm().
   void begin_silent_pass() { origins_.begin(false); }
@@ -98,8 +98,8 @@ class GradientReducer {
   // has summed more passes, or made more steps, than another, or has stepped parameters of this pass.
   void reset();
 
-  // The program makes a step with the sums of this pass, on these tensors. Without the call the step
-  // counts when the next pass begins.
+  // The program makes a step with the sums of this pass, on these tensors. Without the call the
+  // step counts when the next pass begins.
   void count_step_made(const std::vector<at::Tensor>& stepped = {});
 
   // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or if
@@ -108,7 +108,8 @@ class GradientReducer {
   // The one place that says whether a step may be made: throws as check_finished(), or if a `.grad`
   // has this rank's own gradient in it, and not the average of all ranks.
   void check_averaged() const;
-  // Ranks may have unlike weights from now on; or they have the same ones again. All must call them.
+  // Ranks may have unlike weights from now on; or they have the same ones again. All must call
+  // them.
   void stop_comparing() { weights_.stop(); }
   void start_comparing();
   // What check_finished() throws. Nothing: it throws nothing.

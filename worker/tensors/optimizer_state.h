@@ -10,8 +10,9 @@ class Optimizer;
 
 namespace ddprun::worker {
 
-// Gives rank `root`'s state to all ranks. All must call it, with optimizers of one kind over the same parameters,
-// on the training thread. Errors are CollectiveError, or LibTorch's where the optimizers differ.
+// Gives rank `root`'s state to all ranks. All must call it, with optimizers of one kind over the
+// same parameters, on the training thread. Errors are CollectiveError, or LibTorch's where the
+// optimizers differ.
 void share_optimizer_state(torch::optim::Optimizer& optimizer, Collective& collective,
                            int root = 0);
 

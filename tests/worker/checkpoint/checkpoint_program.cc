@@ -1,7 +1,7 @@
 // Checkpoints beside Python's, for checkpoint_parity_test.py:
 //
 //   checkpoint_program train FROM TO OPTIMIZER STEPS   FROM may be "-": a new net
-//   checkpoint_program weights FROM TO PLAN KEY        a module of the plan, loaded and saved; KEY may be ""
+//   checkpoint_program weights FROM TO PLAN KEY        a module of the plan, loaded; KEY may be ""
 //   checkpoint_program show FILE                       every value, a line each
 //   checkpoint_program copy FROM TO                    read, and written again
 //   checkpoint_program save-for-ever FILE              a line after each
@@ -91,7 +91,8 @@ int train(const std::string& from, const std::string& to, const std::string& kin
   return 0;
 }
 
-// A module with any names. A line of the plan: `parameter NAME SIZE…`, `buffer NAME SIZE…`, or `tied NAME OTHER`.
+// A module with any names. A line of the plan: `parameter NAME SIZE…`, `buffer NAME SIZE…`, or
+// `tied NAME OTHER`.
 class Planned {
  public:
   explicit Planned(const std::string& plan) {

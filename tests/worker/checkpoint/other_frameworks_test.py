@@ -63,7 +63,7 @@ def make_optimizer(net):
 
 
 class Settings:
-    """Of a program's own: a class that no reader of weights knows."""
+    """A class of a program's own, which no reader of weights knows."""
 
     def __init__(self):
         self.rates = {0.5: "a key that is no text"}
@@ -303,7 +303,7 @@ class Frameworks(unittest.TestCase):
         torch.manual_seed(3)
         net = transformers.GPT2LMHeadModel(config)
         self.assertEqual(net.lm_head.weight.data_ptr(), net.transformer.wte.weight.data_ptr())
-        # What save_pretrained() leaves out: names of one tensor, but for one.
+        # save_pretrained() leaves out all names of a tensor but one.
         state = {name: tensor for name, tensor in net.state_dict().items() if name != "lm_head.weight"}
         torch.save(state, self.file)
         self.opens(net)

@@ -1,5 +1,5 @@
-// Every way to miss a reduction either trains, with the same weights on all ranks, or throws on all of them before
-// a second step. None is silent.
+// Every way to miss a reduction either trains, with the same weights on all ranks, or throws on all
+// of them before a second step. None is silent.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRanksMax = 4;
 
-// What a rank has come to, in memory that its test shares.
+// The end of a rank, in memory that its test shares.
 struct Seen {
   bool ended;
   bool threw;

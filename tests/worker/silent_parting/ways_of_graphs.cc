@@ -1,4 +1,5 @@
-// What happens to the graph of a pass: it is computed twice, given up, or begun by the optimizer; and unlike batches.
+// The graph of a pass is computed twice, given up, or begun by the optimizer;
+// and unlike batches.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 

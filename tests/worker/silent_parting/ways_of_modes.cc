@@ -1,4 +1,5 @@
-// The same slips beside what else the engine has: batch norm, modes, communication hooks, shards, joins, a GAN.
+// The same slips beside what else the engine has: batch norm, modes, communication hooks, shards,
+// joins, a GAN.
 #include "tests/worker/silent_parting/ways.h"
 #include "worker/comm_hooks/comm_hooks.h"
 #include "worker/comm_hooks/optimizer_in_backward.h"

@@ -48,8 +48,8 @@ void train_a_clone(Collective& ranks, Outcome& outcome, bool halves) {
   }
 }
 
-// The DataParallel of one net steps the optimizer of a second one. `wrapped`: this has a DataParallel of its own, and
-// each pass is under NoSync.
+// The DataParallel of one net steps the optimizer of a second one. `wrapped`: this has a
+// DataParallel of its own, and each pass is under NoSync.
 void step_a_second_net(Collective& ranks, Outcome& outcome, bool wrapped) {
   torch::nn::Linear made(6, 3), judge(3, 1);
   DataParallel of_made(made.ptr(), ranks);

@@ -1,4 +1,4 @@
-// What all ranks do alike, between forward() and step().
+// Slips that all ranks make alike, between forward() and step().
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/utils/clip_grad.h>
 

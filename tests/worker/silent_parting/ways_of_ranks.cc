@@ -1,4 +1,4 @@
-// What one rank does otherwise than the others.
+// Slips of one rank, which does otherwise than the others.
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tests/worker/silent_parting/ways.h"

@@ -8,7 +8,7 @@
 namespace ddprun::worker {
 namespace {
 
-// Of a net that all ranks make alike, but for those with another seed.
+// The weights of a net that all ranks make alike, but for those with another seed.
 void load_weights(Program& p, std::uint64_t seed = 7) {
   torch::manual_seed(seed);
   Net other;
