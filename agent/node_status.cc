@@ -9,8 +9,8 @@ namespace {
 using rendezvous::Member;
 using rendezvous::Standing;
 
-// Where the user set no token, whoever knows the id can join, and a stranger must not read it. "none"
-// is everybody's.
+// Without a token the id is enough to join, so it is not shown to other hosts. "none" is
+// everybody's.
 std::string shown_id(const NodeFacts& facts) {
   const RendezvousPlan& plan = facts.config.rendezvous;
   const bool is_secret = plan.max_nodes > 1 && plan.token.empty() && plan.run_id != "none";

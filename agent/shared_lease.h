@@ -1,6 +1,6 @@
 // The agent's side of what it shares with its guardian: until when the workers may live if nothing
-// else is said. The guardian ends them then if the agent is stopped (agent/core/lease_guard.h). Such
-// a death is no failure of a worker. Loop's thread. Owned by Agent.
+// else is said. The guardian ends them then if the agent is stopped (agent/core/lease_guard.h).
+// Such a death is no failure of a worker. Loop's thread. Owned by Agent.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,8 @@ namespace ddprun::agent {
 
 class SharedLease {
  public:
-  // `note` may be null: then nobody looks. `look` is called when the wait of hides_deaths() is over.
+  // `note` may be null: then nobody looks. `look` is called when the wait of hides_deaths() is
+  // over.
   SharedLease(asio::io_context& loop, LeaseNote* note, std::function<void()> look);
 
   // Zero: the workers may live for ever, or there are none.

@@ -65,8 +65,8 @@ bool StoreGate::admits(const store::PeerUser& peer, Time now) {
   }
   if (!std::exchange(told_, true))
     log::warning(fmt::format(
-        "store: connections of user {} of this host are refused: no process of this job runs as that "
-        "user; DDPRUN_STORE_USERS=any lets all users connect",
+        "store: connections of user {} of this host are refused: no process of this job runs as "
+        "that user; DDPRUN_STORE_USERS=any lets all users connect",
         peer.user));
   return false;
 }

@@ -1,6 +1,7 @@
-// Who of this host may connect to the store of a round: root, the job's user, and each user as which
-// a process of the job runs (a worker may have become another one). The TCPStore protocol has no
-// authentication, and every user of a host reaches its loopback. Loop's thread; owned by WorkerGroup.
+// Says who of this host may connect to the store of a round: root, the job's user, and each user as
+// which a process of the job runs (a worker may have become another one). The TCPStore protocol has
+// no authentication, and every user of a host reaches its loopback. Loop's thread; owned by
+// WorkerGroup.
 #pragma once
 
 #include <sys/types.h>
@@ -24,8 +25,8 @@ class StoreGate {
 
   static constexpr std::chrono::milliseconds kAskAgain{50};
 
-  // Of a connection that was accepted just now. Peers on other hosts are admitted, and those of which
-  // the kernel does not tell the user. The first refusal is logged.
+  // Asks of a connection that was accepted just now. Peers on other hosts are admitted, and those
+  // whose user the kernel does not tell. The first refusal is logged.
   bool admits(int fd);
   // The same of a known user: pure but for `users`.
   bool admits(const store::PeerUser& peer, Time now);

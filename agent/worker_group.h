@@ -65,21 +65,21 @@ class WorkerGroup {
   // Kills what is left of the attempt but its standbys, waits up to `limit` for its end, and passes
   // on the output that is still in the pipes. Blocks the loop. Kills workers too: call only when
   // none may survive.
-  // What workers left behind is asked to end before that, and has `grace` for it.
+  // Before that, processes that workers left behind are asked to end. They have `grace` for it, but
+  // no longer than workers have, and none after hurry().
   void end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace);
-  // But no longer than workers have, and none after hurry().
   // The same at the end of the job, with the standbys.
   void end(std::chrono::milliseconds limit, std::chrono::milliseconds grace);
   void hurry() { is_in_a_hurry_ = true; }
   // Removes the log folder if it is a temporary one; with `keep_files` only if it holds no file.
   void remove_logs(bool keep_files) const { logs_.clean_up(keep_files); }
 
-  // Of each local rank, as WorkerFiles::error_file().
+  // The error file of each local rank (WorkerFiles::error_file()).
   std::vector<std::string> error_files(int attempt) const;
 
   // Kills a worker that recorded an error and hangs in its teardown.
   void end_worker_that_recorded(int local_rank);
-  // What it has done so far.
+  // How many steps it has done so far.
   std::uint64_t steps(int local_rank) const;
 
   Children& children() { return children_; }

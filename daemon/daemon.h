@@ -29,8 +29,8 @@ namespace ddprun::daemon {
 
 class Daemon {
  public:
-  // An empty token: nodes of any job are let in, and operators come by this host's own socket. `loop` must
-  // outlive it.
+  // An empty token: nodes of any job are let in, and operators come by this host's own socket.
+  // `loop` must outlive it.
   Daemon(asio::io_context& loop, DaemonOptions options, const std::string& token);
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;

@@ -59,8 +59,8 @@ struct CommandFacts {
   std::optional<std::string> python_exec{};  // $PYTHON_EXEC
   // python3 in the folder that ddprun lies in, if that is the bin folder of a virtual environment.
   std::function<std::optional<PythonPlace>()> python_beside_us;
-  // The user's: those of VIRTUAL_ENV and CONDA_PREFIX, then python3 on PATH. Each only once, if it is
-  // there and is not the one beside us.
+  // The user's: those of VIRTUAL_ENV and CONDA_PREFIX, then python3 on PATH. Each only once, if it
+  // is there and is not the one beside us.
   std::function<std::vector<PythonPlace>()> pythons{};
 };
 
@@ -84,14 +84,15 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
-// The interpreter of workers. In this order: $PYTHON_EXEC, the python3 of our own virtual environment,
-// python3 on PATH. But an environment of our own without torch gives way: one that was made for ddprun
-// alone to the user's first Python, any other to an environment that is active and has torch. If $PYTHON_EXEC is
-// wrong it is an error, and no other Python is tried: the user would not notice it.
+// The interpreter of workers. In this order: $PYTHON_EXEC, the python3 of our own virtual
+// environment, python3 on PATH. But an environment of our own without torch gives way: one that was
+// made for ddprun alone to the user's first Python, any other to an environment that is active and
+// has torch. If $PYTHON_EXEC is wrong it is an error, and no other Python is tried: the user would
+// not notice it.
 Result<std::string> find_python(const CommandFacts& facts);
 
-// For a worker that found no torch: which Pythons were looked at, which was taken, and what to type.
-// One clause.
+// For a worker that found no torch: which Pythons were looked at, which was taken, and what to
+// type. One clause.
 std::string torch_advice(const CommandFacts& facts);
 
 // The command that `options` asks for. A missing file, or a program that is not executable, is

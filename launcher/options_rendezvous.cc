@@ -124,8 +124,8 @@ void read_etcd(ParseContext& context) {
   const auto conf = context.given.flags.find(FlagId::kRdzvConf);
   if (!etcd.password.empty() && !conf->second.from_environment)
     context.warn(
-        "--rdzv-conf=password=…: every user of this host can read a command line; put it into a file "
-        "that only you may read: password_file=PATH");
+        "--rdzv-conf=password=…: every user of this host can read a command line; put it into a "
+        "file that only you may read: password_file=PATH");
   if (const auto wrong = agent::objection(etcd))
     context.fail(FlagId::kRdzvConf, 1, wrong->message());
   read_what_is_found_out(context, "with --rdzv-backend=" + backend);

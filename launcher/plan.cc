@@ -16,7 +16,7 @@ static_assert(kMaxNodes == agent::kMaxNodes,
               "--nnodes must not promise more than a rendezvous holds");
 
 constexpr const char* kTokenFileVariable = "DDPRUN_TOKEN_FILE";
-// Where a pod may mount a secret with the key `token`.
+// A pod may mount a secret here, with the key `token`.
 constexpr const char* kPodTokenFile = "/var/run/secrets/ddprun/token";
 // Seconds after 1970, for workers that save before the end.
 constexpr const char* kDeadlineVariable = "DDPRUN_DEADLINE";

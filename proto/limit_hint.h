@@ -1,4 +1,4 @@
-// What a user can do when the kernel refuses something because of a limit. Any thread.
+// Tells a user which limit to raise when the kernel refuses something. Any thread.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What others say, as people may read it. A text of a peer, of a worker, of an
+// Makes texts of others safe to read. A text of a peer, of a worker, of an
 // operator or of a host's name passes here before it stands in a line of ours: on a console, in a
 // log, in a table, in an error. Pure; any thread.
 #pragma once

@@ -1,5 +1,6 @@
-// A job's token in a file, which keeps it off command lines, how long a token and a job's id may be, and
-// whether a file with a secret, a token or a private key, is one that others can read. Any thread.
+// A job's token in a file, which keeps it off command lines, how long a token and a job's id may
+// be, and whether a file with a secret, a token or a private key, is one that others can read. Any
+// thread.
 #pragma once
 
 #include <sys/prctl.h>
@@ -24,16 +25,17 @@ inline constexpr std::size_t kMaxTokenBytes = 4096;
 // Of a rendezvous id: each call to a host carries it.
 inline constexpr std::size_t kMaxJobBytes = 255;
 
-// What is in the file, without blanks around it: 1 to kMaxTokenBytes bytes. A file that others can read
-// is refused. `named` is how the user gave the path, "--token-file=PATH".
+// Reads the token in the file, without blanks around it: 1 to kMaxTokenBytes bytes. A file that
+// others can read is refused. `named` is how the user gave the path, "--token-file=PATH".
 Result<std::string> read_token_file(const std::string& path, const std::string& named);
 
-// Keeps the memory of this process, which has a token in it, from other processes of its user and from
-// core dumps, until exec(): workers are as open as ever. The same holds for processes forked from now
-// on. For a user that is not root, /proc/<pid> then belongs to root (prctl(2), PR_SET_DUMPABLE).
+// Keeps the memory of this process, which has a token in it, from other processes of its user and
+// from core dumps, until exec(): workers are as open as ever. The same holds for processes forked
+// from now on. For a user that is not root, /proc/<pid> then belongs to root (prctl(2),
+// PR_SET_DUMPABLE).
 inline void hide_memory() { ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); }
 
-// What the kernel says of an open file, and of us.
+// The kernel's facts of an open file, and of us.
 struct SecretFacts {
   uid_t owner = 0;
   gid_t group = 0;
@@ -44,11 +46,12 @@ struct SecretFacts {
 };
 
 // Only we or root own it, and only the owner may read it. Two more are taken, since root made them
-// for us: a file of root's that our own group may read (a Kubernetes secret with fsGroup, a service's
-// file in /etc), and one in read-only memory (a Kubernetes or Docker secret, a credential of systemd). Pure.
+// for us: a file of root's that our own group may read (a Kubernetes secret with fsGroup, a
+// service's file in /etc), and one in read-only memory (a Kubernetes or Docker secret, a credential
+// of systemd). Pure.
 bool is_secret(const SecretFacts& facts);
 
-// What is wrong with the open file at `path`, and what to type; nothing: it is secret.
+// Says what is wrong with the open file at `path`, and what to type; nothing: it is secret.
 std::optional<std::string> exposure_of(int fd, const std::string& path);
 
 }  // namespace ddprun

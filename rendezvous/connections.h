@@ -1,8 +1,8 @@
 // The TCP connections that were handed to gRPC. gRPC closes them when it likes and tells nobody.
-// What it reads from each is metered (metered_reads.h). This class keeps the addresses of each connection, for the call that is opened over it later, and
-// whether a node was let in over it. Without a node, a connection is a stranger's. Beyond a limit
-// the oldest stranger is cut. Otherwise somebody who only connects could use up all descriptors,
-// and no node could come in.
+// Its reads are metered (metered_reads.h). This class keeps the addresses of each connection, for
+// the call that is opened over it later, and whether a node was let in over it. Without a node, a
+// connection is a stranger's. Beyond a limit the oldest stranger is cut. Otherwise somebody who
+// only connects could use up all descriptors, and no node could come in.
 //
 // Loop's thread. No other thread of the process may open sockets: only then does a descriptor's
 // number name the same connection until add() gets the number again. Owned by Service.
@@ -50,7 +50,7 @@ class Connections {
   // Ends the connection; gRPC notices, and closes it.
   void cut(int fd) const;
   std::string address(int fd) const;
-  // Of the peer of any connected socket.
+  // The address of the peer of any connected socket.
   static std::string address_of(int fd);
   // Forgets what gRPC has closed. add() does it now and then; who has time does it when nodes have
   // gone.
@@ -78,9 +78,9 @@ class Connections {
 };
 
 // Takes connections that were accepted elsewhere, and hands them to gRPC when UnprovenConnections
-// says so. Until then a connection is a descriptor, of which nothing is read. One that has not sent a
-// whole beginning (HTTP/2's preface and SETTINGS, or a TLS hello) does not take part. With TLS it refuses
-// those that come in clear, without gRPC. Loop's thread; owned by Service.
+// says so. Until then a connection is a descriptor, of which nothing is read. One that has not sent
+// a whole beginning (HTTP/2's preface and SETTINGS, or a TLS hello) does not take part. With TLS it
+// refuses those that come in clear, without gRPC. Loop's thread; owned by Service.
 class Intake {
  public:
   struct Options {

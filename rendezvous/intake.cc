@@ -36,11 +36,11 @@ constexpr auto kLookAtOneServed = 100us;
 constexpr auto kGreetAfter = 1000ms;
 // A node sends its beginning at once.
 constexpr auto kBeginningLimit = 10'000ms;
-// Of those that come in clear where TLS is wanted. The others are closed without a word.
+// So many that come in clear where TLS is wanted are told so. The others are closed without a word.
 constexpr int kMostClearPeers = 64;
 constexpr auto kClearPeerLimit = 2000ms;
 
-// The peer has ended the connection. What it sent before may be there still.
+// The peer has ended the connection. Bytes that it sent before may be there still.
 bool is_gone(int fd) {
   pollfd one{.fd = fd, .events = POLLRDHUP, .revents = 0};
   return ::poll(&one, 1, 0) == 1;

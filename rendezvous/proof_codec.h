@@ -1,4 +1,5 @@
-// The proofs of a call as they travel: for the codecs of nodes' and of operators' calls. Pure; any thread.
+// The proofs of a call as they travel: for the codecs of nodes' and of operators' calls. Pure; any
+// thread.
 #pragma once
 
 #include <fmt/format.h>

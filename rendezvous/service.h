@@ -41,7 +41,7 @@ inline constexpr std::size_t kMaxStrangers = kMaxMembers;
 
 // Where a service has many jobs.
 struct ManyJobs {
-  // What a node of this job must prove to know; nothing: there can be no such job.
+  // The token that a node of this job must prove to know; nothing: there can be no such job.
   std::function<std::optional<HostToken>(const std::string& rdzv_id)> token;
   // The host of the job, when its node asks for its first seat, or comes back to one that it had in
   // `round` (else 0). Where there is none: the one message that the node gets.

@@ -13,7 +13,7 @@
 
 namespace ddprun::store {
 
-// What an idle connection reads into. Most requests fit. The rest of a longer one goes into the
+// The buffer of an idle connection. Most requests fit. The rest of a longer one goes into the
 // buffer that all connections share, so that an idle connection does not own 64 KiB.
 inline constexpr std::size_t kFirstReadBytes = 128;
 

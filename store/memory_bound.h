@@ -1,6 +1,6 @@
-// What the store may hold while memory is short: of this host, or in the cgroup of its process. The
-// kernel ends a process that passes the cgroup's limit, and the launcher is that process; so a value
-// is refused before. Pure.
+// Bounds what the store holds while memory is short, on this host or in the cgroup of its process.
+// The kernel ends a process that passes the cgroup's limit, and the launcher is that process; so a
+// value is refused before. Pure.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace ddprun::store {
 
 class MemoryBound {
  public:
-  // What the store holds that does not count: no job is refused so little, however full its host is.
+  // So much does not count: no job is refused so little, however full its host is.
   static constexpr std::size_t kFreeBytes = 16 * kMiB;
-  // What is left to the launcher itself, and to those who ask for memory at the same moment.
+  // So much is left to the launcher itself, and to those who ask for memory at the same moment.
   static constexpr std::size_t kKeptBytes = 32 * kMiB;
 
   struct Held {

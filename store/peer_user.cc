@@ -24,8 +24,8 @@ namespace {
 
 using Words = std::array<std::uint32_t, 4>;
 
-// An address as the kernel's tables have it. One of IPv4 within IPv6 (::ffff:127.0.0.1) is IPv4: the
-// two ends of a connection may write it differently.
+// An address as the kernel's tables have it. One of IPv4 within IPv6 (::ffff:127.0.0.1) is IPv4:
+// the two ends of a connection may write it differently.
 struct Place {
   bool is_v6 = false;
   Words address{};
@@ -58,8 +58,8 @@ bool is_loopback(const Place& place) {
 }
 
 PeerUser found(uid_t user, std::uint64_t inode) {
-  // A socket that its process has closed may still send what it holds. It has no owner then, and the
-  // kernel says user 0.
+  // A socket that its process has closed may still send what it holds. It has no owner then, and
+  // the kernel says user 0.
   if (inode == 0) return {PeerUser::Kind::kNobody};
   return {PeerUser::Kind::kUser, user};
 }

@@ -1,6 +1,6 @@
-// Which user of this host is at the other end of a TCP connection. A TCP socket does not tell, as
-// SO_PEERCRED of a Unix socket does; the kernel's table of sockets does: sock_diag(7), or where that
-// is missing /proc/net/tcp. Some microseconds a question. One thread at a time.
+// Finds out which user of this host is at the other end of a TCP connection. A TCP socket does not
+// tell, as SO_PEERCRED of a Unix socket does; the kernel's table of sockets does: sock_diag(7), or
+// where that is missing /proc/net/tcp. Some microseconds a question. One thread at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,7 @@ struct PeerUser {
 
 class PeerUsers {
  public:
-  // Of the connected socket `fd`.
+  // The user at the other end of the connected socket `fd`.
   PeerUser of(int fd);
 
  private:

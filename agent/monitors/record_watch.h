@@ -1,7 +1,8 @@
-// Hears when a worker writes its error record (TORCHELASTIC_ERROR_FILE), and when it still has not ended
-// some time after that: an error that is on record, and a teardown that hangs in a collective or in a
-// driver. A worker that goes on to step has caught its exception. It does not know whether the worker
-// lives, and ends nothing. By inotify(7), so nothing polls. Loop's thread. Owned by Agent.
+// Hears when a worker writes its error record (TORCHELASTIC_ERROR_FILE), and when it still has not
+// ended some time after that: an error that is on record, and a teardown that hangs in a collective
+// or in a driver. A worker that goes on to step has caught its exception. It does not know whether
+// the worker lives, and ends nothing. By inotify(7), so nothing polls. Loop's thread. Owned by
+// Agent.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -30,9 +31,9 @@ class RecordWatch {
   // A limit of 0 turns it off.
   RecordWatch(asio::io_context& loop, std::chrono::milliseconds limit, Handlers handlers);
 
-  // The workers of a new attempt have started; those before are forgotten. `paths`: of the error file
-  // that each local rank would write, in a folder that is there. Empty: it has none. Where the kernel
-  // gives no watch there is none.
+  // The workers of a new attempt have started; those before are forgotten. `paths`: of the error
+  // file that each local rank would write, in a folder that is there. Empty: it has none. If the
+  // kernel gives no watch, nothing is watched.
   void begin(const std::vector<std::string>& paths);
   void end();
 

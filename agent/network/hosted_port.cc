@@ -48,8 +48,8 @@ HostedPort::HostedPort(asio::io_context& loop, const RendezvousPlan& plan, Job j
                                   .rendezvous_by_tls = std::move(by_tls)});
 }
 
-// In this order: the demultiplexer's handlers use the service, which would wait for operators who wait
-// for the job's end.
+// In this order: the demultiplexer's handlers use the service, which would wait for operators who
+// wait for the job's end.
 HostedPort::~HostedPort() {
   demultiplexer_.reset();
   local_operators_.reset();

@@ -1,6 +1,6 @@
 // Serves the port of an agent that hosts the rendezvous: nodes, operators and, with the static
-// backend, the store. Operators of this host are served at a socket of their own, too. Loop's thread;
-// owned by NodeServices.
+// backend, the store. Operators of this host are served at a socket of their own, too. Loop's
+// thread; owned by NodeServices.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

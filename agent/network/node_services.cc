@@ -80,8 +80,8 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
   co_return Result<void>();
 }
 
-// Looks up the endpoint. If some of its addresses are this node's own, returns one of them, loopback
-// last: open_c10d() then knows that this node can host.
+// Looks up the endpoint. If some of its addresses are this node's own, returns one of them,
+// loopback last: open_c10d() then knows that this node can host.
 asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   const auto found = co_await look_up(loop_, plan_.host, plan_.join_timeout);
   if (!found) co_return found.error();

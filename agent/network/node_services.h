@@ -102,8 +102,8 @@ class NodeServices {
   std::string interface_;
   // Numeric; all addresses of the endpoint. Its name is looked up once only.
   std::vector<std::string> endpoint_addresses_;
-  // The endpoint's name has several addresses of this host, and a peer may know any of them. Or this
-  // host's hosts file maps it to loopback.
+  // The endpoint's name has several addresses of this host, and a peer may know any of them. Or
+  // this host's hosts file maps it to loopback.
   bool listens_everywhere_ = false;
   // Static, node rank 0 only: the store shares the endpoint's port.
   std::optional<StoreAddress> fixed_store_;

@@ -1,4 +1,4 @@
-// What this node says of itself when it joins. Pure but for the pid. Any thread.
+// Makes the words of this node about itself, for its join. Pure but for the pid. Any thread.
 #pragma once
 
 #include <string>

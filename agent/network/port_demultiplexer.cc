@@ -50,8 +50,8 @@ bool is_of_node(char first) { return first == kHttp2FirstByte || first == kTlsFi
 
 }  // namespace
 
-// Shared by the PortDemultiplexer and what waits for bytes: whichever ends last frees it. No coroutine
-// for each connection: a flood would make thousands, of some 5 KiB each.
+// Shared by the PortDemultiplexer and what waits for bytes: whichever ends last frees it. No
+// coroutine for each connection: a flood would make thousands, of some 5 KiB each.
 struct PortDemultiplexer::State {
   // Numbered in the order of their coming, so that the first is the oldest.
   using Number = std::uint64_t;

@@ -123,8 +123,8 @@ void ResumingSession::look_again() {
   if (!has_failed) open();
 }
 
-// The lease is over, and the others may start a round soon. Where all workers have succeeded none is
-// left that could run beside it.
+// The lease is over, and the others may start a round soon. If all workers have succeeded, none
+// is left that could run beside it.
 void ResumingSession::fence() {
   is_fenced_ = true;
   rejoin_until_ = Clock::now() + rejoin_limit_;

@@ -1,11 +1,12 @@
-// A node's session with a host that nobody follows (c10d, static, a lone ddprund). To the agent it is one
-// session from the first join to the end. When its connection breaks, it connects again and says how far
-// this node is (SessionMemory); the workers go on meanwhile, until the lease ends. Then the agent is told
-// that its round broke, and for `rejoin_limit` the node still comes back, as one without workers.
+// A node's session with a host that nobody follows (c10d, static, a lone ddprund). To the agent it
+// is one session from the first join to the end. When its connection breaks, it connects again and
+// says how far this node is (SessionMemory); the workers go on meanwhile, until the lease ends.
+// Then the agent is told that its round broke, and for `rejoin_limit` the node still comes back, as
+// one without workers.
 //
-// A host whose process is dead refuses connections where it let us in: then the session is lost at once,
-// and the workers have their grace, but no longer than the lease. Not where the host returns: a ddprund
-// that is started anew. Loop's thread; owned by NodeServices.
+// A host whose process is dead refuses connections where it let us in: then the session is lost at
+// once, and the workers have their grace, but no longer than the lease. Not where the host returns:
+// a ddprund that is started anew. Loop's thread; owned by NodeServices.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -73,7 +74,8 @@ class ResumingSession final : public rendezvous::Session {
   std::unique_ptr<rendezvous::Knocker> knocker_;
   bool is_fenced_ = false;  // and the lease is over
   Time rejoin_until_{};     // then
-  // Of a lease that ended. The host must not hear of its end before our workers are gone.
+  // The session of a lease that ended. The host must not hear of its end before our workers are
+  // gone.
   std::unique_ptr<Session> fenced_;
   Time let_in_at_{};
   Alarm alarm_;

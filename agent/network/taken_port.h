@@ -1,4 +1,4 @@
-// What a node says that wanted to host, found the endpoint's port taken, and reaches no host there.
+// The error of a node that wanted to host, found the endpoint's port taken, and reaches no host.
 // Any thread.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace ddprun::agent {
 
-// Mostly another agent has the port. But if another program has it, nobody ever answers, and a plain
-// "nobody answered" would lead the user to the network. So the error then also says that the port
-// was taken: `refusal`. The result hands all messages on to `handler`.
+// Mostly another agent has the port. But if another program has it, nobody ever answers, and a
+// plain "nobody answered" would lead the user to the network. So the error then also says that the
+// port was taken: `refusal`. The result hands all messages on to `handler`.
 rendezvous::Session::MessageHandler telling_who_has_the_port(
     rendezvous::Session::MessageHandler handler, std::string refusal);
 

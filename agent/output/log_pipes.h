@@ -36,7 +36,8 @@ class LogPipes {
   // be made.
   Result<FileHandle> open(std::unique_ptr<StreamSink> sink);
 
-  // Reads what is in the pipes now, and passes it on: the last words of a worker that has just died.
+  // Reads what is in the pipes now, and passes it on: the last words of a worker that has just
+  // died.
   void catch_up();
   // Reads what the workers left in their pipes, passes it on, and closes all pipes and sinks. Call
   // when every process that could hold a write end is gone: then nothing is lost. It does not wait

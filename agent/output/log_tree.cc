@@ -74,7 +74,7 @@ bool holds_a_file(const fs::path& root) {
   return static_cast<bool>(why);
 }
 
-// Where a temporary folder may be.
+// A place for temporary folders.
 struct TemporaryBase {
   std::string path;
   std::string named;  // for people

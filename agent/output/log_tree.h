@@ -20,10 +20,10 @@ class LogTree {
   // A tree without any files.
   LogTree() = default;
 
-  // Makes the job's folder in `log_dir`. Empty: in a temporary root under $TMPDIR, /tmp or the first
-  // place after them that can be written.
-  // "/dev/null": there are no files at all. A file or folder named `latest` that the user made
-  // stays. Errors name the folder: kSystem. kInvalidArgument: `run_id` has a slash.
+  // Makes the job's folder in `log_dir`. Empty: in a temporary root under $TMPDIR, /tmp or the
+  // first place after them that can be written. "/dev/null": there are no files at all. A file or
+  // folder named `latest` that the user made stays. Errors name the folder: kSystem.
+  // kInvalidArgument: `run_id` has a slash.
   static Result<LogTree> make(const std::string& log_dir, const std::string& run_id);
 
   LogTree(LogTree&&) = default;

@@ -44,7 +44,7 @@ class Containment {
   int cgroups_ = 0;  // made so far
 };
 
-// What a program shares is named by this prefix and the job's cookie.
+// The name of a program's shared memory is this prefix and the job's cookie.
 inline constexpr const char* kSharedMemoryPrefix = "ddprun-";
 
 // Removes the shared memory that this job's workers left: every file in /dev/shm whose name begins

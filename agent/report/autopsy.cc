@@ -27,7 +27,8 @@ constexpr std::size_t kQuotedRecordBytes = 3000;
 // The content of an error file. Nothing if it is absent, too long, or no regular file: the worker
 // chose what is there, and reading a FIFO would hang the agent.
 std::optional<std::string> read_record(const std::string& path) {
-  // Through no link: a worker may run as another user, and the link may lead to what only we may read.
+  // Through no link: a worker may run as another user, and the link may lead to what only we may
+  // read.
   const FileHandle file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat facts {};
   if (file.get() < 0 || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode) ||

@@ -40,8 +40,8 @@ class Notices {
   // the other nodes yet. Call waited() before anything else is written.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
                       const std::optional<rendezvous::Gathering>& gathering);
-  // The lines of a wait that goes on, for a log. Empty with --quiet. For nodes; `gives_up_in`: while no
-  // host has answered.
+  // The lines of a wait that goes on, for a log. Empty with --quiet. For nodes; `gives_up_in`:
+  // while no host has answered.
   std::string still_waiting(const std::string& where, std::chrono::seconds waited,
                             const std::optional<rendezvous::Gathering>& gathering,
                             std::chrono::seconds gives_up_in) const;

@@ -249,7 +249,8 @@ std::optional<OutOfMemory> KillExplainer::last_in_log() const {
       {lines_.begin() + static_cast<std::ptrdiff_t>(lines_before_), lines_.end()});
 }
 
-// Other processes may share our cgroup, and others yet the host. So it is not said whose child it was.
+// Other processes may share our cgroup, and others yet the host. So it is not said whose child it
+// was.
 std::string KillExplainer::explain_child(bool says_killed) {
   read_log();
   const auto kills = oom_kills_();

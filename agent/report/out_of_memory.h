@@ -34,8 +34,8 @@ std::optional<OutOfMemory> find_out_of_memory(const std::vector<std::string>& ke
 // The last kill of `kernel_lines`, whoever was killed. Nothing: there was none.
 std::optional<OutOfMemory> last_out_of_memory(const std::vector<std::string>& kernel_lines);
 
-// Whether a line tells of a child that got SIGKILL, as PyTorch's data loader, Python's pools and shells
-// say it.
+// Whether a line tells of a child that got SIGKILL, as PyTorch's data loader, Python's pools and
+// shells say it.
 bool is_word_of_a_kill(std::string_view line);
 
 // One line for people: "out of memory in cgroup /job: limit 64.0 MiB, peak 64.0 MiB".
@@ -85,9 +85,10 @@ class KillExplainer {
   // One line about the SIGKILL of `pid`, a worker of this attempt. Call it only if ddprun did not
   // send that signal.
   std::string explain(int pid);
-  // One line if the kernel has killed another process of this attempt for want of memory: a data loader,
-  // or the program under a shell. Else empty. `says_killed`: the worker itself tells of a SIGKILL, as
-  // is_word_of_a_kill() finds it or by exit code 137. Without that a kill counts only in our own cgroup.
+  // One line if the kernel has killed another process of this attempt for want of memory: a data
+  // loader, or the program under a shell. Else empty. `says_killed`: the worker itself tells of a
+  // SIGKILL, as is_word_of_a_kill() finds it or by exit code 137. Without that a kill counts only
+  // in our own cgroup.
   std::string explain_child(bool says_killed);
 
  private:

@@ -31,8 +31,8 @@ std::string folder_of(const std::string& path) {
 }
 
 // Whether another user has put what is at `path` into a folder that others may write, such as /tmp.
-// A link there leads where that user wants, and a FIFO tells that user. What belongs to root, to us
-// or to the folder's owner is trusted, as the kernel does (proc_sys_fs(5), protected_symlinks).
+// A link there leads where that user wants, and a FIFO tells that user. Files of root, of ours
+// and of the folder's owner are trusted, as the kernel does (proc_sys_fs(5), protected_symlinks).
 std::optional<uid_t> planted_by(const std::string& path) {
   constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
   struct stat facts {};
@@ -109,8 +109,9 @@ std::string draft_beside(const std::string& path) {
   return fmt::format("{}/.ddprun-{:016x}", folder_of(path), random);
 }
 
-// Writes a draft beside `path` and renames it to `path`. Others may write the folder: the draft has a
-// name that nobody can guess, and it is made anew, through no link. rename(2) follows none either.
+// Writes a draft beside `path` and renames it to `path`. Others may write the folder: the draft has
+// a name that nobody can guess, and it is made anew, through no link. rename(2) follows none
+// either.
 Result<void> replace(const std::string& path, std::string_view text) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   constexpr mode_t kMode = 0666;  // less the umask

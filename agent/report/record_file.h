@@ -24,8 +24,8 @@ Result<void> can_write_record(const std::string& path);
 // rename, so a reader never sees half of it. Anything else is opened, links are followed, and the
 // text is written to it: a rename by root would replace /dev/null itself. If it is the file that
 // our own stdout or stderr goes to (/dev/stdout), the text is added behind what was printed. A FIFO
-// that nobody reads is an error at once. What another user has put into a folder that others may
-// write is replaced and never written to. Errors (kSystem) name the path.
+// that nobody reads is an error at once. A file that another user has put into a folder that others
+// may write is replaced and never written to. Errors (kSystem) name the path.
 Result<void> write_record(const std::string& path, std::string_view text);
 
 }  // namespace ddprun::agent

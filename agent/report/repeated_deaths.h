@@ -1,6 +1,7 @@
-// Attempts that end in the same way, each before a step of training: the user reads once that trying
-// again changes nothing. Some of these deaths cannot change with another try: a program that does not
-// parse, does not take its arguments, or imports what is not there. Pure. Owned by Reporter.
+// Attempts that end in the same way, each before a step of training: the user reads once that
+// trying again changes nothing. Some of these deaths cannot change with another try: a program that
+// does not parse, does not take its arguments, or imports what is not there. Pure. Owned by
+// Reporter.
 #pragma once
 
 #include <chrono>
@@ -24,8 +25,8 @@ inline constexpr std::chrono::seconds kLongestStart{60};
 // So many deaths of one kind, and no more, for a program that cannot start.
 inline constexpr int kPointlessDeaths = 3;
 
-// The last line that says something, without a `[rank0]: ` before it. Of stderr's last lines, oldest
-// first.
+// The last line that says something, without a `[rank0]: ` before it. `lines`: the end of stderr,
+// oldest first.
 template <typename Lines>
 std::string last_said(const Lines& lines) {
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
@@ -36,8 +37,9 @@ std::string last_said(const Lines& lines) {
   return {};
 }
 
-// Whether no other try can end otherwise, as far as the last words tell: Python found an error in the
-// program's text, a module or the program's own file missing, or argparse or click refused an argument.
+// Whether no other try can end otherwise, as far as the last words tell: Python found an error in
+// the program's text, a module or the program's own file missing, or argparse or click refused an
+// argument.
 bool cannot_start(const Death& death);
 
 class RepeatedDeaths {
@@ -48,8 +50,8 @@ class RepeatedDeaths {
   bool is_pointless(const Death& death) const;
   // False: is_pointless() is false for every death, so nobody need look at its last words.
   bool may_be_pointless() const { return row_ + 1 >= kPointlessDeaths && cannot_start(last_); }
-  // One clause for the end of a job that failed: "the last 4 attempts ended in the same way …". Empty
-  // if there are no two in a row.
+  // One clause for the end of a job that failed: "the last 4 attempts ended in the same way …".
+  // Empty if there are no two in a row.
   std::string told() const;
 
  private:

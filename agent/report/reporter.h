@@ -61,12 +61,13 @@ class Reporter {
   void worker_ended(const WorkerExit& exit);
   // A worker fails; worker_ended() follows.
   void worker_is_ending(const WorkerExit& exit);
-  // Whether another try after the failure that was told last cannot end otherwise (repeated_deaths.h).
-  // Ask only where may_be_pointless(), when the last words of the worker have been read.
+  // Whether another try after the failure that was told last cannot end otherwise
+  // (repeated_deaths.h). Ask only where may_be_pointless(), when the last words of the worker have
+  // been read.
   bool may_be_pointless() const { return deaths_.may_be_pointless(); }
   bool is_pointless();
-  // The workers were asked to end; all workers of this node ended with 0, and other nodes run on. Both
-  // are waits, until the next joining() or job_ended().
+  // The workers were asked to end; all workers of this node ended with 0, and other nodes run on.
+  // Both are waits, until the next joining() or job_ended().
   void workers_asked_to_end();
   void node_finished();
   // The round broke; the node will ask for a seat in the next one.

@@ -27,7 +27,7 @@ constexpr std::time_t kKeptSeconds = 30 * 24 * 3600;
 
 std::string value_of(const EnvLookup& env, const char* name) { return env(name).value_or(""); }
 
-// What others say becomes the name of a file.
+// Makes the name of a file from others' words.
 std::string as_name(std::string text) {
   for (char& letter : text) {
     const auto byte = static_cast<unsigned char>(letter);

@@ -1,7 +1,7 @@
-// A token that nobody asked for: where a scheduler starts a job on several hosts, its nodes share the
-// user's home, mostly. The first of them makes a file there, named by the scheduler's job, and all read
-// it. Where there is no home, or it is read-only or another one on each host, there is no such token, or
-// others do not know it: a job must start as without one then. Files; any thread.
+// A token that nobody asked for. The nodes of a scheduler's job mostly share the user's home. The
+// first of them makes a file there, named by the scheduler's job, and all read it. If there is no
+// home, or it is read-only, there is no such token; if each host has its own home, others do not
+// know it. A job must start as without one then. Files; any thread.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@
 
 namespace ddprun::launcher {
 
-// The file's path: ~/.ddprun/slurm-CLUSTER-JOB or ~/.ddprun/mpi-NAMESPACE. Nothing: no scheduler says which
-// job this is, or there is no home. Pure.
+// The file's path: ~/.ddprun/slurm-CLUSTER-JOB or ~/.ddprun/mpi-NAMESPACE. Nothing: no scheduler
+// says which job this is, or there is no home. Pure.
 std::optional<std::string> shared_token_path(const EnvLookup& env);
 
-// What is in that file. Nothing: it is not there, or it or its folder is another user's, or can be read
+// Reads that file. Nothing: it is not there, or it or its folder is another user's, or can be read
 // or changed by others.
 std::optional<std::string> read_shared_token(const std::string& path);
-// The same, and makes the file if it is not there. Of several nodes at a time one makes it.
+// The same, and makes the file if it is not there. If several nodes come at a time, one makes it.
 std::optional<std::string> make_shared_token(const std::string& path);
 
 }  // namespace ddprun::launcher

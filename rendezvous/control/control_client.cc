@@ -36,9 +36,9 @@ ControlAnswer failed(const grpc::Status& status, bool awaits_end) {
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED)
     return {ControlOutcome::kUnreachable, "no answer in time"};
   if (code == grpc::StatusCode::UNIMPLEMENTED)
-    return {
-        ControlOutcome::kUnreachable,
-        "it speaks another version of the protocol: ddpctl and the rendezvous must be of one release"};
+    return {ControlOutcome::kUnreachable,
+            "it speaks another version of the protocol: ddpctl and the rendezvous must be of one "
+            "release"};
   return {ControlOutcome::kUnreachable, status.error_message()};
 }
 
@@ -78,8 +78,8 @@ std::pair<std::shared_ptr<grpc::Channel>, std::string> connect(const ControlTarg
   return {nullptr, problem.empty() ? "nobody answers there" : problem};
 }
 
-// The question, when the peer has asked for its proof; the answer is in `message` then. False: there is
-// none, and the status says why.
+// The question, when the peer has asked for its proof; the answer is in `message` then. False:
+// there is none, and the status says why.
 bool converse(v2::Control::Stub& stub, grpc::ClientContext& context, const std::string& question,
               Converse& with) {
   const auto call = stub.Ask(&context);

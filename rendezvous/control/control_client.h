@@ -18,8 +18,8 @@ struct ControlTarget {
   std::vector<std::string> addresses;  // numeric; tried in this order
   std::uint16_t port = 0;
   CallerToken token{};
-  // A connection to the socket of the rendezvous on this host, instead of `addresses` and `port`; -1: none.
-  // It belongs to ask() from then on.
+  // A connection to the socket of the rendezvous on this host, instead of `addresses` and `port`;
+  // -1: none. It belongs to ask() from then on.
   int local = -1;
   TlsFiles tls{};  // not set: no TLS
   std::chrono::milliseconds connect_limit{5'000};

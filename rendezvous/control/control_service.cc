@@ -43,8 +43,8 @@ constexpr std::size_t kMaxUnproven = 1024;
 
 // Without a token nobody on the network can be told from another.
 constexpr const char* kNoToken =
-    "the job has no token, so it listens to nobody over the network: run ddpctl on the rendezvous's own "
-    "host, as the job's user or root, or start the job with DDPRUN_TOKEN";
+    "the job has no token, so it listens to nobody over the network: run ddpctl on the "
+    "rendezvous's own host, as the job's user or root, or start the job with DDPRUN_TOKEN";
 
 Doorkeeper::Options doorkeeper_options(const ControlService::Options& options) {
   Doorkeeper::TokenOf token_of = options.token;

@@ -56,7 +56,7 @@ void LocalOperators::end() {
   server_.reset();
 }
 
-// What was accepted may come after our end.
+// A connection that was accepted may come after our end.
 void LocalOperators::accept() {
   acceptor_.async_accept(
       [this, alive = std::weak_ptr<bool>(alive_)](const boost::system::error_code& failed,

@@ -1,7 +1,7 @@
-// Serves the operators of this host at a socket of its own (local_socket.h), without a token: the kernel
-// says that they are of the same user, or root. It has a gRPC server of its own, so nothing that came
-// over the network is ever taken for local; that starts with the first operator. Loop's thread; owned by whoever
-// serves the jobs.
+// Serves the operators of this host at a socket of its own (local_socket.h), without a token: the
+// kernel says that they are of the same user, or root. It has a gRPC server of its own, so nothing
+// that came over the network is ever taken for local; that starts with the first operator. Loop's
+// thread; owned by Daemon or HostedPort.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -21,8 +21,8 @@ namespace ddprun::rendezvous {
 
 class LocalOperators {
  public:
-  // For the rendezvous that listens at this numeric address and port. `options`: is_local is set here. Where no
-  // socket can be had it serves nobody, and a warning says so. `loop` must outlive it.
+  // For the rendezvous that listens at this numeric address and port. `options`: is_local is set
+  // here. If no socket can be had, it serves nobody, and a warning says so. `loop` must outlive it.
   LocalOperators(boost::asio::io_context& loop, const std::string& address, std::uint16_t port,
                  ControlService::Options options);
   LocalOperators(const LocalOperators&) = delete;

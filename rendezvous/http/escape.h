@@ -14,8 +14,8 @@ std::string valid_utf8(std::string_view text);
 // U+FFFD: HTML has none of them.
 std::string escape_html(std::string_view text);
 
-// For the value of a Prometheus label, without its quotes. What a terminal would obey becomes `\xNN`,
-// byte by byte: two names never become one.
+// For the value of a Prometheus label, without its quotes. Each byte that a terminal would obey
+// becomes `\xNN`: two names never become one.
 std::string escape_label(std::string_view text);
 
 }  // namespace ddprun::http

@@ -1,5 +1,6 @@
-// Under which names a browser may ask this host. A page of a foreign site can be given an address of
-// ours as its own (DNS rebinding), and then reads what we answer; but its requests name that site.
+// Under which names a browser may ask this host. A page of a foreign site can be given an address
+// of ours as its own (DNS rebinding), and then reads what we answer; but its requests name that
+// site.
 #pragma once
 
 #include <string>

@@ -34,7 +34,7 @@ Answer failure(wire::status status) {
           std::string(wire::obsolete_reason(status)) + "\n"};
 }
 
-// Of several headers each must be ours.
+// If there are several headers, each must be ours.
 bool is_asked_by_name(const Parser::value_type& request, const OwnNames& names) {
   const auto [first, last] = request.equal_range(wire::field::host);
   return std::all_of(first, last, [&names](const auto& field) {

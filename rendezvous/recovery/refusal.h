@@ -1,7 +1,7 @@
-// What a refused connection says of the process that listened at the port. Its kernel refuses when the
-// process is dead; a firewall that is being loaded anew refuses as well, with the same reset, and lets
-// everybody through a moment later. On this host the kernel's list of listeners tells them apart. Of
-// another host it takes time: a firewall has its rules by then.
+// Judges what a refused connection says of the process that listened at the port. Its kernel
+// refuses when the process is dead; a firewall that is being loaded anew refuses as well, with the
+// same reset, and lets everybody through a moment later. On this host the kernel's list of
+// listeners tells them apart. For another host it takes time: a firewall has its rules by then.
 //
 // Any thread; no I/O but /proc.
 #pragma once
@@ -22,7 +22,7 @@ enum class Refusal {
   kDoubt,   // the port is another host's
 };
 
-// Of the port that has just refused us.
+// Judges the port that has just refused us.
 Refusal judge_refusal(const boost::asio::ip::tcp::endpoint& port);
 
 }  // namespace ddprun::rendezvous

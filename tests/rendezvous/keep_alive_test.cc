@@ -100,7 +100,7 @@ TEST(KeepAlive, AProcessThatDidNotRunAsksBeforeItsLeaseIsOver) {
   EXPECT_EQ(held.next_beat(), milliseconds(30'000)) << "it asks at once";
   EXPECT_EQ(held.ends(), milliseconds(4500)) << "the lease itself is no longer";
   EXPECT_TRUE(held.is_doubted(milliseconds(30'000)));
-  // What was under way before it stood still is no answer.
+  // An answer that was under way before it stood still is none.
   held.renewed(milliseconds(1250), lease);
   EXPECT_EQ(held.ends(), milliseconds(4500));
   held.renewed(milliseconds(30'000), lease);
@@ -169,7 +169,7 @@ TEST(KeepAlive, ALateAnswerIsNoLateLook) {
   EXPECT_TRUE(held.is_over(milliseconds(3750)));
 }
 
-// Of a node that is let in again in the last second of its lease.
+// A node that is let in again in the last second of its lease.
 TEST(KeepAlive, ALeaseThatIsCarriedOnIsNotSeenLate) {
   HeldLease held;
   held.carry(milliseconds(4500));

@@ -228,7 +228,8 @@ TEST_F(RemoteTest, JoinsNoImpostor) {
   EXPECT_NE(log.find("the job's token is missing or wrong"), std::string::npos) << log;
 }
 
-// Without a token whoever knows the id joins. It takes no seat that somebody has, and breaks no round.
+// Without a token whoever knows the id joins. It takes no seat that somebody has, and breaks no
+// round.
 TEST_F(RemoteTest, AStrangersJoinIsNoHarmToARoundOfAFixedSize) {
   HostSide side(loop, 2, {.token = {}, .keep_alive = kNoBeats, .resumes = true});
   RemoteOptions options = to(side.port());

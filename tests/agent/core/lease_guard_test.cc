@@ -15,7 +15,8 @@ class LeaseGuardTest : public testing::Test {
  protected:
   LeaseGuardTest() { guard.look({.workers_until = kEnds, .is_stopped = false}, Time(1s)); }
 
-  // Looks whenever the guard wants to, up to `until`. Returns when the workers were ended; zero: not.
+  // Looks whenever the guard wants to, up to `until`. Returns when the workers were ended; zero:
+  // not.
   Time run(LeaseGuard::Seen seen, Time until, milliseconds late = 0ms) {
     while (guard.next() != Time::max() && guard.next() + late <= until) {
       const Time now = guard.next() + late;
@@ -68,7 +69,8 @@ TEST_F(LeaseGuardTest, TakesAnEarlierEnd) {
   EXPECT_LT(run({Time(5s), true}, Time(60s)), Time(6s));
 }
 
-// The machine was suspended: the guardian comes late, and so does the agent. It asks its host first.
+// The machine was suspended: the guardian comes late, and so does the agent. It asks its host
+// first.
 TEST_F(LeaseGuardTest, CountsNoTimeInWhichItDidNotRunItself) {
   EXPECT_FALSE(guard.look({kEnds, true}, Time(40s)));
   const Time ended = run({kEnds, true}, Time(60s));

@@ -1,4 +1,4 @@
-// What a user is told to type after a failure that is known.
+// The advice after a failure that is known.
 #include "agent/report/advice.h"
 
 #include <gtest/gtest.h>

@@ -71,7 +71,7 @@ TEST_F(RecordFileTest, FollowsLinks) {
   }
 }
 
-// What another user has put into a folder that everybody may write, such as /tmp.
+// Files that another user has put into a folder that everybody may write, such as /tmp.
 class PlantedTest : public RecordFileTest {
  protected:
   static constexpr uid_t kOther = 65534;

@@ -132,8 +132,8 @@ std::optional<bool> is_refused_behind(Firewall firewall) {
   return is_refused;
 }
 
-// Runs in a child: a firewall resets all connections to a port for a while. 0: as it should be; 2: there can
-// be no such network.
+// Runs in a child: a firewall resets all connections to a port for a while. 0: as it should be; 2:
+// there can be no such network.
 int outlive_resets() {
   constexpr const char* kRules =
       "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }; "

@@ -1,4 +1,4 @@
-// What a refused connection says of who listened at the port.
+// A refused connection, and the process that listened at the port.
 #include "rendezvous/recovery/refusal.h"
 
 #include <gtest/gtest.h>

@@ -110,7 +110,8 @@ TEST_F(DoorkeeperTest, AProofIsForTheChannelThatItCameBy) {
   EXPECT_FALSE(is_let_in({over(elsewhere).bytes, {here}}, false));
 }
 
-// Without a token, or with one that nobody asked for, a caller that proves nothing is proved nothing.
+// Without a token, or with one that nobody asked for, a caller that proves nothing is proved
+// nothing.
 TEST_F(DoorkeeperTest, AnOpenJobProvesNothing) {
   for (const auto& [job, sent] :
        std::vector<std::pair<std::string, Proof>>{{"open", {}},
