@@ -132,6 +132,7 @@ int run(CtlOptions options, const EnvLookup& env) {
     return kCtlUsage;
   }
   launcher::wipe_variable("DDPRUN_TOKEN");
+  if (!token->empty()) hide_memory();
   if (const auto sound = rendezvous::check_tls_files(options.tls); !sound) {
     std::fprintf(stderr, "ddpctl: %s\n", shown_text(sound.error().message()).c_str());
     return kCtlUsage;

@@ -99,6 +99,19 @@ void set_threads(const Options& options, Plan& plan) {
                       : std::string("so that they do not fight for the CPUs; set it to tune")));
 }
 
+// Workers get everything that we have, but no secret.
+bool is_withheld(const std::string& entry) {
+  // Those of a job in which we are ourselves a worker (agent/standby).
+  for (const char* outer :
+       {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH=", "DDPRUN_STARTED_IN="}) {
+    if (entry.starts_with(outer)) return true;
+  }
+  // etcd's password.
+  if (entry.starts_with("PET_RDZV_CONF=") && entry.find("password=") != std::string::npos)
+    return true;
+  return entry.starts_with(std::string(kTokenVariable) + "=");
+}
+
 }  // namespace
 
 // Checks lengths for several nodes only: their host would start, and the others could not join.
@@ -162,18 +175,7 @@ Plan make_plan(const Options& options, const Command& command, Inherited inherit
   agent.entry = command.entry;
   agent.hands_local_rank = options.local_rank_argument;
   agent.base_env = std::move(inherited.variables);
-  // Workers get everything that we have but the token.
-  std::erase_if(agent.base_env, [](const std::string& entry) {
-    // Those of a job in which we are ourselves a worker (agent/standby).
-    for (const char* outer :
-         {"DDPRUN_PAGE=", "DDPRUN_HOOK=", "DDPRUN_PYTHONPATH=", "DDPRUN_STARTED_IN="}) {
-      if (entry.starts_with(outer)) return true;
-    }
-    // etcd's password.
-    if (entry.starts_with("PET_RDZV_CONF=") && entry.find("password=") != std::string::npos)
-      return true;
-    return entry.starts_with(std::string(kTokenVariable) + "=");
-  });
+  std::erase_if(agent.base_env, is_withheld);
   plan.notices = options.notices;
   if (!options.start_mark.empty())
     agent.base_env.push_back(fmt::format("{}={}", kStartedInVariable, options.start_mark));
