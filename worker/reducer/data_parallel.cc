@@ -349,6 +349,8 @@ void DataParallel::resize(Collective& collective) {
   for (const auto& [name, tensor, trained] : parameters_)
     if (trained) tensor.mutable_grad().reset();
   collective_ = &collective;
+  state_of_.reset();  // a rank of the collective before; share_optimizer_state() gives rank 0's
+  shared_.clear();
   buffer_hook_ = nullptr;
   buffer_moment_ = BufferMoment::kBeforeForward;
   buffers_due_ = true;
