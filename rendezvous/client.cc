@@ -8,6 +8,7 @@
 #include <cctype>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -28,6 +29,9 @@ constexpr std::chrono::milliseconds kRetryEvery{100};
 constexpr std::chrono::milliseconds kBeatRetry{250};
 // Of a node that came back, and whose lease is still that of before: behind what it says to come back.
 constexpr std::chrono::milliseconds kFirstBeatRetry{10};
+
+// gRPC's own words where the peer's kernel has closed the connection. A reset has others.
+constexpr std::string_view kClosed = "Socket closed";
 
 // We wait so long for the end of a cancelled call. Then its memory is given up (keep_for_ever()).
 constexpr std::chrono::milliseconds kCancelLimit{50};
@@ -103,7 +107,8 @@ class RemoteSession final : public Session {
   void find_out_why();
   void not_reached(const std::string& tls_problem);
   void give_up_connecting();
-  void end(ErrorCode code, const std::string& what, bool is_fenced = false);
+  void end(ErrorCode code, const std::string& what, bool is_fenced = false,
+           bool was_closed = false);
   void deliver(const HostMessage& message);
   static void keep_for_ever(std::shared_ptr<Call> call);
 
@@ -315,7 +320,7 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
   if (state_ == State::kConnected)
     return end(ErrorCode::kUnavailable,
                "the connection broke: " + (status.ok() ? "the host ended" : status.error_message()),
-               lease_.is_held() && stamp() >= lease_.ends());
+               lease_.is_held() && stamp() >= lease_.ends(), status.error_message() == kClosed);
   const bool is_another_job = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION;
   if (unreachable || (is_another_job && options_.port_count > 1)) {
     last_problem_ = told(status);
@@ -369,7 +374,7 @@ void RemoteSession::set_timer(boost::asio::steady_timer& timer, std::chrono::mil
   });
 }
 
-void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced) {
+void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced, bool was_closed) {
   // At the end of a lease the call stays: the host would hear of its end at once, and the others
   // might start before the workers here are gone.
   if (call_ && !is_fenced) call_->cut();
@@ -377,6 +382,7 @@ void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced)
       .error = {code, "rendezvous at " + endpoint(options_.host, options_.port) + ": " + what},
       .is_fenced = is_fenced,
       .was_reached = state_ != State::kConnecting,
+      .was_closed = was_closed,
       .lease_ends = lease_ends(),
       .stood_still = lease_.stood_still(stamp()),
       .may_return = grant_.may_return,

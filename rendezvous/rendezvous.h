@@ -167,6 +167,8 @@ struct SessionLost {
   // The lease ended (keep_alive.h): the others may start a round soon. No worker may live on.
   bool is_fenced = false;
   bool was_reached = true;  // false: nobody ever answered at the endpoint
+  // The host's kernel closed the connection, as at the end of a process. A firewall resets it.
+  bool was_closed = false;
   // Not fenced: until then the workers may live, also those that end already. Zero: nobody said.
   std::chrono::steady_clock::time_point lease_ends{};
   // The lease ended while this process stood still, and nobody has answered since: perhaps nobody missed it.

@@ -287,7 +287,7 @@ void ElectedSession::lose(SessionLost lost) {
   }
   // After that: it waits for slow nodes, and workers had to be ended at once.
   if (std::exchange(leads_, false)) ways_.stop_leading();
-  election_.leader_lost();
+  election_.leader_lost(lost.was_closed);
 }
 
 // A leader that was deposed may be followed by another at once. Then our workers must not have a

@@ -7,6 +7,7 @@
 
 #include "proto/log.h"
 #include "rendezvous/recovery/knock.h"
+#include "rendezvous/recovery/refusal.h"
 
 namespace ddprun::rendezvous {
 
@@ -45,7 +46,7 @@ void Election::followed() {
   perform(leadership_.followed(now()));
 }
 
-void Election::leader_lost() { perform(leadership_.leader_lost(now())); }
+void Election::leader_lost(bool was_closed) { perform(leadership_.leader_lost(now(), was_closed)); }
 
 void Election::publish(JobRecord record, std::function<void()> recorded) {
   job_ = {.record = std::move(record)};
@@ -168,11 +169,25 @@ asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, T
   Election* const self = gate->owner();
   if (self == nullptr) co_return;
   if (first.index() != 0)
-    co_return self->perform(self->leadership_.knocked_in_vain(ticket, false, now()));
+    co_return self->perform(self->leadership_.knocked_in_vain(ticket, Refused::kNo, now()));
   const boost::system::error_code failure = std::get<0>(std::get<0>(first));
-  self->perform(failure ? self->leadership_.knocked_in_vain(
-                              ticket, is_refused_by_host(socket, failure), now())
-                        : self->leadership_.knocked(ticket, now()));
+  if (!failure) co_return self->perform(self->leadership_.knocked(ticket, now()));
+  const bool is_refused = is_refused_by_host(socket, failure);
+  const Refused refused = is_refused ? self->judge(to) : Refused::kNo;
+  self->perform(self->leadership_.knocked_in_vain(ticket, refused, now()));
+}
+
+// If daemons take the key from one that lives, no worker is lost. They do it at once.
+Refused Election::judge(const tcp::endpoint& leader) const {
+  switch (judge_refusal(leader)) {
+    case Refusal::kClosed:
+      return Refused::kYes;
+    case Refusal::kForged:
+      return Refused::kNo;
+    case Refusal::kDoubt:
+      return options_.listens_at ? Refused::kYes : Refused::kPerhaps;
+  }
+  return Refused::kNo;
 }
 
 void Election::perform(const Knock& action) {
@@ -183,7 +198,7 @@ void Election::perform(const Knock& action) {
     return fail(leader ? Error(ErrorCode::kProtocol, "rendezvous: the leader has no address")
                        : leader.error());
   if (options_.listens_at == *leader)
-    return perform(leadership_.knocked_in_vain(action.ticket, true, now()));
+    return perform(leadership_.knocked_in_vain(action.ticket, Refused::kYes, now()));
   // Nobody would answer there, and each would take the lead from the other, again and again.
   const bool is_elsewhere = address.is_loopback() && leader->hostname != options_.hostname;
   if (is_elsewhere && (options_.follows_only || options_.listens_at))
@@ -206,7 +221,7 @@ void Election::pass_by(const Knock& action, const Leader& leader) {
                     "an address of its host in --listen of its ddprund; waiting for "
                     "another leader",
                     leader.hostname, leader.address));
-  perform(leadership_.knocked_in_vain(action.ticket, false, now()));
+  perform(leadership_.knocked_in_vain(action.ticket, Refused::kNo, now()));
 }
 
 void Election::perform(const Follow& action) { handlers_.follow(*decode_leader(action.value)); }

@@ -23,8 +23,8 @@
 namespace ddprun::rendezvous {
 
 // etcd gives the leader key away so long after its holder's last sign of life. It lengthens shorter
-// ones to 2 s.
-inline constexpr std::chrono::seconds kLeaderLease{3};
+// ones to 2 s. A dead process is noticed without it, so it outlasts a firewall that is loaded anew.
+inline constexpr std::chrono::seconds kLeaderLease{5};
 inline constexpr std::chrono::milliseconds kLeaderMargin{500};
 // The record must outlive the leader until the next one has read it: so long after the last lease of a
 // node has ended. A job that died as a whole is forgotten then, and the next one of its id begins anew.
@@ -85,8 +85,8 @@ class Election {
   void start();
   // The leader let this node in.
   void followed();
-  // The session with the leader ended, or our own leadership.
-  void leader_lost();
+  // The session with the leader ended, or our own leadership. `was_closed`: as in SessionLost.
+  void leader_lost(bool was_closed = false);
   // Whether the nodes may be given leases: while this process leads beyond doubt.
   bool may_grant() const { return leadership_.leads_at(std::chrono::steady_clock::now()); }
   // Why etcd did not answer; empty: it did.
@@ -116,6 +116,8 @@ class Election {
   using SharedGate = std::shared_ptr<LoopGate<Election>>;
   static asio::awaitable<void> knock(asio::io_context& loop, SharedGate gate, Ticket ticket,
                                      asio::ip::tcp::endpoint to);
+
+  Refused judge(const asio::ip::tcp::endpoint& leader) const;
 
   void perform(const LeadershipActions& actions);
   void perform(const ReadKey& action);

@@ -36,8 +36,9 @@ LeadershipActions Leadership::start(Time now) {
   return read(now);
 }
 
-LeadershipActions Leadership::leader_lost(Time now) {
+LeadershipActions Leadership::leader_lost(Time now, bool was_closed) {
   if (step_ == Step::kOver) return {};
+  was_closed_ = was_closed_ || was_closed;
   followed_.reset();
   // It let nobody in: soon again, and not with more time.
   if (std::exchange(is_following_, false)) return pause(rules_.retry, now);
@@ -77,6 +78,7 @@ LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now)
     return {watch()};
   }
   is_following_ = false;
+  if (seen_ != holder) refused_since_.reset();
   seen_ = holder;
   // Ours, of before: nobody has led since.
   if (rules_.retakes && past_lease_ != 0 && holder.lease == past_lease_)
@@ -104,15 +106,21 @@ LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
   if (is_late(ticket, Step::kKnocking)) return {};
   if (std::exchange(followed_, std::nullopt)) search_ends_ = now + rules_.search_limit;
   is_following_ = true;
+  refused_since_.reset();
+  was_closed_ = false;
   reached_ = seen_;
   wait_as(Step::kFollowing, now);
   return {Follow{seen_.value}};
 }
 
-LeadershipActions Leadership::knocked_in_vain(Ticket ticket, bool refused, Time now) {
+LeadershipActions Leadership::knocked_in_vain(Ticket ticket, Refused refused, Time now) {
   if (is_late(ticket, Step::kKnocking)) return {};
-  if (refused && seen_ == reached_) return grant(seen_.revision, now);
-  return pause(rules_.look_again, now);
+  if (refused == Refused::kPerhaps && was_closed_) refused = Refused::kYes;
+  if (refused != Refused::kPerhaps) refused_since_.reset();
+  if (refused == Refused::kNo || seen_ != reached_) return pause(rules_.look_again, now);
+  if (refused == Refused::kPerhaps && !refused_since_) refused_since_ = now;
+  const bool may_live = refused_since_ && now < *refused_since_ + rules_.refused_for;
+  return may_live ? pause(rules_.retry, now) : grant(seen_.revision, now);
 }
 
 LeadershipActions Leadership::grant(std::int64_t if_revision, Time now) {

@@ -10,7 +10,8 @@
 //
 // A candidate reads the key. If nobody holds it, it takes it. Otherwise it knocks at the leader's
 // address. A refused connection, where one was taken before, means that the process is dead: the key
-// is taken over at once, by a transaction that compares its revision, so that one of many wins.
+// is taken over at once, by a transaction that compares its revision, so that one of many wins. A
+// firewall that is loaded anew refuses as well: if it may be that, the refusal must last.
 // Silence may be the network's, and a leader whom we never reached may be behind a firewall that
 // refuses: the lease decides, and the candidate watches the key and looks again.
 //
@@ -60,6 +61,8 @@ struct LeadershipRules {
   std::chrono::milliseconds retry{200};
   // The pause before a silent leader is looked at again.
   std::chrono::milliseconds look_again{500};
+  // A refusal that may be a firewall's counts when it has lasted so long.
+  std::chrono::milliseconds refused_for{2500};
   std::chrono::milliseconds contact_limit{60'000};  // until etcd has answered for the first time
   std::chrono::milliseconds search_limit{600'000};  // until a leader is found
   // It never takes the key. It looks who has it also while it follows: the leader that it has a
@@ -143,6 +146,9 @@ using LeadershipAction =
                  RenewLease, WriteRecord, RecordWritten, ReleaseKey, StepDown, GiveUp>;
 using LeadershipActions = std::vector<LeadershipAction>;
 
+// Whether the leader's host says that nobody listens there. kPerhaps: something on the way may say so.
+enum class Refused { kNo, kPerhaps, kYes };
+
 class Leadership {
  public:
   explicit Leadership(LeadershipRules rules);
@@ -162,15 +168,16 @@ class Leadership {
   // etcd cannot be asked (kUnavailable: asked again), or said no (all other codes).
   LeadershipActions etcd_failed(Ticket ticket, const Error& error, Time now);
   LeadershipActions knocked(Ticket ticket, Time now);
-  // `refused`: its host says that nobody listens there. Otherwise there was no answer.
-  LeadershipActions knocked_in_vain(Ticket ticket, bool refused, Time now);
+  // kNo: there was no answer.
+  LeadershipActions knocked_in_vain(Ticket ticket, Refused refused, Time now);
   LeadershipActions key_changed(Time now);
   // Nobody watches the key any more; it may be as it was. Say it after a pause: the next may end, too.
   LeadershipActions watch_ended(Time now);
   // The session let us in.
   LeadershipActions followed(Time now);
   // The session with the leader ended, or our own leadership: look for the next one.
-  LeadershipActions leader_lost(Time now);
+  // `was_closed`: the leader's kernel closed it, which no firewall does.
+  LeadershipActions leader_lost(Time now, bool was_closed = false);
   // A length of 0: the lease is gone.
   LeadershipActions lease_renewed(LeaseId lease, std::chrono::milliseconds length, Time asked_at,
                                   Time now);
@@ -235,10 +242,12 @@ class Leadership {
   KeyHolder seen_;                  // the leader that we look at; our own key while we lead
   std::int64_t etcd_revision_ = 0;  // when it told of the key last
   bool is_watched_ = false;
-  KeyHolder reached_;             // the last leader that took a connection of ours
-  std::int64_t if_revision_ = 0;  // of the key that we are about to take over
-  std::string last_problem_;      // why etcd did not answer
-  bool is_contacted_ = false;     // etcd has answered once
+  KeyHolder reached_;                  // the last leader that took a connection of ours
+  bool was_closed_ = false;            // the session with it
+  std::optional<Time> refused_since_;  // perhaps, each knock at this one
+  std::int64_t if_revision_ = 0;       // of the key that we are about to take over
+  std::string last_problem_;           // why etcd did not answer
+  bool is_contacted_ = false;          // etcd has answered once
   Time contact_ends_ = Time::max();
   Time search_ends_ = Time::max();
   Time look_at_ = Time::max();  // while it pauses

@@ -61,7 +61,7 @@ void lead(const TransactionAnswer& answer) {
                                    now);
       if (const auto* knock = std::get_if<Knock>(&action)) {
         DDPRUN_ASSERT(knock->value.size() <= kMaxValueBytes);
-        next = candidate.knocked_in_vain(knock->ticket, true, now);
+        next = candidate.knocked_in_vain(knock->ticket, Refused::kYes, now);
       }
     }
     if (next.empty() && candidate.look_again_at() < Time::max()) {

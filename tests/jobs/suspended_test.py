@@ -4,9 +4,11 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import types
 
+import etcd
 from elastic_test import UNTIL_TOLD, WORKER
 from links_test import LinksTest
 from machine import free_port, state_of, wait_until
@@ -14,6 +16,7 @@ from support import main
 
 STANDS_STILL_S = 5  # longer than a lease of keep_alive_interval=1, and the host's patience
 RESETS_S = 1.5
+OFTEN = ",keep_alive_interval=2"  # a heartbeat each 0.5 s: each connection is used, and so reset
 
 
 class Suspended(LinksTest):
@@ -163,15 +166,40 @@ class Firewalls(LinksTest):
     def on(self, number, *command):
         subprocess.run([*self.prefix(number), *command], check=True)
 
-    def two_hosts(self, *args):
-        nodes = [self.start("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=10.78.0.1:{self.port}",
-                            "--rdzv-conf=last_call_timeout=600", *args, prefix=self.prefix(number)) for number in range(2)]
+    def two_hosts(self, *args, backend="c10d", endpoint=None, conf=""):
+        nodes = [self.start("--nnodes=2", f"--rdzv-backend={backend}", "--rdzv-id=job", f"--rdzv-endpoint={endpoint or f'10.78.0.1:{self.port}'}",
+                            f"--rdzv-conf=last_call_timeout=600{conf}", *args, prefix=self.prefix(number)) for number in range(2)]
         self.assertEqual(self.world(2)[0], 0)
         return nodes
 
+    def etcd_on(self, number):
+        """The endpoint of an etcd on that host."""
+        folder = tempfile.TemporaryDirectory(prefix="ddprun_etcd_", dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        client, peer = f"http://10.78.0.{number + 1}:2379", "http://127.0.0.1:2380"
+        process = subprocess.Popen([*self.prefix(number), "etcd", "--name=one", f"--data-dir={folder.name}/data", f"--listen-client-urls={client}",
+                                    f"--advertise-client-urls={client}", f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+                                    f"--initial-cluster=one={peer}", "--log-outputs=stderr"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return client.removeprefix("http://")
+
     def test_connections_that_are_reset_for_a_while_end_no_node(self):
         gate = self.fifo("gate")
-        nodes = self.two_hosts(self.worker(UNTIL_TOLD % gate))
+        self.reset_for_a_while(gate, self.two_hosts(self.worker(UNTIL_TOLD % gate), conf=OFTEN))
+
+    @etcd.needed
+    def test_connections_that_are_reset_for_a_while_depose_no_leader(self):
+        """etcd is on either host: that one reaches it meanwhile, and the other does not."""
+        for number in range(2):
+            with self.subTest(etcd=number):
+                gate = self.fifo(f"gate{number}")
+                script = self.worker(UNTIL_TOLD % gate, f"{number}.sh")
+                nodes = self.two_hosts("--max-restarts=1", script, backend="etcd", endpoint=self.etcd_on(number), conf=OFTEN)
+                told = self.reset_for_a_while(gate, nodes)
+                self.assertEqual(self.fifos[self.ready].lines_so_far(), [], f"a worker was started anew: {told}")
+
+    def reset_for_a_while(self, gate, nodes):
         chain = 'chain {0} {{ type filter hook {0} priority 0; {1} "eth" meta l4proto tcp reject with tcp reset; }}'
         resets = "table inet resets {\n" + chain.format("input", "iifname") + "\n" + chain.format("output", "oifname") + "\n}"
         for number in range(2):
@@ -181,10 +209,11 @@ class Firewalls(LinksTest):
             self.on(number, "nft", "delete table inet resets")
         time.sleep(2 * RESETS_S)  # a node that was given up would be told by then
         self.open_gate(gate, 2)
+        results = [node.finish() for node in nodes]
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
         for node in nodes:
-            code, _, err = node.finish()
-            self.assertEqual(code, 0, err)
             node.wait_gone()
+        return [err for _, _, err in results]
 
     def test_an_agent_of_another_host_that_died_is_lost_soon(self):
         """Its port goes on refusing, which no firewall does that is being loaded."""

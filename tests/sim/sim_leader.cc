@@ -140,8 +140,9 @@ void SimLeader::perform(const rendezvous::Knock& action) {
       const SimLeader& leader = world_.holder_of(action.value);
       const bool is_taken = leader.listens(action.value) && !leader.is_refused();
       if (is_taken) reached_ = action.value;
-      perform(is_taken ? leadership_.knocked(action.ticket, now())
-                       : leadership_.knocked_in_vain(action.ticket, true, now()));
+      perform(is_taken
+                  ? leadership_.knocked(action.ticket, now())
+                  : leadership_.knocked_in_vain(action.ticket, rendezvous::Refused::kYes, now()));
     });
   });
 }

@@ -84,8 +84,11 @@ struct LeadershipTest : testing::Test {
     return show(leadership.key_taken(ticket, false, view(holder), now));
   }
   std::string knocked() { return show(leadership.knocked(ticket, now)); }
-  std::string refused() { return show(leadership.knocked_in_vain(ticket, true, now)); }
-  std::string silent() { return show(leadership.knocked_in_vain(ticket, false, now)); }
+  std::string refused() { return show(leadership.knocked_in_vain(ticket, Refused::kYes, now)); }
+  std::string perhaps_refused() {
+    return show(leadership.knocked_in_vain(ticket, Refused::kPerhaps, now));
+  }
+  std::string silent() { return show(leadership.knocked_in_vain(ticket, Refused::kNo, now)); }
   std::string changed() { return show(leadership.key_changed(now)); }
   std::string watch_ended() { return show(leadership.watch_ended(now)); }
   std::string failed(ErrorCode code, const std::string& what = "e: no") {

@@ -81,6 +81,63 @@ TEST_F(LeadershipTest, TakesOverFromADeadProcessAtOnce) {
   EXPECT_EQ(taken(11), "lead 11; watch from 12");
 }
 
+// A firewall that is loaded anew refuses for a second or so. The leader lives, and nothing is taken from it.
+TEST_F(LeadershipTest, ARefusalOfAnotherHostMustLast) {
+  follow();
+  show(leadership.leader_lost(now));
+  const auto knocks = [this] { return key_is(KeyHolder{"a", 5, 1}); };
+  EXPECT_EQ(knocks(), "watch from 6; knock a");
+  const auto is_refused_for_long = [&] {
+    for (int tries = 0; tries < 12; ++tries) {
+      EXPECT_EQ(perhaps_refused(), "") << tries;
+      EXPECT_EQ(after(milliseconds(200)), "read");
+      knocks();
+    }
+  };
+  is_refused_for_long();
+  EXPECT_EQ(silent(), "") << "no refusal: it begins anew";
+  EXPECT_EQ(after(milliseconds(500)), "read");
+  knocks();
+  is_refused_for_long();
+  EXPECT_EQ(perhaps_refused(), "");
+  after(milliseconds(200));
+  knocks();
+  EXPECT_EQ(perhaps_refused(), "grant");
+}
+
+// No firewall closes a connection. So the process is dead, and nobody waits.
+TEST_F(LeadershipTest, ARefusalBehindAClosedConnectionCountsAtOnce) {
+  follow();
+  show(leadership.leader_lost(now, true));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "grant");
+}
+
+TEST_F(LeadershipTest, AClosedConnectionSaysNothingOfTheNextOne) {
+  follow();
+  show(leadership.leader_lost(now, true));
+  key_is(KeyHolder{"a", 5, 1});
+  knocked();
+  show(leadership.leader_lost(now));
+  after(milliseconds(200));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "");
+}
+
+TEST_F(LeadershipTest, ALeaderThatIsThereAgainIsFollowed) {
+  follow();
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"a", 5, 1});
+  perhaps_refused();
+  after(milliseconds(2400));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(knocked(), "follow a");
+  show(leadership.leader_lost(now));
+  after(milliseconds(200));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "") << "the time counts from now";
+}
+
 // A firewall may refuse us, and the leader live behind it.
 TEST_F(LeadershipTest, WaitsForTheLeaseOfALeaderThatItNeverReached) {
   start();
@@ -121,7 +178,7 @@ TEST_F(LeadershipTest, HearsThatTheKeyIsGoneWhileItKnocksAtASilentLeader) {
   key_is(KeyHolder{"a", 5, 1});
   const Ticket knock = ticket;
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
-  EXPECT_EQ(show(leadership.knocked_in_vain(knock, false, now)), "");
+  EXPECT_EQ(show(leadership.knocked_in_vain(knock, Refused::kNo, now)), "");
   EXPECT_EQ(key_is({}), "grant");
 }
 
