@@ -137,6 +137,13 @@ void signal_group(pid_t pid, int signo) {
   ::killpg(pid, SIGCONT);
 }
 
+// Whether a child, dead and not reaped yet, has ended with exit code 0.
+bool has_ended_well(pid_t pid) {
+  siginfo_t end{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         end.si_code == CLD_EXITED && end.si_status == 0;
+}
+
 bool has_dumped_core(int status) { return WIFSIGNALED(status) && WCOREDUMP(status); }
 
 // Minus the signal for a killed process, else its exit status.
@@ -275,6 +282,7 @@ void Children::signal_groups(int signo) {
   for (auto& [pid, worker] : workers_) {
     // Its group dies now, so reap() need not wait for it.
     if (signo == SIGKILL) worker.wraps = false;
+    worker.is_asked = true;
     signal_group(pid, signo);
   }
 }
@@ -283,12 +291,14 @@ void Children::end_worker(int local_rank, const std::string& why) {
   const auto worker = workers_.find(pid_of(local_rank));
   if (worker == workers_.end()) return;
   worker->second.wraps = false;
+  worker->second.is_asked = true;
   worker->second.ended_for = why;
   signal_group(worker->first, SIGKILL);
 }
 
 void Children::ask_to_end(int signo) {
   for (auto& [pid, worker] : workers_) {
+    worker.is_asked = true;
     if (handles(pid, signo)) {
       ::kill(pid, signo);
       ::killpg(pid, SIGCONT);
@@ -362,13 +372,14 @@ bool Children::is_still_needed(pid_t dead) const {
   return worker != workers_.end() && worker->second.wraps && group_lives(dead);
 }
 
-// First kills the group, then reaps: a zombie keeps its pid, so killpg() cannot hit a stranger's
-// group. Afterwards nobody uses the pid again.
+// First kills the group, then reaps: a zombie keeps its pid, so killpg() cannot hit another process's
+// group. Afterwards nobody uses the pid again. What a failed worker leaves must not keep a GPU from
+// the others, who still end.
 void Children::collect(pid_t pid, std::vector<WorkerExit>& exits) {
   const auto known = workers_.extract(pid);
   const bool was_standby = standbys_.erase(pid) > 0;
-  if (known || was_standby)
-    ::killpg(pid, SIGKILL);  // data loaders and the like must not keep the GPU
+  const bool is_kept = known && !known.mapped().is_asked && has_ended_well(pid);
+  if (!is_kept && (known || was_standby)) ::killpg(pid, SIGKILL);
   int status = 0;
   ::waitpid(pid, &status, 0);
   if (!known) return;

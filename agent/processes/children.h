@@ -88,7 +88,9 @@ class Children {
   // Kills this worker with its group. reap() returns it with `why` as WorkerExit::ended_for.
   void end_worker(int local_rank, const std::string& why);
 
-  // Reaps every dead child. Returns the workers among them, in the order of their deaths. The other
+  // Reaps every dead child, and kills what is left of its process group. A worker that ended well by
+  // itself may have left a helper there: that one lives on, for ask_descendants().
+  // Returns the workers among them, in the order of their deaths. The other
   // children are orphans that the kernel gave us because we are a subreaper. A dead shell that
   // counts as running (ask_to_end()) is left for a later call.
   std::vector<WorkerExit> reap();
@@ -111,6 +113,7 @@ class Children {
     FileHandle exec_pipe;     // read end: gives an errno if execve() failed, otherwise end of file
     FileHandle pidfd;         // deaths_ watches it
     bool wraps = false;       // a shell whose group got the request to end
+    bool is_asked = false;    // it got a request to end, or SIGKILL
     std::string ended_for{};  // end_worker()
   };
 

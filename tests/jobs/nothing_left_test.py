@@ -135,6 +135,14 @@ while :; do sleep 0.05; done
                 self.assertTrue((self.folder / "flushed").exists())
                 (self.folder / "flushed").unlink()
 
+    def test_a_helper_in_the_group_of_a_worker_that_ended_well_is_asked_too(self):
+        line, pid = self.check_helper(start="exec 3<&-;")
+        self.assertRegex(line, rf"workers left .*behind: {pid} \([^)]*helper.sh\).*; SIGTERM was sent$")
+        self.assertTrue((self.folder / "flushed").exists())
+        (self.folder / "flushed").unlink()
+        line, _ = self.check_helper(start="exec 3<&-;", end="exit 3", code=1)  # what a failed one leaves may hold a GPU
+        self.assertEqual(line, "")
+
     def test_a_detached_helper_is_asked_before_a_restart_too(self):
         line, pid = self.check_helper("--max-restarts=1", end="exit 3")
         self.assertIn(f"{pid} (", line)

@@ -205,15 +205,33 @@ TEST(Children, AShellThatTrapsTheSignalButWaitsForACommandIsAskedAgainWithItsGro
   EXPECT_EQ(reap_all(children).at(0).exit_code, 6);
 }
 
-TEST(Children, TheGroupOfAWorkerThatExitedDiesWithIt) {
+TEST(Children, AHelperInTheGroupOfAWorkerThatEndedWellLivesOn) {
+  Children children({});
+  ASSERT_TRUE(children.spawn(shell(0, "sleep 300 & exit 0")).has_value());
+  const WorkerExit exit = reap_all(children).at(0);
+  EXPECT_EQ(exit.exit_code, 0);
+  EXPECT_EQ(::killpg(exit.pid, 0), 0);
+  ::killpg(exit.pid, SIGKILL);
+}
+
+TEST(Children, TheGroupOfAWorkerThatFailedOrWasAskedDiesWithIt) {
   Children children({});
   Output output;
-  SpawnSpec spec = shell(0, "trap '' TERM; sleep 300 & exit 0");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
-  EXPECT_EQ(reap_all(children).at(0).exit_code, 0);
+  SpawnSpec failed = shell(0, "trap '' TERM; sleep 300 & exit 3");
+  failed.out = output.writer();
+  ASSERT_TRUE(children.spawn(failed).has_value());
+  failed.out.close();
+  EXPECT_EQ(reap_all(children).at(0).exit_code, 3);
   EXPECT_EQ(output.text(), "");
+  Output other;
+  SpawnSpec asked = shell(1, "sleep 300 & trap 'exit 0' TERM; echo ready; wait");
+  asked.out = other.writer();
+  ASSERT_TRUE(children.spawn(asked).has_value());
+  asked.out.close();
+  EXPECT_EQ(other.line(), "ready");
+  children.ask_to_end(SIGTERM);
+  EXPECT_EQ(reap_all(children).at(0).exit_code, 0);
+  EXPECT_EQ(other.text(), "");
 }
 
 TEST(Children, AStandbyIsNoWorkerUntilItIsAdopted) {
