@@ -13,6 +13,33 @@ std::string node_range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
 }
 
+Refusal the_same(ErrorCode code, const std::string& text) {
+  return {Error(code, text), Error(code, text)};
+}
+
+// A user who mistyped is helped by the host's log, which both of them can ask for.
+constexpr const char* kAskTheOwner = "; the host's log says more: ask who started the job there";
+
+Refusal wrong_size(const NodeSpec& spec, const RoundPolicy& policy) {
+  const std::string own = node_range(spec.min_nodes, spec.max_nodes);
+  const std::string all = "all nodes must be given the same";
+  return {
+      Error(ErrorCode::kRejected,
+            fmt::format("rendezvous: {} was started with --nnodes={}, the job's host with "
+                        "--nnodes={}: {}",
+                        spec.hostname, own, node_range(policy.min_nodes, policy.max_nodes), all)),
+      Error(ErrorCode::kRejected,
+            fmt::format("rendezvous: {} was started with --nnodes={}, and the job's host "
+                        "otherwise: {}{}",
+                        spec.hostname, own, all, kAskTheOwner)),
+      true};
+}
+
+Refusal rank_refused(ErrorCode code, int rank, const char* what, const std::string& more) {
+  const std::string text = fmt::format("rendezvous: node rank {} {}", rank, what);
+  return {Error(code, text + more), Error(code, text + kAskTheOwner), true};
+}
+
 }  // namespace
 
 bool differs(const NodeSpec& spec, const RoundPolicy& policy) {
@@ -20,38 +47,33 @@ bool differs(const NodeSpec& spec, const RoundPolicy& policy) {
          (spec.min_nodes != policy.min_nodes || spec.max_nodes != policy.max_nodes);
 }
 
-std::optional<Error> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
-                               const Members& members) {
-  if (differs(spec, policy))
-    return Error(ErrorCode::kRejected,
-                 fmt::format("rendezvous: {} was started with --nnodes={}, the job's host with "
-                             "--nnodes={}: all nodes must be given the same",
-                             spec.hostname, node_range(spec.min_nodes, spec.max_nodes),
-                             node_range(policy.min_nodes, policy.max_nodes)));
+std::optional<Refusal> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
+                                 const Members& members) {
+  if (differs(spec, policy)) return wrong_size(spec, policy);
   if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
-                             spec.local_world_size, kMaxLocalWorldSize));
+    return the_same(ErrorCode::kInvalidArgument,
+                    fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
+                                spec.local_world_size, kMaxLocalWorldSize));
   if (!spec.rank_is_wish && (spec.node_rank < -1 || spec.node_rank >= policy.max_nodes))
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("rendezvous: node rank {} is out of range: the job has {} node(s), "
-                             "their ranks are 0 to {}",
-                             spec.node_rank, policy.max_nodes, policy.max_nodes - 1));
+    return rank_refused(ErrorCode::kInvalidArgument, spec.node_rank, "is out of range",
+                        fmt::format(": the job has {} node(s), their ranks are 0 to {}",
+                                    policy.max_nodes, policy.max_nodes - 1));
   // The newcomer is one of `members` already.
   if (members.size() > kMaxMembers)
-    return Error(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxMembers));
+    return the_same(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxMembers));
   // With equal ids two nodes could not be told apart; with equal ranks they would need one seat.
   const Member* const same_id = members.holder_of_id(spec.node_id);
-  if (same_id != nullptr && same_id->session() != session)
-    return Error(ErrorCode::kRejected, fmt::format("rendezvous: node id {} is here already ({})",
-                                                   spec.node_id, same_id->entrant.spec.hostname));
+  if (same_id != nullptr && same_id->session() != session) {
+    const auto text = fmt::format("rendezvous: node id {} is here already", spec.node_id);
+    return Refusal{
+        {ErrorCode::kRejected, fmt::format("{} ({})", text, same_id->entrant.spec.hostname)},
+        {ErrorCode::kRejected, text}};
+  }
   if (spec.rank_is_wish) return std::nullopt;
   const Member* const same_rank = members.holder_of_rank(spec.node_rank);
-  if (same_rank != nullptr && same_rank->session() != session)
-    return Error(ErrorCode::kRejected,
-                 fmt::format("rendezvous: node rank {} is taken already by {}", spec.node_rank,
-                             same_rank->entrant.spec.hostname));
-  return std::nullopt;
+  if (same_rank == nullptr || same_rank->session() == session) return std::nullopt;
+  return rank_refused(ErrorCode::kRejected, spec.node_rank, "is taken already",
+                      " by " + same_rank->entrant.spec.hostname);
 }
 
 RestartRules common_rules(const std::vector<const Entrant*>& entrants,

@@ -17,10 +17,20 @@ inline constexpr int kMaxLocalWorldSize = 4096;
 // Whether the node was given another --nnodes than the host.
 bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 
+// Why a node cannot be in a job: for the host, and for a node that did not prove that it knows the
+// token. That one learns nothing of other nodes and of the job's size.
+struct Refusal {
+  Error whole;
+  Error for_unproven;
+  bool is_the_users = false;  // a mistake in what the user typed: the host's log must tell of it
+
+  const Error& told_to(bool is_proven) const { return is_proven ? whole : for_unproven; }
+};
+
 // Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The node
 // of `session` is one of `members` already.
-std::optional<Error> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
-                               const Members& members);
+std::optional<Refusal> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
+                                 const Members& members);
 
 // The job has one budget. If the nodes of a round were started with different ones, the smallest holds:
 // no node is restarted more often than its user allowed. Window and backoff are those of node rank 0,

@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "proto/assert.h"
-#include "rendezvous/admission.h"
 
 namespace ddprun::rendezvous {
 namespace {
+
+constexpr std::chrono::seconds kNoteRefusalEvery{10};
 
 double seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -50,22 +51,24 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   const bool is_new = known == nullptr;
   if (!is_new && !known->listens()) return outcome;
   Member& member = is_new ? members_.add(session) : *known;
-  std::optional<Error> error;
+  std::optional<Refusal> error;
   const bool was_stopping = member.standing == Standing::kStopping;
   const bool out_of_turn = !is_new && !was_stopping && member.standing != Standing::kDisbelieved;
   // Asked before the standing changes. break_round() comes after the change, so that this node gets
   // SessionLost only and no RoundBroken.
   const bool breaks_round = member.in_round();
   if (out_of_turn) {
-    error = Error(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
+    const Error why(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
+    error = Refusal{why, why};
+  } else if (phase_ == Phase::kEnded) {
+    error = Refusal{over(), over()};
   } else {
-    error = phase_ == Phase::kEnded ? over() : objection(session, spec, given_, members_);
+    error = objection(session, spec, given_, members_);
   }
   if (error) {
     members_.set_standing(member, Standing::kDismissed);
-    // Told on the host too: its job waits for a node that the user thinks is there.
-    if (differs(spec, given_)) outcome.notes.push_back(error->message());
-    outcome.deliveries.push_back({session, SessionLost{*error}});
+    note_refusal(*error, observed, now, outcome);
+    outcome.deliveries.push_back({session, SessionLost{error->told_to(observed.is_proven)}});
   } else {
     members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is
@@ -79,6 +82,15 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   begin_recovery(now, outcome);
   settle(outcome, now);
   return outcome;
+}
+
+// Told on the host too: its job waits for a node that the user thinks is there. Who is not proven may
+// say the same again and again.
+void Membership::note_refusal(const Refusal& refusal, const Observed& observed, Time now,
+                              Outcome& outcome) {
+  if (!refusal.is_the_users || now < note_refusal_at_) return;
+  outcome.notes.push_back(refusal.whole.message());
+  if (!observed.is_proven) note_refusal_at_ = now + kNoteRefusalEvery;
 }
 
 Outcome Membership::failed(SessionId session, std::int64_t round, const Failure& failure,

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/admission.h"
 #include "rendezvous/members.h"
 #include "rendezvous/recovery/recovery.h"
 #include "rendezvous/recovery/restart_budget.h"
@@ -160,6 +161,7 @@ class Membership {
   // What a node is told that comes when the job is over. Its last round tells whether it had a part.
   HostMessage end_for(std::int64_t round) const;
   Error over() const;
+  void note_refusal(const Refusal& refusal, const Observed& observed, Time now, Outcome& outcome);
   // Nodes whose old workers may still run, and that will be back.
   int stopping() const {
     return members_.count(Standing::kStopping) + members_.count(Standing::kDisbelieved) +
@@ -196,6 +198,7 @@ class Membership {
   std::optional<Time> min_reached_at_;
   std::optional<Time> newcomer_since_;  // while a round runs that has room for a spare
   std::optional<Time> resized_at_;      // when a round was last broken for newcomers
+  Time note_refusal_at_{};              // a refusal may be noted again
   Time look_again_at_ = Time::max();
   Reason reason_ = Reason::kNobody;  // why the next round has not started yet
 };

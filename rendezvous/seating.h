@@ -20,6 +20,8 @@ struct Observed {
   // Numeric address at which the node reached the rendezvous. So this address of the rendezvous'
   // machine works from that node. Empty for a node in the process of the rendezvous.
   std::string reached_at = {};
+  // It knows the job's token. Otherwise it is told nothing of other nodes.
+  bool is_proven = true;
 
   bool operator==(const Observed&) const = default;
 };

@@ -60,7 +60,7 @@ class Service::Calls {
   void called(const std::shared_ptr<Call>& call, std::string job, std::string nonce);
   void answered(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void cut_overdue();
-  void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id);
+  void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id, bool is_proven);
   void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void open_session(Node& node, Host& host);
   bool find_job(Node& node, const NodeSpec& spec, const Resumed* resumed);
@@ -232,7 +232,7 @@ void Service::Calls::answered(const std::shared_ptr<Call>& call,
                                        connections_.is_clear(call->peer()));
   if (!in) return refuse(call, in.error());
   call->send(encode(in->answer));
-  opened(call, in->job);
+  opened(call, in->job, in->is_proven);
   call->read_next();
 }
 
@@ -257,13 +257,16 @@ void Service::Calls::broke(Call* call) {
   nodes_.broke(call);
 }
 
-void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id) {
+void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id,
+                            bool is_proven) {
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
   intake_.let_in(call->peer());
   // A call says later who it is. Each may be a node that comes back: its call of before still counts.
   if (nodes_.size() >= 2 * options_.max_calls + 1) return deliver(call.get(), too_many());
-  Node& node = nodes_.add(call, rdzv_id, connections_.observed(call->peer()));
+  Observed observed = connections_.observed(call->peer());
+  observed.is_proven = is_proven;
+  Node& node = nodes_.add(call, rdzv_id, observed);
   if (host_ != nullptr) open_session(node, *host_);
   grant_lease(node, {});  // which tells the node that it was let in
   schedule_tick();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <chrono>
 #include <utility>
 
@@ -46,9 +47,17 @@ void Reporter::joining() {
   show_waiting();
 }
 
+// Then no other host reaches the rendezvous. A name may stand for more than one address.
+bool Reporter::listens_on_loopback(const RendezvousPlan& plan) {
+  boost::system::error_code is_name;
+  const auto address = asio::ip::make_address(plan.host, is_name);
+  return !is_name && address.is_loopback() && plan.kind != RendezvousPlan::Kind::kEtcd;
+}
+
 void Reporter::tell_of_missing_token() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
-  if (plan.max_nodes == 1 || std::exchange(told_of_token_, true)) return;
+  if (plan.max_nodes == 1 || std::exchange(told_of_token_, true) || listens_on_loopback(plan))
+    return;
   const bool has_token = !plan.token.empty() && !plan.token_is_optional;
   if (has_token && plan.token.size() >= kShortToken) return;
   if (has_token)

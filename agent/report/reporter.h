@@ -86,6 +86,7 @@ class Reporter {
   void tell_cost(const std::string& stages);
   void tell_incident(const Incident& incident);
   void tell_of_missing_token();
+  static bool listens_on_loopback(const RendezvousPlan& plan);
   Death death() const;
   void tell_what_helps(const ReportFacts& facts);
   // Writes an event line, if the user asked for events.

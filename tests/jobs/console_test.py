@@ -204,7 +204,14 @@ class OwnWords(JobTest):
                                          f"--rdzv-endpoint=127.0.0.1:{free_port()}", "/bin/true")
         shown = self.read_until(leader, "have 1 of 2 nodes, giving up in 5")
         self.assertIn("ddprun: waiting at 127.0.0.1:", shown)
-        self.assertIn("no DDPRUN_TOKEN is set", shown)
+        self.assertNotIn("DDPRUN_TOKEN", shown)  # no other host reaches it
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+
+    def test_a_terminal_is_told_that_the_job_has_no_token(self):
+        job, leader = self.on_a_terminal("--nnodes=2", "--rdzv-backend=c10d",
+                                         f"--rdzv-endpoint=localhost:{free_port()}", "/bin/true")
+        self.read_until(leader, "no DDPRUN_TOKEN is set")
         job.process.send_signal(signal.SIGTERM)
         job.finish()
 

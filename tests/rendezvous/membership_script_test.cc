@@ -109,7 +109,8 @@ class Script {
     const std::int64_t round = std::stoll(command.value("round", "1"));
     if (verb == "join")
       return membership_->joined(session, specs_[session] = make_spec(name, command),
-                                 {command.value("from", "127.0.0.1"), command.value("via", "")},
+                                 {command.value("from", "127.0.0.1"), command.value("via", ""),
+                                  command.number("proven", 1) == 1},
                                  now_);
     if (verb == "resume") {
       const Resumed node{.spec = specs_[session] = make_spec(name, command),
