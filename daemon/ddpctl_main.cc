@@ -15,6 +15,7 @@
 
 #include "daemon/ctl_options.h"
 #include "daemon/ctl_output.h"
+#include "daemon/ctl_waiting.h"
 #include "launcher/host_facts.h"
 #include "launcher/resolvers.h"
 #include "launcher/surroundings/shared_token.h"
@@ -117,6 +118,18 @@ rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& toke
   }
 }
 
+// For people, while it lasts.
+std::string what_is_awaited(const CtlOptions& options) {
+  const std::string& job = options.question.job;
+  std::string text = "an answer of";
+  if (options.command == CtlCommand::kWait)
+    text = job.empty() ? "the end of the job at" : fmt::format("the end of job '{}' at", job);
+  for (const CtlEndpoint& endpoint : options.endpoints)
+    text += fmt::format("{}{}:{}", &endpoint == &options.endpoints.front() ? " " : ", ",
+                        endpoint.host, endpoint.port);
+  return text;
+}
+
 std::string who() {
   std::string host(256, '\0');
   if (::gethostname(host.data(), host.size() - 1) != 0) host = "?";
@@ -141,7 +154,9 @@ int run(CtlOptions options, const EnvLookup& env) {
     std::fprintf(stderr, "ddpctl: %s\n", checked.error().message().c_str());
     return kCtlFailed;
   }
+  std::optional<CtlWaiting> waiting(std::in_place, what_is_awaited(options));
   const auto answer = ask(options, rendezvous::key_of_token(*token));
+  waiting.reset();
   std::fputs(output(options, answer).c_str(), stdout);
   const std::string wrong = complaint(options, answer);
   if (!wrong.empty()) std::fprintf(stderr, "ddpctl: %s\n", shown_text(wrong).c_str());

@@ -7,9 +7,9 @@
 #include <memory>
 #include <utility>
 
-#include "agent/core/wait_schedule.h"
 #include "agent/network/addresses.h"
 #include "proto/log.h"
+#include "proto/wait_schedule.h"
 
 namespace ddprun::agent {
 namespace {

@@ -7,9 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "agent/core/wait_schedule.h"
+#include "agent/core/clock.h"
 #include "proto/alarm.h"
 #include "proto/loop.h"
+#include "proto/wait_schedule.h"
 
 namespace ddprun::agent {
 

@@ -173,6 +173,16 @@ class Ends(ControlTest):
         self.assertEqual(waiter.returncode, 1, (out, err))
         self.assertIn("stopped the job", err)
 
+    def test_wait_says_what_it_waits_for(self):
+        jobs = self.nodes(2, "2", self.worker(WORKER))
+        self.world(2)
+        waiter = control.start_ctl(self.endpoint, "wait", "job")
+        self.addCleanup(waiter.kill)
+        self.assertEqual(waiter.stderr.readline(), f"ddpctl: waiting for 5 s: the end of job 'job' at {self.endpoint}\n")
+        self.done("stop", "job")
+        waiter.communicate(timeout=20)
+        self.stop_all(jobs)
+
     def test_stop_with_detailed_codes(self):
         jobs = self.nodes(2, "2", "--exit-codes=detailed", self.worker(WORKER))
         self.world(2)

@@ -5,16 +5,15 @@
 #include <algorithm>
 #include <chrono>
 
-#include "agent/core/clock.h"
-
-namespace ddprun::agent {
-
-inline constexpr std::chrono::seconds kFirstTold{5};
-inline constexpr std::chrono::seconds kFirstPause{10};
-inline constexpr std::chrono::seconds kLongestPause{300};
+namespace ddprun {
 
 class WaitSchedule {
  public:
+  using Time = std::chrono::steady_clock::time_point;
+  static constexpr std::chrono::seconds kFirstTold{5};
+  static constexpr std::chrono::seconds kFirstPause{10};
+  static constexpr std::chrono::seconds kLongestPause{300};
+
   void begin(Time now) {
     since_ = now;
     due_ = now + kFirstTold;
@@ -41,4 +40,4 @@ class WaitSchedule {
   std::chrono::seconds pause_ = kFirstPause;
 };
 
-}  // namespace ddprun::agent
+}  // namespace ddprun

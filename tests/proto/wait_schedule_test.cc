@@ -1,14 +1,15 @@
 // When a wait is told of.
-#include "agent/core/wait_schedule.h"
+#include "proto/wait_schedule.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace ddprun::agent {
+namespace ddprun {
 namespace {
 
 using namespace std::chrono_literals;
+using Time = WaitSchedule::Time;
 
 // The seconds after the wait's begin at which it is told, if it is looked at once a second.
 std::vector<int> told(WaitSchedule& schedule, Time begin, int last) {
@@ -42,4 +43,4 @@ TEST(WaitSchedule, BeginsAnewAndEnds) {
 }
 
 }  // namespace
-}  // namespace ddprun::agent
+}  // namespace ddprun
