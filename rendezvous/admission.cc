@@ -13,14 +13,14 @@ std::string node_range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
 }
 
-Refusal the_same(ErrorCode code, const std::string& text) {
+JoinRefusal the_same(ErrorCode code, const std::string& text) {
   return {Error(code, text), Error(code, text)};
 }
 
 // A user who mistyped is helped by the host's log, which both of them can ask for.
 constexpr const char* kAskTheOwner = "; the host's log says more: ask who started the job there";
 
-Refusal wrong_size(const NodeSpec& spec, const RoundPolicy& policy) {
+JoinRefusal wrong_size(const NodeSpec& spec, const RoundPolicy& policy) {
   const std::string own = node_range(spec.min_nodes, spec.max_nodes);
   const std::string all = "all nodes must be given the same";
   return {
@@ -35,7 +35,7 @@ Refusal wrong_size(const NodeSpec& spec, const RoundPolicy& policy) {
       true};
 }
 
-Refusal rank_refused(ErrorCode code, int rank, const char* what, const std::string& more) {
+JoinRefusal rank_refused(ErrorCode code, int rank, const char* what, const std::string& more) {
   const std::string text = fmt::format("rendezvous: node rank {} {}", rank, what);
   return {Error(code, text + more), Error(code, text + kAskTheOwner), true};
 }
@@ -47,8 +47,8 @@ bool differs(const NodeSpec& spec, const RoundPolicy& policy) {
          (spec.min_nodes != policy.min_nodes || spec.max_nodes != policy.max_nodes);
 }
 
-std::optional<Refusal> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
-                                 const Members& members) {
+std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
+                                     const RoundPolicy& policy, const Members& members) {
   if (differs(spec, policy)) return wrong_size(spec, policy);
   if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
     return the_same(ErrorCode::kInvalidArgument,
@@ -65,7 +65,7 @@ std::optional<Refusal> objection(SessionId session, const NodeSpec& spec, const 
   const Member* const same_id = members.holder_of_id(spec.node_id);
   if (same_id != nullptr && same_id->session() != session) {
     const auto text = fmt::format("rendezvous: node id {} is here already", spec.node_id);
-    return Refusal{
+    return JoinRefusal{
         {ErrorCode::kRejected, fmt::format("{} ({})", text, same_id->entrant.spec.hostname)},
         {ErrorCode::kRejected, text}};
   }

@@ -19,7 +19,7 @@ bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 
 // Why a node cannot be in a job: for the host, and for a node that did not prove that it knows the
 // token. That one learns nothing of other nodes and of the job's size.
-struct Refusal {
+struct JoinRefusal {
   Error whole;
   Error for_unproven;
   bool is_the_users = false;  // a mistake in what the user typed: the host's log must tell of it
@@ -29,8 +29,8 @@ struct Refusal {
 
 // Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The node
 // of `session` is one of `members` already.
-std::optional<Refusal> objection(SessionId session, const NodeSpec& spec, const RoundPolicy& policy,
-                                 const Members& members);
+std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
+                                     const RoundPolicy& policy, const Members& members);
 
 // The job has one budget. If the nodes of a round were started with different ones, the smallest holds:
 // no node is restarted more often than its user allowed. Window and backoff are those of node rank 0,

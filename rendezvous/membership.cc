@@ -51,7 +51,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   const bool is_new = known == nullptr;
   if (!is_new && !known->listens()) return outcome;
   Member& member = is_new ? members_.add(session) : *known;
-  std::optional<Refusal> error;
+  std::optional<JoinRefusal> error;
   const bool was_stopping = member.standing == Standing::kStopping;
   const bool out_of_turn = !is_new && !was_stopping && member.standing != Standing::kDisbelieved;
   // Asked before the standing changes. break_round() comes after the change, so that this node gets
@@ -59,9 +59,9 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   const bool breaks_round = member.in_round();
   if (out_of_turn) {
     const Error why(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
-    error = Refusal{why, why};
+    error = JoinRefusal{why, why};
   } else if (phase_ == Phase::kEnded) {
-    error = Refusal{over(), over()};
+    error = JoinRefusal{over(), over()};
   } else {
     error = objection(session, spec, given_, members_);
   }
@@ -86,7 +86,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
 
 // Told on the host too: its job waits for a node that the user thinks is there. Who is not proven may
 // say the same again and again.
-void Membership::note_refusal(const Refusal& refusal, const Observed& observed, Time now,
+void Membership::note_refusal(const JoinRefusal& refusal, const Observed& observed, Time now,
                               Outcome& outcome) {
   if (!refusal.is_the_users || now < note_refusal_at_) return;
   outcome.notes.push_back(refusal.whole.message());

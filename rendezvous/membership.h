@@ -161,7 +161,8 @@ class Membership {
   // What a node is told that comes when the job is over. Its last round tells whether it had a part.
   HostMessage end_for(std::int64_t round) const;
   Error over() const;
-  void note_refusal(const Refusal& refusal, const Observed& observed, Time now, Outcome& outcome);
+  void note_refusal(const JoinRefusal& refusal, const Observed& observed, Time now,
+                    Outcome& outcome);
   // Nodes whose old workers may still run, and that will be back.
   int stopping() const {
     return members_.count(Standing::kStopping) + members_.count(Standing::kDisbelieved) +
