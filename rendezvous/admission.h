@@ -7,6 +7,7 @@
 
 #include "rendezvous/members.h"
 #include "rendezvous/round_policy.h"
+#include "rendezvous/seating.h"
 
 namespace ddprun::rendezvous {
 
@@ -17,14 +18,17 @@ inline constexpr int kMaxLocalWorldSize = 4096;
 // Whether the node was given another --nnodes than the host.
 bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 
-// Why a node cannot be in a job: for the host, and for a node that did not prove that it knows the
-// token. That one learns nothing of other nodes and of the job's size.
+// Why a node cannot be in a job: for the host, and for a node of another machine that did not prove
+// that it knows the token. That one learns nothing of other nodes and of the job's size. On the host's
+// own machine each user sees both in the list of processes.
 struct JoinRefusal {
   Error whole;
   Error for_unproven;
   bool is_the_users = false;  // a mistake in what the user typed: the host's log must tell of it
 
-  const Error& told_to(bool is_proven) const { return is_proven ? whole : for_unproven; }
+  const Error& told_to(const Observed& node) const {
+    return node.is_proven || is_loopback(node.address) ? whole : for_unproven;
+  }
 };
 
 // Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The node

@@ -68,7 +68,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   if (error) {
     members_.set_standing(member, Standing::kDismissed);
     note_refusal(*error, observed, now, outcome);
-    outcome.deliveries.push_back({session, SessionLost{error->told_to(observed.is_proven)}});
+    outcome.deliveries.push_back({session, SessionLost{error->told_to(observed)}});
   } else {
     members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is

@@ -95,7 +95,7 @@ void Membership::returned(SessionId session, const Resumed& node, const Observed
   Member& member = members_.add(session);
   std::optional<HostMessage> last;
   if (const auto error = objection(session, node.spec, given_, members_))
-    last = SessionLost{error->told_to(observed.is_proven)};
+    last = SessionLost{error->told_to(observed)};
   if (phase_ == Phase::kEnded) last = end_for(node.round);
   if (last) {
     members_.set_standing(member, Standing::kDismissed);

@@ -22,7 +22,8 @@ struct ControlTarget {
   // -1: none. It belongs to ask() from then on.
   int local = -1;
   TlsFiles tls{};  // not set: no TLS
-  std::chrono::milliseconds connect_limit{5'000};
+  // An address that is not reached is an error before ddpctl says for the first time that it waits.
+  std::chrono::milliseconds connect_limit{4'500};
   std::chrono::milliseconds answer_limit{10'000};
 };
 

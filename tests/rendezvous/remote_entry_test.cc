@@ -254,10 +254,6 @@ TEST_F(RemoteTest, AStrangersJoinIsNoHarmToARoundOfAFixedSize) {
   other_size.min_nodes = other_size.max_nodes = 3;
   join(sized, options, other_size);
   ASSERT_TRUE(all_hear<SessionLost>({&taker, &ranked, &sized}));
-  for (const TestNode* one : {&taker, &ranked, &sized}) {
-    EXPECT_EQ(one->error().find(first.hostname), std::string::npos) << one->error();
-    EXPECT_EQ(one->error().find("=2"), std::string::npos) << one->error();
-  }
   TestNode returned;
   open_session(returned, options);
   returned.session->resume({.spec = make_node("returns"),
