@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/agent/processes/shell_workers.h"
@@ -63,10 +64,8 @@ TEST(Children, AreSessionLeadersWithTheirOwnEnvironmentAndNoForeignDescriptors) 
   Output output;
   const int leaked = ::open("/dev/null", O_RDONLY);  // on purpose without O_CLOEXEC
   ASSERT_GE(leaked, 3);
-  SpawnSpec spec = shell(0, "echo $X; ls /proc/$$/fd; cut -d' ' -f1,5,6 /proc/$$/stat");
-  spec.out = output.writer();
-  const pid_t pid = *children.spawn(spec);
-  spec.out.close();
+  const pid_t pid = *spawn(
+      children, shell(0, "echo $X; ls /proc/$$/fd; cut -d' ' -f1,5,6 /proc/$$/stat"), output);
   const std::string text = output.text();
   reap_all(children);
   ::close(leaked);
@@ -78,10 +77,8 @@ TEST(Children, StartWithDefaultSignalsButKeepThoseIgnoredFromTheStart) {
   ::signal(SIGUSR2, SIG_IGN);  // by this process, later: must not reach the worker
   Children children({SIGHUP});
   Output output;
-  SpawnSpec spec = shell(0, "grep -E 'SigIgn|SigBlk' /proc/$$/status | cut -f2");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(spawn(children, shell(0, "grep -E 'SigIgn|SigBlk' /proc/$$/status | cut -f2"), output)
+                  .has_value());
   EXPECT_EQ(output.text(), "0000000000000000\n0000000000000001\n");  // SIGHUP is bit 0
   reap_all(children);
   ::signal(SIGUSR2, SIG_DFL);
@@ -95,10 +92,7 @@ TEST(Children, AreGivenTheirOwnDescriptorLimit) {
   Children children({});
   children.give_workers(theirs);
   Output output;
-  SpawnSpec spec = shell(0, "ulimit -Sn; ulimit -Hn");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(spawn(children, shell(0, "ulimit -Sn; ulimit -Hn"), output).has_value());
   const std::string hard =
       theirs.rlim_max == RLIM_INFINITY ? "unlimited" : std::to_string(theirs.rlim_max);
   EXPECT_EQ(output.text(), "123\n" + hard + "\n");
@@ -111,10 +105,8 @@ TEST(Children, AreGivenTheirOwnDescriptorLimit) {
 TEST(Children, ASignalReachesTheWholeGroupAndAStoppedWorkerToo) {
   Children children({});
   Output output;
-  SpawnSpec spec = shell(0, "sleep 300 & echo ready; kill -STOP $$; wait");
-  spec.out = output.writer();
-  const pid_t pid = *children.spawn(spec);
-  spec.out.close();
+  const pid_t pid =
+      *spawn(children, shell(0, "sleep 300 & echo ready; kill -STOP $$; wait"), output);
   EXPECT_EQ(output.line(), "ready");
   siginfo_t info{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED), 0);
@@ -168,9 +160,7 @@ while True:
     os.read(heard_at, 1)
 )"},
                  .env = {"PATH=/usr/bin:/bin"}};
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(spawn(children, std::move(spec), output).has_value());
   EXPECT_EQ(output.line(), "ready");
   children.ask_to_end(SIGTERM);
   EXPECT_EQ(output.line(), "loader lives");
@@ -181,11 +171,12 @@ while True:
 TEST(Children, ARequestToEndReachesWhatAPlainWrapperStarted) {
   Children children({});
   Output output;
-  SpawnSpec spec =
-      shell(0, "sh -c 'trap \"echo saved; exit 0\" TERM; echo ready; sleep 300 & wait'; exit 5");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(
+      spawn(children,
+            shell(0,
+                  "sh -c 'trap \"echo saved; exit 0\" TERM; echo ready; sleep 300 & wait'; exit 5"),
+            output)
+          .has_value());
   EXPECT_EQ(output.line(), "ready");
   children.ask_to_end(SIGTERM);
   EXPECT_EQ(output.line(), "saved");
@@ -195,10 +186,10 @@ TEST(Children, ARequestToEndReachesWhatAPlainWrapperStarted) {
 TEST(Children, AShellThatTrapsTheSignalButWaitsForACommandIsAskedAgainWithItsGroup) {
   Children children({});
   Output output;
-  SpawnSpec spec = shell(0, "trap 'exit 6' TERM; sh -c 'echo ready; exec sleep 300'; exit 7");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(spawn(children,
+                    shell(0, "trap 'exit 6' TERM; sh -c 'echo ready; exec sleep 300'; exit 7"),
+                    output)
+                  .has_value());
   EXPECT_EQ(output.line(), "ready");
   children.ask_to_end(SIGTERM);
   children.ask_shells_again(SIGTERM);
@@ -217,17 +208,12 @@ TEST(Children, AHelperInTheGroupOfAWorkerThatEndedWellLivesOn) {
 TEST(Children, TheGroupOfAWorkerThatFailedOrWasAskedDiesWithIt) {
   Children children({});
   Output output;
-  SpawnSpec failed = shell(0, "trap '' TERM; sleep 300 & exit 3");
-  failed.out = output.writer();
-  ASSERT_TRUE(children.spawn(failed).has_value());
-  failed.out.close();
+  ASSERT_TRUE(spawn(children, shell(0, "trap '' TERM; sleep 300 & exit 3"), output).has_value());
   EXPECT_EQ(reap_all(children).at(0).exit_code, 3);
   EXPECT_EQ(output.text(), "");
   Output other;
-  SpawnSpec asked = shell(1, "sleep 300 & trap 'exit 0' TERM; echo ready; wait");
-  asked.out = other.writer();
-  ASSERT_TRUE(children.spawn(asked).has_value());
-  asked.out.close();
+  ASSERT_TRUE(spawn(children, shell(1, "sleep 300 & trap 'exit 0' TERM; echo ready; wait"), other)
+                  .has_value());
   EXPECT_EQ(other.line(), "ready");
   children.ask_to_end(SIGTERM);
   EXPECT_EQ(reap_all(children).at(0).exit_code, 0);

@@ -60,10 +60,10 @@ TEST(Containment, EndsWhatWorkersStartedAndTheirSharedMemory) {
   Children children({});
   children.use_cgroup(containment.begin_attempt());
   Output output;
-  SpawnSpec spec = shell(0, "setsid sh -c \"trap '' TERM; echo ready; sleep 1000\" & exit 0");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(spawn(children,
+                    shell(0, "setsid sh -c \"trap '' TERM; echo ready; sleep 1000\" & exit 0"),
+                    output)
+                  .has_value());
   EXPECT_EQ(output.line(), "ready");
   make_segment("/ddprun-" + cookie);
   reap_all(children);

@@ -32,26 +32,26 @@ TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
   Output output;
   const std::string gate = testing::TempDir() + "ddprun_gate_" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
-  SpawnSpec spec = shell(0,
-                         "python3 -c '\n"
-                         "import os, signal\n"
-                         "def save(*_):\n"
-                         "    open(\"" +
-                             gate +
-                             "\").readline()\n"
-                             "    os.write(1, b\"saved\\n\")\n"
-                             "    os._exit(0)\n"
-                             "signal.signal(signal.SIGTERM, save)\n"
-                             "os.write(1, b\"ready\\n\")\n"
-                             "heard_at, told_at = os.pipe()\n"
-                             "os.set_blocking(told_at, False)\n"
-                             "signal.set_wakeup_fd(told_at)\n"
-                             "while True:\n"
-                             "    os.read(heard_at, 1)\n"
-                             "'; exit 5");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(spawn(children,
+                    shell(0,
+                          "python3 -c '\n"
+                          "import os, signal\n"
+                          "def save(*_):\n"
+                          "    open(\"" +
+                              gate +
+                              "\").readline()\n"
+                              "    os.write(1, b\"saved\\n\")\n"
+                              "    os._exit(0)\n"
+                              "signal.signal(signal.SIGTERM, save)\n"
+                              "os.write(1, b\"ready\\n\")\n"
+                              "heard_at, told_at = os.pipe()\n"
+                              "os.set_blocking(told_at, False)\n"
+                              "signal.set_wakeup_fd(told_at)\n"
+                              "while True:\n"
+                              "    os.read(heard_at, 1)\n"
+                              "'; exit 5"),
+                    output)
+                  .has_value());
   EXPECT_EQ(output.line(), "ready");
   children.ask_to_end(SIGTERM);
   const FileHandle opened(::open(gate.c_str(), O_WRONLY | O_CLOEXEC));  // waits for its reader
@@ -69,11 +69,14 @@ TEST_F(DescendantsTest, OrphansAreReapedAlsoWhileAShellIsWaitedFor) {
   Output output;
   // The shell dies of the request to end; what it runs in its group goes on, and the orphan, in a
   // session of its own, dies at once.
-  SpawnSpec spec = shell(
-      0, "(setsid sh -c 'echo orphan' &); sh -c \"trap '' TERM; echo ready; sleep 1000\"; exit 5");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(
+      spawn(
+          children,
+          shell(
+              0,
+              "(setsid sh -c 'echo orphan' &); sh -c \"trap '' TERM; echo ready; sleep 1000\"; exit 5"),
+          output)
+          .has_value());
   EXPECT_EQ(output.line().size() + output.line().size(), std::string("orphanready").size());
   const pid_t leader = children.pids().front();
   children.ask_to_end(SIGTERM);
@@ -98,11 +101,14 @@ TEST_F(DescendantsTest, OrphansAreReapedAlsoWhileAShellIsWaitedFor) {
 TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {
   Children children({});
   Output output;
-  SpawnSpec spec = shell(
-      0, "(setsid sh -c \"trap '' TERM HUP; (sleep 300 &) ; echo ready; sleep 300\" &) ; exit 0");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(
+      spawn(
+          children,
+          shell(
+              0,
+              "(setsid sh -c \"trap '' TERM HUP; (sleep 300 &) ; echo ready; sleep 300\" &) ; exit 0"),
+          output)
+          .has_value());
   EXPECT_EQ(output.line(), "ready");
   reap_all(children);
   EXPECT_TRUE(end_descendants().empty());
@@ -116,10 +122,8 @@ TEST_F(DescendantsTest, EndsWhatMovesUpWhileItLooks) {
   for (int turn = 0; turn < 50; ++turn) {
     Children children({});
     Output output;
-    SpawnSpec spec = shell(0, "setsid sleep 300 & echo ready; sleep 300");
-    spec.out = output.writer();
-    ASSERT_TRUE(children.spawn(spec).has_value());
-    spec.out.close();
+    ASSERT_TRUE(
+        spawn(children, shell(0, "setsid sleep 300 & echo ready; sleep 300"), output).has_value());
     EXPECT_EQ(output.line(), "ready");
     children.signal_groups(SIGKILL);
     ASSERT_TRUE(end_descendants().empty()) << "turn " << turn;
@@ -130,10 +134,10 @@ TEST_F(DescendantsTest, EndsWhatMovesUpWhileItLooks) {
 TEST_F(DescendantsTest, EndsStoppedOnes) {
   Children children({});
   Output output;
-  SpawnSpec spec = shell(0, "setsid sh -c 'echo ready; kill -STOP $$; sleep 300' & exit 0");
-  spec.out = output.writer();
-  ASSERT_TRUE(children.spawn(spec).has_value());
-  spec.out.close();
+  ASSERT_TRUE(spawn(children,
+                    shell(0, "setsid sh -c 'echo ready; kill -STOP $$; sleep 300' & exit 0"),
+                    output)
+                  .has_value());
   EXPECT_EQ(output.line(), "ready");
   reap_all(children);
   EXPECT_TRUE(end_descendants().empty());

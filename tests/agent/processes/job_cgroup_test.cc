@@ -44,10 +44,9 @@ TEST_F(JobCgroupTest, WorkersAreBornIntoItAndEndByOneWrite) {
   Children children({});
   children.use_cgroup(cgroup.folder());
   Output output;
-  SpawnSpec spec = shell(0, "trap '' TERM; (sleep 1000 & sleep 1000 &); echo ready; sleep 1000");
-  spec.out = output.writer();
-  const auto pid = children.spawn(spec);
-  spec.out.close();
+  const auto pid =
+      spawn(children, shell(0, "trap '' TERM; (sleep 1000 & sleep 1000 &); echo ready; sleep 1000"),
+            output);
   ASSERT_TRUE(pid.has_value());
   EXPECT_EQ(output.line(), "ready");
   std::ifstream list("/proc/" + std::to_string(*pid) + "/cgroup");

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/processes/children.h"
@@ -48,6 +49,12 @@ inline SpawnSpec shell(int local_rank, const std::string& script) {
           .file = "/bin/sh",
           .argv = {"sh", "-c", script},
           .env = {"PATH=/usr/bin:/bin", "X=y"}};
+}
+
+// Starts it with `output` as its stdout. We hold no write end of that afterwards.
+inline Result<pid_t> spawn(Children& children, SpawnSpec spec, Output& output) {
+  spec.out = output.writer();
+  return children.spawn(spec);
 }
 
 // Waits for a child's death without reaping it.
