@@ -1,4 +1,4 @@
-// What the kernel says of this host's network: its TCP sockets, as /proc/net/tcp and tcp6 list them
+// Asks the kernel about this host's network: its TCP sockets, as /proc/net/tcp and tcp6 list them
 // (proc_pid_net(5)), and its addresses. Any thread.
 #pragma once
 
@@ -37,5 +37,9 @@ bool listens_at(const TcpSocket& socket, std::uint16_t port);
 
 // Whether the address is one of this host: no other one can be bound.
 bool is_own_address(const boost::asio::ip::address& address);
+
+// Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for text that
+// is no address. Pure.
+bool is_loopback(const std::string& address);
 
 }  // namespace ddprun

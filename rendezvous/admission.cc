@@ -13,10 +13,6 @@ std::string node_range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}:{}", min, max);
 }
 
-JoinRefusal the_same(ErrorCode code, const std::string& text) {
-  return {Error(code, text), Error(code, text)};
-}
-
 // A user who mistyped is helped by the host's log, which both of them can ask for.
 constexpr const char* kAskTheOwner = "; the host's log says more: ask who started the job there";
 
@@ -51,23 +47,24 @@ std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
                                      const RoundPolicy& policy, const Members& members) {
   if (differs(spec, policy)) return wrong_size(spec, policy);
   if (spec.local_world_size < 1 || spec.local_world_size > kMaxLocalWorldSize)
-    return the_same(ErrorCode::kInvalidArgument,
-                    fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
-                                spec.local_world_size, kMaxLocalWorldSize));
+    return JoinRefusal(Error(ErrorCode::kInvalidArgument,
+                             fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
+                                         spec.local_world_size, kMaxLocalWorldSize)));
   if (!spec.rank_is_wish && (spec.node_rank < -1 || spec.node_rank >= policy.max_nodes))
     return rank_refused(ErrorCode::kInvalidArgument, spec.node_rank, "is out of range",
                         fmt::format(": the job has {} node(s), their ranks are 0 to {}",
                                     policy.max_nodes, policy.max_nodes - 1));
   // The newcomer is one of `members` already.
   if (members.size() > kMaxMembers)
-    return the_same(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxMembers));
+    return JoinRefusal(
+        Error(ErrorCode::kLimit, fmt::format("rendezvous: more than {} nodes", kMaxMembers)));
   // With equal ids two nodes could not be told apart; with equal ranks they would need one seat.
   const Member* const same_id = members.holder_of_id(spec.node_id);
   if (same_id != nullptr && same_id->session() != session) {
     const auto text = fmt::format("rendezvous: node id {} is here already", spec.node_id);
-    return JoinRefusal{
+    return JoinRefusal(
         {ErrorCode::kRejected, fmt::format("{} ({})", text, same_id->entrant.spec.hostname)},
-        {ErrorCode::kRejected, text}};
+        {ErrorCode::kRejected, text}, false);
   }
   if (spec.rank_is_wish) return std::nullopt;
   const Member* const same_rank = members.holder_of_rank(spec.node_rank);

@@ -3,8 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "proto/host_network.h"
 #include "rendezvous/members.h"
 #include "rendezvous/round_policy.h"
 #include "rendezvous/seating.h"
@@ -19,9 +21,14 @@ inline constexpr int kMaxLocalWorldSize = 4096;
 bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 
 // Why a node cannot be in a job: for the host, and for a node of another machine that did not prove
-// that it knows the token. That one learns nothing of other nodes and of the job's size. On the host's
-// own machine each user sees both in the list of processes.
+// that it knows the token. That one learns nothing of other nodes and of the job's size. On the
+// host's own machine each user sees both in the list of processes.
 struct JoinRefusal {
+  // Both hear the same.
+  explicit JoinRefusal(Error why) : whole(why), for_unproven(std::move(why)) {}
+  JoinRefusal(Error all, Error less, bool users)
+      : whole(std::move(all)), for_unproven(std::move(less)), is_the_users(users) {}
+
   Error whole;
   Error for_unproven;
   bool is_the_users = false;  // a mistake in what the user typed: the host's log must tell of it

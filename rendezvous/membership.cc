@@ -58,10 +58,10 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   // SessionLost only and no RoundBroken.
   const bool breaks_round = member.in_round();
   if (out_of_turn) {
-    const Error why(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one");
-    error = JoinRefusal{why, why};
+    error = JoinRefusal(
+        Error(ErrorCode::kProtocol, "rendezvous: this node asked for a round while in one"));
   } else if (phase_ == Phase::kEnded) {
-    error = JoinRefusal{over(), over()};
+    error = JoinRefusal(over());
   } else {
     error = objection(session, spec, given_, members_);
   }
@@ -84,8 +84,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   return outcome;
 }
 
-// Told on the host too: its job waits for a node that the user thinks is there. Who is not proven may
-// say the same again and again.
+// Told on the host too: its job waits for a node that the user thinks is there. Who is not proven
+// may say the same again and again.
 void Membership::note_refusal(const JoinRefusal& refusal, const Observed& observed, Time now,
                               Outcome& outcome) {
   if (!refusal.is_the_users || now < note_refusal_at_) return;

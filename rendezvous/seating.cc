@@ -1,10 +1,10 @@
 #include "rendezvous/seating.h"
 
-#include <boost/asio/ip/address.hpp>
 #include <map>
 #include <numeric>
 
 #include "proto/assert.h"
+#include "proto/host_network.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -25,17 +25,6 @@ std::string master_address(const std::vector<const Entrant*>& entrants) {
 }
 
 }  // namespace
-
-bool is_loopback(const std::string& address) {
-  boost::system::error_code error;
-  const auto parsed = boost::asio::ip::make_address(address, error);
-  if (error) return false;
-  if (parsed.is_v4()) return parsed.to_v4().is_loopback();
-  // A socket for IPv6 and IPv4 shows an IPv4 peer as ::ffff:127.0.0.1 (RFC 4291 section 2.5.5.2).
-  const auto v6 = parsed.to_v6();
-  if (!v6.is_v4_mapped()) return v6.is_loopback();
-  return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, v6).is_loopback();
-}
 
 std::vector<std::size_t> order_of_seats(const std::vector<const Entrant*>& arrivals) {
   constexpr std::size_t kFree = -1;

@@ -54,8 +54,4 @@ struct SeatedRound {
 SeatedRound make_round(std::int64_t number, int restart_count,
                        const std::vector<const Entrant*>& entrants);
 
-// Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for text that
-// is no address.
-bool is_loopback(const std::string& address);
-
 }  // namespace ddprun::rendezvous

@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/ip/address.hpp>
 #include <chrono>
 #include <utility>
 
 #include "agent/report/advice.h"
 #include "agent/report/report.h"
 #include "proto/file_handle.h"
+#include "proto/host_network.h"
 #include "proto/log.h"
 #include "proto/number_ranges.h"
 #include "proto/token_file.h"
@@ -49,9 +49,7 @@ void Reporter::joining() {
 
 // Then no other host reaches the rendezvous. A name may stand for more than one address.
 bool Reporter::listens_on_loopback(const RendezvousPlan& plan) {
-  boost::system::error_code is_name;
-  const auto address = asio::ip::make_address(plan.host, is_name);
-  return !is_name && address.is_loopback() && plan.kind != RendezvousPlan::Kind::kEtcd;
+  return is_loopback(plan.host) && plan.kind != RendezvousPlan::Kind::kEtcd;
 }
 
 void Reporter::tell_of_missing_token() {

@@ -61,5 +61,12 @@ TEST(OwnAddress, IsOneThatCanBeBound) {
   EXPECT_FALSE(is_own_address(make_address("2001:db8::1")));
 }
 
+TEST(HostNetwork, KnowsLoopbackInEverySpelling) {
+  for (const char* address : {"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"})
+    EXPECT_TRUE(is_loopback(address)) << address;
+  for (const char* address : {"10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "localhost", ""})
+    EXPECT_FALSE(is_loopback(address)) << address;
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -49,11 +50,12 @@ void DataParallel::list_parameters(std::vector<at::Tensor> parameters) {
 }
 
 void DataParallel::add_copies(const std::vector<at::Tensor>& copies) {
+  // MasterWeights calls this at each step.
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const at::Tensor& copy : copies_) known.insert(copy.unsafeGetTensorImpl());
   std::vector<NamedTensor> added;
   for (const at::Tensor& copy : copies) {
-    if (std::ranges::any_of(copies_, [&](const at::Tensor& known) { return known.is_same(copy); }))
-      continue;
-    added.push_back({"", copy});
+    if (!known.contains(copy.unsafeGetTensorImpl())) added.push_back({"", copy});
   }
   if (added.empty()) return;
   broadcast_values(added, *collective_, 0, "copies of weights");
