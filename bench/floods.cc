@@ -3,11 +3,12 @@
 //
 //   bench-floods PORT NODES ALL [PEM]
 //
-// So many nodes join the job `bench`, which has ALL nodes, and want its last ranks. Prints `joined 1` when all of them know
-// their rank. Then it reads bytes from stdin. After `f` it prints `answers`, `median_ms`, `p99_ms`
-// and `most_ms` of the heartbeats that were answered since the last `f`. After `e` the nodes have
-// succeeded, and the program ends when the job does. The exit code is 1 if a node is lost, or if
-// the job ends otherwise. PEM: the folder of the certificates; none: in clear.
+// So many nodes join the job `bench`, which has ALL nodes, and want its last ranks. Prints
+// `joined 1` when all of them know their rank. Then it reads bytes from stdin. After `f` it prints
+// `answers`, `median_ms`, `p99_ms` and `most_ms` of the heartbeats that were answered since the
+// last `f`. After `e` the nodes have succeeded, and the program ends when the job does. The exit
+// code is 1 if a node is lost, or if the job ends otherwise. PEM: the folder of the certificates;
+// none: in clear.
 #include <fmt/format.h>
 #include <unistd.h>
 

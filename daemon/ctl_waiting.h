@@ -1,5 +1,5 @@
-// Tells on stderr what ddpctl waits for, at the moments of WaitSchedule, from its making to its end.
-// ddpctl blocks in one question after the other, so this has a thread of its own.
+// Tells on stderr what ddpctl waits for, at the moments of WaitSchedule, from its making to its
+// end. ddpctl blocks in one question after the other, so this has a thread of its own.
 #pragma once
 
 #include <condition_variable>

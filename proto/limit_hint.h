@@ -18,8 +18,8 @@ std::string limit_hint(int error);
 bool has_memory_limit();
 
 // From now on this process ends with one line and exit code 1 if memory runs out, or if an
-// exception escapes that tells of such an errno. With other exceptions it aborts as ever. `said`: it
-// is set first, and then the process kills itself, for a parent that cleans up. Call it once for
+// exception escapes that tells of such an errno. With other exceptions it aborts as ever. `said`:
+// it is set first, and then the process kills itself, for a parent that cleans up. Call it once for
 // each process.
 void end_where_a_limit_is_hit(const std::string& called, std::atomic<bool>* said = nullptr);
 

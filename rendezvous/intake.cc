@@ -27,8 +27,8 @@ using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build
 constexpr auto kLookWhileWaiting = 20ms;
 constexpr auto kLookWhileServing = 1000ms;
 constexpr auto kLookAtBeginners = 20ms;
-// The more there are, the less often it looks at them: one costs the kernel some 0.2 us, and one that
-// is served some 1 us.
+// The more there are, the less often it looks at them: one costs the kernel some 0.2 us, and one
+// that is served some 1 us.
 constexpr auto kLookAtOneBeginner = 10us;
 constexpr auto kLookAtOneWaiting = 100us;
 constexpr auto kLookAtWaitingAtLast = 1000ms;

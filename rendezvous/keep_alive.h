@@ -131,7 +131,8 @@ class HeldLease {
 
   // The lease has ended, and no answer was there yet: what the host said may be old. It waits until then.
   bool is_doubted(Stamp now) const { return is_held() && now >= ends_; }
-  // This process did not run near the end of its lease, and does not know yet whether it has its seat.
+  // This process did not run near the end of its lease, and does not know yet whether it has its
+  // seat.
   bool stood_still(Stamp now) const {
     return asked_at_ || (is_held() && now >= last_quiet() && now >= look_at_ + kSuspendedFor);
   }

@@ -175,8 +175,8 @@ void Membership::begin_recovery(Time now, Outcome& outcome) {
   if (may_restart) break_round(*std::exchange(leader_lost_, std::nullopt), now, outcome);
 }
 
-// Of a job that died as a whole no node comes back before all leases are over. Who has come meanwhile
-// is the next job of its id, with all of its restarts.
+// A job that died as a whole has no node that comes back before all leases are over. The nodes that
+// have come meanwhile are the next job of its id, with all of its restarts.
 void Membership::look_whether_any_is_back(Time now) {
   const bool may_be_dead = recovery_.is_open() && recovery_.record().leader_has_seat;
   if (!may_be_dead || recovery_.any_back() || recovery_.unknown() > 0) return;

@@ -171,7 +171,8 @@ struct SessionLost {
   bool was_closed = false;
   // Not fenced: until then the workers may live, also those that end already. Zero: nobody said.
   std::chrono::steady_clock::time_point lease_ends{};
-  // The lease ended while this process stood still, and nobody has answered since: perhaps nobody missed it.
+  // The lease ended while this process stood still, and nobody has answered since: perhaps nobody
+  // missed it.
   bool stood_still = false;
   // Until then the node may come back with its workers (Session::resume()).
   bool may_return = false;

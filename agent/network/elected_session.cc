@@ -33,8 +33,8 @@ bool is_unproven(const SessionLost& lost) {
   return !lost.was_reached && (code == ErrorCode::kRejected || code == ErrorCode::kProtocol);
 }
 
-// A node that stood still: how long its workers go on before it has a leader again, and by when that one
-// has said that the round is over.
+// A node that stood still: how long its workers go on before it has a leader again, and by when
+// that one has said that the round is over.
 constexpr std::chrono::milliseconds kLeaderAskLimit{2000};
 constexpr std::chrono::seconds kAnswerLimit{5};
 
@@ -150,7 +150,8 @@ void ElectedSession::follow(const rendezvous::Leader& leader) {
       [this](const HostMessage& message) { heard(message); });
 }
 
-// All of a job stood still for so long that etcd has forgotten it. The next leader must know its round.
+// All of a job stood still for so long that etcd has forgotten it. The next leader must know its
+// round.
 rendezvous::JobRecord ElectedSession::remember() {
   rendezvous::JobRecord record = rendezvous::remembered(memory_.resumed());
   rendezvous::JobRecord kept = record;
@@ -191,8 +192,8 @@ void ElectedSession::let_in() {
   memory_.say_to(*session_);
 }
 
-// A node that stood still asks first: its workers go on until it is known who leads now. Where nobody led
-// meanwhile, nothing is lost.
+// A node that stood still asks first: its workers go on until it is known who leads now. If
+// nobody led meanwhile, nothing is lost.
 void ElectedSession::ask(SessionLost& lost) {
   const auto now = std::chrono::steady_clock::now();
   asks_until_ = now + kAnswerLimit;

@@ -85,7 +85,8 @@ class ElectedSession final : public rendezvous::Session {
   bool leads_ = false;
   // The leader before said itself that it leads no more: its node comes back as any other.
   bool leader_lives_ = false;
-  // This node stood still past its lease. Until then it may not know that the others go on without it.
+  // This node stood still past its lease. Until then it may not know that the others go on without
+  // it.
   rendezvous::Time asks_until_{};
   bool is_over_ = false;
   // Since when nobody at the leader's address has proved that he knows the job's token.

@@ -88,11 +88,11 @@ class Children {
   // Kills this worker with its group. reap() returns it with `why` as WorkerExit::ended_for.
   void end_worker(int local_rank, const std::string& why);
 
-  // Reaps every dead child, and kills what is left of its process group. A worker that ended well by
-  // itself may have left a helper there: that one lives on, for ask_descendants().
-  // Returns the workers among them, in the order of their deaths. The other
-  // children are orphans that the kernel gave us because we are a subreaper. A dead shell that
-  // counts as running (ask_to_end()) is left for a later call.
+  // Reaps every dead child, and kills what is left of its process group. A worker that ended well
+  // by itself may have left a helper there: that one lives on, for ask_descendants(). Returns the
+  // workers among them, in the order of their deaths. The other children are orphans that the
+  // kernel gave us because we are a subreaper. A dead shell that counts as running (ask_to_end())
+  // is left for a later call.
   std::vector<WorkerExit> reap();
 
   // How this worker ends, if it is dying: the kernel has its exit code before it can be reaped.

@@ -146,7 +146,8 @@ using LeadershipAction =
                  RenewLease, WriteRecord, RecordWritten, ReleaseKey, StepDown, GiveUp>;
 using LeadershipActions = std::vector<LeadershipAction>;
 
-// Whether the leader's host says that nobody listens there. kPerhaps: something on the way may say so.
+// Whether the leader's host says that nobody listens there. kPerhaps: something on the way may say
+// so.
 enum class Refused { kNo, kPerhaps, kYes };
 
 class Leadership {

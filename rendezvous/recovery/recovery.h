@@ -29,8 +29,8 @@ struct JobRecord {
   // The process that led had a node in that round. It cannot come back: the round broke with it.
   bool leader_has_seat = false;
   std::string leader;  // host name, for people
-  // Nobody has recorded it: a node of that round remembers it. Perhaps the others have gone on, and the
-  // job has ended. So its round goes on as a whole, or this is the end.
+  // Nobody has recorded it: a node of that round remembers it. Perhaps the others have gone on, and
+  // the job has ended. So its round goes on as a whole, or this is the end.
   bool is_remembered = false;
 
   int node_count() const { return others + (leader_has_seat ? 1 : 0); }

@@ -22,9 +22,9 @@ inline constexpr std::size_t kMostChannels = 8;  // that a caller names
 using ChannelMark = std::uint64_t;
 ChannelMark mark_channels();
 
-// The channels to hosts that were made after `mark` and live; of many the first and the last ones, since
-// the host may not have read the last handshakes to their end. None for a call that
-// does not go by TLS.
+// The channels to hosts that were made after `mark` and live; of many the first and the last ones,
+// since the host may not have read the last handshakes to their end. None for a call that does not
+// go by TLS.
 std::vector<std::string> client_channels(ChannelMark mark, bool is_tls);
 // Whether one of them lives here as a host's.
 bool has_host_channel(const std::vector<std::string>& names);

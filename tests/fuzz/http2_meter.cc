@@ -1,4 +1,4 @@
-// What a peer sends before its proof and after it: the verdicts of Http2Meter are those of a model
+// Feeds Http2Meter what a peer sends before its proof and after it. It must judge as a model does
 // that keeps everything, and no connection gets more through than its allowance says. A peer in
 // clear gets the same refusal however its bytes are cut (ClearRefusal), and little of it.
 

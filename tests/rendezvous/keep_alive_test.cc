@@ -117,7 +117,7 @@ TEST(KeepAlive, ItAsksOnce) {
   EXPECT_TRUE(held.is_over(milliseconds(30'000) + kAskLimit));
 }
 
-// What ends its connection meanwhile is no answer: another leader may give one.
+// The end of its connection meanwhile is no answer: another leader may give one.
 TEST(KeepAlive, AProcessThatDidNotRunStoodStillUntilItIsAnswered) {
   constexpr Lease lease{milliseconds(3500), milliseconds(250)};
   HeldLease held;

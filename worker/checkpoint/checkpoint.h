@@ -54,8 +54,8 @@ struct CheckpointInfo {
 struct LoadedCheckpoint {
   CheckpointInfo info;
   PrefixChange prefix;
-  // The key of the weights: "state_dict", "model"; empty if the file is one state_dict as a whole. And
-  // other keys whose weights fit the module, but were not taken: an average of the weights.
+  // The key of the weights: "state_dict", "model"; empty if the file is one state_dict as a whole.
+  // And other keys whose weights fit the module, but were not taken: an average of the weights.
   std::string weights_key;
   std::vector<std::string> other_weights;
   // Of these the file has none, or has them of another number of ranks: the run starts as a new one does there.

@@ -81,7 +81,8 @@ TEST_F(LeadershipTest, TakesOverFromADeadProcessAtOnce) {
   EXPECT_EQ(taken(11), "lead 11; watch from 12");
 }
 
-// A firewall that is loaded anew refuses for a second or so. The leader lives, and nothing is taken from it.
+// A firewall that is loaded anew refuses for a second or so. The leader lives, and nothing is taken
+// from it.
 TEST_F(LeadershipTest, ARefusalOfAnotherHostMustLast) {
   follow();
   show(leadership.leader_lost(now));
