@@ -317,6 +317,7 @@ void Agent::perform(const StartWorkers& /*action*/) {
   workers_.begin_attempt();
   for (int local_rank = 0; local_rank < config_.worker_count; ++local_rank)
     start_worker(local_rank);
+  reporter_.workers_started();
   records_.begin(workers_.error_files(attempt_of(round)));
   workers_.attempt_started(may_restart(config_, round.restart_count));
 }

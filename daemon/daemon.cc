@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cctype>
-#include <random>
 #include <utility>
 
 #include "agent/network/addresses.h"
 #include "daemon/memory.h"
 #include "proto/log.h"
+#include "proto/random_number.h"
 #include "rendezvous/trust/refusals.h"
 #include "store/listener.h"
 
@@ -191,7 +191,7 @@ rendezvous::RoundPolicy Daemon::policy_of(const NodeSpec& spec) const {
   rendezvous::RoundPolicy policy{.min_nodes = spec.min_nodes,
                                  .max_nodes = spec.max_nodes,
                                  .node_unit = spec.wishes.node_unit,
-                                 .jitter_seed = std::random_device{}()};
+                                 .jitter_seed = random_number()};
   const auto take = [](std::chrono::nanoseconds& field, std::chrono::milliseconds wish) {
     if (wish.count() > 0) field = wish;
   };

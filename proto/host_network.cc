@@ -1,14 +1,17 @@
 #include "proto/host_network.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/udp.hpp>
 #include <charconv>
 #include <fstream>
 #include <sstream>
+
+#include "proto/file_handle.h"
 
 namespace ddprun {
 namespace {
@@ -66,15 +69,16 @@ bool listens_at(const TcpSocket& socket, std::uint16_t port) {
   return socket.listens && socket.local.ends_with(fmt::format(":{:04X}", port));
 }
 
-bool is_own_address(const boost::asio::ip::address& address) {
-  if (address.is_loopback()) return true;
-  boost::asio::io_context unused;
-  boost::asio::ip::udp::socket socket(unused);
+bool can_be_bound(const boost::asio::ip::address& address) {
   const boost::asio::ip::udp::endpoint any_port(address, 0);
-  boost::system::error_code failed;
-  socket.open(any_port.protocol(), failed);
-  if (!failed) socket.bind(any_port, failed);
-  return !failed;
+  const FileHandle socket(
+      ::socket(any_port.protocol().family(), SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP));
+  return socket.get() >= 0 &&
+         ::bind(socket.get(), any_port.data(), static_cast<socklen_t>(any_port.size())) == 0;
+}
+
+bool is_own_address(const boost::asio::ip::address& address) {
+  return address.is_loopback() || can_be_bound(address);
 }
 
 bool is_loopback(const std::string& address) {

@@ -35,7 +35,11 @@ std::optional<TcpSocket> find_tcp_socket(std::string_view table,
 // Whether it listens at this port, at any address.
 bool listens_at(const TcpSocket& socket, std::uint16_t port);
 
-// Whether the address is one of this host: no other one can be bound.
+// Whether the address is one of this host: no other one can be bound. A host may lack one family's
+// loopback address.
+bool can_be_bound(const boost::asio::ip::address& address);
+
+// As can_be_bound(), and each loopback address counts.
 bool is_own_address(const boost::asio::ip::address& address);
 
 // Whether a numeric address is loopback (127.0.0.0/8, ::1, also IPv4-mapped). False for text that

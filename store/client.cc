@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "proto/assert.h"
+#include "proto/random_number.h"
 
 namespace ddprun::store {
 namespace {
@@ -37,7 +38,7 @@ class Pauses {
 
  private:
   double pause_ms_ = static_cast<double>(kFirstPause.count());
-  std::minstd_rand random_{std::random_device{}()};
+  std::minstd_rand random_{static_cast<std::minstd_rand::result_type>(random_number())};
 };
 
 // The first keys of a list in quotes, and how many more there are.

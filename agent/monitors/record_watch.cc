@@ -18,6 +18,8 @@ std::string_view name_of_file(std::string_view path) { return path.substr(path.r
 // All records of a job have one name.
 constexpr std::string_view kRecordName = "error.json";
 
+constexpr std::chrono::milliseconds kStart{1000};
+
 }  // namespace
 
 RecordWatch::RecordWatch(asio::io_context& loop, std::chrono::milliseconds limit, Handlers handlers)
@@ -26,42 +28,58 @@ RecordWatch::RecordWatch(asio::io_context& loop, std::chrono::milliseconds limit
       handlers_(std::move(handlers)),
       alarm_(loop, [this] { look(); }) {}
 
-void RecordWatch::begin(const std::vector<std::string>& paths) {
+void RecordWatch::begin(std::vector<std::string> paths) {
   end();
   if (limit_.count() == 0) return;
-  const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-  if (fd < 0) return;
-  stream_ = std::make_shared<Stream>(loop_, fd);
+  paths_ = std::move(paths);
+  alarm_.set(now() + std::min(limit_, kStart));
+}
+
+void RecordWatch::end() {
+  for (const auto& [number, rank] : watched_) ::inotify_rm_watch(stream_->native_handle(), number);
+  watched_.clear();
+  recorded_.clear();
+  paths_.clear();
+  alarm_.set(Time::max());
+}
+
+void RecordWatch::watch() {
+  const std::vector<std::string> paths = std::exchange(paths_, {});
+  if (!open()) return;
   for (std::size_t rank = 0; rank < paths.size(); ++rank) {
     if (name_of_file(paths[rank]) != kRecordName) continue;
-    const int number = ::inotify_add_watch(fd, std::string(folder_of(paths[rank])).c_str(),
-                                           IN_CLOSE_WRITE | IN_MOVED_TO);
+    const std::string folder(folder_of(paths[rank]));
+    const int number =
+        ::inotify_add_watch(stream_->native_handle(), folder.c_str(), IN_CLOSE_WRITE | IN_MOVED_TO);
     if (number < 0) continue;
     watched_[number] = static_cast<int>(rank);
     if (::access(paths[rank].c_str(), F_OK) == 0) recorded(static_cast<int>(rank));
   }
-  wait(stream_);
 }
 
-void RecordWatch::end() {
-  if (stream_) stream_->close();
-  stream_.reset();
-  watched_.clear();
-  recorded_.clear();
-  alarm_.set(Time::max());
+// Whether there is a descriptor.
+bool RecordWatch::open() {
+  if (stream_) return true;
+  const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (fd < 0) return false;
+  stream_.emplace(loop_, fd);
+  wait();
+  return true;
 }
 
-void RecordWatch::wait(const std::shared_ptr<Stream>& stream) {
-  stream->async_wait(Stream::wait_read, [this, stream](boost::system::error_code cancelled) {
-    if (cancelled || stream != stream_) return;
-    read(*stream);
-    wait(stream);
+void RecordWatch::wait() {
+  stream_->async_wait(Stream::wait_read, [this, alive = std::weak_ptr(alive_)](auto cancelled) {
+    if (cancelled || alive.expired()) return;
+    read();
+    wait();
   });
 }
 
-void RecordWatch::read(Stream& stream) {
+// What is left of an attempt before is of a number that is watched no more: the kernel gives each
+// number once.
+void RecordWatch::read() {
   alignas(inotify_event) std::array<char, 4096> bytes;
-  const ssize_t got = ::read(stream.native_handle(), bytes.data(), bytes.size());
+  const ssize_t got = ::read(stream_->native_handle(), bytes.data(), bytes.size());
   for (std::size_t at = 0; got > 0 && at < static_cast<std::size_t>(got);) {
     inotify_event event{};
     std::memcpy(&event, bytes.data() + at, sizeof event);
@@ -82,6 +100,7 @@ void RecordWatch::recorded(int local_rank) {
 }
 
 void RecordWatch::look() {
+  if (!paths_.empty()) watch();
   std::vector<int> overdue;
   Time next = Time::max();
   const Time at = now();

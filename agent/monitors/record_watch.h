@@ -1,8 +1,9 @@
 // Hears when a worker writes its error record (TORCHELASTIC_ERROR_FILE), and when it still has not
 // ended some time after that: an error that is on record, and a teardown that hangs in a collective
 // or in a driver. A worker that goes on to step has caught its exception. It does not know whether
-// the worker lives, and ends nothing. By inotify(7), so nothing polls. Loop's thread. Owned by
-// Agent.
+// the worker lives, and ends nothing. By inotify(7), so nothing polls: to close an inotify descriptor
+// takes the kernel up to 15 ms, so an attempt shorter than a second opens none, and the attempts
+// share one. Loop's thread. Owned by Agent.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +34,10 @@ class RecordWatch {
   RecordWatch(asio::io_context& loop, std::chrono::milliseconds limit, Handlers handlers);
 
   // The workers of a new attempt have started; those before are forgotten. `paths`: of the error
-  // file that each local rank would write, in a folder that is there. Empty: it has none. If the
-  // kernel gives no watch, nothing is watched.
-  void begin(const std::vector<std::string>& paths);
+  // file that each local rank would write, in a folder that is there. Empty: it has none. The watch
+  // begins after a second, or after `limit` if that is shorter; a record that is there by then
+  // counts from that moment. If the kernel gives no watch, nothing is watched.
+  void begin(std::vector<std::string> paths);
   void end();
 
  private:
@@ -45,18 +48,23 @@ class RecordWatch {
     std::uint64_t steps = 0;
   };
 
-  void wait(const std::shared_ptr<Stream>& stream);
-  void read(Stream& stream);
+  void watch();
+  [[nodiscard]] bool open();
+  void wait();
+  void read();
   void recorded(int local_rank);
   void look();
 
   asio::io_context& loop_;
   const std::chrono::milliseconds limit_;
   const Handlers handlers_;
-  std::shared_ptr<Stream> stream_;    // of this attempt; null: none
+  std::optional<Stream> stream_;      // opened by the first attempt that needs it
+  std::vector<std::string> paths_;    // of the attempt, until its watch begins
   std::map<int, int> watched_;        // by inotify's number: the local rank
   std::map<int, Recorded> recorded_;  // by local rank
   Alarm alarm_;
+  // A wait that is over can no longer be cancelled, and may be delivered after our end.
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace ddprun::agent

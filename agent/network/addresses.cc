@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "proto/host_network.h"
 #include "proto/shown_text.h"
 
 namespace ddprun::agent {
@@ -56,11 +57,12 @@ std::string interface_with(const address& wanted) {
   return {};
 }
 
-// Also 127.0.0.1 if no interface has either address, for example when getifaddrs(3) failed.
+// Also 127.0.0.1 if the host has neither address. A list of the interfaces would take the kernel
+// the longer the more there are.
 address loopback_address() {
   const address v4 = address_v4::loopback();
   const address v6 = address_v6::loopback();
-  return interface_with(v4).empty() && !interface_with(v6).empty() ? v6 : v4;
+  return !can_be_bound(v4) && can_be_bound(v6) ? v6 : v4;
 }
 
 address outside_address() {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <random>
 #include <utility>
 
 #include "agent/network/addresses.h"
@@ -14,6 +13,7 @@
 #include "agent/network/resuming_session.h"
 #include "agent/network/taken_port.h"
 #include "proto/log.h"
+#include "proto/random_number.h"
 #include "proto/room_check.h"
 #include "rendezvous/client.h"
 #include "rendezvous/trust/tls_files.h"
@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kLeaderLimit{5000};
 // A node of daemons reads who leads so often, should the watch not tell: several times in its lease. Each
 // node has a time of its own between the two: they all begin in the same moment, when a leader goes.
 std::chrono::milliseconds look_every() {
-  return std::chrono::milliseconds(3500 + std::random_device{}() % 1000);
+  return std::chrono::milliseconds(3500 + random_number() % 1000);
 }
 
 // Now, so that what is wrong with a file is said in one line, and not by a handshake that fails.
@@ -289,7 +289,7 @@ void NodeServices::make_host(rendezvous::JobRecord record) {
                               .takes_rounds_over = plan_.kind == RendezvousPlan::Kind::kEtcd,
                               .resize_wait = plan_.resize_wait,
                               .resize_interval = plan_.resize_interval,
-                              .jitter_seed = std::random_device{}()},
+                              .jitter_seed = random_number()},
       std::move(record));
   control_ = std::make_unique<rendezvous::JobControl>(*host_, plan_.run_id);
   // Now all workers of the last round are gone and none of the next has started. Only at this

@@ -1,7 +1,6 @@
 #include "agent/processes/job_cookie.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <charconv>
 
 #include "agent/processes/process.h"
+#include "proto/random_number.h"
 
 namespace ddprun::agent {
 namespace {
@@ -47,12 +47,10 @@ std::optional<JobCookie> parse_job_cookie(std::string_view text) {
 }
 
 JobCookie make_job_cookie() {
-  std::uint64_t random = 0;
-  [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
   return {.pid_namespace = own_pid_namespace(),
           .launcher = ::getpid(),
           .started = read_process_stat(::getpid()).value_or(ProcessStat{}).started,
-          .unique = fmt::format("{:0{}x}", random, kUniqueLength)};
+          .unique = fmt::format("{:0{}x}", random_number(), kUniqueLength)};
 }
 
 std::optional<JobCookie> cookie_of_process(pid_t pid) {

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "agent/processes/scratch_folder.h"
 #include "proto/assert.h"
 #include "proto/limit_hint.h"
+#include "proto/random_number.h"
 
 namespace ddprun::agent {
 namespace {
@@ -86,12 +86,6 @@ std::optional<uid_t> owner_of_lock(const std::string& name) {
   return facts.st_uid;
 }
 
-std::size_t random_below(std::size_t count) {
-  std::uint64_t random = 0;
-  [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
-  return random % count;
-}
-
 }  // namespace
 
 Result<FileHandle> take_owner_lock(const std::string& job_cookie) {
@@ -112,7 +106,7 @@ std::vector<GoneJob> take_gone_jobs() {
   std::vector<std::string> own;
   std::vector<std::string> of_others;
   const std::size_t count = std::min(names.size(), kMostLooked);
-  const std::size_t first = count < names.size() ? random_below(names.size()) : 0;
+  const std::size_t first = count < names.size() ? random_number() % names.size() : 0;
   for (std::size_t i = 0; i < count; ++i) {
     const std::string& name = names[(first + i) % names.size()];
     if (const auto owner = owner_of_lock(name))

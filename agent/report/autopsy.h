@@ -17,8 +17,7 @@ namespace ddprun::agent {
 
 class Autopsy {
  public:
-  // Both must outlive this object. Make it before the first worker is started: it reads only what
-  // the kernel logs from then on.
+  // Both must outlive this object.
   Autopsy(const AgentConfig& config, const WorkerFiles& files);
 
   // Tells whether --error-report can be written. Call it before any work is done: else the user
@@ -28,6 +27,8 @@ class Autopsy {
   // Call before the workers of an attempt are started: out-of-memory kills of an earlier attempt
   // say nothing about them.
   void attempt_started() { kills_.attempt_started(); }
+  // Call once they run: what the kernel logs from then on is read.
+  void workers_started() { kills_.workers_started(); }
 
   // Returns the facts about the round that `lifecycle` is in, or was in last. Call it when the
   // workers' pipes are drained (WorkerGroup::end_attempt): else the end of their stderr is missing.

@@ -144,7 +144,10 @@ std::string describe(const OutOfMemory& record) {
 
 // O_NONBLOCK: a read at the end of the log would wait for the next message. SEEK_END goes behind
 // the newest message (Documentation/ABI/testing/dev-kmsg).
-KernelLog::KernelLog(const char* path) : log_(::open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+void KernelLog::open() {
+  if (is_open_) return;
+  is_open_ = true;
+  log_ = FileHandle(::open(path_, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (log_.get() >= 0) ::lseek(log_.get(), 0, SEEK_END);
 }
 
@@ -215,7 +218,7 @@ void complete(OutOfMemory& record) {
 }
 
 KillExplainer::KillExplainer(KernelLog log, Count oom_kills)
-    : log_(std::move(log)), oom_kills_(std::move(oom_kills)), kills_before_(oom_kills_()) {}
+    : log_(std::move(log)), oom_kills_(std::move(oom_kills)) {}
 
 // Says less rather than something wrong: only a record of this pid, or a count that rose in this
 // attempt, proves an out-of-memory kill.

@@ -41,16 +41,20 @@ bool is_word_of_a_kill(std::string_view line);
 // One line for people: "out of memory in cgroup /job: limit 64.0 MiB, peak 64.0 MiB".
 std::string describe(const OutOfMemory& record);
 
-// The kernel's messages since this object was made. Reads /dev/kmsg, which only root may do, or
-// anybody if the sysctl kernel.dmesg_restrict is 0.
+// The kernel's messages since open(). Reads /dev/kmsg, which only root may do, or anybody if the
+// sysctl kernel.dmesg_restrict is 0.
 class KernelLog {
  public:
-  explicit KernelLog(const char* path = "/dev/kmsg");
+  explicit KernelLog(const char* path = "/dev/kmsg") : path_(path) {}
+  // The first call opens the log at its end; later ones do nothing.
+  void open();
   bool can_be_read() const { return log_.get() >= 0; }
   // The lines since the last call, without their numeric heads. Empty if the log may not be read.
   std::vector<std::string> read_new();
 
  private:
+  const char* path_;
+  bool is_open_ = false;  // or cannot be opened
   FileHandle log_;
 };
 
@@ -77,11 +81,14 @@ class KillExplainer {
  public:
   using Count = std::function<std::optional<std::uint64_t>()>;
 
-  // Make it before the first worker starts. What was logged and counted earlier is not of this job.
   explicit KillExplainer(KernelLog log = KernelLog(), Count oom_kills = own_cgroup_oom_kills);
 
-  // A new attempt begins: kills that were counted until now say nothing about its workers.
+  // Call it before the workers of an attempt start: kills that were counted until now say nothing
+  // about them.
   void attempt_started();
+  // Call it once they run: to open the log takes time, and the first worker need not wait for it.
+  // A kill before that is known by the count alone.
+  void workers_started() { log_.open(); }
   // One line about the SIGKILL of `pid`, a worker of this attempt. Call it only if ddprun did not
   // send that signal.
   std::string explain(int pid);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "proto/file_handle.h"
 #include "proto/limit_hint.h"
+#include "proto/random_number.h"
 
 namespace ddprun::agent {
 namespace {
@@ -104,9 +104,7 @@ Result<void> write_through(const std::string& path, std::string_view text) {
 // In the folder of `path`: rename(2) does not cross file systems. It is short, so that a long name
 // at `path` leaves room for it.
 std::string draft_beside(const std::string& path) {
-  std::uint64_t random = 0;
-  [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
-  return fmt::format("{}/.ddprun-{:016x}", folder_of(path), random);
+  return fmt::format("{}/.ddprun-{:016x}", folder_of(path), random_number());
 }
 
 // Writes a draft beside `path` and renames it to `path`. Others may write the folder: the draft has

@@ -57,6 +57,8 @@ class Reporter {
   // The workers of lifecycle.round() are about to start. An empty `log_folder` means that there are
   // no log files.
   void attempt_begins(const std::string& log_folder);
+  // They run.
+  void workers_started() { autopsy_.workers_started(); }
   // A worker was reaped.
   void worker_ended(const WorkerExit& exit);
   // A worker fails; worker_ended() follows.

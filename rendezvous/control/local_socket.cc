@@ -1,7 +1,6 @@
 #include "rendezvous/control/local_socket.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 #include "proto/file_handle.h"
 #include "proto/host_network.h"
 #include "proto/limit_hint.h"
+#include "proto/random_number.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -81,10 +81,7 @@ bool listens(uid_t user, std::uint16_t port) {
 }  // namespace
 
 LocalName new_local_name(const std::string& address, std::uint16_t port) {
-  std::uint64_t random = 0;
-  const auto got = ::getrandom(&random, sizeof(random), 0);
-  DDPRUN_ASSERT(got == static_cast<ssize_t>(sizeof(random)));
-  return {address, port, fmt::format("{}{}/{}/{:016x}", kPrefix, address, port, random)};
+  return {address, port, fmt::format("{}{}/{}/{:016x}", kPrefix, address, port, random_number())};
 }
 
 std::vector<LocalName> local_names(std::string_view sockets, std::uint16_t port,

@@ -60,11 +60,26 @@ TEST_F(RecordWatchTest, ARecordThatIsMovedIntoItsPlaceOrWasThereCounts) {
 
 TEST_F(RecordWatchTest, AWorkerThatGoesOnToStepIsLetBe) {
   begin(10ms);
+  run();
   write("error.json");
+  loop.restart();
   loop.poll();
   steps = 8;
+  loop.restart();
   run();
   EXPECT_EQ(overdue, std::vector<int>{});
+}
+
+TEST_F(RecordWatchTest, EachAttemptIsWatchedAnew) {
+  begin(10ms);
+  run();
+  watch->begin({"", folder / "error.json"});
+  loop.restart();
+  run();
+  write("error.json");
+  loop.restart();
+  run_until(1);
+  EXPECT_EQ(overdue, std::vector<int>{1});
 }
 
 TEST_F(RecordWatchTest, ALimitOfZeroWatchesNothingAndAnEndForgets) {

@@ -76,7 +76,10 @@ constexpr const char* kByAnother = "sent by another process; no record of the ou
 class KillExplainerTest : public FolderTest {
  protected:
   KillExplainer explainer(const char* log) {
-    return KillExplainer(KernelLog(log), [this] { return kills; });
+    KillExplainer made(KernelLog(log), [this] { return kills; });
+    made.attempt_started();
+    made.workers_started();
+    return made;
   }
   std::optional<std::uint64_t> kills = 5;
 };
