@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Pages about the project: each link leads somewhere, decisions are numbered and listed, and pages
+stay short. Only the standard library."""
+
+import re
+import subprocess
+import unittest
+
+from sources import ROOT, run_tests
+
+DECISIONS = ROOT / "docs" / "decisions"
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+PARTS = ["Context", "Decision", "Consequences"]
+DECISION_LINES = 60  # one page
+MOST_COLUMNS = 100
+MOST_WORDS_A_SENTENCE = 20
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def pages():
+    """Every page of the project, as git knows them."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return sorted({ROOT / name for name in names.split() if (ROOT / name).exists()})
+
+
+def plain_pages():
+    """Those whose sentences and lines are held to the rules."""
+    return sorted(DECISIONS.glob("*.md"))
+
+
+def anchors(page):
+    """What GitHub makes of each heading: lower case, no marks, hyphens for blanks."""
+    found = set()
+    for heading in HEADING.findall(FENCE.sub("", page)):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        found.add(re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-"))
+    return found
+
+
+def dead_links(path, page):
+    """The links of a page that lead to no file, or to no heading of it."""
+    dead = []
+    for link in LINK.findall(FENCE.sub("", page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        to = path.parent / name if name else path
+        if not to.exists() or (anchor and anchor not in anchors(to.read_text())):
+            dead.append(link)
+    return dead
+
+
+def sentences(page):
+    """The sentences of a page's paragraphs and list items; code is one word each."""
+    text = re.sub(r"^(\||#).*$", "", FENCE.sub("", page), flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "Code", text))
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", text):
+        block = re.sub(r"^\s*(?:[-*]|\d+\.)\s+", "", block).replace("*", "")
+        block = " ".join(block.split())
+        yield from filter(None, re.split(r"(?<=[.!?])\s+(?=[\"'(A-Z]|gRPC|glibc|etcd|torchrun)", block))
+
+
+def long_sentences(page):
+    return [text for text in sentences(page) if len(text.split()) > MOST_WORDS_A_SENTENCE]
+
+
+def turned_sentences(page):
+    """Sentences that do not begin with their subject."""
+    return [text for text in sentences(page) if re.match(r"(?:Where|What|Whoever|Of)\b", text)]
+
+
+def wide_lines(page):
+    return [line for line in page.splitlines()
+            if len(line) > MOST_COLUMNS and not line.startswith("|")]
+
+
+class Pages(unittest.TestCase):
+    def test_each_link_leads_somewhere(self):
+        self.assertGreater(len(pages()), 30)
+        dead = {path.name: dead_links(path, path.read_text()) for path in pages()}
+        self.assertEqual({name: links for name, links in dead.items() if links}, {})
+
+    def test_a_dead_link_would_be_found(self):
+        here = DECISIONS / "README.md"
+        page = "[a](nowhere.md) [b](README.md#nothing) [c](#here) [d](https://x.y)\n\n## Not here\n"
+        self.assertEqual(dead_links(here, page), ["nowhere.md", "README.md#nothing", "#here"])
+        self.assertEqual(anchors("# How `MASTER_PORT` is *chosen*"), {"how-master_port-is-chosen"})
+
+    def test_sentences_are_short_and_begin_with_their_subject(self):
+        for path in plain_pages():
+            page = path.read_text()
+            self.assertEqual(long_sentences(page), [], path.name)
+            self.assertEqual(turned_sentences(page), [], path.name)
+            self.assertEqual(wide_lines(page), [], path.name)
+
+    def test_a_long_and_a_turned_sentence_would_be_found(self):
+        self.assertEqual(long_sentences("A " + "b " * 18 + "c.\n"), [])
+        self.assertEqual(len(long_sentences("A " + "b " * 19 + "c.\n")), 1)
+        self.assertEqual(turned_sentences("It is.\nWhere it is: here.\n"), ["Where it is: here."])
+        self.assertEqual(turned_sentences("```\nWhere it is\n```\n- Offers.\n"), [])
+
+
+class Decisions(unittest.TestCase):
+    def setUp(self):
+        self.records = sorted(DECISIONS.glob("[0-9]*.md"))
+
+    def test_each_has_a_number_and_the_three_parts_on_one_page(self):
+        numbers = [path.name[:4] for path in self.records]
+        self.assertEqual(len(numbers), len(set(numbers)), "one record a number")
+        for path in self.records:
+            page = path.read_text()
+            self.assertRegex(page, rf"\A# {path.name[:4]}\. \S", path.name)
+            self.assertEqual(re.findall(r"^## (.+)$", page, re.MULTILINE), PARTS, path.name)
+            self.assertLessEqual(len(page.splitlines()), DECISION_LINES, path.name)
+
+    def test_the_index_lists_each_by_its_title(self):
+        shown = re.findall(r"^\| \[(.+?)\]\((.+?)\) \| \S", (DECISIONS / "README.md").read_text(),
+                           re.MULTILINE)
+        titles = [(path.read_text().partition("\n")[0].removeprefix("# "), path.name)
+                  for path in self.records]
+        self.assertEqual(shown, titles)
+
+
+if __name__ == "__main__":
+    run_tests()
