@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Names that the vocabulary of docs/architecture.md has given up are nowhere any more."""
+"""Names that docs/vocabulary.md has given up are nowhere any more."""
 
 import re
 import subprocess
@@ -7,13 +7,12 @@ import unittest
 
 from sources import ROOT, run_tests
 
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "vocabulary.md"
 
 
 def vocabulary():
     """The table's rows: [word, meaning, names given up]."""
-    section = PAGE.read_text().partition("\n## Words\n")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
     return [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
 
 
@@ -22,7 +21,7 @@ def retired():
 
 
 def tracked_texts():
-    """Path -> text of every file of the project, the table itself left out."""
+    """Path -> text of every file of the project, the vocabulary itself left out."""
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     texts = {}
     for name in names:
@@ -30,7 +29,7 @@ def tracked_texts():
             texts[name] = (ROOT / name).read_text()
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue
-    texts["docs/architecture.md"] = PAGE.read_text().replace(PAGE.read_text().partition("\n## Words\n")[2].partition("\n## ")[0], "")
+    del texts[str(PAGE.relative_to(ROOT))]
     return texts
 
 
