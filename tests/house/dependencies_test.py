@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Holds the direction of dependencies: who may include whom, and what the built programs load.
 
-LibTorch carries a Protobuf of its own, of another release than gRPC's: the two must never meet in one process. The table is that of
-docs/architecture.md. DDPRUN_BIN names the folder of the built programs (default build/bin).
+LibTorch carries a Protobuf of its own, of another release than gRPC's: the two must never meet in one process. The table is here;
+docs/architecture.md says what each room knows. DDPRUN_BIN names the folder of the built programs (default build/bin).
 """
 
 import os

@@ -6,13 +6,15 @@ import re
 import subprocess
 import unittest
 
-from sources import ROOT, run_tests
+from sources import ROOMS, ROOT, run_tests
 
+PAGE = ROOT / "docs" / "architecture.md"
 DECISIONS = ROOT / "docs" / "decisions"
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PARTS = ["Context", "Decision", "Consequences"]
 DECISION_LINES = 60  # one page
+MOST_WORDS = {"docs/architecture.md": 2000}
 MOST_COLUMNS = 100
 MOST_WORDS_A_SENTENCE = 20
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -27,7 +29,9 @@ def pages():
 
 def plain_pages():
     """Those whose sentences and lines are held to the rules."""
-    return sorted(DECISIONS.glob("*.md"))
+    docs = ROOT / "docs"
+    named = [docs / f"{name}.md" for name in ("architecture", "development", "vocabulary")]
+    return named + sorted(DECISIONS.glob("*.md"))
 
 
 def anchors(page):
@@ -100,6 +104,23 @@ class Pages(unittest.TestCase):
         self.assertEqual(len(long_sentences("A " + "b " * 19 + "c.\n")), 1)
         self.assertEqual(turned_sentences("It is.\nWhere it is: here.\n"), ["Where it is: here."])
         self.assertEqual(turned_sentences("```\nWhere it is\n```\n- Offers.\n"), [])
+
+
+class Architecture(unittest.TestCase):
+    def test_each_room_has_a_row(self):
+        shown = re.findall(r"`([a-z/_0-9]+)/`",
+                           "\n".join(re.findall(r"^\|[^|]*\|", PAGE.read_text(), re.MULTILINE)))
+        self.assertEqual(sorted(set(ROOMS) - set(shown)), [], "rooms without a row")
+        self.assertEqual([room for room in shown if not (ROOT / room).is_dir()], [], "no such room")
+
+    def test_it_shows_the_ways_through_the_code(self):
+        for way in ("A launch", "A restart", "A store wait", "A gradient"):
+            section = PAGE.read_text().partition(f"\n## {way}\n")[2].partition("\n## ")[0]
+            self.assertRegex(section, FENCE, way)
+
+    def test_pages_are_no_longer_than_a_reader_has_time_for(self):
+        for name, most in MOST_WORDS.items():
+            self.assertLessEqual(len((ROOT / name).read_text().split()), most, name)
 
 
 class Decisions(unittest.TestCase):
