@@ -31,6 +31,7 @@ def plain_pages():
     """Those whose sentences and lines are held to the rules."""
     docs = ROOT / "docs"
     named = [docs / f"{name}.md" for name in ("architecture", "development", "vocabulary")]
+    named += [ROOT / f"{name}.md" for name in ("CHANGELOG", "SECURITY")]
     return named + sorted(DECISIONS.glob("*.md"))
 
 
@@ -63,7 +64,7 @@ def sentences(page):
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", text):
         block = re.sub(r"^\s*(?:[-*]|\d+\.)\s+", "", block).replace("*", "")
         block = " ".join(block.split())
-        yield from filter(None, re.split(r"(?<=[.!?])\s+(?=[\"'(A-Z]|gRPC|glibc|etcd|torchrun)", block))
+        yield from filter(None, re.split(r"(?<=[.!?])\s+", block))
 
 
 def long_sentences(page):
@@ -112,6 +113,11 @@ class Architecture(unittest.TestCase):
                            "\n".join(re.findall(r"^\|[^|]*\|", PAGE.read_text(), re.MULTILINE)))
         self.assertEqual(sorted(set(ROOMS) - set(shown)), [], "rooms without a row")
         self.assertEqual([room for room in shown if not (ROOT / room).is_dir()], [], "no such room")
+
+    def test_readme_names_each_top_folder(self):
+        folders = {room.partition("/")[0] for room in ROOMS} | {"examples", "bench"}
+        page = (ROOT / "README.md").read_text()
+        self.assertEqual([name for name in sorted(folders) if f"[{name}/]({name})" not in page], [])
 
     def test_it_shows_the_ways_through_the_code(self):
         for way in ("A launch", "A restart", "A store wait", "A gradient"):
