@@ -41,11 +41,16 @@ HostedPort::HostedPort(asio::io_context& loop, const RendezvousPlan& plan, Job j
           .more = [this](grpc::ServerBuilder& builder) { operators_->add_to(builder); }});
   std::function<void(int)> by_tls;
   if (has_tls) by_tls = [this](int fd) { service_->adopt_tls(fd); };
+  // Only nodes that elect their leader ask whether it died.
+  std::function<void(tcp::socket)> liveness;
+  if (plan.kind == RendezvousPlan::Kind::kEtcd)
+    liveness = [this](tcp::socket socket) { liveness_.hold(std::move(socket)); };
   demultiplexer_ = std::make_unique<PortDemultiplexer>(
       loop, std::move(acceptor),
       PortDemultiplexer::Handlers{.store = std::move(serve_store),
                                   .rendezvous = [this](int fd) { service_->adopt(fd); },
-                                  .rendezvous_by_tls = std::move(by_tls)});
+                                  .rendezvous_by_tls = std::move(by_tls),
+                                  .liveness = std::move(liveness)});
 }
 
 // In this order: the demultiplexer's handlers use the service, which would wait for operators who

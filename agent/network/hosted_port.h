@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "agent/core/config.h"
+#include "agent/network/liveness_holder.h"
 #include "agent/network/port_demultiplexer.h"
 #include "proto/loop.h"
 #include "rendezvous/control/control_service.h"
@@ -44,6 +45,7 @@ class HostedPort {
   std::unique_ptr<rendezvous::LocalOperators> local_operators_;
   std::unique_ptr<rendezvous::ControlService> operators_;
   std::unique_ptr<rendezvous::Service> service_;
+  LivenessHolder liveness_;
   std::unique_ptr<PortDemultiplexer> demultiplexer_;
 };
 

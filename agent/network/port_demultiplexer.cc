@@ -4,13 +4,14 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <utility>
 
+#include "agent/network/silent_socket.h"
 #include "proto/alarm.h"
 #include "proto/log.h"
+#include "rendezvous/recovery/liveness.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "store/descriptors.h"
 #include "store/listener.h"
@@ -31,13 +32,6 @@ char first_byte(tcp::socket& socket) {
   const auto peeked =
       ::recv(socket.native_handle(), first.data(), first.size(), MSG_PEEK | MSG_DONTWAIT);
   return peeked == 1 ? first[0] : kNothingYet;
-}
-
-// Whether the peer has neither sent a byte nor gone.
-bool is_silent(tcp::socket& socket) {
-  char byte = 0;
-  return ::recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
-         (errno == EAGAIN || errno == EINTR);
 }
 
 // A node with TLS has come to a host without it. If the alert is lost, the node tries again.
@@ -100,8 +94,6 @@ void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::soc
   wait(self, number);
 }
 
-// Asio may call a socket readable that is not: one that took the place of a socket which was
-// closed while its readiness was on its way. So look, and wait on.
 void PortDemultiplexer::State::wait(const std::shared_ptr<State>& self, Number number) {
   self->undecided.at(number).socket.async_wait(
       tcp::socket::wait_read, [self, number](const boost::system::error_code& /*closed*/) {
@@ -128,6 +120,8 @@ void PortDemultiplexer::State::hand_on(tcp::socket socket) {
     handlers.store(std::move(socket));
     return;
   }
+  if (first == rendezvous::kLivenessFirstByte && handlers.liveness)
+    return handlers.liveness(std::move(socket));
   const auto& take = first == kTlsFirstByte ? handlers.rendezvous_by_tls : handlers.rendezvous;
   if (first == kTlsFirstByte && !take) tell_that_tls_is_not_taken(socket);
   if (!is_of_node(first) || !take) return;

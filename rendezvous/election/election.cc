@@ -35,7 +35,10 @@ Election::Election(asio::io_context& loop, ElectionOptions options, Handlers han
                    .look_while_following = options_.look_while_following,
                    .retakes = options_.retakes}),
       alarm_(loop, [this] { perform(leadership_.time_passed(now())); }),
-      etcd_(loop, options_.etcd) {}
+      etcd_(loop, options_.etcd),
+      liveness_([this](const std::string& leader) {
+        perform(leadership_.leader_closed(leader, now()));
+      }) {}
 
 Election::~Election() { gate_->close(); }
 
@@ -43,6 +46,7 @@ void Election::start() { perform(leadership_.start(now())); }
 
 void Election::followed() {
   is_member_ = true;
+  liveness_.followed();
   perform(leadership_.followed(now()));
 }
 
@@ -161,7 +165,7 @@ bool Election::is_over() {
   return true;
 }
 
-asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, Ticket ticket,
+asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, Knock action,
                                       tcp::endpoint to) {
   tcp::socket socket = open_socket(loop, to);
   asio::steady_timer timer(loop);
@@ -169,12 +173,19 @@ asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, T
   Election* const self = gate->owner();
   if (self == nullptr) co_return;
   if (first.index() != 0)
-    co_return self->perform(self->leadership_.knocked_in_vain(ticket, Refused::kNo, now()));
+    co_return self->perform(self->leadership_.knocked_in_vain(action.ticket, Refused::kNo, now()));
   const boost::system::error_code failure = std::get<0>(std::get<0>(first));
-  if (!failure) co_return self->perform(self->leadership_.knocked(ticket, now()));
+  if (!failure) co_return self->taken(action, std::move(socket));
   const bool is_refused = is_refused_by_host(socket, failure);
   const Refused refused = is_refused ? self->judge(to) : Refused::kNo;
-  self->perform(self->leadership_.knocked_in_vain(ticket, refused, now()));
+  self->perform(self->leadership_.knocked_in_vain(action.ticket, refused, now()));
+}
+
+// Daemons believe a refusal at once, and who follows them never takes the key.
+void Election::taken(const Knock& action, tcp::socket socket) {
+  if (!options_.listens_at && !options_.follows_only)
+    liveness_.hold(action.value, std::move(socket));
+  perform(leadership_.knocked(action.ticket, now()));
 }
 
 // If daemons take the key from one that lives, no worker is lost. They do it at once.
@@ -210,7 +221,7 @@ void Election::perform(const Knock& action) {
                      "give --rdzv-endpoint an address of etcd that all hosts have in common, "
                      "or each host its own address by --local-addr",
                      leader->hostname, leader->address)});
-  spawn(loop_, "knock", knock(loop_, gate_, action.ticket, {address, leader->port}));
+  spawn(loop_, "knock", knock(loop_, gate_, action, {address, leader->port}));
 }
 
 // A daemon of another host. What is wrong there must not end the jobs: it counts as silent.
@@ -236,6 +247,7 @@ void Election::perform(const StopWatching& /*action*/) { etcd_.stop_watching(); 
 
 void Election::perform(const Lead& /*action*/) {
   if (is_over()) return;
+  liveness_.drop_all();
   is_member_ = true;
   record_lease_ = 0;
   recorded_ = {};

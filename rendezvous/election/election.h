@@ -19,6 +19,7 @@
 #include "rendezvous/election/job_keys.h"
 #include "rendezvous/election/leadership.h"
 #include "rendezvous/loop_gate.h"
+#include "rendezvous/recovery/liveness.h"
 
 namespace ddprun::rendezvous {
 
@@ -115,8 +116,9 @@ class Election {
 
  private:
   using SharedGate = std::shared_ptr<LoopGate<Election>>;
-  static asio::awaitable<void> knock(asio::io_context& loop, SharedGate gate, Ticket ticket,
+  static asio::awaitable<void> knock(asio::io_context& loop, SharedGate gate, Knock action,
                                      asio::ip::tcp::endpoint to);
+  void taken(const Knock& action, asio::ip::tcp::socket socket);
 
   Refused judge(const asio::ip::tcp::endpoint& leader) const;
 
@@ -156,6 +158,7 @@ class Election {
   Leadership leadership_;
   Alarm alarm_;
   EtcdClient etcd_;
+  LivenessConnections liveness_;
   std::optional<KeyHolder> found_;  // the record as etcd had it last
   std::string problem_;             // of the last question to etcd
   Time tell_at_{};                  // of a problem, again

@@ -38,12 +38,21 @@ LeadershipActions Leadership::start(Time now) {
 
 LeadershipActions Leadership::leader_lost(Time now, bool was_closed) {
   if (step_ == Step::kOver) return {};
-  was_closed_ = was_closed_ || was_closed;
+  if (was_closed) closed_at_ = now;
   followed_.reset();
   // It let nobody in: soon again, and not with more time.
   if (std::exchange(is_following_, false)) return pause(rules_.retry, now);
+  // Something on the way closed the other connection: the leader lived on.
+  if (closed_at_ && now >= *closed_at_ + rules_.ends_within) closed_at_.reset();
   search_ends_ = now + rules_.search_limit;
   return read(now);
+}
+
+// Who has been refused already need not wait any more.
+LeadershipActions Leadership::leader_closed(const std::string& value, Time now) {
+  if (step_ == Step::kOver || value != seen_.value) return {};
+  closed_at_ = now;
+  return step_ == Step::kPausing && refused_since_ ? read(now) : LeadershipActions{};
 }
 
 LeadershipActions Leadership::read(Time now) {
@@ -78,7 +87,10 @@ LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now)
     return {watch()};
   }
   is_following_ = false;
-  if (seen_ != holder) refused_since_.reset();
+  if (seen_ != holder) {
+    refused_since_.reset();
+    closed_at_.reset();
+  }
   seen_ = holder;
   // Ours, of before: nobody has led since.
   if (rules_.retakes && past_lease_ != 0 && holder.lease == past_lease_)
@@ -107,7 +119,6 @@ LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
   if (std::exchange(followed_, std::nullopt)) search_ends_ = now + rules_.search_limit;
   is_following_ = true;
   refused_since_.reset();
-  was_closed_ = false;
   reached_ = seen_;
   wait_as(Step::kFollowing, now);
   return {Follow{seen_.value}};
@@ -115,7 +126,7 @@ LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
 
 LeadershipActions Leadership::knocked_in_vain(Ticket ticket, Refused refused, Time now) {
   if (is_late(ticket, Step::kKnocking)) return {};
-  if (refused == Refused::kPerhaps && was_closed_) refused = Refused::kYes;
+  if (refused == Refused::kPerhaps && closed_at_) refused = Refused::kYes;
   if (refused != Refused::kPerhaps) refused_since_.reset();
   if (refused == Refused::kNo || seen_ != reached_) return pause(rules_.look_again, now);
   if (refused == Refused::kPerhaps && !refused_since_) refused_since_ = now;
@@ -225,6 +236,7 @@ LeadershipActions Leadership::check() {
 LeadershipActions Leadership::followed(Time now) {
   if (!is_following_) return {};
   is_following_ = false;
+  closed_at_.reset();
   ++ticket_;  // where the key is being read anew, the answer comes late
   wait_as(Step::kFollowed, now);
   if (!rules_.follows_only) {

@@ -11,7 +11,9 @@
 // A candidate reads the key. If nobody holds it, it takes it. Otherwise it knocks at the leader's
 // address. A refused connection, where one was taken before, means that the process is dead: the key
 // is taken over at once, by a transaction that compares its revision, so that one of many wins. A
-// firewall that is loaded anew refuses as well: if it may be that, the refusal must last.
+// firewall that is loaded anew refuses as well, and resets what is open: if it may be that, the
+// refusal must last. It closes nothing. So it is none where the leader's kernel has just closed a
+// connection: that of the session, or one on which nobody speaks (recovery/liveness.h).
 // Silence may be the network's, and a leader whom we never reached may be behind a firewall that
 // refuses: the lease decides, and the candidate watches the key and looks again.
 //
@@ -63,6 +65,8 @@ struct LeadershipRules {
   std::chrono::milliseconds look_again{500};
   // A refusal that may be a firewall's counts when it has lasted so long.
   std::chrono::milliseconds refused_for{2500};
+  // A process that dies closes all of its connections in that time.
+  std::chrono::milliseconds ends_within{1000};
   std::chrono::milliseconds contact_limit{60'000};  // until etcd has answered for the first time
   std::chrono::milliseconds search_limit{600'000};  // until a leader is found
   // It never takes the key. It looks who has it also while it follows: the leader that it has a
@@ -179,6 +183,8 @@ class Leadership {
   // The session with the leader ended, or our own leadership: look for the next one.
   // `was_closed`: the leader's kernel closed it, which no firewall does.
   LeadershipActions leader_lost(Time now, bool was_closed = false);
+  // The kernel of the leader with this value closed another connection of ours.
+  LeadershipActions leader_closed(const std::string& value, Time now);
   // A length of 0: the lease is gone.
   LeadershipActions lease_renewed(LeaseId lease, std::chrono::milliseconds length, Time asked_at,
                                   Time now);
@@ -244,7 +250,7 @@ class Leadership {
   std::int64_t etcd_revision_ = 0;  // when it told of the key last
   bool is_watched_ = false;
   KeyHolder reached_;                  // the last leader that took a connection of ours
-  bool was_closed_ = false;            // the session with it
+  std::optional<Time> closed_at_;      // a connection to it, since it let us in
   std::optional<Time> refused_since_;  // perhaps, each knock at this one
   std::int64_t if_revision_ = 0;       // of the key that we are about to take over
   std::string last_problem_;           // why etcd did not answer

@@ -21,6 +21,7 @@
 
 #include "agent/network/port_demultiplexer.h"
 #include "proto/assert.h"
+#include "rendezvous/recovery/liveness.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "tests/fuzz/loopback_listener.h"
 #include "tests/fuzz/script_input.h"
@@ -32,12 +33,15 @@ using agent::PortDemultiplexer;
 using asio::ip::tcp;
 using rendezvous::kNoTlsAlert;
 
-enum class Owner { kNobody, kStore, kRendezvous, kRendezvousByTls };
+enum class Owner { kNobody, kStore, kRendezvous, kRendezvousByTls, kLiveness };
 
 // Whom a first byte names. Another protocol on the port is a line here.
 constexpr char kTls = 0x16;
-constexpr std::array<std::pair<char, Owner>, 3> kFirstBytes = {
-    {{'\0', Owner::kStore}, {'P', Owner::kRendezvous}, {kTls, Owner::kRendezvousByTls}}};
+constexpr std::array<std::pair<char, Owner>, 4> kFirstBytes = {
+    {{'\0', Owner::kStore},
+     {'P', Owner::kRendezvous},
+     {kTls, Owner::kRendezvousByTls},
+     {rendezvous::kLivenessFirstByte, Owner::kLiveness}}};
 
 constexpr std::size_t kMostConnections = 12;
 constexpr std::size_t kUndecided = 4;
@@ -85,13 +89,10 @@ class Port {
     address_.sin_addr.s_addr = htonl(endpoint.address().to_v4().to_uint());
     demultiplexer_.emplace(loop_, std::move(acceptor),
                            PortDemultiplexer::Handlers{
-                               .store =
-                                   [this](tcp::socket socket) {
-                                     boost::system::error_code failed;
-                                     handed_on(socket.release(failed), Owner::kStore);
-                                   },
+                               .store = with(Owner::kStore),
                                .rendezvous = [this](int fd) { handed_on(fd, Owner::kRendezvous); },
-                               .rendezvous_by_tls = takes_tls ? by_tls() : nullptr},
+                               .rendezvous_by_tls = takes_tls ? by_tls() : nullptr,
+                               .liveness = with(Owner::kLiveness)},
                            agent::DemultiplexerLimits{.undecided = kUndecided});
   }
   Port(const Port&) = delete;
@@ -137,6 +138,12 @@ class Port {
   }
 
  private:
+  std::function<void(tcp::socket)> with(Owner owner) {
+    return [this, owner](tcp::socket socket) {
+      boost::system::error_code failed;
+      handed_on(socket.release(failed), owner);
+    };
+  }
   std::function<void(int)> by_tls() {
     return [this](int fd) { handed_on(fd, Owner::kRendezvousByTls); };
   }

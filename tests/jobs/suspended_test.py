@@ -1,9 +1,11 @@
 """Jobs that stand still in part or as a whole (a closed lid, a paused machine, SIGSTOP), and nodes that are cut off for a while."""
 
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import types
@@ -17,6 +19,15 @@ from support import main
 STANDS_STILL_S = 5  # longer than a lease of keep_alive_interval=1, and the host's patience
 RESETS_S = 1.5
 OFTEN = ",keep_alive_interval=2"  # a heartbeat each 0.5 s: each connection is used, and so reset
+DOUBT_S = 2.5  # a refusal behind connections that were reset counts after that
+ESTABLISHED = "01"  # in /proc/net/tcp
+# Prints the leader key of the job at the etcd that is named.
+ASK = """
+import base64, json, sys, urllib.request
+question = json.dumps({"key": base64.b64encode(b"/ddprun/job/leader").decode()}).encode()
+with urllib.request.urlopen(f"http://{sys.argv[1]}/v3/kv/range", question, timeout=10) as answer:
+    print(base64.b64decode(json.load(answer)["kvs"][0]["value"]).decode())
+"""
 
 
 class Suspended(LinksTest):
@@ -166,8 +177,8 @@ class Firewalls(LinksTest):
     def on(self, number, *command):
         subprocess.run([*self.prefix(number), *command], check=True)
 
-    def two_hosts(self, *args, backend="c10d", endpoint=None, conf=""):
-        nodes = [self.start("--nnodes=2", f"--rdzv-backend={backend}", "--rdzv-id=job", f"--rdzv-endpoint={endpoint or f'10.78.0.1:{self.port}'}",
+    def two_hosts(self, *args, backend="c10d", endpoint=None, conf="", nnodes="2"):
+        nodes = [self.start(f"--nnodes={nnodes}", f"--rdzv-backend={backend}", "--rdzv-id=job", f"--rdzv-endpoint={endpoint or f'10.78.0.1:{self.port}'}",
                             f"--rdzv-conf=last_call_timeout=600{conf}", *args, prefix=self.prefix(number)) for number in range(2)]
         self.assertEqual(self.world(2)[0], 0)
         return nodes
@@ -198,6 +209,30 @@ class Firewalls(LinksTest):
                 nodes = self.two_hosts("--max-restarts=1", script, backend="etcd", endpoint=self.etcd_on(number), conf=OFTEN)
                 told = self.reset_for_a_while(gate, nodes)
                 self.assertEqual(self.fifos[self.ready].lines_so_far(), [], f"a worker was started anew: {told}")
+
+    @etcd.needed
+    def test_a_leading_agent_of_another_host_that_died_is_followed_at_once(self):
+        """The session with it is reset, as by a firewall: it had not read all of it. Its liveness connection is closed."""
+        endpoint = self.etcd_on(0)
+        nodes = self.two_hosts("--max-restarts=1", self.worker(WORKER), backend="etcd", endpoint=endpoint, conf=OFTEN, nnodes="1:2")
+        asked = subprocess.run([*self.prefix(0), sys.executable, "-c", ASK, endpoint], stdout=subprocess.PIPE, text=True, check=True)
+        _, address, port = asked.stdout.split()[:3]
+        leader, guest = nodes if address == "10.78.0.1" else nodes[::-1]
+        agent = leader.agent()
+        os.kill(agent, signal.SIGSTOP)
+        wait_until(lambda: self.has_unread(agent, int(port.removeprefix("port="))), "a heartbeat that is not read")
+        begin = time.monotonic()
+        self.kill_whole(leader)
+        self.assertEqual(self.world(1)[0], 1)
+        self.assertLess(time.monotonic() - begin, DOUBT_S)
+        self.stop_all([guest])
+
+    @staticmethod
+    def has_unread(pid, port):
+        """Whether a connection to that port of the process's host has bytes that nobody has read."""
+        rows = [row.split() for row in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()]
+        return any(int(row[1].rpartition(":")[2], 16) == port and int(row[4].rpartition(":")[2], 16) > 0
+                   for row in rows if row[3] == ESTABLISHED)
 
     def reset_for_a_while(self, gate, nodes):
         chain = 'chain {0} {{ type filter hook {0} priority 0; {1} "eth" meta l4proto tcp reject with tcp reset; }}'

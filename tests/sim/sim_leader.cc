@@ -11,6 +11,11 @@ namespace {
 
 constexpr int kMostReconnectMs = 500;
 constexpr int kSilentLooks = 4;  // looks at a leader that stands still, each after a second
+// A refusal that lasts longer may count; clocks differ by a hundredth.
+constexpr milliseconds kFirewall{2400};
+constexpr int kUnseenDeaths = 8;  // one in so many
+// A death that its followers see is no firewall's work, and they do not wait.
+constexpr milliseconds kSeenWithin{1000};
 const Error kNoAnswer(ErrorCode::kUnavailable, "no answer");
 
 }  // namespace
@@ -46,6 +51,7 @@ void SimLeader::when_awake(std::function<void()> act) {
 
 void SimLeader::kill() {
   is_dead_ = true;
+  if (host_ != nullptr) died_leading_ = world_.time.now();
   if (host_ != nullptr) host_->end(true);
   host_ = nullptr;
 }
@@ -59,6 +65,9 @@ void SimLeader::cut(milliseconds length) {
 }
 
 void SimLeader::refuse(milliseconds length) {
+  if (!is_refused()) refused_since_ = world_.time.now();
+  was_refused_for_long_ =
+      was_refused_for_long_ || world_.time.now() + length - refused_since_ >= kFirewall;
   refused_until_ = std::max(refused_until_, world_.time.now() + length);
 }
 
@@ -116,16 +125,25 @@ void SimLeader::perform(const rendezvous::GrantLease& action) {
       });
 }
 
-// Behind a firewall that refuses, a leader may live: whom we never reached keeps the key.
-void SimLeader::check_reached(std::int64_t revision) const {
+// Behind a firewall that refuses, a leader may live: whom we never reached keeps the key, and who is
+// refused for a short time.
+void SimLeader::check_overtaken(std::int64_t revision) const {
   const auto& leader = world_.etcd.leader();
   if (revision == 0 || !leader || leader->revision != revision) return;
   EXPECT_TRUE(leader->value == reached_ || &world_.holder_of(leader->value) == this)
       << "a leader takes over from one that it never reached";
+  if (!world_.is_refusal_doubted) return;
+  const SimLeader& overtaken = world_.holder_of(leader->value);
+  EXPECT_TRUE(!overtaken.listens(leader->value) || overtaken.was_refused_for_long_)
+      << "a leader that lives is overtaken while a firewall is loaded";
+  if (overtaken.died_leading_ && !world_.may_die_unseen) {
+    EXPECT_LE(world_.time.now() - *overtaken.died_leading_, kSeenWithin)
+        << "a leader that died is overtaken late";
+  }
 }
 
 void SimLeader::perform(const rendezvous::TakeKey& action) {
-  check_reached(action.if_revision);
+  check_overtaken(action.if_revision);
   world_.etcd.take_key(reaches_etcd(), own_value(), action.lease, action.if_revision,
                        answered(action.ticket, [this, action](const SimEtcd::Answer& answer) {
                          found_ = answer.record;
@@ -140,9 +158,10 @@ void SimLeader::perform(const rendezvous::Knock& action) {
       const SimLeader& leader = world_.holder_of(action.value);
       const bool is_taken = leader.listens(action.value) && !leader.is_refused();
       if (is_taken) reached_ = action.value;
-      perform(is_taken
-                  ? leadership_.knocked(action.ticket, now())
-                  : leadership_.knocked_in_vain(action.ticket, rendezvous::Refused::kYes, now()));
+      const auto refused =
+          world_.is_refusal_doubted ? rendezvous::Refused::kPerhaps : rendezvous::Refused::kYes;
+      perform(is_taken ? leadership_.knocked(action.ticket, now())
+                       : leadership_.knocked_in_vain(action.ticket, refused, now()));
     });
   });
 }
@@ -154,6 +173,7 @@ void SimLeader::perform(const rendezvous::Follow& action) {
       SimLeader& leader = world_.holder_of(action.value);
       if (leader.host() == nullptr) return perform(leadership_.leader_lost(now()));
       if (!world_.is_daemon) perform(leadership_.followed(now()));  // a daemon only waits there
+      watched_ = action.value;
       watch_leader(leader, turn, 0);
     });
   });
@@ -166,10 +186,23 @@ void SimLeader::watch_leader(SimLeader& leader, int turn, int silent_looks) {
       if (turn != follow_) return;
       const bool stands_still = world_.time.now() < leader.awake_at_;
       if (leader.host() == nullptr || leader.is_refused() || silent_looks > kSilentLooks * 10)
-        return perform(leadership_.leader_lost(now()));
+        return lose(leader);
       watch_leader(leader, turn, stands_still ? silent_looks + 1 : 0);
     });
   });
+}
+
+// The kernel of a process that ends closes the connections; a session's with unread bytes it resets.
+// A firewall only resets.
+void SimLeader::lose(SimLeader& leader) {
+  const bool is_unseen = world_.may_die_unseen && world_.time.one_in(kUnseenDeaths);
+  const bool is_closed = leader.host() == nullptr && !leader.is_refused() && !is_unseen;
+  if (is_closed)
+    world_.time.after(world_.time.up_to(world_.most_delay_ms), [this, value = watched_] {
+      when_awake([this, value] { perform(leadership_.leader_closed(value, now())); });
+    });
+  watched_.clear();
+  perform(leadership_.leader_lost(now(), is_closed && world_.time.one_in(2)));
 }
 
 void SimLeader::perform(const rendezvous::WatchKey& action) {

@@ -31,6 +31,10 @@ class SimLeader {
     // Its record is on its way from now on, and the network holds it so long.
     std::function<milliseconds(SimLeader&)> record_is_sent;
     bool is_daemon = false;  // it leads by the rules of a group of daemons
+    // All are on hosts of their own, and a refusal may be a firewall's.
+    bool is_refusal_doubted = false;
+    // A session may be reset where its leader dies, and then nothing else tells of the death.
+    bool may_die_unseen = false;
   };
 
   SimLeader(const World& world, std::string name, double clock_rate);
@@ -41,7 +45,7 @@ class SimLeader {
   // No way to etcd.
   void cut(milliseconds length);
 
-  // A firewall refuses for it, and it lives.
+  // A firewall refuses for it and resets what is open, and it lives.
   void refuse(milliseconds length);
   // Its node leaves: it must not lead from now on.
   void withdraw();
@@ -51,6 +55,8 @@ class SimLeader {
   bool listens(const std::string& value) const { return !is_dead_ && value == own_value(); }
   // The leader took a connection of ours: that it refuses one will mean that it is dead.
   bool has_reached(const SimLeader& leader) const { return reached_ == leader.own_value(); }
+  // It has connections to the leader, whose end tells it of a death.
+  bool watches(const SimLeader& leader) const { return watched_ == leader.own_value(); }
   SimHost* host() const { return host_; }  // null: it does not lead
   const std::string& name() const { return name_; }
 
@@ -60,7 +66,7 @@ class SimLeader {
   std::string own_value() const { return name_ + "." + std::to_string(turn_); }
   Time now() const { return clock_.local(world_.time.now()); }
   bool is_refused() const { return world_.time.now() < refused_until_; }
-  void check_reached(std::int64_t revision) const;
+  void check_overtaken(std::int64_t revision) const;
   // Whether it may promise a node anything. Then nobody else can lead.
   bool may_grant();
   std::function<void(bool succeeded, std::function<void()> recorded)> record_end();
@@ -70,6 +76,7 @@ class SimLeader {
                              std::function<void(const SimEtcd::Answer&)> act);
   void look_again();
   void watch_leader(SimLeader& leader, int turn, int silent_looks);
+  void lose(SimLeader& leader);
 
   void perform(const rendezvous::LeadershipActions& actions);
   void perform(const rendezvous::ReadKey& action);
@@ -95,11 +102,15 @@ class SimLeader {
   int watch_ = 0;   // of the key; those that were set before do nothing
   int follow_ = 0;  // of a leader
   std::string reached_;
+  std::string watched_;
   bool is_dead_ = false;
   bool is_withdrawn_ = false;
   Time awake_at_{};
   Time cut_until_{};
+  Time refused_since_{};
   Time refused_until_{};
+  bool was_refused_for_long_ = false;
+  std::optional<Time> died_leading_;
   Time timer_at_{};
   std::optional<SimEtcd::Record> found_;
   SimEtcd::Record job_;  // to be written

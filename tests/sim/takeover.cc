@@ -46,6 +46,7 @@ Takeover::Takeover(unsigned seed)
       works_long_(is_calm_ || time_.one_in(2)),
       is_etcd_slow_(!is_calm_ && time_.one_in(2)),
       are_daemons_(time_.one_in(2)),
+      is_refusal_doubted_(!are_daemons_ && time_.one_in(2)),
       // EtcdClient gives a question up after 0.7 s, and a lease of 2 s bears no slower etcd.
       etcd_(time_, is_etcd_slow_ ? 50 * (1 + time_.draw(are_daemons_ ? 7 : 20)) : most_delay_ms_,
             milliseconds(are_daemons_ ? 2000 : 3000)),
@@ -88,7 +89,9 @@ void Takeover::add_leader() {
                        .tells = [this](std::int64_t round) { tells(round); },
                        .dies_untold = [this] { return dies_untold(); },
                        .record_is_sent = [this](SimLeader& by) { return record_is_sent(by); },
-                       .is_daemon = are_daemons_},
+                       .is_daemon = are_daemons_,
+                       .is_refusal_doubted = is_refusal_doubted_,
+                       .may_die_unseen = !is_calm_},
       std::to_string(leaders_.size()), rate));
   SimLeader& leader = *leaders_.back();
   leader.start();
@@ -129,7 +132,8 @@ void Takeover::kill(SimLeader& leader) {
   const auto leads = [](const auto& one) { return one->host() != nullptr; };
   if (is_calm_ && std::ranges::none_of(leaders_, leads)) return;
   const bool is_known = std::ranges::all_of(leaders_, [&](const auto& other) {
-    return other.get() == &leader || other->is_dead() || other->has_reached(leader);
+    return other.get() == &leader || other->is_dead() ||
+           (is_refusal_doubted_ ? other->watches(leader) : other->has_reached(leader));
   });
   if (is_calm_ && leader.host() != nullptr && !is_known)
     return time_.after(milliseconds(50), [this, &leader] { kill(leader); });

@@ -56,6 +56,7 @@ class Takeover {
   const bool works_long_;
   const bool is_etcd_slow_;  // so that a leader may lose its key without a fault
   const bool are_daemons_;   // who may lead
+  const bool is_refusal_doubted_;
   SimEtcd etcd_;
   std::vector<std::unique_ptr<SimLeader>> leaders_;
   std::vector<std::unique_ptr<SimNode>> nodes_;

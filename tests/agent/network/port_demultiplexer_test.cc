@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/recovery/liveness.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "tests/store/descriptor_limit.h"
 
@@ -33,7 +34,7 @@ class PortDemultiplexerTest : public testing::Test {
       if (fd >= 0) ::close(fd);
   }
 
-  void start(DemultiplexerLimits limits, bool takes_tls = true) {
+  void start(DemultiplexerLimits limits, bool takes_tls = true, bool takes_liveness = true) {
     tcp::acceptor acceptor(loop, tcp::endpoint(asio::ip::address_v4::loopback(), 0), true);
     address = acceptor.local_endpoint();
     demultiplexer.emplace(
@@ -42,7 +43,11 @@ class PortDemultiplexerTest : public testing::Test {
             .store = [this](tcp::socket socket) { store_got.emplace(std::move(socket)); },
             .rendezvous = [this](int fd) { rendezvous_fd = fd; },
             .rendezvous_by_tls =
-                takes_tls ? [this](int fd) { tls_fd = fd; } : std::function<void(int)>()},
+                takes_tls ? [this](int fd) { tls_fd = fd; } : std::function<void(int)>(),
+            .liveness =
+                takes_liveness
+                    ? [this](tcp::socket socket) { liveness_got.emplace(std::move(socket)); }
+                    : std::function<void(tcp::socket)>()},
         limits);
   }
 
@@ -64,19 +69,20 @@ class PortDemultiplexerTest : public testing::Test {
   }
 
   // Whether the demultiplexer's end of `client` is closed, with nothing sent.
-  void expect_closed(tcp::socket& client) {
-    bool closed = false;
+  void expect_closed(tcp::socket& client, boost::system::error_code by = {}) {
+    boost::system::error_code ended;
     char byte = 0;
-    asio::async_read(
-        client, asio::buffer(&byte, 1),
-        [&](boost::system::error_code error, std::size_t) { closed = static_cast<bool>(error); });
-    run_until([&] { return closed; });
+    asio::async_read(client, asio::buffer(&byte, 1),
+                     [&](boost::system::error_code error, std::size_t) { ended = error; });
+    run_until([&] { return static_cast<bool>(ended); });
+    EXPECT_TRUE(!by || ended == by) << ended.message();
   }
 
   asio::io_context loop{1};
   tcp::endpoint address;
   std::optional<PortDemultiplexer> demultiplexer;
   std::optional<tcp::socket> store_got;
+  std::optional<tcp::socket> liveness_got;
   int rendezvous_fd = -1;
   int tls_fd = -1;
 };
@@ -126,6 +132,23 @@ TEST_F(PortDemultiplexerTest, TellsATlsClientThatItIsNotTaken) {
   run_until([&] { return answered; });
   EXPECT_EQ(alert, rendezvous::kNoTlsAlert);
   expect_closed(client);
+}
+
+TEST_F(PortDemultiplexerTest, HandsALivenessConnectionOnWithNothingConsumed) {
+  tcp::socket client = connect();
+  asio::write(client, asio::buffer(&rendezvous::kLivenessFirstByte, 1));
+  run_until([&] { return liveness_got.has_value(); });
+  char got = 'x';
+  asio::read(*liveness_got, asio::buffer(&got, 1));
+  EXPECT_EQ(got, rendezvous::kLivenessFirstByte);
+}
+
+// It must not end as a dead process ends it.
+TEST_F(PortDemultiplexerTest, ResetsALivenessConnectionThatNobodyHolds) {
+  start({}, true, false);
+  tcp::socket client = connect();
+  asio::write(client, asio::buffer(&rendezvous::kLivenessFirstByte, 1));
+  expect_closed(client, asio::error::connection_reset);
 }
 
 TEST_F(PortDemultiplexerTest, ClosesAStranger) {

@@ -119,9 +119,83 @@ TEST_F(LeadershipTest, AClosedConnectionSaysNothingOfTheNextOne) {
   show(leadership.leader_lost(now, true));
   key_is(KeyHolder{"a", 5, 1});
   knocked();
+  show(leadership.followed(now));
   show(leadership.leader_lost(now));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "");
+}
+
+// The session was reset, since the dead process had not read all of it.
+TEST_F(LeadershipTest, ARefusalBehindALivenessConnectionThatWasClosedCountsAtOnce) {
+  follow();
+  EXPECT_EQ(show(leadership.leader_closed("a", now)), "") << "the session tells";
+  EXPECT_EQ(show(leadership.leader_lost(now)), "read");
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "grant");
+}
+
+TEST_F(LeadershipTest, ALivenessConnectionMayBeClosedAfterTheSession) {
+  follow();
+  show(leadership.leader_lost(now));
+  EXPECT_EQ(show(leadership.leader_closed("a", now)), "") << "the key is being read";
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "grant");
+}
+
+TEST_F(LeadershipTest, ALivenessConnectionThatIsClosedWhileItIsRefusedEndsTheWait) {
+  follow();
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "");
+  EXPECT_EQ(show(leadership.leader_closed("a", now)), "read");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(perhaps_refused(), "grant");
+}
+
+// Its port may close later than its connections.
+TEST_F(LeadershipTest, AProcessThatTakesAConnectionWhileItDiesIsDead) {
+  follow();
+  show(leadership.leader_closed("a", now));
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(show(leadership.leader_lost(now)), "");
   after(milliseconds(200));
   key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "grant");
+}
+
+// What lies between may close a connection on which nobody speaks.
+TEST_F(LeadershipTest, ALivenessConnectionThatWasClosedLongBeforeTheSessionSaysNothing) {
+  follow();
+  show(leadership.leader_closed("a", now));
+  now += milliseconds(1000);
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(perhaps_refused(), "");
+}
+
+// A leader that is silent, or takes connections, is not dead by that.
+TEST_F(LeadershipTest, AClosedLivenessConnectionAloneDeposesNobody) {
+  follow();
+  show(leadership.leader_closed("a", now));
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(silent(), "");
+  after(milliseconds(500));
+  key_is(KeyHolder{"a", 5, 1});
+  EXPECT_EQ(knocked(), "follow a");
+}
+
+TEST_F(LeadershipTest, AClosedLivenessConnectionSaysNothingOfAnotherLeader) {
+  follow();
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"b", 8, 2});
+  knocked();
+  show(leadership.followed(now));
+  EXPECT_EQ(show(leadership.leader_closed("a", now)), "");
+  show(leadership.leader_lost(now));
+  key_is(KeyHolder{"b", 8, 2});
   EXPECT_EQ(perhaps_refused(), "");
 }
 
