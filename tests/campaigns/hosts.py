@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 
-from campaign import DDPRUN, skip
+from campaign import DDPRUN, skip, wait_until
 
 CLONE_NEWNET = 0x40000000  # setns(2)
 LIMIT_S = 60  # nothing that a campaign waits for takes so long
@@ -30,13 +30,8 @@ def beside(name):
 
 
 def wait_for(condition, what, limit=LIMIT_S):
-    """As wait_until(), and leaves the processor to those who are waited for."""
-    end = time.monotonic() + limit
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {limit} s in vain for: {what}")
-        time.sleep(0.005)
-    return value
+    """wait_until() with the patience of a campaign."""
+    return wait_until(condition, what, limit)
 
 
 def needed():

@@ -23,6 +23,7 @@ sys.path.insert(0, str(HERE.parent / "jobs"))
 from machine import free_port  # noqa: E402
 
 DEADLINE_S = 60  # for one command line under either launcher
+LOOK_EVERY_S = 0.005
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 # What this run hands its workers for itself, and what a shell counts for itself.
 OURS = {"PROBE_OUT", "PROBE_PLAN", "PROBE_SAYS", "_", "SHLVL", "PWD", "OLDPWD"}
@@ -251,7 +252,7 @@ class Run:
         while len(list((self.folder / "notes").glob("*.json"))) < self.case.signal_after:
             if process.poll() is not None or time.monotonic() > end:
                 return
-            os.sched_yield()  # a file that appears gives no notice
+            time.sleep(LOOK_EVERY_S)  # a file that appears gives no notice
         process.send_signal(getattr(signal, self.case.signal))
 
     def finish(self, process):

@@ -24,6 +24,7 @@ OUT = os.environ.get("PROBE_OUT", ".")
 RANK = os.environ.get("RANK", "0")
 ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 NODE = os.environ.get("GROUP_RANK", "0")
+LOOK_EVERY_S = 0.005  # for what the peers note
 
 
 def masks():
@@ -76,7 +77,7 @@ def wait_for_peers():
         )
         < wanted
     ):
-        os.sched_yield()  # a file that appears gives no notice
+        time.sleep(LOOK_EVERY_S)  # a file that appears gives no notice
 
 
 def heard(number, _frame):

@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import subprocess
 
-from support import BUILD, FolderTest, built, run, run_tests, tool
+from support import BUILD, FolderTest, built, made, run, run_tests_or_make, tool
 
 SYSTEMS = pathlib.Path(os.environ.get("DDPRUN_DEBIAN", "/nonexistent"))
 # Lists every file of the system but the logs and caches of dpkg and its friends.
@@ -17,13 +17,22 @@ LIST = "find / -xdev -not -path '/proc/*' -not -path '/sys/*' -not -path '/var/l
 TRAIN = "#!/bin/sh\necho rank $RANK of $WORLD_SIZE\n"
 
 
+def needed():
+    built(BUILD / "share" / "ddprun.1", BUILD / "share" / "ddprund.8", BUILD / "worker/startup/libddprun_worker_startup.a",
+          BUILD / "worker/data/libddprun_worker_data.a")
+
+
+def make_packages(folder):
+    """With gzip, for its speed; users get xz."""
+    needed()
+    run("cpack", "--config", BUILD / "CPackConfig.cmake", "-B", folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=folder)
+
+
 class Packages(FolderTest):
     def setUp(self):
         super().setUp()
-        built(BUILD / "share" / "ddprun.1", BUILD / "share" / "ddprund.8", BUILD / "worker/startup/libddprun_worker_startup.a", BUILD / "worker/data/libddprun_worker_data.a")
-        # gzip for its speed; users get xz.
-        run("cpack", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=self.folder)
-        self.packages = {path.name.split("_")[0]: path for path in self.folder.glob("*.deb")}
+        needed()
+        self.packages = {path.name.split("_")[0]: path for path in made(make_packages).glob("*.deb")}
         self.assertEqual(sorted(self.packages), ["ddprun", "ddprun-dev"])
 
     def field(self, package, name):
@@ -97,4 +106,4 @@ class Packages(FolderTest):
 
 
 if __name__ == "__main__":
-    run_tests()
+    run_tests_or_make(make_packages)

@@ -1,5 +1,6 @@
 """What the tests of the installed forms share. Only the standard library."""
 
+import functools
 import os
 import pathlib
 import shutil
@@ -75,3 +76,29 @@ def make_wheel(folder):
 def install_tree(prefix, component):
     built(BUILD / "share" / "ddprun.1")
     run("cmake", "--install", BUILD, "--prefix", prefix, "--component", component)
+
+
+@functools.cache
+def made(make):
+    """The folder that make(folder) has filled: before all tests, by `--make` (DDPRUN_MADE), else now,
+    for this process."""
+    if "DDPRUN_MADE" in os.environ:
+        return pathlib.Path(os.environ["DDPRUN_MADE"])
+    folder = tempfile.TemporaryDirectory(prefix="ddprun-install-test-")
+    unittest.addModuleCleanup(folder.cleanup)
+    make(pathlib.Path(folder.name))
+    return pathlib.Path(folder.name)
+
+
+def run_tests_or_make(make):
+    """run_tests(), or with `--make FOLDER` what made(make) then finds in FOLDER."""
+    if sys.argv[1:2] != ["--make"]:
+        run_tests()
+    folder = pathlib.Path(sys.argv[2])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        make(folder)
+    except unittest.SkipTest as reason:
+        print(reason)
+        sys.exit(77)

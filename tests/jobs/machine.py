@@ -7,6 +7,9 @@ import socket
 import time
 
 DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
+# The pause between two looks at an outside event: so many times as long as the look took, within
+# these bounds.
+PAUSE_LOOKS, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 3, 0.001, 0.05
 FIRST_PORT = 10000  # below are those of a host's services
 TCP_TABLES = "/proc/net/tcp", "/proc/net/tcp6"
 LISTENING = "0A"  # proc_pid_net(5), the state st of a socket
@@ -17,12 +20,19 @@ def wait_until(condition, what, deadline=None):
     """Waits for an outside event that gives no notice (a process gone from /proc); fails after the deadline."""
     end = time.monotonic() + (deadline or DEADLINE)
     while True:
+        began = time.monotonic()
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline or DEADLINE} s in vain for: {what}")
-        os.sched_yield()
+        leave_the_processor(time.monotonic() - began)
+
+
+def leave_the_processor(look_s):
+    """The pause after a look at an outside event. Without it the looks would take the processor that
+    the event needs."""
+    time.sleep(min(max(PAUSE_LOOKS * look_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
 
 
 def environment_of(pid):

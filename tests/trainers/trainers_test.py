@@ -138,11 +138,11 @@ class TorchrunsDigits(JobTest):
         job.wait_gone()
         return code, out, err, seconds
 
-    def run_well(self, launcher, flags, script, failures):
+    def run_well(self, name, launcher, flags, script, failures):
         """The Outcome of a job that must succeed. It is run again where PyTorch failed at its exit, and the launcher's name goes into
         `failures`. Where PyTorch aborts each run, its loss still counts, and the launcher's name goes into `self.aborted`."""
         for run in range(RUNS_MAX):
-            folder = self.folder / f"{launcher}_{run}"
+            folder = self.folder / f"{name}_{run}"
             code, out, err, seconds = self.run_once(launcher, flags, script, folder)
             if not (words := pytorch_failure(code, err)):
                 break
@@ -164,29 +164,31 @@ class TorchrunsDigits(JobTest):
             launchers = " and ".join(sorted(self.aborted))
             self.skipTest(f"the losses are equal, but PyTorch aborted {RUNS_MAX} of {RUNS_MAX} runs under {launchers} at its exit")
 
-    def compare(self, script):
-        """The script undisturbed under both launchers."""
+    def compare(self, script, *ways):
+        """The script under torchrun, once, and under ddprun in each of the ways, which are methods.
+        torchrun is spared deaths: its restarts fail now and then, when a worker finds its peer's
+        address of the attempt before in the store."""
         failures = []
-        theirs = self.run_well("torchrun", [], [script], failures)
-        ours = self.run_well("ddprun", [], [script], failures)
+        theirs = self.run_well("torchrun", "torchrun", [], [script], failures)
+        for way in ways:
+            with self.subTest(way):
+                getattr(self, way)(script, theirs, failures)
+
+    def undisturbed(self, script, theirs, failures):
+        ours = self.run_well("ddprun", "ddprun", [], [script], failures)
         self.assertEqual(ours.attempt, 0)
         self.check(script, theirs, ours, failures)
 
-    def compare_after_a_death(self, script):
-        """Under ddprun rank 1 dies in the first attempt; the second must come to what a run without
-        a death comes to. torchrun is spared it: its restarts fail now and then, when a worker finds
-        its peer's address of the attempt before in the store."""
-        failures = []
-        theirs = self.run_well("torchrun", [], [script], failures)
-        ours = self.run_well("ddprun", ["--max-restarts=1"], [script, "--die-once"], failures)
+    def after_a_death(self, script, theirs, failures):
+        """Rank 1 dies in the first attempt; the second must come to what a run without a death comes
+        to."""
+        ours = self.run_well("died", "ddprun", ["--max-restarts=1"], [script, "--die-once"], failures)
         self.assertEqual(ours.attempt, 1)
         self.check(f"{script}, restarted", theirs, ours, failures)
 
-    def compare_after_a_kill(self, script):
-        """Under ddprun rank 1 is killed at the end of the first attempt, when standbys wait. They must be the workers of the second
-        attempt, and come to what a run without a death comes to."""
-        failures = []
-        theirs = self.run_well("torchrun", [], [script], failures)
+    def after_a_kill(self, script, theirs, failures):
+        """Rank 1 is killed at the end of the first attempt, when standbys wait. They must be the
+        workers of the second attempt, and come to what a run without a death comes to."""
         for run in range(RUNS_MAX):
             started = time.monotonic()
             folder = self.folder / f"killed_{run}"
@@ -213,47 +215,29 @@ class TorchrunsDigits(JobTest):
         job.wait_gone()
         return code, out, err, standbys
 
-    def test_fsdp2_after_a_kill(self):
-        self.compare_after_a_kill("fsdp2.py")
-
-    def test_rpc_after_a_kill(self):
-        self.compare_after_a_kill("rpc_halves.py")
-
-    def test_accelerate_after_a_kill(self):
-        self.compare_after_a_kill("with_accelerate.py")
-
-    def test_transformers_after_a_kill(self):
-        self.compare_after_a_kill("with_transformers.py")
-
-    def test_lightning_after_a_kill(self):
-        self.compare_after_a_kill("with_lightning.py")
-
     def test_plain_ddp(self):
-        self.compare("plain_ddp.py")
+        self.compare("plain_ddp.py", "undisturbed")
 
     def test_fsdp2(self):
-        self.compare("fsdp2.py")
+        self.compare("fsdp2.py", "undisturbed", "after_a_kill")
 
     def test_zero_redundancy_optimizer(self):
-        self.compare("zero_optimizer.py")
+        self.compare("zero_optimizer.py", "undisturbed")
 
     def test_rpc(self):
-        self.compare("rpc_halves.py")
+        self.compare("rpc_halves.py", "undisturbed", "after_a_kill")
 
     def test_accelerate(self):
-        self.compare("with_accelerate.py")
+        self.compare("with_accelerate.py", "undisturbed", "after_a_death", "after_a_kill")
 
     def test_transformers(self):
-        self.compare("with_transformers.py")
+        self.compare("with_transformers.py", "undisturbed", "after_a_kill")
 
     def test_lightning(self):
-        self.compare("with_lightning.py")
+        self.compare("with_lightning.py", "undisturbed", "after_a_kill")
 
-    def test_accelerate_after_a_death(self):
-        self.compare_after_a_death("with_accelerate.py")
-
-    def test_distributed_checkpoint_after_a_death(self):
-        self.compare_after_a_death("dist_checkpoint.py")
+    def test_distributed_checkpoint(self):
+        self.compare("dist_checkpoint.py", "after_a_death")
 
 
 if __name__ == "__main__":
