@@ -91,7 +91,7 @@ class OneLeads(GroupTest):
         self.assertEqual((code, len(err.splitlines())), (3, 1), err)
         self.assertEqual(control.ctl(f"{standby.endpoint},{leader.endpoint}", "jobs", token=TOKEN)[0], 0, "it asks both")
         # A node that knows the standby alone tries until its limit.
-        node = self.node(standby, "job", "2", "/bin/true", conf="read_timeout=1")
+        node = self.node(standby, "job", "2", "/bin/true", conf="read_timeout=5")
         self.check_ended([node], 1, told)
 
     def test_metrics_tell_who_leads(self):

@@ -1,5 +1,6 @@
 """Jobs that stand still in part or as a whole (a closed lid, a paused machine, SIGSTOP), and nodes that are cut off for a while."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -52,7 +53,8 @@ class Suspended(LinksTest):
     def send(nodes, signo):
         for node in nodes:
             for pid in (node.pid, *node.processes()):
-                os.kill(pid, signo)
+                with contextlib.suppress(ProcessLookupError):  # a worker that an agent has ended since
+                    os.kill(pid, signo)
 
     def test_no_worker_is_started_anew_where_nothing_was_lost(self):
         """Several jobs at once; of the last one the lease ends meanwhile, but nobody ran who could miss it."""
