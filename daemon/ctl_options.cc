@@ -43,7 +43,7 @@ options:
 
 exit codes:
   0  done; wait: the job succeeded
-  1  refused; wait: the job failed or was stopped
+  1  refused, also for want of TLS; wait: the job failed or was stopped
   2  usage error
   3  nobody answers at the endpoint
   4  there is no such job or node

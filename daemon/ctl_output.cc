@@ -79,6 +79,7 @@ std::string_view name_of(ControlOutcome outcome) {
     case ControlOutcome::kJobFailed:
       return "job_failed";
     case ControlOutcome::kRefused:
+    case ControlOutcome::kTls:
       return "refused";
     case ControlOutcome::kUnknown:
       return "unknown";
@@ -198,13 +199,16 @@ std::string output(const CtlOptions& options, const ControlAnswer& answer) {
 
 std::string complaint(const CtlOptions& options, const ControlAnswer& answer) {
   if (answer.outcome == ControlOutcome::kDone) return {};
-  const std::string text = shown_text(answer.text);
+  std::string text = shown_text(answer.text);
+  if (answer.outcome == ControlOutcome::kTls && text.starts_with("it does not take TLS"))
+    text += ": leave out --tls-ca, --tls-cert and --tls-key";
   std::string where;
   for (const CtlEndpoint& one : options.endpoints)
     where += fmt::format("{}{}:{}", where.empty() ? "" : ",", one.host, one.port);
   const CtlExit code = exit_code(answer);
-  if (code == kCtlUnreachable) return fmt::format("{}: {}", where, text);
-  if (answer.outcome == ControlOutcome::kHasNoToken) return fmt::format("{}: {}", where, text);
+  if (code == kCtlUnreachable || answer.outcome == ControlOutcome::kTls ||
+      answer.outcome == ControlOutcome::kHasNoToken)
+    return fmt::format("{}: {}", where, text);
   if (code == kCtlWrongToken)
     return fmt::format("{}: {}; the token comes from DDPRUN_TOKEN or --token-file", where, text);
   return text;
@@ -216,6 +220,7 @@ CtlExit exit_code(const ControlAnswer& answer) {
       return kCtlDone;
     case ControlOutcome::kJobFailed:
     case ControlOutcome::kRefused:
+    case ControlOutcome::kTls:
       return kCtlFailed;
     case ControlOutcome::kUnknown:
       return kCtlUnknown;

@@ -97,22 +97,29 @@ rendezvous::ControlAnswer ask_one(const CtlOptions& options, const CtlEndpoint& 
 }
 
 // Of several daemons, the one that leads. While they elect one, none does: then they are asked again.
+// Asking again mends no certificate.
 rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& token) {
   if (options.endpoints.size() == 1) return ask_one(options, options.endpoints.front(), token);
   auto until = std::chrono::steady_clock::now() + kElectionLimit;
+  using rendezvous::ControlOutcome;
   for (;;) {
     const auto began = std::chrono::steady_clock::now();
     std::string text;
+    std::size_t by_tls = 0;
     for (const CtlEndpoint& endpoint : options.endpoints) {
       auto answer = ask_one(options, endpoint, token);
-      if (answer.outcome != rendezvous::ControlOutcome::kUnreachable) return answer;
+      const bool is_tls = answer.outcome == ControlOutcome::kTls;
+      if (!is_tls && answer.outcome != ControlOutcome::kUnreachable) return answer;
+      by_tls += is_tls ? 1 : 0;
       text += fmt::format("{}{}:{}: {}", text.empty() ? "" : "; ", endpoint.host, endpoint.port,
                           answer.text);
     }
     // One of them let us wait for long, and leads no more.
     const auto now = std::chrono::steady_clock::now();
     if (now - began >= kWaitTurn) until = now + kElectionLimit;
-    if (now >= until) return {rendezvous::ControlOutcome::kUnreachable, text};
+    if (by_tls == options.endpoints.size()) return {ControlOutcome::kTls, text};
+    if (now >= until)
+      return {by_tls > 0 ? ControlOutcome::kTls : ControlOutcome::kUnreachable, text};
     boost::asio::io_context loop;
     boost::asio::steady_timer(loop, kAskAgain).wait();
   }

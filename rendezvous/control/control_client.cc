@@ -32,6 +32,9 @@ ControlAnswer failed(const grpc::Status& status, bool awaits_end) {
     return {ControlOutcome::kHasNoToken, status.error_message()};
   if (code == grpc::StatusCode::UNAUTHENTICATED)
     return {ControlOutcome::kWrongToken, status.error_message()};
+  // Only a host with TLS says so, to a peer in clear (clear_refusal.h).
+  if (code == grpc::StatusCode::FAILED_PRECONDITION)
+    return {ControlOutcome::kTls, status.error_message()};
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED && awaits_end) return {ControlOutcome::kGoesOn};
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED)
     return {ControlOutcome::kUnreachable, "no answer in time"};
@@ -66,16 +69,17 @@ std::string tls_problem(const ControlTarget& target) {
 }
 
 // Connected; null, and why.
-std::pair<std::shared_ptr<grpc::Channel>, std::string> connect(const ControlTarget& target) {
+std::pair<std::shared_ptr<grpc::Channel>, ControlAnswer> connect(const ControlTarget& target) {
   for (const std::string& address : target.addresses) {
     auto channel = make_channel(address, target.port, {target.tls, target.host}, kMaxAnswerBytes);
-    if (!channel) return {nullptr, "the files of TLS are no good"};
+    if (!channel) return {nullptr, {ControlOutcome::kTls, "the files of TLS are no good"}};
     // Also the end of HTTP/2's greeting: somebody who takes every connection and says nothing is none.
     if (channel->WaitForConnected(std::chrono::system_clock::now() + target.connect_limit))
       return {std::move(channel), {}};
   }
   const std::string problem = tls_problem(target);
-  return {nullptr, problem.empty() ? "nobody answers there" : problem};
+  if (!problem.empty()) return {nullptr, {ControlOutcome::kTls, problem}};
+  return {nullptr, {ControlOutcome::kUnreachable, "nobody answers there"}};
 }
 
 // The question, when the peer has asked for its proof; the answer is in `message` then. False:
@@ -107,8 +111,8 @@ ControlAnswer ask_once(const ControlTarget& target, const std::shared_ptr<grpc::
   Converse with{.handshake = {target.token, question.job, Deed::kOperate},
                 .in_clear = local != nullptr || !target.tls.is_set(),
                 .since = mark_channels()};
-  const auto [channel, problem] = local ? std::pair(local, std::string()) : connect(target);
-  if (!channel) return {ControlOutcome::kUnreachable, problem};
+  const auto [channel, problem] = local ? std::pair(local, ControlAnswer{}) : connect(target);
+  if (!channel) return problem;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + target.answer_limit);
   context.AddMetadata(kJobMetadata, question.job);

@@ -42,6 +42,7 @@ enum class ControlOutcome {
   kUnreachable,  // nobody answered at the endpoint, or the connection broke
   kGoesOn,       // AwaitEnd only: the job still runs, ask again
   kHasNoToken,   // the job has none, so nobody may ask over the network
+  kTls,          // somebody answered, and TLS or a certificate is what is wrong
 };
 
 struct ControlAnswer {

@@ -86,6 +86,13 @@ TEST(CtlOutput, ExitCodesAndComplaints) {
   EXPECT_EQ(code(ControlOutcome::kUnreachable), 3);
   EXPECT_EQ(code(ControlOutcome::kUnknown), 4);
   EXPECT_EQ(code(ControlOutcome::kWrongToken), 5);
+  // Somebody answered, so asking again, as after a 3, is of no use.
+  EXPECT_EQ(code(ControlOutcome::kTls), 1);
+  EXPECT_EQ(complaint(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it wants TLS"}),
+            "h:1: it wants TLS");
+  EXPECT_EQ(
+      complaint(options(CtlCommand::kJobs), {ControlOutcome::kTls, "it does not take TLS (x)"}),
+      "h:1: it does not take TLS (x): leave out --tls-ca, --tls-cert and --tls-key");
   const ControlAnswer refused{ControlOutcome::kRefused, "no"};
   EXPECT_EQ(output(options(CtlCommand::kDrain), refused), "");
   EXPECT_EQ(complaint(options(CtlCommand::kDrain), refused), "no");
