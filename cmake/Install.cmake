@@ -71,6 +71,7 @@ set(_headers
   worker/reducer/bucket.h worker/reducer/data_parallel.h worker/reducer/log_record.h worker/reducer/module_state.h
   worker/reducer/output_sink.h worker/startup/bootstrap.h worker/startup/rank_processes.h worker/startup/spawn.h worker/tcp/tcp_collective.h worker/tcp/tcp_feed.h
   worker/tensors/tensor_verbs.h worker/tensors/stepped_tensors.h worker/checkpoint/checkpoint.h worker/checkpoint/checkpoint_file.h worker/checkpoint/load_options.h
+  worker/checkpoint/pickle.h
   worker/checkpoint/value.h worker/checkpoint/zip_file.h)
 foreach(_header IN LISTS _headers)
   get_filename_component(_place "${_header}" DIRECTORY)

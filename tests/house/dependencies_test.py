@@ -125,6 +125,17 @@ class Includes(unittest.TestCase):
             self.assertIsNone(forbidden(room, include), (room, include))
 
 
+class InstalledHeaders(unittest.TestCase):
+    def test_each_that_an_installed_one_includes_is_installed_too(self):
+        """Else a program that builds on an installation does not compile."""
+        (listed,) = re.findall(r"set\(_headers([^)]*)\)", (ROOT / "cmake" / "Install.cmake").read_text())
+        installed = set(listed.split())
+        self.assertGreater(len(installed), 40)
+        missing = [f"{header} includes {include}" for header in sorted(installed)
+                   for include in re.findall(r'^#include "([^"]+)"', (ROOT / header).read_text(), re.MULTILINE) if include not in installed]
+        self.assertEqual(missing, [])
+
+
 def built(program):
     path = BIN / program
     if not path.exists():
