@@ -81,7 +81,6 @@ class Agent {
   void start_worker(int local_rank);
   void look_for_a_pointless_restart();
   void give_up(const std::string& why);
-  std::optional<rendezvous::Gathering> gathering() const;
 
   asio::io_context& loop_;
   const AgentConfig config_;
@@ -114,8 +113,9 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
       workers_(loop, config_, consoles_, hostname_, start.ignored_signals,
                [this](int local_rank, Time noticed) { worker_is_dying(local_rank, noticed); }),
       reporter_(loop,
-                {config_, lifecycle_, workers_.files(), consoles_, [this] { return gathering(); },
-                 [this] { return workers_.progress(); }},
+                {config_, lifecycle_, workers_.files(), consoles_,
+                 [this] { return services_->session().gathering(); },
+                 [this] { return services_->unreached(); }, [this] { return workers_.progress(); }},
                 hostname_),
       events_(loop, config_.signals, start),
       alarm_(loop, [this] { perform(lifecycle_.time_passed(now())); }),
@@ -297,10 +297,6 @@ void Agent::perform(const JoinRound& /*action*/) {
   if (!store) return give_up(store.error().message());
   reporter_.joining();
   services_->session().join(node_spec(config_, hostname_, *store));
-}
-
-std::optional<rendezvous::Gathering> Agent::gathering() const {
-  return services_->session().gathering();
 }
 
 void Agent::perform(const StartWorkers& /*action*/) {

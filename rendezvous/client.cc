@@ -53,6 +53,15 @@ std::string told(const grpc::Status& status) {
   return text;
 }
 
+// gRPC begins with a sentence that says nothing, and a code that it does not know itself.
+std::string without_preamble(std::string text) {
+  constexpr std::string_view kLast = "last error: ";
+  constexpr std::string_view kCode = "UNKNOWN: ";
+  if (const auto at = text.rfind(kLast); at != std::string::npos) text.erase(0, at + kLast.size());
+  if (text.starts_with(kCode)) text.erase(0, kCode.size());
+  return text;
+}
+
 // The node's session. Loop's thread only.
 class RemoteSession final : public Session {
  public:
@@ -70,6 +79,7 @@ class RemoteSession final : public Session {
   void leave(const Failure& reason) override;
   void gone() override;
   std::optional<Gathering> gathering() const override { return grant_.gathering; }
+  Unreached unreached() const override;
   void abandon() override { state_ = State::kOver; }
   std::chrono::steady_clock::time_point lease_ends() const override {
     return std::chrono::steady_clock::time_point(lease_.ends());  // the clock of stamp()
@@ -332,6 +342,12 @@ void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Stat
   if (is_another_job) return end(ErrorCode::kRejected, "refused: " + told(status));
   end(ErrorCode::kProtocol, fmt::format("the call failed with gRPC status {}: {}",
                                         static_cast<int>(status.error_code()), told(status)));
+}
+
+Unreached RemoteSession::unreached() const {
+  if (state_ != State::kConnecting) return {};
+  return {.why = tls_problem_.empty() ? without_preamble(last_problem_) : tls_problem_,
+          .ends = deadline_.expiry()};
 }
 
 void RemoteSession::find_out_why() {

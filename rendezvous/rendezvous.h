@@ -203,6 +203,13 @@ struct Gathering {
   bool operator==(const Gathering&) const = default;
 };
 
+// A node that no host has let in yet.
+struct Unreached {
+  std::string why;  // the last try's failure; empty: none has failed
+  // When the node gives up; Time::max(): that is not known.
+  std::chrono::steady_clock::time_point ends = std::chrono::steady_clock::time_point::max();
+};
+
 // One node's session with the rendezvous. Call it on the loop's thread. The host's messages come on
 // that thread too. They are posted: none comes while a function of this interface runs, so the
 // caller may change its own state after such a function returned. The one exception is a session of
@@ -243,6 +250,8 @@ class Session {
   // As far as this node was told; over the network that is some moments old. Nothing: the job is
   // over, or nothing is known yet.
   virtual std::optional<Gathering> gathering() const = 0;
+  // What keeps this node from a host; nothing of it is set once a host has let it in.
+  virtual Unreached unreached() const { return {}; }
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
   // Over the network: until when the workers may live on if this session ended now. The past: they may

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "proto/assert.h"
+#include "proto/blocking_wait.h"
 #include "proto/random_number.h"
 
 namespace ddprun::store {
@@ -66,16 +67,26 @@ std::vector<std::string_view> views(std::span<const std::string> strings) {
 
 }  // namespace
 
-Result<Client> Client::connect(const std::string& host, std::uint16_t port, Duration limit) {
+Result<Client> Client::connect(const std::string& host, std::uint16_t port, Duration limit,
+                               const std::string& who) {
   const Deadline until = steady_clock::now() + limit;
   const std::string server = fmt::format("{}:{}", host, port);
   Pauses pauses;
+  BlockingWait wait;
+  Error failure;
+  std::string why = "no answer";
+  // Says that the wait goes on. Returns until when to block.
+  const auto tell = [&] {
+    if (who.empty()) return until;
+    wait.tell([&] { return fmt::format("{} connects to the store {}: {}", who, server, why); });
+    return wait.until(until);
+  };
   for (;;) {
-    Error failure;
-    auto socket = BlockingSocket::connect(host, port, until);
+    auto socket = BlockingSocket::connect(host, port, tell());
     if (socket.has_value()) {
       Client client(server, std::move(*socket), limit);
-      const auto greeted = client.shake_hands(until);
+      why = "somebody takes connections there, and does not answer";
+      const auto greeted = client.shake_hands(until, tell);
       if (greeted.has_value()) return client;
       failure = greeted.error();
     } else {
@@ -85,6 +96,8 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
         return Error(failure.code(),
                      fmt::format("connect to store {}: {}", server, failure.message()));
     }
+    if (failure.code() != ErrorCode::kTimedOut) why = failure.message();
+    tell();
     const auto pause = pauses.next();
     if (steady_clock::now() + pause >= until)
       return Error(ErrorCode::kTimedOut,
@@ -97,12 +110,14 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
 // VALIDATE and PING leave in one segment. PyTorch's server loses its place if VALIDATE comes in two
 // parts. And only an answer to PING shows that somebody serves the port: the kernel accepts
 // connections for a process that hangs.
-Result<void> Client::shake_hands(Deadline until) {
+Result<void> Client::shake_hands(Deadline until, const std::function<Deadline()>& tell) {
   request_.clear();
   encode({Op::kValidate, kMagic, {}}, request_);
   const auto nonce = static_cast<std::uint32_t>(::getpid());
   encode({Op::kPing, nonce, {}}, request_);
   if (auto sent = socket_->send(request_, until); sent.has_error()) return sent;
+  while (!socket_->wait_readable(tell()) && steady_clock::now() < until) {
+  }
   std::array<char, sizeof(nonce)> answer{};
   if (auto received = socket_->receive(answer, until); received.has_error()) return received;
   if (get_u32({answer.data(), answer.size()}) != nonce)

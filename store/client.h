@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,7 +32,9 @@ class Client {
   // `limit` has passed, with pauses that grow and are random. `limit` is also the time limit of
   // every later call; set_limit() changes it. Errors: kNotFound (no such host), kTimedOut (the
   // message says what failed last).
-  static Result<Client> connect(const std::string& host, std::uint16_t port, Duration limit);
+  // `who`, if given, is named in the log while the wait goes on, at the moments of wait_schedule.h.
+  static Result<Client> connect(const std::string& host, std::uint16_t port, Duration limit,
+                                const std::string& who = {});
 
   Client(Client&&) = default;
   Client& operator=(Client&&) = default;
@@ -90,7 +93,7 @@ class Client {
   Client(std::string server, BlockingSocket socket, Duration limit)
       : server_(std::move(server)), socket_(std::move(socket)), limit_(limit) {}
 
-  Result<void> shake_hands(Deadline deadline);
+  Result<void> shake_hands(Deadline deadline, const std::function<Deadline()>& tell);
   Deadline deadline() const { return std::chrono::steady_clock::now() + limit_; }
   Result<void> send(Op op, std::int64_t number, Fields fields, Deadline until);
   Result<void> send_only(Op op, Fields fields);

@@ -58,10 +58,12 @@ ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptio
                  .job_over = [this](bool succeeded) { job_over(succeeded); },
                  .failed = [this](const Error& error) { end(false, SessionLost{error}); },
                  .leads_until = ways_.workers_until}),
-      alarm_(loop, [this] {
-        lost_.is_fenced = true;
-        break_round(lost_);
-      }) {
+      alarm_(loop,
+             [this] {
+               lost_.is_fenced = true;
+               break_round(lost_);
+             }),
+      wait_(loop, [](const std::string& line) { log::warning(line); }) {
   election_.start();
 }
 
@@ -96,6 +98,7 @@ void ElectedSession::leave(const Failure& reason) {
   if (is_let_in_) session_->leave(reason);
   if (ways_.resumes && !leads_ && memory_.is_round_whole()) return election_.withdraw();
   is_over_ = true;
+  wait_.end();
   election_.job_ended(false);
 }
 
@@ -105,12 +108,31 @@ void ElectedSession::gone() {
   fenced_.reset();
   if (session_) session_->gone();
   alarm_.set(rendezvous::Time::max());
+  wait_.end();
   if (std::exchange(is_over_, true)) return;
   election_.job_ended(false);
 }
 
 std::optional<rendezvous::Gathering> ElectedSession::gathering() const {
   return session_ ? session_->gathering() : std::nullopt;
+}
+
+rendezvous::Unreached ElectedSession::unreached() const {
+  if (is_let_in_) return {};
+  rendezvous::Unreached told = election_.unreached();
+  if (told.why.empty() && session_) told.why = session_->unreached().why;
+  if (told.why.empty()) told.why = last_loss_;
+  return told;
+}
+
+// The agent tells of a node that joins.
+void ElectedSession::begin_wait() {
+  if (wait_.is_waiting()) return;
+  wait_.begin([this](std::chrono::seconds waited) -> std::string {
+    if (!memory_.is_in_round()) return {};
+    return fmt::format("waiting for {} s for a leader of the rendezvous: {}", waited.count(),
+                       unreached().why);
+  });
 }
 
 // ---- what the election brings ----
@@ -165,6 +187,7 @@ rendezvous::JobRecord ElectedSession::remember() {
 // The leader that let this node in may stand still, or be cut off. Its lease holds.
 void ElectedSession::change_leader(const rendezvous::Leader& next) {
   is_let_in_ = false;
+  begin_wait();
   lost_ = {.error = Error(ErrorCode::kUnavailable,
                           fmt::format("{} leads the rendezvous now", next.hostname)),
            .lease_ends = session_->lease_ends()};
@@ -182,6 +205,7 @@ void ElectedSession::change_leader(const rendezvous::Leader& next) {
 void ElectedSession::let_in() {
   if (is_over_) return;
   is_let_in_ = true;
+  wait_.end();
   unproven_since_.reset();
   last_loss_.clear();
   leader_lives_ = false;
@@ -258,6 +282,7 @@ void ElectedSession::lose(SessionLost lost) {
   if (is_let_in_ && !leads_ && lost.stood_still && ways_.resumes) ask(lost);
   if (lost.is_fenced && !leads_) fenced_ = std::move(session_);
   session_.reset();
+  begin_wait();
   const bool was_let_in = std::exchange(is_let_in_, false);
   const auto now = std::chrono::steady_clock::now();
   // A leader that asks has one, too.
@@ -309,6 +334,7 @@ void ElectedSession::break_round(const SessionLost& lost) {
 
 void ElectedSession::end(bool succeeded, const HostMessage& message) {
   is_over_ = true;
+  wait_.end();
   election_.job_ended(succeeded);
   handler_(message);
 }

@@ -15,6 +15,7 @@
 
 #include "proto/alarm.h"
 #include "proto/loop.h"
+#include "proto/wait_teller.h"
 #include "rendezvous/election/election.h"
 #include "rendezvous/recovery/session_memory.h"
 #include "rendezvous/rendezvous.h"
@@ -63,6 +64,7 @@ class ElectedSession final : public rendezvous::Session {
   void leave(const rendezvous::Failure& reason) override;
   void gone() override;
   std::optional<rendezvous::Gathering> gathering() const override;
+  rendezvous::Unreached unreached() const override;
 
  private:
   void lead(rendezvous::JobRecord record);
@@ -78,6 +80,7 @@ class ElectedSession final : public rendezvous::Session {
   void let_in();
   void break_round(const rendezvous::SessionLost& lost);
   void end(bool succeeded, const rendezvous::HostMessage& message);
+  void begin_wait();
 
   const Ways ways_;
   const MessageHandler handler_;
@@ -101,6 +104,7 @@ class ElectedSession final : public rendezvous::Session {
   bool goes_on_ = false;          // without a leader, until then, and they do not end
   rendezvous::SessionLost lost_;  // why there is none
   Alarm alarm_;                   // at workers_until_
+  WaitTeller wait_;               // for a leader
   // With a leader whose lease ended here. It must not hear of the end before our workers are gone.
   std::unique_ptr<Session> fenced_;
 };

@@ -182,7 +182,8 @@ asio::awaitable<Result<void>> NodeServices::open_c10d(Session::MessageHandler ha
       co_return acceptor.error();
     log::info(fmt::format("{}; another agent of this host has it, joining that one",
                           acceptor.error().message()));
-    handler = telling_who_has_the_port(std::move(handler), acceptor.error().message());
+    taken_port_ = acceptor.error().message();
+    handler = telling_who_has_the_port(std::move(handler), taken_port_);
   }
   open_remote_session(std::move(handler));
   co_return Result<void>();
@@ -335,6 +336,14 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
   if (session_) return;
   session_ =
       std::make_unique<ResumingSession>(loop_, open, plan_.connect_timeout, std::move(handler));
+}
+
+rendezvous::Unreached NodeServices::unreached() const {
+  rendezvous::Unreached told = session_->unreached();
+  if (!taken_port_.empty())
+    told.why += fmt::format("{}this host could not serve the endpoint itself: {}",
+                            told.why.empty() ? "" : "; ", taken_port_);
+  return told;
 }
 
 Result<StoreAddress> NodeServices::prepare_store() {

@@ -57,6 +57,8 @@ class NodeServices {
   // This node's session with the rendezvous. Call only when is_open().
   rendezvous::Session& session() { return *session_; }
   const rendezvous::Session& session() const { return *session_; }
+  // What keeps this node from a host, or from being one.
+  rendezvous::Unreached unreached() const;
 
   // Null: the rendezvous is in another process.
   const rendezvous::Host* host() const { return host_.get(); }
@@ -120,6 +122,7 @@ class NodeServices {
   std::unique_ptr<rendezvous::Host> host_;
   std::unique_ptr<rendezvous::JobControl> control_;  // of host_
   std::unique_ptr<HostedPort> port_;                 // of host_, where other nodes come
+  std::string taken_port_;  // why this node could not host; empty: it did not try, or hosts
   std::unique_ptr<rendezvous::Session> session_;
 };
 

@@ -30,6 +30,7 @@ ResumingSession::ResumingSession(asio::io_context& loop, Open open,
       open_(std::move(open)),
       rejoin_limit_(rejoin_limit),
       handler_(std::move(handler)),
+      wait_(loop, [](const std::string& line) { log::warning(line); }),
       alarm_(loop, [this] { look_again(); }) {
   this->open();
 }
@@ -66,6 +67,22 @@ std::optional<rendezvous::Gathering> ResumingSession::gathering() const {
   return lost_ ? std::nullopt : session_->gathering();
 }
 
+rendezvous::Unreached ResumingSession::unreached() const {
+  if (!lost_) return session_->unreached();
+  return {.why = last_try_.empty() ? lost_->error.message() : last_try_,
+          .ends = is_fenced_ ? rejoin_until_ : lost_->lease_ends + rejoin_limit_};
+}
+
+// The agent tells of a node that joins.
+std::string ResumingSession::still_lost(std::chrono::seconds waited) const {
+  if (!memory_.is_in_round()) return {};
+  const auto left = std::chrono::ceil<std::chrono::seconds>(limit() - Clock::now());
+  return fmt::format("waiting for {} s for the host to let this node in again: {}; {} {} s",
+                     waited.count(), unreached().why,
+                     is_fenced_ ? "giving up in" : "the workers go on for",
+                     std::max<std::int64_t>(left.count(), 0));
+}
+
 // ---- the connection ----
 
 void ResumingSession::open() {
@@ -85,6 +102,7 @@ void ResumingSession::let_in(const std::string& address, std::uint16_t port) {
   is_fenced_ = false;
   lost_.reset();
   knocker_.reset();
+  wait_.end();
   alarm_.set(Clock::time_point::max());
   memory_.say_to(*session_);
 }
@@ -92,7 +110,10 @@ void ResumingSession::let_in(const std::string& address, std::uint16_t port) {
 void ResumingSession::heard(const HostMessage& message) {
   if (!memory_.told(message)) return;
   if (const auto* lost = std::get_if<SessionLost>(&message)) {
-    if (lost_ && !lost->was_reached) return look_again();  // a try that failed
+    if (lost_ && !lost->was_reached) {  // a try that failed
+      last_try_ = lost->error.message();
+      return look_again();
+    }
     if (lost->error.code() == ErrorCode::kUnavailable && lost->may_return) return reconnect(*lost);
   }
   handler_(message);
@@ -100,6 +121,8 @@ void ResumingSession::heard(const HostMessage& message) {
 
 void ResumingSession::reconnect(const SessionLost& lost) {
   lost_ = lost;
+  last_try_.clear();
+  wait_.begin([this](std::chrono::seconds waited) { return still_lost(waited); });
   if (lost.is_fenced) fenced_ = std::move(session_);
   session_.reset();
   if (!lost.host_returns)
@@ -143,6 +166,7 @@ void ResumingSession::fence() {
 
 void ResumingSession::give_up(bool is_fenced) {
   alarm_.set(Clock::time_point::max());
+  wait_.end();
   session_.reset();
   SessionLost lost = *lost_;
   lost.is_fenced = is_fenced;

@@ -20,6 +20,7 @@
 
 #include "proto/alarm.h"
 #include "proto/loop.h"
+#include "proto/wait_teller.h"
 #include "rendezvous/recovery/knock.h"
 #include "rendezvous/recovery/session_memory.h"
 #include "rendezvous/rendezvous.h"
@@ -50,6 +51,7 @@ class ResumingSession final : public rendezvous::Session {
   void leave(const rendezvous::Failure& reason) override;
   void gone() override;
   std::optional<rendezvous::Gathering> gathering() const override;
+  rendezvous::Unreached unreached() const override;
 
  private:
   void open();
@@ -61,6 +63,7 @@ class ResumingSession final : public rendezvous::Session {
   void give_up(bool is_fenced);
   // Until when the state that it is in may last, while there is no session.
   Time limit() const { return is_fenced_ ? rejoin_until_ : lost_->lease_ends; }
+  std::string still_lost(std::chrono::seconds waited) const;
 
   asio::io_context& loop_;
   std::vector<asio::ip::tcp::endpoint> host_;  // where it let us in
@@ -71,7 +74,9 @@ class ResumingSession final : public rendezvous::Session {
   std::unique_ptr<Session> session_;  // null while it waits for the next try
   // While there is no session that was let in: why, and what was found out about the host.
   std::optional<rendezvous::SessionLost> lost_;
+  std::string last_try_;  // why it failed
   std::unique_ptr<rendezvous::Knocker> knocker_;
+  WaitTeller wait_;
   bool is_fenced_ = false;  // and the lease is over
   Time rejoin_until_{};     // then
   // The session of a lease that ended. The host must not hear of its end before our workers are

@@ -44,6 +44,24 @@ std::string what_is_awaited(const rendezvous::Gathering& it) {
                      it.missing.empty() ? "" : fmt::format(", missing node rank {}", it.missing));
 }
 
+// "no word from the host yet (Connection refused)": short, since a line that wraps cannot be
+// written over.
+std::string no_word(const NoHost& it) {
+  constexpr std::size_t kMost = 40;
+  const std::size_t colon = it.why.rfind(": ");
+  const std::string last = colon == std::string::npos ? it.why : it.why.substr(colon + 2);
+  return "no word from the host yet" +
+         (last.empty() ? std::string() : " (" + shown_text(last, kMost) + ")");
+}
+
+// "no host has answered yet, giving up in 55 s: 10.0.0.1:29400: Connection refused"
+std::string no_answer(const NoHost& it) {
+  if (!it.gives_up_in) return "no word from the host yet";
+  return fmt::format("no host has answered yet, giving up in {} s{}",
+                     std::max<std::chrono::seconds::rep>(it.gives_up_in->count(), 0),
+                     it.why.empty() ? "" : ": " + it.why);
+}
+
 }  // namespace
 
 // One line of ours, or nothing when there were enough.
@@ -86,24 +104,21 @@ std::string Notices::resizing(const rendezvous::Failure& cause) {
 }
 
 std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,
-                             const std::optional<rendezvous::Gathering>& gathering) {
+                             const std::optional<rendezvous::Gathering>& gathering,
+                             const NoHost& no_host) {
   if (!shows_waiting()) return {};
   waiting_ = true;  // the cursor now stands behind a text without a newline
   // Erases what a longer line before it left (ECMA-48, EL).
-  return fmt::format(
-      "\r{}: waiting at {} for {} s: {}\033[K", called_, where, waited.count(),
-      gathering ? shown_text(what_is_awaited(*gathering)) : "no word from the host yet");
+  return fmt::format("\r{}: waiting at {} for {} s: {}\033[K", called_, where, waited.count(),
+                     gathering ? shown_text(what_is_awaited(*gathering)) : no_word(no_host));
 }
 
 std::string Notices::still_waiting(const std::string& where, std::chrono::seconds waited,
                                    const std::optional<rendezvous::Gathering>& gathering,
-                                   std::chrono::seconds gives_up_in) const {
+                                   const NoHost& no_host) const {
   if (quiet_) return {};
-  return fmt::format(
-      "{}: waiting for nodes at {} for {} s: {}\n", called_, where, waited.count(),
-      gathering ? shown_text(what_is_awaited(*gathering))
-                : fmt::format("no host has answered yet, giving up in {} s",
-                              std::max<std::chrono::seconds::rep>(gives_up_in.count(), 0)));
+  return fmt::format("{}: waiting for nodes at {} for {} s: {}\n", called_, where, waited.count(),
+                     shown_text(gathering ? what_is_awaited(*gathering) : no_answer(no_host)));
 }
 
 std::string Notices::still_waiting(const std::string& what, std::chrono::seconds waited) const {

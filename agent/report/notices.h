@@ -19,6 +19,12 @@ namespace ddprun::agent {
 // restarts are only logged, at LOGLEVEL=INFO.
 inline constexpr int kOwnLines = 5;
 
+// What keeps this node from a host that it waits for.
+struct NoHost {
+  std::optional<std::chrono::seconds> gives_up_in;  // nothing: a host has let it in
+  std::string why;                                  // the last try failed; empty: not known
+};
+
 class Notices {
  public:
   // `called` is the name that the lines begin with. `terminal`: whether stderr is one.
@@ -39,12 +45,12 @@ class Notices {
   // one is written over the last. `where` is the endpoint. Without a `gathering` nothing is known of
   // the other nodes yet. Call waited() before anything else is written.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
-                      const std::optional<rendezvous::Gathering>& gathering);
-  // The lines of a wait that goes on, for a log. Empty with --quiet. For nodes; `gives_up_in`:
-  // while no host has answered.
+                      const std::optional<rendezvous::Gathering>& gathering,
+                      const NoHost& no_host = {});
+  // The lines of a wait that goes on, for a log. Empty with --quiet. For nodes:
   std::string still_waiting(const std::string& where, std::chrono::seconds waited,
                             const std::optional<rendezvous::Gathering>& gathering,
-                            std::chrono::seconds gives_up_in) const;
+                            const NoHost& no_host) const;
   // For anything else: "waiting for 7 s: " and `what`.
   std::string still_waiting(const std::string& what, std::chrono::seconds waited) const;
   // Ranks of this node have ended with 0, the last `ago`, and others still run. `still`: those.

@@ -73,10 +73,8 @@ void Reporter::tell_of_missing_token() {
 void Reporter::show_waiting() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
   if (!notices_.shows_waiting() || plan.max_nodes == 1) {
-    wait_.begin([this, &plan](std::chrono::seconds waited) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::seconds>(plan.connect_timeout) - waited;
-      return notices_.still_waiting(meeting_place(), waited, sources_.gathering(), left);
+    wait_.begin([this](std::chrono::seconds waited) {
+      return notices_.still_waiting(meeting_place(), waited, sources_.gathering(), no_host());
     });
     return;
   }
@@ -86,9 +84,15 @@ void Reporter::show_waiting() {
     if (cancelled || sources_.lifecycle.phase() != Phase::kJoining) return;
     say(notices_.waiting(meeting_place(),
                          std::chrono::duration_cast<std::chrono::seconds>(now() - joining_since_),
-                         sources_.gathering()));
+                         sources_.gathering(), no_host()));
     show_waiting();
   });
+}
+
+NoHost Reporter::no_host() const {
+  rendezvous::Unreached it = sources_.unreached();
+  if (it.ends == Time::max()) return {};
+  return {std::chrono::ceil<std::chrono::seconds>(it.ends - now()), std::move(it.why)};
 }
 
 std::string Reporter::meeting_place() const {

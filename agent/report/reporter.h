@@ -20,9 +20,9 @@
 #include "agent/report/incidents.h"
 #include "agent/report/notices.h"
 #include "agent/report/repeated_deaths.h"
-#include "agent/report/wait_teller.h"
 #include "proto/alarm.h"
 #include "proto/loop.h"
+#include "proto/wait_teller.h"
 
 namespace ddprun::agent {
 
@@ -36,6 +36,7 @@ class Reporter {
     Consoles& consoles;
     // Of this node's session; called while the node joins.
     std::function<std::optional<rendezvous::Gathering>()> gathering;
+    std::function<rendezvous::Unreached()> unreached;
     // How far this node's workers are, by local rank.
     std::function<std::vector<WorkerProgress>()> progress;
   };
@@ -84,6 +85,7 @@ class Reporter {
   void show_waiting();
   void end_waiting();
   std::string meeting_place() const;
+  NoHost no_host() const;
   void look_for_ranks_left_alone();
   void tell_cost(const std::string& stages);
   void tell_incident(const Incident& incident);

@@ -28,8 +28,8 @@ struct ControlTarget {
 };
 
 // With AwaitEnd the answer is kGoesOn where the job runs on at the end of `answer_limit`. A server
-// that cannot be reached, or says nothing, is kUnreachable. One that wants TLS, has none, or takes no
-// certificate of ours is kTls.
+// that cannot be reached, or says nothing, is kUnreachable. One that wants TLS, has none, or takes
+// no certificate of ours is kTls.
 ControlAnswer ask(const ControlTarget& target, const ControlQuestion& question);
 
 }  // namespace ddprun::rendezvous

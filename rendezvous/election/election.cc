@@ -19,6 +19,11 @@ namespace {
 
 Time now() { return std::chrono::steady_clock::now(); }
 
+// For a line of a wait.
+std::string name_of(const Leader& leader) {
+  return fmt::format("the leader, {}, at {} port {}", leader.hostname, leader.address, leader.port);
+}
+
 }  // namespace
 
 Election::Election(asio::io_context& loop, ElectionOptions options, Handlers handlers)
@@ -106,6 +111,7 @@ void Election::transact(Ticket ticket, v3::TxnRequest request,
     const auto decoded = decode_answer(*response, keys_);
     if (!decoded) return etcd_failed(ticket, decoded.error());
     problem_.clear();
+    asking_.end();
     answer(*decoded);
   });
 }
@@ -113,11 +119,11 @@ void Election::transact(Ticket ticket, v3::TxnRequest request,
 // A daemon waits as long as it must: it says for what.
 void Election::etcd_failed(Ticket ticket, const Error& error) {
   problem_ = error.message();
-  if (options_.listens_at && error.code() == ErrorCode::kUnavailable && now() >= tell_at_) {
-    tell_at_ = now() + kProblemEvery;
-    log::warning(fmt::format("etcd at {}: {}; asking again", members_text(options_.etcd.members),
+  if (!asking_.is_waiting()) asking_.begin(now());
+  if (options_.listens_at && error.code() == ErrorCode::kUnavailable && asking_.is_due(now()))
+    log::warning(fmt::format("waiting for {} s for an answer of etcd at {}: {}; asking again",
+                             asking_.waited(now()).count(), members_text(options_.etcd.members),
                              error.message()));
-  }
   perform(leadership_.etcd_failed(ticket, error, now()));
 }
 
@@ -125,6 +131,7 @@ void Election::perform(const ReadKey& action) {
   transact(action.ticket, read_keys(keys_),
            [this, ticket = action.ticket](const TransactionAnswer& answer) {
              found_ = answer.record;
+             key_seen(answer.leader);
              if (!answer.leader && !leadership_.leads() && is_over()) return;
              perform(leadership_.key_read(ticket, {answer.leader, answer.revision}, now()));
            });
@@ -165,6 +172,22 @@ bool Election::is_over() {
   return true;
 }
 
+void Election::key_seen(const std::optional<KeyHolder>& holder) {
+  if (holder) return nobody_since_.reset();
+  if (!nobody_since_) nobody_since_ = now();
+  leader_problem_.clear();
+}
+
+Unreached Election::unreached() const {
+  Unreached told{.why = leader_problem_, .ends = leadership_.gives_up_at()};
+  if (!problem_.empty()) told.why = "etcd does not answer: " + problem_;
+  if (told.why.empty() && nobody_since_)
+    told.why = fmt::format(
+        "there has been no leader in etcd for {} s",
+        std::chrono::duration_cast<std::chrono::seconds>(now() - *nobody_since_).count());
+  return told;
+}
+
 asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, Knock action,
                                       tcp::endpoint to) {
   tcp::socket socket = open_socket(loop, to);
@@ -172,10 +195,14 @@ asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, K
   const auto first = co_await (socket.async_connect(to, kAsTuple) || expires(timer, kKnockLimit));
   Election* const self = gate->owner();
   if (self == nullptr) co_return;
-  if (first.index() != 0)
+  const std::string who = name_of(*decode_leader(action.value));
+  if (first.index() != 0) {
+    self->leader_problem_ = who + " does not answer";
     co_return self->perform(self->leadership_.knocked_in_vain(action.ticket, Refused::kNo, now()));
+  }
   const boost::system::error_code failure = std::get<0>(std::get<0>(first));
   if (!failure) co_return self->taken(action, std::move(socket));
+  self->leader_problem_ = fmt::format("{}: {}", who, failure.message());
   const bool is_refused = is_refused_by_host(socket, failure);
   const Refused refused = is_refused ? self->judge(to) : Refused::kNo;
   self->perform(self->leadership_.knocked_in_vain(action.ticket, refused, now()));
@@ -226,16 +253,19 @@ void Election::perform(const Knock& action) {
 
 // A daemon of another host. What is wrong there must not end the jobs: it counts as silent.
 void Election::pass_by(const Knock& action, const Leader& leader) {
+  leader_problem_ = fmt::format(
+      "the leader, {}, is at {}, which other hosts do not reach: expected an address "
+      "of its host in --listen of its ddprund",
+      leader.hostname, leader.address);
   if (std::exchange(passed_by_, action.value) != action.value)
-    log::warning(
-        fmt::format("the leader, {}, is at {}, which other hosts do not reach: expected "
-                    "an address of its host in --listen of its ddprund; waiting for "
-                    "another leader",
-                    leader.hostname, leader.address));
+    log::warning(leader_problem_ + "; waiting for another leader");
   perform(leadership_.knocked_in_vain(action.ticket, Refused::kNo, now()));
 }
 
-void Election::perform(const Follow& action) { handlers_.follow(*decode_leader(action.value)); }
+void Election::perform(const Follow& action) {
+  leader_problem_.clear();
+  handlers_.follow(*decode_leader(action.value));
+}
 
 void Election::perform(const WatchKey& action) {
   etcd_.watch(keys_.leader, action.from_revision,
@@ -248,6 +278,8 @@ void Election::perform(const StopWatching& /*action*/) { etcd_.stop_watching(); 
 void Election::perform(const Lead& /*action*/) {
   if (is_over()) return;
   liveness_.drop_all();
+  leader_problem_.clear();
+  nobody_since_.reset();
   is_member_ = true;
   record_lease_ = 0;
   recorded_ = {};

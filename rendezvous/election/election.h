@@ -15,11 +15,13 @@
 #include "proto/alarm.h"
 #include "proto/loop.h"
 #include "proto/result.h"
+#include "proto/wait_schedule.h"
 #include "rendezvous/election/etcd_client.h"
 #include "rendezvous/election/job_keys.h"
 #include "rendezvous/election/leadership.h"
 #include "rendezvous/loop_gate.h"
 #include "rendezvous/recovery/liveness.h"
+#include "rendezvous/rendezvous.h"
 
 namespace ddprun::rendezvous {
 
@@ -93,6 +95,8 @@ class Election {
   bool may_grant() const { return leadership_.leads_at(std::chrono::steady_clock::now()); }
   // Why etcd did not answer; empty: it did.
   const std::string& problem() const { return problem_; }
+  // Why no leader is followed, and until when one is looked for.
+  Unreached unreached() const;
   // This node leaves the job: it looks for a leader still, and does not become it.
   void withdraw() { leadership_.withdraw(); }
   // A round was published to this node: where the record is gone, so is the job.
@@ -147,6 +151,7 @@ class Election {
   bool is_over();
   std::chrono::seconds record_lease() const;
   void pass_by(const Knock& action, const Leader& leader);
+  void key_seen(const std::optional<KeyHolder>& holder);
   void fail(const Error& error);
   void tell_lease();
 
@@ -159,11 +164,13 @@ class Election {
   Alarm alarm_;
   EtcdClient etcd_;
   LivenessConnections liveness_;
-  std::optional<KeyHolder> found_;  // the record as etcd had it last
-  std::string problem_;             // of the last question to etcd
-  Time tell_at_{};                  // of a problem, again
-  std::string passed_by_;           // the last leader that no other host reaches, as in its key
-  bool is_member_ = false;          // a leader let this node in once, or it led
+  std::optional<KeyHolder> found_;    // the record as etcd had it last
+  std::string problem_;               // of the last question to etcd
+  WaitSchedule asking_;               // etcd, which does not answer
+  std::string leader_problem_;        // why the leader is not followed; empty: there is no such
+  std::optional<Time> nobody_since_;  // nobody has the key
+  std::string passed_by_;             // the last leader that no other host reaches, as in its key
+  bool is_member_ = false;            // a leader let this node in once, or it led
   bool had_round_ = false;
   // ---- while this process leads ----
   LeaseId record_lease_ = 0;  // 0: none yet

@@ -24,6 +24,7 @@
 // Owned by Election, used on its thread only.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -199,6 +200,10 @@ class Leadership {
   LeadershipActions time_passed(Time now);
 
   Time look_again_at() const;
+  // While it looks for a leader.
+  Time gives_up_at() const {
+    return is_contacted_ ? search_ends_ : std::min(contact_ends_, search_ends_);
+  }
   bool leads() const { return step_ == Step::kLeading; }
   // Whether it leads beyond doubt. A process that stood still may not know yet that it does not. Once
   // false, it steps down.

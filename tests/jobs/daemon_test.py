@@ -296,6 +296,41 @@ class Ends(DaemonTest):
         self.assertEqual(code, 0, err)
         self.check_ended(jobs, 1, "ddprund was told to end")
 
+    def waiting_line(self, process):
+        """The first line of a wait on its stderr, which is a file."""
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "waiting for" in line:
+                return line
+        self.fail(f"it ended: {said}")
+
+    def test_nodes_tell_why_they_wait_for_it(self):
+        daemon = self.daemon()
+        jobs = self.nodes(2, daemon, "job", "2", self.worker(WORKER))
+        self.heard(2)
+        daemon.end()
+        for job in jobs:
+            self.assertRegex(self.waiting_line(job.process), r"waiting for 5 s for the host to let this node in again: "
+                             rf"rendezvous at {daemon.endpoint}: not reached: .*Connection refused; the workers go on for \d+ s\n$")
+            job.process.send_signal(signal.SIGTERM)
+        for job in jobs:
+            job.finish()
+
+    def test_a_wait_for_etcd_says_why(self):
+        """Of agents, of a node of a group of daemons, and of a daemon of that group."""
+        etcd = f"127.0.0.1:{free_port()}"
+        jobs = [self.start("--nnodes=2", "--rdzv-backend=etcd", f"--rdzv-endpoint={etcd}", "--rdzv-id=waits", *more, "/bin/true")
+                for more in ((), ("--rdzv-conf=daemons=g",))]
+        daemon = self.daemon(f"--etcd-endpoint={etcd}", "--group=g")
+        for job in jobs:
+            self.assertRegex(self.waiting_line(job.process),
+                             rf"waiting for nodes at the leader that is elected in etcd at {etcd} for 5 s: no host has answered yet, "
+                             rf"giving up in \d+ s: etcd does not answer: {etcd}: .*Connection refused")
+            job.process.send_signal(signal.SIGTERM)
+            job.finish()
+        self.assertRegex(self.waiting_line(daemon.process), rf"waiting for 5 s for an answer of etcd at {etcd}: {etcd}: .*Connection refused")
+
     def test_the_service_manager_is_told(self):
         path = str(self.folder / "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

@@ -255,7 +255,17 @@ class Waits(NodesTest):
     def test_a_file_is_told_that_no_host_answers(self):
         job = self.static(1, "--no-python", "true")
         ((line, _),) = self.lines_of(job, 1, "waiting")
-        self.assertRegex(line, r"waiting for nodes at 127\.0\.0\.1:\d+ for 5 s: no host has answered yet, giving up in \d+ s")
+        self.assertRegex(line, r"waiting for nodes at 127\.0\.0\.1:\d+ for 5 s: no host has answered yet, giving up in \d+ s: "
+                               r"\S*127\.0\.0\.1:\d+: .*Connection refused\n$")
+        job.process.send_signal(signal.SIGTERM)
+        job.finish()
+
+    def test_a_file_is_told_that_a_host_takes_connections_and_says_nothing(self):
+        with socket.create_server(("127.0.0.1", self.port)):
+            job = self.c10d("--no-python", "true")
+            ((line, _),) = self.lines_of(job, 1, "waiting")
+        self.assertRegex(line, r"for 5 s: no host has answered yet, giving up in \d+ s: .*this host could not serve the endpoint itself: "
+                               rf".*{self.port}.* in use")
         job.process.send_signal(signal.SIGTERM)
         job.finish()
 

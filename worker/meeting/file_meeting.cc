@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/blocking_wait.h"
 #include "store/client.h"
 #include "worker/meeting/meeting_file.h"
 #include "worker/meeting/meeting_record.h"
@@ -81,11 +82,14 @@ class RankAtFile {
   Result<void> meet_as_rank0(store::Client client);
   Result<bool> join(const MeetingRecord& record);
   Result<void> place(RollCall& roll);
+  std::string trace() const;
   Error rank0_absent() const;
+  std::string at_file(std::string_view what) const;
 
   WorkerEnv& world_;
   milliseconds timeout_;
   Deadline end_;
+  BlockingWait wait_;
   MeetingFile file_;
   HostId here_ = this_host();
   MeetingRecord record_;  // rank 0: its own; else the last one that was read, without an id before
@@ -130,6 +134,7 @@ Result<void> RankAtFile::hold() {
     const auto created = file_.create(own);
     if (!created) return created.error();
     if (*created) return boost::system::in_place_value;
+    wait_.tell([this] { return at_file("other processes write it all the time"); });
   } while (Clock::now() < end_);
   return file_.error(ErrorCode::kTimedOut, "other processes write it all the time");
 }
@@ -168,6 +173,7 @@ Result<void> RankAtFile::meet_as_rank0(store::Client client) {
     const auto all_here = roll.all_here_by(std::min(end_, Clock::now() + kHoldTime));
     if (!all_here) return all_here.error();
     if (*all_here) return place(roll);
+    wait_.tell([&] { return at_file(roll.absent_text()); });
     if (Clock::now() >= end_) {
       if (auto ended = roll.end_late(timeout_); !ended) return ended;
     } else if (auto held = hold(); !held) {
@@ -210,6 +216,7 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::follow() {
       if (!joined) return joined.error();
       if (*joined) return std::make_unique<OwnStore>();
     }
+    wait_.tell([this] { return at_file("rank 0 has not come yet" + trace()); });
     file_.wait(std::min(end_, Clock::now() + look));
   }
   return rank0_absent();
@@ -236,7 +243,11 @@ Result<bool> RankAtFile::join(const MeetingRecord& record) {
   }
   const auto arrived = roll.arrive(here_);
   if (!arrived || !*arrived) return arrived;
-  auto all_here = roll.all_here_by(end_);
+  auto all_here = roll.all_here_by(wait_.until(end_));
+  while (all_here && !*all_here && Clock::now() < end_) {
+    wait_.tell([&] { return at_file(roll.absent_text()); });
+    all_here = roll.all_here_by(wait_.until(end_));
+  }
   if (!all_here) return all_here.error();
   if (!*all_here) {
     if (auto ended = roll.end_late(timeout_); !ended) return ended.error();
@@ -262,13 +273,23 @@ Result<void> RankAtFile::place(RollCall& roll) {
   return boost::system::in_place_value;
 }
 
+// What another rank 0 has left there.
+std::string RankAtFile::trace() const {
+  if (record_.id.empty()) return {};
+  return fmt::format("; {} has left the file and does not answer at {} port {}", rank0_of(record_),
+                     address_from(record_, here_), record_.port);
+}
+
 Error RankAtFile::rank0_absent() const {
-  std::string found;
-  if (!record_.id.empty())
-    found = fmt::format("; {} has left the file and does not answer at {} port {}",
-                        rank0_of(record_), address_from(record_, here_), record_.port);
   return file_.error(ErrorCode::kTimedOut, fmt::format("rank {} waited {} s: rank 0 did not come{}",
-                                                       world_.rank, seconds(timeout_), found));
+                                                       world_.rank, seconds(timeout_), trace()));
+}
+
+// For a line of a wait.
+std::string RankAtFile::at_file(std::string_view what) const {
+  return file_
+      .error(ErrorCode::kTimedOut, fmt::format("rank {} is there, and {}", world_.rank, what))
+      .message();
 }
 
 }  // namespace

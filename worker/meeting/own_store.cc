@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "proto/blocking_wait.h"
 #include "proto/meeting_ports.h"
 #include "store/client.h"
 #include "store/server.h"
@@ -65,18 +66,31 @@ Result<std::unique_ptr<OwnStore>> serve_meeting_port(WorkerEnv& world) {
   return *last;
 }
 
-bool is_store_of(const WorkerEnv& world, std::uint16_t port) {
+// Nothing: it is. Otherwise why not.
+std::optional<Error> is_not_store_of(const WorkerEnv& world, std::uint16_t port) {
   auto client = store::Client::connect(world.master_addr, port, kOneTry);
-  if (!client) return false;
+  if (!client) return client.error();
   const auto job = client->get(kJobKey);
-  return job && *job == world.run_id;
+  if (!job) return job.error();
+  if (*job == world.run_id) return std::nullopt;
+  return Error(ErrorCode::kRejected, fmt::format("another job has port {}", port));
 }
 
 Result<std::unique_ptr<OwnStore>> find(WorkerEnv& world, std::chrono::seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
+  BlockingWait wait;
+  std::string why;
   while (std::chrono::steady_clock::now() < end) {
     for (int next = 0; next < kMeetingPorts; ++next) {
-      if (!is_store_of(world, port_number(world, next))) continue;
+      if (auto wrong = is_not_store_of(world, port_number(world, next))) {
+        if (next == 0) why = wrong->message();
+        wait.tell([&] {
+          return fmt::format("rank {} looks for the store of rank 0 at {}, ports {} to {}: {}",
+                             world.rank, world.master_addr, world.master_port,
+                             port_number(world, kMeetingPorts - 1), why);
+        });
+        continue;
+      }
       world.master_port = port_number(world, next);
       return std::make_unique<OwnStore>();
     }

@@ -17,6 +17,8 @@ using std::chrono::milliseconds;
 constexpr std::string_view kAllHere = "all";
 // How long rank 0 keeps its store up for ranks that have not read how the meeting ended. One that died never will.
 constexpr milliseconds kHearTime{1000};
+// A line of a wait names no more ranks.
+constexpr std::size_t kMostNamed = 8;
 
 milliseconds left_until(RollCall::Deadline end) {
   return std::max(std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now()),
@@ -67,17 +69,35 @@ Result<void> RollCall::end(ErrorCode code, const std::string& why) {
 }
 
 Result<void> RollCall::end_late(milliseconds timeout) {
+  const auto missing = absent();
+  if (!missing) return lost(missing.error());
+  const std::string waited = fmt::format("rank {} waited {} s for the others", rank_,
+                                         std::chrono::duration<double>(timeout).count());
+  if (missing->empty()) return end(ErrorCode::kTimedOut, waited + ": one ended while it came");
+  return end(ErrorCode::kTimedOut, fmt::format("{}: rank {} of {} did not come", waited,
+                                               fmt::join(*missing, ", "), record_.ranks));
+}
+
+Result<std::vector<int>> RollCall::absent() {
   std::vector<int> absent;
   for (int rank = 0; rank < record_.ranks; ++rank) {
     const auto there = is_there(rank);
-    if (!there) return lost(there.error());
+    if (!there) return there.error();
     if (!*there) absent.push_back(rank);
   }
-  const std::string waited = fmt::format("rank {} waited {} s for the others", rank_,
-                                         std::chrono::duration<double>(timeout).count());
-  if (absent.empty()) return end(ErrorCode::kTimedOut, waited + ": one ended while it came");
-  return end(ErrorCode::kTimedOut, fmt::format("{}: rank {} of {} did not come", waited,
-                                               fmt::join(absent, ", "), record_.ranks));
+  return absent;
+}
+
+std::string RollCall::absent_text() {
+  const auto missing = absent();
+  if (!missing) return "the store of rank 0 does not answer: " + missing.error().message();
+  std::vector<int> named = *missing;
+  named.resize(std::min(named.size(), kMostNamed));
+  return fmt::format("rank {}{} of {} has not come yet", fmt::join(named, ", "),
+                     named.size() < missing->size()
+                         ? fmt::format(" and {} more", missing->size() - named.size())
+                         : std::string(),
+                     record_.ranks);
 }
 
 Result<std::vector<HostId>> RollCall::hosts() {

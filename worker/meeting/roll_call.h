@@ -28,6 +28,8 @@ class RollCall {
 
   // Takes the place of this rank. False: all had met before it came, so it belongs to another run.
   Result<bool> arrive(const HostId& here);
+  // "rank 1, 3 of 4 has not come yet", for a line of a wait.
+  std::string absent_text();
   // Whether all are there by `until`. An error: they never will be.
   Result<bool> all_here_by(Deadline until);
   // Ends the meeting for all, with `why`. Success: all were there in this very moment.
@@ -40,6 +42,7 @@ class RollCall {
  private:
   std::string place(int rank) const;
   Result<bool> is_there(int rank);
+  Result<std::vector<int>> absent();
   std::string heard(int rank) const;
   Error lost(const Error& cause) const;
   Result<bool> come_twice(const Arrival& mine, const std::string& held);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "proto/blocking_wait.h"
 #include "worker/collective/collective.h"
 
 namespace ddprun::worker {
@@ -60,11 +61,15 @@ void Communicator::form(const ncclUniqueId& id, int ranks, std::chrono::millisec
       throw CollectiveError(
           fmt::format("rank {}: NCCL bring-up: {}", rank_, ncclGetErrorString(begun)));
   }
+  BlockingWait wait;
   for (Pauses pauses;; pauses.take()) {
     if (const auto wrong = trouble()) {
       fail(fmt::format("rank {}: NCCL bring-up: {}", rank_, *wrong));
       check();
     }
+    wait.tell([&] {
+      return fmt::format("rank {} of {}: NCCL bring-up: not complete yet", rank_, ranks);
+    });
     const std::lock_guard lock(mutex_);
     if (state() == ncclSuccess) return;
     if (Clock::now() < deadline) continue;

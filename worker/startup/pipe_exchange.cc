@@ -9,16 +9,19 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <new>
 #include <system_error>
 
 #include "proto/assert.h"
+#include "proto/blocking_wait.h"
 
 namespace ddprun::worker {
 namespace {
 
 // Forked ranks come within milliseconds. Who waits for a minute waits for a rank that has died.
-constexpr int kPatienceMs = 60'000;
+constexpr std::chrono::seconds kPatience{60};
 
 // A pipe holds 64 KiB (pipe(7)). All copies of the announced text must fit into it before anybody
 // reads: 99 of 512 bytes do.
@@ -40,9 +43,18 @@ Result<void> write_all(int fd, std::string_view bytes) {
 // Several ranks read from the same pipe. All is written and read in units of `length`, so that
 // nobody gets part of another's bytes.
 Result<std::string> read_some(int fd, std::size_t length) {
+  using Clock = std::chrono::steady_clock;
   pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
-  if (::poll(&ready, 1, kPatienceMs) != 1) {
-    return Error(ErrorCode::kTimedOut, "the other ranks did not come within a minute");
+  const auto end = Clock::now() + kPatience;
+  BlockingWait wait;
+  for (int found = 0; found != 1;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(wait.until(end) - Clock::now()).count();
+    found = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+    if (found < 0 && errno != EINTR) break;
+    if (found != 1 && Clock::now() >= end)
+      return Error(ErrorCode::kTimedOut, "the other ranks did not come within a minute");
+    wait.tell([] { return "the other ranks that this program has forked"; });
   }
   std::string bytes(length, '\0');
   if (::read(fd, bytes.data(), length) == static_cast<ssize_t>(length)) return bytes;

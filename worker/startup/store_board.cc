@@ -41,7 +41,8 @@ Result<std::vector<std::string>> StoreBoard::read(std::span<const int> ranks) {
 
 Result<std::unique_ptr<VerdictBoard>> make_store_board(const WorkerEnv& world,
                                                        std::string_view name) {
-  auto client = store::Client::connect(world.master_addr, world.master_port, kStoreConnectTimeout);
+  auto client = store::Client::connect(world.master_addr, world.master_port, kStoreConnectTimeout,
+                                       fmt::format("rank {}", world.rank));
   if (!client) return client.error();
   client->set_limit(kCallTimeout);
   auto board = std::make_unique<StoreBoard>(

@@ -18,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 // What a round's key "decided" holds, once.
 constexpr std::string_view kAllHere = "all";
 constexpr std::string_view kOver = "over";
+// A line of a wait names no more ranks.
+constexpr std::size_t kMostNamed = 8;
 
 std::chrono::milliseconds left_until(Clock::time_point end) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
@@ -45,9 +47,24 @@ std::string StoreExchange::key_of(std::int64_t round, std::string_view name) con
 
 Result<void> StoreExchange::arrive() {
   const auto end = Clock::now() + options_.timeout;
+  wait_ = {};
   auto here = options_.rank == 0 ? lead(end) : follow(end);
   if (!here && here.error().code() == ErrorCode::kTimedOut) return absent_ranks();
   return here;
+}
+
+// As Client::wait(), and tells of a wait that goes on.
+Result<void> StoreExchange::await(std::span<const std::string> keys, Deadline end, Words words) {
+  for (;;) {
+    auto there = client_.wait(keys, left_until(wait_.until(end)));
+    const bool is_missing = !there && there.error().code() == ErrorCode::kTimedOut;
+    if (!is_missing || Clock::now() >= end) return there;
+    wait_.tell([&] { return (this->*words)(); });
+  }
+}
+
+Result<void> StoreExchange::await_ranks(std::string key, Deadline end) {
+  return await(std::array{std::move(key)}, end, &StoreExchange::ranks_are_awaited);
 }
 
 // Writes a key that nobody has written, and says what it holds then. PyTorch's store without libuv wakes
@@ -70,7 +87,7 @@ Result<void> StoreExchange::lead(Deadline end) {
   for (int rank = 1; rank < options_.ranks; ++rank)
     places.push_back(key(fmt::format("rank/{}", rank)));
   if (!places.empty())
-    if (auto all = client_.wait(places, left_until(end)); !all) return all;
+    if (auto all = await(places, end, &StoreExchange::ranks_are_awaited); !all) return all;
   const auto decided = claim(key("decided"), kAllHere);
   if (!decided) return decided.error();
   if (*decided == kAllHere) return boost::system::in_place_value;
@@ -90,7 +107,7 @@ Result<void> StoreExchange::end_earlier_rounds() {
 }
 
 Result<void> StoreExchange::follow(Deadline end) {
-  if (auto begun = client_.wait(key_of_all("rounds"), left_until(end)); !begun) return begun;
+  if (auto begun = await_ranks(key_of_all("rounds"), end); !begun) return begun;
   const std::string word = fresh_word();
   while (true) {
     const auto met = take_place(word, end);
@@ -108,17 +125,17 @@ Result<bool> StoreExchange::take_place(const std::string& word, Deadline end) {
   if (!place) return place.error();
   placed_ = *place == word;
   // The place of a process of an earlier membership: that round may have been decided long ago.
-  const std::string awaited = key(placed_ ? "decided" : "next");
-  if (auto there = client_.wait(awaited, left_until(end)); !there) return there.error();
+  const std::string next = key(placed_ ? "decided" : "next");
+  if (auto there = await_ranks(next, end); !there) return there.error();
   if (!placed_) return false;
-  const auto decided = client_.get(awaited);
+  const auto decided = client_.get(next);
   if (!decided) return decided.error();
   return *decided == kAllHere;
 }
 
-// Asks rank by rank: slow for thousands of ranks, but the job is lost already. A round that waits for
-// nobody else waits for its rank 0.
-Error StoreExchange::absent_ranks() {
+// Asks rank by rank: slow for thousands of ranks, but nobody waits for this one. A round that waits
+// for nobody else waits for its rank 0.
+std::vector<int> StoreExchange::absent() {
   std::vector<int> absent;
   for (int rank = 1; placed_ && rank < options_.ranks; ++rank) {
     const std::array place{key(fmt::format("rank/{}", rank))};
@@ -126,10 +143,32 @@ Error StoreExchange::absent_ranks() {
     if (!there || !*there) absent.push_back(rank);
   }
   if (absent.empty()) absent.push_back(0);
+  return absent;
+}
+
+std::string StoreExchange::ranks_are_awaited() {
+  std::vector<int> missing = absent();
+  const std::size_t count = missing.size();
+  missing.resize(std::min(count, kMostNamed));
+  return fmt::format(
+      "rank {} is at the store {}, and rank {}{} of {} has not come yet", options_.rank,
+      options_.store, fmt::join(missing, ", "),
+      count > missing.size() ? fmt::format(" and {} more", count - missing.size()) : std::string(),
+      options_.ranks);
+}
+
+std::string StoreExchange::texts_are_awaited() {
+  return fmt::format(
+      "rank {} of {} is at the store {}, and the others have not said there yet how to "
+      "reach them",
+      options_.rank, options_.ranks, options_.store);
+}
+
+Error StoreExchange::absent_ranks() {
   return {ErrorCode::kTimedOut,
           fmt::format("rank {} waited {} s for the others: rank {} of {} did not come",
                       options_.rank, std::chrono::duration<double>(options_.timeout).count(),
-                      fmt::join(absent, ", "), options_.ranks)};
+                      fmt::join(absent(), ", "), options_.ranks)};
 }
 
 // All ranks have arrived, so their texts come soon.
@@ -139,6 +178,10 @@ Result<std::vector<std::string>> StoreExchange::gather(int rank, std::string_vie
   std::vector<std::string> keys;
   for (int other = 0; other < options_.ranks; ++other)
     keys.push_back(key(fmt::format("text/{}", other)));
+  wait_ = {};
+  const auto limit = std::min<std::chrono::milliseconds>(kStoreConnectTimeout, options_.timeout);
+  const auto all = await(keys, Clock::now() + limit, &StoreExchange::texts_are_awaited);
+  if (!all) return all.error();
   return client_.multi_get(keys);
 }
 
@@ -147,7 +190,9 @@ Result<void> StoreExchange::announce(std::string_view text) {
 }
 
 Result<std::string> StoreExchange::hear() {
-  const auto announced = client_.wait(key("text"), options_.timeout);
+  wait_ = {};
+  const auto announced = await(std::array{key("text")}, Clock::now() + options_.timeout,
+                               &StoreExchange::texts_are_awaited);
   if (!announced) return announced.error();
   return client_.get(key("text"));
 }
@@ -156,13 +201,16 @@ Result<std::unique_ptr<StoreExchange>> meet_over_store(const WorkerEnv& world,
                                                        std::chrono::milliseconds timeout,
                                                        const StoreGroup& group) {
   const auto patience = std::min<std::chrono::milliseconds>(kStoreConnectTimeout, timeout);
-  auto client = store::Client::connect(world.master_addr, world.master_port, patience);
+  auto client = store::Client::connect(world.master_addr, world.master_port, patience,
+                                       fmt::format("rank {}", world.rank));
   if (!client) return client.error();
   // The restart count keeps attempts apart, the rounds those of one.
-  StoreExchange::Options options{.rank = group.rank,
-                                 .ranks = group.ranks,
-                                 .key = fmt::format("{}/{}", group.name, world.restart_count),
-                                 .timeout = timeout};
+  StoreExchange::Options options{
+      .rank = group.rank,
+      .ranks = group.ranks,
+      .key = fmt::format("{}/{}", group.name, world.restart_count),
+      .store = fmt::format("{}:{}", world.master_addr, world.master_port),
+      .timeout = timeout};
   return std::make_unique<StoreExchange>(std::move(*client), std::move(options));
 }
 

@@ -9,11 +9,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "proto/blocking_wait.h"
 #include "proto/worker_env.h"
 #include "store/client.h"
 #include "worker/collective/exchange.h"
@@ -37,6 +39,7 @@ class StoreExchange final : public Exchange {
     int rank = 0;
     int ranks = 1;
     std::string key;                      // "shm/<attempt>": equal on all ranks
+    std::string store;                    // "address:port", for messages
     std::chrono::milliseconds timeout{};  // of arrive() and hear(), each
   };
 
@@ -63,10 +66,17 @@ class StoreExchange final : public Exchange {
   std::string key_of_all(std::string_view name) const;
   std::string key_of(std::int64_t round, std::string_view name) const;
   std::string key(std::string_view name) const { return key_of(round_, name); }
+  using Words = std::string (StoreExchange::*)();
+  Result<void> await(std::span<const std::string> keys, Deadline end, Words words);
+  Result<void> await_ranks(std::string key, Deadline end);
+  std::vector<int> absent();
+  std::string ranks_are_awaited();
+  std::string texts_are_awaited();
   Error absent_ranks();
 
   store::Client client_;
   Options options_;
+  BlockingWait wait_;       // since arrive()
   std::int64_t round_ = 0;  // this rank's latest, from 1
   bool placed_ = false;     // it has a place in it
 };

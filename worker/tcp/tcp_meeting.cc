@@ -20,6 +20,8 @@
 #include <system_error>
 #include <utility>
 
+#include "proto/blocking_wait.h"
+
 namespace ddprun::worker {
 namespace {
 
@@ -138,10 +140,17 @@ class MeshBuilder {
     for (std::size_t peer = 0; peer < rank_; ++peer)
       if (auto called = call(peer); !called) lose(peer, called.error());
     const auto end = Clock::now() + limit_;
+    BlockingWait wait;
     while (!all_here()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-      if (left.count() <= 0) return failure_ ? *failure_ : late();
-      if (auto done = turn(left); !done) return failure_ ? *failure_ : done.error();
+      const auto now = Clock::now();
+      if (now >= end) return failure_ ? *failure_ : late();
+      wait.tell([this] {
+        return fmt::format("rank {} on {} has no connection with {}", rank_, cards_[rank_].host,
+                           missing());
+      });
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(wait.until(end) - now);
+      if (auto done = turn(std::max(left, std::chrono::milliseconds(0))); !done)
+        return failure_ ? *failure_ : done.error();
     }
     if (failure_) return *failure_;
     return result();
@@ -188,15 +197,19 @@ class MeshBuilder {
                         rank_, cards_[rank_].host, name(peer))};
   }
 
-  Error late() const {
+  std::string missing() const {
     std::vector<std::string> names;
     for (std::size_t peer = 0; peer < cards_.size(); ++peer)
       if (is_missing(peer)) names.push_back(name(peer));
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+
+  Error late() const {
     return {ErrorCode::kTimedOut,
             fmt::format("rank {} on {} has no connection with {} after {} s: allow TCP between "
                         "these hosts, or name the interface that reaches them "
                         "(GLOO_SOCKET_IFNAME)",
-                        rank_, cards_[rank_].host, fmt::join(names, ", "),
+                        rank_, cards_[rank_].host, missing(),
                         std::chrono::duration<double>(limit_).count())};
   }
 

@@ -74,5 +74,31 @@ TEST(Notices, TheLineOfWaitingIsEndedOnce) {
   EXPECT_EQ(terminal.waited(), "");
 }
 
+TEST(Notices, TellsWhyNoHostIsReached) {
+  const NoHost refused{55s, "ipv4:10.0.0.1:29400: Failed to connect\n to host: Connection refused"};
+  const Notices log("ddprun", false, false);
+  EXPECT_EQ(
+      log.still_waiting("h:1", 5s, std::nullopt, refused),
+      "ddprun: waiting for nodes at h:1 for 5 s: no host has answered yet, giving up in 55 s: "
+      "ipv4:10.0.0.1:29400: Failed to connect  to host: Connection refused\n");
+  EXPECT_EQ(
+      log.still_waiting("h:1", 5s, std::nullopt, {0s, ""}),
+      "ddprun: waiting for nodes at h:1 for 5 s: no host has answered yet, giving up in 0 s\n");
+  EXPECT_EQ(log.still_waiting("h:1", 5s, std::nullopt, {}),
+            "ddprun: waiting for nodes at h:1 for 5 s: no word from the host yet\n");
+  // A host that has let this node in says what is awaited.
+  EXPECT_NE(log.still_waiting("h:1", 5s, rendezvous::Gathering{.have = 1}, refused).find("have 1"),
+            std::string::npos);
+  EXPECT_EQ(Notices("ddprun", true, false).still_waiting("h:1", 5s, std::nullopt, refused), "");
+  // On a terminal it is short: a line that wraps cannot be written over.
+  Notices terminal("ddprun", false, true);
+  EXPECT_EQ(
+      terminal.waiting("h:1", 4s, std::nullopt, refused),
+      "\rddprun: waiting at h:1 for 4 s: no word from the host yet (Connection refused)\033[K");
+  EXPECT_EQ(terminal.waiting("h:1", 4s, std::nullopt, {9s, std::string(50, 'x')}),
+            "\rddprun: waiting at h:1 for 4 s: no word from the host yet (" + std::string(40, 'x') +
+                "…)\033[K");
+}
+
 }  // namespace
 }  // namespace ddprun::agent
