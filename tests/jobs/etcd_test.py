@@ -312,6 +312,29 @@ class Etcds(EtcdTest):
         told("etcd's return to the new workers", [time.monotonic() - begin])
         self.stop_all(jobs)
 
+    def test_a_wait_for_etcd_or_a_leader_says_why(self):
+        """Of nodes whose etcd goes while they run, and of one that follows a group of daemons of which none is there."""
+        alone = self.node("2", "--no-python", "true", conf="daemons=nobody")
+        self.assertRegex(self.waiting_line(alone), r"no host has answered yet, giving up in \d+ s: there has been no leader in etcd for \d+ s\n$")
+        jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER))
+        self.world(2)
+        self.etcd.kill()
+        for job in jobs:
+            self.assertRegex(self.waiting_line(job), rf"etcd does not answer: {self.etcd.endpoint}: .*Connection refused")
+        for job in (alone, *jobs):
+            job.process.send_signal(signal.SIGTERM)
+            job.finish()
+
+    def waiting_line(self, job):
+        """The first line of a wait on its stderr, which is a file."""
+        said = []
+        for line in job.process.stderr:
+            said.append(line)
+            if "waiting for" in line:
+                print(line.strip())
+                return line
+        self.fail(f"it ended: {said}")
+
     def test_user_and_password(self):
         self.etcd.ask("auth/user/add", name="root", password="sesame")
         self.etcd.ask("auth/role/add", name="root")
