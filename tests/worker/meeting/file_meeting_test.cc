@@ -42,7 +42,8 @@ TEST_F(RanksAtFile, MeetByTheVariablesOfMpi) {
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.push_back(RankProcess([&] {
-      // As if on two hosts, of which nothing names the first.
+      // As if on two hosts, of which nothing names the first. Another test may have set these.
+      for (const char* name : {"RANK", "WORLD_SIZE"}) ::unsetenv(name);
       ::setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
       ::setenv("OMPI_COMM_WORLD_RANK", std::to_string(rank).c_str(), 1);
       ::setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0", 1);
