@@ -59,16 +59,19 @@ class Training(JobTest):
 
     def test_mnist_meets_at_a_store_of_rank_0(self):
         env = with_variables(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", OMP_NUM_THREADS="1")
+        digits.write_subset(self.folder, train=320, held_out=50)
         meet = f"--rdzv-endpoint=localhost:{free_port()}"
         for nodes, flags in (1, ["--standalone"]), (2, ["--nnodes=2", "--rdzv-backend=c10d", meet, "--rdzv-id=own"]):
             with self.subTest(nodes=nodes):
-                jobs = [self.start(*flags, "--nproc-per-node=2", MNIST, "--epochs=1", env=env) for _ in range(nodes)]
+                jobs = [self.start(*flags, "--nproc-per-node=2", MNIST, "--epochs=1", f"--data={self.folder}", env=env)
+                        for _ in range(nodes)]
                 results = [job.finish(TRAINING_DEADLINE) for job in jobs]
                 self.assertEqual([code for code, _, _ in results], [0] * nodes, results)
 
     @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
     def test_stock_pytorch_gives_torchruns_digits(self):
-        args = ["--standalone", "--nproc-per-node=2", DDP_MNIST, "--epochs=1"]
+        digits.write_subset(self.folder, train=650, held_out=77)  # the last batch is short, a share padded
+        args = ["--standalone", "--nproc-per-node=2", DDP_MNIST, "--epochs=1", f"--data={self.folder}"]
         env = with_variables(PYTHON_EXEC=torch_python())
         theirs = self.trained(args, env, program=(torch_python(), "-m", "torch.distributed.run"))
         self.assertEqual(found(r"loss=(\S+)", self.trained(args, env)), found(r"loss=(\S+)", theirs))
