@@ -18,10 +18,14 @@ class CtlWaiting {
   CtlWaiting& operator=(const CtlWaiting&) = delete;
   ~CtlWaiting() = default;
 
+  // Why the last question was in vain.
+  void note(std::string why);
+
  private:
   void tell(const std::stop_token& stop);
 
-  std::string what_;
+  const std::string what_;
+  std::string why_;  // under mutex_
   std::mutex mutex_;
   std::condition_variable_any stopped_;
   std::jthread thread_;  // last: it uses all of the above

@@ -98,7 +98,8 @@ rendezvous::ControlAnswer ask_one(const CtlOptions& options, const CtlEndpoint& 
 
 // Of several daemons, the one that leads. While they elect one, none does: then they are asked again.
 // Asking again mends no certificate.
-rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& token) {
+rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& token,
+                              CtlWaiting& waiting) {
   if (options.endpoints.size() == 1) return ask_one(options, options.endpoints.front(), token);
   auto until = std::chrono::steady_clock::now() + kElectionLimit;
   using rendezvous::ControlOutcome;
@@ -111,8 +112,9 @@ rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& toke
       const bool is_tls = answer.outcome == ControlOutcome::kTls;
       if (!is_tls && answer.outcome != ControlOutcome::kUnreachable) return answer;
       by_tls += is_tls ? 1 : 0;
-      text += fmt::format("{}{}:{}: {}", text.empty() ? "" : "; ", endpoint.host, endpoint.port,
-                          answer.text);
+      const std::string why = fmt::format("{}:{}: {}", endpoint.host, endpoint.port, answer.text);
+      waiting.note(why);
+      text += (text.empty() ? "" : "; ") + why;
     }
     // One of them let us wait for long, and leads no more.
     const auto now = std::chrono::steady_clock::now();
@@ -162,7 +164,7 @@ int run(CtlOptions options, const EnvLookup& env) {
     return kCtlFailed;
   }
   std::optional<CtlWaiting> waiting(std::in_place, what_is_awaited(options));
-  const auto answer = ask(options, rendezvous::key_of_token(*token));
+  const auto answer = ask(options, rendezvous::key_of_token(*token), *waiting);
   waiting.reset();
   std::fputs(output(options, answer).c_str(), stdout);
   const std::string wrong = complaint(options, answer);

@@ -183,6 +183,12 @@ class Ends(ControlTest):
         waiter.communicate(timeout=20)
         self.stop_all(jobs)
 
+    def test_a_question_to_several_daemons_says_why_it_waits(self):
+        first, second = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        code, _, err = control.ctl(f"{first},{second}", "jobs")
+        self.assertEqual(code, 3, err)
+        self.assertIn(f"ddpctl: waiting for 5 s: an answer of {first}, {second}: {first}: nobody answers there\n", err)
+
     def test_stop_with_detailed_codes(self):
         jobs = self.nodes(2, "2", "--exit-codes=detailed", self.worker(WORKER))
         self.world(2)
