@@ -96,6 +96,19 @@ class ResNet18 final : public Model {
   torch::nn::Linear last_ = register_module("last", torch::nn::Linear(512, 10));
 };
 
+// 150 layers of 16: 300 small parameters, so that what each parameter costs weighs most.
+class Deep final : public Model {
+ public:
+  Deep() {
+    for (int i = 0; i < 150; ++i) layers_->push_back(torch::nn::Linear(16, 16));
+  }
+
+  torch::Tensor forward(torch::Tensor inputs) override { return layers_->forward(inputs); }
+
+ private:
+  torch::nn::Sequential layers_ = register_module("layers", torch::nn::Sequential());
+};
+
 inline constexpr std::int64_t kWidth = 320;
 inline constexpr std::int64_t kHeads = 5;
 inline constexpr std::int64_t kLayers = 4;
@@ -172,6 +185,7 @@ inline void set_weights(Model& model) {
 inline std::shared_ptr<Model> make_model(std::string_view name) {
   std::shared_ptr<Model> model;
   if (name == "mlp") model = std::make_shared<Mlp>();
+  if (name == "deep") model = std::make_shared<Deep>();
   if (name == "resnet18") model = std::make_shared<ResNet18>();
   if (name == "transformer") model = std::make_shared<Transformer>();
   if (model) set_weights(*model);
@@ -185,6 +199,7 @@ inline Batch make_batch(std::string_view name, int rank) {
     return torch::randint(end, sizes, torch::kLong);
   };
   if (name == "mlp") return {torch::randn({64, 784}), numbers(10, {64})};
+  if (name == "deep") return {torch::randn({16, 16}), numbers(16, {16})};
   if (name == "resnet18") return {torch::randn({16, 3, 32, 32}), numbers(10, {16})};
   return {numbers(kWords, {8, kLength}), numbers(kWords, {8 * kLength})};
 }

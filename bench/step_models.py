@@ -78,6 +78,11 @@ class EncoderLayer(nn.Module):
         return self.join(mixed.transpose(1, 2).reshape(count, LENGTH, WIDTH))
 
 
+class Deep(nn.Sequential):
+    def __init__(self):
+        super().__init__(*(nn.Linear(16, 16) for _ in range(150)))
+
+
 class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
@@ -103,7 +108,7 @@ def set_weights(model):
 
 
 def make_model(name):
-    model = {"mlp": Mlp, "resnet18": ResNet18, "transformer": Transformer}[name]()
+    model = {"mlp": Mlp, "deep": Deep, "resnet18": ResNet18, "transformer": Transformer}[name]()
     set_weights(model)
     return model
 
@@ -112,6 +117,8 @@ def make_batch(name, rank):
     torch.manual_seed(1000 + rank)
     if name == "mlp":
         return torch.randn(64, 784), torch.randint(10, (64,))
+    if name == "deep":
+        return torch.randn(16, 16), torch.randint(16, (16,))
     if name == "resnet18":
         return torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
     return torch.randint(WORDS, (8, LENGTH)), torch.randint(WORDS, (8 * LENGTH,))

@@ -64,7 +64,7 @@ set(_headers
   proto/result.h proto/worker_env.h worker/collective/collective.h worker/collective/exchange.h worker/collective/mean.h worker/collective/require_same.h
   worker/collective/operation_ring.h worker/comm_hooks/comm_hooks.h worker/comm_hooks/power_sgd.h worker/precision/autocast.h worker/precision/loss_scaler.h worker/precision/master_weights.h worker/replicas/replicas.h worker/data/distributed_sampler.h
   worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/tensors/tensor_batch.h worker/readers/csv_table.h worker/readers/file_text.h
-  worker/norm/sync_batch_norm.h worker/join/join.h worker/join/join_round.h worker/join/joinable.h worker/zero/zero_optimizer.h
+  worker/averages/parameter_index.h worker/norm/sync_batch_norm.h worker/join/join.h worker/join/join_round.h worker/join/joinable.h worker/zero/zero_optimizer.h
   worker/zero/optimizers.h worker/zero/shards.h worker/zero/owned_sums.h worker/zero/partition.h worker/sharded/sharded_parallel.h worker/sharded/flat_unit.h worker/sharded/unit_layout.h
   worker/sharded/unit_order.h worker/sharded/units.h
   worker/readers/image.h worker/readers/image_folder.h worker/readers/labelled_images.h worker/readers/text_folder.h

@@ -15,6 +15,15 @@ namespace {
 
 namespace autograd = torch::autograd;
 
+// Whether a parameter still has this node, which lives. Locking its weak pointer would count up and
+// down, for each parameter of each pass.
+bool has_node(const at::Tensor& parameter, const std::shared_ptr<autograd::Node>& node) {
+  const auto* const meta = autograd::impl::get_autograd_meta(parameter);
+  if (meta == nullptr) return false;
+  const auto& own = meta->grad_accumulator_;
+  return !own.owner_before(node) && !node.owner_before(own);
+}
+
 std::string kind(at::ScalarType dtype, at::IntArrayRef sizes, at::Device device) {
   return fmt::format("{} [{}] on {}", c10::toString(dtype), fmt::join(sizes, ", "), device.str());
 }
@@ -67,7 +76,7 @@ bool GradientHooks::renew() {
     }
     // A frozen parameter needs none.
     if (!tensor.requires_grad()) continue;
-    if (autograd::impl::try_get_grad_accumulator(tensor) == hook.node) continue;
+    if (has_node(tensor, hook.node)) continue;
     hook.node->del_post_hook(hook.key);
     add(i);
     renewed = true;

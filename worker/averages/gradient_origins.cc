@@ -24,23 +24,31 @@ std::string names_of(const std::vector<NamedParameter>& parameters, const Meant&
   return text;
 }
 
+// An average is known by its version, which autograd counts up from 0 at each change: that of an
+// average begins here. So nothing is kept of it. A pointer to it, even a weak one, would keep its
+// memory for longer than the program does, and all gradients of a pass would lie elsewhere.
+constexpr std::uint32_t kVersion = 0x40000000;
+
+bool has_version_of_average(const at::Tensor& gradient) {
+  const c10::VariableVersion& version = gradient.unsafeGetTensorImpl()->version_counter();
+  return version.enabled() && version.current_version() >= kVersion;
+}
+
+void set_version_of_average(const at::Tensor& gradient) {
+  if (!gradient.defined() || has_version_of_average(gradient)) return;
+  c10::VariableVersion version = gradient.unsafeGetTensorImpl()->version_counter();
+  if (version.enabled()) version.set_version(kVersion);
+}
+
 }  // namespace
 
 GradientOrigins::GradientOrigins(const std::vector<NamedParameter>& parameters)
-    : parameters_(parameters), marks_(parameters.size()) {
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    index_.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
-}
+    : parameters_(parameters), marks_(parameters.size()) {}
 
 void GradientOrigins::begin(bool averaged) {
   silent_ = !averaged;
   begun_ = averaged;
-  for (Mark& mark : marks_) {
-    mark.fresh = false;
-    // The weak pointer keeps some bytes of a freed gradient. They may lie between freed values,
-    // which malloc could not join then: the next gradients would need new memory.
-    if (mark.average.expired()) mark.average.reset();
-  }
+  for (Mark& mark : marks_) mark.fresh = false;
 }
 
 void GradientOrigins::add_own(std::size_t parameter) {
@@ -49,32 +57,33 @@ void GradientOrigins::add_own(std::size_t parameter) {
 
 void GradientOrigins::set_average(std::size_t parameter) {
   begun_ = false;
-  const at::Tensor& gradient = parameters_.at(parameter).tensor.grad();
-  Mark& mark = marks_[parameter];
+  Mark& mark = marks_.at(parameter);
   mark.own = Own::kNo;
   mark.fresh = true;
-  mark.average = gradient.getIntrusivePtr();
+  set_version_of_average(parameters_[parameter].tensor.grad());
 }
 
 bool GradientOrigins::is_average(std::size_t parameter) const {
-  const at::Tensor& gradient = parameters_.at(parameter).tensor.grad();
-  const Mark& mark = marks_[parameter];
+  const Mark& mark = marks_.at(parameter);
   if (mark.own != Own::kNo) return false;
-  return mark.fresh || mark.average._unsafe_get_target() == gradient.unsafeGetTensorImpl();
+  if (mark.fresh) return true;
+  const at::Tensor& gradient = parameters_[parameter].tensor.grad();
+  return !gradient.defined() || has_version_of_average(gradient) ||
+         mark.replaced._unsafe_get_target() == gradient.unsafeGetTensorImpl();
 }
 
 void GradientOrigins::follow(std::size_t parameter) {
-  marks_.at(parameter).average = parameters_[parameter].tensor.grad().getIntrusivePtr();
+  set_version_of_average(parameters_.at(parameter).tensor.grad());
 }
 
-void GradientOrigins::step(const std::vector<at::Tensor>& stepped) {
-  for (const at::Tensor& tensor : stepped) {
-    const auto found = index_.find(tensor.unsafeGetTensorImpl());
-    if (found == index_.end() || !std::exchange(marks_[found->second].fresh, false)) continue;
-    const at::Tensor& gradient = tensor.grad();
-    Mark& mark = marks_[found->second];
-    if (mark.average._unsafe_get_target() != gradient.unsafeGetTensorImpl() && gradient.defined())
-      mark.average = gradient.getIntrusivePtr();
+void GradientOrigins::step(std::span<const std::size_t> stepped) {
+  for (const std::size_t parameter : stepped) {
+    Mark& mark = marks_.at(parameter);
+    if (!std::exchange(mark.fresh, false)) continue;
+    const at::Tensor& gradient = parameters_[parameter].tensor.grad();
+    // No version is changed of what the program may use elsewhere.
+    if (gradient.defined() && !has_version_of_average(gradient))
+      mark.replaced = gradient.getIntrusivePtr();
   }
 }
 
@@ -96,8 +105,11 @@ std::string GradientOrigins::name_all(Own own) const {
 
 std::optional<std::string> GradientOrigins::why_own() const {
   bool all_averages = true;
-  for (std::size_t i = 0; i < marks_.size() && all_averages; ++i)
-    all_averages = !parameters_[i].tensor.grad().defined() || is_average(i);
+  for (std::size_t i = 0; i < marks_.size() && all_averages; ++i) {
+    // Asked first: in most steps nothing else need be looked at.
+    all_averages =
+        marks_[i].is_fresh_average() || !parameters_[i].tensor.grad().defined() || is_average(i);
+  }
   if (all_averages) return std::nullopt;
   if (const auto names = name_all(Own::kUnderNoSync); !names.empty()) {
     return fmt::format(

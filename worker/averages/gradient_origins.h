@@ -11,8 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "worker/averages/named_parameter.h"
@@ -35,8 +35,9 @@ class GradientOrigins {
   bool is_average(std::size_t parameter) const;
   // An average has moved: it is in the tensor that is `.grad` now.
   void follow(std::size_t parameter);
-  // An optimizer steps these. A `.grad` that the program sets afterwards is no average any more.
-  void step(const std::vector<at::Tensor>& stepped);
+  // An optimizer steps these parameters. A `.grad` that the program sets afterwards is no average
+  // any more.
+  void step(std::span<const std::size_t> stepped);
 
   // No parameter has a gradient any more.
   void clear();
@@ -51,17 +52,19 @@ class GradientOrigins {
   // How a gradient of this rank alone has come about.
   enum class Own : std::uint8_t { kNo, kUnderNoSync, kWithoutForward };
   struct Mark {
+    bool is_fresh_average() const { return fresh && own == Own::kNo; }
+
     Own own = Own::kNo;
     bool fresh = false;  // averaged, and neither a forward() nor a step since
-    // The `.grad` with the average. Weak: it holds the address, and no values.
-    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> average{
+    // A `.grad` that the program had put in place of the average when the optimizer stepped. Weak:
+    // it holds the address, and no values.
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> replaced{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
   };
 
   std::string name_all(Own own) const;
 
   const std::vector<NamedParameter>& parameters_;
-  std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // by parameter
   std::vector<Mark> marks_;
   bool silent_ = false;  // the last forward() was under NoSync
   bool begun_ = false;   // a forward() that averages came, and no gradient since

@@ -27,19 +27,33 @@ std::int64_t elements_of(const at::Tensor& tensor) {
   return tensor.is_complex() ? 2 * tensor.numel() : tensor.numel();
 }
 
-double element(const at::Tensor& tensor, std::int64_t index) {
+template <typename Number>
+void read_elements(const void* data, std::span<const std::int64_t> elements,
+                   std::vector<double>& numbers) {
+  for (const std::int64_t element : elements)
+    numbers.push_back(static_cast<double>(static_cast<const Number*>(data)[element]));
+}
+
+// Elements that are not there any more count as zeros: somebody may have given the tensor other data
+// since the forward().
+void read_elements(const at::Tensor& tensor, std::span<const std::int64_t> elements,
+                   std::vector<double>& numbers) {
+  if (elements.back() >= elements_of(tensor)) {
+    numbers.resize(numbers.size() + elements.size());
+    return;
+  }
   const void* const data = tensor.const_data_ptr();
   switch (c10::toRealValueType(tensor.scalar_type())) {
     case at::kDouble:
-      return static_cast<const double*>(data)[index];
+      return read_elements<double>(data, elements, numbers);
     case at::kFloat:
-      return static_cast<double>(static_cast<const float*>(data)[index]);
+      return read_elements<float>(data, elements, numbers);
     case at::kHalf:
-      return static_cast<double>(static_cast<const at::Half*>(data)[index]);
+      return read_elements<at::Half>(data, elements, numbers);
     case at::kBFloat16:
-      return static_cast<double>(static_cast<const at::BFloat16*>(data)[index]);
+      return read_elements<at::BFloat16>(data, elements, numbers);
     default:
-      return 0;
+      numbers.resize(numbers.size() + elements.size());
   }
 }
 
@@ -61,36 +75,64 @@ bool near(double left, double right, double distance) {
          (std::isnan(left) && std::isnan(right));
 }
 
-// Ranks tell it each other in each pass.
-std::uint64_t hash_of(const WeightsReport& report) {
-  std::uint64_t hash = 0xcbf29ce484222325U ^ report.steps;
-  for (const double number : report.now)
-    hash = (hash ^ std::bit_cast<std::uint64_t>(number)) * 0x100000001b3U;
-  return hash;
+// Ranks tell it each other in each pass. Four numbers at once: a hash waits for each multiplication.
+std::uint64_t hash_of(std::span<const double> numbers, std::uint64_t start) {
+  constexpr std::uint64_t kPrime = 0x100000001b3U;
+  std::array<std::uint64_t, 4> hashes{start, 1, 2, 3};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    std::uint64_t& hash = hashes[i % hashes.size()];
+    hash = (hash ^ std::bit_cast<std::uint64_t>(numbers[i])) * kPrime;
+  }
+  for (const std::uint64_t hash : hashes) start = (start ^ (hash >> 29) ^ hash) * kPrime;
+  return start;
 }
 
+std::uint64_t hash_of(const SameWeights::Done& done, std::span<const double> weights) {
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const std::uint64_t part : {done.steps, done.settings.options(), done.settings.counts()})
+    hash = (hash ^ part) * 0x100000001b3U;
+  return hash_of(weights, hash);
+}
+
+// A report as it travels: these, and then its lists.
+struct ReportHead {
+  std::uint64_t steps, forwards, counts, now, before, settings;
+  double rounding;
+};
+
 std::vector<std::byte> to_bytes(const WeightsReport& report) {
-  std::vector<double> numbers{static_cast<double>(report.steps),
-                              static_cast<double>(report.forwards),
-                              static_cast<double>(report.now.size())};
-  numbers.insert(numbers.end(), report.now.begin(), report.now.end());
-  numbers.insert(numbers.end(), report.before.begin(), report.before.end());
-  const auto bytes = std::as_bytes(std::span(numbers));
-  return {bytes.begin(), bytes.end()};
+  const ReportHead head{report.steps,      report.forwards,      report.counts,
+                        report.now.size(), report.before.size(), report.settings.size(),
+                        report.rounding};
+  std::vector<std::byte> bytes;
+  const auto append = [&bytes](std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  };
+  append(std::as_bytes(std::span(&head, 1)));
+  for (const auto* list : {&report.now, &report.before, &report.settings})
+    append(std::as_bytes(std::span(*list)));
+  return bytes;
 }
 
 WeightsReport from_bytes(std::span<const std::byte> bytes) {
-  std::vector<double> numbers(bytes.size() / sizeof(double));
-  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
-  if (numbers.size() < 3) throw CollectiveError("ranks disagree on what they do");
-  WeightsReport report{.steps = static_cast<std::uint64_t>(numbers[0]),
-                       .forwards = static_cast<std::uint64_t>(numbers[1]),
-                       .now = {},
-                       .before = {}};
-  const auto rest = std::span(numbers).subspan(3);
-  const auto count = std::min(static_cast<std::size_t>(numbers[2]), rest.size());
-  report.now.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(count));
-  report.before.assign(rest.begin() + static_cast<std::ptrdiff_t>(count), rest.end());
+  ReportHead head{};
+  if (bytes.size() < sizeof head) throw CollectiveError("ranks disagree on what they do");
+  std::memcpy(&head, bytes.data(), sizeof head);
+  bytes = bytes.subspan(sizeof head);
+  const auto take = [&bytes](std::uint64_t count) {
+    std::vector<double> numbers(std::min<std::uint64_t>(count, bytes.size() / sizeof(double)));
+    if (!numbers.empty())
+      std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
+    bytes = bytes.subspan(numbers.size() * sizeof(double));
+    return numbers;
+  };
+  WeightsReport report{.steps = head.steps,
+                       .forwards = head.forwards,
+                       .counts = head.counts,
+                       .rounding = head.rounding};
+  report.now = take(head.now);
+  report.before = take(head.before);
+  report.settings = take(head.settings);
   return report;
 }
 
@@ -121,13 +163,28 @@ std::string left_out(const WeightsReport& first, const WeightsReport& other, std
       is_first ? 0 : rank, std::max(first.forwards, other.forwards));
 }
 
+// How the optimizers of two ranks differ in their settings.
+std::optional<std::string> unlike(const WeightsReport& first, const WeightsReport& other,
+                                  std::span<const StepSetting> names) {
+  std::vector<StepSetting> settings;
+  for (std::size_t i = 0; i < first.settings.size(); ++i) {
+    const bool named = i < names.size();
+    settings.push_back(
+        {named ? names[i].name : "a number", named ? names[i].group : 0, first.settings[i]});
+  }
+  auto how = unlike_settings(settings, other.settings, first.rounding == other.rounding);
+  if (how || first.counts == other.counts) return how;
+  return "the counts of steps of single parameters are unlike";
+}
+
 }  // namespace
 
 std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
-                                  std::span<const WeightsPlace> places, std::uint64_t pass) {
+                                  std::span<const WeightsPlace> places,
+                                  std::span<const StepSetting> settings, std::uint64_t pass) {
   constexpr const char* kAdvice =
-      "All ranks must make the same steps, on the same gradients, from the same weights. The "
-      "weights have parted, so the job must start anew from a checkpoint";
+      "All ranks must make the same steps, by the same settings, on the same gradients, from the "
+      "same weights. The weights have parted, so the job must start anew from a checkpoint";
   const WeightsReport& first = reports.front();
   for (std::size_t rank = 1; rank < reports.size(); ++rank) {
     const WeightsReport& other = reports[rank];
@@ -136,6 +193,11 @@ std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
           "before pass {} the ranks called step() unlike numbers of times: rank 0 {}, rank {} {}.{}"
           " {}",
           pass, first.steps, rank, other.steps, left_out(first, other, rank), kAdvice);
+    }
+    if (const auto how = unlike(first, other, settings)) {
+      return fmt::format(
+          "before pass {} the optimizers of rank 0 and rank {} became unlike: there {}. {}", pass,
+          rank, *how, kAdvice);
     }
     const std::size_t count = std::min({places.size(), first.now.size(), other.now.size()});
     for (std::size_t i = 0; i < count; ++i) {
@@ -160,21 +222,42 @@ SameWeights::SameWeights(const std::vector<NamedParameter>& parameters, Collecti
   for (std::size_t i = 0; i < parameters_.size(); i += stride) {
     const std::int64_t elements = elements_of(parameters_[i].tensor);
     const std::int64_t count = std::min(elements, static_cast<std::int64_t>(each));
+    Part part{.parameter = i, .count = static_cast<std::size_t>(count), .elements = {}};
     // In the middle of as many equal parts.
     for (std::int64_t k = 0; k < count; ++k)
-      places_.push_back({i, (2 * k + 1) * elements / (2 * count)});
+      part.elements.at(static_cast<std::size_t>(k)) = (2 * k + 1) * elements / (2 * count);
+    if (count > 0) parts_.push_back(part);
   }
+  if (!parts_.empty()) same_.emplace(collective_);
   if (alike) before_ = read();
+}
+
+// Few of them are in a cache. What is read some parameters later is on its way meanwhile, if it is
+// where it was.
+void SameWeights::read_into(std::vector<double>& numbers) const {
+  constexpr std::size_t kAhead = 8;
+  numbers.clear();
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (i + kAhead < parts_.size()) {
+      const Part& later = parts_[i + kAhead];
+      const auto* const tensor = parameters_[later.parameter].tensor.unsafeGetTensorImpl();
+      __builtin_prefetch(tensor);
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(tensor) + sizeof(*tensor) / 2);
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(tensor) + sizeof(*tensor) - 1);
+      for (const void* place : later.places) __builtin_prefetch(place);
+    }
+    const Part& part = parts_[i];
+    const at::Tensor& tensor = parameters_[part.parameter].tensor;
+    read_elements(tensor, std::span(part.elements).first(part.count), numbers);
+    const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
+    for (std::size_t k = 0; k < part.count; ++k)
+      part.places[k] = data + static_cast<std::size_t>(part.elements[k]) * tensor.itemsize();
+  }
 }
 
 std::vector<double> SameWeights::read() const {
   std::vector<double> numbers;
-  numbers.reserve(places_.size());
-  for (const auto& [parameter, index] : places_) {
-    const at::Tensor& tensor = parameters_[parameter].tensor;
-    // Somebody may have given it other data since the forward().
-    numbers.push_back(index < elements_of(tensor) ? element(tensor, index) : 0);
-  }
+  read_into(numbers);
   return numbers;
 }
 
@@ -185,8 +268,12 @@ void SameWeights::start() {
 
 std::string SameWeights::changed(const std::vector<double>& left,
                                  const std::vector<double>& right) const {
-  for (std::size_t i = 0; i < std::min({left.size(), right.size(), places_.size()}); ++i)
-    if (!near(left[i], right[i], 0)) return parameters_[places_[i].parameter].name;
+  std::size_t i = 0;
+  for (const Part& part : parts_) {
+    for (const std::size_t end = i + part.count; i < end; ++i)
+      if (i < std::min(left.size(), right.size()) && !near(left[i], right[i], 0))
+        return parameters_[part.parameter].name;
+  }
   return {};
 }
 
@@ -197,19 +284,39 @@ std::vector<WeightsReport> SameWeights::gather(const WeightsReport& mine) {
   return reports;
 }
 
-std::optional<std::string> SameWeights::compare(std::uint64_t steps, std::uint64_t forwards,
-                                                std::uint64_t pass) {
-  if (places_.empty() || stopped_) return std::nullopt;
-  WeightsReport mine{.steps = steps, .forwards = forwards, .now = std::move(now_), .before = {}};
-  const std::array hash{hash_of(mine)};
-  const auto all = collective_.all_gather(std::as_bytes(std::span(hash)));
-  mine.before = std::exchange(before_, mine.now);
-  if (std::ranges::all_of(all, [&](const auto& bytes) { return bytes == all.front(); }))
-    return std::nullopt;
+void SameWeights::tell(const Done& done, const OperationName& name) {
+  if (!compares()) return;
+  read_into(now_);
+  same_->launch(hash_of(done, now_), name);
+}
+
+void SameWeights::drop() {
+  if (same_) same_->drop();
+}
+
+std::optional<std::string> SameWeights::compare(const Done& done, std::uint64_t pass) {
+  if (!same_ || !same_->under_way()) return std::nullopt;
+  const bool same = same_->finish();
+  const auto why = same ? std::nullopt : explain(done, pass);
+  before_.swap(now_);
+  return why;
+}
+
+// The ranks tell each other all that they compare. They may be on unlike processors, and all well.
+std::optional<std::string> SameWeights::explain(const Done& done, std::uint64_t pass) {
+  WeightsReport mine{.steps = done.steps,
+                     .forwards = done.forwards,
+                     .now = now_,
+                     .before = before_,
+                     .counts = done.settings.counts(),
+                     .rounding = rounding_kind()};
+  for (const StepSetting& setting : done.settings.named()) mine.settings.push_back(setting.value);
   std::vector<WeightsPlace> places;
-  for (const auto& [parameter, index] : places_)
-    places.push_back({parameters_[parameter].name, rounding_of(parameters_[parameter].tensor)});
-  return parted(gather(mine), places, pass);
+  for (const Part& part : parts_) {
+    const auto& [name, tensor] = parameters_[part.parameter];
+    places.insert(places.end(), part.count, {name, rounding_of(tensor)});
+  }
+  return parted(gather(mine), places, done.settings.named(), pass);
 }
 
 }  // namespace ddprun::worker

@@ -1,4 +1,4 @@
-// Whether all ranks still have the same weights. If averages are right, they have, unless a rank
+// Whether all ranks still have the same weights, and step by the same settings. If averages are right, they have, unless a rank
 // left out a step, loaded other weights, or changed weights or gradients alone. Each pass compares
 // some numbers of each parameter, always the same ones. Ranks on unlike processors may round a step
 // in unlike ways: weights count as parted if they have changed by unlike amounts since the pass
@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -18,7 +19,9 @@
 #include <vector>
 
 #include "worker/averages/named_parameter.h"
+#include "worker/averages/step_settings.h"
 #include "worker/collective/collective.h"
+#include "worker/collective/equal_word.h"
 
 namespace ddprun::worker {
 
@@ -26,9 +29,12 @@ namespace ddprun::worker {
 struct WeightsReport {
   std::uint64_t steps = 0;  // calls of DataParallel::step() since the pass before
   std::uint64_t forwards =
-      0;  // of which gradients were to be averaged, likewise; only for messages
-  std::vector<double> now;
-  std::vector<double> before;  // at the pass before; empty: nobody knows
+      0;  // of which gradients were to be averaged, likewise; for messages only
+  std::vector<double> now = {};
+  std::vector<double> before = {};    // at the pass before; empty: nobody knows
+  std::vector<double> settings = {};  // of those steps: StepSettings::named()
+  std::uint64_t counts = 0;           // StepSettings::counts()
+  double rounding = 0;                // rounding_kind()
 };
 
 // A number that is compared.
@@ -38,26 +44,37 @@ struct WeightsPlace {
 };
 
 // A whole message on which ranks have parted, and how. Nothing: all have the same weights, but for
-// rounding. Pure.
+// rounding. `settings` are those of rank 0, or of another rank that has as many. Pure.
 std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
-                                  std::span<const WeightsPlace> places, std::uint64_t pass);
+                                  std::span<const WeightsPlace> places,
+                                  std::span<const StepSetting> settings, std::uint64_t pass);
 
 class SameWeights {
  public:
+  // What a rank has done since the pass before.
+  struct Done {
+    std::uint64_t steps = 0;
+    std::uint64_t forwards = 0;
+    StepSettings settings = {};  // of the steps
+  };
+
   // The parameters and the collective must outlive this. `alike`: all ranks have the same weights.
   SameWeights(const std::vector<NamedParameter>& parameters, Collective& collective, bool alike);
 
+  // Whether anything is compared.
+  bool compares() const { return !parts_.empty() && !stopped_; }
   // Some numbers of the weights, as they are compared.
   std::vector<double> read() const;
   // The name of the parameter in which two lists of them differ; empty: in none.
   std::string changed(const std::vector<double>& left, const std::vector<double>& right) const;
 
-  // The sums of a pass are all launched: reads the weights that it was made with.
-  void look() { now_ = read(); }
-  // The sums are complete. `steps`, `forwards`: see WeightsReport. The message, on all ranks, if
-  // they had parted.
-  std::optional<std::string> compare(std::uint64_t steps, std::uint64_t forwards,
-                                     std::uint64_t pass);
+  // The pass launches its sums: tells the other ranks what weights it was made with, and what came
+  // before it, by a sum that travels with those. `name`: of that sum.
+  void tell(const Done& done, const OperationName& name);
+  // The sums are complete. The message, on all ranks, if they had parted.
+  std::optional<std::string> compare(const Done& done, std::uint64_t pass);
+  // The sums were given up.
+  void drop();
 
   // Nothing is compared any more, or again: all ranks have the same weights now. All must call
   // them.
@@ -69,18 +86,25 @@ class SameWeights {
   static constexpr std::size_t kNumbersOfOneMax = 4;
 
  private:
-  struct Place {
+  // The numbers of one parameter.
+  struct Part {
     std::size_t parameter;
-    std::int64_t element;
+    std::size_t count;
+    std::array<std::int64_t, kNumbersOfOneMax> elements;
+    // Where they were when they were read last, for read_into().
+    mutable std::array<const void*, kNumbersOfOneMax> places = {};
   };
 
+  void read_into(std::vector<double>& numbers) const;
   std::vector<WeightsReport> gather(const WeightsReport& mine);
+  std::optional<std::string> explain(const Done& done, std::uint64_t pass);
 
   const std::vector<NamedParameter>& parameters_;
   Collective& collective_;
-  std::vector<Place> places_;
+  std::vector<Part> parts_;
+  std::optional<EqualWord> same_;  // where something is compared
   bool stopped_ = false;
-  std::vector<double> now_;     // at look()
+  std::vector<double> now_;     // at tell()
   std::vector<double> before_;  // in the pass before
 };
 

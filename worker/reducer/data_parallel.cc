@@ -362,10 +362,14 @@ void DataParallel::check_reduced() const {
   collective_->check();
 }
 
-void DataParallel::count_step(const std::vector<at::Tensor>& stepped) {
+void DataParallel::count_step() {
   if (reducer_->steps_itself())
     throw std::runtime_error("step(): backward() has made the steps, by step_in_backward()");
-  reducer_->count_step_made(stepped);
+  reducer_->count_step_made(own_stepped_);
+}
+
+void DataParallel::note_settings(const torch::optim::Optimizer& optimizer) {
+  reducer_->note_settings(optimizer);
 }
 
 const std::vector<std::vector<std::size_t>>& DataParallel::buckets() const {

@@ -31,13 +31,13 @@
 #include <utility>
 #include <vector>
 
+#include "worker/averages/parameter_index.h"
 #include "worker/collective/collective.h"
 #include "worker/join/joinable.h"
 #include "worker/reducer/bucket.h"
 #include "worker/reducer/log_record.h"
 #include "worker/reducer/module_state.h"
 #include "worker/reducer/output_sink.h"
-#include "worker/tensors/stepped_tensors.h"
 
 namespace torch::nn {
 class Module;
@@ -187,15 +187,18 @@ class DataParallel final : public Joinable {
   template <typename Optimizer, typename... Arguments>
   auto step(Optimizer& optimizer, Arguments&&... arguments) {
     check_reduced();
-    std::vector<at::Tensor> stepped;
-    if constexpr (requires { optimizer.param_groups().front().params(); })
-      stepped = stepped_tensors(optimizer);
-    check_stepped(stepped);
+    stepped_.clear();
+    if constexpr (requires { optimizer.param_groups().front().params(); }) {
+      for (auto& group : optimizer.param_groups())
+        for (const at::Tensor& tensor : group.params()) stepped_.push_back(&tensor);
+    }
+    check_stepped();
     // A ZeroOptimizer steps in the Join, too: its state is one.
     if constexpr (
         requires { share_state(optimizer); } && !requires { optimizer.in_join(); })
       share_state(optimizer);
-    count_step(stepped);
+    count_step();
+    if constexpr (requires { note_settings(optimizer); }) note_settings(optimizer);
     return optimizer.step(std::forward<Arguments>(arguments)...);
   }
 
@@ -279,7 +282,9 @@ class DataParallel final : public Joinable {
   void check_frozen() const;
   void check_same_parameters() const;
   void check_model(const torch::nn::Module& model) const;
-  void check_stepped(const std::vector<at::Tensor>& stepped) const;
+  void check_stepped();
+  void check_others() const;
+  void note_settings(const torch::optim::Optimizer& optimizer);
   void list_parameters(std::vector<at::Tensor> parameters);
   void share_state(torch::optim::Optimizer& optimizer);
   bool is_trained() const;
@@ -287,7 +292,7 @@ class DataParallel final : public Joinable {
   void sync_buffers(BufferMoment moment, int source = 0);
   JoinRound meet_joined(const JoinReport& mine);
   void see_round(const JoinRound& round);
-  void count_step(const std::vector<at::Tensor>& stepped);
+  void count_step();
   bool follows_outputs() const;
   void end_forward(const std::vector<at::Tensor*>& outputs);
 
@@ -297,6 +302,11 @@ class DataParallel final : public Joinable {
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> all_;     // also those to ignore; one with two names twice
   std::vector<at::Tensor> copies_;  // see add_copies()
+  // Those of parameters_ that are trained, in their order; then the others of all_, and the copies.
+  ParameterIndex index_;
+  std::size_t trained_ = 0;                 // of index_
+  std::vector<const at::Tensor*> stepped_;  // by the optimizer of this step
+  std::vector<std::size_t> own_stepped_;    // those of them that are trained, by index_
   std::unique_ptr<GradientReducer> reducer_;
   BufferHook buffer_hook_;
   BufferMoment buffer_moment_ = BufferMoment::kBeforeForward;

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +30,26 @@ Listed& listed() {
   return all;
 }
 
+// LibTorch copies a module's parameters, with names that it puts together, for each parameters().
+// The module's own list, without a copy.
+struct OwnParameters : torch::nn::Module {
+  static const auto& of(const torch::nn::Module& module) {
+    return module.*(&OwnParameters::parameters_);
+  }
+};
+
+// Whether module.parameters() are these from `next` on, which moves behind them.
+bool has_parameters(const torch::nn::Module& module, const std::vector<at::Tensor>& expected,
+                    std::size_t& next) {
+  for (const auto& item : OwnParameters::of(module)) {
+    if (!item.value().defined()) continue;
+    if (next == expected.size() || !item.value().is_same(expected[next])) return false;
+    ++next;
+  }
+  return std::ranges::all_of(
+      module.children(), [&](const auto& child) { return has_parameters(*child, expected, next); });
+}
+
 bool is_listed(const at::Tensor& tensor) {
   Listed& all = listed();
   const std::lock_guard lock(all.mutex);
@@ -44,6 +63,15 @@ void DataParallel::list_parameters(std::vector<at::Tensor> parameters) {
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.owners, [this](const auto& owned) { return owned.second == this; });
   all_ = std::move(parameters);
+  std::vector<at::Tensor> ours;
+  if (!all_.empty()) {
+    for (const Parameter& parameter : parameters_)
+      if (parameter.trained) ours.push_back(parameter.tensor);
+  }
+  trained_ = ours.size();
+  for (const auto* tensors : {&all_, &copies_})
+    ours.insert(ours.end(), tensors->begin(), tensors->end());
+  index_ = ParameterIndex(ours);
   for (const auto* tensors : {&all_, &copies_})
     for (const at::Tensor& tensor : *tensors)
       all.owners.emplace(tensor.unsafeGetTensorImpl(), this);
@@ -51,11 +79,9 @@ void DataParallel::list_parameters(std::vector<at::Tensor> parameters) {
 
 void DataParallel::add_copies(const std::vector<at::Tensor>& copies) {
   // MasterWeights calls this at each step.
-  std::unordered_set<const at::TensorImpl*> known;
-  for (const at::Tensor& copy : copies_) known.insert(copy.unsafeGetTensorImpl());
   std::vector<NamedTensor> added;
   for (const at::Tensor& copy : copies) {
-    if (!known.contains(copy.unsafeGetTensorImpl())) added.push_back({"", copy});
+    if (index_.find(copy) == ParameterIndex::kNone) added.push_back({"", copy});
   }
   if (added.empty()) return;
   broadcast_values(added, *collective_, 0, "copies of weights");
@@ -86,7 +112,8 @@ void DataParallel::check_frozen() const {
 
 // Names are compared only where something has changed: this runs in each pass.
 void DataParallel::check_same_parameters() const {
-  if (std::ranges::equal(module_->parameters(), all_, &at::Tensor::is_same)) return;
+  std::size_t same = 0;
+  if (has_parameters(*module_, all_, same) && same == all_.size()) return;
   for (const auto& [name, tensor] : parameters_of(*module_, options_.ignore)) {
     const auto before = std::ranges::find(parameters_, name, &Parameter::name);
     const bool added = before == parameters_.end();
@@ -112,30 +139,41 @@ void DataParallel::check_model(const torch::nn::Module& model) const {
   }
 }
 
-void DataParallel::check_stepped(const std::vector<at::Tensor>& stepped) const {
+void DataParallel::check_stepped() {
+  own_stepped_.clear();
   if (collective_->world_size() == 1) return;
+  bool all_ours = true;
+  for (const at::Tensor* tensor : stepped_) {
+    const std::size_t place = index_.find(*tensor);
+    all_ours = all_ours && place != ParameterIndex::kNone;
+    if (place < trained_) own_stepped_.push_back(place);
+  }
+  if (!all_ours) check_others();
+}
+
+void DataParallel::check_others() const {
   std::vector<const DataParallel*> others;
-  const at::Tensor* foreign = nullptr;
+  std::size_t foreign = stepped_.size();
   {
     Listed& all = listed();
     const std::lock_guard lock(all.mutex);
-    for (const at::Tensor& tensor : stepped) {
-      if (!tensor.grad().defined()) continue;
-      const auto [begin, end] = all.owners.equal_range(tensor.unsafeGetTensorImpl());
-      if (begin == end && foreign == nullptr) foreign = &tensor;
+    for (std::size_t i = 0; i < stepped_.size(); ++i) {
+      if (!stepped_[i]->grad().defined()) continue;
+      const auto [begin, end] = all.owners.equal_range(stepped_[i]->unsafeGetTensorImpl());
+      if (begin == end) foreign = std::min(foreign, i);
       const auto is_ours = [this](const auto& owned) { return owned.second == this; };
       if (begin == end || std::any_of(begin, end, is_ours)) continue;
       if (std::ranges::find(others, begin->second) == others.end()) others.push_back(begin->second);
     }
   }
   for (const DataParallel* other : others) other->check_reduced();
-  if (foreign == nullptr) return;
+  if (foreign == stepped_.size()) return;
   throw std::runtime_error(fmt::format(
       "step(): number {} of the optimizer's parameters, of size [{}], belongs to no module with a "
       "DataParallel: its gradient is this rank's own. Make its module a part of the one that "
       "DataParallel gets, give it a DataParallel of its own, or step it by an optimizer of its own,"
       " without parallel.step(). Copies of weights whose .grad the program sets: see add_copies()",
-      foreign - stepped.data(), fmt::join(foreign->sizes(), ", ")));
+      foreign, fmt::join(stepped_[foreign]->sizes(), ", ")));
 }
 
 void DataParallel::share_state(torch::optim::Optimizer& optimizer) {

@@ -46,6 +46,7 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
       compared_(with_frozen(named_, options_.frozen)),
       weights_(compared_, collective, options_.alike),
       first_plan_(buckets_.plan()),
+      alone_(collective.world_size() == 1),
       divisor_(collective.world_size()) {
   const auto& parameters_here = buckets_.parameters();
   if (options_.graph != GraphMode::kDefault)
@@ -93,19 +94,18 @@ void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   gradient_order_.clear();
   given_back_ = 0;
   if (!rebuilt_) rebuild_order_.clear();
-  origins_.begin(true);
+  if (!alone_) origins_.begin(true);
   armed_ = true;
   told_ = end_queued_ = false;
   silent_steps_ = 0;
   ++pass_;
-  ++forwards_;
+  ++done_.forwards;
   times_.mark(PassTimes::Moment::kBackwardBegins);
 }
 
 void GradientReducer::on_gradient(std::size_t parameter) {
   // Also under NoSync: the next pass sums what this one adds.
-  const at::Tensor& gradient = buckets_.parameters()[parameter].tensor.grad();
-  if (used_ && gradient.defined()) used_->mark(parameter);
+  if (used_ && buckets_.parameters()[parameter].tensor.grad().defined()) used_->mark(parameter);
   if (!armed_) {
     origins_.add_own(parameter);
     return warn_of_second_backward();
@@ -165,10 +165,16 @@ void GradientReducer::mark_ready(std::size_t parameter) {
   buckets_.fill(parameter, sums_.has_hook() ? 1 : divisor_);
 }
 
+// The weights are told before the last sum, which all ranks wait for anyway; and early where there
+// are many: on several hosts they travel while backward() runs. Their sum has the name of the one
+// behind it: ranks that miss each other there mostly do so on its account.
 void GradientReducer::launch_ready_buckets() {
+  static const std::array<OperationName, 2> names{"bucket 0 (weights)", "bucket 1 (weights)"};
+  const std::size_t behind = std::min(names.size(), plan().size()) - 1;
   for (auto bucket = queue_.next_to_launch(); bucket != BucketQueue::kNone;
        bucket = queue_.next_to_launch()) {
     times_.mark_first(PassTimes::Moment::kSumsBegin);
+    if (bucket == behind) weights_.tell(done_, names[behind]);
     sums_.launch(bucket);
   }
   // Sums that all ranks have launched by now are added here, in the middle of backward(). The rest
@@ -238,7 +244,6 @@ void GradientReducer::finish() {
   failed_ = true;  // until all is well
   times_.mark(PassTimes::Moment::kBackwardEnds);
   const std::size_t count = plan().size();
-  weights_.look();  // steps of give_back() change them
   for (std::size_t bucket = 0; bucket < count; ++bucket) {
     sums_.complete(bucket);
     if (bucket + 1 == count) compare_weights();
@@ -262,8 +267,14 @@ void GradientReducer::finish() {
 }
 
 void GradientReducer::compare_weights() {
-  parted_ = weights_.compare(std::exchange(step_calls_, 0), std::exchange(forwards_, 0), pass_);
+  parted_ = weights_.compare(done_, pass_);
+  forget_steps();
   if (parted_) throw std::runtime_error(*parted_);
+}
+
+void GradientReducer::forget_steps() {
+  done_.steps = done_.forwards = 0;
+  done_.settings.clear();
 }
 
 // What no rank has used keeps its gradient as it was.
@@ -273,7 +284,7 @@ void GradientReducer::give_back(std::size_t bucket) {
     buckets_.give_back(parameter);
     if (step_)
       step(parameter);
-    else
+    else if (!alone_)
       origins_.set_average(parameter);
   }
   ++given_back_;
@@ -289,13 +300,17 @@ void GradientReducer::step(std::size_t parameter) {
 
 void GradientReducer::start_comparing() {
   weights_.start();
-  step_calls_ = forwards_ = 0;
+  forget_steps();
 }
 
-void GradientReducer::count_step_made(const std::vector<at::Tensor>& stepped) {
+void GradientReducer::count_step_made(std::span<const std::size_t> stepped) {
   origins_.step(stepped);
-  ++step_calls_;
+  ++done_.steps;
   if (summed_ && !std::exchange(stepped_, true)) ++steps_;
+}
+
+void GradientReducer::note_settings(const torch::optim::Optimizer& optimizer) {
+  if (weights_.compares()) done_.settings.add(optimizer);
 }
 
 void GradientReducer::reset() {
@@ -306,7 +321,8 @@ void GradientReducer::reset() {
   if (used_) used_->drop_sum();
   if (!rebuilt_) rebuild_order_.clear();
   origins_.clear();
-  step_calls_ = forwards_ = 0;
+  weights_.drop();
+  forget_steps();
   armed_ = unfinished_ = failed_ = told_ = summed_ = stepped_ = false;
 }
 
@@ -391,7 +407,7 @@ void GradientReducer::check_finished() const {
 
 void GradientReducer::check_averaged() const {
   check_finished();
-  if (collective_.world_size() == 1) return;
+  if (alone_) return;
   if (const auto why = origins_.why_own())
     throw std::runtime_error(fmt::format("step() on rank {}: {}", collective_.rank(), *why));
 }

@@ -98,9 +98,11 @@ class GradientReducer {
   // has summed more passes, or made more steps, than another, or has stepped parameters of this pass.
   void reset();
 
-  // The program makes a step with the sums of this pass, on these tensors. Without the call the
+  // The program makes a step with the sums of this pass, on these parameters. Without the call the
   // step counts when the next pass begins.
-  void count_step_made(const std::vector<at::Tensor>& stepped = {});
+  void count_step_made(std::span<const std::size_t> stepped = {});
+  // The settings of that step are compared with those of the other ranks.
+  void note_settings(const torch::optim::Optimizer& optimizer);
 
   // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or if
   // it ended by an error of ours.
@@ -133,6 +135,7 @@ class GradientReducer {
   void take_all();
   void finish();
   void compare_weights();
+  void forget_steps();
   void give_back(std::size_t bucket);
   void step(std::size_t parameter);
   void check_same_progress();
@@ -159,14 +162,14 @@ class GradientReducer {
   std::vector<std::size_t> rebuild_order_;   // as gradients became ready; empty once rebuilt
   std::vector<std::size_t> gradient_order_;  // of the hooks
   BucketPlan first_plan_;
+  bool alone_;  // one rank: its gradients are the averages
   int divisor_;
   std::size_t given_back_ = 0;  // buckets of this pass
   PassTimes times_;
   std::uint64_t pass_ = 0;  // armed passes, for messages
   std::uint64_t passes_summed_ = 0;
   std::uint64_t steps_ = 0;
-  std::uint64_t step_calls_ = 0;  // of count_step_made(), since the last pass was summed
-  std::uint64_t forwards_ = 0;    // of arm(), likewise
+  SameWeights::Done done_;  // since the last pass was summed: arm(), count_step_made()
   std::vector<double>
       before_silent_;     // numbers of the weights, before the last forward under NoSync
   int silent_steps_ = 0;  // in a row, without a sum between them

@@ -132,7 +132,11 @@ void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
   poll_all(watched, limit);
   for (std::size_t i = 0; i < peers.size(); ++i) {
     if ((watched[i].revents & POLLRDHUP) == 0) continue;
-    TcpNews news{.what = What::kEnded, .text = "it gave up, and its output says why"};
+    // The reason may lie in front of the end here, too, behind all bytes of this operation.
+    TcpNews news;
+    links_[peers[i]].discard(news);
+    if (news.what == What::kNone || news.what == What::kEnded)
+      news = {.what = What::kEnded, .text = "it gave up, and its output says why"};
     note(operation, peers[i], news);
   }
 }

@@ -80,7 +80,7 @@ TEST_P(Desync, ABarrierMeetsABackward) {
     return [training] { training->step(); };
   };
   const std::vector<std::string> both{"rank 0", "rank 1", "barrier (operation ",
-                                      "sum of bucket 0, 48 bytes (operation ",
+                                      "sum of bucket 0 (weights), 64 bytes (operation ",
                                       "they do different things"};
   expect_verdict(prepare, {both, both});
 }
@@ -109,7 +109,8 @@ TEST_P(Desync, OneStepMoreWhereTheOtherRankIsDone) {
       if (collective.rank() == 0) training->step();
     };
   };
-  expect_verdict(prepare, {{"rank 0", "rank 1", "sum of bucket 0, 48 bytes (operation "}, {}});
+  expect_verdict(prepare,
+                 {{"rank 0", "rank 1", "sum of bucket 0 (weights), 64 bytes (operation "}, {}});
 }
 
 TEST_P(Desync, BucketsOfAnotherModel) {

@@ -97,6 +97,7 @@ TEST_P(SilentParting, IsNoWayOfOneRank) { run_all(ways_of_ranks(), GetParam()); 
 TEST_P(SilentParting, IsNoWayOfModes) { run_all(ways_of_modes(), GetParam()); }
 TEST_P(SilentParting, IsNoWayOfOthers) { run_all(ways_of_others(), GetParam()); }
 TEST_P(SilentParting, IsNoWayOfGraphs) { run_all(ways_of_graphs(), GetParam()); }
+TEST_P(SilentParting, IsNoWayOfSettings) { run_all(ways_of_settings(), GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SilentParting, ::testing::Values(2, 4));
 

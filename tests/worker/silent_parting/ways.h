@@ -110,5 +110,6 @@ std::vector<Way> ways_of_ranks();
 std::vector<Way> ways_of_modes();
 std::vector<Way> ways_of_others();
 std::vector<Way> ways_of_graphs();
+std::vector<Way> ways_of_settings();
 
 }  // namespace ddprun::worker
