@@ -18,8 +18,8 @@ import uuid
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "jobs"))
 
-from machine import (DEADLINE, environment_of, free_port, leave_the_processor,  # noqa: E402, F401
-                     processes_with, state_of, wait_until)
+from machine import (DEADLINE, PAUSE_S, environment_of, free_port, processes_with,  # noqa: E402, F401
+                     state_of, wait_until)
 from support import DDPRUN, ROOT, Fifo, Job  # noqa: E402, F401
 
 SKIPPED = 77  # as CTest is told
@@ -70,7 +70,7 @@ def gone_after(job, since, limit_s):
             return now - since, []
         if now > end and left:
             return now - since, left
-        leave_the_processor(time.monotonic() - now)
+        time.sleep(PAUSE_S)
 
 
 def identity_of(job):

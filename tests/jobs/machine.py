@@ -7,32 +7,24 @@ import socket
 import time
 
 DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "30"))  # seconds until an awaited event counts as missing
-# The pause between two looks at an outside event: so many times as long as the look took, within
-# these bounds.
-PAUSE_LOOKS, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 3, 0.001, 0.05
+PAUSE_S = 0.005  # between two looks at an outside event
 FIRST_PORT = 10000  # below are those of a host's services
 TCP_TABLES = "/proc/net/tcp", "/proc/net/tcp6"
 LISTENING = "0A"  # proc_pid_net(5), the state st of a socket
 RECVMSG = {"x86_64": 47, "aarch64": 212}.get(os.uname().machine)  # its number among the system calls
 
 
-def wait_until(condition, what, deadline=None):
-    """Waits for an outside event that gives no notice (a process gone from /proc); fails after the deadline."""
+def wait_until(condition, what, deadline=None, pause=PAUSE_S):
+    """Waits for an outside event that gives no notice (a process gone from /proc); fails after the
+    deadline. With `pause=0` it misses less of what is there for a moment only."""
     end = time.monotonic() + (deadline or DEADLINE)
     while True:
-        began = time.monotonic()
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline or DEADLINE} s in vain for: {what}")
-        leave_the_processor(time.monotonic() - began)
-
-
-def leave_the_processor(look_s):
-    """The pause after a look at an outside event. Without it the looks would take the processor that
-    the event needs."""
-    time.sleep(min(max(PAUSE_LOOKS * look_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
+        time.sleep(pause)  # else the looks take the processor that the event needs
 
 
 def environment_of(pid):

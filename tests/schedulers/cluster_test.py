@@ -100,7 +100,8 @@ class Cluster(JobTest):
         for act in (lambda process: process.terminate()), (lambda process: os.killpg(process.pid, signal.SIGINT)):
             process = self.start_cluster(sys.executable, CAMPAIGN, "--times=20", "--torchrun-times=0", "--only=scancel", stdout=subprocess.DEVNULL,
                                          stderr=subprocess.DEVNULL)
-            wait_until(lambda: any("slurmstepd" in words for words in self.processes()), "a step of the campaign")
+            wait_until(lambda: any("slurmstepd" in words for words in self.processes()), "a step of the campaign",
+                       LIMIT, pause=0)  # each step is short
             act(process)
             self.assertEqual(process.wait(LIMIT), 1)
             self.assert_nothing_left()
