@@ -51,12 +51,11 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 }
 
 // An ignored signal and the mask survive the exec (execve(2)), and we ignore SIGPIPE. So the child
-// sets all of them itself. `has_handlers`: it has ours still.
-void reset_signals(const std::vector<int>& keep_ignored, bool has_handlers) {
+// sets all of them itself.
+void reset_signals(const std::vector<int>& keep_ignored) {
   struct sigaction plain {};
   plain.sa_handler = SIG_DFL;
-  for (int signo = 1; has_handlers && signo < NSIG; ++signo) ::sigaction(signo, &plain, nullptr);
-  ::sigaction(SIGPIPE, &plain, nullptr);
+  for (int signo = 1; signo < NSIG; ++signo) ::sigaction(signo, &plain, nullptr);
   plain.sa_handler = SIG_IGN;
   for (const int signo : keep_ignored) ::sigaction(signo, &plain, nullptr);
   sigset_t none;
@@ -64,12 +63,12 @@ void reset_signals(const std::vector<int>& keep_ignored, bool has_handlers) {
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
 }
 
-[[noreturn]] void become_worker(const ChildPlan& plan, bool has_handlers) {
+[[noreturn]] void become_worker(const ChildPlan& plan) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The agent may have died before prctl(): then the kernel never sends us the SIGKILL.
   if (::getppid() != plan.agent) ::_exit(127);
-  reset_signals(*plan.keep_ignored, has_handlers);
+  reset_signals(*plan.keep_ignored);
   // dup2() clears close-on-exec on the new number (dup(2)), so these two survive the exec.
   if (plan.stdout_fd >= 0) ::dup2(plan.stdout_fd, STDOUT_FILENO);
   if (plan.stderr_fd >= 0) ::dup2(plan.stderr_fd, STDERR_FILENO);
@@ -219,8 +218,8 @@ Result<Children::Made> Children::make_process(const SpawnSpec& spec, int cgroup_
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  const auto [pid, has_handlers] = fork_into(cgroup_fd);
-  if (pid == 0) become_worker(plan, has_handlers);
+  const pid_t pid = fork_into(cgroup_fd);
+  if (pid == 0) become_worker(plan);
   const int fork_errno = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0)
@@ -230,20 +229,19 @@ Result<Children::Made> Children::make_process(const SpawnSpec& spec, int cgroup_
 }
 
 // If there is a cgroup, the worker is born into it (clone3(2), CLONE_INTO_CGROUP, Linux 5.7). To
-// move a live process takes some 20 ms, because the kernel waits for an RCU grace period. And the
-// kernel itself resets its handlers (Linux 5.5): one call in place of 64.
-Children::Forked Children::fork_into(int cgroup_fd) {
+// move a live process takes some 20 ms, because the kernel waits for an RCU grace period.
+pid_t Children::fork_into(int cgroup_fd) {
   if (cgroup_fd >= 0) {
     clone_args args{};
-    args.flags = CLONE_INTO_CGROUP | CLONE_CLEAR_SIGHAND;
+    args.flags = CLONE_INTO_CGROUP;
     args.exit_signal = SIGCHLD;
     args.cgroup = static_cast<decltype(args.cgroup)>(cgroup_fd);
     const long pid = ::syscall(SYS_clone3, &args, sizeof(args));
-    if (pid >= 0) return {static_cast<pid_t>(pid), false};
+    if (pid >= 0) return static_cast<pid_t>(pid);
     // The cgroup is full or gone, or a seccomp filter refuses clone3(). The worker then starts
     // without it, and end_descendants() must find what it leaves.
   }
-  return {::fork(), true};
+  return ::fork();
 }
 
 // If this fails, reap() still finds the worker by waitid(). But it loses its place in the order of

@@ -123,13 +123,8 @@ class Children {
     FileHandle exec_pipe;
   };
 
-  struct Forked {
-    pid_t pid = 0;             // as fork(2) answers
-    bool has_handlers = true;  // the child still has the handlers of this process
-  };
-
   Result<Made> make_process(const SpawnSpec& spec, int cgroup_fd) const;
-  static Forked fork_into(int cgroup_fd);
+  static pid_t fork_into(int cgroup_fd);
   void watch(pid_t pid, Worker& worker) const;
   std::vector<pid_t> dead_workers() const;
   bool is_still_needed(pid_t dead) const;
