@@ -140,7 +140,9 @@ Standbys::Standbys(asio::io_context& loop, const AgentConfig& config, Children& 
 
 void Standbys::open() {
   if (const auto made = make_files(); !made) {
-    log::warning(fmt::format("{}; workers start without standbys", made.error().message()));
+    // Without a free descriptor the next step ends the job, and names the limit.
+    if (made.error().code() != ErrorCode::kLimit)
+      log::warning(fmt::format("{}; workers start without standbys", made.error().message()));
     remove_files();
   }
 }

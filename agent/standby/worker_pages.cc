@@ -35,7 +35,8 @@ void make_lock(pthread_mutex_t& lock) {
 }
 
 Error failed(const std::string& path, int why) {
-  return {ErrorCode::kSystem,
+  const bool is_limit = why == EMFILE || why == ENFILE;
+  return {is_limit ? ErrorCode::kLimit : ErrorCode::kSystem,
           fmt::format("make the workers' pages {}: {}", path, describe_errno(why))};
 }
 
