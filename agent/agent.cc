@@ -26,9 +26,9 @@
 #include "agent/shared_lease.h"
 #include "agent/status_port.h"
 #include "agent/worker_group.h"
-#include "proto/alarm.h"
-#include "proto/limit_hint.h"
-#include "proto/log.h"
+#include "base/alarm.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

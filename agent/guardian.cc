@@ -33,8 +33,8 @@
 #include "agent/processes/owner_lock.h"
 #include "agent/processes/process.h"
 #include "agent/processes/scratch_folder.h"
-#include "proto/limit_hint.h"
-#include "proto/log.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

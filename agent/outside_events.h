@@ -11,7 +11,7 @@
 #include "agent/core/config.h"
 #include "agent/core/stop_requests.h"
 #include "agent/guardian.h"
-#include "proto/loop.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

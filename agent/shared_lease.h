@@ -9,8 +9,8 @@
 
 #include "agent/core/clock.h"
 #include "agent/guardian.h"
-#include "proto/alarm.h"
-#include "proto/loop.h"
+#include "base/alarm.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

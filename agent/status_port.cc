@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "agent/network/addresses.h"
-#include "proto/log.h"
+#include "base/log.h"
 #include "rendezvous/http/status_pages.h"
 #include "store/listener.h"
 

@@ -9,7 +9,7 @@
 
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "store/descriptors.h"
 
 namespace ddprun::agent {

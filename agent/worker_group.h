@@ -21,7 +21,7 @@
 #include "agent/processes/containment.h"
 #include "agent/standby/standbys.h"
 #include "agent/store_gate.h"
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {

@@ -30,9 +30,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/loop.h"
 #include "bench/program.h"
 #include "bench/tls_floor.h"
-#include "proto/loop.h"
 #include "rendezvous/client.h"
 #include "rendezvous/host.h"
 #include "rendezvous/membership.h"

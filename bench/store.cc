@@ -25,9 +25,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/loop.h"
 #include "bench/program.h"
 #include "bench/store_load.h"
-#include "proto/loop.h"
 #include "store/server.h"
 
 namespace ddprun::bench {

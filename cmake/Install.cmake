@@ -43,7 +43,7 @@ if(NOT DDPRUN_BUILD_WORKER OR DDPRUN_SANITIZE)
 endif()
 
 # The rooms of the engine, and what they link.
-set(_rooms proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_meeting worker_pipes worker_startup
+set(_rooms base proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_meeting worker_pipes worker_startup
   worker_nccl worker_tensors worker_averages worker_buckets worker_reducer worker_comm_hooks worker_precision worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data worker_readers
   worker_checkpoint_files worker_checkpoint)
 set(DDPRUN_HAVE_NCCL OFF)
@@ -61,7 +61,7 @@ install(EXPORT ddprun-targets NAMESPACE ddprun:: DESTINATION "${CMAKE_INSTALL_LI
 
 # The public headers (worker/CMakeLists.txt) and those that they include; tests/install holds that none is missing.
 set(_headers
-  proto/result.h proto/worker_env.h worker/collective/collective.h worker/collective/exchange.h worker/collective/mean.h worker/collective/require_same.h
+  base/result.h proto/worker_env.h worker/collective/collective.h worker/collective/exchange.h worker/collective/mean.h worker/collective/require_same.h
   worker/collective/operation_ring.h worker/comm_hooks/comm_hooks.h worker/comm_hooks/power_sgd.h worker/precision/autocast.h worker/precision/loss_scaler.h worker/precision/master_weights.h worker/replicas/replicas.h worker/data/distributed_sampler.h
   worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/tensors/tensor_batch.h worker/readers/csv_table.h worker/readers/file_text.h
   worker/averages/parameter_index.h worker/norm/sync_batch_norm.h worker/join/join.h worker/join/join_round.h worker/join/joinable.h worker/zero/zero_optimizer.h

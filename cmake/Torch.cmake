@@ -11,7 +11,7 @@ add_library(ddprun_torch INTERFACE IMPORTED GLOBAL)
 add_library(ddprun::torch ALIAS ddprun_torch)
 target_include_directories(ddprun_torch SYSTEM INTERFACE
   "${DDPRUN_TORCH_DIR}/include" "${DDPRUN_TORCH_DIR}/include/torch/csrc/api/include")
-# FMT_HEADER_ONLY: LibTorch brings its own fmt, another release than that of proto/fmt.cc.
+# FMT_HEADER_ONLY: LibTorch brings its own fmt, another release than that of base/fmt.cc.
 target_compile_definitions(ddprun_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 USE_DISTRIBUTED FMT_HEADER_ONLY)
 target_link_options(ddprun_torch INTERFACE "-Wl,-rpath,${DDPRUN_TORCH_DIR}/lib")
 target_link_libraries(ddprun_torch INTERFACE

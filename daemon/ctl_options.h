@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "proto/worker_env.h"
 #include "rendezvous/control/messages.h"
 #include "rendezvous/trust/tls_files.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 
 namespace ddprun::daemon {
 

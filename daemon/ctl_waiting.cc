@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <utility>
 
-#include "proto/shown_text.h"
-#include "proto/wait_schedule.h"
+#include "base/shown_text.h"
+#include "base/wait_schedule.h"
 
 namespace ddprun::daemon {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "agent/network/addresses.h"
+#include "base/log.h"
+#include "base/random_number.h"
 #include "daemon/memory.h"
-#include "proto/log.h"
-#include "proto/random_number.h"
 #include "rendezvous/trust/refusals.h"
 #include "store/listener.h"
 

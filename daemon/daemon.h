@@ -12,18 +12,18 @@
 #include <vector>
 
 #include "agent/network/port_demultiplexer.h"
+#include "base/alarm.h"
+#include "base/loop.h"
+#include "base/rate_limiter.h"
 #include "daemon/daemon_options.h"
 #include "daemon/daemon_status.h"
 #include "daemon/group.h"
 #include "daemon/job_table.h"
-#include "proto/alarm.h"
-#include "proto/loop.h"
 #include "rendezvous/control/control_service.h"
 #include "rendezvous/control/job_control.h"
 #include "rendezvous/control/local_operators.h"
 #include "rendezvous/host.h"
 #include "rendezvous/service.h"
-#include "rendezvous/trust/rate_limiter.h"
 
 namespace ddprun::daemon {
 
@@ -94,7 +94,7 @@ class Daemon {
   rendezvous::RecordKeeper::Jobs inherited_;
   int inherited_nodes_ = 0;  // of all jobs of the leader before, spares too
   Alarm inherited_alarm_;
-  rendezvous::RateLimiter refusals_;  // that are told of: strangers can cause them
+  RateLimiter refusals_;  // that are told of: strangers can cause them
   std::unique_ptr<rendezvous::ControlService> operators_;
   std::unique_ptr<rendezvous::LocalOperators> local_operators_;
   std::unique_ptr<rendezvous::Service> service_;  // before the jobs, whose sessions it has

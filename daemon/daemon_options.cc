@@ -13,9 +13,9 @@
 #include <optional>
 #include <string_view>
 
+#include "base/hide_password.h"
 #include "daemon/given_words.h"
 #include "launcher/flag_values.h"
-#include "proto/hide_password.h"
 
 namespace ddprun::daemon {
 namespace {

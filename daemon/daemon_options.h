@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "agent/core/etcd_plan.h"
+#include "base/result.h"
 #include "daemon/job_table.h"
-#include "proto/result.h"
 #include "rendezvous/keep_alive.h"
 #include "rendezvous/trust/tls_files.h"
 

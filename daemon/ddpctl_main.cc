@@ -13,15 +13,15 @@
 #include <variant>
 #include <vector>
 
+#include "base/limit_hint.h"
+#include "base/room_check.h"
+#include "base/shown_text.h"
 #include "daemon/ctl_options.h"
 #include "daemon/ctl_output.h"
 #include "daemon/ctl_waiting.h"
 #include "launcher/host_facts.h"
 #include "launcher/resolvers.h"
 #include "launcher/surroundings/shared_token.h"
-#include "proto/limit_hint.h"
-#include "proto/room_check.h"
-#include "proto/shown_text.h"
 #include "proto/token_file.h"
 #include "rendezvous/control/control_client.h"
 #include "rendezvous/control/local_socket.h"

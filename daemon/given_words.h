@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::daemon {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::daemon {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/election/election.h"
 #include "rendezvous/election/record_keeper.h"
 #include "rendezvous/recovery/knock.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::daemon {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun::daemon {
 

@@ -6,7 +6,7 @@
 #include <cctype>
 #include <string_view>
 
-#include "proto/number_ranges.h"
+#include "base/number_ranges.h"
 
 namespace ddprun::launcher {
 namespace {

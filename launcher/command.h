@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "launcher/options.h"
-#include "proto/result.h"
 
 namespace ddprun::launcher {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cctype>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "agent/core/config.h"
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::launcher {
 

@@ -7,8 +7,8 @@
 #include <deque>
 #include <utility>
 
+#include "base/hide_password.h"
 #include "launcher/flag_values.h"
-#include "proto/hide_password.h"
 
 namespace ddprun::launcher {
 namespace {

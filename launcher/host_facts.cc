@@ -17,13 +17,13 @@
 #include <set>
 #include <system_error>
 
+#include "base/allowed_cpus.h"
+#include "base/assert.h"
 #include "launcher/flag_values.h"
 #include "launcher/numa_sysfs.h"
 #include "launcher/surroundings/ask_child.h"
 #include "launcher/surroundings/cpu_quota.h"
 #include "launcher/surroundings/started_in.h"
-#include "proto/allowed_cpus.h"
-#include "proto/assert.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -16,6 +16,10 @@
 #include "agent/processes/job_cookie.h"
 #include "agent/report/error_record.h"
 #include "agent/report/record_file.h"
+#include "base/allowed_cpus.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
+#include "base/shown_text.h"
 #include "launcher/command.h"
 #include "launcher/doctor/between.h"
 #include "launcher/doctor/doctor.h"
@@ -25,10 +29,6 @@
 #include "launcher/plan.h"
 #include "launcher/resolvers.h"
 #include "launcher/surroundings/shared_token.h"
-#include "proto/allowed_cpus.h"
-#include "proto/limit_hint.h"
-#include "proto/log.h"
-#include "proto/shown_text.h"
 #include "proto/token_file.h"
 
 namespace ddprun::launcher {

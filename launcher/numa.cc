@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/allowed_cpus.h"
 #include "launcher/flag_values.h"
-#include "proto/allowed_cpus.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "agent/core/config.h"
+#include "base/log.h"
 #include "launcher/flag_values.h"
 #include "launcher/numa.h"
 #include "launcher/surroundings/deadlines.h"
 #include "launcher/surroundings/surroundings.h"
-#include "proto/log.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::launcher {

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun {
 namespace {

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun {
 

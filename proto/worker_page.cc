@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun {
 namespace {

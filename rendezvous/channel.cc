@@ -13,10 +13,10 @@
 #include <string_view>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
+#include "base/rate_limiter.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/trust/openssl.h"
-#include "rendezvous/trust/rate_limiter.h"
 #include "rendezvous/trust/tls_credentials.h"
 
 namespace ddprun::rendezvous {

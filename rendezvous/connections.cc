@@ -11,7 +11,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "proto/limit_hint.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::rendezvous {
 namespace {

@@ -17,8 +17,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "proto/alarm.h"
-#include "proto/result.h"
+#include "base/alarm.h"
+#include "base/result.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/trust/metered_reads.h"
 #include "rendezvous/trust/refusals.h"

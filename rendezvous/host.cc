@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "proto/assert.h"
-#include "proto/log.h"
+#include "base/assert.h"
+#include "base/log.h"
 
 namespace ddprun::rendezvous {
 namespace {

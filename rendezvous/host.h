@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/alarm.h"
+#include "base/alarm.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/rendezvous.h"
 

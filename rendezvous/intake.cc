@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/connections.h"
 #include "rendezvous/trust/clear_refusal.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::rendezvous {
 namespace {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "proto/rendezvous.pb.h"
-#include "proto/result.h"
 #include "rendezvous/trust/proof.h"
 #include "rendezvous/trust/tls_channels.h"
 

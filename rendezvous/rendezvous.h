@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::rendezvous {
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <numeric>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "proto/host_network.h"
 
 namespace ddprun::rendezvous {

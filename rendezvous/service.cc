@@ -10,8 +10,8 @@
 #include <utility>
 #include <variant>
 
-#include "proto/alarm.h"
-#include "proto/log.h"
+#include "base/alarm.h"
+#include "base/log.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/call_writer.h"
 #include "rendezvous/channel.h"

@@ -16,7 +16,7 @@
 #include <system_error>
 #include <utility>
 
-#include "proto/limit_hint.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::store {
 namespace {

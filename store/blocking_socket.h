@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::store {
 

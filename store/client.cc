@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
-#include "proto/assert.h"
-#include "proto/blocking_wait.h"
-#include "proto/random_number.h"
+#include "base/assert.h"
+#include "base/blocking_wait.h"
+#include "base/random_number.h"
 
 namespace ddprun::store {
 namespace {

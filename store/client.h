@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "store/blocking_socket.h"
 #include "store/wire.h"
 

@@ -11,9 +11,9 @@
 #include <chrono>
 #include <utility>
 
-#include "proto/limit_hint.h"
-#include "proto/log.h"
-#include "proto/loop.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
+#include "base/loop.h"
 
 namespace ddprun::store {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::store {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "store/limits.h"
 
 namespace ddprun::store {

@@ -7,7 +7,7 @@
 
 #include <string_view>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 struct sockaddr_storage;
 

@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
-#include "proto/assert.h"
-#include "proto/log.h"
-#include "proto/loop.h"
-#include "proto/memory_cgroup.h"
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/memory_cgroup.h"
 #include "store/connection.h"
 #include "store/descriptors.h"
 #include "store/memory_bound.h"

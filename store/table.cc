@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::store {
 namespace {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "store/limits.h"
 #include "store/waits.h"
 #include "store/wire.h"

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "store/limits.h"
 
 namespace ddprun::store {

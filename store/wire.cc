@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::store {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "store/limits.h"
 
 namespace ddprun::store {

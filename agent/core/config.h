@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "agent/core/etcd_plan.h"
-#include "proto/result.h"
+#include "base/result.h"
 #include "rendezvous/keep_alive.h"
 #include "rendezvous/rendezvous.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "agent/core/lifecycle.h"
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 
 namespace ddprun::agent {
 namespace {

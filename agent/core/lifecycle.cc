@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "agent/core/exit_code.h"
-#include "proto/assert.h"
-#include "proto/limit_hint.h"
+#include "base/assert.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {

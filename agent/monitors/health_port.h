@@ -12,8 +12,8 @@
 #include <string>
 #include <utility>
 
-#include "proto/loop.h"
-#include "proto/result.h"
+#include "base/loop.h"
+#include "base/result.h"
 #include "rendezvous/http/server.h"
 
 namespace ddprun::agent {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "agent/processes/descendants.h"
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "agent/core/clock.h"
-#include "proto/alarm.h"
-#include "proto/loop.h"
+#include "base/alarm.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

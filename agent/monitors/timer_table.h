@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::agent {
 

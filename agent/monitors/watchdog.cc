@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "agent/core/lifecycle.h"
-#include "proto/file_handle.h"
-#include "proto/limit_hint.h"
-#include "proto/log.h"
+#include "base/file_handle.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

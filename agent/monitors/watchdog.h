@@ -13,7 +13,7 @@
 #include <string>
 
 #include "agent/monitors/timer_table.h"
-#include "proto/loop.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

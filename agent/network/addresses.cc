@@ -11,8 +11,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/shown_text.h"
 #include "proto/host_network.h"
-#include "proto/shown_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 

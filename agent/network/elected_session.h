@@ -13,9 +13,9 @@
 #include <optional>
 #include <string>
 
-#include "proto/alarm.h"
-#include "proto/loop.h"
-#include "proto/wait_teller.h"
+#include "base/alarm.h"
+#include "base/loop.h"
+#include "base/wait_teller.h"
 #include "rendezvous/election/election.h"
 #include "rendezvous/recovery/session_memory.h"
 #include "rendezvous/rendezvous.h"

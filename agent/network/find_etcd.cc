@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "agent/network/name_lookup.h"
-#include "proto/log.h"
+#include "base/log.h"
 #include "proto/token_file.h"
 
 namespace ddprun::agent {

@@ -6,8 +6,8 @@
 #include <chrono>
 
 #include "agent/core/config.h"
-#include "proto/loop.h"
-#include "proto/result.h"
+#include "base/loop.h"
+#include "base/result.h"
 #include "rendezvous/election/etcd_client.h"
 
 namespace ddprun::agent {

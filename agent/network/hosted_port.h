@@ -10,7 +10,7 @@
 #include "agent/core/config.h"
 #include "agent/network/liveness_holder.h"
 #include "agent/network/port_demultiplexer.h"
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/control/control_service.h"
 #include "rendezvous/control/job_control.h"
 #include "rendezvous/control/local_operators.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/loop.h"
-#include "proto/result.h"
+#include "base/loop.h"
+#include "base/result.h"
 
 namespace ddprun::agent {
 

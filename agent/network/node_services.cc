@@ -12,9 +12,9 @@
 #include "agent/network/name_lookup.h"
 #include "agent/network/resuming_session.h"
 #include "agent/network/taken_port.h"
-#include "proto/log.h"
-#include "proto/random_number.h"
-#include "proto/room_check.h"
+#include "base/log.h"
+#include "base/random_number.h"
+#include "base/room_check.h"
 #include "rendezvous/client.h"
 #include "rendezvous/trust/tls_files.h"
 

@@ -19,7 +19,7 @@
 #include "agent/core/config.h"
 #include "agent/network/elected_session.h"
 #include "agent/network/hosted_port.h"
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/control/job_control.h"
 #include "rendezvous/host.h"
 #include "rendezvous/rendezvous.h"

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "agent/network/silent_socket.h"
-#include "proto/alarm.h"
-#include "proto/log.h"
+#include "base/alarm.h"
+#include "base/log.h"
 #include "rendezvous/recovery/liveness.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "store/descriptors.h"

@@ -14,7 +14,7 @@
 #include <functional>
 #include <memory>
 
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "proto/alarm.h"
-#include "proto/loop.h"
-#include "proto/wait_teller.h"
+#include "base/alarm.h"
+#include "base/loop.h"
+#include "base/wait_teller.h"
 #include "rendezvous/recovery/knock.h"
 #include "rendezvous/recovery/session_memory.h"
 #include "rendezvous/rendezvous.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/rendezvous.h"
 
 namespace ddprun::agent {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

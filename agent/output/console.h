@@ -14,7 +14,7 @@
 
 #include "agent/output/console_turn.h"
 #include "agent/output/nonblocking_writer.h"
-#include "proto/loop.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 
@@ -120,7 +120,7 @@ class Consoles {
   // True if both are one file or pipe (2>&1). Its reader gets the bytes of both in the order in
   // which they were written. False for a terminal and for /dev/null.
   bool share_an_order() const { return share_an_order_; }
-  // Shows the lines of proto/log.h on err() from now on, so that a slow reader of the log cannot
+  // Shows the lines of base/log.h on err() from now on, so that a slow reader of the log cannot
   // block a thread of ours. Call it on the loop's thread. This object's end undoes it.
   void take_log();
   // As Console::flush() and Console::stop_waiting(), for both consoles at the same time.

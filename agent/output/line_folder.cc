@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "agent/output/console_text.h"
-#include "proto/number_ranges.h"
+#include "base/number_ranges.h"
 
 namespace ddprun::agent {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "proto/limit_hint.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "agent/output/stream_sink.h"
-#include "proto/alarm.h"
-#include "proto/file_handle.h"
-#include "proto/loop.h"
-#include "proto/result.h"
+#include "base/alarm.h"
+#include "base/file_handle.h"
+#include "base/loop.h"
+#include "base/result.h"
 
 namespace ddprun::agent {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "agent/output/console_text.h"
-#include "proto/limit_hint.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {

@@ -9,8 +9,8 @@
 #include <functional>
 #include <string_view>
 
-#include "proto/file_handle.h"
-#include "proto/loop.h"
+#include "base/file_handle.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "proto/limit_hint.h"
-#include "proto/log.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 

@@ -11,7 +11,7 @@
 #include "agent/output/line_formatter.h"
 #include "agent/output/line_splitter.h"
 #include "agent/output/stream_sink.h"
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun::agent {
 

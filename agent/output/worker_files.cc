@@ -11,8 +11,8 @@
 
 #include "agent/output/line_prefix.h"
 #include "agent/output/passthrough_sink.h"
-#include "proto/limit_hint.h"
-#include "proto/log.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "agent/processes/descendants.h"
 #include "agent/processes/process.h"
-#include "proto/limit_hint.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "agent/core/lifecycle.h"
-#include "proto/file_handle.h"
-#include "proto/result.h"
+#include "base/file_handle.h"
+#include "base/result.h"
 
 namespace ddprun::agent {
 

@@ -4,8 +4,8 @@
 
 #include "agent/processes/descendants.h"
 #include "agent/processes/folder_names.h"
-#include "proto/assert.h"
-#include "proto/log.h"
+#include "base/assert.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 

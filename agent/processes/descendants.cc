@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "agent/processes/process.h"
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -10,7 +10,7 @@
 #include <chrono>
 #include <string>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun::agent {
 

@@ -8,7 +8,7 @@
 #include <charconv>
 
 #include "agent/processes/process.h"
-#include "proto/random_number.h"
+#include "base/random_number.h"
 
 namespace ddprun::agent {
 namespace {

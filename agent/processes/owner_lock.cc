@@ -17,9 +17,9 @@
 #include "agent/processes/folder_names.h"
 #include "agent/processes/job_cookie.h"
 #include "agent/processes/scratch_folder.h"
-#include "proto/assert.h"
-#include "proto/limit_hint.h"
-#include "proto/random_number.h"
+#include "base/assert.h"
+#include "base/limit_hint.h"
+#include "base/random_number.h"
 
 namespace ddprun::agent {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/file_handle.h"
-#include "proto/result.h"
+#include "base/file_handle.h"
+#include "base/result.h"
 
 namespace ddprun::agent {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "proto/assert.h"
-#include "proto/limit_hint.h"
+#include "base/assert.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::agent {
 

@@ -12,8 +12,8 @@
 #include "agent/core/exit_code.h"
 #include "agent/report/core_dump.h"
 #include "agent/report/record_file.h"
-#include "proto/file_handle.h"
-#include "proto/log.h"
+#include "base/file_handle.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

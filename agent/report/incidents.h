@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "agent/core/incident.h"
-#include "proto/alarm.h"
-#include "proto/loop.h"
+#include "base/alarm.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

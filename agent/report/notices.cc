@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "proto/number_ranges.h"
-#include "proto/shown_text.h"
+#include "base/number_ranges.h"
+#include "base/shown_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <utility>
 
-#include "proto/memory_cgroup.h"
+#include "base/memory_cgroup.h"
 
 namespace ddprun::agent {
 namespace {

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/file_handle.h"
-#include "proto/memory_cgroup.h"
+#include "base/file_handle.h"
+#include "base/memory_cgroup.h"
 
 namespace ddprun::agent {
 

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <optional>
 
-#include "proto/file_handle.h"
-#include "proto/limit_hint.h"
-#include "proto/random_number.h"
+#include "base/file_handle.h"
+#include "base/limit_hint.h"
+#include "base/random_number.h"
 
 namespace ddprun::agent {
 namespace {

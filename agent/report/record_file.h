@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::agent {
 

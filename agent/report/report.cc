@@ -13,9 +13,9 @@
 #include <string_view>
 #include <utility>
 
-#include "proto/limit_hint.h"
-#include "proto/number_ranges.h"
-#include "proto/shown_text.h"
+#include "base/limit_hint.h"
+#include "base/number_ranges.h"
+#include "base/shown_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "agent/report/advice.h"
 #include "agent/report/report.h"
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
+#include "base/log.h"
+#include "base/number_ranges.h"
 #include "proto/host_network.h"
-#include "proto/log.h"
-#include "proto/number_ranges.h"
 #include "proto/token_file.h"
 
 namespace ddprun::agent {

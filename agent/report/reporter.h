@@ -20,9 +20,9 @@
 #include "agent/report/incidents.h"
 #include "agent/report/notices.h"
 #include "agent/report/repeated_deaths.h"
-#include "proto/alarm.h"
-#include "proto/loop.h"
-#include "proto/wait_teller.h"
+#include "base/alarm.h"
+#include "base/loop.h"
+#include "base/wait_teller.h"
 
 namespace ddprun::agent {
 

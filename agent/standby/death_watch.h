@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "agent/core/clock.h"
-#include "proto/loop.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

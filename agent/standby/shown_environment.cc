@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "agent/processes/process.h"
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 #include "proto/standby.h"
 
 namespace ddprun::agent {

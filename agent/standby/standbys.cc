@@ -23,9 +23,9 @@
 #include "agent/standby/hook_text.h"
 #include "agent/standby/python_program.h"
 #include "agent/standby/shown_environment.h"
-#include "proto/limit_hint.h"
-#include "proto/log.h"
-#include "proto/memory_cgroup.h"
+#include "base/limit_hint.h"
+#include "base/log.h"
+#include "base/memory_cgroup.h"
 #include "proto/standby.h"
 
 namespace ddprun::agent {

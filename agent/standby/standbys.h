@@ -20,8 +20,8 @@
 #include "agent/processes/children.h"
 #include "agent/standby/death_watch.h"
 #include "agent/standby/worker_pages.h"
-#include "proto/alarm.h"
-#include "proto/loop.h"
+#include "base/alarm.h"
+#include "base/loop.h"
 
 namespace ddprun::agent {
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "proto/file_handle.h"
-#include "proto/limit_hint.h"
+#include "base/file_handle.h"
+#include "base/limit_hint.h"
 
 namespace ddprun::agent {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::examples {
 

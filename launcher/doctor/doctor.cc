@@ -6,12 +6,12 @@
 #include <charconv>
 #include <string_view>
 
+#include "base/allowed_cpus.h"
 #include "launcher/doctor/gather.h"
 #include "launcher/doctor/judge.h"
 #include "launcher/plan.h"
 #include "launcher/surroundings/ask_child.h"
 #include "launcher/surroundings/cpu_quota.h"
-#include "proto/allowed_cpus.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "launcher/command.h"
 #include "launcher/doctor/examination.h"
 #include "launcher/doctor/findings.h"
 #include "launcher/doctor/node_facts.h"
 #include "launcher/options.h"
-#include "proto/result.h"
 
 namespace ddprun::launcher {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -18,11 +18,11 @@
 #include <set>
 
 #include "agent/processes/leftovers.h"
+#include "base/memory_cgroup.h"
 #include "launcher/doctor/bounded.h"
 #include "launcher/doctor/endpoint.h"
 #include "launcher/doctor/gather_devices.h"
 #include "launcher/doctor/port_owner.h"
-#include "proto/memory_cgroup.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "store/client.h"
 
 namespace ddprun::launcher {

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <string>
 
+#include "base/result.h"
 #include "launcher/doctor/findings.h"
 #include "launcher/doctor/pairs.h"
-#include "proto/result.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::launcher {

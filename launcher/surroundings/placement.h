@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/result.h"
 #include "launcher/surroundings/surroundings.h"
-#include "proto/result.h"
 
 namespace ddprun::launcher {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -2,8 +2,8 @@
 // Pure; used by control_service.cc and control_client.cc only, on any thread.
 #pragma once
 
+#include "base/result.h"
 #include "proto/control.pb.h"
-#include "proto/result.h"
 #include "rendezvous/control/messages.h"
 #include "rendezvous/trust/proof.h"
 

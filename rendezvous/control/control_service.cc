@@ -11,7 +11,7 @@
 #include <utility>
 #include <variant>
 
-#include "proto/alarm.h"
+#include "base/alarm.h"
 #include "proto/control.grpc.pb.h"
 #include "rendezvous/channel.h"
 #include "rendezvous/codec.h"

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "rendezvous/channel.h"
 #include "rendezvous/control/local_socket.h"
 

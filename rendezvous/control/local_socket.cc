@@ -17,11 +17,11 @@
 #include <system_error>
 #include <utility>
 
-#include "proto/assert.h"
-#include "proto/file_handle.h"
+#include "base/assert.h"
+#include "base/file_handle.h"
+#include "base/limit_hint.h"
+#include "base/random_number.h"
 #include "proto/host_network.h"
-#include "proto/limit_hint.h"
-#include "proto/random_number.h"
 
 namespace ddprun::rendezvous {
 namespace {

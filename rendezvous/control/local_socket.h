@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::rendezvous {
 

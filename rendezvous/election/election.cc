@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "rendezvous/recovery/knock.h"
 #include "rendezvous/recovery/refusal.h"
 

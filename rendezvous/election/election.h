@@ -12,10 +12,10 @@
 #include <optional>
 #include <string>
 
-#include "proto/alarm.h"
-#include "proto/loop.h"
-#include "proto/result.h"
-#include "proto/wait_schedule.h"
+#include "base/alarm.h"
+#include "base/loop.h"
+#include "base/result.h"
+#include "base/wait_schedule.h"
 #include "rendezvous/election/etcd_client.h"
 #include "rendezvous/election/job_keys.h"
 #include "rendezvous/election/leadership.h"

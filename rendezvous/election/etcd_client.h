@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "rendezvous/election/etcd_messages.h"
 
 namespace ddprun::rendezvous {

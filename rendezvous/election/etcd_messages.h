@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "proto/etcd.pb.h"
-#include "proto/result.h"
 #include "rendezvous/election/job_keys.h"
 #include "rendezvous/election/leadership.h"
 

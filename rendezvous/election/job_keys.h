@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "rendezvous/membership.h"
 
 namespace ddprun::rendezvous {

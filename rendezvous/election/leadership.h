@@ -32,7 +32,7 @@
 #include <variant>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "rendezvous/recovery/restart_budget.h"
 
 namespace ddprun::rendezvous {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::rendezvous {
 RecordKeeper::RecordKeeper(boost::asio::io_context& loop, Election& election, GroupKeys keys,

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/alarm.h"
+#include "base/alarm.h"
 #include "rendezvous/election/election.h"
 #include "rendezvous/election/job_keys.h"
 #include "rendezvous/election/record_book.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 
 namespace ddprun::http {
 namespace {

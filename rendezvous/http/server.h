@@ -16,7 +16,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "rendezvous/http/own_names.h"
 
 namespace ddprun::http {

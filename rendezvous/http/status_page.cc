@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <iterator>
 
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 #include "rendezvous/http/escape.h"
 
 namespace ddprun::http {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 #include "rendezvous/http/metrics_text.h"
 #include "rendezvous/http/status_page.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "proto/token_file.h"
 
 namespace ddprun::rendezvous {

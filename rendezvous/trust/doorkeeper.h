@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "rendezvous/trust/node_handshake.h"
 #include "rendezvous/trust/proof.h"
 #include "rendezvous/trust/tls_channels.h"

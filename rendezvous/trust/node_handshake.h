@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "rendezvous/trust/proof.h"
 
 namespace ddprun::rendezvous {

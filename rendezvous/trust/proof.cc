@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "proto/token_file.h"
 #include "rendezvous/trust/openssl.h"
 

@@ -8,9 +8,9 @@
 #include <chrono>
 #include <string>
 
-#include "proto/log.h"
-#include "proto/result.h"
-#include "rendezvous/trust/rate_limiter.h"
+#include "base/log.h"
+#include "base/rate_limiter.h"
+#include "base/result.h"
 
 namespace ddprun::rendezvous {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "rendezvous/trust/openssl.h"
 
 namespace ddprun::rendezvous {

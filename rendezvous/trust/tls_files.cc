@@ -16,8 +16,8 @@
 #include <system_error>
 #include <vector>
 
-#include "proto/file_handle.h"
-#include "proto/limit_hint.h"
+#include "base/file_handle.h"
+#include "base/limit_hint.h"
 #include "proto/token_file.h"
 #include "rendezvous/trust/openssl.h"
 

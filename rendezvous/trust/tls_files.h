@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::rendezvous {
 

@@ -10,7 +10,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
-#include <boost/asio/ssl/impl/src.hpp>  // for the whole program: Asio is compiled apart (proto/asio.cc)
+#include <boost/asio/ssl/impl/src.hpp>  // for the whole program: Asio is compiled apart (base/asio.cc)
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <utility>

@@ -8,10 +8,10 @@
 #include <variant>
 #include <vector>
 
+#include "base/assert.h"
 #include "launcher/command.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
-#include "proto/assert.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <variant>
 
+#include "base/assert.h"
 #include "daemon/ctl_output.h"
-#include "proto/assert.h"
 #include "rendezvous/codec.h"
 #include "rendezvous/control/codec.h"
 #include "tests/fuzz/script_input.h"

@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/assert.h"
 #include "daemon/ctl_options.h"
 #include "daemon/daemon_options.h"
-#include "proto/assert.h"
 #include "tests/fuzz/script_input.h"
 
 namespace ddprun::daemon {

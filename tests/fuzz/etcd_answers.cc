@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "rendezvous/election/etcd_messages.h"
 #include "rendezvous/election/job_keys.h"
 #include "rendezvous/election/leadership.h"

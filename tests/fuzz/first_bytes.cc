@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "agent/network/port_demultiplexer.h"
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "rendezvous/recovery/liveness.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "tests/fuzz/loopback_listener.h"

@@ -9,12 +9,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/allowed_cpus.h"
+#include "base/assert.h"
 #include "launcher/command.h"
 #include "launcher/host_facts.h"
 #include "launcher/numa.h"
 #include "launcher/signal_values.h"
-#include "proto/allowed_cpus.h"
-#include "proto/assert.h"
 #include "proto/worker_env.h"
 #include "tests/fuzz/script_input.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "rendezvous/trust/clear_refusal.h"
 #include "rendezvous/trust/http2_frame.h"
 #include "tests/fuzz/script_input.h"

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "rendezvous/http/server.h"
 #include "tests/fuzz/loopback_listener.h"
 #include "tests/fuzz/script_input.h"

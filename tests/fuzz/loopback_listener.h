@@ -8,8 +8,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 
-#include "proto/assert.h"
-#include "proto/loop.h"
+#include "base/assert.h"
+#include "base/loop.h"
 
 namespace ddprun::fuzz {
 

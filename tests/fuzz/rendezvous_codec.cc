@@ -5,7 +5,7 @@
 #include <string>
 #include <variant>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "rendezvous/codec.h"
 #include "tests/fuzz/script_input.h"
 

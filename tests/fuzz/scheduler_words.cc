@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/assert.h"
 #include "launcher/surroundings/deadlines.h"
 #include "launcher/surroundings/placement.h"
 #include "launcher/surroundings/surroundings.h"
-#include "proto/assert.h"
 #include "proto/host_list.h"
 #include "tests/fuzz/script_input.h"
 

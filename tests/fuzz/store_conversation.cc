@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "store/table.h"
 #include "store/wire.h"
 #include "tests/fuzz/script_input.h"

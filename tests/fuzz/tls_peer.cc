@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/assert.h"
-#include "proto/loop.h"
+#include "base/assert.h"
+#include "base/loop.h"
 #include "rendezvous/trust/tls_files.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "tests/fuzz/loopback_listener.h"

@@ -8,7 +8,7 @@
 #include "agent/processes/job_cookie.h"
 #include "agent/report/error_record.h"
 #include "agent/report/out_of_memory.h"
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "tests/fuzz/script_input.h"
 
 namespace ddprun::agent {

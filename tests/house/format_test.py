@@ -7,7 +7,7 @@ import sys
 
 from sources import ROOT, cpp_files
 
-FOLDERS = ("proto", "store", "rendezvous", "agent", "launcher", "worker", "examples", "bench", "tests")
+FOLDERS = ("base", "proto", "store", "rendezvous", "agent", "launcher", "worker", "examples", "bench", "tests")
 
 
 def main():

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/allowed_cpus.h"
+#include "base/number_ranges.h"
 #include "launcher/numa_sysfs.h"
-#include "proto/allowed_cpus.h"
-#include "proto/number_ranges.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <array>
 #include <string>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <optional>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun::store {
 namespace {

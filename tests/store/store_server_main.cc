@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <string>
 
-#include "proto/loop.h"
+#include "base/loop.h"
 #include "store/server.h"
 
 namespace {

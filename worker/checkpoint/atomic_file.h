@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::worker {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/checkpoint/checkpoint_file.h"
 #include "worker/checkpoint/load_options.h"
 #include "worker/checkpoint/value.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/value.h"
 #include "worker/checkpoint/zip_file.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <map>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/checkpoint/load_options.h"
 #include "worker/checkpoint/value.h"
 #include "worker/checkpoint/weights_key.h"

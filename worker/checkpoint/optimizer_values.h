@@ -2,7 +2,7 @@
 // steps, and the options of each group of parameters. The training thread. Errors are one line.
 #pragma once
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/checkpoint/value.h"
 
 namespace torch::optim {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/checkpoint/value.h"
 
 namespace ddprun::worker {

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::worker {
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/checkpoint/pickle.h"
 #include "worker/checkpoint/value.h"
 

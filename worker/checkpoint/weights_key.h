@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/checkpoint/load_options.h"
 #include "worker/checkpoint/value.h"
 #include "worker/checkpoint/weight_names.h"

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::worker {
 

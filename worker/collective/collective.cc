@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "worker/collective/record_file.h"
 
 namespace ddprun::worker {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::worker {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::worker {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 
 namespace ddprun::worker {
 namespace {

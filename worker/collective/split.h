@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/exchange.h"
 

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::worker {
 namespace {

@@ -8,7 +8,7 @@
 #include <exception>
 #include <utility>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "worker/collective/flight_record.h"
 #include "worker/collective/operation_ring.h"
 #include "worker/kernels/reduce_kernels.h"

@@ -6,7 +6,7 @@
 #include <exception>
 #include <stdexcept>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::worker {
 namespace {

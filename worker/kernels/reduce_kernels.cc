@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "worker/kernels/elements.h"
 #include "worker/kernels/sum_kernels.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/blocking_wait.h"
+#include "base/blocking_wait.h"
 #include "store/client.h"
 #include "worker/meeting/meeting_file.h"
 #include "worker/meeting/meeting_record.h"

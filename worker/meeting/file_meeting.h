@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "proto/worker_env.h"
 #include "worker/meeting/own_store.h"
 

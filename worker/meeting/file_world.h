@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::worker {

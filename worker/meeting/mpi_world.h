@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::worker {

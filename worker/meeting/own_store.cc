@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/blocking_wait.h"
+#include "base/blocking_wait.h"
 #include "proto/meeting_ports.h"
 #include "store/client.h"
 #include "store/server.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::worker {

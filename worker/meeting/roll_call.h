@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "store/client.h"
 #include "worker/meeting/meeting_file.h"
 #include "worker/meeting/meeting_record.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "proto/blocking_wait.h"
+#include "base/blocking_wait.h"
 #include "worker/collective/collective.h"
 
 namespace ddprun::worker {

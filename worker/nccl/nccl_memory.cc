@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::worker {
 namespace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun::worker {
 

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::worker {
 namespace {

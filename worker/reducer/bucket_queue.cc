@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::worker {
 

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "worker/collective/record_file.h"
 #include "worker/reducer/freed_memory.h"
 #include "worker/reducer/gradient_reducer.h"

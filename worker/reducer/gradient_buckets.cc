@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "proto/assert.h"
-#include "proto/log.h"
+#include "base/assert.h"
+#include "base/log.h"
 #include "worker/tensors/summable.h"
 #include "worker/tensors/wrapped_number.h"
 

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "proto/worker_page.h"
 
 namespace ddprun::worker {

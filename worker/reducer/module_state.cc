@@ -16,7 +16,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::worker {
 namespace {

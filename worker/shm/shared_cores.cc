@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "proto/allowed_cpus.h"
+#include "base/allowed_cpus.h"
 
 namespace ddprun::worker {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "worker/collective/flight_record.h"
 #include "worker/collective/split.h"
 #include "worker/kernels/reduce_kernels.h"

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/exchange.h"
 #include "worker/collective/operation_ring.h"

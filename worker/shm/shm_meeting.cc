@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "worker/shm/shm_layout.h"
 
 namespace ddprun::worker {

@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "proto/memory_cgroup.h"
+#include "base/memory_cgroup.h"
 #include "worker/shm/shm_layout.h"
 
 namespace ddprun::worker {

@@ -16,7 +16,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "proto/worker_env.h"
 #include "worker/collective/collective.h"
 #include "worker/tcp/tcp_collective.h"

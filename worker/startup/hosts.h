@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "proto/worker_env.h"
 #include "worker/tcp/tcp_collective.h"
 

@@ -14,8 +14,8 @@
 #include <new>
 #include <system_error>
 
-#include "proto/assert.h"
-#include "proto/blocking_wait.h"
+#include "base/assert.h"
+#include "base/blocking_wait.h"
 
 namespace ddprun::worker {
 namespace {

@@ -21,7 +21,7 @@
 #include <system_error>
 #include <vector>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 #include "worker/collective/collective.h"
 
 namespace ddprun::worker {

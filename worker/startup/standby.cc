@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 #include "proto/standby.h"
 
 namespace ddprun::worker {

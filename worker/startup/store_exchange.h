@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/blocking_wait.h"
+#include "base/blocking_wait.h"
 #include "proto/worker_env.h"
 #include "store/client.h"
 #include "worker/collective/exchange.h"

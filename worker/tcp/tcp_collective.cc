@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 #include "worker/collective/flight_record.h"
 #include "worker/collective/operation_ring.h"
 #include "worker/collective/split.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/collective/collective.h"
 #include "worker/collective/exchange.h"
 #include "worker/collective/operation_ring.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 #include "worker/tcp/tcp_operation.h"
 
 namespace ddprun::worker {

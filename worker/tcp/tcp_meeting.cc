@@ -20,7 +20,7 @@
 #include <system_error>
 #include <utility>
 
-#include "proto/blocking_wait.h"
+#include "base/blocking_wait.h"
 
 namespace ddprun::worker {
 namespace {

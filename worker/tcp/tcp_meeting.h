@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/result.h"
+#include "base/result.h"
 #include "worker/collective/exchange.h"
 #include "worker/tcp/tcp_collective.h"
 #include "worker/tcp/tcp_link.h"

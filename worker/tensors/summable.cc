@@ -2,7 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include "proto/assert.h"
+#include "base/assert.h"
 
 namespace ddprun::worker {
 

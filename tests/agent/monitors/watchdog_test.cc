@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "proto/file_handle.h"
-#include "proto/log.h"
+#include "base/file_handle.h"
+#include "base/log.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {

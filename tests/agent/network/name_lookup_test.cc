@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "agent/network/addresses.h"
-#include "proto/log.h"
+#include "base/log.h"
 
 namespace ddprun::agent {
 namespace {

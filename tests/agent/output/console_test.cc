@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "agent/output/log_pipes.h"
-#include "proto/log.h"
+#include "base/log.h"
 #include "tests/agent/output/console_fixture.h"
 
 namespace ddprun::agent {

@@ -12,7 +12,7 @@
 
 #include "agent/output/passthrough_sink.h"
 #include "agent/output/tee_sink.h"
-#include "proto/log.h"
+#include "base/log.h"
 #include "tests/agent/output/console_fixture.h"
 
 namespace ddprun::agent {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "agent/processes/descendants.h"
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 #include "tests/agent/processes/shell_workers.h"
 
 namespace ddprun::agent {

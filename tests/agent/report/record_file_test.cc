@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <string>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <string>
 
-#include "proto/file_handle.h"
+#include "base/file_handle.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ddprun::agent {

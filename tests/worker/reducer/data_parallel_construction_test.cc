@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "tests/worker/torch_ranks.h"
 #include "worker/reducer/data_parallel.h"
 

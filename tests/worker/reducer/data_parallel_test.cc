@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/log.h"
+#include "base/log.h"
 #include "tests/worker/reducer/counting_collective.h"
 #include "tests/worker/torch_ranks.h"
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/memory_cgroup.h"
+#include "base/memory_cgroup.h"
 #include "tests/worker/forked_ranks.h"
 
 namespace ddprun::worker {

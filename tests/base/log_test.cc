@@ -1,5 +1,5 @@
 // Where log lines go.
-#include "proto/log.h"
+#include "base/log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "proto/log.h"
+#include "base/log.h"
 
 #define SPDLOG_FMT_EXTERNAL
 #include <spdlog/sinks/base_sink.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <utility>
 
-#include "proto/shown_text.h"
+#include "base/shown_text.h"
 
 namespace ddprun::log {
 namespace {

@@ -1,8 +1,8 @@
-#include "rendezvous/trust/rate_limiter.h"
+#include "base/rate_limiter.h"
 
 #include <gtest/gtest.h>
 
-namespace ddprun::rendezvous {
+namespace ddprun {
 namespace {
 
 using std::chrono::seconds;
@@ -28,4 +28,4 @@ TEST(RateLimiter, ALineTellsHowManyWereLeftOut) {
 }
 
 }  // namespace
-}  // namespace ddprun::rendezvous
+}  // namespace ddprun

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "proto/alarm.h"
-#include "proto/wait_schedule.h"
+#include "base/alarm.h"
+#include "base/wait_schedule.h"
 
 namespace ddprun {
 

@@ -1,5 +1,5 @@
 // Numbers as ranges.
-#include "proto/number_ranges.h"
+#include "base/number_ranges.h"
 
 #include <gtest/gtest.h>
 

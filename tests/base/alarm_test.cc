@@ -1,5 +1,5 @@
 // One timer that is set again and again.
-#include "proto/alarm.h"
+#include "base/alarm.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // When a wait is told of.
-#include "proto/wait_schedule.h"
+#include "base/wait_schedule.h"
 
 #include <gtest/gtest.h>
 

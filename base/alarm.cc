@@ -1,4 +1,4 @@
-#include "proto/alarm.h"
+#include "base/alarm.h"
 
 #include <utility>
 

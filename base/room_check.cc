@@ -1,4 +1,4 @@
-#include "proto/room_check.h"
+#include "base/room_check.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <vector>
 
-#include "proto/file_handle.h"
-#include "proto/limit_hint.h"
+#include "base/file_handle.h"
+#include "base/limit_hint.h"
 
 // glibc's; a program with another malloc has none. Weak: it must not bring glibc's malloc in.
 extern "C" int mallopt(int parameter, int value) __attribute__((weak));

@@ -1,4 +1,4 @@
-#include "proto/number_ranges.h"
+#include "base/number_ranges.h"
 
 #include <fmt/format.h>
 

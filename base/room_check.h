@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "proto/result.h"
+#include "base/result.h"
 
 namespace ddprun {
 

@@ -8,8 +8,8 @@
 #include <chrono>
 #include <string>
 
-#include "proto/log.h"
-#include "proto/wait_schedule.h"
+#include "base/log.h"
+#include "base/wait_schedule.h"
 
 namespace ddprun {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace ddprun::rendezvous {
+namespace ddprun {
 
 class RateLimiter {
  public:
@@ -41,4 +41,4 @@ class RateLimiter {
   std::size_t unsaid_ = 0;
 };
 
-}  // namespace ddprun::rendezvous
+}  // namespace ddprun

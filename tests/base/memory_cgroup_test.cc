@@ -1,4 +1,4 @@
-#include "proto/memory_cgroup.h"
+#include "base/memory_cgroup.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

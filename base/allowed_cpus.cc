@@ -1,4 +1,4 @@
-#include "proto/allowed_cpus.h"
+#include "base/allowed_cpus.h"
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-#include "proto/limit_hint.h"
+#include "base/limit_hint.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // The limit that is to be raised.
-#include "proto/limit_hint.h"
+#include "base/limit_hint.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "proto/room_check.h"
+#include "base/room_check.h"
 
 namespace ddprun {
 namespace {

@@ -1,11 +1,11 @@
-#include "proto/loop.h"
+#include "base/loop.h"
 
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
-#include "proto/assert.h"
-#include "proto/result.h"
+#include "base/assert.h"
+#include "base/result.h"
 
 namespace ddprun {
 namespace {
