@@ -14,7 +14,6 @@
 #include "agent/core/lifecycle.h"
 #include "agent/monitors/monitors.h"
 #include "agent/monitors/record_watch.h"
-#include "agent/network/addresses.h"
 #include "agent/network/node_services.h"
 #include "agent/network/node_spec.h"
 #include "agent/network/store_probe.h"
@@ -29,6 +28,7 @@
 #include "base/alarm.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
+#include "base/net/addresses.h"
 
 namespace ddprun::agent {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <utility>
 
-#include "agent/network/addresses.h"
 #include "base/log.h"
-#include "rendezvous/http/status_pages.h"
-#include "store/listener.h"
+#include "base/net/addresses.h"
+#include "base/net/listener.h"
+#include "rendezvous/pages/status_pages.h"
 
 namespace ddprun::agent {
 
@@ -17,7 +17,7 @@ std::unique_ptr<StatusPort> StatusPort::open(asio::io_context& loop, Console& co
                                              Sources sources) {
   const auto& plan = sources.config.http;
   if (!plan) return nullptr;
-  auto bound = store::bind_listener(
+  auto bound = bind_listener(
       loop, plan->address.empty() ? loopback_address().to_string() : plan->address, plan->port,
       "--http");
   if (!bound) {

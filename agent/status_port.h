@@ -10,7 +10,7 @@
 
 #include "agent/node_status.h"
 #include "agent/output/console.h"
-#include "rendezvous/http/server.h"
+#include "base/net/http/server.h"
 
 namespace ddprun::agent {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "store/descriptors.h"
+#include "base/net/descriptors.h"
 
 namespace ddprun::agent {
 
@@ -23,7 +23,7 @@ WorkerGroup::WorkerGroup(asio::io_context& loop, const AgentConfig& config, Cons
       files_(config, logs_, pipes_, consoles, std::move(hostname)) {
   // The agent may need many descriptors: each connection to the store costs one. Workers get the
   // user's own limit back: select() fails on descriptors above 1023.
-  children_.give_workers(store::raise_descriptor_limit());
+  children_.give_workers(raise_descriptor_limit());
 }
 
 // Only a folder that the user named may end the job.

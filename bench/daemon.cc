@@ -24,9 +24,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/net/descriptors.h"
 #include "bench/program.h"
 #include "rendezvous/client.h"
-#include "store/descriptors.h"
 
 namespace ddprun {
 namespace {
@@ -272,6 +272,6 @@ int run(const std::vector<std::string_view>& words) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
-  ddprun::store::raise_descriptor_limit();
+  ddprun::raise_descriptor_limit();
   return ddprun::run({argv, argv + argc});
 }

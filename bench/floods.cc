@@ -28,9 +28,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/net/descriptors.h"
 #include "bench/program.h"
 #include "rendezvous/client.h"
-#include "store/descriptors.h"
 
 namespace ddprun {
 namespace {
@@ -139,6 +139,6 @@ int run(int argc, char** argv) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
-  ddprun::store::raise_descriptor_limit();
+  ddprun::raise_descriptor_limit();
   return ddprun::run(argc, argv);
 }

@@ -31,13 +31,13 @@
 #include <vector>
 
 #include "base/loop.h"
+#include "base/net/descriptors.h"
 #include "bench/program.h"
 #include "bench/tls_floor.h"
 #include "rendezvous/client.h"
 #include "rendezvous/host.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/service.h"
-#include "store/descriptors.h"
 
 namespace ddprun {
 namespace {
@@ -308,6 +308,6 @@ int run(int argc, char** argv) {
 }  // namespace ddprun
 
 int main(int argc, char** argv) {
-  ddprun::store::raise_descriptor_limit();
+  ddprun::raise_descriptor_limit();
   return ddprun::run(argc, argv);
 }

@@ -43,7 +43,7 @@ constexpr std::chrono::milliseconds kBadPause{1};
 
 int serve() {
   asio::io_context loop{1};
-  auto acceptor = store::bind_listener(loop, "127.0.0.1", 0);
+  auto acceptor = bind_listener(loop, "127.0.0.1", 0);
   if (acceptor.has_error()) fail(acceptor.error().message());
   tell("port", acceptor->local_endpoint().port());
   store::Server server(loop);

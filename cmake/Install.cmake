@@ -43,7 +43,7 @@ if(NOT DDPRUN_BUILD_WORKER OR DDPRUN_SANITIZE)
 endif()
 
 # The rooms of the engine, and what they link.
-set(_rooms base proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_meeting worker_pipes worker_startup
+set(_rooms base base_net proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_meeting worker_pipes worker_startup
   worker_nccl worker_tensors worker_averages worker_buckets worker_reducer worker_comm_hooks worker_precision worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data worker_readers
   worker_checkpoint_files worker_checkpoint)
 set(DDPRUN_HAVE_NCCL OFF)

@@ -7,12 +7,12 @@
 #include <cctype>
 #include <utility>
 
-#include "agent/network/addresses.h"
 #include "base/log.h"
+#include "base/net/addresses.h"
+#include "base/net/listener.h"
 #include "base/random_number.h"
 #include "daemon/memory.h"
 #include "rendezvous/trust/refusals.h"
-#include "store/listener.h"
 
 namespace ddprun::daemon {
 
@@ -58,7 +58,7 @@ Daemon::~Daemon() {
 
 Result<void> Daemon::open() {
   if (const auto sound = rendezvous::check_tls_files(options_.tls); !sound) return sound.error();
-  auto acceptor = store::bind_listener(loop_, options_.address, options_.port, "--listen");
+  auto acceptor = bind_listener(loop_, options_.address, options_.port, "--listen");
   if (!acceptor) return acceptor.error();
   port_ = acceptor->local_endpoint().port();
   const auto token = [key = key_](const std::string&) {
@@ -112,7 +112,7 @@ void Daemon::join_group(rendezvous::EtcdOptions etcd, const std::string& address
       GroupOptions{.etcd = std::move(etcd),
                    .prefix = options_.etcd.prefix,
                    .name = options_.group,
-                   .self = {address, port_, agent::host_name()}},
+                   .self = {address, port_, host_name()}},
       Group::Handlers{
           .lead = [this](rendezvous::RecordKeeper::Jobs jobs) { lead(std::move(jobs)); },
           .step_down = [this](const std::string& why) { step_down(why); },

@@ -36,7 +36,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
   ~Daemon();
 
-  // Errors: as store::bind_listener() and rendezvous::check_tls_files().
+  // Errors: as bind_listener() and rendezvous::check_tls_files().
   Result<void> open();
   std::uint16_t port() const { return port_; }
   // Those that operators see, too. Valid until the loop turns.

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "base/limit_hint.h"
+#include "base/net/resolvers.h"
 #include "base/room_check.h"
 #include "base/shown_text.h"
 #include "daemon/ctl_options.h"
 #include "daemon/ctl_output.h"
 #include "daemon/ctl_waiting.h"
 #include "launcher/host_facts.h"
-#include "launcher/resolvers.h"
 #include "launcher/surroundings/shared_token.h"
 #include "proto/token_file.h"
 #include "rendezvous/control/control_client.h"
@@ -179,7 +179,7 @@ int run(CtlOptions options, const EnvLookup& env) {
 
 int main(int argc, char** argv) {
   using namespace ddprun::daemon;  // NOLINT(google-build-using-namespace)
-  ddprun::launcher::use_own_resolvers();
+  ddprun::use_own_resolvers();
   ddprun::end_where_a_limit_is_hit("ddpctl");
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = ddprun::launcher::process_environment();

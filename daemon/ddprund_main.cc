@@ -14,25 +14,25 @@
 #include <variant>
 #include <vector>
 
-#include "agent/network/addresses.h"
 #include "agent/network/find_etcd.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/net/addresses.h"
+#include "base/net/descriptors.h"
+#include "base/net/listener.h"
+#include "base/net/own_address.h"
+#include "base/net/resolvers.h"
 #include "base/room_check.h"
 #include "base/shown_text.h"
 #include "daemon/daemon.h"
 #include "daemon/daemon_options.h"
 #include "daemon/daemon_status.h"
 #include "daemon/memory.h"
-#include "daemon/own_address.h"
 #include "daemon/service_manager.h"
 #include "launcher/host_facts.h"
-#include "launcher/resolvers.h"
 #include "proto/token_file.h"
-#include "rendezvous/http/status_pages.h"
-#include "store/descriptors.h"
-#include "store/listener.h"
+#include "rendezvous/pages/status_pages.h"
 
 namespace ddprun::daemon {
 namespace {
@@ -61,7 +61,7 @@ asio::awaitable<Result<std::string>> find_own_address(std::string listens_at,
   constexpr std::chrono::seconds kLookEvery{1};
   asio::steady_timer pause(co_await asio::this_coro::executor);
   for (bool told = false;; told = true) {
-    const auto found = own_address(listens_at, etcd, agent::address_towards(etcd));
+    const auto found = own_address(listens_at, etcd, address_towards(etcd));
     if (!found) co_return found.error();
     if (*found) co_return **found;
     if (!told)
@@ -91,7 +91,7 @@ std::optional<http::Server> serve_status(asio::io_context& loop, const DaemonOpt
   if (!options.http) return std::nullopt;
   const std::string& address = options.http->address;
   auto bound =
-      store::bind_listener(loop, address.empty() ? agent::loopback_address().to_string() : address,
+      bind_listener(loop, address.empty() ? loopback_address().to_string() : address,
                            options.http->port, "--http");
   if (!bound) {
     log::warning(fmt::format("no metrics and no status page: {}", bound.error().message()));
@@ -125,7 +125,7 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
         "works on this host only; set DDPRUN_TOKEN or --token-file");
   log::set_level(log::Level::kInfo);  // who leads
   ::signal(SIGPIPE, SIG_IGN);
-  store::raise_descriptor_limit();
+  raise_descriptor_limit();
   if (const auto checked = check_room(kGrpcRoom); !checked)
     return fail(checked.error().message(), kFailed);
   read_program_in();
@@ -162,7 +162,7 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
 
 int main(int argc, char** argv) {
   using namespace ddprun::daemon;  // NOLINT(google-build-using-namespace)
-  ddprun::launcher::use_own_resolvers();
+  ddprun::use_own_resolvers();
   ddprun::end_where_a_limit_is_hit("ddprund");
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const auto parsed = parse_daemon(words, read_config);

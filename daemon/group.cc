@@ -82,11 +82,11 @@ void Group::follow(const Leader& leader) {
     log::info("this ddprund waits as a standby; " + text_of(leader) + " leads");
   leader_ = leader;
   // Refused: its process is dead. The election looks at it once more, and takes its key.
-  knocker_ = std::make_unique<rendezvous::Knocker>(
+  knocker_ = std::make_unique<Knocker>(
       loop_,
       std::vector{asio::ip::tcp::endpoint(asio::ip::make_address(leader.address), leader.port)},
       [this] { election_.leader_lost(); }, std::numeric_limits<int>::max(),
-      rendezvous::Haste::kBelieveAtOnce);
+      Haste::kBelieveAtOnce);
 }
 
 void Group::deposed(const std::string& why) {

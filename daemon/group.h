@@ -9,9 +9,9 @@
 #include <string>
 
 #include "base/loop.h"
+#include "base/net/liveness_probe.h"
 #include "rendezvous/election/election.h"
 #include "rendezvous/election/record_keeper.h"
-#include "rendezvous/recovery/knock.h"
 
 namespace ddprun::daemon {
 
@@ -68,7 +68,7 @@ class Group {
   bool is_refused_ = false;
   std::optional<rendezvous::Leader> leader_;  // another one
   // Held with the leader: it ends with the leader's process.
-  std::unique_ptr<rendezvous::Knocker> knocker_;
+  std::unique_ptr<Knocker> knocker_;
 };
 
 }  // namespace ddprun::daemon

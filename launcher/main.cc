@@ -19,6 +19,7 @@
 #include "base/allowed_cpus.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
+#include "base/net/resolvers.h"
 #include "base/shown_text.h"
 #include "launcher/command.h"
 #include "launcher/doctor/between.h"
@@ -27,7 +28,6 @@
 #include "launcher/numa_sysfs.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
-#include "launcher/resolvers.h"
 #include "launcher/surroundings/shared_token.h"
 #include "proto/token_file.h"
 
@@ -184,7 +184,7 @@ int run(const Options& options, const Machine& machine, const Failures& failures
 int main(int argc, char** argv) {
   using namespace ddprun::launcher;  // NOLINT(google-build-using-namespace)
   fill_standard_descriptors();
-  use_own_resolvers();
+  ddprun::use_own_resolvers();
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   const ddprun::EnvLookup env = process_environment();
   if (is_peer(args, env)) return run_peers(env);

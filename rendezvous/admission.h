@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/host_network.h"
+#include "base/net/host_network.h"
 #include "rendezvous/members.h"
 #include "rendezvous/round_policy.h"
 #include "rendezvous/seating.h"

@@ -7,7 +7,7 @@
 // longer before it takes the node for lost. So where packets are lost, also in one direction only,
 // a node that was cut off has no workers left when the others start a new round.
 //
-// A connection that breaks ends no lease: the node may come back until then (recovery/knock.h). The
+// A connection that breaks ends no lease: the node may come back until then (base/net/liveness_probe.h). The
 // first lease over the new connection answers no beat, and the host may not have read yet that the node
 // is back: so it prolongs nothing. The first answer to a beat does.
 //

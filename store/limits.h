@@ -25,7 +25,7 @@ inline constexpr std::size_t kRequestBytes = 64 * kMiB;
 // Bytes of the answer to one request. A short MULTI_GET may name one large value 131,072 times.
 inline constexpr std::size_t kReplyBytes = 256 * kMiB;
 // Open connections: enough for 65,536 ranks with one clone of the store each. The process's
-// descriptors may allow fewer (store/descriptors.h).
+// descriptors may allow fewer (base/net/descriptors.h).
 inline constexpr std::size_t kConnections = 131'072;
 // Keys and queues together: enough for 65,536 ranks with 64 keys each.
 inline constexpr std::size_t kKeys = std::size_t{1} << 22;

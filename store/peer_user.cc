@@ -17,7 +17,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/host_network.h"
+#include "base/net/host_network.h"
 
 namespace ddprun::store {
 namespace {

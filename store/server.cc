@@ -21,8 +21,8 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/memory_cgroup.h"
+#include "base/net/descriptors.h"
 #include "store/connection.h"
-#include "store/descriptors.h"
 #include "store/memory_bound.h"
 #include "store/table.h"
 #include "store/wire.h"
@@ -130,7 +130,7 @@ void Server::Core::adopt(const std::shared_ptr<Core>& self, tcp::socket socket) 
   spawn(self->loop_, "store peer", converse(self, connection));
 }
 
-// A number from first_reserved_ on says that all below are in use (store/descriptors.h).
+// A number from first_reserved_ on says that all below are in use (base/net/descriptors.h).
 bool Server::Core::has_room_for(tcp::socket& socket) const {
   return connections_.size() < limits_.connections && socket.native_handle() < first_reserved_;
 }

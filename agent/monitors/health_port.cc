@@ -3,17 +3,17 @@
 #include <utility>
 
 #include "agent/core/config.h"
-#include "store/listener.h"
+#include "base/net/listener.h"
 
 namespace ddprun::agent {
 
 Result<std::unique_ptr<HealthPort>> HealthPort::open(asio::io_context& loop, std::uint16_t port,
                                                      std::function<std::string()> state,
                                                      std::chrono::milliseconds limit) {
-  auto bound = store::bind_listener(loop, "::", port, kHealthPortVariable);
+  auto bound = bind_listener(loop, "::", port, kHealthPortVariable);
   // On a host without IPv6 bind_listener() takes IPv4 by itself. `::` may fail for other reasons.
   if (!bound)  // such as a stranger that listens there for IPv6 only
-    bound = store::bind_listener(loop, "0.0.0.0", port, kHealthPortVariable);
+    bound = bind_listener(loop, "0.0.0.0", port, kHealthPortVariable);
   if (!bound) return bound.error();
   http::Pages pages = {{http::kAnyPath, [state = std::move(state)] {
                           return http::Answer{.type = "application/json", .body = state()};

@@ -2,7 +2,7 @@
 // alive (a liveness probe). torchrun 2.11 only warns that it has no such server. Every GET or HEAD
 // is answered with 200, everything else with 405. The agent's own loop answers, so an agent that is
 // stuck does not answer. HealthPort does not judge the workers: 200 says only that the loop runs.
-// rendezvous/http/server.h is what serves. Runs on the loop's thread. Owned by Monitors.
+// base/net/http/server.h is what serves. Runs on the loop's thread. Owned by Monitors.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/loop.h"
+#include "base/net/http/server.h"
 #include "base/result.h"
-#include "rendezvous/http/server.h"
 
 namespace ddprun::agent {
 
@@ -28,7 +28,7 @@ class HealthPort {
  public:
   // Listens on `port` of every address of this host, because probes come from outside the
   // container. Calls `state` for each probe; its text, a JSON object, is the answer's body. Errors:
-  // as store::bind_listener().
+  // as bind_listener().
   static Result<std::unique_ptr<HealthPort>> open(asio::io_context& loop, std::uint16_t port,
                                                   std::function<std::string()> state,
                                                   std::chrono::milliseconds limit = kProbeLimit);

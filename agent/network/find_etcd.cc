@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "agent/network/name_lookup.h"
 #include "base/log.h"
+#include "base/net/name_lookup.h"
 #include "proto/token_file.h"
 
 namespace ddprun::agent {

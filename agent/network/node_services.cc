@@ -7,12 +7,12 @@
 #include <iterator>
 #include <utility>
 
-#include "agent/network/addresses.h"
 #include "agent/network/find_etcd.h"
-#include "agent/network/name_lookup.h"
 #include "agent/network/resuming_session.h"
 #include "agent/network/taken_port.h"
 #include "base/log.h"
+#include "base/net/addresses.h"
+#include "base/net/name_lookup.h"
 #include "base/random_number.h"
 #include "base/room_check.h"
 #include "rendezvous/client.h"
@@ -122,7 +122,7 @@ asio::awaitable<Result<void>> NodeServices::open_static(Session::MessageHandler 
     open_remote_session(std::move(handler));
     co_return Result<void>();
   }
-  auto acceptor = store::bind_listener(loop_, address_to_bind(*address), plan_.port);
+  auto acceptor = bind_listener(loop_, address_to_bind(*address), plan_.port);
   if (!acceptor) co_return acceptor.error();
   fixed_store_ = StoreAddress{plan_.host, acceptor->local_endpoint().port()};
   host_here(std::move(handler), address->to_string());
@@ -139,7 +139,7 @@ Result<tcp::acceptor> NodeServices::bind_rendezvous(const asio::ip::address& end
   for (int next = 0;; ++next) {
     const auto port = static_cast<std::uint16_t>(plan_.port + next);
     auto acceptor =
-        store::bind_listener(loop_, address_to_bind(endpoint), port, "port in --rdzv-endpoint");
+        bind_listener(loop_, address_to_bind(endpoint), port, "port in --rdzv-endpoint");
     const bool is_taken = !acceptor && acceptor.error().code() == ErrorCode::kUnavailable;
     if (!is_taken || next + 1 >= plan_.port_count) return acceptor;
   }
@@ -255,7 +255,7 @@ ElectedSession::Ways NodeServices::ways() {
 
 Result<rendezvous::Leader> NodeServices::own_address() {
   if (!candidate_) {
-    auto acceptor = store::bind_listener(loop_, store_host_, 0);
+    auto acceptor = bind_listener(loop_, store_host_, 0);
     if (!acceptor) return acceptor.error();
     candidate_.emplace(std::move(*acceptor));
   }
@@ -354,7 +354,7 @@ Result<StoreAddress> NodeServices::prepare_store() {
   store_->close();
   store_ = new_store();
   prepared_.reset();
-  auto acceptor = store::bind_listener(loop_, store_host_, 0);
+  auto acceptor = bind_listener(loop_, store_host_, 0);
   // A static node is where its user says, and needs no address of this host for that.
   if (!acceptor && plan_.kind == RendezvousPlan::Kind::kStatic) return StoreAddress{};
   if (!acceptor) return acceptor.error();
@@ -362,7 +362,7 @@ Result<StoreAddress> NodeServices::prepare_store() {
   prepared_.emplace(std::move(*acceptor));
   if (!plan_.shares_store) {
     // At all addresses, as a worker's store listens. It is closed here at once.
-    const auto unused = store::bind_listener(loop_, "::", 0);
+    const auto unused = bind_listener(loop_, "::", 0);
     if (!unused) return unused.error();
     address.worker_port = unused->local_endpoint().port();
   }

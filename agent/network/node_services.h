@@ -50,7 +50,7 @@ class NodeServices {
 
   // Call once. Looks up the endpoint, then hosts the rendezvous or starts to connect to it. After
   // that call session().join(); `handler` gets the messages of the host. Errors: kNotFound, the
-  // endpoint's name stayed unknown; otherwise as store::bind_listener(), which name the port.
+  // endpoint's name stayed unknown; otherwise as bind_listener(), which name the port.
   asio::awaitable<Result<void>> open(rendezvous::Session::MessageHandler handler);
 
   bool is_open() const { return session_ != nullptr; }

@@ -13,8 +13,6 @@
 #include "base/log.h"
 #include "rendezvous/recovery/liveness.h"
 #include "rendezvous/trust/tls_probe.h"
-#include "store/descriptors.h"
-#include "store/listener.h"
 
 namespace ddprun::agent {
 
@@ -71,15 +69,15 @@ struct PortDemultiplexer::State {
   asio::io_context& loop;
   const Handlers handlers;
   const DemultiplexerLimits limits;
-  const int first_reserved = store::first_reserved_descriptor();
-  std::shared_ptr<store::Listener> listener;  // two owners: this and its coroutine
+  const int first_reserved = first_reserved_descriptor();
+  std::shared_ptr<Listener> listener;  // two owners: this and its coroutine
   std::map<Number, Connection> undecided;     // oldest first
   Number next_number = 0;
   Alarm alarm;
 };
 
 // Adds a connection. The oldest must go if there are too many, or if descriptors run short: those
-// from first_reserved on are for workers, pipes and logs (store/descriptors.h).
+// from first_reserved on are for workers, pipes and logs (base/net/descriptors.h).
 void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::socket socket) {
   // Most have sent their first byte by now.
   if (!is_silent(socket)) return self->hand_on(std::move(socket));
@@ -145,12 +143,12 @@ void PortDemultiplexer::State::close_all() {
 PortDemultiplexer::PortDemultiplexer(asio::io_context& loop, tcp::acceptor acceptor,
                                      Handlers handlers, DemultiplexerLimits limits)
     : state_(std::make_shared<State>(loop, std::move(handlers), limits)) {
-  state_->listener = std::make_shared<store::Listener>(std::move(acceptor));
+  state_->listener = std::make_shared<Listener>(std::move(acceptor));
   if (const auto listening = state_->listener->listen(); listening.has_error())
     log::error(fmt::format("rendezvous: {}", listening.error().message()));
   // The coroutine holds the state weakly, or each of the two would keep the other alive.
   spawn(loop, "port demultiplexer",
-        store::Listener::run(state_->listener, [state = std::weak_ptr(state_)](tcp::socket socket) {
+        Listener::run(state_->listener, [state = std::weak_ptr(state_)](tcp::socket socket) {
           if (const auto alive = state.lock()) State::take(alive, std::move(socket));
         }));
 }

@@ -126,7 +126,7 @@ void ResumingSession::reconnect(const SessionLost& lost) {
   if (lost.is_fenced) fenced_ = std::move(session_);
   session_.reset();
   if (!lost.host_returns)
-    knocker_ = std::make_unique<rendezvous::Knocker>(loop_, host_, [this] { give_up(false); });
+    knocker_ = std::make_unique<Knocker>(loop_, host_, [this] { give_up(false); });
   if (Clock::now() >= lost.lease_ends) return fence();
   log::warning(lost.error.message() + "; connecting again, the workers go on");
   // A host that is about to end lets nodes in and sends them away again.

@@ -20,8 +20,8 @@
 
 #include "base/alarm.h"
 #include "base/loop.h"
+#include "base/net/liveness_probe.h"
 #include "base/wait_teller.h"
-#include "rendezvous/recovery/knock.h"
 #include "rendezvous/recovery/session_memory.h"
 #include "rendezvous/rendezvous.h"
 
@@ -75,7 +75,7 @@ class ResumingSession final : public rendezvous::Session {
   // While there is no session that was let in: why, and what was found out about the host.
   std::optional<rendezvous::SessionLost> lost_;
   std::string last_try_;  // why it failed
-  std::unique_ptr<rendezvous::Knocker> knocker_;
+  std::unique_ptr<Knocker> knocker_;
   WaitTeller wait_;
   bool is_fenced_ = false;  // and the lease is over
   Time rejoin_until_{};     // then

@@ -12,8 +12,8 @@
 #include "agent/report/report.h"
 #include "base/file_handle.h"
 #include "base/log.h"
+#include "base/net/host_network.h"
 #include "base/number_ranges.h"
-#include "proto/host_network.h"
 #include "proto/token_file.h"
 
 namespace ddprun::agent {

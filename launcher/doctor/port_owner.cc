@@ -12,7 +12,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "proto/host_network.h"
+#include "base/net/host_network.h"
 
 namespace ddprun::launcher {
 namespace {

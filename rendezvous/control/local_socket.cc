@@ -20,8 +20,8 @@
 #include "base/assert.h"
 #include "base/file_handle.h"
 #include "base/limit_hint.h"
+#include "base/net/host_network.h"
 #include "base/random_number.h"
-#include "proto/host_network.h"
 
 namespace ddprun::rendezvous {
 namespace {

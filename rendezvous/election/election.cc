@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "base/log.h"
-#include "rendezvous/recovery/knock.h"
-#include "rendezvous/recovery/refusal.h"
+#include "base/net/liveness_probe.h"
+#include "base/net/refusal.h"
 
 namespace ddprun::rendezvous {
 

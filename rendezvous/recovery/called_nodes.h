@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/net/liveness_probe.h"
 #include "rendezvous/keep_alive.h"
-#include "rendezvous/recovery/knock.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/seating.h"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "rendezvous/http/server.h"
+#include "base/net/http/server.h"
 #include "tests/fuzz/loopback_listener.h"
 #include "tests/fuzz/script_input.h"
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "store/descriptors.h"
+#include "base/net/descriptors.h"
 #include "tests/store/descriptor_limit.h"
 #include "tests/store/served_store.h"
 

@@ -53,7 +53,7 @@ asio::awaitable<void> take_orders(Server& server, asio::posix::stream_descriptor
 int main(int argc, char** argv) {
   asio::io_context loop{1};
   const auto port = argc > 1 ? static_cast<std::uint16_t>(std::stoi(argv[1])) : std::uint16_t{0};
-  auto acceptor = ddprun::store::bind_listener(loop, "127.0.0.1", port);
+  auto acceptor = ddprun::bind_listener(loop, "127.0.0.1", port);
   if (acceptor.has_error()) {
     std::fprintf(stderr, "%s\n", acceptor.error().message().c_str());
     return 1;

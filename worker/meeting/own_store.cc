@@ -49,7 +49,7 @@ Result<std::unique_ptr<OwnStore>> serve_meeting_port(WorkerEnv& world) {
   const std::string address = world.master_addr == "127.0.0.1" ? world.master_addr : "::";
   std::optional<Error> last;
   for (int next = 0; next < kMeetingPorts; ++next) {
-    auto acceptor = store::bind_listener(store->loop(), address, port_number(world, next), "port");
+    auto acceptor = bind_listener(store->loop(), address, port_number(world, next), "port");
     if (!acceptor) {
       last = acceptor.error();
       continue;
@@ -112,7 +112,7 @@ Result<std::unique_ptr<OwnStore>> OwnStore::open(WorkerEnv& world, std::chrono::
 Result<std::unique_ptr<OwnStore>> OwnStore::serve(WorkerEnv& world) {
   auto store = std::make_unique<Served>();
   const bool all_here = world.local_world_size == world.world_size;
-  auto acceptor = store::bind_listener(store->loop(), all_here ? "127.0.0.1" : "::", 0, "port");
+  auto acceptor = bind_listener(store->loop(), all_here ? "127.0.0.1" : "::", 0, "port");
   if (!acceptor) return acceptor.error();
   world.master_port = acceptor->local_endpoint().port();
   store->serve(std::move(*acceptor));

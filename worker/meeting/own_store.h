@@ -19,7 +19,7 @@ class OwnStore {
 
   // Rank 0's, at a port that the kernel picks, for ranks that learn it otherwise. It listens at all addresses of
   // this host; at loopback alone where local_world_size says that all ranks are here. Sets world.master_port.
-  // Errors are those of store::bind_listener().
+  // Errors are those of bind_listener().
   static Result<std::unique_ptr<OwnStore>> serve(WorkerEnv& world);
 
   OwnStore() = default;

@@ -11,7 +11,7 @@
 #include <string>
 #include <variant>
 
-#include "agent/network/addresses.h"
+#include "base/net/addresses.h"
 #include "rendezvous/client.h"
 
 namespace ddprun::agent {
