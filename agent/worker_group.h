@@ -22,7 +22,7 @@
 #include "agent/standby/standbys.h"
 #include "agent/store_gate.h"
 #include "base/loop.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

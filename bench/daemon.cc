@@ -26,7 +26,7 @@
 
 #include "base/net/descriptors.h"
 #include "bench/program.h"
-#include "rendezvous/client.h"
+#include "rendezvous/grpc/client.h"
 
 namespace ddprun {
 namespace {

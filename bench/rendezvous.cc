@@ -34,10 +34,10 @@
 #include "base/net/descriptors.h"
 #include "bench/program.h"
 #include "bench/tls_floor.h"
-#include "rendezvous/client.h"
-#include "rendezvous/host.h"
-#include "rendezvous/membership.h"
-#include "rendezvous/service.h"
+#include "rendezvous/core/membership.h"
+#include "rendezvous/grpc/client.h"
+#include "rendezvous/grpc/service.h"
+#include "rendezvous/host/host.h"
 
 namespace ddprun {
 namespace {

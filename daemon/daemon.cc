@@ -97,9 +97,9 @@ Result<void> Daemon::open() {
   service_->set_serving(!options_.has_group());
   std::function<void(int)> by_tls;
   if (options_.tls.is_set()) by_tls = [this](int fd) { service_->adopt_tls(fd); };
-  demultiplexer_ = std::make_unique<agent::PortDemultiplexer>(
+  demultiplexer_ = std::make_unique<rendezvous::PortDemultiplexer>(
       loop_, *std::move(acceptor),
-      agent::PortDemultiplexer::Handlers{.store = [](asio::ip::tcp::socket) {},  // closes it
+      rendezvous::PortDemultiplexer::Handlers{.store = [](asio::ip::tcp::socket) {},  // closes it
                                          .rendezvous = [this](int fd) { service_->adopt(fd); },
                                          .rendezvous_by_tls = std::move(by_tls)});
   return {};

@@ -11,7 +11,6 @@
 #include <variant>
 #include <vector>
 
-#include "agent/network/port_demultiplexer.h"
 #include "base/alarm.h"
 #include "base/loop.h"
 #include "base/rate_limiter.h"
@@ -22,8 +21,9 @@
 #include "rendezvous/control/control_service.h"
 #include "rendezvous/control/job_control.h"
 #include "rendezvous/control/local_operators.h"
-#include "rendezvous/host.h"
-#include "rendezvous/service.h"
+#include "rendezvous/grpc/port_demultiplexer.h"
+#include "rendezvous/grpc/service.h"
+#include "rendezvous/host/host.h"
 
 namespace ddprun::daemon {
 
@@ -98,7 +98,7 @@ class Daemon {
   std::unique_ptr<rendezvous::ControlService> operators_;
   std::unique_ptr<rendezvous::LocalOperators> local_operators_;
   std::unique_ptr<rendezvous::Service> service_;  // before the jobs, whose sessions it has
-  std::unique_ptr<agent::PortDemultiplexer> demultiplexer_;
+  std::unique_ptr<rendezvous::PortDemultiplexer> demultiplexer_;
 };
 
 }  // namespace ddprun::daemon

@@ -135,18 +135,18 @@ Result<void> set_etcd_conf(DaemonOptions& options, const std::string& text) {
   if (!conf->bad_values.empty()) return conf->bad_values.front().error;
   for (const auto* keys : {&conf->known_keys, &conf->unknown_keys})
     for (const std::string& key : *keys)
-      if (std::ranges::find(agent::kEtcdKeys, key) == agent::kEtcdKeys.end())
+      if (std::ranges::find(rendezvous::kEtcdKeys, key) == rendezvous::kEtcdKeys.end())
         return Error(ErrorCode::kInvalidArgument,
-                     fmt::format("expected keys of {}", fmt::join(agent::kEtcdKeys, ", ")));
+                     fmt::format("expected keys of {}", fmt::join(rendezvous::kEtcdKeys, ", ")));
   const auto members = std::move(options.etcd.members);
   options.etcd = conf->etcd;
   options.etcd.members = members;
-  if (const auto wrong = agent::objection(options.etcd)) return *wrong;
+  if (const auto wrong = rendezvous::objection(options.etcd)) return *wrong;
   return {};
 }
 
 Result<void> set_group(DaemonOptions& options, const std::string& text) {
-  if (const auto wrong = agent::check_group_name(text)) return *wrong;
+  if (const auto wrong = rendezvous::check_group_name(text)) return *wrong;
   options.group = text;
   return {};
 }

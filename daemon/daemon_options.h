@@ -8,10 +8,10 @@
 #include <variant>
 #include <vector>
 
-#include "agent/core/etcd_plan.h"
 #include "base/result.h"
 #include "daemon/job_table.h"
-#include "rendezvous/keep_alive.h"
+#include "rendezvous/core/keep_alive.h"
+#include "rendezvous/election/etcd_plan.h"
 #include "rendezvous/trust/tls_files.h"
 
 namespace ddprun::daemon {
@@ -32,7 +32,7 @@ struct DaemonOptions {
   bool resumes = true;  // nodes whose connection breaks may come back
   std::optional<HttpAddress> http{};
   JobLimits limits;
-  agent::EtcdPlan etcd;           // no members: no group
+  rendezvous::EtcdPlan etcd;           // no members: no group
   std::string group = "default";  // of which one leads
 
   bool has_group() const { return !etcd.members.empty(); }

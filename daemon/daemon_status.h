@@ -7,7 +7,7 @@
 
 #include "daemon/job_table.h"
 #include "rendezvous/control/job_control.h"
-#include "rendezvous/host.h"
+#include "rendezvous/host/host.h"
 #include "rendezvous/pages/status_report.h"
 
 namespace ddprun::daemon {

@@ -14,7 +14,6 @@
 #include <variant>
 #include <vector>
 
-#include "agent/network/find_etcd.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -32,6 +31,7 @@
 #include "daemon/service_manager.h"
 #include "launcher/host_facts.h"
 #include "proto/token_file.h"
+#include "rendezvous/election/find_etcd.h"
 #include "rendezvous/pages/status_pages.h"
 
 namespace ddprun::daemon {
@@ -78,9 +78,9 @@ asio::awaitable<void> join_group(asio::io_context& loop, Daemon& daemon,
                                  const DaemonOptions& options,
                                  std::function<void(const Error&)> failed) {
   constexpr std::chrono::hours kForEver{24 * 365 * 100};
-  auto etcd = co_await agent::find_etcd(loop, options.etcd, kForEver, "--etcd-conf");
+  auto etcd = co_await rendezvous::find_etcd(loop, options.etcd, kForEver, "--etcd-conf");
   if (!etcd) co_return failed(etcd.error());
-  const auto address = co_await find_own_address(options.address, agent::facing(*etcd));
+  const auto address = co_await find_own_address(options.address, rendezvous::facing(*etcd));
   if (!address) co_return failed(address.error());
   daemon.join_group(*std::move(etcd), *address, std::move(failed));
 }
@@ -90,9 +90,8 @@ std::optional<http::Server> serve_status(asio::io_context& loop, const DaemonOpt
                                          const Daemon& daemon, bool has_token) {
   if (!options.http) return std::nullopt;
   const std::string& address = options.http->address;
-  auto bound =
-      bind_listener(loop, address.empty() ? loopback_address().to_string() : address,
-                           options.http->port, "--http");
+  auto bound = bind_listener(loop, address.empty() ? loopback_address().to_string() : address,
+                             options.http->port, "--http");
   if (!bound) {
     log::warning(fmt::format("no metrics and no status page: {}", bound.error().message()));
     return std::nullopt;

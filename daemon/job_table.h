@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/recovery/restart_budget.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
+#include "rendezvous/core/restart_budget.h"
 
 namespace ddprun::daemon {
 

@@ -178,7 +178,7 @@ std::optional<Error> check_backoff(RendezvousConf& /*conf*/, std::string_view te
 
 ConfSetter etcd_value(std::string_view key) {
   return [key](RendezvousConf& conf, std::string_view text) {
-    return agent::set_etcd(conf.etcd, key, text);
+    return rendezvous::set_etcd(conf.etcd, key, text);
   };
 }
 
@@ -219,9 +219,9 @@ std::map<std::string_view, ConfSetter> make_conf_setters() {
       {"tls_key", tls_file(&agent::TlsPlan::key_file)},
       {"tls_mixed", on_or_off("tls_mixed", [](Conf& c) -> bool& { return c.tls.is_mixed; })},
       {"resume", on_or_off("resume", [](Conf& c) -> bool& { return c.resumes; })},
-      {agent::kDaemonsKey, etcd_value(agent::kDaemonsKey)},
+      {rendezvous::kDaemonsKey, etcd_value(rendezvous::kDaemonsKey)},
   };
-  for (const std::string_view key : agent::kEtcdKeys) setters.emplace(key, etcd_value(key));
+  for (const std::string_view key : rendezvous::kEtcdKeys) setters.emplace(key, etcd_value(key));
   return setters;
 }
 

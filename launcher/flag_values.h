@@ -21,7 +21,7 @@ namespace ddprun::launcher {
 // Workers on one node. A larger number is a typing error: each worker costs a process and up to two
 // pipes of the agent.
 inline constexpr int kMaxWorkersPerNode = 4096;
-// Nodes of one job: as many as a rendezvous holds (rendezvous/rendezvous.h). plan.cc checks that
+// Nodes of one job: as many as a rendezvous holds (rendezvous/core/rendezvous.h). plan.cc checks that
 // the two numbers agree.
 inline constexpr int kMaxNodes = 16384;
 // The port of a c10d rendezvous whose endpoint names none. torchrun's choice.
@@ -97,18 +97,18 @@ struct RendezvousConf {
   std::optional<bool> is_host{};           // c10d: whether the host is here; unset: find out
   std::chrono::seconds join_timeout{600};  // c10d: until the round must be complete
   std::chrono::seconds last_call{30};      // c10d: wait beyond MIN nodes, in the first round
-  // c10d, ddprun's own: how soon a running round takes newcomers in (rendezvous/round_policy.h).
+  // c10d, ddprun's own: how soon a running round takes newcomers in (rendezvous/core/round_policy.h).
   std::chrono::seconds resize_wait{1};
   std::chrono::seconds resize_interval{30};
   std::chrono::seconds read_timeout{60};  // c10d: until the endpoint must be reached
-  // c10d: how soon a silent node is taken for lost (rendezvous/keep_alive.h).
+  // c10d: how soon a silent node is taken for lost (rendezvous/core/keep_alive.h).
   std::chrono::seconds keep_alive_interval{12};
   int keep_alive_max_attempt = 3;
   // ddprun's own: a node whose connection breaks keeps its workers and comes back
   // (rendezvous/recovery). Off: it is lost, as in torchrun.
   bool resumes = true;
   std::chrono::seconds timeout{900};        // static: for all of it
-  agent::EtcdPlan etcd{};                   // etcd: all but its members
+  rendezvous::EtcdPlan etcd{};                   // etcd: all but its members
   agent::TlsPlan tls{};                     // ddprun's own, for all backends
   std::vector<std::string> known_keys{};    // in the order given
   std::vector<std::string> unknown_keys{};  // to warn of: torchrun passes typing errors in silence

@@ -117,7 +117,7 @@ void read_c10d(ParseContext& context) {
 // The endpoint is etcd's: all of its members, of which some may be down.
 void read_etcd(ParseContext& context) {
   const std::string backend = context.given.text(FlagId::kRdzvBackend);
-  agent::EtcdPlan& etcd = context.options.rendezvous_conf.etcd;
+  rendezvous::EtcdPlan& etcd = context.options.rendezvous_conf.etcd;
   for (const Endpoint& one : context.value_of(FlagId::kRdzvEndpoint, parse_endpoints))
     etcd.members.push_back({one.host, one.port.value_or(kDefaultEtcdPort)});
   if (backend == "etcd-v2") context.warn("--rdzv-backend=etcd-v2: etcd's v3 API is spoken");
@@ -126,7 +126,7 @@ void read_etcd(ParseContext& context) {
     context.warn(
         "--rdzv-conf=password=…: every user of this host can read a command line; put it into a "
         "file that only you may read: password_file=PATH");
-  if (const auto wrong = agent::objection(etcd))
+  if (const auto wrong = rendezvous::objection(etcd))
     context.fail(FlagId::kRdzvConf, 1, wrong->message());
   read_what_is_found_out(context, "with --rdzv-backend=" + backend);
   context.options.rendezvous = Rendezvous::kEtcd;
@@ -170,7 +170,7 @@ bool is_one_of(const std::array<std::string_view, kCount>& names, const std::str
 }
 
 bool is_etcd_key(const std::string& key) {
-  return key == agent::kDaemonsKey || is_one_of(agent::kEtcdKeys, key);
+  return key == rendezvous::kDaemonsKey || is_one_of(rendezvous::kEtcdKeys, key);
 }
 
 constexpr std::array kTlsKeys = {std::string_view("tls_ca"), std::string_view("tls_cert"),

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "store/limits.h"
+#include "store/waits.h"
 #include "store/wire.h"
 
 namespace ddprun::store {

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "agent/core/etcd_plan.h"
 #include "base/result.h"
-#include "rendezvous/keep_alive.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/keep_alive.h"
+#include "rendezvous/core/rendezvous.h"
+#include "rendezvous/election/etcd_plan.h"
 
 namespace ddprun::agent {
 
@@ -67,7 +67,7 @@ struct SignalMeaning {
 SignalMeaning meaning_of(const SignalPlan& plan, int received);
 
 // How often and how soon a failed job is restarted. torchrun has `max_restarts` only. The rules are
-// those of rendezvous/recovery/restart_budget.h.
+// those of rendezvous/core/restart_budget.h.
 struct RestartPlan {
   int max_restarts = 0;
   // 0: max_restarts counts over the whole job. Otherwise it counts over any span of this length.
@@ -126,7 +126,7 @@ struct RendezvousPlan {
   int max_nodes = 1;
   int node_unit = 1;               // a round has a multiple of this
   int node_rank = 0;               // kStatic: this node's; otherwise a wish, -1: any
-  EtcdPlan etcd;                   // kEtcd only
+  rendezvous::EtcdPlan etcd;                   // kEtcd only
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not by kAlone, kEtcd
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone
   // kC10d: ports from `port` on. The host takes the first one that is free, and others look for it.
@@ -146,7 +146,7 @@ struct RendezvousPlan {
   std::chrono::milliseconds join_timeout{600'000};
   // How long the first round waits for more than min_nodes.
   std::chrono::milliseconds last_call{30'000};
-  // How soon a running round with room takes newcomers in (rendezvous/round_policy.h).
+  // How soon a running round with room takes newcomers in (rendezvous/core/round_policy.h).
   std::chrono::milliseconds resize_wait{1'000};
   std::chrono::milliseconds resize_interval{30'000};
   // When the host takes a silent node for lost. The host's hold for all nodes.

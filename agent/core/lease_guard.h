@@ -8,7 +8,7 @@
 #include <chrono>
 
 #include "agent/core/clock.h"
-#include "rendezvous/keep_alive.h"
+#include "rendezvous/core/keep_alive.h"
 
 namespace ddprun::agent {
 

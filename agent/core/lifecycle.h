@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "agent/core/clock.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "agent/core/config.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

@@ -45,9 +45,9 @@ HostedPort::HostedPort(asio::io_context& loop, const RendezvousPlan& plan, Job j
   std::function<void(tcp::socket)> liveness;
   if (plan.kind == RendezvousPlan::Kind::kEtcd)
     liveness = [this](tcp::socket socket) { liveness_.hold(std::move(socket)); };
-  demultiplexer_ = std::make_unique<PortDemultiplexer>(
+  demultiplexer_ = std::make_unique<rendezvous::PortDemultiplexer>(
       loop, std::move(acceptor),
-      PortDemultiplexer::Handlers{.store = std::move(serve_store),
+      rendezvous::PortDemultiplexer::Handlers{.store = std::move(serve_store),
                                   .rendezvous = [this](int fd) { service_->adopt(fd); },
                                   .rendezvous_by_tls = std::move(by_tls),
                                   .liveness = std::move(liveness)});

@@ -9,13 +9,13 @@
 
 #include "agent/core/config.h"
 #include "agent/network/liveness_holder.h"
-#include "agent/network/port_demultiplexer.h"
 #include "base/loop.h"
 #include "rendezvous/control/control_service.h"
 #include "rendezvous/control/job_control.h"
 #include "rendezvous/control/local_operators.h"
-#include "rendezvous/host.h"
-#include "rendezvous/service.h"
+#include "rendezvous/grpc/port_demultiplexer.h"
+#include "rendezvous/grpc/service.h"
+#include "rendezvous/host/host.h"
 
 namespace ddprun::agent {
 
@@ -46,7 +46,7 @@ class HostedPort {
   std::unique_ptr<rendezvous::ControlService> operators_;
   std::unique_ptr<rendezvous::Service> service_;
   LivenessHolder liveness_;
-  std::unique_ptr<PortDemultiplexer> demultiplexer_;
+  std::unique_ptr<rendezvous::PortDemultiplexer> demultiplexer_;
 };
 
 }  // namespace ddprun::agent

@@ -7,15 +7,15 @@
 #include <iterator>
 #include <utility>
 
-#include "agent/network/find_etcd.h"
-#include "agent/network/resuming_session.h"
 #include "agent/network/taken_port.h"
 #include "base/log.h"
 #include "base/net/addresses.h"
 #include "base/net/name_lookup.h"
 #include "base/random_number.h"
 #include "base/room_check.h"
-#include "rendezvous/client.h"
+#include "rendezvous/election/find_etcd.h"
+#include "rendezvous/failover/resuming_session.h"
+#include "rendezvous/grpc/client.h"
 #include "rendezvous/trust/tls_files.h"
 
 namespace ddprun::agent {
@@ -196,10 +196,10 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
     host_here(std::move(handler), store_host_);
     co_return Result<void>();
   }
-  auto etcd = co_await find_etcd(loop_, plan_.etcd, plan_.join_timeout);
+  auto etcd = co_await rendezvous::find_etcd(loop_, plan_.etcd, plan_.join_timeout);
   if (!etcd) co_return etcd.error();
-  face(facing(*etcd));
-  session_ = std::make_unique<ElectedSession>(
+  face(rendezvous::facing(*etcd));
+  session_ = std::make_unique<rendezvous::ElectedSession>(
       loop_,
       rendezvous::ElectionOptions{
           .etcd = *std::move(etcd),
@@ -217,11 +217,11 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
   co_return Result<void>();
 }
 
-ElectedSession::Ways NodeServices::ways() {
+rendezvous::ElectedSession::Ways NodeServices::ways() {
   return {.resumes = plan_.resumes || follows_daemons(),
           .own_address = [this] { return own_address(); },
           .lead =
-              [this](rendezvous::JobRecord record, ElectedSession::RecordRound record_round,
+              [this](rendezvous::JobRecord record, rendezvous::ElectedSession::RecordRound record_round,
                      std::function<bool()> may_grant, Session::MessageHandler handler) {
                 make_host(std::move(record));
                 host_->record_round = std::move(record_round);
@@ -313,8 +313,8 @@ void NodeServices::open_port(tcp::acceptor acceptor, bool with_store,
 }
 
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
-  const auto open = [this](std::optional<ResumingSession::Time> workers_until,
-                           ResumingSession::LetIn let_in, Session::MessageHandler heard) {
+  const auto open = [this](std::optional<rendezvous::ResumingSession::Time> workers_until,
+                           rendezvous::ResumingSession::LetIn let_in, Session::MessageHandler heard) {
     const bool has_workers = workers_until > std::chrono::steady_clock::now();
     return rendezvous::open_remote_session(
         loop_,
@@ -335,7 +335,7 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
   session_ = plan_.resumes ? nullptr : open({}, {}, std::move(handler));
   if (session_) return;
   session_ =
-      std::make_unique<ResumingSession>(loop_, open, plan_.connect_timeout, std::move(handler));
+      std::make_unique<rendezvous::ResumingSession>(loop_, open, plan_.connect_timeout, std::move(handler));
 }
 
 rendezvous::Unreached NodeServices::unreached() const {

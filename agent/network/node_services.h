@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "agent/core/config.h"
-#include "agent/network/elected_session.h"
 #include "agent/network/hosted_port.h"
 #include "base/loop.h"
 #include "rendezvous/control/job_control.h"
-#include "rendezvous/host.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
+#include "rendezvous/failover/elected_session.h"
+#include "rendezvous/host/host.h"
 #include "store/server.h"
 
 namespace ddprun::agent {
@@ -85,7 +85,7 @@ class NodeServices {
   asio::awaitable<Result<void>> open_etcd(rendezvous::Session::MessageHandler handler);
   // Daemons lead, and the agents follow.
   bool follows_daemons() const { return !plan_.etcd.daemons.empty(); }
-  ElectedSession::Ways ways();
+  rendezvous::ElectedSession::Ways ways();
   Result<rendezvous::Leader> own_address();
   void stop_leading();
   std::optional<Error> not_the_first_host(const asio::ip::address& endpoint) const;

@@ -5,7 +5,7 @@
 
 #include "agent/core/config.h"
 #include "agent/network/node_services.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/loop.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "agent/core/config.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::agent {
 

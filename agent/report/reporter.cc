@@ -100,7 +100,7 @@ std::string Reporter::meeting_place() const {
   if (plan.kind == RendezvousPlan::Kind::kAlone) return "this host";
   if (plan.kind != RendezvousPlan::Kind::kEtcd) return fmt::format("{}:{}", plan.host, plan.port);
   std::string members;
-  for (const EtcdMemberPlan& member : plan.etcd.members)
+  for (const rendezvous::EtcdMemberPlan& member : plan.etcd.members)
     members += fmt::format("{}{}:{}", members.empty() ? "" : ",", member.host, member.port);
   return "the leader that is elected in etcd at " + members;
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "rendezvous/codec.h"
+#include "rendezvous/grpc/codec.h"
 
 namespace ddprun::rendezvous {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "proto/control.grpc.pb.h"
-#include "rendezvous/channel.h"
-#include "rendezvous/codec.h"
 #include "rendezvous/control/codec.h"
+#include "rendezvous/grpc/channel.h"
+#include "rendezvous/grpc/codec.h"
 #include "rendezvous/trust/node_handshake.h"
 #include "rendezvous/trust/tls_channels.h"
 #include "rendezvous/trust/tls_probe.h"

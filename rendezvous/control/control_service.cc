@@ -13,12 +13,12 @@
 
 #include "base/alarm.h"
 #include "proto/control.grpc.pb.h"
-#include "rendezvous/channel.h"
-#include "rendezvous/codec.h"
-#include "rendezvous/connections.h"
 #include "rendezvous/control/codec.h"
-#include "rendezvous/loop_gate.h"
-#include "rendezvous/proof_codec.h"
+#include "rendezvous/grpc/channel.h"
+#include "rendezvous/grpc/codec.h"
+#include "rendezvous/grpc/connections.h"
+#include "rendezvous/grpc/loop_gate.h"
+#include "rendezvous/grpc/proof_codec.h"
 
 namespace ddprun::rendezvous {
 namespace {

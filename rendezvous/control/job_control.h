@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "rendezvous/control/job_status.h"
-#include "rendezvous/host.h"
+#include "rendezvous/host/host.h"
 
 namespace ddprun::rendezvous {
 

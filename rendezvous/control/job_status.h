@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/membership.h"
+#include "rendezvous/core/membership.h"
 
 namespace ddprun::rendezvous {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "rendezvous/channel.h"
 #include "rendezvous/control/local_socket.h"
+#include "rendezvous/grpc/channel.h"
 
 namespace ddprun::rendezvous {
 namespace {

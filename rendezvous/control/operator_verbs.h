@@ -5,7 +5,7 @@
 #include <chrono>
 #include <string>
 
-#include "rendezvous/membership.h"
+#include "rendezvous/core/membership.h"
 
 namespace ddprun::rendezvous {
 

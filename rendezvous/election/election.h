@@ -16,12 +16,12 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "base/wait_schedule.h"
+#include "rendezvous/core/rendezvous.h"
 #include "rendezvous/election/etcd_client.h"
 #include "rendezvous/election/job_keys.h"
 #include "rendezvous/election/leadership.h"
-#include "rendezvous/loop_gate.h"
-#include "rendezvous/recovery/liveness.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/grpc/liveness.h"
+#include "rendezvous/grpc/loop_gate.h"
 
 namespace ddprun::rendezvous {
 

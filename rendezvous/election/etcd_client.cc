@@ -12,9 +12,9 @@
 #include <deque>
 #include <utility>
 
-#include "rendezvous/channel.h"
 #include "rendezvous/election/etcd_calls.h"
-#include "rendezvous/loop_gate.h"
+#include "rendezvous/grpc/channel.h"
+#include "rendezvous/grpc/loop_gate.h"
 
 namespace ddprun::rendezvous {
 namespace {

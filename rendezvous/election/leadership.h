@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "rendezvous/recovery/restart_budget.h"
+#include "rendezvous/core/restart_budget.h"
 
 namespace ddprun::rendezvous {
 

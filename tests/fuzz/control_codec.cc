@@ -9,8 +9,8 @@
 
 #include "base/assert.h"
 #include "daemon/ctl_output.h"
-#include "rendezvous/codec.h"
 #include "rendezvous/control/codec.h"
+#include "rendezvous/grpc/codec.h"
 #include "tests/fuzz/script_input.h"
 
 namespace ddprun::rendezvous {

@@ -76,7 +76,7 @@ std::string written(const Endpoints& endpoints) {
   return text;
 }
 
-void add_group(Words& words, const agent::EtcdPlan& etcd, const std::string& group) {
+void add_group(Words& words, const rendezvous::EtcdPlan& etcd, const std::string& group) {
   words.push_back("--etcd-endpoint=" + written(etcd.members));
   words.push_back("--group=" + group);
   std::string conf = "etcd_prefix=" + etcd.prefix;

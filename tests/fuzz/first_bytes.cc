@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "agent/network/port_demultiplexer.h"
 #include "base/assert.h"
-#include "rendezvous/recovery/liveness.h"
+#include "rendezvous/grpc/liveness.h"
+#include "rendezvous/grpc/port_demultiplexer.h"
 #include "rendezvous/trust/tls_probe.h"
 #include "tests/fuzz/loopback_listener.h"
 #include "tests/fuzz/script_input.h"
@@ -29,7 +29,7 @@
 namespace ddprun::fuzz {
 namespace {
 
-using agent::PortDemultiplexer;
+using rendezvous::PortDemultiplexer;
 using asio::ip::tcp;
 using rendezvous::kNoTlsAlert;
 
@@ -88,12 +88,12 @@ class Port {
     address_.sin_port = htons(endpoint.port());
     address_.sin_addr.s_addr = htonl(endpoint.address().to_v4().to_uint());
     demultiplexer_.emplace(loop_, std::move(acceptor),
-                           PortDemultiplexer::Handlers{
+                           rendezvous::PortDemultiplexer::Handlers{
                                .store = with(Owner::kStore),
                                .rendezvous = [this](int fd) { handed_on(fd, Owner::kRendezvous); },
                                .rendezvous_by_tls = takes_tls ? by_tls() : nullptr,
                                .liveness = with(Owner::kLiveness)},
-                           agent::DemultiplexerLimits{.undecided = kUndecided});
+                           rendezvous::DemultiplexerLimits{.undecided = kUndecided});
   }
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
@@ -295,7 +295,7 @@ class Port {
   const bool takes_tls_;
   asio::io_context loop_{1};
   sockaddr_in address_{};
-  std::optional<PortDemultiplexer> demultiplexer_;
+  std::optional<rendezvous::PortDemultiplexer> demultiplexer_;
   std::vector<Client> clients_;
   std::vector<int> strangers_;
 };

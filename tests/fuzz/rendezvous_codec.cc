@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "base/assert.h"
-#include "rendezvous/codec.h"
+#include "rendezvous/grpc/codec.h"
 #include "tests/fuzz/script_input.h"
 
 namespace ddprun::rendezvous {

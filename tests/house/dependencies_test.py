@@ -13,6 +13,8 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
+RENDEZVOUS = {"rendezvous/core", "rendezvous/host/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover",
+              "rendezvous/control", "rendezvous/pages"}
 WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/averages", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/meeting", "worker/startup",
           "worker/data", "worker/readers", "worker/join", "worker/norm", "worker/zero", "worker/sharded", "worker/checkpoint"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
@@ -22,28 +24,28 @@ MAY_INCLUDE = {
     "base/net/http": {"base/net"},
     "proto": set(),
     "store": {"proto", "base/net"},
-    "rendezvous/pages": {"base/net/http"},
-    "rendezvous": {"proto", "base/net", "rendezvous/trust", "rendezvous/recovery"},
+    "rendezvous/core": {"proto", "base/net"},
+    "rendezvous/host/host": {"base/net", "rendezvous/core"},
     "rendezvous/trust": {"proto"},
-    "rendezvous/recovery": {"proto", "base/net", "rendezvous/rendezvous.h", "rendezvous/keep_alive.h", "rendezvous/seating.h"},
-    "rendezvous/election": {"proto", "base/net", "rendezvous", "rendezvous/recovery"},
-    "rendezvous/control": {"proto", "base/net", "rendezvous", "rendezvous/trust"},
-    "agent/core": {"proto", "rendezvous/rendezvous.h", "rendezvous/keep_alive.h"},
+    "rendezvous/grpc": {"proto", "base/net", "rendezvous/core", "rendezvous/host/host", "rendezvous/trust"},
+    "rendezvous/election": {"proto", "base/net", "rendezvous/core", "rendezvous/grpc", "rendezvous/trust"},
+    "rendezvous/failover": {"base/net", "rendezvous/core", "rendezvous/election"},
+    "rendezvous/control": {"proto", "base/net", "rendezvous/core", "rendezvous/host/host", "rendezvous/grpc", "rendezvous/trust"},
+    "rendezvous/pages": {"base/net/http"},
+    "agent/core": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/keep_alive.h", "rendezvous/election/etcd_plan.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
-    "agent/report": {"proto", "base/net", "rendezvous/rendezvous.h", "agent/core", "agent/processes", "agent/output"},
+    "agent/report": {"proto", "base/net", "rendezvous/core/rendezvous.h", "agent/core", "agent/processes", "agent/output"},
     "agent/standby": {"proto", "agent/core", "agent/processes"},
     "agent/monitors": {"proto", "base/net", "base/net/http", "agent/core", "agent/processes"},
-    "agent/network": {"proto", "base/net", "store", "rendezvous", "rendezvous/election", "rendezvous/recovery", "rendezvous/control", "rendezvous/trust", "agent/core"},
-    "agent": {"proto", "base/net", "base/net/http", "store", "rendezvous/pages", "rendezvous", "agent/core", "agent/processes", "agent/output", "agent/report",
+    "agent/network": {"proto", "base/net", "store", *RENDEZVOUS, "agent/core"},
+    "agent": {"proto", "base/net", "base/net/http", "store", *RENDEZVOUS, "agent/core", "agent/processes", "agent/output", "agent/report",
               "agent/monitors", "agent/network", "agent/standby"},
     "launcher/surroundings": {"proto"},
     "launcher/doctor": {"proto", "base/net", "store", "launcher", "launcher/surroundings", "agent", "agent/processes"},
     "launcher": {"proto", "base/net", "launcher/surroundings", "launcher/doctor", "agent", "agent/core", "agent/processes", "agent/report"},
     "launcher/manual": {"launcher"},
-    "daemon": {"proto", "base/net", "base/net/http", "store", "rendezvous", "rendezvous/control", "rendezvous/trust", "rendezvous/recovery", "rendezvous/election", "rendezvous/pages", "agent/network/port_demultiplexer.h",
-               "agent/network/find_etcd.h", "agent/core/etcd_plan.h",
-               "launcher/flag_values.h", "launcher/host_facts.h", "launcher/surroundings/shared_token.h"},
+    "daemon": {"proto", "base/net", "base/net/http", *RENDEZVOUS, "launcher/flag_values.h", "launcher/host_facts.h", "launcher/surroundings/shared_token.h"},
     "daemon/manual": {"daemon", "launcher/manual"},
     "worker/collective": {"proto"},
     "worker/kernels": {"proto", "worker/collective"},
@@ -67,11 +69,11 @@ MAY_INCLUDE = {
     "worker/readers": {"proto"},
     "worker/checkpoint": {"proto", "worker/collective", "worker/reducer", "worker/tensors/stepped_tensors.h"},
     "examples": {"proto", "store", *WORKER},
-    "bench": {"proto", "base/net", "store", "rendezvous", "rendezvous/trust", "agent", *WORKER},
+    "bench": {"proto", "base/net", "store", *RENDEZVOUS, "agent", *WORKER},
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
-MAY_USE_GRPC = {"rendezvous", "rendezvous/election", "rendezvous/trust", "rendezvous/control"}  # the edges of its network; nobody else sees a grpc::Status
+MAY_USE_GRPC = {"rendezvous/grpc", "rendezvous/election", "rendezvous/trust", "rendezvous/control"}  # the edges of its network; nobody else sees a grpc::Status
 MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/meeting", "worker/join", "worker/data", "worker/readers"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 
@@ -113,18 +115,18 @@ class Includes(unittest.TestCase):
             self.assertTrue(any(includes(path) for path in room_files(room)), room)
 
     def test_the_scan_finds_what_is_forbidden(self):
-        for room, include in (("base", "proto/worker_env.h"), ("proto", "store/wire.h"), ("store", "rendezvous/host.h"), ("launcher", "worker/startup/bootstrap.h"),
+        for room, include in (("base", "proto/worker_env.h"), ("proto", "store/wire.h"), ("store", "rendezvous/host/host.h"), ("launcher", "worker/startup/bootstrap.h"),
                               ("agent", "worker/collective/collective.h"), ("worker/startup", "grpcpp/server.h"), ("launcher", "store/server.h"),
                               ("worker/startup", "proto/rendezvous.pb.h"), ("agent", "torch/torch.h"), ("agent", "ATen/Parallel.h"),
-                              ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker/startup", "rendezvous/host.h"),
-                              ("agent/core", "agent/output/console.h"), ("agent/core", "rendezvous/host.h"),
-                              ("agent/output", "agent/agent.h"), ("rendezvous", "rendezvous/election/election.h"), ("agent/network", "grpcpp/server.h"), ("launcher", "agent/output/console.h"),
-                              ("rendezvous", "rendezvous/control/job_status.h"), ("daemon", "agent/agent.h"),
+                              ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker/startup", "rendezvous/host/host.h"),
+                              ("agent/core", "agent/output/console.h"), ("agent/core", "rendezvous/host/host.h"),
+                              ("agent/output", "agent/agent.h"), ("rendezvous/core", "rendezvous/grpc/codec.h"), ("rendezvous/grpc", "rendezvous/election/election.h"), ("agent/network", "grpcpp/server.h"), ("launcher", "agent/output/console.h"),
+                              ("rendezvous/grpc", "rendezvous/control/job_status.h"), ("rendezvous/core", "grpcpp/server.h"), ("daemon", "agent/agent.h"),
                               ("daemon", "grpcpp/server.h"), ("rendezvous/control", "store/server.h")):
             self.assertIsNotNone(forbidden(room, include), (room, include))
-        for room, include in (("store", "base/result.h"), ("rendezvous", "grpcpp/server.h"), ("worker/startup", "nccl.h"),
+        for room, include in (("store", "base/result.h"), ("rendezvous/grpc", "grpcpp/server.h"), ("worker/startup", "nccl.h"),
                               ("agent", "string"), ("store", "store/wire.h"), ("proto", "boost/asio/post.hpp"),
-                              ("agent/report", "agent/output/worker_files.h"), ("agent/core", "rendezvous/rendezvous.h")):
+                              ("agent/report", "agent/output/worker_files.h"), ("agent/core", "rendezvous/core/rendezvous.h")):
             self.assertIsNone(forbidden(room, include), (room, include))
 
 

@@ -216,7 +216,7 @@ TEST(ParseRendezvousConf, KeepsUnknownKeysForAWarning) {
 
 // torchrun's two backends of etcd have two names for each file.
 TEST(ParseRendezvousConf, ReadsWhatConcernsEtcd) {
-  const agent::EtcdPlan expected{.prefix = "/x",
+  const rendezvous::EtcdPlan expected{.prefix = "/x",
                                  .with_tls = true,
                                  .ca_file = "a",
                                  .cert_file = "b",

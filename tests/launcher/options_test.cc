@@ -302,7 +302,7 @@ TEST(Options, EtcdHasMembers) {
                                 "--rdzv-conf=read_timeout=7", "E"});
   EXPECT_EQ(options.rendezvous, Rendezvous::kEtcd);
   EXPECT_EQ(options.rendezvous_conf.etcd.members,
-            (std::vector<agent::EtcdMemberPlan>{{"h1", 2380}, {"h2", kDefaultEtcdPort}}));
+            (std::vector<rendezvous::EtcdMemberPlan>{{"h1", 2380}, {"h2", kDefaultEtcdPort}}));
   EXPECT_EQ(options.node_rank, -1);
   EXPECT_EQ(options.warnings, Words{});
   EXPECT_EQ(good({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=h1", "E"}).warnings,

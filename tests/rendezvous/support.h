@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/core/rendezvous.h"
 
 namespace ddprun::rendezvous {
 

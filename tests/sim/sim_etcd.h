@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/recovery.h"
 #include "rendezvous/election/leadership.h"
-#include "rendezvous/recovery/recovery.h"
 #include "tests/sim/virtual_time.h"
 
 namespace ddprun::sim {

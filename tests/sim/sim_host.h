@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/keep_alive.h"
-#include "rendezvous/membership.h"
+#include "rendezvous/core/keep_alive.h"
+#include "rendezvous/core/membership.h"
 #include "tests/sim/virtual_time.h"
 
 namespace ddprun::sim {

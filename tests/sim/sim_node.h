@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "agent/core/lifecycle.h"
-#include "rendezvous/keep_alive.h"
-#include "rendezvous/recovery/session_memory.h"
+#include "rendezvous/core/keep_alive.h"
+#include "rendezvous/core/session_memory.h"
 #include "tests/sim/one_way.h"
 #include "tests/sim/sim_host.h"
 #include "tests/sim/virtual_time.h"

@@ -12,7 +12,7 @@
 #include <variant>
 
 #include "base/net/addresses.h"
-#include "rendezvous/client.h"
+#include "rendezvous/grpc/client.h"
 
 namespace ddprun::agent {
 namespace {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "tests/rendezvous/relay.h"
+#include "tests/rendezvous/grpc/relay.h"
 #include "tests/rendezvous/support.h"
 
 namespace ddprun::rendezvous {

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "proto/control.grpc.pb.h"
-#include "rendezvous/channel.h"
-#include "rendezvous/codec.h"
 #include "rendezvous/control/codec.h"
 #include "rendezvous/control/control_client.h"
 #include "rendezvous/control/control_service.h"
+#include "rendezvous/grpc/channel.h"
+#include "rendezvous/grpc/codec.h"
 #include "rendezvous/trust/node_handshake.h"
-#include "tests/rendezvous/remote_fixture.h"
+#include "tests/rendezvous/grpc/remote_fixture.h"
 
 namespace ddprun::rendezvous {
 namespace {

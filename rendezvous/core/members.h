@@ -1,0 +1,120 @@
+// Who is here: the nodes that the membership knows, and how each of them stands. Finds a node by its
+// session, its id, the rank it wants and its arrival without looking at all of them, and counts them
+// by standing. Decides nothing: membership.h does. Pure. Owned by Membership.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "rendezvous/core/seating.h"
+
+namespace ddprun::rendezvous {
+
+// So many missing ranks are named at most.
+inline constexpr std::size_t kMissingShown = 8;
+// In a larger job nobody looks for them: it would cost too much for each node that is told.
+inline constexpr int kMissingSearched = 512;
+
+enum class Standing {
+  kSpare,        // all seats are taken: waits until one is free
+  kWaiting,      // holds a seat in the next round
+  kRunning,      // in the round
+  kSucceeded,    // in the round, all workers exited 0
+  kStopping,     // its round broke; has not asked for the next one yet
+  kLeaving,      // goes for good; its workers may still run, so no round may start
+  kDismissed,    // got its last message; nothing it says counts any more
+  kDisbelieved,  // came back with workers, and no seat is its own: ends them, and then it is new
+};
+
+// For people and for JSON: "running", "waiting".
+std::string_view name_of(Standing standing);
+
+struct Member {
+  Entrant entrant;
+  Standing standing = Standing::kSpare;
+  std::uint64_t arrival = 0;  // order of the first joins; a restart does not change it
+  bool gone = false;          // it left, or was lost, after its success
+  // An operator wants it to leave; said again if it comes back and may not have heard it.
+  std::optional<Drain> drain{};
+
+  bool in_round() const {
+    return standing == Standing::kRunning || standing == Standing::kSucceeded;
+  }
+  // In the round of now, or kept for it in the next one.
+  bool holds_seat() const {
+    return in_round() || standing == Standing::kWaiting || standing == Standing::kStopping;
+  }
+  // Whether a message may still be sent to it.
+  bool listens() const {
+    return standing != Standing::kDismissed && standing != Standing::kLeaving && !gone;
+  }
+  SessionId session() const { return entrant.session; }
+  // The node rank that it had in the last round it was in; -1: it was in none.
+  int last_seat() const { return entrant.previous_seat; }
+};
+
+// What the other nodes are told when a node is unreachable.
+Failure lost_node(const Member& member, const std::string& how);
+
+class Members {
+ public:
+  // Null: not here. A pointer is good until its member is erased.
+  Member* find(SessionId session);
+  // A new spare, the last to arrive. `session` must not be here yet.
+  Member& add(SessionId session);
+  void erase(Member& member);
+  // All that are `gone`.
+  void erase_gone();
+
+  // What the node brings. Its id and the rank that it must have are its own from now on, for as long
+  // as it listens: no holder may be here (holder_of_id(), holder_of_rank()).
+  void set_spec(Member& member, const NodeSpec& spec, const Observed& observed);
+  void set_standing(Member& member, Standing standing);
+  void set_gone(Member& member);
+
+  int count(Standing standing) const { return counts_[index(standing)]; }
+  int size() const { return static_cast<int>(members_.size()); }
+  int listeners() const {
+    return size() - count(Standing::kDismissed) - count(Standing::kLeaving) - gone_;
+  }
+  // The node with this id, or the one that must have this rank, to which messages may be sent; null: none.
+  const Member* holder_of_id(const std::string& node_id) const;
+  const Member* holder_of_rank(int node_rank) const;
+  // Which of the ranks below `ranks` no node claims, "1, 3"; empty where none is claimed.
+  std::string missing_ranks(int ranks) const;
+  // The spare that came first; null: none.
+  Member* first_spare();
+  // In the order of the first joins and not of the last ones: so a node keeps its node rank over a
+  // restart if the same nodes come back.
+  std::vector<Member*> by_arrival(Standing standing);
+  // Calls `act(member)` for each; it must not add or erase one.
+  template <typename Act>
+  void for_each(Act act) {
+    for (auto& [session, member] : members_) act(member);
+  }
+  template <typename Act>
+  void for_each(Act act) const {
+    for (const auto& [session, member] : members_) act(member);
+  }
+
+ private:
+  static constexpr std::size_t kStandings = 8;
+  static std::size_t index(Standing standing) { return static_cast<std::size_t>(standing); }
+  void drop_claims(const Member& member);
+
+  std::map<SessionId, Member> members_;
+  std::uint64_t arrivals_ = 0;
+  std::array<int, kStandings> counts_{};
+  int gone_ = 0;
+  std::map<std::uint64_t, Member*> spares_;  // by arrival
+  std::unordered_map<std::string, Member*> by_id_;
+  std::unordered_map<int, Member*> by_rank_;
+};
+
+}  // namespace ddprun::rendezvous

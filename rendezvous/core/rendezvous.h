@@ -1,0 +1,262 @@
+// The plain types of the rendezvous, and the interface through which a node speaks to it: Session.
+// The agent uses a Session and does not know whether the rendezvous is in its own process (host.h)
+// or across the network (client.h). No I/O here.
+//
+// The types may be used on any thread, a Session only on the loop's thread. The agent owns its
+// Session.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ddprun::rendezvous {
+
+// The most nodes of one round.
+inline constexpr int kMaxNodes = 16384;
+// The most nodes that the rendezvous knows at one time: those of a round, spares and refused ones.
+inline constexpr int kMaxMembers = kMaxNodes + 1024;
+
+// How a job's rounds are formed, as its nodes were told (rendezvous/core/round_policy.h says what each
+// means). A time of 0: not told.
+struct JobWishes {
+  std::chrono::milliseconds join_timeout{0};
+  std::chrono::milliseconds last_call{0};
+  std::chrono::milliseconds resize_wait{0};
+  std::chrono::milliseconds resize_interval{0};
+  int node_unit = 1;
+
+  bool operator==(const JobWishes&) const = default;
+};
+
+// What a node brings to a round.
+struct NodeSpec {
+  std::string node_id;       // unique per agent process; the same in each of its joins
+  std::string hostname;      // for reports only, never resolved
+  int local_world_size = 1;  // workers that this node will start
+  std::string role = "default";
+  int node_rank = -1;  // the node rank it wants (--node-rank); -1: any
+  // With c10d a rank is a wish: it is met if it is free and in the round. The static backend's must
+  // be met, and a node that cannot have it is refused.
+  bool rank_is_wish = false;
+  // Numeric address of its store. Empty: the address from which the rendezvous sees this node.
+  std::string store_address;
+  std::uint16_t store_port = 0;  // it serves the round's store here if it gets node rank 0
+  // The worker with rank 0 serves the round's store itself, at this port. 0: the node does.
+  std::uint16_t worker_store_port = 0;
+  int max_restarts = 0;
+  // What these three mean: rendezvous/core/restart_budget.h. 0: none.
+  std::chrono::milliseconds restart_window{0};
+  std::chrono::milliseconds backoff{0};
+  std::chrono::milliseconds backoff_max{0};
+  // --nnodes of this node: the host refuses a node that was given another one. 0: not told.
+  int min_nodes = 0;
+  int max_nodes = 0;
+  // What the job is made with where this node is its first one. A host that serves one job has its
+  // own.
+  JobWishes wishes;
+
+  bool operator==(const NodeSpec&) const = default;
+};
+
+// A node's own place in a round. The workers of one node have consecutive ranks.
+struct Seat {
+  int node_rank = 0;
+  int first_rank = 0;       // global rank of its local rank 0
+  int role_first_rank = 0;  // role rank of its local rank 0
+  int role_world_size = 1;  // workers of this role over all nodes
+
+  bool operator==(const Seat&) const = default;
+};
+
+// What all nodes of a round agree on. Global ranks are 0 … world_size-1, node ranks 0 …
+// node_count-1; the ranks follow each other in the order of the node ranks.
+struct Round {
+  std::int64_t number = 0;  // only ever grows; 0: no round yet
+  int restart_count = 0;    // restarts of the job so far; one count for all nodes
+  int world_size = 0;
+  int node_count = 0;
+  std::string master_addr;  // numeric; the store of node rank 0
+  std::uint16_t master_port = 0;
+  std::string master_hostname{};  // for people; empty: an older host does not say it
+
+  bool operator==(const Round&) const = default;
+};
+
+// How far a node is that comes back.
+enum class NodeState {
+  kJoining,    // it asked for a seat in the next round, and has no workers
+  kRunning,    // its workers run
+  kSucceeded,  // all of them exited 0
+  kStopping,   // it was told that the round broke, and ends its workers
+};
+
+// Why a round broke or the job ended. The node that failed first reports it. The host sends it to
+// all nodes, so that each of them can name the cause.
+struct Failure {
+  std::string hostname;
+  int rank = -1;  // global rank of the failed worker; -1: the node itself failed
+  int local_rank = -1;
+  int exit_code = 0;    // exit status; minus the signal number if killed (-9 = SIGKILL)
+  std::string message;  // one line for people
+  // From the first sign of it until its node, or the host, acted on it. Nothing: nobody knows.
+  std::optional<std::chrono::microseconds> noticed_after{};
+
+  bool operator==(const Failure&) const = default;
+};
+
+// What a node says that was in the job already, over a new connection or to a new leader.
+struct Resumed {
+  NodeSpec spec;  // as in its last join
+  // How many times it has said this. A connection over which it said it earlier, or joined, is cut when
+  // its words come late. 0: an older agent does not count.
+  std::int64_t connection = 0;
+  std::int64_t round = 0;  // the last that was published to it; 0: none was
+  int seat = -1;           // its node rank in that round
+  int node_count = 0;      // of that round
+  int restarts = 0;        // of the job, as of that round
+  NodeState state = NodeState::kJoining;
+  // What it was told, with kStopping.
+  Failure cause{};
+  bool is_resize = false;
+
+  bool operator==(const Resumed&) const = default;
+};
+
+// ---- messages of the host to a node ----
+
+// The round starts and this node is in it: start workers. A node is told its own seat and nobody
+// else's, so what a round sends grows with the number of nodes and not with its square.
+struct RoundPublished {
+  Round round;
+  Seat seat;
+};
+// `round` is over before its workers are: stop this node's workers, then call join() again. Either
+// a worker or a node failed, and a restart is left; or nodes came or left (`is_resize`), and no
+// restart is spent.
+struct RoundBroken {
+  std::int64_t round = 0;
+  Failure cause;
+  bool is_resize = false;
+  // As in SessionLost. Only where the node looks for its host or the next leader; no host sends it.
+  bool is_fenced = false;
+};
+// The job is over for every node. If it succeeded, all nodes of the round reported success.
+// Otherwise stop this node's workers; `cause` says why.
+struct JobEnded {
+  bool succeeded = false;
+  Failure cause;            // when not succeeded
+  bool is_stopped = false;  // an operator ended the job; no worker is to blame
+};
+// An operator takes this node out of the job: stop its workers and leave. The others go on without
+// it. The node leaves as it does by itself (leave(), gone()), and that it left is no failure.
+struct Drain {
+  // From now to SIGKILL for its workers; 0: as long as the node gives them anyway.
+  std::chrono::milliseconds deadline{0};
+};
+// The session is over; no message follows. Either the host is unreachable, or it refused this node,
+// or too few nodes joined in time.
+struct SessionLost {
+  Error error;
+  // The lease ended (keep_alive.h): the others may start a round soon. No worker may live on.
+  bool is_fenced = false;
+  bool was_reached = true;  // false: nobody ever answered at the endpoint
+  // The host's kernel closed the connection, as at the end of a process. A firewall resets it.
+  bool was_closed = false;
+  // Not fenced: until then the workers may live, also those that end already. Zero: nobody said.
+  std::chrono::steady_clock::time_point lease_ends{};
+  // The lease ended while this process stood still, and nobody has answered since: perhaps nobody
+  // missed it.
+  bool stood_still = false;
+  // Until then the node may come back with its workers (Session::resume()).
+  bool may_return = false;
+  // The host's process may be replaced by one that knows of no round: it takes the nodes back, too. So
+  // its death is no end.
+  bool host_returns = false;
+};
+using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain>;
+
+// What a node that waits, waits for. It travels as a number: new ones come last.
+enum class Await {
+  kNodes,         // too few are here; the job gives up at the end of the time
+  kLastCall,      // enough are here; more may come until the end of the time
+  kOldWorkers,    // workers of the last round still run; no time
+  kRestartPause,  // the round starts at the end of the time
+  kSeat,          // a round runs, and a node that waits is a spare; no time
+  kResize,        // a round runs that has room, and breaks at the end of the time
+};
+struct Gathering {
+  Await awaits = Await::kNodes;
+  // Nodes that wait and hold a seat; with kSeat and kResize, the nodes of the round that runs.
+  int have = 0;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::chrono::milliseconds ends_in{0};
+  std::string missing;  // wanted node ranks that are not here, "1, 3"; empty: not known
+
+  bool operator==(const Gathering&) const = default;
+};
+
+// A node that no host has let in yet.
+struct Unreached {
+  std::string why;  // the last try's failure; empty: none has failed
+  // When the node gives up; Time::max(): that is not known.
+  std::chrono::steady_clock::time_point ends = std::chrono::steady_clock::time_point::max();
+};
+
+// One node's session with the rendezvous. Call it on the loop's thread. The host's messages come on
+// that thread too. They are posted: none comes while a function of this interface runs, so the
+// caller may change its own state after such a function returned. The one exception is a session of
+// Host::open_direct_session().
+class Session {
+ public:
+  using MessageHandler = std::function<void(HostMessage)>;
+
+  Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  virtual ~Session() = default;
+
+  // Asks for a seat in the next round. Call it only when all workers of the node's previous round
+  // are gone. The answer is RoundPublished, JobEnded or SessionLost. It comes when the round starts
+  // or the host gives up; a spare may wait for it as long as the job lives.
+  virtual void join(const NodeSpec& node) = 0;
+  // Instead of join(), as the first word of a session of a node that had one before. If the host
+  // believes it, nothing follows: the round goes on. Otherwise, and if the round broke meanwhile, the
+  // answer is RoundBroken; if the job ended meanwhile, JobEnded. With kJoining it is as join(). It may
+  // be said twice.
+  virtual void resume(const Resumed& node) = 0;
+  // A worker of `round` failed. The answer is RoundBroken if a restart is left, otherwise JobEnded.
+  // A restart is one for all nodes. May be called while this node still stops its other workers.
+  // A report about an older round changes nothing and gets no answer.
+  virtual void report_failure(std::int64_t round, const Failure& failure) = 0;
+  // All workers of this node exited 0. The answer is JobEnded once every node of the round reported
+  // success. If another node fails first, it is RoundBroken or JobEnded.
+  virtual void report_success(std::int64_t round) = 0;
+  // This node goes for good (it got a signal, or has an error of its own). If enough nodes remain,
+  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone, and so does a node
+  // that was in no round yet or has reported success. No answer.
+  virtual void leave(const Failure& reason) = 0;
+  // No worker of this node is left, after leave() or SessionLost: the others' next round may wait for
+  // that. Without it the destructor says the same. After leave(), over the network, the destructor
+  // waits until the host has read it, at most RemoteOptions::leave_limit.
+  virtual void gone() = 0;
+  // As far as this node was told; over the network that is some moments old. Nothing: the job is
+  // over, or nothing is known yet.
+  virtual std::optional<Gathering> gathering() const = 0;
+  // What keeps this node from a host; nothing of it is set once a host has let it in.
+  virtual Unreached unreached() const { return {}; }
+  // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
+  virtual void abandon() {}
+  // Over the network: until when the workers may live on if this session ended now. The past: they may
+  // not, or that is not the network's to say.
+  virtual std::chrono::steady_clock::time_point lease_ends() const { return {}; }
+};
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,101 @@
+#include "rendezvous/election/find_etcd.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/net/name_lookup.h"
+#include "proto/token_file.h"
+#include "rendezvous/trust/tls_files.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An empty path is an empty text: the file was not asked for.
+Result<std::string> read_pem(const std::string& key, const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxPemBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.find("-----BEGIN") == std::string::npos || text.size() > kMaxPemBytes)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{}={}: expected a readable PEM file", key, path));
+  return text;
+}
+
+Result<rendezvous::EtcdOptions> options_of(const EtcdPlan& plan, const std::string& flag) {
+  rendezvous::EtcdOptions options{
+      .with_tls = plan.with_tls, .username = plan.username, .password = plan.password};
+  if (!plan.password_file.empty()) {
+    auto password =
+        read_token_file(plan.password_file, flag + ": password_file=" + plan.password_file);
+    if (!password) return password.error();
+    options.password = *std::move(password);
+  }
+  if (!plan.with_tls) return options;
+  auto ca = read_pem(flag + ": cacert", plan.ca_file);
+  auto cert = read_pem(flag + ": cert", plan.cert_file);
+  auto key = read_pem(flag + ": key", plan.key_file);
+  for (const auto* one : {&ca, &cert, &key})
+    if (!*one) return one->error();
+  options.ca = *std::move(ca);
+  options.cert = *std::move(cert);
+  options.key = *std::move(key);
+  return options;
+}
+
+}  // namespace
+
+asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
+                                                           std::chrono::milliseconds limit,
+                                                           const char* flag) {
+  auto options = options_of(plan, flag);
+  if (!options) co_return options.error();
+  const Clock::time_point deadline = Clock::now() + limit;
+  std::string last_problem;
+  std::vector<std::string> unknown;
+  while (true) {
+    unknown.clear();
+    for (const EtcdMemberPlan& member : plan.members) {
+      const bool is_only = plan.members.size() == 1;
+      auto found = co_await look_up(loop, member.host, is_only ? limit : kMemberLookUp);
+      if (!found) {
+        last_problem = found.error().message();
+        unknown.push_back(member.host);
+        continue;
+      }
+      rendezvous::EtcdMember& known = options->members.emplace_back();
+      known.host = member.host;
+      known.port = member.port;
+      for (const auto& address : *found) known.addresses.push_back(address.to_string());
+    }
+    if (!options->members.empty()) {
+      if (!unknown.empty())
+        log::warning(
+            fmt::format("etcd: the hosts of {} of {} members are not known ({}); the others "
+                        "are asked",
+                        unknown.size(), plan.members.size(), fmt::join(unknown, ", ")));
+      co_return *std::move(options);
+    }
+    if (Clock::now() >= deadline) co_return Error(ErrorCode::kNotFound, last_problem);
+  }
+}
+
+asio::ip::address facing(const rendezvous::EtcdOptions& options) {
+  const auto address_of = [](const rendezvous::EtcdMember& member) {
+    return asio::ip::make_address(member.addresses.front());
+  };
+  for (const rendezvous::EtcdMember& member : options.members)
+    if (!address_of(member).is_loopback()) return address_of(member);
+  return address_of(options.members.front());
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,29 @@
+// From what the user said of etcd to what a client of it needs: looks the members' names up, and
+// reads the PEM files. It does not connect. Loop's thread.
+#pragma once
+
+#include <boost/asio/ip/address.hpp>
+#include <chrono>
+
+#include "rendezvous/election/etcd_plan.h"
+#include "base/loop.h"
+#include "base/result.h"
+#include "rendezvous/election/etcd_client.h"
+
+namespace ddprun::rendezvous {
+
+// The names of all members are looked up, each for so long where another one is known already.
+inline constexpr std::chrono::milliseconds kMemberLookUp{1000};
+
+// A member whose name is unknown is left out where another one is known. Errors: kNotFound, no name
+// became known within `limit`; kInvalidArgument, a file that cannot be read, with its name and the `flag`
+// that has it.
+asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
+                                                           std::chrono::milliseconds limit,
+                                                           const char* flag = "--rdzv-conf");
+
+// The member through which our own address is found: one that is not this host's loopback address
+// where there is one, since other nodes must reach us.
+asio::ip::address facing(const rendezvous::EtcdOptions& options);
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,396 @@
+#include "rendezvous/grpc/codec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+namespace ddprun::rendezvous {
+namespace {
+
+// One visitor made of several lambdas, for std::visit.
+template <typename... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+template <typename... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
+
+// At most `max` bytes of the text. No character of UTF-8 is cut in two.
+std::string cut(const std::string& text, std::size_t max) {
+  if (text.size() <= max) return text;
+  std::size_t end = max;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end);
+}
+
+// Cuts, so that a long text never keeps a failure from being reported: the host would refuse it.
+v4::Failure encode_failure(const Failure& failure) {
+  v4::Failure message;
+  message.set_hostname(cut(failure.hostname, kMaxNameBytes));
+  message.set_rank(failure.rank);
+  message.set_local_rank(failure.local_rank);
+  message.set_exit_code(failure.exit_code);
+  message.set_message(cut(failure.message, kMaxTextBytes));
+  if (failure.noticed_after) message.set_noticed_after_us(failure.noticed_after->count());
+  return message;
+}
+
+// Cuts the hostname only. A cut id, role or address would name something else: it is refused.
+v4::Join encode_spec(const NodeSpec& spec) {
+  v4::Join message;
+  message.set_node_id(spec.node_id);
+  message.set_hostname(cut(spec.hostname, kMaxNameBytes));
+  message.set_local_world_size(spec.local_world_size);
+  message.set_role(spec.role);
+  message.set_node_rank(spec.node_rank);
+  message.set_store_address(spec.store_address);
+  message.set_store_port(spec.store_port);
+  message.set_worker_store_port(spec.worker_store_port);
+  message.set_max_restarts(spec.max_restarts);
+  message.set_restart_window_ms(spec.restart_window.count());
+  message.set_backoff_ms(spec.backoff.count());
+  message.set_backoff_max_ms(spec.backoff_max.count());
+  message.set_rank_is_wish(spec.rank_is_wish);
+  message.set_min_nodes(spec.min_nodes);
+  message.set_max_nodes(spec.max_nodes);
+  v4::JobWishes& wishes = *message.mutable_wishes();
+  wishes.set_join_timeout_ms(spec.wishes.join_timeout.count());
+  wishes.set_last_call_ms(spec.wishes.last_call.count());
+  wishes.set_resize_wait_ms(spec.wishes.resize_wait.count());
+  wishes.set_resize_interval_ms(spec.wishes.resize_interval.count());
+  wishes.set_node_unit(spec.wishes.node_unit);
+  return message;
+}
+
+v4::Round encode_round(const Round& round) {
+  v4::Round message;
+  message.set_number(round.number);
+  message.set_restart_count(round.restart_count);
+  message.set_world_size(round.world_size);
+  message.set_master_addr(round.master_addr);
+  message.set_master_port(round.master_port);
+  message.set_node_count(round.node_count);
+  message.set_master_hostname(cut(round.master_hostname, kMaxNameBytes));
+  return message;
+}
+
+v4::Seat encode_seat(const Seat& seat) {
+  v4::Seat message;
+  message.set_node_rank(seat.node_rank);
+  message.set_first_rank(seat.first_rank);
+  message.set_role_first_rank(seat.role_first_rank);
+  message.set_role_world_size(seat.role_world_size);
+  return message;
+}
+
+// A peer may send any number. A very long wait would overflow a time. A year is long enough.
+std::chrono::milliseconds decode_wait(std::int64_t milliseconds) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  return std::clamp(std::chrono::milliseconds(milliseconds), std::chrono::milliseconds(0),
+                    kLongest);
+}
+
+std::optional<Error> too_long(std::string_view field, const std::string& text, std::size_t max) {
+  if (text.size() <= max) return std::nullopt;
+  return Error(ErrorCode::kLimit,
+               fmt::format("{} has {} bytes, more than {}", field, text.size(), max));
+}
+
+Result<std::uint16_t> decode_port(std::uint32_t port) {
+  if (port > std::numeric_limits<std::uint16_t>::max())
+    return Error(ErrorCode::kProtocol, fmt::format("{} is no port", port));
+  return static_cast<std::uint16_t>(port);
+}
+
+Result<Failure> decode_failure(const v4::Failure& message) {
+  if (auto error = too_long("hostname", message.hostname(), kMaxNameBytes)) return *error;
+  if (auto error = too_long("message", message.message(), kMaxTextBytes)) return *error;
+  Failure failure{.hostname = message.hostname(),
+                  .rank = message.rank(),
+                  .local_rank = message.local_rank(),
+                  .exit_code = message.exit_code(),
+                  .message = message.message()};
+  // A peer may send any number; what it says is shown and summed up.
+  constexpr std::int64_t kMost = std::chrono::microseconds(std::chrono::hours(24)).count();
+  if (message.has_noticed_after_us())
+    failure.noticed_after =
+        std::chrono::microseconds(std::clamp<std::int64_t>(message.noticed_after_us(), 0, kMost));
+  return failure;
+}
+
+// A node of an older version sends none.
+JobWishes decode_wishes(const v4::JobWishes& message) {
+  return {.join_timeout = decode_wait(message.join_timeout_ms()),
+          .last_call = decode_wait(message.last_call_ms()),
+          .resize_wait = decode_wait(message.resize_wait_ms()),
+          .resize_interval = decode_wait(message.resize_interval_ms()),
+          .node_unit = std::max(message.node_unit(), 1)};
+}
+
+// Does not check the number of workers and the rank: Membership does, and says what would be right.
+// An id that was not sent reads as empty: proto3 does not tell these apart.
+Result<NodeSpec> decode_spec(const v4::Join& message) {
+  if (message.node_id().empty()) return Error(ErrorCode::kProtocol, "node_id is empty");
+  using Name = std::pair<std::string_view, const std::string*>;
+  const std::array names{Name{"node_id", &message.node_id()}, Name{"hostname", &message.hostname()},
+                         Name{"role", &message.role()},
+                         Name{"store_address", &message.store_address()}};
+  for (const auto& [field, name] : names)
+    if (auto error = too_long(field, *name, kMaxNameBytes)) return *error;
+  const auto port = decode_port(message.store_port());
+  const auto worker_port = decode_port(message.worker_store_port());
+  if (!port || !worker_port) return port ? worker_port.error() : port.error();
+  NodeSpec spec;
+  spec.node_id = message.node_id();
+  spec.hostname = message.hostname();
+  spec.local_world_size = message.local_world_size();
+  spec.role = message.role();
+  spec.node_rank = message.node_rank();
+  spec.store_address = message.store_address();
+  spec.store_port = *port;
+  spec.worker_store_port = *worker_port;
+  spec.max_restarts = message.max_restarts();
+  spec.restart_window = decode_wait(message.restart_window_ms());
+  spec.backoff = decode_wait(message.backoff_ms());
+  spec.backoff_max = decode_wait(message.backoff_max_ms());
+  spec.rank_is_wish = message.rank_is_wish();
+  spec.min_nodes = message.min_nodes();
+  spec.max_nodes = message.max_nodes();
+  spec.wishes = decode_wishes(message.wishes());
+  return spec;
+}
+
+Result<NodeMessage> decode_resumed(const v4::Resumed& message) {
+  auto spec = decode_spec(message.join());
+  if (!spec) return spec.error();
+  auto cause = decode_failure(message.cause());
+  if (!cause) return cause.error();
+  const bool is_known =
+      message.state() >= 0 && message.state() <= static_cast<std::int32_t>(NodeState::kStopping);
+  if (!is_known || message.round() < 0 || message.round() > kMostRounds)
+    return Error(ErrorCode::kProtocol,
+                 fmt::format("a node in round {} with state {}", message.round(), message.state()));
+  return NodeMessage(Resumed{.spec = *std::move(spec),
+                             .connection = message.connection(),
+                             .round = message.round(),
+                             .seat = message.seat(),
+                             .node_count = message.node_count(),
+                             .restarts = std::clamp(message.restarts(), 0, kMostRestarts),
+                             .state = static_cast<NodeState>(message.state()),
+                             .cause = *std::move(cause),
+                             .is_resize = message.is_resize()});
+}
+
+Result<DownMessage> decode_published(const v4::Published& message) {
+  const v4::Round& round = message.round();
+  const v4::Seat& seat = message.seat();
+  const auto port = decode_port(round.master_port());
+  if (!port) return port.error();
+  if (auto error = too_long("master_hostname", round.master_hostname(), kMaxNameBytes))
+    return *error;
+  if (seat.node_rank() < 0 || seat.node_rank() >= round.node_count())
+    return Error(ErrorCode::kProtocol,
+                 fmt::format("node rank {} of {}", seat.node_rank(), round.node_count()));
+  return DownMessage(RoundPublished{.round = {.number = round.number(),
+                                              .restart_count = round.restart_count(),
+                                              .world_size = round.world_size(),
+                                              .node_count = round.node_count(),
+                                              .master_addr = round.master_addr(),
+                                              .master_port = *port,
+                                              .master_hostname = round.master_hostname()},
+                                    .seat = {.node_rank = seat.node_rank(),
+                                             .first_rank = seat.first_rank(),
+                                             .role_first_rank = seat.role_first_rank(),
+                                             .role_world_size = seat.role_world_size()}});
+}
+
+Await decode_awaits(std::int32_t awaits) {
+  const bool known = awaits >= 0 && awaits <= static_cast<std::int32_t>(Await::kResize);
+  return known ? static_cast<Await>(awaits) : Await::kNodes;
+}
+
+Result<DownMessage> decode_lease(const v4::Lease& message) {
+  if (message.stamp_ms() < 0 || message.length_ms() <= 0 || message.beat_every_ms() <= 0)
+    return Error(ErrorCode::kProtocol,
+                 fmt::format("a lease of {} ms from {} ms on with a beat every {} ms",
+                             message.length_ms(), message.stamp_ms(), message.beat_every_ms()));
+  if (auto error = too_long("missing", message.gathering().missing(), kMaxNameBytes)) return *error;
+  LeaseGrant grant{.stamp = std::chrono::milliseconds(message.stamp_ms()),
+                   .lease = {.length = decode_wait(message.length_ms()),
+                             .beat_every = decode_wait(message.beat_every_ms())},
+                   .may_return = message.may_return(),
+                   .host_returns = message.host_returns()};
+  if (message.has_gathering()) {
+    const v4::Gathering& gathering = message.gathering();
+    grant.gathering = {.awaits = decode_awaits(gathering.awaits()),
+                       .have = gathering.have(),
+                       .min_nodes = gathering.min_nodes(),
+                       .max_nodes = gathering.max_nodes(),
+                       .ends_in = decode_wait(gathering.ends_in_ms()),
+                       .missing = gathering.missing()};
+  }
+  return DownMessage(std::move(grant));
+}
+
+// A newer host may refuse with a code that we do not know. Then we only know that it said no.
+ErrorCode decode_code(std::int32_t code) {
+  const bool known = code >= 0 && code <= static_cast<std::int32_t>(ErrorCode::kDeposed);
+  return known ? static_cast<ErrorCode>(code) : ErrorCode::kRejected;
+}
+
+}  // namespace
+
+v4::FromNode encode(const NodeMessage& said) {
+  v4::FromNode message;
+  const auto fill = Overloaded{
+      [&](const NodeSpec& spec) { *message.mutable_join() = encode_spec(spec); },
+      [&](const WorkerFailed& failed) {
+        message.mutable_failed()->set_round(failed.round);
+        *message.mutable_failed()->mutable_failure() = encode_failure(failed.failure);
+      },
+      [&](const NodeSucceeded& node) { message.mutable_succeeded()->set_round(node.round); },
+      [&](const Leave& leave) {
+        *message.mutable_leave()->mutable_reason() = encode_failure(leave.reason);
+      },
+      [&](const Gone&) { message.mutable_gone(); },
+      [&](const Resumed& resumed) {
+        v4::Resumed& fields = *message.mutable_resumed();
+        *fields.mutable_join() = encode_spec(resumed.spec);
+        fields.set_round(resumed.round);
+        fields.set_seat(resumed.seat);
+        fields.set_node_count(resumed.node_count);
+        fields.set_state(static_cast<std::int32_t>(resumed.state));
+        *fields.mutable_cause() = encode_failure(resumed.cause);
+        fields.set_is_resize(resumed.is_resize);
+        fields.set_connection(resumed.connection);
+        fields.set_restarts(resumed.restarts);
+      },
+      [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); },
+      [&](const Proof& proof) {
+        message.mutable_proof()->set_proof(proof.bytes);
+        for (const std::string& channel : proof.channels)
+          message.mutable_proof()->add_channels(channel);
+      }};
+  std::visit(fill, said);
+  return message;
+}
+
+v4::ToNode encode(const HostMessage& said) {
+  v4::ToNode message;
+  const auto fill = Overloaded{
+      [&](const RoundPublished& published) {
+        *message.mutable_published()->mutable_round() = encode_round(published.round);
+        *message.mutable_published()->mutable_seat() = encode_seat(published.seat);
+      },
+      [&](const RoundBroken& broken) {
+        message.mutable_broken()->set_round(broken.round);
+        message.mutable_broken()->set_is_resize(broken.is_resize);
+        *message.mutable_broken()->mutable_cause() = encode_failure(broken.cause);
+      },
+      [&](const JobEnded& ended) {
+        message.mutable_ended()->set_succeeded(ended.succeeded);
+        *message.mutable_ended()->mutable_cause() = encode_failure(ended.cause);
+        message.mutable_ended()->set_is_stopped(ended.is_stopped);
+      },
+      [&](const SessionLost& lost) {
+        message.mutable_refused()->set_code(static_cast<std::int32_t>(lost.error.code()));
+        message.mutable_refused()->set_message(cut(lost.error.message(), kMaxTextBytes));
+      },
+      [&](const Drain& drain) {
+        message.mutable_drain()->set_deadline_ms(drain.deadline.count());
+      }};
+  std::visit(fill, said);
+  return message;
+}
+
+v4::ToNode encode(const LeaseGrant& grant) {
+  v4::ToNode message;
+  v4::Lease& lease = *message.mutable_lease();
+  lease.set_stamp_ms(grant.stamp.count());
+  lease.set_length_ms(grant.lease.length.count());
+  lease.set_beat_every_ms(grant.lease.beat_every.count());
+  lease.set_may_return(grant.may_return);
+  lease.set_host_returns(grant.host_returns);
+  if (!grant.gathering) return message;
+  v4::Gathering& gathering = *lease.mutable_gathering();
+  gathering.set_have(grant.gathering->have);
+  gathering.set_min_nodes(grant.gathering->min_nodes);
+  gathering.set_max_nodes(grant.gathering->max_nodes);
+  gathering.set_awaits(static_cast<std::int32_t>(grant.gathering->awaits));
+  gathering.set_ends_in_ms(grant.gathering->ends_in.count());
+  gathering.set_missing(grant.gathering->missing);
+  return message;
+}
+
+Result<NodeMessage> decode(const v4::FromNode& message) {
+  switch (message.kind_case()) {
+    case v4::FromNode::kJoin: {
+      auto spec = decode_spec(message.join());
+      if (!spec) return spec.error();
+      return NodeMessage(*std::move(spec));
+    }
+    case v4::FromNode::kResumed:
+      return decode_resumed(message.resumed());
+    case v4::FromNode::kFailed: {
+      auto failure = decode_failure(message.failed().failure());
+      if (!failure) return failure.error();
+      return NodeMessage(WorkerFailed{message.failed().round(), *std::move(failure)});
+    }
+    case v4::FromNode::kSucceeded:
+      return NodeMessage(NodeSucceeded{message.succeeded().round()});
+    case v4::FromNode::kLeave: {
+      auto reason = decode_failure(message.leave().reason());
+      if (!reason) return reason.error();
+      return NodeMessage(Leave{*std::move(reason)});
+    }
+    case v4::FromNode::kGone:
+      return NodeMessage(Gone{});
+    case v4::FromNode::kBeat:
+      return NodeMessage(Beat{std::chrono::milliseconds(message.beat().stamp_ms())});
+    case v4::FromNode::kProof:
+      return decode_proof<NodeMessage>(message.proof());
+    // A kind that only a newer version has is an unknown field to protobuf, which skips it.
+    case v4::FromNode::KIND_NOT_SET:
+      break;
+  }
+  return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");
+}
+
+Result<DownMessage> decode(const v4::ToNode& message) {
+  switch (message.kind_case()) {
+    case v4::ToNode::kPublished:
+      return decode_published(message.published());
+    case v4::ToNode::kBroken: {
+      auto cause = decode_failure(message.broken().cause());
+      if (!cause) return cause.error();
+      return DownMessage(
+          RoundBroken{message.broken().round(), *std::move(cause), message.broken().is_resize()});
+    }
+    case v4::ToNode::kEnded: {
+      auto cause = decode_failure(message.ended().cause());
+      if (!cause) return cause.error();
+      return DownMessage(
+          JobEnded{message.ended().succeeded(), *std::move(cause), message.ended().is_stopped()});
+    }
+    case v4::ToNode::kRefused:
+      return DownMessage(
+          SessionLost{{decode_code(message.refused().code()), message.refused().message()}});
+    case v4::ToNode::kLease:
+      return decode_lease(message.lease());
+    case v4::ToNode::kDrain:
+      return DownMessage(Drain{decode_wait(message.drain().deadline_ms())});
+    case v4::ToNode::kChallenge:
+      return decode_secret<DownMessage, Challenge>("nonce", message.challenge().nonce());
+    case v4::ToNode::kAdmitted:
+      return decode_secret<DownMessage, Admitted>("proof", message.admitted().proof());
+    case v4::ToNode::KIND_NOT_SET:
+      break;
+  }
+  return Error(ErrorCode::kProtocol, "a message of a kind that this version does not know");
+}
+
+}  // namespace ddprun::rendezvous

@@ -1,0 +1,209 @@
+#include "rendezvous/host/host.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+Time now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+// One node's session in this process. Its handler is in the host's map and not here: close() erases
+// it, and messages that are posted but not yet delivered find no handler any more.
+class Host::LocalSession final : public HostedSession {
+ public:
+  // `is_here`: its node is in this process, and not one that service.h let in.
+  LocalSession(Host& host, SessionId id, Observed observed, bool is_here)
+      : host_(host), id_(id), observed_(std::move(observed)), is_here_(is_here) {}
+  LocalSession(const LocalSession&) = delete;
+  LocalSession& operator=(const LocalSession&) = delete;
+  ~LocalSession() override { host_.close(id_, how_lost_, silence_); }
+
+  void join(const NodeSpec& node) override {
+    host_.perform(host_.membership_.joined(id_, node, observed_, now()));
+  }
+  void resume(const Resumed& node) override {
+    for (Outcome& untold : host_.untold_) untold.withheld_from.push_back(id_);
+    host_.perform(host_.membership_.resumed(id_, node, observed_, now()));
+  }
+  void report_failure(std::int64_t round, const Failure& failure) override {
+    host_.perform(host_.membership_.failed(id_, round, failure, now()));
+  }
+  void report_success(std::int64_t round) override {
+    host_.perform(host_.membership_.succeeded(id_, round, now()));
+  }
+  void leave(const Failure& reason) override {
+    Membership& membership = host_.membership_;
+    host_.perform(is_here_ ? membership.host_left(id_, reason, now())
+                           : membership.left(id_, reason, now()));
+  }
+  // The end of the session says it: a host that leaves ends the job anyway, and service.h destroys
+  // the session of a node that is gone.
+  void gone() override {}
+  std::optional<Gathering> gathering() const override { return host_.membership_.gathering(now()); }
+  void went_silent(std::chrono::milliseconds silence) override {
+    silence_ = silence;
+    how_lost_ =
+        fmt::format("it was silent for {} s", std::chrono::duration<double>(silence).count());
+  }
+
+ private:
+  Host& host_;
+  const SessionId id_;
+  const Observed observed_;
+  const bool is_here_;
+  std::chrono::milliseconds silence_{0};
+  std::string how_lost_ = "its connection to the rendezvous ended";
+};
+
+Host::Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord record)
+    : loop_(loop),
+      membership_(policy, std::move(record)),
+      alarm_(loop, [this] { perform(membership_.tick(now())); }) {}
+
+// Without members a membership has no pointer into itself.
+Host::Host(boost::asio::io_context& loop, const Host& finished)
+    : loop_(loop),
+      membership_(finished.membership_),
+      alarm_(loop, [this] { perform(membership_.tick(now())); }),
+      last_id_(finished.last_id_),
+      is_over_(finished.is_over_) {
+  DDPRUN_ASSERT(finished.is_finished());
+}
+
+// A session that outlives the host would close itself in freed memory.
+Host::~Host() { DDPRUN_ASSERT(readers_.empty()); }
+
+std::unique_ptr<Session> Host::open_session(Session::MessageHandler handler, Observed observed) {
+  return open({std::make_shared<Session::MessageHandler>(std::move(handler)), false},
+              std::move(observed));
+}
+
+std::unique_ptr<Host::HostedSession> Host::open_direct_session(Session::MessageHandler handler,
+                                                               Observed observed) {
+  return open({std::make_shared<Session::MessageHandler>(std::move(handler)), true},
+              std::move(observed));
+}
+
+std::unique_ptr<Host::HostedSession> Host::open(Reader reader, Observed observed) {
+  const SessionId id = ++last_id_;
+  const bool is_here = !reader.at_once;
+  readers_.emplace(id, std::move(reader));
+  membership_.opened(id);
+  return std::make_unique<LocalSession>(*this, id, std::move(observed), is_here);
+}
+
+void Host::perform(Outcome outcome) {
+  if (leads && !leads()) is_over_ = true;
+  if (is_over_) return;
+  if (watch) watch(outcome);
+  alarm_.set(membership_.look_again_at());
+  const bool waits = !untold_.empty();
+  if (!waits && !is_recorded(outcome)) return tell(outcome);
+  untold_.push_back(std::move(outcome));
+  if (!waits) record(untold_.front());
+}
+
+bool Host::is_recorded(const Outcome& outcome) const {
+  return (outcome.published && record_round) ||
+         (outcome.ended && record_end && membership_.round_number() > 0);
+}
+
+void Host::tell(const Outcome& outcome) {
+  for (const std::string& note : outcome.notes) log::warning(note);
+  if (outcome.published) publish(outcome);
+  for (const Delivery& delivery : outcome.deliveries)
+    if (outcome.hears(delivery.to, delivery.message)) deliver(delivery.to, delivery.message);
+  if (told) told(outcome);
+}
+
+// Of a round that begins and of a job that ends, one is in it.
+void Host::record(const Outcome& outcome) {
+  auto is_recorded_now = [self = std::weak_ptr(self_)] {
+    if (const auto host = self.lock()) (*host)->recorded();
+  };
+  if (outcome.published)
+    return record_round(record_of(*outcome.published), std::move(is_recorded_now));
+  record_end(outcome.ended->succeeded, std::move(is_recorded_now));
+}
+
+// A node may be lost already whose round waits to be recorded.
+JobRecord Host::record_of(const Publication& published) const {
+  const auto own =
+      std::ranges::count_if(published.sessions, [this](SessionId id) { return is_here(id); });
+  const int others = published.round.node_count - static_cast<int>(own);
+  return {.round = published.round.number,
+          .restarts = published.round.restart_count,
+          .rules = membership_.restart_rules(),
+          .others = others,
+          .leader_has_seat = own > 0};
+}
+
+// The first outcome may be told now, and what came after it, up to the next one that is recorded.
+void Host::recorded() {
+  if (is_over_ || untold_.empty()) return;
+  do {
+    tell(untold_.front());
+    untold_.pop_front();
+  } while (!untold_.empty() && !is_recorded(untold_.front()));
+  if (!untold_.empty()) record(untold_.front());
+}
+
+void Host::end(const Error& error) {
+  is_over_ = true;
+  untold_.clear();
+  alarm_.set(Time::max());
+  std::vector<SessionId> all;
+  for (const auto& [id, reader] : readers_) all.push_back(id);
+  for (const SessionId id : all) deliver(id, SessionLost{.error = error});
+}
+
+void Host::publish(const Outcome& outcome) {
+  const Publication& published = *outcome.published;
+  if (before_publish) before_publish(published.round);
+  for (std::size_t i = 0; i < published.sessions.size(); ++i) {
+    const RoundPublished message{published.round, published.seats[i]};
+    if (outcome.hears(published.sessions[i], message)) deliver(published.sessions[i], message);
+  }
+}
+
+void Host::deliver(SessionId to, HostMessage message) {
+  const auto found = readers_.find(to);
+  if (found == readers_.end()) return;
+  if (found->second.at_once) return (*found->second.handler)(std::move(message));
+  boost::asio::post(loop_,
+                    [to = std::weak_ptr(found->second.handler), message = std::move(message)] {
+                      // Held for the call: the handler may destroy its own session.
+                      if (const auto handler = to.lock()) (*handler)(message);
+                    });
+}
+
+bool Host::is_here(SessionId id) const {
+  const auto found = readers_.find(id);
+  return found != readers_.end() && !found->second.at_once;
+}
+
+void Host::close(SessionId id, const std::string& how, std::chrono::milliseconds silence) {
+  // The handler goes first: a node gets no message about its own loss.
+  readers_.erase(id);
+  Outcome outcome = membership_.session_lost(id, how, now());
+  // The first sign of the loss was the first beat that did not come.
+  for (Delivery& delivery : outcome.deliveries) {
+    auto* const broken = std::get_if<RoundBroken>(&delivery.message);
+    if (broken != nullptr && !broken->is_resize) broken->cause.noticed_after = silence;
+  }
+  perform(std::move(outcome));
+  if (readers_.empty() && left_alone) left_alone();
+}
+
+}  // namespace ddprun::rendezvous

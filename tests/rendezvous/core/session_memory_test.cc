@@ -1,0 +1,131 @@
+// What a node says again after its connection or its leader was lost.
+#include "rendezvous/core/session_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/rendezvous/support.h"
+
+namespace ddprun::rendezvous {
+namespace {
+
+// Keeps what is said to it, one word for each call.
+class Ear final : public Session {
+ public:
+  void join(const NodeSpec& /*node*/) override { said.emplace_back("join"); }
+  void resume(const Resumed& node) override {
+    said.emplace_back("resume");
+    resumed = node;
+  }
+  void report_failure(std::int64_t round, const Failure& failure) override {
+    said.push_back("failed " + std::to_string(round) + " " + failure.message);
+  }
+  void report_success(std::int64_t /*round*/) override { said.emplace_back("succeeded"); }
+  void leave(const Failure& reason) override { said.push_back("leave " + reason.message); }
+  void gone() override {}
+  std::optional<Gathering> gathering() const override { return {}; }
+
+  std::vector<std::string> said;
+  Resumed resumed;
+};
+
+using Said = std::vector<std::string>;
+
+class SessionMemoryTest : public testing::Test {
+ protected:
+  void publish(std::int64_t round) {
+    memory.told(
+        RoundPublished{.round = {.number = round, .node_count = 3}, .seat = {.node_rank = 2}});
+  }
+  Ear& next() {
+    ear_.said.clear();
+    memory.say_to(ear_);
+    return ear_;
+  }
+
+  SessionMemory memory;
+
+ private:
+  Ear ear_;
+};
+
+TEST_F(SessionMemoryTest, HasNothingToSayBeforeTheFirstJoin) { EXPECT_EQ(next().said, Said{}); }
+
+TEST_F(SessionMemoryTest, AsksAgainForASeat) {
+  memory.joined(make_node("a"));
+  EXPECT_FALSE(memory.is_in_round());
+  const Ear& ear = next();
+  EXPECT_EQ(ear.said, Said{"resume"});
+  EXPECT_EQ(ear.resumed, (Resumed{.spec = make_node("a"), .connection = 1}));
+}
+
+TEST_F(SessionMemoryTest, SaysTheRoundAndTheSeatThatItIsIn) {
+  memory.joined(make_node("a"));
+  publish(4);
+  EXPECT_TRUE(memory.is_round_whole());
+  EXPECT_EQ(next().resumed, (Resumed{.spec = make_node("a"),
+                                     .connection = 1,
+                                     .round = 4,
+                                     .seat = 2,
+                                     .node_count = 3,
+                                     .state = NodeState::kRunning}));
+  memory.succeeded(3);
+  EXPECT_EQ(next().resumed.state, NodeState::kRunning);
+  memory.succeeded(4);
+  EXPECT_EQ(next().resumed.state, NodeState::kSucceeded);
+  EXPECT_EQ(next().said, Said{"resume"});
+}
+
+// What was under way over the connection of before.
+TEST_F(SessionMemoryTest, ARoundThatIsNotNewerChangesNothing) {
+  memory.joined(make_node("a"));
+  publish(4);
+  memory.succeeded(4);
+  for (const std::int64_t round : {3, 4})
+    EXPECT_FALSE(memory.told(RoundPublished{.round = {.number = round, .node_count = 1}}));
+  EXPECT_EQ(next().resumed, (Resumed{.spec = make_node("a"),
+                                     .connection = 1,
+                                     .round = 4,
+                                     .seat = 2,
+                                     .node_count = 3,
+                                     .state = NodeState::kSucceeded}));
+  EXPECT_TRUE(memory.told(RoundPublished{.round = {.number = 5, .node_count = 1}}));
+}
+
+TEST_F(SessionMemoryTest, SaysAFailureAgainUntilItIsAnswered) {
+  memory.joined(make_node("a"));
+  publish(4);
+  memory.failed(3, make_failure("old"));
+  EXPECT_EQ(next().said, Said{"resume"});
+  memory.failed(4, make_failure("new"));
+  EXPECT_EQ(next().said, (Said{"resume", "failed 4 new"}));
+  EXPECT_EQ(next().resumed.state, NodeState::kRunning);
+  memory.told(RoundBroken{.round = 4, .cause = make_failure("why"), .is_resize = true});
+  EXPECT_EQ(next().said, Said{"resume"});
+}
+
+TEST_F(SessionMemoryTest, SaysWhyTheRoundBrokeAlsoWhenItHasJoined) {
+  memory.joined(make_node("a"));
+  publish(4);
+  memory.told(RoundBroken{.round = 3, .cause = make_failure("old")});
+  EXPECT_TRUE(memory.is_round_whole());
+  memory.told(RoundBroken{.round = 4, .cause = make_failure("why"), .is_resize = true});
+  EXPECT_TRUE(memory.is_in_round());
+  EXPECT_FALSE(memory.is_round_whole());
+  EXPECT_EQ(next().resumed.state, NodeState::kStopping);
+  memory.joined(make_node("a"));
+  const Resumed resumed = next().resumed;
+  EXPECT_EQ(resumed.state, NodeState::kJoining);
+  EXPECT_EQ(resumed.round, 4);
+  EXPECT_EQ(resumed.cause, make_failure("why"));
+  EXPECT_TRUE(resumed.is_resize);
+}
+
+TEST_F(SessionMemoryTest, SaysThatItLeaves) {
+  memory.joined(make_node("a"));
+  publish(1);
+  memory.left(make_failure("signal"));
+  EXPECT_EQ(next().said, (Said{"resume", "leave signal"}));
+}
+
+}  // namespace
+}  // namespace ddprun::rendezvous
