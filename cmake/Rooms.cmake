@@ -58,7 +58,7 @@ target_compile_definitions(ddprun_flags INTERFACE
 target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
 
 # Rooms whose code runs now and then: in a release they are compiled for size, since ddprun is one file that people copy.
-set(DDPRUN_SMALL_ROOMS launcher launcher_surroundings launcher_doctor agent agent_core agent_report agent_standby agent_monitors agent_network
+set(DDPRUN_SMALL_ROOMS launcher_scheduler launcher_options launcher_job launcher_doctor agent agent_core agent_report agent_standby agent_monitors agent_network
   base_http rendezvous_election rendezvous_failover rendezvous_control rendezvous_pages rendezvous_trust daemon)
 
 # ddprun_room(<room> SOURCES a.cc b.cc [PUBLIC libs...] [PRIVATE libs...])

@@ -8,7 +8,7 @@
 
 #include "daemon/daemon_options.h"
 #include "daemon/given_words.h"
-#include "launcher/flag_values.h"
+#include "launcher/options/flag_values.h"
 
 namespace ddprun::daemon {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "base/hide_password.h"
 #include "daemon/given_words.h"
-#include "launcher/flag_values.h"
+#include "launcher/options/flag_values.h"
 
 namespace ddprun::daemon {
 namespace {

@@ -29,7 +29,7 @@
 #include "daemon/daemon_status.h"
 #include "daemon/memory.h"
 #include "daemon/service_manager.h"
-#include "launcher/host_facts.h"
+#include "launcher/job/host_facts.h"
 #include "proto/token_file.h"
 #include "rendezvous/election/find_etcd.h"
 #include "rendezvous/pages/status_pages.h"

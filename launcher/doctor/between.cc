@@ -14,8 +14,8 @@
 
 #include "agent/agent.h"
 #include "agent/guardian.h"
-#include "launcher/command.h"
 #include "launcher/doctor/peers.h"
+#include "launcher/job/command.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "launcher/doctor/pairs.h"
-#include "launcher/options.h"
-#include "launcher/plan.h"
+#include "launcher/job/plan.h"
+#include "launcher/options/options.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::launcher {

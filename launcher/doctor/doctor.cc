@@ -9,9 +9,9 @@
 #include "base/allowed_cpus.h"
 #include "launcher/doctor/gather.h"
 #include "launcher/doctor/judge.h"
-#include "launcher/plan.h"
-#include "launcher/surroundings/ask_child.h"
-#include "launcher/surroundings/cpu_quota.h"
+#include "launcher/job/plan.h"
+#include "launcher/scheduler/ask_child.h"
+#include "launcher/scheduler/cpu_quota.h"
 
 namespace ddprun::launcher {
 namespace {

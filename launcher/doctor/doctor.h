@@ -1,5 +1,5 @@
 // `ddprun doctor` and --check: from the options of a job to what is said of this node. A shell around
-// gather.h and judge.h. What may never answer is asked in a child (launcher/surroundings/ask_child.h), so this process
+// gather.h and judge.h. What may never answer is asked in a child (launcher/scheduler/ask_child.h), so this process
 // has no thread afterwards, and all is said in time. Main thread, at start.
 #pragma once
 
@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/result.h"
-#include "launcher/command.h"
 #include "launcher/doctor/examination.h"
 #include "launcher/doctor/findings.h"
 #include "launcher/doctor/node_facts.h"
-#include "launcher/options.h"
+#include "launcher/job/command.h"
+#include "launcher/options/options.h"
 
 namespace ddprun::launcher {
 

@@ -1,14 +1,14 @@
 // Looks at this node: files below /proc and /sys, interfaces, limits, names; the workers' Python and
 // nvidia-smi, which are run. All questions are asked at once, and those that are not answered in time
 // stay open (bounded.h), with a thread each. It judges nothing. In a child that ends behind it
-// (launcher/surroundings/ask_child.h).
+// (launcher/scheduler/ask_child.h).
 #pragma once
 
 #include <chrono>
 #include <string>
 
-#include "launcher/command.h"
 #include "launcher/doctor/node_facts.h"
+#include "launcher/job/command.h"
 
 namespace ddprun::launcher {
 

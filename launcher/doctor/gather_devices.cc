@@ -12,7 +12,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "launcher/surroundings/deadlines.h"
+#include "launcher/scheduler/deadlines.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <chrono>
 
-#include "launcher/command.h"
 #include "launcher/doctor/node_facts.h"
+#include "launcher/job/command.h"
 
 namespace ddprun::launcher {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "launcher/flag_table.h"
-#include "launcher/help.h"
 #include "launcher/manual/roff.h"
+#include "launcher/options/flag_table.h"
+#include "launcher/options/help.h"
 
 namespace ddprun::launcher {
 namespace {

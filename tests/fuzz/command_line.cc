@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "launcher/command.h"
-#include "launcher/options.h"
-#include "launcher/plan.h"
+#include "launcher/job/command.h"
+#include "launcher/job/plan.h"
+#include "launcher/options/options.h"
 
 namespace ddprun::launcher {
 namespace {

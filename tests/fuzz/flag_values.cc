@@ -1,7 +1,7 @@
 // The words of single values: endpoints, member lists, --rdzv-conf, node counts, ranks, seconds,
 // signals, CPU lists, and a worker's environment. What is accepted is within its bounds, and is the
 // same when it is written and read again.
-#include "launcher/flag_values.h"
+#include "launcher/options/flag_values.h"
 
 #include <fmt/format.h>
 
@@ -11,10 +11,10 @@
 
 #include "base/allowed_cpus.h"
 #include "base/assert.h"
-#include "launcher/command.h"
-#include "launcher/host_facts.h"
-#include "launcher/numa.h"
-#include "launcher/signal_values.h"
+#include "launcher/job/command.h"
+#include "launcher/job/host_facts.h"
+#include "launcher/options/numa.h"
+#include "launcher/options/signal_values.h"
 #include "proto/worker_env.h"
 #include "tests/fuzz/script_input.h"
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "launcher/surroundings/deadlines.h"
-#include "launcher/surroundings/placement.h"
-#include "launcher/surroundings/surroundings.h"
+#include "launcher/scheduler/deadlines.h"
+#include "launcher/scheduler/placement.h"
+#include "launcher/scheduler/surroundings.h"
 #include "proto/host_list.h"
 #include "tests/fuzz/script_input.h"
 

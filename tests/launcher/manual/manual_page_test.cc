@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/flag_table.h"
 #include "launcher/manual/roff.h"
+#include "launcher/options/flag_table.h"
 
 namespace ddprun::launcher {
 namespace {

@@ -1,0 +1,344 @@
+#include "launcher/job/host_facts.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <system_error>
+
+#include "base/allowed_cpus.h"
+#include "base/assert.h"
+#include "launcher/job/numa_sysfs.h"
+#include "launcher/options/flag_values.h"
+#include "launcher/scheduler/ask_child.h"
+#include "launcher/scheduler/cpu_quota.h"
+#include "launcher/scheduler/started_in.h"
+
+namespace ddprun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+// As much as the kernel reads to find a `#!` line (BINPRM_BUF_SIZE).
+constexpr std::size_t kHeadBytes = 256;
+
+// False for an empty text.
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Entries of `folder` for which `counts` is true; 0 if there is no such folder.
+template <typename Predicate>
+int count_entries(const char* folder, Predicate counts) {
+  std::error_code error;
+  int found = 0;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (counts(entry->path().filename().string())) ++found;
+  }
+  return found;
+}
+
+// GPUs of this node, without CUDA, which ddprun does not link. Device files go first: a container
+// sees all of the machine's GPUs in /proc, but device files only for its own. If there are none,
+// the driver's list counts.
+int device_count() {
+  const int listed = count_entries("/proc/driver/nvidia/gpus", [](const auto&) { return true; });
+  const int nodes = count_entries("/dev", [](const std::string& name) {
+    return name.starts_with("nvidia") && all_digits(std::string_view(name).substr(6));
+  });
+  return nodes > 0 ? nodes : listed;
+}
+
+// All processors of the machine that are online, as torchrun 2.11 counts for `cpu`. 2.15 counts
+// those of the affinity mask; the older rule stays while 2.11 is the release that we stand in for.
+int cpu_count() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
+
+// CPUs of the affinity mask, and no more than the cgroup's quota.
+int allowed_cpu_count() {
+  const int allowed = static_cast<int>(allowed_cpus().size());
+  const int count = allowed > 0 ? allowed : cpu_count();
+  return std::min(count, cpu_quota("/").value_or(count));
+}
+
+// A node file: a line for each slot of a job. A larger one is none.
+constexpr std::size_t kMaxNodeFileBytes = 16U << 20U;
+
+std::optional<std::string> read_node_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxNodeFileBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.empty()) return std::nullopt;
+  return text;
+}
+
+// A resolver asks again after 5 s (resolv.conf(5)); more than one lost question holds up no start.
+constexpr std::chrono::seconds kNameLimit{6};
+
+// A host's name with its domain, as the resolver has it.
+std::string canonical_name(const std::string& name) {
+  const addrinfo hints{.ai_flags = AI_CANONNAME, .ai_socktype = SOCK_STREAM};
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return name;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
+  return list->ai_canonname == nullptr ? name : list->ai_canonname;
+}
+
+// This host's name with its domain (gethostname(2), getaddrinfo(3) with AI_CANONNAME): that of the
+// hosts file, which a pod with a `subdomain` has, or of DNS. Without any, the name alone.
+std::string full_host_name() {
+  std::string name(HOST_NAME_MAX + 1, '\0');
+  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
+  name.resize(name.find('\0'));
+  return ask_child([&name] { return canonical_name(name); },
+                   std::chrono::steady_clock::now() + kNameLimit)
+      .value_or(name);
+}
+
+// A random UUID (RFC 4122, version 4).
+std::string make_uuid() {
+  std::array<unsigned char, 16> bytes{};
+  const auto got = ::getrandom(bytes.data(), bytes.size(), 0);  // 16 bytes are never cut short
+  DDPRUN_ASSERT(got == static_cast<ssize_t>(bytes.size()));
+  // The version (4) and the variant have fixed bits.
+  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0FU) | 0x40U);
+  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3FU) | 0x80U);
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", bytes[i]);
+  }
+  return text;
+}
+
+// The first bytes of a file; an empty text if it cannot be read. It then counts as Python, and
+// Python says why it cannot open it.
+std::string read_head(const std::string& path) {
+  std::string head(kHeadBytes, '\0');
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  const auto got = ::read(fd, head.data(), head.size());
+  ::close(fd);
+  head.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return head;
+}
+
+FileFacts inspect(const std::string& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (error || !fs::exists(status)) return {FileKind::kMissing, false};
+  if (fs::is_directory(status)) return {FileKind::kDirectory, false};
+  const bool executable = ::access(path.c_str(), X_OK) == 0;
+  // A pipe or /dev/stdin is not read here: its bytes are for the interpreter, and they can be read
+  // only once.
+  if (!fs::is_regular_file(status)) return {FileKind::kPlain, executable};
+  return {kind_of_head(read_head(path)), executable};
+}
+
+// Searches as execvp(3) does. An empty entry of PATH is the current folder.
+std::optional<std::string> find_on_path(const std::string& path_variable, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  std::string_view rest = path_variable;
+  while (true) {
+    const auto end = std::min(rest.find(':'), rest.size());
+    const auto folder = rest.substr(0, end);
+    auto candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
+    const FileFacts found = inspect(candidate);
+    if (found.executable && found.kind != FileKind::kDirectory) return candidate;
+    if (end == rest.size()) return std::nullopt;
+    rest.remove_prefix(end + 1);
+  }
+}
+
+bool is_environment(const fs::path& place) {
+  std::error_code error;
+  return fs::exists(place / "pyvenv.cfg", error) || fs::is_directory(place / "conda-meta", error);
+}
+
+// Whether the environment was made for one tool: pipx and `uv tool` leave a file in it, and those
+// of uvx and `pipx run` lie in a cache.
+bool is_of_a_tool(const fs::path& place) {
+  std::error_code error;
+  for (const char* mark : {"pipx_metadata.json", "uv-receipt.toml", "pipx_expires_in"}) {
+    if (fs::exists(place / mark, error)) return true;
+  }
+  const std::string above = place.parent_path().filename();
+  return above.starts_with("archive-v") || above.starts_with("environments-v");
+}
+
+// Whether a folder of packages below `place` holds torch. Debian calls it dist-packages, and has
+// one for all of its Pythons.
+bool has_torch_below(const fs::path& place) {
+  std::error_code error;
+  for (const char* library : {"lib", "lib64", "local/lib"}) {
+    for (fs::directory_iterator at(place / library, error), end; !error && at != end;
+         at.increment(error)) {
+      const std::string name = at->path().filename();
+      if (!name.starts_with("python3") && !name.starts_with("pypy3")) continue;
+      for (const char* packages : {"site-packages/torch", "dist-packages/torch"}) {
+        std::error_code absent;
+        if (fs::is_directory(at->path() / packages, absent)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The environment that a virtual one is made from, if it uses the packages of that as well
+// (pyvenv.cfg: `home = …/bin`, `include-system-site-packages = true`). Empty: none.
+fs::path environment_below(const fs::path& place) {
+  std::ifstream file(place / "pyvenv.cfg");
+  fs::path home;
+  bool is_open = false;
+  for (std::string line; std::getline(file, line);) {
+    const auto sign = line.find('=');
+    if (sign == std::string::npos) continue;
+    const std::string key = line.substr(0, line.find_last_not_of(" =", sign) + 1);
+    const auto from = line.find_first_not_of(' ', sign + 1);
+    const std::string value = from == std::string::npos ? "" : line.substr(from);
+    if (key == "home") home = fs::path(value).parent_path();
+    if (key == "include-system-site-packages") is_open = value == "true";
+  }
+  return is_open ? home : fs::path();
+}
+
+PythonPlace python_place(const fs::path& python, std::string found_by) {
+  // Not resolved: the python3 of a virtual environment is a link to another one's.
+  std::error_code no_working_directory;
+  const fs::path place = fs::absolute(python, no_working_directory).parent_path().parent_path();
+  const fs::path below = environment_below(place);
+  return {.path = python,
+          .found_by = std::move(found_by),
+          .has_torch = has_torch_below(place) || (!below.empty() && has_torch_below(below)),
+          .is_of_a_tool = is_of_a_tool(place)};
+}
+
+// Empty: this program's file is gone.
+fs::path own_folder() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+// If ddprun lies in the bin folder of a Python environment, the interpreter of that environment, as
+// with its torchrun: also where the environment is not activated and PATH has another python3. A
+// virtual environment has a pyvenv.cfg, one of conda a folder conda-meta.
+std::optional<PythonPlace> python_beside_us() {
+  const fs::path folder = own_folder();
+  if (folder.empty() || !is_environment(folder.parent_path())) return std::nullopt;
+  const std::string python = folder / "python3";
+  if (!inspect(python).executable) return std::nullopt;
+  return python_place(python, "the environment of ddprun");
+}
+
+// The entries of `path` but our own folder: uvx puts that in front of PATH.
+std::string without_own_folder(std::string_view path) {
+  const fs::path own = own_folder();
+  std::string kept;
+  while (true) {
+    const auto end = std::min(path.find(':'), path.size());
+    std::error_code error;
+    const bool is_own = end > 0 && fs::equivalent(path.substr(0, end), own, error);
+    if (!is_own) kept += std::string(path.substr(0, end)) + ':';
+    if (end == path.size()) break;
+    path.remove_prefix(end + 1);
+  }
+  if (!kept.empty()) kept.pop_back();
+  return kept;
+}
+
+std::vector<PythonPlace> users_pythons(const EnvLookup& env, const std::string& path) {
+  std::vector<PythonPlace> found;
+  const fs::path own = own_folder();
+  const auto add = [&](const std::string& python, const char* found_by) {
+    std::error_code error;
+    if (fs::equivalent(fs::path(python).parent_path(), own, error)) return;
+    for (const PythonPlace& other : found) {
+      if (fs::equivalent(fs::path(python).parent_path(), fs::path(other.path).parent_path(), error))
+        return;
+    }
+    if (!inspect(python).executable) return;
+    found.push_back(python_place(python, found_by));
+    found.back().is_active = std::string_view(found_by) != "PATH";
+  };
+  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const auto place = env(variable);
+    if (place && !place->empty()) add(*place + "/bin/python3", variable);
+  }
+  if (const auto python = find_on_path(without_own_folder(path), "python3")) add(*python, "PATH");
+  return found;
+}
+
+}  // namespace
+
+void wipe_variable(const char* name) {
+  const std::string start = std::string(name) + "=";
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!std::string_view(*entry).starts_with(start)) continue;
+    char* const value = *entry + start.size();
+    ::explicit_bzero(value, std::strlen(value));
+  }
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): at start there is one thread
+  ::unsetenv(name);
+}
+
+EnvLookup process_environment() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): only wipe_variable() writes it, at start
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr) return std::nullopt;
+    return std::string(value);
+  };
+}
+
+int visible_gpu_count(int device_count, const std::optional<std::string>& visible) {
+  if (!visible) return device_count;
+  std::set<std::string> seen;
+  std::string_view rest = *visible;
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(','), rest.size());
+    std::string entry(rest.substr(0, end));
+    std::erase(entry, ' ');
+    const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
+    // What is no number, or too large for one, is no device.
+    const int index = all_digits(entry) ? parse_int(entry).value_or(device_count) : device_count;
+    if (!by_id && index >= device_count) break;
+    // CUDA takes a list that names a device twice for an empty one; 0 and 00 are one device.
+    if (!seen.insert(by_id ? entry : std::to_string(index)).second) return 0;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return static_cast<int>(seen.size());
+}
+
+HostFacts real_host_facts(const EnvLookup& env) {
+  return {
+      .cpu_count = cpu_count,
+      .gpu_count = [env] { return visible_gpu_count(device_count(), env("CUDA_VISIBLE_DEVICES")); },
+      .make_run_id = make_uuid,
+      .allowed_cpu_count = allowed_cpu_count,
+      .surroundings = {.read_file = read_node_file,
+                       .full_host_name = full_host_name,
+                       .slurm_step_above = slurm_step_above,
+                       .is_typed_at_terminal = is_typed_at_terminal},
+      .ask = [](const std::vector<std::string>& words) { return ask_program(words); }};
+}
+
+CommandFacts real_command_facts(const EnvLookup& env) {
+  // execvp(3) takes these two folders if PATH is not set (confstr(3), _CS_PATH).
+  const std::string path = env("PATH").value_or("/bin:/usr/bin");
+  return {inspect, [path](const std::string& name) { return find_on_path(path, name); },
+          env("PYTHON_EXEC"), python_beside_us, [env, path] { return users_pythons(env, path); }};
+}
+
+}  // namespace ddprun::launcher

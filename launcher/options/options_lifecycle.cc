@@ -1,0 +1,96 @@
+// How a job ends and begins anew: restarts, signals, grace, exit codes.
+#include <fmt/format.h>
+
+#include "launcher/options/parse_context.h"
+#include "launcher/options/signal_values.h"
+
+namespace ddprun::launcher {
+namespace {
+
+// With --restart-window a job may restart for ever. It must not spin then, so there is a pause even
+// if nobody asked for one.
+constexpr Backoff kWindowBackoff{std::chrono::seconds(1), std::chrono::minutes(1)};
+
+constexpr std::string_view kTimeoutVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+
+// Without --max-restarts the other two flags do nothing, and a user who sets them should know.
+void read_restarts(ParseContext& context) {
+  agent::RestartPlan& plan = context.options.restarts;
+  plan.max_restarts = context.integer(FlagId::kMaxRestarts, {.expected = "a whole number from 0"});
+  plan.window = context.value_of(FlagId::kRestartWindow, parse_seconds);
+  Backoff backoff = plan.window.count() > 0 ? kWindowBackoff : Backoff{};
+  if (!context.given.text(FlagId::kRestartBackoff).empty())
+    backoff = context.value_of(FlagId::kRestartBackoff, parse_backoff);
+  plan.backoff = backoff.base;
+  plan.backoff_max = backoff.max;
+  if (plan.max_restarts > 0) return;
+  for (const FlagId id : {FlagId::kRestartWindow, FlagId::kRestartBackoff})
+    context.warn_without_effect(id, "without --max-restarts");
+}
+
+// A bad name is a warning and no error, as with torchrun: the job runs without that signal.
+void read_signals(ParseContext& context) {
+  agent::SignalPlan& plan = context.options.signals;
+  plan.stop_names = context.given.text(FlagId::kSignalsToHandle);
+  SignalList list = parse_signal_list(plan.stop_names);
+  plan.stop = std::move(list.signals);
+  for (const std::string& name : list.refused) {
+    context.warn(fmt::format("{}: {} is no signal that can be handled",
+                             context.given.shown(FlagId::kSignalsToHandle), name));
+  }
+  plan.map = context.value_of(FlagId::kSignalMap, parse_signal_map);
+}
+
+// The flag, else the variable.
+std::chrono::seconds shutdown_timeout(ParseContext& context) {
+  const auto text = context.env(kTimeoutVariable);
+  if (!text || context.given.has(FlagId::kShutdownTimeout)) {
+    return std::chrono::seconds(
+        context.integer(FlagId::kShutdownTimeout, {.expected = "whole seconds from 0"}));
+  }
+  const auto seconds = parse_int(*text);
+  if (!seconds || *seconds < 0)
+    context.fail(1, fmt::format("{}={}", kTimeoutVariable, *text), "expected whole seconds from 0");
+  return std::chrono::seconds(seconds.value_or(0));
+}
+
+// --shutdown-timeout, else the variable that torchrun 2.15 reads, else what the scheduler leaves us,
+// else 30 s.
+void read_deadlines(ParseContext& context) {
+  Options& options = context.options;
+  const bool is_said = context.given.has(FlagId::kShutdownTimeout) || context.env(kTimeoutVariable);
+  const Deadlines found = ask_deadlines(context.surroundings, context.host.ask, !is_said);
+  options.ends_at = found.ends_at;
+  options.shutdown_timeout = found.grace ? *found.grace : shutdown_timeout(context);
+}
+
+void read_standbys(ParseContext& context) {
+  const std::string mode = context.choice(FlagId::kStandby, 2);
+  context.options.standby = mode == "0"   ? agent::StandbyMode::kOff
+                            : mode == "1" ? agent::StandbyMode::kOn
+                                          : agent::StandbyMode::kAuto;
+  context.options.python_hook = context.choice(FlagId::kPythonHook, 2) == "1";
+  if (mode == "1" && !context.options.python_hook)
+    context.warn_without_effect(FlagId::kStandby, "with --python-hook=0");
+}
+
+}  // namespace
+
+void read_lifecycle(ParseContext& context) {
+  read_restarts(context);
+  read_signals(context);
+  read_deadlines(context);
+  context.options.detailed_exit_codes = context.choice(FlagId::kExitCodes, 2) == "detailed";
+  read_standbys(context);
+  context.options.teardown_timeout = context.value_of(FlagId::kTeardownTimeout, parse_seconds);
+  // The value has no effect, but what torchrun refuses is refused, with its exit codes.
+  const auto interval = parse_number(context.given.text(FlagId::kMonitorInterval));
+  if (!interval || *interval <= 0 || *interval > kMaxSeconds) {
+    context.fail(FlagId::kMonitorInterval, interval ? 1 : 2, "expected seconds above 0");
+    return;
+  }
+  context.options.monitor_interval =
+      std::chrono::milliseconds(static_cast<std::int64_t>(*interval * 1e3));
+}
+
+}  // namespace ddprun::launcher

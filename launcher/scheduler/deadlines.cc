@@ -1,0 +1,82 @@
+#include "launcher/scheduler/deadlines.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <future>
+#include <string_view>
+
+namespace ddprun::launcher {
+namespace {
+
+// Slurm's largest KillWait: it keeps 16 bits (slurm.conf(5)).
+constexpr std::int64_t kMostKillWait = 65535;
+
+// The whole number that `text` begins with, behind blanks.
+std::optional<std::int64_t> leading_number(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t="), text.size()));
+  std::int64_t number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failed != std::errc() || number < 0) return std::nullopt;
+  return number;
+}
+
+// `KillWait                = 30 sec`, one line of `scontrol show config`.
+std::optional<std::chrono::seconds> kill_wait_in(std::string_view config) {
+  constexpr std::string_view kName = "\nKillWait ";
+  const auto at = config.find(kName);
+  if (at == std::string_view::npos) return std::nullopt;
+  const auto number = leading_number(config.substr(at + kName.size()));
+  if (!number || *number > kMostKillWait) return std::nullopt;
+  return std::chrono::seconds(*number);
+}
+
+// What a line `JOB END` says of this job.
+std::optional<std::int64_t> end_of(std::string_view job, std::string_view lines) {
+  while (!lines.empty()) {
+    const auto end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = lines.substr(0, end);
+    if (line.starts_with(job) && line.substr(job.size()).starts_with(' '))
+      return leading_number(line.substr(job.size()));
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::chrono::seconds> grace_under(const Surroundings& surroundings, const Ask& ask) {
+  std::optional<std::chrono::seconds> wait;
+  if (!surroundings.slurm_job.empty()) {
+    const auto config = ask({"scontrol", "show", "config"});
+    wait = config ? kill_wait_in(*config).value_or(kSlurmKillWait) : kSlurmKillWait;
+  } else if (surroundings.in_pod) {
+    wait = kPodKillWait;
+  }
+  if (!wait) return std::nullopt;
+  return std::max(*wait - kReportTime, std::chrono::seconds(0));
+}
+
+std::optional<std::chrono::sys_seconds> end_of_job(const Surroundings& surroundings,
+                                                   const Ask& ask) {
+  if (surroundings.ends_at || surroundings.slurm_job.empty()) return surroundings.ends_at;
+  // As seconds after 1970: local time could not be told apart where clocks are set back. A job
+  // without an end has a word there. The number of the last task of an array is also that of the
+  // whole array, so each line has the number of its own job.
+  const auto shown = ask({"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--format=%A %e",
+                          "--jobs=" + surroundings.slurm_job});
+  const auto end = shown ? end_of(surroundings.slurm_job, *shown) : std::nullopt;
+  if (!end || *end == 0) return std::nullopt;
+  return std::chrono::sys_seconds(std::chrono::seconds(*end));
+}
+
+Deadlines ask_deadlines(const Surroundings& surroundings, const Ask& ask, bool wants_grace) {
+  const bool asks = wants_grace && !surroundings.slurm_job.empty();
+  auto grace = std::async(asks ? std::launch::async : std::launch::deferred, [&] {
+    return wants_grace ? grace_under(surroundings, ask) : std::nullopt;
+  });
+  const auto ends_at = end_of_job(surroundings, ask);
+  return {grace.get(), ends_at};
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,40 @@
+// From what was asked for and what the scheduler says: which node of which job this is, or why the
+// job must not start. A world smaller than the user asked for is the error that nobody notices, so
+// each way to it is refused, with what to type. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "launcher/scheduler/surroundings.h"
+
+namespace ddprun::launcher {
+
+// What the command line says of nodes; a PET_ variable says it too.
+struct Asked {
+  bool is_alone = false;  // --standalone, or an endpoint that is this machine on every machine
+  bool meeting = false;   // a flag says how or where nodes meet, or which one this is
+  std::string meeting_shown{};  // the first of these, as it was given
+  int min_nodes = 0;            // --nnodes; 0: not given
+  int max_nodes = 0;
+  std::string nodes_shown{};  // `--nnodes=2`, as it was given
+  std::string_view called{};  // the name that ddprun was called by
+};
+
+// What the flags would have said. Without a value the command line stands as it is.
+struct Placement {
+  int nodes = 1;
+  int node_rank = 0;
+  std::string host{};  // of the rendezvous; a name or an address
+  std::uint16_t first_port = 0;
+  std::string id{};
+  std::string notice{};  // one line for people, said on one node
+};
+
+// Error: one clause of the form `what: why: what to type`, for exit code 2.
+Result<std::optional<Placement>> place(const Surroundings& surroundings, const Asked& asked);
+
+}  // namespace ddprun::launcher

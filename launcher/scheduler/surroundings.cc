@@ -1,0 +1,352 @@
+#include "launcher/scheduler/surroundings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "launcher/scheduler/started_in.h"
+#include "proto/host_list.h"
+
+namespace ddprun::launcher {
+namespace {
+
+// Slurm's numbers of steps that are no steps of tasks: batch, interactive, extern and pending ones
+// are above this (slurm.h, SLURM_MAX_NORMAL_STEP_ID). sbatch and salloc start one process in them.
+constexpr std::int64_t kMaxNormalStep = 0xfffffff0;
+// No job has more nodes, and no node more tasks.
+constexpr std::int64_t kMaxCount = 1 << 20;
+constexpr std::size_t kMaxIdBytes = 128;
+
+std::optional<std::int64_t> parse_whole(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failed != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+// The largest number in a list such as `2(x3),1`: tasks or CPUs on each node.
+std::optional<int> largest_of(std::string_view text) {
+  std::int64_t largest = 0;
+  while (!text.empty()) {
+    const auto comma = std::min(text.find(','), text.size());
+    const auto number = parse_whole(text.substr(0, std::min(text.find('('), comma)));
+    if (!number || *number > kMaxCount) return std::nullopt;
+    largest = std::max(largest, *number);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  if (largest == 0) return std::nullopt;
+  return static_cast<int>(largest);
+}
+
+// Lines of a node file without blanks, each host once, in their order.
+std::vector<std::string> hosts_of_lines(std::string_view text) {
+  std::vector<std::string> hosts;
+  std::set<std::string, std::less<>> seen;
+  while (!text.empty() && hosts.size() < kMaxHosts) {
+    const auto end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    const auto first = line.find_first_not_of(" \t\r");
+    if (first != std::string_view::npos) {
+      const std::string host(line.substr(first, line.find_first_of(" \t\r", first) - first));
+      if (seen.insert(host).second) hosts.push_back(host);
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return hosts;
+}
+
+// A block of ports for each job. Slurm's jobs and steps count up, and so do their blocks: the steps
+// of a job, and the jobs after it, have others.
+std::uint16_t block_of(std::optional<std::int64_t> job, std::int64_t step, std::string_view id) {
+  constexpr std::uint64_t kStepsApart = 37;
+  const std::uint64_t number =
+      job ? static_cast<std::uint64_t>(*job) * kStepsApart + static_cast<std::uint64_t>(step)
+          : number_of_name(id);
+  return meeting_port_of(number);
+}
+
+// A worker of ddprun or torchrun has inherited the variables of its launcher's surroundings.
+bool is_worker(const EnvLookup& env) {
+  return env("TORCHELASTIC_RUN_ID").has_value() || env("DDPRUN_JOB").has_value();
+}
+
+// One detection: the variables, and what is found in them.
+class Detection {
+ public:
+  Detection(const EnvLookup& env, const SurroundingsFacts& facts) : env_(env), facts_(facts) {}
+
+  Surroundings run() {
+    for (const SchedulerRow& row : scheduler_table()) {
+      if (!env_(row.sign) || !is_new(row) || !is_complete(row)) continue;
+      found_.scheduler = row.scheduler;
+      read(row);
+      break;
+    }
+    if (found_.scheduler == Scheduler::kNone) return std::move(found_);
+    read_job();
+    read_operator();
+    return std::move(found_);
+  }
+
+ private:
+  std::string text(std::string_view name) const {
+    return name.empty() ? std::string() : env_(name).value_or("");
+  }
+
+  std::optional<int> number(std::string_view name) const {
+    const auto value = parse_whole(text(name));
+    if (!value || *value > kMaxCount) return std::nullopt;
+    return static_cast<int>(*value);
+  }
+
+  void problem(std::string_view name, std::string_view expected) {
+    if (found_.problem.empty())
+      found_.problem = fmt::format("{}={}: expected {}", name, text(name), expected);
+  }
+
+  // In a worker: not what it inherited from its launcher.
+  bool is_new(const SchedulerRow& row) const {
+    if (!is_worker(env_)) return true;
+    if (!env_("DDPRUN_JOB")) return false;  // torchrun's worker has no mark
+    const std::string then = env_(kStartedInVariable).value_or("");
+    return is_started_anew(then, start_mark(env_), row.scheduler);
+  }
+
+  // sbatch hands its own variables on to the batch script, those of a step too. The title of the
+  // slurmstepd above us is not inherited. Where none is seen (a container) the variables count.
+  bool is_step_of_tasks() const {
+    if (!facts_.slurm_step_above) return true;
+    const std::string step = facts_.slurm_step_above();
+    return !step.ends_with(".batch") && !step.ends_with(".interactive") &&
+           !step.ends_with(".extern");
+  }
+
+  bool is_interactive() const {
+    return env_("SLURM_PTY_PORT") && facts_.is_typed_at_terminal && facts_.is_typed_at_terminal();
+  }
+
+  // Whether a row's sign is not by chance that of something else.
+  bool is_complete(const SchedulerRow& row) const {
+    switch (row.scheduler) {
+      case Scheduler::kSlurmStep:
+        return parse_whole(text(row.step)).value_or(kMaxNormalStep) < kMaxNormalStep &&
+               is_step_of_tasks() && !is_interactive();
+      case Scheduler::kPals:
+      case Scheduler::kMpich:
+        return env_(row.nodes).has_value();
+      case Scheduler::kOperator:
+        // With LOCAL_RANK it is a rank of another launcher that calls us: its variables are not ours.
+        return number(row.nodes).value_or(0) > 1 && number(row.rank).has_value() &&
+               !env_("LOCAL_RANK");
+      case Scheduler::kNone:
+      case Scheduler::kOpenMpi:
+      case Scheduler::kJsrun:
+      case Scheduler::kSageMaker:
+      case Scheduler::kIndexedJob:
+      case Scheduler::kSlurmJob:
+      case Scheduler::kPbs:
+      case Scheduler::kLsf:
+      case Scheduler::kCobalt:
+      case Scheduler::kKubernetes:
+        return true;
+    }
+    return true;
+  }
+
+  void read(const SchedulerRow& row) {
+    switch (row.scheduler) {
+      case Scheduler::kSlurmStep:
+        return read_slurm_step(row);
+      case Scheduler::kOpenMpi:
+      case Scheduler::kPals:
+      case Scheduler::kMpich:
+      case Scheduler::kJsrun:
+        return read_processes(row);
+      case Scheduler::kSageMaker:
+        return read_sagemaker(row);
+      case Scheduler::kIndexedJob:
+        return read_indexed_job(row);
+      case Scheduler::kSlurmJob:
+      case Scheduler::kPbs:
+      case Scheduler::kLsf:
+      case Scheduler::kCobalt:
+        found_.nodes = std::max<int>(1, static_cast<int>(allocated_hosts().size()));
+        if (const auto said = number(row.nodes)) found_.nodes = std::max(1, *said);
+        found_.is_interactive_step = row.scheduler == Scheduler::kSlurmJob && is_interactive();
+        return;
+      case Scheduler::kOperator:
+        found_.nodes = number(row.nodes).value_or(1);
+        found_.node_rank = number(row.rank).value_or(0);
+        found_.first_host = text(row.hosts);
+        return;
+      case Scheduler::kNone:
+      case Scheduler::kKubernetes:
+        return;
+    }
+  }
+
+  void read_slurm_step(const SchedulerRow& row) {
+    found_.is_step = true;
+    read_nodes_and_rank(row);
+    if (const auto tasks = largest_of(text(row.tasks))) {
+      found_.most_tasks = *tasks;
+    } else {
+      problem(row.tasks, "a list of numbers");
+    }
+    const auto hosts = parse_host_list(text(row.hosts));
+    if (!hosts) return problem(row.hosts, hosts.error().message());
+    if (hosts->size() != static_cast<std::size_t>(found_.nodes))
+      return problem(row.hosts, fmt::format("{} hosts", found_.nodes));
+    found_.first_host = hosts->front();
+    set_id(fmt::format("slurm-{}.{}", text(row.job), text(row.step)), parse_whole(text(row.job)),
+           parse_whole(text(row.step)).value_or(0));
+  }
+
+  // A launcher of MPI counts processes. Where each node has one, those are the nodes.
+  void read_processes(const SchedulerRow& row) {
+    found_.is_step = true;
+    read_nodes_and_rank(row);
+    found_.most_tasks = number(row.tasks).value_or(1);
+    const std::vector<std::string> hosts = allocated_hosts();
+    const auto named = env_("MASTER_ADDR");
+    if (named && !named->empty()) {
+      found_.first_host = *named;
+    } else if (!hosts.empty()) {
+      // The first host of an LSF job may be one that only starts programs; jsrun starts none there.
+      const bool is_launch_node = row.scheduler == Scheduler::kJsrun &&
+                                  hosts.size() > static_cast<std::size_t>(found_.nodes);
+      found_.first_host = hosts[is_launch_node ? 1 : 0];
+    }
+    std::string job = text(row.job);
+    for (const std::string_view other : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID"})
+      if (job.empty()) job = text(other);
+    // Several jsruns may run at once in an allocation.
+    if (const std::string step = text(row.step); !step.empty()) job += "." + step;
+    set_id(fmt::format("mpi-{}", job.empty() ? found_.first_host : job), std::nullopt, 0);
+  }
+
+  void read_nodes_and_rank(const SchedulerRow& row) {
+    const auto nodes = number(row.nodes);
+    const auto rank = number(row.rank);
+    if (!nodes || *nodes < 1) return problem(row.nodes, "a number above 0");
+    found_.nodes = *nodes;
+    if (!rank || *rank >= *nodes)
+      return problem(row.rank, fmt::format("a number below {}={}", row.nodes, *nodes));
+    found_.node_rank = *rank;
+  }
+
+  void read_sagemaker(const SchedulerRow& row) {
+    const auto hosts = nlohmann::json::parse(text(row.hosts), nullptr, false);
+    const auto is_text = [](const nlohmann::json& one) { return one.is_string(); };
+    if (!hosts.is_array() || hosts.empty() || !std::all_of(hosts.begin(), hosts.end(), is_text))
+      return problem(row.hosts, "a JSON list of hosts");
+    found_.is_step = true;
+    found_.nodes = static_cast<int>(std::min<std::size_t>(hosts.size(), kMaxHosts));
+    found_.first_host = hosts.front().get<std::string>();
+    const auto own = std::find(hosts.begin(), hosts.end(), text(row.rank));
+    if (own == hosts.end()) return problem(row.rank, fmt::format("one of {}", text(row.hosts)));
+    found_.node_rank = static_cast<int>(own - hosts.begin());
+    const std::string job = text(row.job);
+    set_id(fmt::format("sagemaker-{}", job.empty() ? found_.first_host : job), std::nullopt, 0);
+  }
+
+  // A pod of an indexed Job is called JOB-INDEX, and with a headless Service it has a domain.
+  void read_indexed_job(const SchedulerRow& row) {
+    found_.is_step = true;
+    found_.nodes = 0;
+    const auto index = number(row.rank);
+    if (!index) return problem(row.rank, "a number");
+    found_.node_rank = *index;
+    const std::string name = facts_.full_host_name ? facts_.full_host_name() : "";
+    const auto dot = std::min(name.find('.'), name.size());
+    const std::string host = name.substr(0, dot);
+    const std::string ending = fmt::format("-{}", *index);
+    if (!host.ends_with(ending)) return;
+    const std::string job = host.substr(0, host.size() - ending.size());
+    if (*index == 0 || dot < name.size()) found_.first_host = job + "-0" + name.substr(dot);
+    set_id(fmt::format("job-{}", job), std::nullopt, 0);
+  }
+
+  // The hosts that a scheduler gave the whole job; none if it names none.
+  std::vector<std::string> allocated_hosts() const {
+    if (const auto list = env_("SLURM_JOB_NODELIST")) {
+      auto hosts = parse_host_list(*list);
+      return hosts ? *std::move(hosts) : std::vector<std::string>();
+    }
+    for (const Scheduler scheduler : {Scheduler::kPbs, Scheduler::kLsf, Scheduler::kCobalt}) {
+      const auto path = env_(row_of(scheduler).hosts);
+      if (!path || path->empty() || !facts_.read_file) continue;
+      if (const auto lines = facts_.read_file(*path)) return hosts_of_lines(*lines);
+    }
+    return {};
+  }
+
+  void set_id(std::string id, std::optional<std::int64_t> job, std::int64_t step) {
+    // The log folder bears this name.
+    std::replace(id.begin(), id.end(), '/', '_');
+    id.resize(std::min(id.size(), kMaxIdBytes));
+    found_.first_port = block_of(job, step, id);
+    found_.id = std::move(id);
+  }
+
+  // What holds for the job, whoever started us in it.
+  void read_job() {
+    found_.job_nodes = std::max(1, number("SLURM_JOB_NUM_NODES").value_or(1));
+    if (!env_("SLURM_JOB_ID")) found_.job_nodes = static_cast<int>(allocated_hosts().size());
+    found_.slurm_job = text("SLURM_JOB_ID");
+    found_.in_pod = env_(row_of(Scheduler::kKubernetes).sign).has_value();
+    if (found_.is_step || is_script_of_one_task())
+      found_.cpus_per_task = number("SLURM_CPUS_PER_TASK").value_or(0);
+    if (found_.scheduler == Scheduler::kSlurmStep || found_.scheduler == Scheduler::kSlurmJob)
+      read_components();
+    if (const auto end = parse_whole(text("SLURM_JOB_END_TIME")); end && *end > 0)
+      found_.ends_at = std::chrono::sys_seconds(std::chrono::seconds(*end));
+  }
+
+  // The variables of a step are those of all components that it runs on; they have the number of the
+  // first component's job. So it was seen with Slurm 22.05; where it is not so, ids would differ.
+  void read_components() {
+    constexpr int kMostComponents = 128;  // slurm.h, MAX_HET_JOB_COMPS
+    found_.het_components = std::clamp(number("SLURM_HET_SIZE").value_or(1), 1, kMostComponents);
+    if (found_.het_components == 1) return;
+    int nodes = 0;
+    for (int i = 0; i < found_.het_components; ++i)
+      nodes += number(fmt::format("SLURM_JOB_NUM_NODES_HET_GROUP_{}", i)).value_or(1);
+    found_.job_nodes = nodes;
+    if (!found_.is_step) found_.nodes = nodes;
+    constexpr std::string_view kFirst = "SLURM_JOB_ID_HET_GROUP_0";
+    if (found_.is_step && text("SLURM_JOB_ID") != text(kFirst))
+      problem("SLURM_JOB_ID", fmt::format("{}={} in a heterogeneous job", kFirst, text(kFirst)));
+  }
+
+  // The script of sbatch has the processors of all tasks of its node.
+  bool is_script_of_one_task() const {
+    if (found_.scheduler != Scheduler::kSlurmJob) return false;
+    const auto on_a_node = largest_of(text("SLURM_TASKS_PER_NODE"));
+    return on_a_node.value_or(number("SLURM_NTASKS").value_or(0)) == 1;
+  }
+
+  // Where a scheduler speaks too, these must not say another thing.
+  void read_operator() {
+    const SchedulerRow& row = row_of(Scheduler::kOperator);
+    if (found_.scheduler == Scheduler::kOperator || !env_(row.sign) || !is_complete(row)) return;
+    found_.by_operator = {number(row.nodes).value_or(1), number(row.rank).value_or(0),
+                          text(row.hosts)};
+  }
+
+  const EnvLookup& env_;
+  const SurroundingsFacts& facts_;
+  Surroundings found_;
+};
+
+}  // namespace
+
+Surroundings detect_surroundings(const EnvLookup& env, const SurroundingsFacts& facts) {
+  return Detection(env, facts).run();
+}
+
+}  // namespace ddprun::launcher

@@ -1,0 +1,81 @@
+// Recorded environments of schedulers, and what the command line becomes in them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "launcher/scheduler/surroundings.h"
+#include "tests/launcher/parse_support.h"
+
+namespace ddprun::launcher {
+
+inline const std::string kFolder = DDPRUN_SURROUNDINGS;
+
+inline std::optional<std::string> text_of(const std::string& name) {
+  std::ifstream file(kFolder + "/" + name);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A recorded environment. Its first line names its source.
+inline Variables recorded(const std::string& name) {
+  std::istringstream lines(text_of(name + ".env").value());
+  Variables variables;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with('#'))
+      variables[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+  }
+  return variables;
+}
+
+inline SurroundingsFacts facts(
+    std::string host_name = "digits-3.digits.default.svc.cluster.local") {
+  return {.read_file = text_of, .full_host_name = [host_name] { return host_name; }};
+}
+
+inline Surroundings detect(const Variables& variables, const SurroundingsFacts& all = facts()) {
+  return detect_surroundings(environment(variables), all);
+}
+
+// What Slurm's programs print.
+inline std::optional<std::string> answer(const std::vector<std::string>& words) {
+  if (words.at(0) == "scontrol")
+    return "Configuration data\nKeepAliveTime           = SYSTEM_DEFAULT\nKillWait                = 60 sec\n";
+  return "1 1795560000\n";
+}
+
+inline Parsed parse_in(const std::string& name, const std::vector<std::string>& args,
+                       const Variables& more = {}) {
+  Variables variables = recorded(name);
+  for (const auto& [key, value] : more) variables[key] = value;
+  HostFacts host{[] { return 8; }, [] { return 0; }, [] { return std::string("a-fresh-id"); }};
+  host.allowed_cpu_count = [] { return 3; };
+  host.surroundings = facts();
+  host.ask = answer;
+  return parse(args, environment(variables), host);
+}
+
+inline Options good_in(const std::string& name, const std::vector<std::string>& args,
+                       const Variables& more = {}) {
+  const Parsed parsed = parse_in(name, args, more);
+  if (const auto* error = std::get_if<UsageError>(&parsed))
+    throw std::runtime_error(error->message);
+  return std::get<Options>(parsed);
+}
+
+inline std::string bad_in(const std::string& name, const std::vector<std::string>& args,
+                          const Variables& more = {}) {
+  const Parsed parsed = parse_in(name, args, more);
+  const auto* error = std::get_if<UsageError>(&parsed);
+  return error == nullptr ? "accepted" : fmt::format("{} {}", error->exit_code, error->message);
+}
+
+}  // namespace ddprun::launcher
