@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "torchrun.md"
 def flags():
     """Names in the flag table, in its order."""
     return re.findall(
-        r'Flag\{FlagId::k\w+, "([a-z-]+)"', (ROOT / "launcher" / "flag_table.cc").read_text()
+        r'Flag\{FlagId::k\w+, "([a-z-]+)"', (ROOT / "launcher/options/flag_table.cc").read_text()
     )
 
 

@@ -8,7 +8,7 @@ import namespaces_test
 from machine import free_port
 from support import DDPRUN, PRINT_ENV, ROOT, JobTest, main, parse_env, with_variables
 
-RECORDED = ROOT / "tests" / "launcher" / "surroundings"
+RECORDED = ROOT / "tests" / "launcher" / "scheduler"
 NAME_LIMIT = 6  # seconds for a pod's own name
 SLACK = 10
 REFUSED_IN = 0.5  # seconds on a busy machine; a few milliseconds on an idle one
