@@ -1,6 +1,6 @@
 // What an agent and a standby say to each other (docs/recovery.md). The agent's end is
 // agent/standby/standbys.cc; the other ends are worker/startup/standby.cc and
-// agent/python_hook/standby.py (the hidden names also stand in sitecustomize.py).
+// agent/standby/python/standby.py (the hidden names also stand in sitecustomize.py).
 //
 // A standby finds its connection, a stream, by DDPRUN_HOOK. It says `w` when it waits. It gets 8
 // bytes, the size of what follows (little-endian), with two descriptors (SCM_RIGHTS, stdout and

@@ -126,7 +126,7 @@ struct RendezvousPlan {
   int max_nodes = 1;
   int node_unit = 1;               // a round has a multiple of this
   int node_rank = 0;               // kStatic: this node's; otherwise a wish, -1: any
-  rendezvous::EtcdPlan etcd;                   // kEtcd only
+  rendezvous::EtcdPlan etcd;       // kEtcd only
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not by kAlone, kEtcd
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone
   // kC10d: ports from `port` on. The host takes the first one that is free, and others look for it.
@@ -189,7 +189,7 @@ struct AgentConfig {
   std::string log_dir;              // empty: a temporary folder; "/dev/null": no files at all
   std::vector<StreamPlan> streams;  // one per local rank
   OutputPlan output;
-  bool python_hook = true;  // Python workers get agent/python_hook/
+  bool python_hook = true;  // Python workers get agent/standby/python/
   StandbyMode standby = StandbyMode::kAuto;
   // --virtual-local-rank: every worker gets LOCAL_RANK=0. It sees one device only: entry
   // [local rank] of this list, in CUDA_VISIBLE_DEVICES. Empty: off.

@@ -19,7 +19,7 @@ namespace ddprun::launcher {
 struct Inherited {
   std::vector<std::string> variables;  // NAME=value, this process's own
   std::string token;                   // empty: none
-  bool token_is_optional = false;      // nobody asked for it (surroundings/shared_token.h)
+  bool token_is_optional = false;      // nobody asked for it (scheduler/shared_token.h)
   std::string job_cookie;              // agent/processes/job_cookie.h
   std::string called{kProgramName};    // the name that ddprun was started by
 };

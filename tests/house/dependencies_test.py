@@ -13,7 +13,7 @@ import unittest
 
 from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_tests
 
-RENDEZVOUS = {"rendezvous/core", "rendezvous/host/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover",
+RENDEZVOUS = {"rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover",
               "rendezvous/control", "rendezvous/pages"}
 WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/averages", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/meeting", "worker/startup",
           "worker/data", "worker/readers", "worker/join", "worker/norm", "worker/zero", "worker/sharded", "worker/checkpoint"}
@@ -25,19 +25,19 @@ MAY_INCLUDE = {
     "proto": set(),
     "store": {"proto", "base/net"},
     "rendezvous/core": {"proto", "base/net"},
-    "rendezvous/host/host": {"base/net", "rendezvous/core"},
+    "rendezvous/host": {"base/net", "rendezvous/core"},
     "rendezvous/trust": {"proto"},
-    "rendezvous/grpc": {"proto", "base/net", "rendezvous/core", "rendezvous/host/host", "rendezvous/trust"},
+    "rendezvous/grpc": {"proto", "base/net", "rendezvous/core", "rendezvous/host", "rendezvous/trust"},
     "rendezvous/election": {"proto", "base/net", "rendezvous/core", "rendezvous/grpc", "rendezvous/trust"},
     "rendezvous/failover": {"base/net", "rendezvous/core", "rendezvous/election"},
-    "rendezvous/control": {"proto", "base/net", "rendezvous/core", "rendezvous/host/host", "rendezvous/grpc", "rendezvous/trust"},
+    "rendezvous/control": {"proto", "base/net", "rendezvous/core", "rendezvous/host", "rendezvous/grpc", "rendezvous/trust"},
     "rendezvous/pages": {"base/net/http"},
     "agent/core": {"proto", "rendezvous/core/rendezvous.h", "rendezvous/core/keep_alive.h", "rendezvous/election/etcd_plan.h"},
     "agent/processes": {"proto", "agent/core"},
     "agent/output": {"proto", "agent/core"},
     "agent/report": {"proto", "base/net", "rendezvous/core/rendezvous.h", "agent/core", "agent/processes", "agent/output"},
     "agent/standby": {"proto", "agent/core", "agent/processes"},
-    "agent/monitors": {"proto", "base/net", "base/net/http", "agent/core", "agent/processes"},
+    "agent/monitors": {"proto", "base/net", "base/net/http", "rendezvous/pages", "agent/core", "agent/network", "agent/output", "agent/processes", "agent/report"},
     "agent/network": {"proto", "base/net", "store", *RENDEZVOUS, "agent/core"},
     "agent": {"proto", "base/net", "base/net/http", "store", *RENDEZVOUS, "agent/core", "agent/processes", "agent/output", "agent/report",
               "agent/monitors", "agent/network", "agent/standby"},

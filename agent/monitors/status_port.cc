@@ -1,4 +1,4 @@
-#include "agent/status_port.h"
+#include "agent/monitors/status_port.h"
 
 #include <fmt/format.h>
 
@@ -17,9 +17,9 @@ std::unique_ptr<StatusPort> StatusPort::open(asio::io_context& loop, Console& co
                                              Sources sources) {
   const auto& plan = sources.config.http;
   if (!plan) return nullptr;
-  auto bound = bind_listener(
-      loop, plan->address.empty() ? loopback_address().to_string() : plan->address, plan->port,
-      "--http");
+  auto bound =
+      bind_listener(loop, plan->address.empty() ? loopback_address().to_string() : plan->address,
+                    plan->port, "--http");
   if (!bound) {
     log::warning(fmt::format("no metrics and no status page: {}", bound.error().message()));
     return nullptr;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/node_status.h"
+#include "agent/monitors/node_status.h"
 #include "agent/output/console.h"
 #include "base/net/http/server.h"
 

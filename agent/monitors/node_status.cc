@@ -1,4 +1,4 @@
-#include "agent/node_status.h"
+#include "agent/monitors/node_status.h"
 
 #include <algorithm>
 #include <iterator>
