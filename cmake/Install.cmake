@@ -61,7 +61,7 @@ install(EXPORT ddprun-targets NAMESPACE ddprun:: DESTINATION "${CMAKE_INSTALL_LI
 
 # The public headers (worker/CMakeLists.txt) and those that they include; tests/install holds that none is missing.
 set(_headers
-  base/result.h proto/worker_env.h worker/collective/collective.h worker/collective/exchange.h worker/collective/mean.h worker/collective/require_same.h
+  base/environment.h base/result.h proto/worker_env.h worker/collective/collective.h worker/collective/exchange.h worker/collective/mean.h worker/collective/require_same.h
   worker/collective/operation_ring.h worker/comm_hooks/comm_hooks.h worker/comm_hooks/power_sgd.h worker/precision/autocast.h worker/precision/loss_scaler.h worker/precision/master_weights.h worker/replicas/replicas.h worker/data/distributed_sampler.h
   worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/tensors/tensor_batch.h worker/readers/csv_table.h worker/readers/file_text.h
   worker/averages/parameter_index.h worker/norm/sync_batch_norm.h worker/join/join.h worker/join/join_round.h worker/join/joinable.h worker/zero/zero_optimizer.h

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/limit_hint.h"
 #include "base/net/resolvers.h"
 #include "base/room_check.h"
@@ -20,7 +21,6 @@
 #include "daemon/ctl_options.h"
 #include "daemon/ctl_output.h"
 #include "daemon/ctl_waiting.h"
-#include "launcher/job/host_facts.h"
 #include "launcher/scheduler/shared_token.h"
 #include "proto/token_file.h"
 #include "rendezvous/control/control_client.h"
@@ -71,7 +71,7 @@ rendezvous::ControlAnswer ask_once(const rendezvous::ControlTarget& target,
   rendezvous::ControlTarget remote = target;
   if (target.token.key.empty()) {
     if (auto answer = ask_locally(target, question)) return *std::move(answer);
-    if (const auto path = launcher::shared_token_path(launcher::process_environment()))
+    if (const auto path = launcher::shared_token_path(process_environment()))
       remote.token.key = launcher::read_shared_token(*path).value_or("");
   }
   auto answer = rendezvous::ask(remote, question);
@@ -153,7 +153,7 @@ int run(CtlOptions options, const EnvLookup& env) {
     std::fprintf(stderr, "ddpctl: %s\n", shown_text(token.error().message()).c_str());
     return kCtlUsage;
   }
-  launcher::wipe_variable("DDPRUN_TOKEN");
+  wipe_variable("DDPRUN_TOKEN");
   if (!token->empty()) hide_memory();
   if (const auto sound = rendezvous::check_tls_files(options.tls); !sound) {
     std::fprintf(stderr, "ddpctl: %s\n", shown_text(sound.error().message()).c_str());
@@ -182,7 +182,7 @@ int main(int argc, char** argv) {
   ddprun::use_own_resolvers();
   ddprun::end_where_a_limit_is_hit("ddpctl");
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  const ddprun::EnvLookup env = ddprun::launcher::process_environment();
+  const ddprun::EnvLookup env = ddprun::process_environment();
   const auto parsed = parse_ctl(words, env);
   if (const auto* answer = std::get_if<CtlAnswer>(&parsed)) {
     std::fputs(answer->text.c_str(), stdout);

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -29,7 +30,6 @@
 #include "daemon/daemon_status.h"
 #include "daemon/memory.h"
 #include "daemon/service_manager.h"
-#include "launcher/job/host_facts.h"
 #include "proto/token_file.h"
 #include "rendezvous/election/find_etcd.h"
 #include "rendezvous/pages/status_pages.h"
@@ -117,7 +117,7 @@ int run(const DaemonOptions& options, const EnvLookup& env) {
   const auto token = token_of(options, env);
   if (!token) return fail(token.error().message(), kUsage);
   hide_memory();
-  launcher::wipe_variable("DDPRUN_TOKEN");
+  wipe_variable("DDPRUN_TOKEN");
   if (token->empty())
     log::warning(
         "no token is set: whoever reaches the port and knows a job's id can join it, and ddpctl "
@@ -171,5 +171,5 @@ int main(int argc, char** argv) {
   }
   if (const auto* wrong = std::get_if<DaemonUsageError>(&parsed))
     return fail(wrong->message, kUsage);
-  return run(std::get<DaemonOptions>(parsed), ddprun::launcher::process_environment());
+  return run(std::get<DaemonOptions>(parsed), ddprun::process_environment());
 }

@@ -17,6 +17,7 @@
 #include "agent/report/error_record.h"
 #include "agent/report/record_file.h"
 #include "base/allowed_cpus.h"
+#include "base/environment.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/net/resolvers.h"
@@ -186,7 +187,7 @@ int main(int argc, char** argv) {
   fill_standard_descriptors();
   ddprun::use_own_resolvers();
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
-  const ddprun::EnvLookup env = process_environment();
+  const ddprun::EnvLookup env = ddprun::process_environment();
   if (is_peer(args, env)) return run_peers(env);
   HostFacts host = real_host_facts(env);
   host.called = called_name(argc, argv);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/result.h"
 
 namespace ddprun {
@@ -43,9 +44,6 @@ struct WorkerEnv {
 // All variables of `env` as name and value, each name once, in a fixed order. An empty text is a
 // variable that is set and empty.
 std::vector<std::pair<std::string, std::string>> encode(const WorkerEnv& env);
-
-// Answers the value of an environment variable; nothing if the variable is not set.
-using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
 
 // What a worker finds in its environment. Nothing: neither RANK nor WORLD_SIZE is set, so a person
 // started the program by hand; it is a world of one. If one of the two is set, RANK, WORLD_SIZE,

@@ -282,26 +282,6 @@ std::vector<PythonPlace> users_pythons(const EnvLookup& env, const std::string& 
 
 }  // namespace
 
-void wipe_variable(const char* name) {
-  const std::string start = std::string(name) + "=";
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with(start)) continue;
-    char* const value = *entry + start.size();
-    ::explicit_bzero(value, std::strlen(value));
-  }
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): at start there is one thread
-  ::unsetenv(name);
-}
-
-EnvLookup process_environment() {
-  return [](std::string_view name) -> std::optional<std::string> {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): only wipe_variable() writes it, at start
-    const char* value = std::getenv(std::string(name).c_str());
-    if (value == nullptr) return std::nullopt;
-    return std::string(value);
-  };
-}
-
 int visible_gpu_count(int device_count, const std::optional<std::string>& visible) {
   if (!visible) return device_count;
   std::set<std::string> seen;

@@ -11,13 +11,6 @@
 
 namespace ddprun::launcher {
 
-// Looks variables up in this process's environment, as it is at each call.
-EnvLookup process_environment();
-
-// Takes the variable out of this process's environment, and out of what /proc/<pid>/environ shows of
-// it and of its forks (proc(5)): the bytes that execve() left there are overwritten.
-void wipe_variable(const char* name);
-
 // CPUs, GPUs and ids of this machine. `env` is asked for CUDA_VISIBLE_DEVICES.
 HostFacts real_host_facts(const EnvLookup& env);
 

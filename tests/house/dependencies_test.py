@@ -48,7 +48,7 @@ MAY_INCLUDE = {
     "launcher/manual": {"launcher/options/options"},
     "launcher": {"proto", "base/net", "agent", "agent/processes", "agent/report", "launcher/doctor", "launcher/job", "launcher/options/options",
                  "launcher/scheduler"},
-    "daemon": {"proto", "base/net", "base/net/http", *RENDEZVOUS, "launcher/options/flag_values.h", "launcher/job/host_facts.h", "launcher/scheduler/shared_token.h"},
+    "daemon": {"proto", "base/net", "base/net/http", *RENDEZVOUS, "launcher/options/flag_values.h", "launcher/scheduler/shared_token.h"},
     "daemon/manual": {"daemon", "launcher/manual"},
     "worker/collective": {"proto"},
     "worker/kernels": {"proto", "worker/collective"},

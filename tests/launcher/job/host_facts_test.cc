@@ -143,10 +143,5 @@ TEST(VisibleGpuCount, FollowsCudaVisibleDevices) {
   EXPECT_EQ(visible_gpu_count(0, "0"), 0);
 }
 
-TEST(ProcessEnvironment, IsTheRealOne) {
-  EXPECT_TRUE(process_environment()("PATH").has_value());
-  EXPECT_EQ(process_environment()("DDPRUN_NO_SUCH_VARIABLE"), std::nullopt);
-}
-
 }  // namespace
 }  // namespace ddprun::launcher
