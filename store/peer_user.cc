@@ -52,7 +52,7 @@ std::optional<Place> place_of(const sockaddr_storage& storage) {
   return place;
 }
 
-bool is_loopback(const Place& place) {
+bool is_on_loopback(const Place& place) {
   if (!place.is_v6) return (ntohl(place.address[0]) >> 24U) == IN_LOOPBACKNET;
   return place.address == Words{0, 0, 0, htonl(1)};
 }
@@ -153,7 +153,7 @@ PeerUser PeerUsers::ask(const sockaddr_storage& own, const sockaddr_storage& pee
   }
   // A peer of this host may connect from any of its addresses, to loopback as well.
   const bool is_of_this_host =
-      is_loopback(*there) || is_loopback(*here) || there->address == here->address;
+      is_on_loopback(*there) || is_on_loopback(*here) || there->address == here->address;
   if (!is_of_this_host) return {PeerUser::Kind::kOtherHost};
   // "No such socket" and "no such table" are one error: the file decides which it was.
   const PeerUser user = read_tables(*there, *here);

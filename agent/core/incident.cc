@@ -7,14 +7,11 @@
 #include <utility>
 
 #include "agent/core/lifecycle.h"
+#include "base/duration.h"
 #include "base/shown_text.h"
 
 namespace ddprun::agent {
 namespace {
-
-double seconds(std::chrono::nanoseconds length) {
-  return std::chrono::duration<double>(length).count();
-}
 
 std::string who(const rendezvous::Failure& cause) {
   if (cause.rank < 0) return shown_text(cause.message);
@@ -44,17 +41,17 @@ std::chrono::nanoseconds Incident::lost() const {
 std::string incident_line(const Incident& incident) {
   std::string stages;
   for (const IncidentStage& stage : incident.stages)
-    stages +=
-        fmt::format("{}{} {:.3f}", stages.empty() ? "" : ", ", stage.name, seconds(stage.length));
+    stages += fmt::format("{}{} {:.3f}", stages.empty() ? "" : ", ", stage.name,
+                          in_seconds(stage.length));
   return fmt::format("{}: {}; {:.3f} s lost", who(incident.cause), stages,
-                     seconds(incident.lost()));
+                     in_seconds(incident.lost()));
 }
 
 std::string stages_line(const std::vector<IncidentStage>& stages) {
   std::string line;
   for (const IncidentStage& stage : stages)
-    line +=
-        fmt::format("{}{} {:.3f} s", line.empty() ? "" : ", ", stage.name, seconds(stage.length));
+    line += fmt::format("{}{} {:.3f} s", line.empty() ? "" : ", ", stage.name,
+                        in_seconds(stage.length));
   return line;
 }
 

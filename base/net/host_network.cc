@@ -92,4 +92,6 @@ bool is_loopback(const std::string& address) {
   return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, v6).is_loopback();
 }
 
+bool names_this_host(const std::string& text) { return text == "localhost" || is_loopback(text); }
+
 }  // namespace ddprun

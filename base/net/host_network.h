@@ -46,4 +46,7 @@ bool is_own_address(const boost::asio::ip::address& address);
 // is no address. Pure.
 bool is_loopback(const std::string& address);
 
+// Whether the text means "this machine" on every machine: "localhost", or a loopback address. Pure.
+bool names_this_host(const std::string& text);
+
 }  // namespace ddprun

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/duration.h"
 #include "base/log.h"
 #include "base/net/addresses.h"
 #include "base/wait_schedule.h"
@@ -47,10 +48,6 @@ asio::awaitable<std::shared_ptr<Question>> ask(asio::io_context& loop, const std
     co_await expires(question->answered, std::min(deadline, look()) - now);
   }
   co_return question;
-}
-
-double seconds(std::chrono::milliseconds duration) {
-  return std::chrono::duration<double>(duration).count();
 }
 
 // `ends`: now, where the wait has no end.
@@ -96,12 +93,12 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
     if (Clock::now() >= deadline)
       co_return Error(ErrorCode::kNotFound,
                       fmt::format("rendezvous: the host '{}' was looked up for {} s: {}", host,
-                                  seconds(limit), why));
+                                  in_seconds(limit), why));
     if (!told)
-      log::warning(
-          fmt::format("the host '{}' of the rendezvous is not known yet ({}); looking it "
-                      "up again{}",
-                      host, why, is_endless ? "" : fmt::format(" for up to {} s", seconds(limit))));
+      log::warning(fmt::format(
+          "the host '{}' of the rendezvous is not known yet ({}); looking it "
+          "up again{}",
+          host, why, is_endless ? "" : fmt::format(" for up to {} s", in_seconds(limit))));
     look();
     co_await expires(pause,
                      std::min<std::chrono::nanoseconds>(kLookUpEvery, deadline - Clock::now()));

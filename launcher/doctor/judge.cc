@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/net/host_network.h"
 #include "launcher/doctor/judge_devices.h"
 
 namespace ddprun::launcher {
@@ -135,10 +136,6 @@ Finding judge_processes(const NodeQuestion& question, const NodeFacts& facts) {
                   question.workers == 1 ? "1 worker" : fmt::format("{} workers", question.workers),
                   wanted),
       fmt::format("`ulimit -u {}`, or more pids for the cgroup", wanted)};
-}
-
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
 }
 
 Finding judge_own_name(const NodeQuestion& question, const NodeFacts& facts) {

@@ -8,17 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/net/host_network.h"
 #include "launcher/options/parse_context.h"
 #include "launcher/scheduler/placement.h"
 #include "launcher/scheduler/started_in.h"
 
 namespace ddprun::launcher {
 namespace {
-
-// The addresses that mean "this machine" on every machine.
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "127.0.0.1" || host == "::1";
-}
 
 // torchrun has two backends; what they were meant for is one here.
 bool is_etcd(const std::string& backend) { return backend == "etcd" || backend == "etcd-v2"; }
@@ -64,7 +60,7 @@ std::uint16_t master_port(ParseContext& context) {
   if (!given.has(FlagId::kMasterPort)) {
     warn_of_loopback(context);
     if (!one_node(context)) return kDefaultMasterPort;
-    if (!is_loopback(given.text(FlagId::kMasterAddr)))
+    if (!names_this_host(given.text(FlagId::kMasterAddr)))
       context.warn_without_effect(FlagId::kMasterAddr, "on one node without --master-port");
     return 0;
   }
@@ -304,7 +300,7 @@ Asked asked_nodes(const ParseContext& context) {
   const auto endpoint = parse_endpoint(context.given.text(FlagId::kRdzvEndpoint));
   asked.is_alone = context.given.is_on(FlagId::kStandalone) ||
                    (is_said(context, FlagId::kRdzvEndpoint) && endpoint &&
-                    is_loopback(endpoint->host) && !is_said(context, FlagId::kNnodes));
+                    names_this_host(endpoint->host) && !is_said(context, FlagId::kNnodes));
   const auto nodes = parse_node_count(context.given.text(FlagId::kNnodes));
   if (!is_said(context, FlagId::kNnodes) || !nodes) return asked;
   asked.min_nodes = nodes->min;

@@ -6,19 +6,17 @@
 #include <limits>
 #include <utility>
 
+#include "base/duration.h"
+
 namespace ddprun::rendezvous {
 namespace {
-
-double seconds(std::chrono::milliseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 std::string waiting_text(const Gathering& gathering) {
   const std::string here = gathering.min_nodes == gathering.max_nodes
                                ? fmt::format("{} of {} nodes", gathering.have, gathering.min_nodes)
                                : fmt::format("{} of {} to {} nodes", gathering.have,
                                              gathering.min_nodes, gathering.max_nodes);
-  const std::string left = fmt::format("{:.0f} s left", seconds(gathering.ends_in));
+  const std::string left = fmt::format("{:.0f} s left", in_seconds(gathering.ends_in));
   switch (gathering.awaits) {
     case Await::kNodes:
       return fmt::format("{} are here, {}{}", here, left,

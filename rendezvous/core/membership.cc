@@ -6,15 +6,12 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/duration.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
 constexpr std::chrono::seconds kNoteRefusalEvery{10};
-
-double seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 // For nodes that join after the end: they are told how the job went.
 std::string end_text_of(const JobEnded& end) {
@@ -371,7 +368,7 @@ void Membership::consider_resize(Time now, Outcome& outcome) {
 void Membership::give_up(Outcome& outcome) {
   end_text_ = fmt::format("{} of {} nodes joined within join_timeout={} s",
                           members_.count(Standing::kWaiting), policy_.min_nodes,
-                          seconds(policy_.join_timeout));
+                          in_seconds(policy_.join_timeout));
   const Error error(ErrorCode::kTimedOut, "rendezvous: " + end_text_);
   phase_ = Phase::kEnded;
   outcome.ended = JobEnded{.cause = {.message = end_text_}};

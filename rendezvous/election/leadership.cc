@@ -6,16 +6,13 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/duration.h"
 
 namespace ddprun::rendezvous {
 namespace {
 
 // A process that sees the end of its lease so late did not run meanwhile.
 constexpr std::chrono::milliseconds kStoodStill{200};
-
-double seconds(std::chrono::milliseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 void append(LeadershipActions& actions, LeadershipActions more) {
   for (LeadershipAction& action : more) actions.push_back(std::move(action));
@@ -351,11 +348,11 @@ std::optional<LeadershipActions> Leadership::out_of_time(Time now) {
   const std::string why = last_problem_.empty() ? "" : fmt::format(" ({})", last_problem_);
   if (!is_contacted_ && now >= contact_ends_)
     return give_up(ErrorCode::kTimedOut, fmt::format("nobody answered within read_timeout={} s{}",
-                                                     seconds(rules_.contact_limit), why));
+                                                     in_seconds(rules_.contact_limit), why));
   if (now >= search_ends_)
     return give_up(ErrorCode::kTimedOut,
                    fmt::format("no leader was found within join_timeout={} s{}",
-                               seconds(rules_.search_limit), why));
+                               in_seconds(rules_.search_limit), why));
   return std::nullopt;
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/duration.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/grpc/channel.h"
 #include "rendezvous/grpc/client_call.h"
@@ -39,10 +40,6 @@ constexpr std::chrono::milliseconds kCancelLimit{50};
 std::chrono::milliseconds stamp() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now().time_since_epoch());
-}
-
-double seconds(std::chrono::milliseconds duration) {
-  return std::chrono::duration<double>(duration).count();
 }
 
 // What the peer's status says. Anybody may be the peer, and this is for our log.
@@ -314,7 +311,7 @@ void RemoteSession::watch_lease() {
     return set_timer(lease_watch_, lease_.look_at() - stamp(), &RemoteSession::watch_lease);
   }
   end(ErrorCode::kUnavailable,
-      fmt::format("the host was silent for {} s", seconds(lease_.lease().length)), true);
+      fmt::format("the host was silent for {} s", in_seconds(lease_.lease().length)), true);
 }
 
 // ---- the end ----
@@ -375,7 +372,7 @@ void RemoteSession::not_reached(const std::string& tls_problem) {
 void RemoteSession::give_up_connecting() {
   if (state_ != State::kConnecting) return;
   std::string what =
-      fmt::format("nobody answered within read_timeout={} s", seconds(options_.read_timeout));
+      fmt::format("nobody answered within read_timeout={} s", in_seconds(options_.read_timeout));
   if (!last_problem_.empty()) what += " (" + last_problem_ + ")";
   end(ErrorCode::kTimedOut, what);
 }

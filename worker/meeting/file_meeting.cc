@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/blocking_wait.h"
+#include "base/duration.h"
 #include "store/client.h"
 #include "worker/meeting/meeting_file.h"
 #include "worker/meeting/meeting_record.h"
@@ -36,8 +37,6 @@ constexpr milliseconds kHoldTime{1000};
 // later: what is on this host is known at once, and a file server is asked twice a second at most.
 constexpr milliseconds kFirstLook{20};
 constexpr milliseconds kLastLook{500};
-
-double seconds(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 struct Knock {
   Heard heard = Heard::kNobody;
@@ -282,7 +281,7 @@ std::string RankAtFile::trace() const {
 
 Error RankAtFile::rank0_absent() const {
   return file_.error(ErrorCode::kTimedOut, fmt::format("rank {} waited {} s: rank 0 did not come{}",
-                                                       world_.rank, seconds(timeout_), trace()));
+                                                       world_.rank, in_seconds(timeout_), trace()));
 }
 
 // For a line of a wait.

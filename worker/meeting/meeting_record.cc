@@ -5,6 +5,7 @@
 #include <charconv>
 #include <limits>
 
+#include "base/net/host_network.h"
 #include "worker/meeting/mpi_world.h"
 
 namespace ddprun::worker {
@@ -75,10 +76,6 @@ class Parts {
   std::string_view rest_;
   bool ok_ = true;
 };
-
-bool is_loopback(std::string_view address) {
-  return address == "::1" || address.starts_with("127.");
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/net/host_network.h"
 #include "worker/collective/split.h"
 #include "worker/hierarchical/hierarchical_collective.h"
 #include "worker/meeting/own_address.h"
@@ -16,17 +17,13 @@
 namespace ddprun::worker {
 namespace {
 
-bool is_loopback(const std::string& master) {
-  return master == "localhost" || master == "::1" || master.starts_with("127.");
-}
-
 // Where this rank listens.
 Result<std::string> own_address(const WorkerEnv& world, const StoreExchange& exchange) {
   const auto interfaces = interface_addresses();
   if (!interfaces) return interfaces.error();
   return choose_address(*interfaces, {.interfaces = named_interfaces(),
                                       .towards_store = exchange.local_address(),
-                                      .one_host = is_loopback(world.master_addr)});
+                                      .one_host = names_this_host(world.master_addr)});
 }
 
 // Every rank tells where it is; but not one that has no `address`.

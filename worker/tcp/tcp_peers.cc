@@ -7,15 +7,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/duration.h"
+
 namespace ddprun::worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using What = TcpNews::What;
-
-double seconds(std::chrono::milliseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
 
 std::span<const std::byte> bytes_of(const ResetNote& note) {
   return std::as_bytes(std::span(&note, 1));
@@ -197,8 +195,8 @@ void TcpPeers::give_up_late(const Doing& doing) {
   std::vector<std::string> names;
   for (const std::size_t peer : late) names.push_back(name(peer));
   const std::string why = links_[late.front()].met()
-                              ? fmt::format("moved no bytes for {} s", seconds(doing.limit))
-                              : fmt::format("did not come within {} s", seconds(doing.limit));
+                              ? fmt::format("moved no bytes for {} s", in_seconds(doing.limit))
+                              : fmt::format("did not come within {} s", in_seconds(doing.limit));
   const bool names_all = doing.names_all && late.size() > 1;
   abort(&operation,
         fmt::format("rank {}: {}: {} {}; {}{}", options_.place.rank, describe(operation.head()),
@@ -263,7 +261,7 @@ std::vector<ResetNote> TcpPeers::reset(const TcpOperation* current, const ResetN
       std::size_t late = 0;
       while (late == options_.place.rank || (theirs[late] && links_[late].flushed())) ++late;
       abort(nullptr, fmt::format("rank {}: reset: {} did not come within {} s", options_.place.rank,
-                                 name(late), seconds(options_.timeout)));
+                                 name(late), in_seconds(options_.timeout)));
     }
     std::vector<pollfd> watched;
     for (std::size_t peer = 0; peer < links_.size(); ++peer) {

@@ -68,5 +68,12 @@ TEST(HostNetwork, KnowsLoopbackInEverySpelling) {
     EXPECT_FALSE(is_loopback(address)) << address;
 }
 
+TEST(NamesThisHost, LocalhostAndEachLoopbackAddressDo) {
+  for (const char* text : {"localhost", "127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"})
+    EXPECT_TRUE(names_this_host(text)) << text;
+  for (const char* text : {"", "10.0.0.1", "localhost.example", "127.0.0.1.example", "::2"})
+    EXPECT_FALSE(names_this_host(text)) << text;
+}
+
 }  // namespace
 }  // namespace ddprun
