@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <optional>
+
+#include "base/numbers.h"
 
 namespace ddprun {
 namespace {
@@ -26,23 +27,15 @@ Error too_long_name() {
 
 bool is_separator(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\n'; }
 
-// A number as it is written: its leading zeros count.
-std::optional<std::uint64_t> parse_number(std::string_view digits) {
-  std::uint64_t number = 0;
-  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (failed != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return number;
-}
-
 // `01-03` or `7`, appended to `numbers`.
 Result<void> add_range(std::string_view entry, std::string_view range, Names& numbers) {
   const auto dash = range.find('-');
   const std::string_view low_text = range.substr(0, dash);
-  const auto low = parse_number(low_text);
+  const auto low = parse_whole<std::uint64_t>(low_text);
   auto high = low;
   // `1-` is `1`, as Slurm reads it.
   if (dash != std::string_view::npos && dash + 1 < range.size())
-    high = parse_number(range.substr(dash + 1));
+    high = parse_whole<std::uint64_t>(range.substr(dash + 1));
   if (!low || !high || *high < *low) return invalid(entry, fmt::format("`{}` is no range", range));
   if (*high - *low >= kMaxHosts || numbers.size() + (*high - *low) >= kMaxHosts)
     return too_much(fmt::format("{} hosts", kMaxHosts));

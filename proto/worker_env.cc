@@ -1,7 +1,8 @@
 #include "proto/worker_env.h"
 
-#include <charconv>
 #include <limits>
+
+#include "base/numbers.h"
 
 namespace ddprun {
 namespace {
@@ -53,12 +54,13 @@ Error bad_value(const Row& row, const std::string& value, std::string_view accep
                                            std::string(accepted)};
 }
 
-// The whole text must be a number from 0 to `max`. from_chars() alone would take `4x` for 4.
+// The whole text must be a number from 0 to `max`.
 template <typename Number>
 bool parse(const std::string& text, Number max, Number& number) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end && !text.empty() && number >= 0 && number <= max;
+  const auto parsed = parse_whole<Number>(text);
+  if (!parsed || *parsed < 0 || *parsed > max) return false;
+  number = *parsed;
+  return true;
 }
 
 // Reads one field into `env`. A flag is true only for "True", as in PyTorch.

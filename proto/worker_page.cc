@@ -4,13 +4,13 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "base/file_handle.h"
+#include "base/numbers.h"
 
 namespace ddprun {
 namespace {
@@ -22,10 +22,8 @@ std::uint64_t now() {
 
 // The page that `variable` names; null if it names none.
 WorkerPage* map_page(std::string_view variable) {
-  std::size_t offset = 0;
-  const auto [end, failed] =
-      std::from_chars(variable.data(), variable.data() + variable.size(), offset);
-  if (failed != std::errc() || offset % kWorkerPageBytes != 0) return nullptr;
+  const auto offset = leading_number<std::size_t>(variable);
+  if (!offset || *offset % kWorkerPageBytes != 0) return nullptr;
   // The path is behind the third colon, and may have colons itself.
   std::size_t colon = 0;
   for (int i = 0; i < 3; ++i) {
@@ -37,10 +35,10 @@ WorkerPage* map_page(std::string_view variable) {
   if (file.get() < 0 || ::fstat(file.get(), &facts) != 0) return nullptr;
   const auto size = static_cast<std::size_t>(facts.st_size);
   // Behind the end of a file memory cannot be touched (mmap(2), SIGBUS).
-  if (offset + kWorkerPageBytes > size) return nullptr;
+  if (*offset + kWorkerPageBytes > size) return nullptr;
   void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return nullptr;
-  return static_cast<WorkerPage*>(memory) + offset / kWorkerPageBytes;
+  return static_cast<WorkerPage*>(memory) + *offset / kWorkerPageBytes;
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 #include "agent/report/error_record.h"
 
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "base/numbers.h"
 
 namespace ddprun::agent {
 namespace {
@@ -26,10 +27,7 @@ std::optional<std::int64_t> seconds_of(const Json& value) {
   if (value.is_number_float()) return whole_seconds(value.get<double>());
   if (!value.is_string()) return std::nullopt;
   const auto& text = value.get_ref<const std::string&>();
-  std::int64_t seconds = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (failed != std::errc() || end == text.data()) return std::nullopt;
-  return seconds;
+  return leading_number<std::int64_t>(text);
 }
 
 // A text as it is, anything else as JSON. dump() throws on bytes that are no UTF-8, hence

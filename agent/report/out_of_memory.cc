@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <utility>
 
 #include "base/memory_cgroup.h"
+#include "base/numbers.h"
 
 namespace ddprun::agent {
 namespace {
@@ -27,16 +27,9 @@ std::string_view field(std::string_view line, std::string_view before) {
   return rest.substr(0, rest.find_first_of(", "));
 }
 
-// The number that the text begins with: the kernel's lines have a unit behind it ("65536kB").
-std::optional<std::uint64_t> number(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc() || end == text.data()) return std::nullopt;
-  return value;
-}
-
+// The kernel's lines have a unit behind the number ("65536kB").
 std::optional<std::uint64_t> kib(std::string_view text) {
-  const auto value = number(text);
+  const auto value = leading_number<std::uint64_t>(text);
   return value ? std::optional(*value * 1024) : std::nullopt;
 }
 
@@ -90,7 +83,8 @@ std::optional<OutOfMemory> find(const std::vector<std::string>& kernel_lines,
       limit = kib(field(line, "limit "));
     }
     if (!line.starts_with("oom-kill:")) continue;
-    if (!pid || number(field(line, ",pid=")) == static_cast<std::uint64_t>(*pid)) {
+    if (!pid ||
+        leading_number<std::uint64_t>(field(line, ",pid=")) == static_cast<std::uint64_t>(*pid)) {
       // Other constraints mean that the host, or a NUMA node of it, had no memory left.
       OutOfMemory found;
       if (line.find("CONSTRAINT_MEMCG") != std::string::npos) {

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/ip/udp.hpp>
-#include <charconv>
 #include <fstream>
 #include <sstream>
 
 #include "base/file_handle.h"
+#include "base/numbers.h"
 
 namespace ddprun {
 namespace {
@@ -33,9 +33,7 @@ std::optional<Columns> columns_of(std::string_view line) {
 }
 
 std::uint64_t number_in(std::string_view text) {
-  std::uint64_t value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
+  return leading_number<std::uint64_t>(text).value_or(0);
 }
 
 }  // namespace

@@ -9,18 +9,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/numbers.h"
+
 namespace ddprun::examples {
 namespace {
-
-// The whole text must be a number: "3x" and " 3" are refused, which std::stoi would take.
-template <typename Number>
-std::optional<Number> parse_number(const std::string& text) {
-  Number number{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc{} || stop != end) return std::nullopt;
-  return number;
-}
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
@@ -31,17 +23,17 @@ Flags::Flags(std::string about) : about_(std::move(about)) { on("--help", help_,
 void Flags::count(const std::string& name, int& into, const std::string& help) {
   const auto accepted = fmt::format("a whole number from 1 to {}", kMaxCount);
   flags_.push_back({name, "N", accepted, help, [&into](const std::string& text) {
-                      const auto number = parse_number<int>(text);
+                      const auto number = parse_whole<int>(text);
                       if (!number || *number < 1 || *number > kMaxCount) return false;
                       into = *number;
                       return true;
                     }});
 }
 
-// std::from_chars also reads "nan" and "inf": they are no rates.
+// parse_whole() also reads "nan" and "inf": they are no rates.
 void Flags::rate(const std::string& name, double& into, const std::string& help) {
   flags_.push_back({name, "RATE", "a number above 0", help, [&into](const std::string& text) {
-                      const auto number = parse_number<double>(text);
+                      const auto number = parse_whole<double>(text);
                       if (!number || !std::isfinite(*number) || *number <= 0) return false;
                       into = *number;
                       return true;
@@ -50,7 +42,7 @@ void Flags::rate(const std::string& name, double& into, const std::string& help)
 
 void Flags::seed(const std::string& name, std::uint64_t& into, const std::string& help) {
   flags_.push_back({name, "N", "a whole number from 0", help, [&into](const std::string& text) {
-                      const auto number = parse_number<std::uint64_t>(text);
+                      const auto number = parse_whole<std::uint64_t>(text);
                       if (number) into = *number;
                       return number.has_value();
                     }});

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "base/allowed_cpus.h"
+#include "base/numbers.h"
 #include "launcher/doctor/gather.h"
 #include "launcher/doctor/judge.h"
 #include "launcher/job/plan.h"
@@ -28,9 +28,7 @@ constexpr std::chrono::milliseconds kToSayIt{200};
 int threads_of(const Options& options, const EnvLookup& env) {
   const auto text = env("OMP_NUM_THREADS");
   if (!text) return worker_threads(options).value_or(0);
-  int threads = 0;
-  std::from_chars(text->data(), text->data() + text->size(), threads);
-  return std::max(0, threads);
+  return std::max(0, leading_number<int>(*text).value_or(0));
 }
 
 // Those of NCCL and Gloo that the doctor knows.

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <string_view>
+
+#include "base/numbers.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -85,11 +86,8 @@ bool is_word(std::string_view value, std::string_view word) {
 
 bool is_set(std::string_view value) { return !value.empty() && value != "0"; }
 
-int count_of(std::string_view text) {
-  int number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);  // "[N/A]" is 0
-  return number;
-}
+// "[N/A]" is 0.
+int count_of(std::string_view text) { return leading_number<int>(text).value_or(0); }
 
 void judge_gpu(const GpuRow& gpu, Findings& found) {
   const std::string what = "GPU " + gpu.index;

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <functional>
+
+#include "base/numbers.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -27,14 +28,11 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// from_chars() on the whole text. It takes '-' but not '+'; Python's int() and float() take both.
+// As Python's int() and float(), which take a '+' too.
 template <typename Number>
-std::optional<Number> parse_whole(std::string_view text) {
+std::optional<Number> parse_signed(std::string_view text) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_whole<Number>(text);
 }
 
 // The longest pause if --restart-backoff names none.
@@ -104,14 +102,14 @@ using ConfSetter = std::function<std::optional<Error>(RendezvousConf&, std::stri
 
 // The check of a key whose value is a whole number above 0.
 std::optional<Error> check_positive(std::string_view key, std::string_view text) {
-  const auto value = parse_whole<std::int64_t>(text);
+  const auto value = parse_signed<std::int64_t>(text);
   if (value && *value > 0) return std::nullopt;
   return expected(fmt::format("{} to be a whole number above 0", key));
 }
 
 // The same for a number that may be 0.
 std::optional<Error> check_not_negative(std::string_view key, std::string_view text) {
-  const auto value = parse_whole<std::int64_t>(text);
+  const auto value = parse_signed<std::int64_t>(text);
   if (value && *value >= 0) return std::nullopt;
   return expected(fmt::format("{} to be a whole number from 0", key));
 }
@@ -125,7 +123,7 @@ ConfSetter seconds(std::string_view key, std::chrono::seconds RendezvousConf::*m
     auto error = check(key, text);
     if (error) return error;
     const auto most = static_cast<std::int64_t>(kMaxSeconds);
-    conf.*member = std::chrono::seconds(std::min(*parse_whole<std::int64_t>(text), most));
+    conf.*member = std::chrono::seconds(std::min(*parse_signed<std::int64_t>(text), most));
     return std::optional<Error>();
   };
 }
@@ -250,10 +248,10 @@ bool StdSpec::none() const {
                      [](const auto& entry) { return entry.second == Streams::kNone; });
 }
 
-std::optional<int> parse_int(std::string_view text) { return parse_whole<int>(text); }
+std::optional<int> parse_int(std::string_view text) { return parse_signed<int>(text); }
 
 std::optional<double> parse_number(std::string_view text) {
-  const auto value = parse_whole<double>(text);
+  const auto value = parse_signed<double>(text);
   if (!value || !std::isfinite(*value)) return std::nullopt;
   return value;
 }

@@ -1,10 +1,11 @@
 #include "launcher/scheduler/deadlines.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <future>
 #include <string_view>
+
+#include "base/numbers.h"
 
 namespace ddprun::launcher {
 namespace {
@@ -15,10 +16,8 @@ constexpr std::int64_t kMostKillWait = 65535;
 // The whole number that `text` begins with, behind blanks.
 std::optional<std::int64_t> leading_number(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t="), text.size()));
-  std::int64_t number = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failed != std::errc() || number < 0) return std::nullopt;
-  return number;
+  const auto number = ddprun::leading_number<std::int64_t>(text);
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 // `KillWait                = 30 sec`, one line of `scontrol show config`.

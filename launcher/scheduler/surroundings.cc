@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
+#include "base/numbers.h"
 #include "launcher/scheduler/started_in.h"
 #include "proto/host_list.h"
 
@@ -21,11 +21,9 @@ constexpr std::int64_t kMaxNormalStep = 0xfffffff0;
 constexpr std::int64_t kMaxCount = 1 << 20;
 constexpr std::size_t kMaxIdBytes = 128;
 
-std::optional<std::int64_t> parse_whole(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failed != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
+std::optional<std::int64_t> parse_count(std::string_view text) {
+  const auto number = parse_whole<std::int64_t>(text);
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 // The largest number in a list such as `2(x3),1`: tasks or CPUs on each node.
@@ -33,7 +31,7 @@ std::optional<int> largest_of(std::string_view text) {
   std::int64_t largest = 0;
   while (!text.empty()) {
     const auto comma = std::min(text.find(','), text.size());
-    const auto number = parse_whole(text.substr(0, std::min(text.find('('), comma)));
+    const auto number = parse_count(text.substr(0, std::min(text.find('('), comma)));
     if (!number || *number > kMaxCount) return std::nullopt;
     largest = std::max(largest, *number);
     text.remove_prefix(std::min(comma + 1, text.size()));
@@ -98,7 +96,7 @@ class Detection {
   }
 
   std::optional<int> number(std::string_view name) const {
-    const auto value = parse_whole(text(name));
+    const auto value = parse_count(text(name));
     if (!value || *value > kMaxCount) return std::nullopt;
     return static_cast<int>(*value);
   }
@@ -133,7 +131,7 @@ class Detection {
   bool is_complete(const SchedulerRow& row) const {
     switch (row.scheduler) {
       case Scheduler::kSlurmStep:
-        return parse_whole(text(row.step)).value_or(kMaxNormalStep) < kMaxNormalStep &&
+        return parse_count(text(row.step)).value_or(kMaxNormalStep) < kMaxNormalStep &&
                is_step_of_tasks() && !is_interactive();
       case Scheduler::kPals:
       case Scheduler::kMpich:
@@ -202,8 +200,8 @@ class Detection {
     if (hosts->size() != static_cast<std::size_t>(found_.nodes))
       return problem(row.hosts, fmt::format("{} hosts", found_.nodes));
     found_.first_host = hosts->front();
-    set_id(fmt::format("slurm-{}.{}", text(row.job), text(row.step)), parse_whole(text(row.job)),
-           parse_whole(text(row.step)).value_or(0));
+    set_id(fmt::format("slurm-{}.{}", text(row.job), text(row.step)), parse_count(text(row.job)),
+           parse_count(text(row.step)).value_or(0));
   }
 
   // A launcher of MPI counts processes. Where each node has one, those are the nodes.
@@ -303,7 +301,7 @@ class Detection {
       found_.cpus_per_task = number("SLURM_CPUS_PER_TASK").value_or(0);
     if (found_.scheduler == Scheduler::kSlurmStep || found_.scheduler == Scheduler::kSlurmJob)
       read_components();
-    if (const auto end = parse_whole(text("SLURM_JOB_END_TIME")); end && *end > 0)
+    if (const auto end = parse_count(text("SLURM_JOB_END_TIME")); end && *end > 0)
       found_.ends_at = std::chrono::sys_seconds(std::chrono::seconds(*end));
   }
 

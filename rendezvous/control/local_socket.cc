@@ -9,7 +9,6 @@
 #include <array>
 #include <boost/asio/ip/address.hpp>
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
@@ -21,6 +20,7 @@
 #include "base/file_handle.h"
 #include "base/limit_hint.h"
 #include "base/net/host_network.h"
+#include "base/numbers.h"
 #include "base/random_number.h"
 
 namespace ddprun::rendezvous {
@@ -53,8 +53,9 @@ std::optional<LocalName> parse_name(std::string_view name) {
   if (second == rest.npos) return std::nullopt;
   LocalName found{.address = std::string(rest.substr(0, first)), .name = std::string(name)};
   const std::string_view port = rest.substr(first + 1, second - first - 1);
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), found.port);
-  if (error != std::errc() || end != port.data() + port.size()) return std::nullopt;
+  const auto number = parse_whole<std::uint16_t>(port);
+  if (!number) return std::nullopt;
+  found.port = *number;
   return found;
 }
 

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 #include <vector>
+
+#include "base/numbers.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -19,14 +20,6 @@ std::optional<Error> unchangeable(const Membership& membership) {
   if (!membership.recovers()) return std::nullopt;
   return Error(ErrorCode::kUnavailable,
                "a new leader waits for the nodes of the round: say it again in a few seconds");
-}
-
-// A number without anything behind it; nothing for every other text.
-std::optional<int> number(const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 const Member* member_of(const Membership& membership, SessionId session) {
@@ -52,7 +45,7 @@ std::string describe(const Member& member) {
 }  // namespace
 
 Result<SessionId> find_node(const Membership& membership, const std::string& name) {
-  const std::optional<int> rank = number(name);
+  const std::optional<int> rank = parse_whole<int>(name);
   std::vector<const Member*> with_id;
   std::vector<const Member*> with_rank;
   std::vector<const Member*> with_hostname;

@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "base/numbers.h"
 
 namespace ddprun::rendezvous {
 namespace {
@@ -47,10 +48,8 @@ class Words {
     std::string_view text = word();
     if (!text.starts_with(name) || text.substr(name.size(), 1) != "=") return fail();
     text.remove_prefix(name.size() + 1);
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool is_whole = error == std::errc() && end == text.data() + text.size();
-    return is_whole && value >= 0 && value <= most ? value : fail();
+    const auto value = parse_whole<std::int64_t>(text);
+    return value && *value >= 0 && *value <= most ? *value : fail();
   }
   milliseconds time(std::string_view name) { return milliseconds(number(name, kMostMs)); }
   // What is left, blanks too.

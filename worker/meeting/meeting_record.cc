@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <limits>
 
 #include "base/net/host_network.h"
+#include "base/numbers.h"
 #include "worker/meeting/mpi_world.h"
 
 namespace ddprun::worker {
@@ -31,11 +31,8 @@ bool is_address(std::string_view text) {
 
 // A number from 1 to `most`.
 std::optional<int> parse_number(std::string_view text, int most) {
-  int number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, failed] = std::from_chars(text.data(), end, number);
-  if (failed != std::errc() || stop != end || number < 1 || number > most) return std::nullopt;
-  return number;
+  const auto number = parse_whole<int>(text);
+  return number && *number >= 1 && *number <= most ? number : std::nullopt;
 }
 
 // Takes a text apart. After a part that is not as it must be, all further ones are empty and at_end() is false.

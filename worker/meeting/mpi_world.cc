@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string_view>
 
+#include "base/numbers.h"
 #include "proto/host_list.h"
 #include "proto/meeting_ports.h"
 
@@ -66,11 +66,8 @@ std::optional<Error> incomplete(const EnvLookup& env) {
 }
 
 std::optional<int> parse_number(std::string_view text) {
-  int number = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failed != std::errc() || end == text.data() || number < 0 || number > kMostRanks)
-    return std::nullopt;
-  return number;
+  const auto number = leading_number<int>(text);
+  return number && *number >= 0 && *number <= kMostRanks ? number : std::nullopt;
 }
 
 // The tasks of node `index` in a list such as `2(x3),1` (srun(1), SLURM_STEP_TASKS_PER_NODE).

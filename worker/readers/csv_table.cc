@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <set>
 #include <utility>
 
+#include "base/numbers.h"
 #include "worker/readers/file_text.h"
 
 namespace ddprun::worker {
@@ -92,11 +92,8 @@ class RowReader {
 };
 
 std::optional<double> parse_number(const std::string& cell) {
-  double number = 0;
-  const char* const end = cell.data() + cell.size();
-  const auto [stop, error] = std::from_chars(cell.data(), end, number);
-  if (error != std::errc{} || stop != end || !std::isfinite(number)) return std::nullopt;
-  return number;
+  const auto number = parse_whole<double>(cell);
+  return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
 // Why the row does not fit, or an empty text.
