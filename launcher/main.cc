@@ -1,4 +1,5 @@
-// ddprun: options -> guardian -> agent -> exit code. Decides nothing itself.
+// ddprun: options -> a job (plan, guardian, agent) or the doctor -> exit code. Decides nothing
+// itself.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -150,15 +151,10 @@ Result<void> check_node(const Options& options, const Machine& machine) {
   return Error(ErrorCode::kUnavailable, text);
 }
 
-// All checks come before run_guarded(): from there on there are two processes to end.
-int run(const Options& options, const Machine& machine, const Failures& failures) {
+// A job: plan, guardian, agent. All checks come before run_guarded(): from there on there are two
+// processes to end.
+int run_job(const Options& options, const Machine& machine, const Failures& failures) {
   const EnvLookup& env = machine.env;
-  log::set_level(options.quiet ? log::Level::kError : options.log_level);
-  for (const std::string& warning : options.warnings) log::warning(warning);
-  if (const auto call = doctor_call(options, real_command_facts(env), machine.begin + kFileLimit)) {
-    if (!*call) return failures.fail(call->error(), 2);
-    return run_doctor(options, **call, machine, failures);
-  }
   if (options.check) {
     if (const auto checked = check_node(options, machine); !checked)
       return failures.fail(checked.error(), 1);
@@ -177,6 +173,17 @@ int run(const Options& options, const Machine& machine, const Failures& failures
   const agent::GuardedJob job{plan.agent.called, plan.agent.job_cookie, plan.agent.signals};
   return agent::run_guarded(
       job, [&plan](const agent::AgentStart& start) { return agent::run_agent(plan.agent, start); });
+}
+
+// Chooses the command: `ddprun doctor`, or a job.
+int run_command(const Options& options, const Machine& machine, const Failures& failures) {
+  log::set_level(options.quiet ? log::Level::kError : options.log_level);
+  for (const std::string& warning : options.warnings) log::warning(warning);
+  const auto call =
+      doctor_call(options, real_command_facts(machine.env), machine.begin + kFileLimit);
+  if (!call) return run_job(options, machine, failures);
+  if (!*call) return failures.fail(call->error(), 2);
+  return run_doctor(options, **call, machine, failures);
 }
 
 }  // namespace
@@ -202,5 +209,5 @@ int main(int argc, char** argv) {
     const ddprun::Error error(ddprun::ErrorCode::kInvalidArgument, wrong->message);
     return failures.fail(error, wrong->exit_code);
   }
-  return run(std::get<Options>(parsed), {.env = env, .host = host}, failures);
+  return run_command(std::get<Options>(parsed), {.env = env, .host = host}, failures);
 }
