@@ -100,8 +100,8 @@ Result<void> Daemon::open() {
   demultiplexer_ = std::make_unique<rendezvous::PortDemultiplexer>(
       loop_, *std::move(acceptor),
       rendezvous::PortDemultiplexer::Handlers{.store = [](asio::ip::tcp::socket) {},  // closes it
-                                         .rendezvous = [this](int fd) { service_->adopt(fd); },
-                                         .rendezvous_by_tls = std::move(by_tls)});
+                                              .rendezvous = [this](int fd) { service_->adopt(fd); },
+                                              .rendezvous_by_tls = std::move(by_tls)});
   return {};
 }
 

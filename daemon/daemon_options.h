@@ -32,7 +32,7 @@ struct DaemonOptions {
   bool resumes = true;  // nodes whose connection breaks may come back
   std::optional<HttpAddress> http{};
   JobLimits limits;
-  rendezvous::EtcdPlan etcd;           // no members: no group
+  rendezvous::EtcdPlan etcd;      // no members: no group
   std::string group = "default";  // of which one leads
 
   bool has_group() const { return !etcd.members.empty(); }

@@ -85,8 +85,7 @@ void Group::follow(const Leader& leader) {
   knocker_ = std::make_unique<Knocker>(
       loop_,
       std::vector{asio::ip::tcp::endpoint(asio::ip::make_address(leader.address), leader.port)},
-      [this] { election_.leader_lost(); }, std::numeric_limits<int>::max(),
-      Haste::kBelieveAtOnce);
+      [this] { election_.leader_lost(); }, std::numeric_limits<int>::max(), Haste::kBelieveAtOnce);
 }
 
 void Group::deposed(const std::string& why) {

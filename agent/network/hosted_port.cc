@@ -48,9 +48,9 @@ HostedPort::HostedPort(asio::io_context& loop, const RendezvousPlan& plan, Job j
   demultiplexer_ = std::make_unique<rendezvous::PortDemultiplexer>(
       loop, std::move(acceptor),
       rendezvous::PortDemultiplexer::Handlers{.store = std::move(serve_store),
-                                  .rendezvous = [this](int fd) { service_->adopt(fd); },
-                                  .rendezvous_by_tls = std::move(by_tls),
-                                  .liveness = std::move(liveness)});
+                                              .rendezvous = [this](int fd) { service_->adopt(fd); },
+                                              .rendezvous_by_tls = std::move(by_tls),
+                                              .liveness = std::move(liveness)});
 }
 
 // In this order: the demultiplexer's handlers use the service, which would wait for operators who

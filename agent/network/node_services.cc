@@ -218,39 +218,40 @@ asio::awaitable<Result<void>> NodeServices::open_etcd(Session::MessageHandler ha
 }
 
 rendezvous::ElectedSession::Ways NodeServices::ways() {
-  return {.resumes = plan_.resumes || follows_daemons(),
-          .own_address = [this] { return own_address(); },
-          .lead =
-              [this](rendezvous::JobRecord record, rendezvous::ElectedSession::RecordRound record_round,
-                     std::function<bool()> may_grant, Session::MessageHandler handler) {
-                make_host(std::move(record));
-                host_->record_round = std::move(record_round);
-                host_->leads = may_grant;
-                open_port(*std::exchange(candidate_, std::nullopt), false, std::move(may_grant));
-                return host_->open_session(std::move(handler), {store_host_, ""});
-              },
-          .follow =
-              [this](const rendezvous::Leader& leader, rendezvous::Time workers_until,
-                     std::function<void()> let_in, Session::MessageHandler handler) {
-                return rendezvous::open_remote_session(
-                    loop_,
-                    {.host = leader.address,
-                     .port = leader.port,
-                     .token = {key_, plan_.token_is_optional},
-                     .rdzv_id = plan_.run_id,
-                     .tls = files_of(plan_.tls),
-                     .read_timeout = std::min(plan_.connect_timeout, kLeaderLimit),
-                     .tries_again = false,
-                     .workers_until = workers_until == rendezvous::Time{}
-                                          ? std::nullopt
-                                          : std::optional(workers_until),
-                     .let_in = [let_in = std::move(let_in)](const auto&, auto) { let_in(); },
-                     .lease_moved = workers_until_},
-                    std::move(handler));
-              },
-          .tell_end = [this](const Error& error) { host_->end(error); },
-          .stop_leading = [this] { stop_leading(); },
-          .workers_until = workers_until_};
+  return {
+      .resumes = plan_.resumes || follows_daemons(),
+      .own_address = [this] { return own_address(); },
+      .lead =
+          [this](rendezvous::JobRecord record, rendezvous::ElectedSession::RecordRound record_round,
+                 std::function<bool()> may_grant, Session::MessageHandler handler) {
+            make_host(std::move(record));
+            host_->record_round = std::move(record_round);
+            host_->leads = may_grant;
+            open_port(*std::exchange(candidate_, std::nullopt), false, std::move(may_grant));
+            return host_->open_session(std::move(handler), {store_host_, ""});
+          },
+      .follow =
+          [this](const rendezvous::Leader& leader, rendezvous::Time workers_until,
+                 std::function<void()> let_in, Session::MessageHandler handler) {
+            return rendezvous::open_remote_session(
+                loop_,
+                {.host = leader.address,
+                 .port = leader.port,
+                 .token = {key_, plan_.token_is_optional},
+                 .rdzv_id = plan_.run_id,
+                 .tls = files_of(plan_.tls),
+                 .read_timeout = std::min(plan_.connect_timeout, kLeaderLimit),
+                 .tries_again = false,
+                 .workers_until = workers_until == rendezvous::Time{}
+                                      ? std::nullopt
+                                      : std::optional(workers_until),
+                 .let_in = [let_in = std::move(let_in)](const auto&, auto) { let_in(); },
+                 .lease_moved = workers_until_},
+                std::move(handler));
+          },
+      .tell_end = [this](const Error& error) { host_->end(error); },
+      .stop_leading = [this] { stop_leading(); },
+      .workers_until = workers_until_};
 }
 
 Result<rendezvous::Leader> NodeServices::own_address() {
@@ -314,7 +315,8 @@ void NodeServices::open_port(tcp::acceptor acceptor, bool with_store,
 
 void NodeServices::open_remote_session(Session::MessageHandler handler) {
   const auto open = [this](std::optional<rendezvous::ResumingSession::Time> workers_until,
-                           rendezvous::ResumingSession::LetIn let_in, Session::MessageHandler heard) {
+                           rendezvous::ResumingSession::LetIn let_in,
+                           Session::MessageHandler heard) {
     const bool has_workers = workers_until > std::chrono::steady_clock::now();
     return rendezvous::open_remote_session(
         loop_,
@@ -334,8 +336,8 @@ void NodeServices::open_remote_session(Session::MessageHandler handler) {
   };
   session_ = plan_.resumes ? nullptr : open({}, {}, std::move(handler));
   if (session_) return;
-  session_ =
-      std::make_unique<rendezvous::ResumingSession>(loop_, open, plan_.connect_timeout, std::move(handler));
+  session_ = std::make_unique<rendezvous::ResumingSession>(loop_, open, plan_.connect_timeout,
+                                                           std::move(handler));
 }
 
 rendezvous::Unreached NodeServices::unreached() const {

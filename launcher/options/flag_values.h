@@ -108,7 +108,7 @@ struct RendezvousConf {
   // (rendezvous/recovery). Off: it is lost, as in torchrun.
   bool resumes = true;
   std::chrono::seconds timeout{900};        // static: for all of it
-  rendezvous::EtcdPlan etcd{};                   // etcd: all but its members
+  rendezvous::EtcdPlan etcd{};              // etcd: all but its members
   agent::TlsPlan tls{};                     // ddprun's own, for all backends
   std::vector<std::string> known_keys{};    // in the order given
   std::vector<std::string> unknown_keys{};  // to warn of: torchrun passes typing errors in silence

@@ -5,10 +5,10 @@
 #include <boost/asio/ip/address.hpp>
 #include <chrono>
 
-#include "rendezvous/election/etcd_plan.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "rendezvous/election/etcd_client.h"
+#include "rendezvous/election/etcd_plan.h"
 
 namespace ddprun::rendezvous {
 

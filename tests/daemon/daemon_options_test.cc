@@ -67,7 +67,8 @@ TEST(DaemonOptionsTest, AGroupHasMembersOfEtcd) {
                                    "--group=g.1", R"(--config={"etcd_endpoint": "h1:7,h2"})"});
   EXPECT_TRUE(options.has_group());
   EXPECT_EQ(options.group, "g.1");
-  EXPECT_EQ(options.etcd.members, (std::vector<rendezvous::EtcdMemberPlan>{{"h1", 7}, {"h2", 2379}}));
+  EXPECT_EQ(options.etcd.members,
+            (std::vector<rendezvous::EtcdMemberPlan>{{"h1", 7}, {"h2", 2379}}));
   EXPECT_EQ(options.etcd.prefix, "/x");
   EXPECT_EQ(options.etcd.username, "u");
 }

@@ -29,9 +29,9 @@
 namespace ddprun::fuzz {
 namespace {
 
-using rendezvous::PortDemultiplexer;
 using asio::ip::tcp;
 using rendezvous::kNoTlsAlert;
+using rendezvous::PortDemultiplexer;
 
 enum class Owner { kNobody, kStore, kRendezvous, kRendezvousByTls, kLiveness };
 

@@ -241,17 +241,15 @@ asio::awaitable<bool> Server::State::send(std::shared_ptr<State> self, SharedCon
 Server::Server(asio::io_context& loop, tcp::acceptor bound, Pages pages, Limits limits)
     : state_(std::make_shared<State>(std::move(bound), std::move(pages), limits)) {
   spawn(loop, "HTTP port",
-        Listener::run(
-            state_->listener, [&loop, weak = std::weak_ptr(state_)](tcp::socket socket) {
-              const auto state = weak.lock();
-              if (!state || state->is_closed) return;  // closes it
-              if (state->connections.size() >= state->limits.connections && !state->make_room())
-                return;
-              auto connection =
-                  std::make_shared<Connection>(std::move(socket), state->limits.head_bytes);
-              state->connections.push_back(connection);
-              spawn(loop, "HTTP connection", State::serve(state, std::move(connection)));
-            }));
+        Listener::run(state_->listener, [&loop, weak = std::weak_ptr(state_)](tcp::socket socket) {
+          const auto state = weak.lock();
+          if (!state || state->is_closed) return;  // closes it
+          if (state->connections.size() >= state->limits.connections && !state->make_room()) return;
+          auto connection =
+              std::make_shared<Connection>(std::move(socket), state->limits.head_bytes);
+          state->connections.push_back(connection);
+          spawn(loop, "HTTP connection", State::serve(state, std::move(connection)));
+        }));
 }
 
 Server::~Server() {
