@@ -26,6 +26,7 @@
 #include "agent/shared_lease.h"
 #include "agent/worker_group.h"
 #include "base/alarm.h"
+#include "base/duration.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
 #include "base/net/addresses.h"
@@ -258,7 +259,7 @@ void Agent::worker_is_stuck(pid_t pid) {
       "rank {} (local rank {}, pid {}) on {} has been in uninterruptible sleep for {} s, in the "
       "kernel's {}; it may hold a device, so the job is not restarted",
       lifecycle_.seat().first_rank + local_rank, local_rank, pid, hostname_,
-      std::chrono::duration<double>(config_.watch.most_sleep).count(), wait_channel(pid)));
+      in_seconds(config_.watch.most_sleep), wait_channel(pid)));
 }
 
 void Agent::teardown_is_overdue(int local_rank) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/duration.h"
 #include "base/log.h"
 #include "base/net/descriptors.h"
 
@@ -66,7 +67,7 @@ Result<pid_t> WorkerGroup::start(const rendezvous::Round& round, int local_rank,
 void WorkerGroup::end_worker_that_recorded(int local_rank) {
   children_.end_worker(
       local_rank, fmt::format("recorded an error and did not end within {} s (--teardown-timeout)",
-                              std::chrono::duration<double>(config_.teardown_timeout).count()));
+                              in_seconds(config_.teardown_timeout)));
 }
 
 std::uint64_t WorkerGroup::steps(int local_rank) const {

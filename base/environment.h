@@ -15,9 +15,9 @@ using EnvLookup = std::function<std::optional<std::string>(std::string_view name
 // nobody changes the environment.
 EnvLookup process_environment();
 
-// Takes the variable out of this process's environment, and out of what /proc/<pid>/environ shows of
-// it and of its forks (proc(5)): the bytes that execve() left there are overwritten. Main thread, at
-// start.
+// Takes the variable out of this process's environment, and out of what /proc/<pid>/environ shows
+// of it and of its forks (proc(5)): the bytes that execve() left there are overwritten. Main
+// thread, at start.
 void wipe_variable(const char* name);
 
 }  // namespace ddprun

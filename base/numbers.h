@@ -1,5 +1,5 @@
-// Numbers in texts, for all rooms. No locale, no blanks, no '+'; '-' for signed types alone. Nothing
-// if there is no number, or if it does not fit the type. Pure; any thread.
+// Numbers in texts, for all rooms. No locale, no blanks, no '+'; '-' for signed types alone.
+// Nothing if there is no number, or if it does not fit the type. Pure; any thread.
 #pragma once
 
 #include <charconv>

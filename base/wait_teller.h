@@ -1,5 +1,6 @@
-// Tells of one wait of this process while it goes on, at the moments of wait_schedule.h. It does not
-// know what is awaited: the caller of begin() gives the words. Loop's thread. Owned by who waits.
+// Tells of one wait of this process while it goes on, at the moments of wait_schedule.h. It does
+// not know what is awaited: the caller of begin() gives the words. Loop's thread. Owned by who
+// waits.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

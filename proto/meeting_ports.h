@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/hash.h"
+
 namespace ddprun {
 
 inline constexpr int kMeetingPorts = 8;
@@ -19,8 +21,8 @@ inline std::uint16_t meeting_port_of(std::uint64_t number) {
 
 // A job's number where it has only a name. FNV-1a: the same on every node.
 inline std::uint64_t number_of_name(std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  std::uint64_t hash = kHashStart;
+  for (const char c : name) hash = hash_step(hash, static_cast<unsigned char>(c));
   return hash;
 }
 

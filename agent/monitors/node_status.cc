@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/duration.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -107,11 +109,8 @@ http::NodeStatus own_status(const NodeFacts& facts) {
     if (worker.first_line == Time{} && worker.steps == 0) continue;
     node.steps.push_back({facts.lifecycle.seat().first_rank + static_cast<int>(i), worker.steps});
   }
-  const auto seconds = [](std::chrono::nanoseconds length) {
-    return std::chrono::duration<double>(length).count();
-  };
   for (const IncidentLog::Stage& stage : facts.incidents.stages())
-    node.stages.push_back({stage.name, stage.count, seconds(stage.sum), seconds(stage.last)});
+    node.stages.push_back({stage.name, stage.count, in_seconds(stage.sum), in_seconds(stage.last)});
   if (facts.services != nullptr) {
     const store::Server& store = facts.services->store();
     node.store = {store.keys(), store.stored_bytes(), store.connections()};

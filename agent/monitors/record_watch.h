@@ -1,9 +1,9 @@
 // Hears when a worker writes its error record (TORCHELASTIC_ERROR_FILE), and when it still has not
 // ended some time after that: an error that is on record, and a teardown that hangs in a collective
 // or in a driver. A worker that goes on to step has caught its exception. It does not know whether
-// the worker lives, and ends nothing. By inotify(7), so nothing polls: to close an inotify descriptor
-// takes the kernel up to 15 ms, so an attempt shorter than a second opens none, and the attempts
-// share one. Loop's thread. Owned by Agent.
+// the worker lives, and ends nothing. By inotify(7), so nothing polls: to close an inotify
+// descriptor takes the kernel up to 15 ms, so an attempt shorter than a second opens none, and the
+// attempts share one. Loop's thread. Owned by Agent.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>

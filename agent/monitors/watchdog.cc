@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "agent/core/lifecycle.h"
+#include "base/duration.h"
 #include "base/file_handle.h"
 #include "base/limit_hint.h"
 #include "base/log.h"
@@ -27,9 +28,7 @@ using std::chrono::system_clock;
 // number that no time_point can hold, and a timer set to that would fire at once, for ever.
 constexpr std::chrono::hours kLookAhead{24};
 
-double unix_now() {
-  return std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
-}
+double unix_now() { return in_seconds(system_clock::now().time_since_epoch()); }
 
 // A new folder of our own: nobody else can have put a FIFO into it. Empty, with errno: it cannot be
 // made.

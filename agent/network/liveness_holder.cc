@@ -7,7 +7,7 @@
 #include <array>
 #include <utility>
 
-#include "rendezvous/grpc/silent_socket.h"
+#include "base/net/silent_socket.h"
 
 namespace ddprun::agent {
 
@@ -103,8 +103,7 @@ void LivenessHolder::State::wait(const std::shared_ptr<State>& self, Number numb
                                       [self, number](const error_code& /*closed*/) {
                                         const auto found = self->sockets.find(number);
                                         if (found == self->sockets.end()) return;
-                                        if (rendezvous::is_silent(found->second))
-                                          return wait(self, number);
+                                        if (is_silent(found->second)) return wait(self, number);
                                         self->sockets.erase(found);
                                         self->places.leave(number);
                                       });

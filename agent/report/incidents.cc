@@ -4,16 +4,14 @@
 #include <utility>
 
 #include "agent/core/lifecycle.h"
+#include "base/duration.h"
 
 namespace ddprun::agent {
 
 std::string incident_json(const Incident& incident) {
   using Json = nlohmann::ordered_json;
-  const auto seconds = [](std::chrono::nanoseconds length) {
-    return std::chrono::duration<double>(length).count();
-  };
   Json stages = Json::object();
-  for (const IncidentStage& stage : incident.stages) stages[stage.name] = seconds(stage.length);
+  for (const IncidentStage& stage : incident.stages) stages[stage.name] = in_seconds(stage.length);
   Json json = {{"attempt", incident.attempt},
                {"recovered", incident.recovered},
                {"world_size", incident.world_size},
@@ -25,7 +23,7 @@ std::string incident_json(const Incident& incident) {
     if (incident.cause.exit_code < 0) json["signal"] = signal_name(-incident.cause.exit_code);
   }
   json["stages_s"] = std::move(stages);
-  json["lost_s"] = seconds(incident.lost());
+  json["lost_s"] = in_seconds(incident.lost());
   return json.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 

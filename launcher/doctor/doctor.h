@@ -1,6 +1,7 @@
-// `ddprun doctor` and --check: from the options of a job to what is said of this node. A shell around
-// gather.h and judge.h. What may never answer is asked in a child (launcher/scheduler/ask_child.h), so this process
-// has no thread afterwards, and all is said in time. Main thread, at start.
+// `ddprun doctor` and --check: from the options of a job to what is said of this node. A shell
+// around gather.h and judge.h. What may never answer is asked in a child
+// (launcher/scheduler/ask_child.h), so this process has no thread afterwards, and all is said in
+// time. Main thread, at start.
 #pragma once
 
 #include <chrono>

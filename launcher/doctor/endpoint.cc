@@ -13,6 +13,7 @@
 #include <memory>
 #include <system_error>
 
+#include "base/duration.h"
 #include "launcher/doctor/port_owner.h"
 
 namespace ddprun::launcher {
@@ -39,7 +40,7 @@ LookUp as_text(const addrinfo* list, Clock::time_point begin) {
                       NI_NUMERICHOST) == 0)
       found.addresses.emplace_back(text.data());
   }
-  found.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  found.seconds = in_seconds(Clock::now() - begin);
   return found;
 }
 

@@ -18,6 +18,7 @@
 #include <set>
 
 #include "agent/processes/leftovers.h"
+#include "base/duration.h"
 #include "base/memory_cgroup.h"
 #include "launcher/doctor/bounded.h"
 #include "launcher/doctor/endpoint.h"
@@ -33,9 +34,7 @@ using Clock = std::chrono::steady_clock;
 // So that what took its whole time is heard of.
 constexpr std::chrono::milliseconds kAfterEndpoint{200};
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+double seconds_since(Clock::time_point begin) { return in_seconds(Clock::now() - begin); }
 
 Space space_of(const std::string& folder) {
   struct statvfs found {};

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/duration.h"
 #include "base/loop.h"
 #include "store/client.h"
 
@@ -24,9 +25,7 @@ constexpr std::size_t kBulkBytes = 64U << 10U;
 constexpr std::chrono::milliseconds kStoreLimit{3000};
 constexpr std::chrono::milliseconds kAcceptPause{10};
 
-double wall_clock() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double wall_clock() { return in_seconds(std::chrono::system_clock::now().time_since_epoch()); }
 
 // A connection answers one byte with its clock, and 64 KiB with 64 KiB.
 asio::awaitable<void> answer(std::shared_ptr<tcp::socket> socket) {
@@ -71,7 +70,7 @@ asio::awaitable<void> talk(tcp::socket& socket, const tcp::endpoint& peer, Pair&
   auto [lost, got] =
       co_await asio::async_read(socket, asio::buffer(&clock, sizeof(clock)), kAsTuple);
   if (lost) co_return;
-  pair.round_trip = std::chrono::duration<double>(Clock::now() - begin).count();
+  pair.round_trip = in_seconds(Clock::now() - begin);
   pair.clock_difference = clock - (asked + pair.round_trip / 2);
   pair.reach = Reach::kSmallOnly;
   std::vector<char> bulk(kBulkBytes, 'x');

@@ -21,8 +21,8 @@ namespace ddprun::launcher {
 // Workers on one node. A larger number is a typing error: each worker costs a process and up to two
 // pipes of the agent.
 inline constexpr int kMaxWorkersPerNode = 4096;
-// Nodes of one job: as many as a rendezvous holds (rendezvous/core/rendezvous.h). plan.cc checks that
-// the two numbers agree.
+// Nodes of one job: as many as a rendezvous holds (rendezvous/core/rendezvous.h). plan.cc checks
+// that the two numbers agree.
 inline constexpr int kMaxNodes = 16384;
 // The port of a c10d rendezvous whose endpoint names none. torchrun's choice.
 inline constexpr std::uint16_t kDefaultRendezvousPort = 29400;
@@ -97,7 +97,8 @@ struct RendezvousConf {
   std::optional<bool> is_host{};           // c10d: whether the host is here; unset: find out
   std::chrono::seconds join_timeout{600};  // c10d: until the round must be complete
   std::chrono::seconds last_call{30};      // c10d: wait beyond MIN nodes, in the first round
-  // c10d, ddprun's own: how soon a running round takes newcomers in (rendezvous/core/round_policy.h).
+  // c10d, ddprun's own: how soon a running round takes newcomers in
+  // (rendezvous/core/round_policy.h).
   std::chrono::seconds resize_wait{1};
   std::chrono::seconds resize_interval{30};
   std::chrono::seconds read_timeout{60};  // c10d: until the endpoint must be reached

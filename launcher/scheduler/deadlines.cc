@@ -14,9 +14,9 @@ namespace {
 constexpr std::int64_t kMostKillWait = 65535;
 
 // The whole number that `text` begins with, behind blanks.
-std::optional<std::int64_t> leading_number(std::string_view text) {
+std::optional<std::int64_t> number_behind_blanks(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t="), text.size()));
-  const auto number = ddprun::leading_number<std::int64_t>(text);
+  const auto number = leading_number<std::int64_t>(text);
   return number && *number >= 0 ? number : std::nullopt;
 }
 
@@ -25,7 +25,7 @@ std::optional<std::chrono::seconds> kill_wait_in(std::string_view config) {
   constexpr std::string_view kName = "\nKillWait ";
   const auto at = config.find(kName);
   if (at == std::string_view::npos) return std::nullopt;
-  const auto number = leading_number(config.substr(at + kName.size()));
+  const auto number = number_behind_blanks(config.substr(at + kName.size()));
   if (!number || *number > kMostKillWait) return std::nullopt;
   return std::chrono::seconds(*number);
 }
@@ -36,7 +36,7 @@ std::optional<std::int64_t> end_of(std::string_view job, std::string_view lines)
     const auto end = std::min(lines.find('\n'), lines.size());
     const std::string_view line = lines.substr(0, end);
     if (line.starts_with(job) && line.substr(job.size()).starts_with(' '))
-      return leading_number(line.substr(job.size()));
+      return number_behind_blanks(line.substr(job.size()));
     lines.remove_prefix(std::min(end + 1, lines.size()));
   }
   return std::nullopt;

@@ -1,15 +1,16 @@
-// How long silence may last: the deadlines of both sides of a session, of which one follows from the
-// other. Pure. Any thread.
+// How long silence may last: the deadlines of both sides of a session, of which one follows from
+// the other. Pure. Any thread.
 //
-// A node's beat carries the time of the node's own clock, and the host sends it back. The host heard
-// the beat after it was sent, so the node's lease counts from that moment; when it ends, the node
-// kills its workers. The host waits as long, counted from when it heard the node, and kFenceMargin
-// longer before it takes the node for lost. So where packets are lost, also in one direction only,
-// a node that was cut off has no workers left when the others start a new round.
+// A node's beat carries the time of the node's own clock, and the host sends it back. The host
+// heard the beat after it was sent, so the node's lease counts from that moment; when it ends, the
+// node kills its workers. The host waits as long, counted from when it heard the node, and
+// kFenceMargin longer before it takes the node for lost. So where packets are lost, also in one
+// direction only, a node that was cut off has no workers left when the others start a new round.
 //
-// A connection that breaks ends no lease: the node may come back until then (base/net/liveness_probe.h). The
-// first lease over the new connection answers no beat, and the host may not have read yet that the node
-// is back: so it prolongs nothing. The first answer to a beat does.
+// A connection that breaks ends no lease: the node may come back until then
+// (base/net/liveness_probe.h). The first lease over the new connection answers no beat, and the
+// host may not have read yet that the node is back: so it prolongs nothing. The first answer to a
+// beat does.
 //
 // Time in which this side did not run is no silence. The host counts its own looks. A node that did
 // not run near the end of its lease asks once more before it kills (HeldLease::is_over()).

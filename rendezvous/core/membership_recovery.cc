@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/duration.h"
 #include "rendezvous/core/admission.h"
 #include "rendezvous/core/membership.h"
 
@@ -196,13 +197,12 @@ void Membership::look_who_is_back(Time now, Outcome& outcome) {
   if (now < look_again_at_) return;
   look_again_at_ = Time::max();
   const JobRecord& record = recovery_.record();
-  break_round(
-      {.hostname = record.leader,
-       .message = fmt::format("{} of {} nodes did not come back to the next leader of the "
-                              "rendezvous within {} s",
-                              recovery_.missing(), record.node_count(),
-                              std::chrono::duration<double>(policy_.recovery_limit).count())},
-      now, outcome);
+  break_round({.hostname = record.leader,
+               .message = fmt::format("{} of {} nodes did not come back to the next leader of the "
+                                      "rendezvous within {} s",
+                                      recovery_.missing(), record.node_count(),
+                                      in_seconds(policy_.recovery_limit))},
+              now, outcome);
 }
 
 }  // namespace ddprun::rendezvous

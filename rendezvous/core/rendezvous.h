@@ -23,8 +23,8 @@ inline constexpr int kMaxNodes = 16384;
 // The most nodes that the rendezvous knows at one time: those of a round, spares and refused ones.
 inline constexpr int kMaxMembers = kMaxNodes + 1024;
 
-// How a job's rounds are formed, as its nodes were told (rendezvous/core/round_policy.h says what each
-// means). A time of 0: not told.
+// How a job's rounds are formed, as its nodes were told (rendezvous/core/round_policy.h says what
+// each means). A time of 0: not told.
 struct JobWishes {
   std::chrono::milliseconds join_timeout{0};
   std::chrono::milliseconds last_call{0};
@@ -51,7 +51,7 @@ struct NodeSpec {
   // The worker with rank 0 serves the round's store itself, at this port. 0: the node does.
   std::uint16_t worker_store_port = 0;
   int max_restarts = 0;
-  // What these three mean: rendezvous/core/restart_budget.h. 0: none.
+  // rendezvous/core/restart_budget.h says what these three mean. 0: none.
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds backoff{0};
   std::chrono::milliseconds backoff_max{0};

@@ -31,8 +31,8 @@ Result<std::string> read_pem(const std::string& key, const std::string& path) {
   return text;
 }
 
-Result<rendezvous::EtcdOptions> options_of(const EtcdPlan& plan, const std::string& flag) {
-  rendezvous::EtcdOptions options{
+Result<EtcdOptions> options_of(const EtcdPlan& plan, const std::string& flag) {
+  EtcdOptions options{
       .with_tls = plan.with_tls, .username = plan.username, .password = plan.password};
   if (!plan.password_file.empty()) {
     auto password =
@@ -54,9 +54,8 @@ Result<rendezvous::EtcdOptions> options_of(const EtcdPlan& plan, const std::stri
 
 }  // namespace
 
-asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
-                                                           std::chrono::milliseconds limit,
-                                                           const char* flag) {
+asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
+                                               std::chrono::milliseconds limit, const char* flag) {
   auto options = options_of(plan, flag);
   if (!options) co_return options.error();
   const Clock::time_point deadline = Clock::now() + limit;
@@ -72,7 +71,7 @@ asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loo
         unknown.push_back(member.host);
         continue;
       }
-      rendezvous::EtcdMember& known = options->members.emplace_back();
+      EtcdMember& known = options->members.emplace_back();
       known.host = member.host;
       known.port = member.port;
       for (const auto& address : *found) known.addresses.push_back(address.to_string());
@@ -89,11 +88,11 @@ asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loo
   }
 }
 
-asio::ip::address facing(const rendezvous::EtcdOptions& options) {
-  const auto address_of = [](const rendezvous::EtcdMember& member) {
+asio::ip::address facing(const EtcdOptions& options) {
+  const auto address_of = [](const EtcdMember& member) {
     return asio::ip::make_address(member.addresses.front());
   };
-  for (const rendezvous::EtcdMember& member : options.members)
+  for (const EtcdMember& member : options.members)
     if (!address_of(member).is_loopback()) return address_of(member);
   return address_of(options.members.front());
 }

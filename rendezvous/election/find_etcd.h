@@ -18,12 +18,12 @@ inline constexpr std::chrono::milliseconds kMemberLookUp{1000};
 // A member whose name is unknown is left out where another one is known. Errors: kNotFound, no name
 // became known within `limit`; kInvalidArgument, a file that cannot be read, with its name and the `flag`
 // that has it.
-asio::awaitable<Result<rendezvous::EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
-                                                           std::chrono::milliseconds limit,
-                                                           const char* flag = "--rdzv-conf");
+asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
+                                               std::chrono::milliseconds limit,
+                                               const char* flag = "--rdzv-conf");
 
 // The member through which our own address is found: one that is not this host's loopback address
 // where there is one, since other nodes must reach us.
-asio::ip::address facing(const rendezvous::EtcdOptions& options);
+asio::ip::address facing(const EtcdOptions& options);
 
 }  // namespace ddprun::rendezvous

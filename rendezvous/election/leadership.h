@@ -13,7 +13,7 @@
 // is taken over at once, by a transaction that compares its revision, so that one of many wins. A
 // firewall that is loaded anew refuses as well, and resets what is open: if it may be that, the
 // refusal must last. It closes nothing. So it is none where the leader's kernel has just closed a
-// connection: that of the session, or one on which nobody speaks (recovery/liveness.h).
+// connection: that of the session, or one on which nobody speaks (grpc/liveness.h).
 // Silence may be the network's, and a leader whom we never reached may be behind a firewall that
 // refuses: the lease decides, and the candidate watches the key and looks again.
 //

@@ -9,14 +9,6 @@
 
 namespace ddprun::rendezvous {
 
-using rendezvous::Failure;
-using rendezvous::HostMessage;
-using rendezvous::JobEnded;
-using rendezvous::NodeSpec;
-using rendezvous::RoundBroken;
-using rendezvous::RoundPublished;
-using rendezvous::SessionLost;
-
 namespace {
 
 // Whether the next leader may take us. Everything else was said by a leader that lives.
@@ -44,14 +36,14 @@ constexpr std::chrono::seconds kUnprovenLimit{6};
 
 }  // namespace
 
-ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptions options,
-                               Ways ways, MessageHandler handler)
+ElectedSession::ElectedSession(asio::io_context& loop, ElectionOptions options, Ways ways,
+                               MessageHandler handler)
     : ways_(std::move(ways)),
       handler_(std::move(handler)),
       election_(loop, std::move(options),
                 {.own_address = ways_.own_address,
-                 .lead = [this](rendezvous::JobRecord record) { lead(std::move(record)); },
-                 .follow = [this](const rendezvous::Leader& leader) { follow(leader); },
+                 .lead = [this](JobRecord record) { lead(std::move(record)); },
+                 .follow = [this](const Leader& leader) { follow(leader); },
                  .deposed = [this](const std::string& why,
                                    bool stood_still) { deposed(why, stood_still); },
                  .has_round = [this] { return ways_.resumes && memory_.is_round_whole(); },
@@ -72,13 +64,13 @@ ElectedSession::ElectedSession(asio::io_context& loop, rendezvous::ElectionOptio
 void ElectedSession::join(const NodeSpec& node) {
   fenced_.reset();
   workers_until_ = {};
-  alarm_.set(rendezvous::Time::max());
+  alarm_.set(Time::max());
   memory_.joined(node);
   if (is_let_in_) session_->join(node);
 }
 
 // The agent never says it: for the agent this session is the same from the first join to the end.
-void ElectedSession::resume(const rendezvous::Resumed& node) { join(node.spec); }
+void ElectedSession::resume(const Resumed& node) { join(node.spec); }
 
 // Without a leader it is said to the next one.
 void ElectedSession::report_failure(std::int64_t round, const Failure& failure) {
@@ -107,19 +99,19 @@ void ElectedSession::leave(const Failure& reason) {
 void ElectedSession::gone() {
   fenced_.reset();
   if (session_) session_->gone();
-  alarm_.set(rendezvous::Time::max());
+  alarm_.set(Time::max());
   wait_.end();
   if (std::exchange(is_over_, true)) return;
   election_.job_ended(false);
 }
 
-std::optional<rendezvous::Gathering> ElectedSession::gathering() const {
+std::optional<Gathering> ElectedSession::gathering() const {
   return session_ ? session_->gathering() : std::nullopt;
 }
 
-rendezvous::Unreached ElectedSession::unreached() const {
+Unreached ElectedSession::unreached() const {
   if (is_let_in_) return {};
-  rendezvous::Unreached told = election_.unreached();
+  Unreached told = election_.unreached();
   if (told.why.empty() && session_) told.why = session_->unreached().why;
   if (told.why.empty()) told.why = last_loss_;
   return told;
@@ -137,7 +129,7 @@ void ElectedSession::begin_wait() {
 
 // ---- what the election brings ----
 
-void ElectedSession::lead(rendezvous::JobRecord record) {
+void ElectedSession::lead(JobRecord record) {
   if (is_over_) return;
   session_.reset();
   log::info(
@@ -153,7 +145,7 @@ void ElectedSession::lead(rendezvous::JobRecord record) {
   }
   session_ = ways_.lead(
       std::move(record),
-      [this](rendezvous::JobRecord next, std::function<void()> recorded) {
+      [this](JobRecord next, std::function<void()> recorded) {
         election_.publish(std::move(next), std::move(recorded));
       },
       [this] { return election_.may_grant(); },
@@ -161,7 +153,7 @@ void ElectedSession::lead(rendezvous::JobRecord record) {
   let_in();
 }
 
-void ElectedSession::follow(const rendezvous::Leader& leader) {
+void ElectedSession::follow(const Leader& leader) {
   if (is_over_) return;
   if (is_let_in_) change_leader(leader);
   session_.reset();
@@ -174,9 +166,9 @@ void ElectedSession::follow(const rendezvous::Leader& leader) {
 
 // All of a job stood still for so long that etcd has forgotten it. The next leader must know its
 // round.
-rendezvous::JobRecord ElectedSession::remember() {
-  rendezvous::JobRecord record = rendezvous::remembered(memory_.resumed());
-  rendezvous::JobRecord kept = record;
+JobRecord ElectedSession::remember() {
+  JobRecord record = remembered(memory_.resumed());
+  JobRecord kept = record;
   --kept.others;
   kept.leader_has_seat = true;
   kept.is_remembered = false;
@@ -185,7 +177,7 @@ rendezvous::JobRecord ElectedSession::remember() {
 }
 
 // The leader that let this node in may stand still, or be cut off. Its lease holds.
-void ElectedSession::change_leader(const rendezvous::Leader& next) {
+void ElectedSession::change_leader(const Leader& next) {
   is_let_in_ = false;
   begin_wait();
   lost_ = {.error = Error(ErrorCode::kUnavailable,
@@ -211,7 +203,7 @@ void ElectedSession::let_in() {
   leader_lives_ = false;
   workers_until_ = {};
   goes_on_ = false;
-  alarm_.set(rendezvous::Time::max());
+  alarm_.set(Time::max());
   if (!leads_) election_.followed();
   memory_.say_to(*session_);
 }
@@ -288,7 +280,7 @@ void ElectedSession::lose(SessionLost lost) {
   // A leader that asks has one, too.
   const bool was_guest = was_let_in && (!leads_ || lost.may_return);
   leader_lives_ = leader_lives_ || (was_guest && lost.error.code() == ErrorCode::kDeposed);
-  const bool had_lease = was_guest && lost.lease_ends != rendezvous::Time{};
+  const bool had_lease = was_guest && lost.lease_ends != Time{};
   // The lease ended while this process stood still.
   if (had_lease && lost.lease_ends <= now) lost.is_fenced = true;
   const bool has_lease = was_guest && !lost.is_fenced && lost.lease_ends > now;

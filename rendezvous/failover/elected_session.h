@@ -22,24 +22,23 @@
 
 namespace ddprun::rendezvous {
 
-class ElectedSession final : public rendezvous::Session {
+class ElectedSession final : public Session {
  public:
-  using RecordRound = std::function<void(rendezvous::JobRecord, std::function<void()> recorded)>;
+  using RecordRound = std::function<void(JobRecord, std::function<void()> recorded)>;
   // What NodeServices does for it.
   struct Ways {
     // Workers go on without a leader while the lease of the one before holds.
     bool resumes = false;
     // As Election::Handlers::own_address.
-    std::function<Result<rendezvous::Leader>()> own_address;
+    std::function<Result<Leader>()> own_address;
     // Hosts the rendezvous here; every round goes through `record` first (Host::record_round).
     // It gives its nodes leases while `may_grant` says so.
-    std::function<std::unique_ptr<Session>(rendezvous::JobRecord, RecordRound record,
+    std::function<std::unique_ptr<Session>(JobRecord, RecordRound record,
                                            std::function<bool()> may_grant, MessageHandler)>
         lead;
     // Opens a session with the leader. It tries once; `let_in` is called when the leader let it in.
     // Its workers may live until `workers_until` (RemoteOptions); zero: there are none.
-    std::function<std::unique_ptr<Session>(const rendezvous::Leader&,
-                                           rendezvous::Time workers_until,
+    std::function<std::unique_ptr<Session>(const Leader&, Time workers_until,
                                            std::function<void()> let_in, MessageHandler)>
         follow;
     // Tells the nodes of the rendezvous here why it ends.
@@ -47,39 +46,39 @@ class ElectedSession final : public rendezvous::Session {
     // Ends the rendezvous here and stops listening. No session of it is left.
     std::function<void()> stop_leading;
     // Until when the workers may live unless more is heard. A follower's session says it itself.
-    std::function<void(rendezvous::Time)> workers_until;
+    std::function<void(Time)> workers_until;
   };
 
   // `loop` must outlive the session. Looks for a leader at once.
-  ElectedSession(asio::io_context& loop, rendezvous::ElectionOptions options, Ways ways,
+  ElectedSession(asio::io_context& loop, ElectionOptions options, Ways ways,
                  MessageHandler handler);
   ElectedSession(const ElectedSession&) = delete;
   ElectedSession& operator=(const ElectedSession&) = delete;
   ~ElectedSession() override = default;
 
-  void join(const rendezvous::NodeSpec& node) override;
-  void resume(const rendezvous::Resumed& node) override;
-  void report_failure(std::int64_t round, const rendezvous::Failure& failure) override;
+  void join(const NodeSpec& node) override;
+  void resume(const Resumed& node) override;
+  void report_failure(std::int64_t round, const Failure& failure) override;
   void report_success(std::int64_t round) override;
-  void leave(const rendezvous::Failure& reason) override;
+  void leave(const Failure& reason) override;
   void gone() override;
-  std::optional<rendezvous::Gathering> gathering() const override;
-  rendezvous::Unreached unreached() const override;
+  std::optional<Gathering> gathering() const override;
+  Unreached unreached() const override;
 
  private:
-  void lead(rendezvous::JobRecord record);
-  rendezvous::JobRecord remember();
-  void follow(const rendezvous::Leader& leader);
-  void change_leader(const rendezvous::Leader& next);
-  void ask(rendezvous::SessionLost& lost);
+  void lead(JobRecord record);
+  JobRecord remember();
+  void follow(const Leader& leader);
+  void change_leader(const Leader& next);
+  void ask(SessionLost& lost);
   void deposed(const std::string& why, bool stood_still);
   void job_over(bool succeeded);
-  void heard(const rendezvous::HostMessage& message);
-  bool may_be_another(const rendezvous::SessionLost& lost);
-  void lose(rendezvous::SessionLost lost);
+  void heard(const HostMessage& message);
+  bool may_be_another(const SessionLost& lost);
+  void lose(SessionLost lost);
   void let_in();
-  void break_round(const rendezvous::SessionLost& lost);
-  void end(bool succeeded, const rendezvous::HostMessage& message);
+  void break_round(const SessionLost& lost);
+  void end(bool succeeded, const HostMessage& message);
   void begin_wait();
 
   const Ways ways_;
@@ -90,21 +89,21 @@ class ElectedSession final : public rendezvous::Session {
   bool leader_lives_ = false;
   // This node stood still past its lease. Until then it may not know that the others go on without
   // it.
-  rendezvous::Time asks_until_{};
+  Time asks_until_{};
   bool is_over_ = false;
   // Since when nobody at the leader's address has proved that he knows the job's token.
   std::optional<std::chrono::steady_clock::time_point> unproven_since_;
   std::string last_loss_;  // why the last try to have a leader ended; empty: it let this node in
-  rendezvous::SessionMemory memory_;
-  rendezvous::Election election_;
+  SessionMemory memory_;
+  Election election_;
   std::unique_ptr<Session> session_;  // with the leader; null: it is looked for
   bool is_let_in_ = false;            // by the leader; before, nothing is said to it
   // Without a leader: the workers may live so long. The past: there are none, or they end at once.
-  rendezvous::Time workers_until_{};
-  bool goes_on_ = false;          // without a leader, until then, and they do not end
-  rendezvous::SessionLost lost_;  // why there is none
-  Alarm alarm_;                   // at workers_until_
-  WaitTeller wait_;               // for a leader
+  Time workers_until_{};
+  bool goes_on_ = false;  // without a leader, until then, and they do not end
+  SessionLost lost_;      // why there is none
+  Alarm alarm_;           // at workers_until_
+  WaitTeller wait_;       // for a leader
   // With a leader whose lease ended here. It must not hear of the end before our workers are gone.
   std::unique_ptr<Session> fenced_;
 };

@@ -10,12 +10,6 @@
 
 namespace ddprun::rendezvous {
 
-using rendezvous::Failure;
-using rendezvous::HostMessage;
-using rendezvous::NodeSpec;
-using rendezvous::RoundBroken;
-using rendezvous::SessionLost;
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -63,11 +57,11 @@ void ResumingSession::gone() {
   if (!lost_) session_->gone();
 }
 
-std::optional<rendezvous::Gathering> ResumingSession::gathering() const {
+std::optional<Gathering> ResumingSession::gathering() const {
   return lost_ ? std::nullopt : session_->gathering();
 }
 
-rendezvous::Unreached ResumingSession::unreached() const {
+Unreached ResumingSession::unreached() const {
   if (!lost_) return session_->unreached();
   return {.why = last_try_.empty() ? lost_->error.message() : last_try_,
           .ends = is_fenced_ ? rejoin_until_ : lost_->lease_ends + rejoin_limit_};
@@ -155,7 +149,7 @@ void ResumingSession::fence() {
   alarm_.set(Clock::now() + kRetryEvery);
   log::warning(lost_->error.message() + "; connecting again");
   const bool has_workers =
-      memory_.is_in_round() && memory_.resumed().state != rendezvous::NodeState::kSucceeded;
+      memory_.is_in_round() && memory_.resumed().state != NodeState::kSucceeded;
   if (!has_workers) return;
   const RoundBroken broken{
       .round = memory_.round(), .cause = {.message = lost_->error.message()}, .is_fenced = true};

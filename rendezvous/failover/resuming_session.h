@@ -27,7 +27,7 @@
 
 namespace ddprun::rendezvous {
 
-class ResumingSession final : public rendezvous::Session {
+class ResumingSession final : public Session {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using LetIn = std::function<void(const std::string& address, std::uint16_t port)>;
@@ -44,20 +44,20 @@ class ResumingSession final : public rendezvous::Session {
   ResumingSession& operator=(const ResumingSession&) = delete;
   ~ResumingSession() override = default;
 
-  void join(const rendezvous::NodeSpec& node) override;
-  void resume(const rendezvous::Resumed& node) override { join(node.spec); }
-  void report_failure(std::int64_t round, const rendezvous::Failure& failure) override;
+  void join(const NodeSpec& node) override;
+  void resume(const Resumed& node) override { join(node.spec); }
+  void report_failure(std::int64_t round, const Failure& failure) override;
   void report_success(std::int64_t round) override;
-  void leave(const rendezvous::Failure& reason) override;
+  void leave(const Failure& reason) override;
   void gone() override;
-  std::optional<rendezvous::Gathering> gathering() const override;
-  rendezvous::Unreached unreached() const override;
+  std::optional<Gathering> gathering() const override;
+  Unreached unreached() const override;
 
  private:
   void open();
   void let_in(const std::string& address, std::uint16_t port);
-  void heard(const rendezvous::HostMessage& message);
-  void reconnect(const rendezvous::SessionLost& lost);
+  void heard(const HostMessage& message);
+  void reconnect(const SessionLost& lost);
   void look_again();
   void fence();
   void give_up(bool is_fenced);
@@ -70,10 +70,10 @@ class ResumingSession final : public rendezvous::Session {
   const Open open_;
   const std::chrono::milliseconds rejoin_limit_;
   const MessageHandler handler_;
-  rendezvous::SessionMemory memory_;
+  SessionMemory memory_;
   std::unique_ptr<Session> session_;  // null while it waits for the next try
   // While there is no session that was let in: why, and what was found out about the host.
-  std::optional<rendezvous::SessionLost> lost_;
+  std::optional<SessionLost> lost_;
   std::string last_try_;  // why it failed
   std::unique_ptr<Knocker> knocker_;
   WaitTeller wait_;

@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "base/net/descriptors.h"
 #include "base/net/listener.h"
+#include "base/net/silent_socket.h"
 #include "rendezvous/grpc/liveness.h"
-#include "rendezvous/grpc/silent_socket.h"
 #include "rendezvous/trust/tls_probe.h"
 
 namespace ddprun::rendezvous {
@@ -36,7 +36,7 @@ char first_byte(tcp::socket& socket) {
 
 // A node with TLS has come to a host without it. If the alert is lost, the node tries again.
 void tell_that_tls_is_not_taken(tcp::socket& socket) {
-  ::send(socket.native_handle(), rendezvous::kNoTlsAlert.data(), rendezvous::kNoTlsAlert.size(),
+  ::send(socket.native_handle(), kNoTlsAlert.data(), kNoTlsAlert.size(),
          MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -120,8 +120,7 @@ void PortDemultiplexer::State::hand_on(tcp::socket socket) {
     handlers.store(std::move(socket));
     return;
   }
-  if (first == rendezvous::kLivenessFirstByte && handlers.liveness)
-    return handlers.liveness(std::move(socket));
+  if (first == kLivenessFirstByte && handlers.liveness) return handlers.liveness(std::move(socket));
   const auto& take = first == kTlsFirstByte ? handlers.rendezvous_by_tls : handlers.rendezvous;
   if (first == kTlsFirstByte && !take) tell_that_tls_is_not_taken(socket);
   if (!is_of_node(first) || !take) return;

@@ -24,7 +24,7 @@ inline constexpr std::chrono::milliseconds kFirstByteLimit{10'000};
 // The most connections that may be undecided: those that have sent no byte yet. If one more comes,
 // the oldest is closed. A job's nodes and workers send their first byte at once, so the oldest are
 // strangers' (a port scanner, a health check). All nodes of the largest job may come at once.
-inline constexpr std::size_t kUndecidedLimit = rendezvous::kMaxMembers;
+inline constexpr std::size_t kUndecidedLimit = kMaxMembers;
 
 struct DemultiplexerLimits {
   std::chrono::milliseconds first_byte = kFirstByteLimit;

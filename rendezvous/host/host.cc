@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/duration.h"
 #include "base/log.h"
 
 namespace ddprun::rendezvous {
@@ -53,8 +54,7 @@ class Host::LocalSession final : public HostedSession {
   std::optional<Gathering> gathering() const override { return host_.membership_.gathering(now()); }
   void went_silent(std::chrono::milliseconds silence) override {
     silence_ = silence;
-    how_lost_ =
-        fmt::format("it was silent for {} s", std::chrono::duration<double>(silence).count());
+    how_lost_ = fmt::format("it was silent for {} s", in_seconds(silence));
   }
 
  private:

@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "base/duration.h"
 #include "base/net/http/escape.h"
 
 namespace ddprun::http {
@@ -48,9 +49,7 @@ class Text {
   std::string_view name_;
 };
 
-double unix_seconds(WallTime time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
+double unix_seconds(WallTime time) { return in_seconds(time.time_since_epoch()); }
 
 void process(const StatusReport& report, Text& text) {
   text.family("info", "gauge", "The program that answers; always 1.");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/duration.h"
 #include "rendezvous/trust/http2_frame.h"
 
 namespace ddprun::rendezvous {
@@ -9,8 +10,7 @@ namespace ddprun::rendezvous {
 bool Http2Meter::Budget::spend(double amount, const Allowed& allowed, Time now) {
   if (!is_begun_) left_ = allowed.at_once;
   if (is_begun_ && now > at_)
-    left_ = std::min(allowed.at_once,
-                     left_ + std::chrono::duration<double>(now - at_).count() * allowed.per_second);
+    left_ = std::min(allowed.at_once, left_ + in_seconds(now - at_) * allowed.per_second);
   is_begun_ = true;
   at_ = now;
   left_ -= amount;

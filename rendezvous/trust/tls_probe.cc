@@ -10,7 +10,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
-#include <boost/asio/ssl/impl/src.hpp>  // for the whole program: Asio is compiled apart (base/asio.cc)
+// For the whole program: Asio is compiled apart (base/asio.cc).
+#include <boost/asio/ssl/impl/src.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <utility>

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/duration.h"
+
 namespace ddprun::rendezvous {
 
 void UnprovenConnections::arrived(Id id, const std::string& address, Wire wire) {
@@ -14,7 +16,7 @@ void UnprovenConnections::arrived(Id id, const std::string& address, Wire wire) 
 
 void UnprovenConnections::refill(Time now) {
   if (filled_at_ && now > *filled_at_) {
-    const double seconds = std::chrono::duration<double>(now - *filled_at_).count();
+    const double seconds = in_seconds(now - *filled_at_);
     failures_left_ =
         std::min(limits_.failures_at_once, failures_left_ + seconds * limits_.failures_per_second);
     // Those that are served hold a part of it.

@@ -125,8 +125,8 @@ void SimLeader::perform(const rendezvous::GrantLease& action) {
       });
 }
 
-// Behind a firewall that refuses, a leader may live: whom we never reached keeps the key, and who is
-// refused for a short time.
+// Behind a firewall that refuses, a leader may live: whom we never reached keeps the key, and who
+// is refused for a short time.
 void SimLeader::check_overtaken(std::int64_t revision) const {
   const auto& leader = world_.etcd.leader();
   if (revision == 0 || !leader || leader->revision != revision) return;
@@ -192,8 +192,8 @@ void SimLeader::watch_leader(SimLeader& leader, int turn, int silent_looks) {
   });
 }
 
-// The kernel of a process that ends closes the connections; a session's with unread bytes it resets.
-// A firewall only resets.
+// The kernel of a process that ends closes the connections; a session's with unread bytes it
+// resets. A firewall only resets.
 void SimLeader::lose(SimLeader& leader) {
   const bool is_unseen = world_.may_die_unseen && world_.time.one_in(kUnseenDeaths);
   const bool is_closed = leader.host() == nullptr && !leader.is_refused() && !is_unseen;

@@ -10,6 +10,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/hash.h"
+
 namespace ddprun::worker {
 namespace {
 
@@ -34,8 +36,8 @@ void read_elements(const void* data, std::span<const std::int64_t> elements,
     numbers.push_back(static_cast<double>(static_cast<const Number*>(data)[element]));
 }
 
-// Elements that are not there any more count as zeros: somebody may have given the tensor other data
-// since the forward().
+// Elements that are not there any more count as zeros: somebody may have given the tensor other
+// data since the forward().
 void read_elements(const at::Tensor& tensor, std::span<const std::int64_t> elements,
                    std::vector<double>& numbers) {
   if (elements.back() >= elements_of(tensor)) {
@@ -75,22 +77,22 @@ bool near(double left, double right, double distance) {
          (std::isnan(left) && std::isnan(right));
 }
 
-// Ranks tell it each other in each pass. Four numbers at once: a hash waits for each multiplication.
+// Ranks tell it each other in each pass. Four numbers at once: a hash waits for each
+// multiplication.
 std::uint64_t hash_of(std::span<const double> numbers, std::uint64_t start) {
-  constexpr std::uint64_t kPrime = 0x100000001b3U;
   std::array<std::uint64_t, 4> hashes{start, 1, 2, 3};
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     std::uint64_t& hash = hashes[i % hashes.size()];
-    hash = (hash ^ std::bit_cast<std::uint64_t>(numbers[i])) * kPrime;
+    hash = hash_step(hash, std::bit_cast<std::uint64_t>(numbers[i]));
   }
-  for (const std::uint64_t hash : hashes) start = (start ^ (hash >> 29) ^ hash) * kPrime;
+  for (const std::uint64_t hash : hashes) start = hash_step(start, (hash >> 29) ^ hash);
   return start;
 }
 
 std::uint64_t hash_of(const SameWeights::Done& done, std::span<const double> weights) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
+  std::uint64_t hash = kHashStart;
   for (const std::uint64_t part : {done.steps, done.settings.options(), done.settings.counts()})
-    hash = (hash ^ part) * 0x100000001b3U;
+    hash = hash_step(hash, part);
   return hash_of(weights, hash);
 }
 

@@ -1,8 +1,8 @@
-// Whether all ranks still have the same weights, and step by the same settings. If averages are right, they have, unless a rank
-// left out a step, loaded other weights, or changed weights or gradients alone. Each pass compares
-// some numbers of each parameter, always the same ones. Ranks on unlike processors may round a step
-// in unlike ways: weights count as parted if they have changed by unlike amounts since the pass
-// before.
+// Whether all ranks still have the same weights, and step by the same settings. If averages are
+// right, they have, unless a rank left out a step, loaded other weights, or changed weights or
+// gradients alone. Each pass compares some numbers of each parameter, always the same ones. Ranks
+// on unlike processors may round a step in unlike ways: weights count as parted if they have
+// changed by unlike amounts since the pass before.
 //
 // On CPU only: on GPUs it would make the host wait. GradientReducer owns it and calls it from the
 // thread that runs backward(). All ranks must call it at the same places.

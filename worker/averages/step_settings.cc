@@ -17,6 +17,8 @@
 #include <tuple>
 #include <typeinfo>
 
+#include "base/hash.h"
+
 namespace ddprun::worker {
 namespace {
 
@@ -25,10 +27,6 @@ namespace optim = torch::optim;
 // A schedule whose functions are rounded in unlike ways comes to numbers that differ by less than
 // this part. No weight of float32 shows that.
 constexpr double kRounding = 0x1p-40;
-
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t bits) {
-  return (hash ^ bits) * 0x100000001b3U;
-}
 
 using Numbers = std::vector<StepSetting>;
 
@@ -135,7 +133,7 @@ bool same(double left, double right, bool round_alike) {
 }  // namespace
 
 void StepSettings::add(const StepSetting& setting) {
-  options_ = mixed(options_, std::bit_cast<std::uint64_t>(setting.value));
+  options_ = hash_step(options_, std::bit_cast<std::uint64_t>(setting.value));
   if (named_.size() < kNamedMax) named_.push_back(setting);
 }
 
@@ -165,14 +163,14 @@ void StepSettings::add_counts(const optim::Optimizer& optimizer,
     const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
     const std::int64_t count =
         state == optimizer.state().end() || !state->second ? 0 : steps(*state->second);
-    counts_ = mixed(counts_, static_cast<std::uint64_t>(count));
+    counts_ = hash_step(counts_, static_cast<std::uint64_t>(count));
     most = std::max(most, count);
   }
   add({"count of steps", number, static_cast<double>(most)});
 }
 
 void StepSettings::clear() {
-  options_ = counts_ = kNothing;
+  options_ = counts_ = kHashStart;
   named_.clear();
 }
 

@@ -1,6 +1,6 @@
-// What steps depend on beside weights and gradients: the options of the optimizers and their counts
-// of steps. Ranks with unlike ones part, however little these differ. GradientReducer owns it and
-// calls it from the training thread.
+// The settings of steps, beside weights and gradients: the options of the optimizers and their
+// counts of steps. Ranks with unlike ones part, however little these differ. GradientReducer owns
+// it and calls it from the training thread.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "base/hash.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -41,15 +43,13 @@ class StepSettings {
   static constexpr std::size_t kNamedMax = 4096;
 
  private:
-  static constexpr std::uint64_t kNothing = 0xcbf29ce484222325U;
-
   void add(const StepSetting& setting);
   void add_counts(const torch::optim::Optimizer& optimizer,
                   const torch::optim::OptimizerParamGroup& group, std::size_t number,
                   std::int64_t (*steps)(const torch::optim::OptimizerParamState&));
 
-  std::uint64_t options_ = kNothing;
-  std::uint64_t counts_ = kNothing;
+  std::uint64_t options_ = kHashStart;
+  std::uint64_t counts_ = kHashStart;
   std::vector<StepSetting> named_;
   std::vector<StepSetting> read_;  // of one group
 };

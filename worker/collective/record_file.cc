@@ -1,7 +1,6 @@
 #include "worker/collective/record_file.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include <cstdio>
 
 #include "base/file_handle.h"
+#include "base/random_number.h"
 
 namespace ddprun::worker {
 namespace {
@@ -25,10 +25,8 @@ int write_whole(int fd, std::string_view text) {
 int replace(const std::string& path, std::string_view text) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   constexpr mode_t kMode = 0666;  // less the umask
-  std::uint64_t random = 0;
-  [[maybe_unused]] const auto got = ::getrandom(&random, sizeof(random), 0);
   const std::string folder = path.substr(0, path.rfind('/') + 1);
-  const std::string draft = folder + ".ddprun-" + std::to_string(random);
+  const std::string draft = folder + ".ddprun-" + std::to_string(random_number());
   FileHandle file(::open(draft.c_str(), kFlags, kMode));
   if (file.get() < 0) return errno;
   int failed = write_whole(file.get(), text);

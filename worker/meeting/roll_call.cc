@@ -8,6 +8,9 @@
 #include <array>
 #include <utility>
 
+#include "base/duration.h"
+#include "worker/meeting/named_ranks.h"
+
 namespace ddprun::worker {
 namespace {
 
@@ -17,8 +20,6 @@ using std::chrono::milliseconds;
 constexpr std::string_view kAllHere = "all";
 // How long rank 0 keeps its store up for ranks that have not read how the meeting ended. One that died never will.
 constexpr milliseconds kHearTime{1000};
-// A line of a wait names no more ranks.
-constexpr std::size_t kMostNamed = 8;
 
 milliseconds left_until(RollCall::Deadline end) {
   return std::max(std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now()),
@@ -71,8 +72,8 @@ Result<void> RollCall::end(ErrorCode code, const std::string& why) {
 Result<void> RollCall::end_late(milliseconds timeout) {
   const auto missing = absent();
   if (!missing) return lost(missing.error());
-  const std::string waited = fmt::format("rank {} waited {} s for the others", rank_,
-                                         std::chrono::duration<double>(timeout).count());
+  const std::string waited =
+      fmt::format("rank {} waited {} s for the others", rank_, in_seconds(timeout));
   if (missing->empty()) return end(ErrorCode::kTimedOut, waited + ": one ended while it came");
   return end(ErrorCode::kTimedOut, fmt::format("{}: rank {} of {} did not come", waited,
                                                fmt::join(*missing, ", "), record_.ranks));
@@ -91,13 +92,7 @@ Result<std::vector<int>> RollCall::absent() {
 std::string RollCall::absent_text() {
   const auto missing = absent();
   if (!missing) return "the store of rank 0 does not answer: " + missing.error().message();
-  std::vector<int> named = *missing;
-  named.resize(std::min(named.size(), kMostNamed));
-  return fmt::format("rank {}{} of {} has not come yet", fmt::join(named, ", "),
-                     named.size() < missing->size()
-                         ? fmt::format(" and {} more", missing->size() - named.size())
-                         : std::string(),
-                     record_.ranks);
+  return fmt::format("{} of {} has not come yet", named_ranks(*missing), record_.ranks);
 }
 
 Result<std::vector<HostId>> RollCall::hosts() {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/blocking_wait.h"
+#include "base/duration.h"
 #include "worker/collective/collective.h"
 
 namespace ddprun::worker {
@@ -76,7 +77,7 @@ void Communicator::form(const ncclUniqueId& id, int ranks, std::chrono::millisec
     throw CollectiveError(fmt::format(
         "rank {}: NCCL bring-up: not complete after {} s: another rank has not come, or the "
         "transport hangs (NCCL_DEBUG=INFO says more)",
-        rank_, std::chrono::duration<double>(limit).count()));
+        rank_, in_seconds(limit)));
   }
 }
 

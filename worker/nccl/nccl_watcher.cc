@@ -7,6 +7,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/duration.h"
 #include "worker/collective/flight_record.h"
 
 namespace ddprun::worker {
@@ -218,8 +219,7 @@ std::string NcclWatcher::past_deadline(std::unique_lock<std::mutex>& lock,
                         : absent.empty() ? "another rank has not come, or the transport hangs"
                                          : absent.c_str();
   return fmt::format("rank {}: {}: not complete after {} s: {} (NCCL_DEBUG=INFO says more)",
-                     options_.rank, operation, std::chrono::duration<double>(work->limit_).count(),
-                     because);
+                     options_.rank, operation, in_seconds(work->limit_), because);
 }
 
 // Of a rank that waits.

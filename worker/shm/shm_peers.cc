@@ -16,6 +16,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/duration.h"
 #include "worker/shm/shared_cores.h"
 #include "worker/shm/wait_circle.h"
 
@@ -151,7 +152,7 @@ void ShmPeers::check_peer(std::size_t peer, Counter RankArea::*counter, std::uin
     const bool names_all = wait.doing.names_all;
     abort(fmt::format("rank {}: {}: {} did not come within {} s; {}{}{}", rank_, wait.doing.what,
                       names_all ? late_ones(peer, counter, target) : fmt::format("rank {}", peer),
-                      std::chrono::duration<double>(wait.limit.length).count(),
+                      in_seconds(wait.limit.length),
                       names_all ? fmt::format("of rank {}: ", peer) : "", last_operation_of(peer),
                       own_operation(wait.doing)));
   }

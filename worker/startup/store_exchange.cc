@@ -10,6 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/duration.h"
+#include "worker/meeting/named_ranks.h"
+
 namespace ddprun::worker {
 namespace {
 
@@ -18,8 +21,6 @@ using Clock = std::chrono::steady_clock;
 // What a round's key "decided" holds, once.
 constexpr std::string_view kAllHere = "all";
 constexpr std::string_view kOver = "over";
-// A line of a wait names no more ranks.
-constexpr std::size_t kMostNamed = 8;
 
 std::chrono::milliseconds left_until(Clock::time_point end) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
@@ -147,14 +148,8 @@ std::vector<int> StoreExchange::absent() {
 }
 
 std::string StoreExchange::ranks_are_awaited() {
-  std::vector<int> missing = absent();
-  const std::size_t count = missing.size();
-  missing.resize(std::min(count, kMostNamed));
-  return fmt::format(
-      "rank {} is at the store {}, and rank {}{} of {} has not come yet", options_.rank,
-      options_.store, fmt::join(missing, ", "),
-      count > missing.size() ? fmt::format(" and {} more", count - missing.size()) : std::string(),
-      options_.ranks);
+  return fmt::format("rank {} is at the store {}, and {} of {} has not come yet", options_.rank,
+                     options_.store, named_ranks(absent()), options_.ranks);
 }
 
 std::string StoreExchange::texts_are_awaited() {
@@ -165,10 +160,10 @@ std::string StoreExchange::texts_are_awaited() {
 }
 
 Error StoreExchange::absent_ranks() {
-  return {ErrorCode::kTimedOut,
-          fmt::format("rank {} waited {} s for the others: rank {} of {} did not come",
-                      options_.rank, std::chrono::duration<double>(options_.timeout).count(),
-                      fmt::join(absent(), ", "), options_.ranks)};
+  return {
+      ErrorCode::kTimedOut,
+      fmt::format("rank {} waited {} s for the others: rank {} of {} did not come", options_.rank,
+                  in_seconds(options_.timeout), fmt::join(absent(), ", "), options_.ranks)};
 }
 
 // All ranks have arrived, so their texts come soon.

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "base/blocking_wait.h"
+#include "base/duration.h"
 
 namespace ddprun::worker {
 namespace {
@@ -209,8 +210,7 @@ class MeshBuilder {
             fmt::format("rank {} on {} has no connection with {} after {} s: allow TCP between "
                         "these hosts, or name the interface that reaches them "
                         "(GLOO_SOCKET_IFNAME)",
-                        rank_, cards_[rank_].host, missing(),
-                        std::chrono::duration<double>(limit_).count())};
+                        rank_, cards_[rank_].host, missing(), in_seconds(limit_))};
   }
 
   Result<void> call(std::size_t peer) {

@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/hash.h"
 #include "worker/collective/memory_row.h"
 #include "worker/collective/require_same.h"
 #include "worker/tensors/tensor_verbs.h"
@@ -59,9 +60,9 @@ Shards::Shards(std::vector<std::vector<at::Tensor>> groups, Collective& ranks)
 
 // Ranks that deal parameters in unlike ways would train on nonsense.
 void Shards::check_alike() const {
-  std::uint64_t hash = 0xcbf29ce484222325U;
+  std::uint64_t hash = kHashStart;
   std::unordered_set<const at::TensorImpl*> seen;
-  const auto add = [&hash](std::uint64_t number) { hash = (hash ^ number) * 0x100000001b3U; };
+  const auto add = [&hash](std::uint64_t number) { hash = hash_step(hash, number); };
   for (const auto& group : groups_) {
     add(group.size());
     for (const at::Tensor& parameter : group) {

@@ -1,4 +1,4 @@
-// What ranks say while they wait for each other: after 5 s, for what, and why it is not there.
+// The lines of ranks that wait for each other: after 5 s, for what, and why it is not there.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
 
-namespace ddprun::rendezvous {
+namespace ddprun {
 
 // Whether the peer has neither sent a byte nor gone.
 inline bool is_silent(boost::asio::ip::tcp::socket& socket) {
@@ -17,4 +17,4 @@ inline bool is_silent(boost::asio::ip::tcp::socket& socket) {
          (errno == EAGAIN || errno == EINTR);
 }
 
-}  // namespace ddprun::rendezvous
+}  // namespace ddprun
