@@ -242,8 +242,8 @@ void Agent::stop_requested(int signo) {
 
 void Agent::told(const rendezvous::HostMessage& message) {
   if (lifecycle_.phase() == Phase::kDone) return;
-  // The lifecycle ignores a message about an older round, and starts no workers where it ends. So must
-  // the report.
+  // The lifecycle ignores a message about an older round, and starts no workers where it ends. So
+  // must the report.
   const auto* broken = std::get_if<rendezvous::RoundBroken>(&message);
   if (broken != nullptr && broken->round == lifecycle_.round().number && !lifecycle_.is_ending())
     reporter_.round_broken(*broken);

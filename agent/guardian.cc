@@ -57,17 +57,18 @@ sigset_t watched_signals(const SignalPlan& plan) {
   return set;
 }
 
-// Prints text if stderr takes it now. The guardian must not wait for a reader: what it has to end may
-// hang because of that reader. poll() promises room for a short write (pipe(7), PIPE_BUF).
+// Prints text if stderr takes it now. The guardian must not wait for a reader: what it has to end
+// may hang because of that reader. poll() promises room for a short write (pipe(7), PIPE_BUF).
 void say(const std::string& text) {
   pollfd writable{STDERR_FILENO, POLLOUT, 0};
   if (::poll(&writable, 1, 0) > 0) [[maybe_unused]]
     const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Two senders make two signals of one request. timeout(1), which started us, signals its child and then
-// its process group. Slurm 22.05 sends SIGTERM, SIGCONT and SIGTERM within milliseconds when a job's
-// time is over. So a signal of theirs is the first request or none; both end by SIGKILL what goes on.
+// Two senders make two signals of one request. timeout(1), which started us, signals its child and
+// then its process group. Slurm 22.05 sends SIGTERM, SIGCONT and SIGTERM within milliseconds when a
+// job's time is over. So a signal of theirs is the first request or none; both end by SIGKILL what
+// goes on.
 bool repeats_itself(pid_t sender) {
   if (sender <= 0) return false;
   const std::string name = process_name(sender);

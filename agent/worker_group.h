@@ -42,7 +42,8 @@ class WorkerGroup {
   // Makes the job's log folder. Call it once, before the first attempt. Errors name the folder.
   Result<void> open_logs();
 
-  // Makes what standbys and the workers' pages need. Without it workers start as if there were none.
+  // Makes what standbys and the workers' pages need. Without it workers start as if there were
+  // none.
   void open_standbys() { standbys_.open(); }
   // Whether a peer of this host may use the store.
   bool may_use_store(int fd) { return config_.watch.any_store_user || gate_.admits(fd); }

@@ -1,8 +1,10 @@
-// fmt's own code, compiled here once for all rooms. Debian has it as a shared library only, and ddprun is one static file. With
-// FMT_HEADER_ONLY every file that includes fmt would compile all of it again, which took half of the time of such a file.
+// fmt's own code, compiled here once for all rooms. Debian has it as a shared library only, and
+// ddprun is one static file. With FMT_HEADER_ONLY every file that includes fmt would compile all of
+// it again, which took half of the time of such a file.
 #include <fmt/format-inl.h>
 
-// The templates that fmt/format.h declares as compiled elsewhere, and those whose bodies are in format-inl.h alone (fmt 9.1).
+// The templates that fmt/format.h declares as compiled elsewhere, and those whose bodies are in
+// format-inl.h alone (fmt 9.1).
 FMT_BEGIN_NAMESPACE
 namespace detail {
 template locale_ref::locale_ref(const std::locale&);

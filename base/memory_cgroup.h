@@ -1,5 +1,5 @@
-// The memory cgroup of this process: where its files are, and how much memory is left before a limit
-// is met. Versions 1 and 2 of the controller. Reads files; any thread.
+// The memory cgroup of this process: where its files are, and how much memory is left before a
+// limit is met. Versions 1 and 2 of the controller. Reads files; any thread.
 #pragma once
 
 #include <cstdint>

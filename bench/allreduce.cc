@@ -1,11 +1,12 @@
-// Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes and prints one
-// line of JSON for each size: the time of one sum on rank 0 in microseconds, from launch to complete, as
-// a training step sees it.
-//   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS BYTES:REPETITIONS…
-// RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that address,
-// and the lines have what host 0 sent for one sum. With --bound the ranks do what a rank computes in a
-// sum, all at once, each in memory of its own (of the same kind) and with nobody to wait for; a
-// repetition begins on all ranks together, and its time is that of the slowest.
+// Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes and prints
+// one line of JSON for each size: the time of one sum on rank 0 in microseconds, from launch to
+// complete, as a training step sees it.
+//   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS
+//                   BYTES:REPETITIONS…
+// RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that
+// address, and the lines have what host 0 sent for one sum. With --bound the ranks do what a rank
+// computes in a sum, all at once, each in memory of its own (of the same kind) and with nobody to
+// wait for; a repetition begins on all ranks together, and its time is that of the slowest.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -148,8 +149,8 @@ double microseconds(Act act) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// The ranks need no barrier between two sums: a sum is complete on one rank only when all have added
-// their chunks.
+// The ranks need no barrier between two sums: a sum is complete on one rank only when all have
+// added their chunks.
 Times time_sums(Collective& collective, const Size& size) {
   const auto memory = collective.allocate(size.bytes);
   const ddprun::worker::Flat flat{memory.get(), size.bytes / sizeof(float),
@@ -167,7 +168,8 @@ Times time_sums(Collective& collective, const Size& size) {
   return times;
 }
 
-// For each repetition the time of the rank that took longest: a sum is complete when the slowest has added.
+// For each repetition the time of the rank that took longest: a sum is complete when the slowest
+// has added.
 void take_slowest(Collective& all, std::vector<double>& times) {
   const std::size_t bytes = times.size() * sizeof(double);
   const auto memory = all.allocate(bytes);

@@ -1,4 +1,5 @@
-// Saves and loads a module of many MiB. bench/checkpoint runs it beside Python's torch.save and torch.load.
+// Saves and loads a module of many MiB. bench/checkpoint runs it beside Python's torch.save and
+// torch.load.
 //
 //   bench-checkpoint save FILE MIB TIMES | load FILE MIB TIMES
 //

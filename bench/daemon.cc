@@ -1,13 +1,13 @@
 // The nodes of bench/daemon: many sessions with one ddprund, in one process.
 //
-//   bench-daemon form PORT JOBS NODES     so many jobs of so many nodes each join at once, and succeed
-//   bench-daemon serial PORT JOBS LANES   so many jobs of one node, one after another in each of the lanes
-//   bench-daemon rounds PORT NODES ROUNDS a job whose worker fails again and again: the time of each round
-//   bench-daemon flood PORT NODES         the same without end and without a pause, until its stdin is closed
-//   bench-daemon pass PORT JOBS NODES     so many jobs, each of which waits for one node more, until one is refused
+//   bench-daemon form PORT JOBS NODES     JOBS jobs of NODES nodes join at once, and succeed
+//   bench-daemon serial PORT JOBS LANES   JOBS jobs of one node, one after another in each lane
+//   bench-daemon rounds PORT NODES ROUNDS a worker fails again and again: each round's time
+//   bench-daemon flood PORT NODES         the same without a pause, until its stdin is closed
+//   bench-daemon pass PORT JOBS NODES     jobs that wait for a node, until one is refused
 //
-// Each prints lines of `name value`, times in milliseconds, the last one the text of the refusal. bench/daemon reads
-// them.
+// Each prints lines of `name value`, times in milliseconds, the last one the text of the refusal.
+// bench/daemon reads them.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -263,7 +263,8 @@ int run(const std::vector<std::string_view>& words) {
   if (mode == "pass" && words.size() == 5) return pass(port, at(3), at(4));
   fmt::print(
       stderr,
-      "expected: form PORT JOBS NODES, serial PORT JOBS LANES, rounds PORT NODES ROUNDS, flood PORT "
+      "expected: form PORT JOBS NODES, serial PORT JOBS LANES, rounds PORT NODES ROUNDS, flood "
+      "PORT "
       "NODES or pass PORT JOBS NODES\n");
   return 2;
 }

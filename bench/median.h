@@ -8,8 +8,8 @@
 
 namespace ddprun::bench {
 
-// The median seconds of `steps` calls, the upper of the middle two, after `warm_ups` calls that are not counted.
-// `steps` is at least 1.
+// The median seconds of `steps` calls, the upper of the middle two, after `warm_ups` calls that are
+// not counted. `steps` is at least 1.
 template <typename Step>
 double median_seconds(int warm_ups, int steps, const Step& step) {
   std::vector<double> seconds;

@@ -1,8 +1,10 @@
-// A step of optimizers, on one thread: ours, with Python's bits, and LibTorch's. bench/optimizers runs this beside Python's.
+// A step of optimizers, on one thread: ours, with Python's bits, and LibTorch's. bench/optimizers
+// runs this beside Python's.
 //
 //   bench-optimizers KIND ours|libtorch MIB STEPS
 //
-// KIND: sgd (momentum), sgd-decay (and weight decay), adam or adamw. Prints the median seconds of a step.
+// KIND: sgd (momentum), sgd-decay (and weight decay), adam or adamw. Prints the median seconds of a
+// step.
 #include "worker/zero/optimizers.h"
 
 #include <ATen/Parallel.h>

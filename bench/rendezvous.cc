@@ -125,8 +125,8 @@ struct At {
 // Some of the nodes, on one loop. Node 0 is in the first process.
 class Nodes {
  public:
-  // `first`: number of the first node. `others`: how many other processes write into `progress`, if this
-  // is the first one; else it writes there itself.
+  // `first`: number of the first node. `others`: how many other processes write into `progress`, if
+  // this is the first one; else it writes there itself.
   Nodes(int first, int count, const At& at, int others, int progress)
       : first_(first), count_(count), at_(at), others_(others), progress_(loop_, progress) {
     if (others_ > 0) hear_others();

@@ -1,5 +1,5 @@
-// Steps of ShardedParallel with Adam on layers of one width, each of them a unit. bench/sharded runs it beside
-// bench/sharded_torch.py, which does the same with fully_shard. Started by ddprun:
+// Steps of ShardedParallel with Adam on layers of one width, each of them a unit. bench/sharded
+// runs it beside bench/sharded_torch.py, which does the same with fully_shard. Started by ddprun:
 //
 //   bench-sharded LAYERS WIDTH BATCH STEPS
 //

@@ -1,7 +1,7 @@
-// Our side of bench/step: one rank. It takes orders `MODEL VARIANT WARM_UPS STEPS` from a named pipe
-// and writes a line of JSON for each to another one: the time of each step, and what the measured
-// steps used together. It ends when nobody has the other end of the orders open any more. Started by
-// ddprun:
+// Our side of bench/step: one rank. It takes orders `MODEL VARIANT WARM_UPS STEPS` from a named
+// pipe and writes a line of JSON for each to another one: the time of each step, and what the
+// measured steps used together. It ends when nobody has the other end of the orders open any more.
+// Started by ddprun:
 //   bench-step FOLDER      with FOLDER/orders.RANK and FOLDER/answers.RANK
 // bench/step_torch.py does the same with PyTorch.
 #include <ATen/Parallel.h>
@@ -136,7 +136,8 @@ class Trainer {
   std::optional<torch::optim::SGD> optimizer_;
 };
 
-// Of one model: a variant goes on where its last order ended. An order for another model ends them all.
+// Of one model: a variant goes on where its last order ended. An order for another model ends them
+// all.
 class Trainers {
  public:
   explicit Trainers(Collective& collective) : collective_(collective) {}

@@ -1,16 +1,17 @@
-// The two sides of bench/store: a server of ours, and a client that loads any server of the protocol.
+// The two sides of bench/store: a server of ours, and a client that loads any server of the
+// protocol.
 //
-//   bench-store serve                                   our server; prints its port, ends with its stdin
-//   bench-store loop PORT OP CONNECTIONS DEPTH SECONDS  DEPTH requests are under way on each connection
+//   bench-store serve                                   our server: prints its port
+//   bench-store loop PORT OP CONNECTIONS DEPTH SECONDS  DEPTH requests at once on a connection
 //   bench-store join PORT CLIENTS ROUNDS                connect, VALIDATE, PING, all at one time
-//   bench-store wake PORT CLIENTS ROUNDS                all wait for one key; SET to the last answer
+//   bench-store wake PORT CLIENTS ROUNDS                all wait for one key: SET to last answer
 //   bench-store multi PORT PAIRS ROUNDS                 one MULTI_SET of so many pairs, and PING
 //   bench-store bulk PORT ROUNDS                        a value of 1 MiB: SET and PING, then GET
 //   bench-store idle PORT CONNECTIONS                   open and silent until its stdin ends
-//   bench-store crowd PORT SECONDS                      1,799 calm connections, without and with bad ones
+//   bench-store crowd PORT SECONDS                      1,799 calm connections, then bad ones too
 //
-// OP: get, set (SET and PING in one send), add, check. Each prints lines of `name value`; bench/store
-// reads them.
+// OP: get, set (SET and PING in one send), add, check. Each prints lines of `name value`;
+// bench/store reads them.
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -160,8 +161,8 @@ int idle(std::uint16_t port, int connections) {
   return 0;
 }
 
-// This thread runs before all others that want its processor, where that is allowed (sched(7)): what
-// is measured is the server then, and not who else runs here.
+// This thread runs before all others that want its processor, where that is allowed (sched(7)):
+// what is measured is the server then, and not who else runs here.
 class FirstOfAll {
  public:
   FirstOfAll() {
@@ -176,8 +177,8 @@ class FirstOfAll {
   }
 };
 
-// The latencies of connections that ask in turn, each at its time, whatever became of the one before:
-// what waits because the server was busy counts with its whole wait.
+// The latencies of connections that ask in turn, each at its time, whatever became of the one
+// before: what waits because the server was busy counts with its whole wait.
 std::vector<double> calm(std::vector<Socket>& sockets, std::chrono::milliseconds span) {
   const std::string request = get("bench-key-00");
   const FirstOfAll first;
@@ -217,7 +218,8 @@ void flood(std::uint16_t port, const std::stop_token& stop) {
   }
 }
 
-// The slow ones send a request byte by byte. The others send garbage, are thrown out, and come again.
+// The slow ones send a request byte by byte. The others send garbage, are thrown out, and come
+// again.
 void disturb(std::uint16_t port, const std::stop_token& stop) {
   std::vector<Socket> slow;
   std::vector<Socket> garbage;

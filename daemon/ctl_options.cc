@@ -17,26 +17,31 @@ constexpr const char* kEndpointVariable = "DDPRUN_ENDPOINT";
 
 constexpr const char* kHelp = R"(usage: ddpctl [OPTION]... COMMAND
 
-Shows the jobs of a rendezvous and takes nodes out of them. The rendezvous is in the agent that hosts a job, or in ddprund.
+Shows the jobs of a rendezvous and takes nodes out of them. The rendezvous is in the agent
+that hosts a job, or in ddprund.
 
 commands:
   jobs                     every job that is there, one line each
   status [JOB]             a job: round, restarts, nodes, what it waits for, last incidents
   nodes JOB                the nodes of a job
-  drain JOB NODE           take a node out: its workers get SIGTERM, it exits 0, the others go on; no restart is spent
+  drain JOB NODE           take a node out: its workers get SIGTERM, it exits 0, the others go on;
+                           no restart is spent
   resize JOB MIN:MAX       rounds have MIN to MAX nodes from now on
   stop JOB                 end a job on all nodes, as SIGTERM does
   wait JOB                 block until a job has ended
 JOB is the --rdzv-id; NODE a node rank, a hostname or a node's id.
 
 options:
-  --endpoint=HOST[:PORT]   the rendezvous, as in --rdzv-endpoint (default: $DDPRUN_ENDPOINT; port 29400); HOST[:PORT],… for a
-                           group of ddprund: the one that leads answers
-  --token-file=PATH        a file with the token (default: $DDPRUN_TOKEN, else the file $DDPRUN_TOKEN_FILE); without one
-                           ddpctl works on the rendezvous's own host, as the same user or root
+  --endpoint=HOST[:PORT]   the rendezvous, as in --rdzv-endpoint (default: $DDPRUN_ENDPOINT;
+                           port 29400); HOST[:PORT],… for a group of ddprund: the one that leads
+                           answers
+  --token-file=PATH        a file with the token (default: $DDPRUN_TOKEN, else the file
+                           $DDPRUN_TOKEN_FILE); without one ddpctl works on the
+                           rendezvous's own host, as the same user or root
   --tls-ca=PATH, --tls-cert=PATH, --tls-key=PATH
                            PEM files, all three, where the rendezvous wants TLS
-  --deadline=SECONDS       drain: SIGKILL for workers that still run then (default: the node's --shutdown-timeout)
+  --deadline=SECONDS       drain: SIGKILL for workers that still run then
+                           (default: the node's --shutdown-timeout)
   --json                   print JSON
   -h, --help               this text
   --version                the version

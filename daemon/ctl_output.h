@@ -1,4 +1,5 @@
-// What ddpctl prints: tables for people, or JSON (tests/daemon/status.schema.json). Pure. Any thread.
+// What ddpctl prints: tables for people, or JSON (tests/daemon/status.schema.json). Pure. Any
+// thread.
 #pragma once
 
 #include <string>

@@ -308,7 +308,8 @@ void Daemon::record_in_group(JobNumber number, const std::string& rdzv_id) {
   };
 }
 
-// What a job of before has still to say must not take the place of the record of the next one of its id.
+// What a job of before has still to say must not take the place of the record of the next one of
+// its id.
 void Daemon::record(JobNumber number, const std::string& rdzv_id, std::function<void()> recorded) {
   const auto last = table_.find(rdzv_id);
   if (last && *last != number && jobs_.at(*last).is_recorded)
@@ -351,7 +352,8 @@ void Daemon::compact() {
   table_.compact();
 }
 
-// gRPC needs a moment to close the connections of the last job: what it frees later is for once more.
+// gRPC needs a moment to close the connections of the last job: what it frees later is for once
+// more.
 void Daemon::give_memory_back() {
   service_->tidy();
   compact();

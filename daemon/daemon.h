@@ -1,6 +1,6 @@
-// Serves the rendezvous of many jobs: a Host and a JobControl for each, one Service and one port for
-// all. What may be made and what is forgotten, JobTable decides. In a group it serves while it leads,
-// and goes on with the jobs of the leader before. Loop's thread; owned by main().
+// Serves the rendezvous of many jobs: a Host and a JobControl for each, one Service and one port
+// for all. What may be made and what is forgotten, JobTable decides. In a group it serves while it
+// leads, and goes on with the jobs of the leader before. Loop's thread; owned by main().
 #pragma once
 
 #include <functional>
@@ -43,12 +43,12 @@ class Daemon {
   std::vector<ShownJob> shown_jobs() const;
   // Always where there is no group.
   bool leads() const { return turned_away().empty(); }
-  // After open(), with options.has_group(): takes part in the election. `failed`: etcd refuses us, and it
-  // can go on no more.
+  // After open(), with options.has_group(): takes part in the election. `failed`: etcd refuses us,
+  // and it can go on no more.
   void join_group(rendezvous::EtcdOptions etcd, const std::string& address,
                   std::function<void(const Error&)> failed);
-  // The end: with a group, another goes on with the jobs, now or when one comes in time. Otherwise tells
-  // every node that the rendezvous ends. `done` is called when it may be destroyed.
+  // The end: with a group, another goes on with the jobs, now or when one comes in time. Otherwise
+  // tells every node that the rendezvous ends. `done` is called when it may be destroyed.
   void stop(std::function<void()> done);
 
  private:

@@ -24,16 +24,21 @@ constexpr const char* kDaemonHelp = R"(usage: ddprund [OPTION]...
 
 Serves the rendezvous of many jobs on one port. Nodes reach it with
   ddprun --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --rdzv-id=JOB …
-and operators with ddpctl. The first node of an id makes the job, with its own --nnodes and timeouts.
+and operators with ddpctl. The first node of an id makes the job, with its own --nnodes and
+timeouts.
 
-  --listen=[ADDRESS:]PORT    where it listens (default: 29400 on all addresses); ADDRESS is numeric, [v6] in brackets
+  --listen=[ADDRESS:]PORT    where it listens (default: 29400 on all addresses); ADDRESS is
+                             numeric, [v6] in brackets
   --token-file=PATH          a file with the token that nodes and operators must show
-                             (default: $DDPRUN_TOKEN, else the file $DDPRUN_TOKEN_FILE; without any, all nodes are let in,
-                             and operators on this host only)
+                             (default: $DDPRUN_TOKEN, else the file $DDPRUN_TOKEN_FILE; without any,
+                             all nodes are let in, and operators on this host only)
   --tls-ca=PATH, --tls-cert=PATH, --tls-key=PATH
-                             PEM files, all three: nodes and operators must show a certificate of this authority
-  --resume=on|off            nodes whose connection breaks keep their workers and may come back (default: on)
-  --http=[ADDRESS]:PORT      metrics and a status page; without an address for this host only (default: none)
+                             PEM files, all three: nodes and operators must show a certificate of
+                             this authority
+  --resume=on|off            nodes whose connection breaks keep their workers and may come back
+                             (default: on)
+  --http=[ADDRESS]:PORT      metrics and a status page; without an address for this host only
+                             (default: none)
   --max-jobs=N               jobs at a time (default: 1000)
   --max-nodes-per-job=N      nodes of a job, spares too (default: 16384)
   --max-nodes=N              nodes of all jobs together (default: 17408)
@@ -41,11 +46,15 @@ and operators with ddpctl. The first node of an id makes the job, with its own -
   --forget-after=SECONDS     how long an ended job is shown (default: 3600)
   --max-ended-jobs=N         ended jobs that are kept at most (default: 1000)
   --etcd-endpoint=HOST[:PORT],…
-                             members of etcd: one ddprund of a group leads, the others wait, and the next one goes on with the
-                             jobs; nodes find it with --rdzv-backend=etcd --rdzv-endpoint=HOST[:PORT],… --rdzv-conf=daemons=GROUP
+                             members of etcd: one ddprund of a group leads, the others wait, and
+                             the next one goes on with the jobs; nodes find it with
+                             --rdzv-backend=etcd --rdzv-endpoint=HOST[:PORT],…
+                             --rdzv-conf=daemons=GROUP
   --group=NAME               the group (default: default)
-  --etcd-conf=KEY=VALUE,…    etcd_prefix, protocol, cacert, cert, key, username, password, password_file, as in --rdzv-conf
-  --config=PATH              a JSON object with the names above and _ for -: {"max_jobs": 50}; flags win
+  --etcd-conf=KEY=VALUE,…    etcd_prefix, protocol, cacert, cert, key, username, password,
+                             password_file, as in --rdzv-conf
+  --config=PATH              a JSON object with the names above and _ for -: {"max_jobs": 50};
+                             flags win
   -h, --help                 this text
   --version                  the version
 

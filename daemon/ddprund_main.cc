@@ -55,7 +55,8 @@ Result<std::string> token_of(const DaemonOptions& options, const EnvLookup& env)
   return std::string();
 }
 
-// At the start of a host its network may not be there yet. Whoever leads at a loopback address leads nobody.
+// At the start of a host its network may not be there yet. Whoever leads at a loopback address
+// leads nobody.
 asio::awaitable<Result<std::string>> find_own_address(std::string listens_at,
                                                       asio::ip::address etcd) {
   constexpr std::chrono::seconds kLookEvery{1};
@@ -73,7 +74,8 @@ asio::awaitable<Result<std::string>> find_own_address(std::string listens_at,
   }
 }
 
-// `failed`: as of Daemon::join_group(). A name of etcd that is unknown is asked for again and again.
+// `failed`: as of Daemon::join_group(). A name of etcd that is unknown is asked for again and
+// again.
 asio::awaitable<void> join_group(asio::io_context& loop, Daemon& daemon,
                                  const DaemonOptions& options,
                                  std::function<void(const Error&)> failed) {

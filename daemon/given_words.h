@@ -1,5 +1,5 @@
-// The words of a command line, sorted into flags and operands by a table of getopt_long(3). Knows no
-// flag's meaning. Not for two threads at a time: getopt(3) has one state.
+// The words of a command line, sorted into flags and operands by a table of getopt_long(3). Knows
+// no flag's meaning. Not for two threads at a time: getopt(3) has one state.
 #pragma once
 
 #include <getopt.h>
@@ -21,8 +21,8 @@ struct GivenWords {
   std::vector<std::string> operands;
 };
 
-// `flags`: with the empty one at its end; -h is a flag of the table. Errors: kInvalidArgument, a word
-// that is no flag, or without its value.
+// `flags`: with the empty one at its end; -h is a flag of the table. Errors: kInvalidArgument, a
+// word that is no flag, or without its value.
 Result<GivenWords> sort_words(std::vector<std::string> words, std::span<const option> flags);
 
 }  // namespace ddprun::daemon

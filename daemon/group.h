@@ -1,6 +1,6 @@
-// This ddprund's part in a group of them: one leads all jobs, the others wait as standbys. They elect
-// the leader in etcd (rendezvous/election), which keeps a record of each job that runs; the next leader goes
-// on from the records. It knows no job: Daemon does, and owns it. Loop's thread.
+// This ddprund's part in a group of them: one leads all jobs, the others wait as standbys. They
+// elect the leader in etcd (rendezvous/election), which keeps a record of each job that runs; the
+// next leader goes on from the records. It knows no job: Daemon does, and owns it. Loop's thread.
 #pragma once
 
 #include <functional>

@@ -36,8 +36,8 @@
 namespace ddprun::launcher {
 namespace {
 
-// The last part of argv[0]: a link to ddprun may have another name, and our lines then say that one.
-// A caller may pass no argv[0] at all (execve(2), NOTES).
+// The last part of argv[0]: a link to ddprun may have another name, and our lines then say that
+// one. A caller may pass no argv[0] at all (execve(2), NOTES).
 std::string called_name(int argc, char** argv) {
   const std::string_view path = argc > 0 ? argv[0] : "";
   const std::string_view name = path.substr(path.find_last_of('/') + 1);
@@ -87,8 +87,8 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
   return bind_to_cpus(*std::move(command), options, *numa, facts);
 }
 
-// What a job, or the doctor's, has from this process. The token is out of our environment from now on:
-// whoever may read /proc/<pid>/environ would have it.
+// What a job, or the doctor's, has from this process. The token is out of our environment from now
+// on: whoever may read /proc/<pid>/environ would have it.
 Result<Inherited> take_inheritance(const Options& options, const EnvLookup& env,
                                    const std::string& called) {
   const auto token = job_token(options, env);

@@ -17,7 +17,8 @@
 
 namespace ddprun {
 
-// DDPRUN_HOOK=<pid of the agent>:<descriptor of the connection>, or nothing behind the colon: a worker.
+// DDPRUN_HOOK=<pid of the agent>:<descriptor of the connection>, or nothing behind the colon: a
+// worker.
 inline constexpr const char* kHookVariable = "DDPRUN_HOOK";
 
 // A standby is started with these under their hidden names, and gives them back before anything

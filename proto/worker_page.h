@@ -6,11 +6,11 @@
 //   DDPRUN_PAGE=<offset>:<notes offset>:<notes bytes>:<path of the file>
 //
 // At `offset` is a WorkerPage, at `notes offset` what a Python worker has imported, in that order,
-// WorkerPage::notes_size bytes. Each entry ends with a zero byte: a module's name; `!` and the name of
-// one of the user's own modules; `-` and a name that was asked for and is no module that a standby
-// imports by itself; `=NAME=VALUE`, a variable that the user's code has set before it imported the
-// next one; `=NAME`, one that it has removed. Times are those of CLOCK_MONOTONIC, in nanoseconds. 0
-// means: not yet.
+// WorkerPage::notes_size bytes. Each entry ends with a zero byte: a module's name; `!` and the name
+// of one of the user's own modules; `-` and a name that was asked for and is no module that a
+// standby imports by itself; `=NAME=VALUE`, a variable that the user's code has set before it
+// imported the next one; `=NAME`, one that it has removed. Times are those of CLOCK_MONOTONIC, in
+// nanoseconds. 0 means: not yet.
 #pragma once
 
 #include <pthread.h>

@@ -35,8 +35,8 @@ using boost::system::error_code;
 using Time = std::chrono::steady_clock::time_point;
 
 constexpr std::size_t kSharedReadBytes = std::size_t{64} * 1024;
-// A connection's turn ends after so many requests or a large answer, though more requests wait. So a
-// client that floods us with small requests hardly delays the others.
+// A connection's turn ends after so many requests or a large answer, though more requests wait. So
+// a client that floods us with small requests hardly delays the others.
 constexpr int kRequestsPerTurn = 16;
 
 }  // namespace

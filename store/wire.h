@@ -98,8 +98,8 @@ class Decoder {
   // Whether a correct VALIDATE came.
   bool validated() const { return validated_; }
 
-  // Bytes kept here, at most twice those of requests that are not decoded yet. Borrowed bytes do not
-  // count.
+  // Bytes kept here, at most twice those of requests that are not decoded yet. Borrowed bytes do
+  // not count.
   std::size_t held_bytes() const { return pending_.size(); }
 
  private:

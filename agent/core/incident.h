@@ -1,7 +1,8 @@
-// What one incident cost: a worker that failed, a node that was lost, or a resize. Pure: IncidentClock
-// hears what happens and when; an Incident comes out when the workers of the next attempt have done
-// their first step. Every time is one that was seen: a stage that cannot be known is left out, and
-// the time until the next known moment belongs to the stage after it. Loop's thread.
+// What one incident cost: a worker that failed, a node that was lost, or a resize. Pure:
+// IncidentClock hears what happens and when; an Incident comes out when the workers of the next
+// attempt have done their first step. Every time is one that was seen: a stage that cannot be known
+// is left out, and the time until the next known moment belongs to the stage after it. Loop's
+// thread.
 #pragma once
 
 #include <chrono>
@@ -29,15 +30,15 @@ struct Incident {
   int world_size = 0;  // of the round that broke
   // False: the new workers failed, or the job ended, before they had done a step.
   bool recovered = false;
-  // In order of time. The first one, "detected", goes from the first sign of the failure, on whatever
-  // node, until it was acted on there; the others begin when this node heard of it.
+  // In order of time. The first one, "detected", goes from the first sign of the failure, on
+  // whatever node, until it was acted on there; the others begin when this node heard of it.
   std::vector<IncidentStage> stages{};
 
   std::chrono::nanoseconds lost() const;
 };
 
-// "rank 5 on n3: killed by SIGKILL: detected 0.004, stopped 0.120, re-formed 0.030, first line 0.020,
-// first step 0.150; 0.324 s lost"
+// "rank 5 on n3: killed by SIGKILL: detected 0.004, stopped 0.120, re-formed 0.030, first line
+// 0.020, first step 0.150; 0.324 s lost"
 std::string incident_line(const Incident& incident);
 
 // "detected 0.004 s, stopped 0.120 s, re-formed 0.030 s"
@@ -65,8 +66,8 @@ class IncidentClock {
   // No worker of the broken round is left on this node.
   void stopped(Time now);
   // The workers of the next attempt are started. The incident before it, if it is still open, is
-  // over: nobody will ever do its first step. Returns the stages of the incident up to now; none: the
-  // job has just begun.
+  // over: nobody will ever do its first step. Returns the stages of the incident up to now; none:
+  // the job has just begun.
   std::vector<IncidentStage> formed(Time now);
   // How far the workers are, by local rank. The incident, when it is over.
   std::optional<Incident> looked(const std::vector<WorkerProgress>& workers, Time now);

@@ -160,7 +160,8 @@ Actions Lifecycle::drain_wanted(const rendezvous::Drain& message, Time now) {
   return actions;
 }
 
-// An operator who has lost patience says it again. A later deadline changes nothing: the others wait.
+// An operator who has lost patience says it again. A later deadline changes nothing: the others
+// wait.
 void Lifecycle::drain_sooner(std::chrono::milliseconds deadline, Time now) {
   if (live_ == 0 || killed_ || deadline.count() == 0) return;
   kill_at_ = std::min(kill_at_, now + deadline);

@@ -27,8 +27,9 @@ namespace {
 
 // An elected leader that takes a connection lets the node in so soon, or another is looked for.
 constexpr std::chrono::milliseconds kLeaderLimit{5000};
-// A node of daemons reads who leads so often, should the watch not tell: several times in its lease. Each
-// node has a time of its own between the two: they all begin in the same moment, when a leader goes.
+// A node of daemons reads who leads so often, should the watch not tell: several times in its
+// lease. Each node has a time of its own between the two: they all begin in the same moment, when a
+// leader goes.
 std::chrono::milliseconds look_every() {
   return std::chrono::milliseconds(3500 + random_number() % 1000);
 }
@@ -152,7 +153,8 @@ std::optional<Error> NodeServices::not_the_first_host(const asio::ip::address& e
   return Error(ErrorCode::kInvalidArgument,
                fmt::format("{} is the first host by MASTER_ADDR or the scheduler's list, and node "
                            "rank 0 runs on {}, which does not have its address {}: hand "
-                           "MASTER_ADDR={} on to all nodes (`mpirun -x MASTER_ADDR={} …`), or type "
+                           "MASTER_ADDR={} on to all nodes (`mpirun -x MASTER_ADDR={} …`), or "
+                           "type "
                            "--nnodes={} --rdzv-backend=c10d --rdzv-id={} --rdzv-endpoint={}:{}",
                            plan_.host, here, endpoint.to_string(), here, here, plan_.max_nodes,
                            plan_.run_id, here, plan_.port));
@@ -350,9 +352,9 @@ rendezvous::Unreached NodeServices::unreached() const {
 
 Result<StoreAddress> NodeServices::prepare_store() {
   if (fixed_store_) return *fixed_store_;
-  // The port is bound before the join, because the join carries it. It listens already, so a
-  // worker that is faster than serve_store() waits in the kernel's queue and is not refused. It also
-  // tells the host whether this process lives: the static backend uses it for that alone.
+  // The port is bound before the join, because the join carries it. It listens already, so a worker
+  // that is faster than serve_store() waits in the kernel's queue and is not refused. It also tells
+  // the host whether this process lives: the static backend uses it for that alone.
   store_->close();
   store_ = new_store();
   prepared_.reset();

@@ -12,8 +12,8 @@ namespace {
 using asio::ip::tcp;
 using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build-using-namespace)
 
-// A refusal may come from a store that goes down with its round: the host says so in a moment. So it
-// is asked again until the end.
+// A refusal may come from a store that goes down with its round: the host says so in a moment. So
+// it is asked again until the end.
 constexpr std::chrono::milliseconds kPause{500};
 constexpr std::chrono::milliseconds kFirstTry{1400};
 

@@ -16,9 +16,9 @@ namespace ddprun::agent {
 inline constexpr std::chrono::milliseconds kStoreProbeLimit{2700};
 
 // Connects to the store of `round`, once, beside the start of the workers: it holds up nobody.
-// Calls `unreachable` with one line for people if there is no answer within kStoreProbeLimit; it is not
-// called if the store is reached, or if its address is a name: then it has the endpoint's port, and
-// the rendezvous has reached that. `own_name` is this host's.
+// Calls `unreachable` with one line for people if there is no answer within kStoreProbeLimit; it is
+// not called if the store is reached, or if its address is a name: then it has the endpoint's port,
+// and the rendezvous has reached that. `own_name` is this host's.
 void probe_store(asio::io_context& loop, const rendezvous::Round& round,
                  const std::string& own_name, std::function<void(const std::string&)> unreachable);
 

@@ -29,9 +29,9 @@ class Containment {
   // Sends SIGKILL to every process below us and to the whole cgroup, waits up to `limit` for their
   // ends, then removes the cgroup and the shared memory. A process that is still there is in
   // uninterruptible sleep; the log names it. Kills workers too, and reaps them: call only when none
-  // may survive and nobody needs their exit codes any more.
-  // `standbys`, children of ours, live on.
-  // Before that, what workers left behind gets SIGTERM and `grace` to end; a warning names it. 0: not so.
+  // may survive and nobody needs their exit codes any more. `standbys`, children of ours, live on.
+  // Before that, what workers left behind gets SIGTERM and `grace` to end; a warning names it. 0:
+  // not so.
   void end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace,
                    const std::set<pid_t>& standbys);
   // The same at the end of the job, for the standbys too.
@@ -49,8 +49,8 @@ inline constexpr const char* kSharedMemoryPrefix = "ddprun-";
 
 // Removes the shared memory that this job's workers left: every file in /dev/shm whose name begins
 // with `ddprun-<job_cookie>`, as a program may name what it shares (DDPRUN_JOB has the cookie); the
-// engine's own memory has no name. `job_cookie` must not be empty. Call only when no worker of this job
-// is alive: a rank that has not mapped the file yet could not find it any more.
+// engine's own memory has no name. `job_cookie` must not be empty. Call only when no worker of this
+// job is alive: a rank that has not mapped the file yet could not find it any more.
 void remove_shared_memory(const std::string& job_cookie);
 
 }  // namespace ddprun::agent

@@ -51,8 +51,8 @@ bool has_children() {
 }
 
 // Reaps every dead child that is not spared: of those, somebody else wants to know the end. The
-// kernel may give a pid out again, so it leaves `signalled`: the next process with such a pid counts
-// as new.
+// kernel may give a pid out again, so it leaves `signalled`: the next process with such a pid
+// counts as new.
 void reap_dead(std::set<pid_t>& signalled, const std::set<pid_t>& spared) {
   if (spared.empty()) {
     for (pid_t dead = 0; (dead = ::waitpid(-1, nullptr, WNOHANG)) > 0;) signalled.erase(dead);

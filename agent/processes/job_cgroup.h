@@ -42,8 +42,8 @@ class JobCgroup {
   FileHandle folder_;
 };
 
-// Kills and removes all cgroups of a job by their names, for a process that did not make it. If killed
-// processes are not gone yet, a folder stays: call it again later.
+// Kills and removes all cgroups of a job by their names, for a process that did not make it. If
+// killed processes are not gone yet, a folder stays: call it again later.
 void end_job_cgroup(const std::string& job_cookie);
 // The folder of this process's own cgroup, version 2. Empty if there is none.
 std::string own_cgroup_folder();

@@ -46,9 +46,10 @@ struct Process {
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self);
 
-// Kills the processes of all jobs whose launcher is gone, and removes their cgroups, scratch folders
-// and shared memory, also those of a pid namespace that has ended. Returns how many processes it killed one by one; those in cgroups are not counted. It
-// does not wait for their ends: a cgroup may stay for the next start.
+// Kills the processes of all jobs whose launcher is gone, and removes their cgroups, scratch
+// folders and shared memory, also those of a pid namespace that has ended. Returns how many
+// processes it killed one by one; those in cgroups are not counted. It does not wait for their
+// ends: a cgroup may stay for the next start.
 std::size_t end_leftovers();
 
 // How many processes end_leftovers() would kill one by one. It ends nothing.

@@ -1,7 +1,7 @@
-// Shows whether a job's launcher lives: `/dev/shm/ddprun_lock-<cookie>` is locked (flock(2)) as long
-// as guardian or agent is there. The kernel frees the lock when both are gone, however they ended,
-// and shows it alike to every pid and time namespace. So a free lock proves the launcher's end.
-// A lock that is absent or may not be read proves nothing. It does I/O. Any thread.
+// Shows whether a job's launcher lives: `/dev/shm/ddprun_lock-<cookie>` is locked (flock(2)) as
+// long as guardian or agent is there. The kernel frees the lock when both are gone, however they
+// ended, and shows it alike to every pid and time namespace. So a free lock proves the launcher's
+// end. A lock that is absent or may not be read proves nothing. It does I/O. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -30,8 +30,8 @@ struct GoneJob {
   uid_t owner = 0;  // of the lock
   FileHandle lock;  // held: no other sweep works on this job meanwhile
 
-  // Whether a process or file of `uid` may be this job's. Anybody can make a file that names another
-  // user's job. Only root's word counts for others: its workers may have given up root.
+  // Whether a process or file of `uid` may be this job's. Anybody can make a file that names
+  // another user's job. Only root's word counts for others: its workers may have given up root.
   bool may_own(uid_t uid) const { return owner == 0 || owner == uid; }
 };
 

@@ -19,8 +19,8 @@ std::string first_line_of(pid_t pid, std::string_view name) {
   return text.substr(0, text.find('\n'));
 }
 
-// The fields of /proc/<pid>/stat from the third on; none if the process is gone. Field 2 is the name
-// in brackets, and the name may hold anything, also blanks and ')'.
+// The fields of /proc/<pid>/stat from the third on; none if the process is gone. Field 2 is the
+// name in brackets, and the name may hold anything, also blanks and ')'.
 std::istringstream behind_the_name(pid_t pid) {
   const std::string text = read_proc_file(pid, "stat");
   const auto name_end = text.rfind(')');

@@ -42,8 +42,8 @@ class Notices {
   // tell what it speaks of.
   std::string cost(const std::string& stages) const;
   // The line that is shown while nodes are awaited. It starts with \r and has no newline, so each
-  // one is written over the last. `where` is the endpoint. Without a `gathering` nothing is known of
-  // the other nodes yet. Call waited() before anything else is written.
+  // one is written over the last. `where` is the endpoint. Without a `gathering` nothing is known
+  // of the other nodes yet. Call waited() before anything else is written.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
                       const std::optional<rendezvous::Gathering>& gathering,
                       const NoHost& no_host = {});

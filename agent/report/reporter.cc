@@ -151,8 +151,8 @@ void Reporter::attempt_begins(const std::string& log_folder) {
   end_waiting();  // first: else the next text would stand behind the line of waiting
   if (!stages.empty()) tell_cost(stages_line(stages));
   say(notices_.started(sources_.lifecycle.round(), log_folder));
-  // Without a terminal only now, and on one node: one that is refused, or gives up, prints one line,
-  // and that is why.
+  // Without a terminal only now, and on one node: one that is refused, or gives up, prints one
+  // line, and that is why.
   if (sources_.lifecycle.seat().node_rank == 0) tell_of_missing_token();
   tell(EventState::kAssignRanks);
   tell(EventState::kStart);
@@ -260,8 +260,8 @@ void Reporter::tell_what_helps(const ReportFacts& facts) {
     say(fmt::format("{}: {}\n", config.called, advice));
 }
 
-// Workers that fail again and again would fill the console: it shows only from what the job recovered.
-// A record for programs only where the user keeps log files.
+// Workers that fail again and again would fill the console: it shows only from what the job
+// recovered. A record for programs only where the user keeps log files.
 void Reporter::tell_incident(const Incident& incident) {
   told_incidents_.push_back(incident);
   incident_log_.ended(incident);

@@ -13,8 +13,8 @@ namespace ddprun::agent {
 // Renames kHiddenVariables (proto/standby.h).
 void hide_variables(Variables& env);
 
-// Shows the variables of `env` in the process's file, as far as they are there already, hidden or not,
-// and have the same length. Does nothing where the kernel does not let us write.
+// Shows the variables of `env` in the process's file, as far as they are there already, hidden or
+// not, and have the same length. Does nothing where the kernel does not let us write.
 void show_environment(pid_t pid, const Variables& env);
 
 }  // namespace ddprun::agent

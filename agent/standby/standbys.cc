@@ -38,7 +38,8 @@ constexpr std::size_t kAnswerBytes = 256;
 // What a standby takes for itself. One that has imported PyTorch and its DDP has 346 MiB private.
 constexpr std::uint64_t kStandbyBytes = std::uint64_t{400} << 20;
 
-// Below the scratch folder. A folder of its own: what is on PYTHONPATH is searched for every import.
+// Below the scratch folder. A folder of its own: what is on PYTHONPATH is searched for every
+// import.
 constexpr const char* kHookFolder = "/hook";
 constexpr const char* kHookFile = "/hook/sitecustomize.py";
 constexpr const char* kStandbyFile = "/hook/standby.py";
@@ -90,8 +91,8 @@ std::string await_answer(int socket, Time until) {
   return said;
 }
 
-// What becomes of the variables `before`: NAME=VALUE, or NAME for one that is gone, each with a zero
-// byte at its end.
+// What becomes of the variables `before`: NAME=VALUE, or NAME for one that is gone, each with a
+// zero byte at its end.
 std::string changes(const std::vector<std::string>& before, const std::vector<std::string>& after) {
   const std::set<std::string_view> old(before.begin(), before.end());
   std::set<std::string_view> names;

@@ -1,6 +1,6 @@
 // The standbys of this node: starts them when the plan says so, hears that they wait, and lets them
-// go (proto/standby.h). A standby is the worker's own command line. A Python program has the hook in
-// front (python/) and waits before any line of the user; a program of the engine waits in
+// go (proto/standby.h). A standby is the worker's own command line. A Python program has the hook
+// in front (python/) and waits before any line of the user; a program of the engine waits in
 // bootstrap(). It becomes the worker when it is given the new round's variables and its stdout and
 // stderr. Every standby may end at any time: then the worker is started cold. Loop's thread; owned
 // by WorkerGroup.
@@ -38,8 +38,8 @@ class Standbys {
   Standbys& operator=(Standbys&&) = delete;
   ~Standbys() = default;
 
-  // Makes the scratch folder with the pages and, for a Python program, the hook. If that fails, workers start without
-  // them; the log says why.
+  // Makes the scratch folder with the pages and, for a Python program, the hook. If that fails,
+  // workers start without them; the log says why.
   void open();
 
   // Makes `worker` complete, before it is started: its page, and what leads it to the hook. If its

@@ -1,11 +1,12 @@
-// Whether a process lives whose connection ended: a connection to a port on which it listens tells. A
-// refused one means that it is dead: the kernel closed the port with it. One that is taken, and no
-// answer, mean nothing; then the lease decides. The connection is held, because a process that is
-// about to die may close this port later than the one that ended. When it ends, the next one is tried.
+// Whether a process lives whose connection ended: a connection to a port on which it listens tells.
+// A refused one means that it is dead: the kernel closed the port with it. One that is taken, and
+// no answer, mean nothing; then the lease decides. The connection is held, because a process that
+// is about to die may close this port later than the one that ended. When it ends, the next one is
+// tried.
 //
-// A firewall or a gateway can refuse as well. Its ICMP message is told apart from the reset that the
-// kernel of the peer sends (that needs Linux 5.8). A reset of its own is not: so a refusal counts only
-// where a connection to that port was taken before, and where it lasts (refusal.h).
+// A firewall or a gateway can refuse as well. Its ICMP message is told apart from the reset that
+// the kernel of the peer sends (that needs Linux 5.8). A reset of its own is not: so a refusal
+// counts only where a connection to that port was taken before, and where it lasts (refusal.h).
 //
 // Loop's thread. Owned by who wants to know; nothing is called after its end.
 #pragma once
@@ -19,8 +20,8 @@
 
 namespace ddprun {
 
-// So many connections are tried. Where something else takes them and hangs up, it must have an end: this
-// one, or that of the Knocker.
+// So many connections are tried. Where something else takes them and hangs up, it must have an end:
+// this one, or that of the Knocker.
 inline constexpr int kMostKnocks = 20;
 // Where some connections one after another did not last so long, so long nothing is tried.
 inline constexpr std::chrono::milliseconds kKnockPause{200};
@@ -38,8 +39,8 @@ enum class Haste { kNone, kBelieveAtOnce };
 
 class Knocker {
  public:
-  // All of the ports must refuse; with none, nothing is found out. `refused` is called once at most. It
-  // may destroy this.
+  // All of the ports must refuse; with none, nothing is found out. `refused` is called once at
+  // most. It may destroy this.
   Knocker(boost::asio::io_context& loop, const std::vector<boost::asio::ip::tcp::endpoint>& to,
           std::function<void()> refused, int most_knocks = kMostKnocks, Haste haste = Haste::kNone);
   Knocker(const Knocker&) = delete;

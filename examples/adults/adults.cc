@@ -1,6 +1,6 @@
-// adults: a table with numbers, categories and missing values (UCI's Adult: does a person earn more than
-// 50,000 a year?). Scale and categories are learnt from the training table alone; each category becomes a
-// small vector that is trained with the rest.
+// adults: a table with numbers, categories and missing values (UCI's Adult: does a person earn more
+// than 50,000 a year?). Scale and categories are learnt from the training table alone; each
+// category becomes a small vector that is trained with the rest.
 //
 //   examples/data/fetch adults /tmp/adults
 //   ddprun --standalone --nproc-per-node=2 build/bin/adults --data /tmp/adults

@@ -1,8 +1,10 @@
-// cifar10: ResNet-18 on small colour images, and a run that can be cut off in the middle of an epoch: the
-// checkpoint has the sampler's state, so the rest is dealt again, also to another number of workers.
+// cifar10: ResNet-18 on small colour images, and a run that can be cut off in the middle of an
+// epoch: the checkpoint has the sampler's state, so the rest is dealt again, also to another number
+// of workers.
 //
 //   examples/data/fetch cifar10 /tmp/cifar10
-//   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 --checkpoint /tmp/c.pt
+//   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 \
+//     --checkpoint /tmp/c.pt
 // examples/pytorch/cifar10.py does the same, without the checkpoint.
 #include <torch/nn.h>
 #include <torch/utils.h>
@@ -36,7 +38,8 @@ struct Options {
   bool bf16 = false;
 };
 
-// The scores of a pass that may compute in 16 bits, in float32: the loss and the weights stay in it.
+// The scores of a pass that may compute in 16 bits, in float32: the loss and the weights stay in
+// it.
 at::Tensor scores_of(worker::DataParallel& parallel, examples::ResNet18& net,
                      const at::Tensor& images, bool bf16) {
   const worker::Autocast autocast(images.device().type(), at::kBFloat16, bf16);

@@ -1,7 +1,7 @@
-// The training loop and the accuracy of a net that guesses classes. Batches have `targets`, [batch] int64, and
-// size(); to(device) copies them there. What is special about an example is how it goes from a batch to outputs,
-// [batch, classes].
-// All ranks must call each of these. The training thread.
+// The training loop and the accuracy of a net that guesses classes. Batches have `targets`, [batch]
+// int64, and size(); to(device) copies them there. What is special about an example is how it goes
+// from a batch to outputs, [batch, classes]. All ranks must call each of these. The training
+// thread.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -21,7 +21,8 @@
 
 namespace ddprun::examples {
 
-// Whether this rank trains on a GPU: then a loader pins its batches, and copies do not block the host.
+// Whether this rank trains on a GPU: then a loader pins its batches, and copies do not block the
+// host.
 inline bool on_gpu(const worker::Process& process) {
   return process.collective->device() != worker::Device::kCpu;
 }
@@ -32,8 +33,8 @@ inline void place(const worker::Process& process, torch::nn::Module& net) {
   net.to(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(process.world.local_rank)));
 }
 
-// Trains on the batches of `loader`, to their end or until `go_on()` is false after a step. The loss of this
-// rank's samples. `outputs_of(batch)` must go through `parallel`.
+// Trains on the batches of `loader`, to their end or until `go_on()` is false after a step. The
+// loss of this rank's samples. `outputs_of(batch)` must go through `parallel`.
 template <typename Batches, typename OutputsOf>
 worker::Mean train_epoch(
     Batches& loader, worker::DataParallel& parallel, torch::optim::Optimizer& optimizer,
@@ -53,17 +54,17 @@ worker::Mean train_epoch(
   return loss;
 }
 
-// The line of epoch number `epoch`, from 0. Nothing where this rank has seen no sample: the run was cut off
-// behind the last batch of the epoch.
+// The line of epoch number `epoch`, from 0. Nothing where this rank has seen no sample: the run was
+// cut off behind the last batch of the epoch.
 inline void say_epoch(const worker::Process& process, int epoch, int epochs,
                       const worker::Mean& loss) {
   const double mean = loss.over(*process.collective);
   if (loss.count() > 0) say(process, fmt::format("epoch {}/{} loss={}", epoch + 1, epochs, mean));
 }
 
-// The share of held-out samples that `net` guesses right. Ranks look at their own, none at the padding; only
-// sums and counts travel. `outputs_of(batch)` uses the net itself, not DataParallel: there is nothing to sum,
-// and ranks may have unequal batches. Leaves the net in evaluation mode.
+// The share of held-out samples that `net` guesses right. Ranks look at their own, none at the
+// padding; only sums and counts travel. `outputs_of(batch)` uses the net itself, not DataParallel:
+// there is nothing to sum, and ranks may have unequal batches. Leaves the net in evaluation mode.
 template <typename Dataset, typename OutputsOf>
 double accuracy_over(worker::Collective& ranks, torch::nn::Module& net, const Dataset& held_out,
                      std::size_t batch_size, const OutputsOf& outputs_of) {

@@ -14,8 +14,8 @@ namespace ddprun::examples {
 
 inline constexpr std::int64_t kMadeNumbers = 20, kMadeClasses = 10;
 
-// Rows of 20 random numbers; the class of one says which of the first 10 is the largest. Equal seeds give equal
-// samples, those of made_set() in examples/pytorch/twin.py.
+// Rows of 20 random numbers; the class of one says which of the first 10 is the largest. Equal
+// seeds give equal samples, those of made_set() in examples/pytorch/twin.py.
 inline worker::TensorDataset made_set(std::uint64_t seed, std::int64_t count) {
   torch::manual_seed(seed);
   const auto inputs = torch::randn({count, kMadeNumbers});

@@ -1,5 +1,5 @@
-// What the examples have in common beside their idea: a command line, a meeting with the other ranks,
-// one line for an error, and reports of rank 0. Main thread.
+// What the examples have in common beside their idea: a command line, a meeting with the other
+// ranks, one line for an error, and reports of rank 0. Main thread.
 #pragma once
 
 #include <functional>
@@ -29,16 +29,16 @@ inline void require(std::string_view flag, const Result<void>& result) {
   if (!result) throw UsageError(std::string(flag) + ": " + result.error().message());
 }
 
-// main() of an example. Parses; calls `load` before it meets the others, so that with wrong data no rank
-// waits for them in vain; then calls `train`. Exit codes: 0 for success, 2 for a wrong command line or
-// wrong data, 1 for what fails later.
+// main() of an example. Parses; calls `load` before it meets the others, so that with wrong data no
+// rank waits for them in vain; then calls `train`. Exit codes: 0 for success, 2 for a wrong command
+// line or wrong data, 1 for what fails later.
 int run_program(std::string_view name, Flags& flags, int argc, char** argv,
                 const std::function<void()>& load,
                 const std::function<void(worker::Process&)>& train);
 
-// The same for an example that trains. It takes the flag --device, which says whether the ranks meet with their GPUs
-// or with their CPUs; `cuda` where there is no GPU is a wrong command line. Where they have met is the collective's
-// device().
+// The same for an example that trains. It takes the flag --device, which says whether the ranks
+// meet with their GPUs or with their CPUs; `cuda` where there is no GPU is a wrong command line.
+// Where they have met is the collective's device().
 int run_training(std::string_view name, Flags& flags, int argc, char** argv,
                  const std::function<void()>& load,
                  const std::function<void(worker::Process&)>& train);

@@ -1,5 +1,5 @@
-// Photographs of a folder as batches of tensors, read and decoded when they are asked for. batch() may be
-// called from several threads.
+// Photographs of a folder as batches of tensors, read and decoded when they are asked for. batch()
+// may be called from several threads.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -98,8 +98,8 @@ class Training {
         epochs_done_(load_or_start_anew()) {}
 
   // To the last epoch. The last lines are `loss=<of the last epoch, all digits>`,
-  // `weights=<checksum>` and `accuracy=<share>`. Two runs that start alike end with the same bits; so
-  // does a run that was resumed from a checkpoint with as many ranks.
+  // `weights=<checksum>` and `accuracy=<share>`. Two runs that start alike end with the same bits;
+  // so does a run that was resumed from a checkpoint with as many ranks.
   void run() {
     const auto start = std::chrono::steady_clock::now();
     std::optional<double> loss;
@@ -113,8 +113,8 @@ class Training {
                                         options_.epochs, *loss, accuracy)));
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    // Data-parallel training keeps the weights equal on all ranks, bit for bit. If they are not, the
-    // result is worthless, and nobody must take it for one.
+    // Data-parallel training keeps the weights equal on all ranks, bit for bit. If they are not,
+    // the result is worthless, and nobody must take it for one.
     const std::uint64_t weights = worker::checksum(*net_);
     worker::require_same(ranks_, weights, "weights after training");
     report(progress_.line(fmt::format("trained for {:.1f} s", seconds.count())));
@@ -126,20 +126,21 @@ class Training {
   worker::CheckpointRun state() { return {*net_, optimizer_, ranks_, &parallel_}; }
 
   // Whether there is a state to go on from. Rank 0 asks, and its answer counts for all ranks: on
-  // another host the file may be missing or be older. A restarted or resized job goes on from the file
-  // if it has saved it itself; with --resume any job does.
+  // another host the file may be missing or be older. A restarted or resized job goes on from the
+  // file if it has saved it itself; with --resume any job does.
   bool finds_own_checkpoint() const {
     const std::filesystem::path& file = options_.checkpoint;
     if (file.empty() || !std::filesystem::exists(file)) return false;
     if (options_.resume) return true;
-    // The launcher's cookie is this job's alone: it tells as long as rank 0 stays on its node. A run id
-    // may be that of earlier jobs, too: there only a restart tells. A resize is no restart.
+    // The launcher's cookie is this job's alone: it tells as long as rank 0 stays on its node. A
+    // run id may be that of earlier jobs, too: there only a restart tells. A resize is no restart.
     if (world_.restart_count > 0 || !world_.job_cookie.empty()) {
       const auto info = worker::read_checkpoint_info(file);
       const worker::Value* found = info ? info->extra.find(kJobKey) : nullptr;
       const std::string* job = found != nullptr ? found->as<std::string>() : nullptr;
       if (job != nullptr && *job == job_) return true;
-      // It may be ours, on a disk that fails. Starting anew would lose hours of work: value() throws.
+      // It may be ours, on a disk that fails. Starting anew would lose hours of work: value()
+      // throws.
       if (!info && info.error().code() == ErrorCode::kSystem) info.value();
     }
     std::filesystem::rename(file,
@@ -170,8 +171,8 @@ class Training {
     // For dropout: each rank drops other units in each epoch, but the same ones after a restart.
     torch::manual_seed(options_.seed + 1 +
                        static_cast<std::uint64_t>(epoch * ranks_.world_size() + ranks_.rank()));
-    // All ranks have equally many batches: each step needs all of them. The digits are in memory, so
-    // no thread reads ahead.
+    // All ranks have equally many batches: each step needs all of them. The digits are in memory,
+    // so no thread reads ahead.
     worker::BatchLoader loader(train_, sampler_, static_cast<std::size_t>(options_.batch_size),
                                {.workers = 0});
     const at::Device device = net_->parameters()[0].device();
@@ -197,8 +198,8 @@ class Training {
     return examples::accuracy_over(ranks_, net_, held_out_, kEvaluationBatch);
   }
 
-  // One rank writes: all have the same weights. value() throws if the disk is full, and that ends the
-  // job: training on without checkpoints would lose more.
+  // One rank writes: all have the same weights. value() throws if the disk is full, and that ends
+  // the job: training on without checkpoints would lose more.
   void save(int epoch, double accuracy) {
     const bool is_best = accuracy > best_;
     best_ = std::max(best_, accuracy);

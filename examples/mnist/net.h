@@ -38,7 +38,8 @@ class NetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Images [count, 1, 28, 28] float, with mean 0 and deviation 1 over MNIST, and labels [count] int64.
+// Images [count, 1, 28, 28] float, with mean 0 and deviation 1 over MNIST, and labels [count]
+// int64.
 inline worker::TensorDataset to_tensors(worker::LabelledImages digits) {
   constexpr double kMean = 0.1307, kDeviation = 0.3081;  // of the 60,000 training images
   const auto count = static_cast<std::int64_t>(digits.count());

@@ -1,6 +1,6 @@
-// An asynchronous parameter server: rank 0 has the parameters, applies each gradient when it comes, and answers
-// with what they are then. Nobody waits for the others. So a gradient may have been computed at parameters that
-// others have changed meanwhile: a stale update. Rank 0 trains too.
+// An asynchronous parameter server: rank 0 has the parameters, applies each gradient when it comes,
+// and answers with what they are then. Nobody waits for the others. So a gradient may have been
+// computed at parameters that others have changed meanwhile: a stale update. Rank 0 trains too.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,8 @@ class SharedParameters {
   SharedParameters(std::vector<float> values, float rate)
       : values_(std::move(values)), rate_(rate) {}
 
-  // Applies a gradient that was computed at version `seen`. The parameters replace it, and their version `seen`.
+  // Applies a gradient that was computed at version `seen`. The parameters replace it, and their
+  // version `seen`.
   void update(std::span<float> gradient, std::uint64_t& seen) {
     const std::lock_guard lock(mutex_);
     if (version_ != seen) ++stale_;
@@ -41,8 +42,8 @@ class SharedParameters {
   std::uint64_t version_ = 0, stale_ = 0;
 };
 
-// Rank 0 and each other rank as a world of two: a collective has one thread. All ranks must call it; rank 0 gets
-// all pairs, another one its own.
+// Rank 0 and each other rank as a world of two: a collective has one thread. All ranks must call
+// it; rank 0 gets all pairs, another one its own.
 inline std::vector<std::unique_ptr<worker::Collective>> pairs_with_server(
     worker::Collective& ranks) {
   std::vector<std::unique_ptr<worker::Collective>> pairs;

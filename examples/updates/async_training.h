@@ -22,7 +22,8 @@ inline void train_as_client(UpdatesRun& run, Learner& learner, worker::Collectiv
   }
 }
 
-// All ranks must call it. `formula`: bytes that rank 0 sends and receives while each rank makes one step.
+// All ranks must call it. `formula`: bytes that rank 0 sends and receives while each rank makes one
+// step.
 inline void train_asynchronously(UpdatesRun& run, std::uint64_t formula) {
   Learner learner(run.ranks().rank(), run.hidden);
   const auto pairs = pairs_with_server(run.ranks());

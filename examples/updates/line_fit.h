@@ -1,5 +1,5 @@
-// The line through measured times: seconds = alpha + beta * bytes. Each time has the weight 1 / time^2, so that
-// short ones count as much as long ones. Pure.
+// The line through measured times: seconds = alpha + beta * bytes. Each time has the weight 1 /
+// time^2, so that short ones count as much as long ones. Pure.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The same training by any of the ways: curves of the test loss, and counted bytes beside the formulas.
+// The same training by any of the ways: curves of the test loss, and counted bytes beside the
+// formulas.
 #pragma once
 
 #include <fmt/format.h>
@@ -64,7 +65,8 @@ inline std::vector<std::uint64_t> of_all(worker::Collective& ranks, std::uint64_
   return numbers;
 }
 
-// Each step: gradients, `sum(links, gradient)`, one step of everybody. Returns what travelled in one step.
+// Each step: gradients, `sum(links, gradient)`, one step of everybody. Returns what travelled in
+// one step.
 template <typename Sum>
 CountedLinks train_together(UpdatesRun& run, const std::string& way, const Sum& sum) {
   Learner learner(run.ranks().rank(), run.hidden);

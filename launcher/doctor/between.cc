@@ -54,8 +54,8 @@ std::string own_program() {
   return {path.data(), static_cast<std::size_t>(length > 0 ? length : 0)};
 }
 
-// A file of this node for one word of its worker. It is in no folder, so nothing is left of it however
-// this process ends.
+// A file of this node for one word of its worker. It is in no folder, so nothing is left of it
+// however this process ends.
 class VerdictFile {
  public:
   VerdictFile() : file_(::memfd_create("ddprun-doctor", MFD_CLOEXEC)) {}

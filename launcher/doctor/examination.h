@@ -1,5 +1,5 @@
-// What was found of one node: said to people, and compared by the others. Two processes of ddprun hand
-// it over as bytes. Pure; any thread.
+// What was found of one node: said to people, and compared by the others. Two processes of ddprun
+// hand it over as bytes. Pure; any thread.
 #pragma once
 
 #include <optional>

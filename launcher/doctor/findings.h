@@ -1,5 +1,5 @@
-// What the doctor says: one line for each thing that was looked at. No logic but its two forms. Pure;
-// any thread.
+// What the doctor says: one line for each thing that was looked at. No logic but its two forms.
+// Pure; any thread.
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ using Findings = std::vector<Finding>;
 
 bool has_failure(const Findings& findings);
 
-// `FAIL what: fact — remedy` for each, with a line end. `host`, where several nodes share a console,
-// comes in front: `node01: FAIL …`.
+// `FAIL what: fact — remedy` for each, with a line end. `host`, where several nodes share a
+// console, comes in front: `node01: FAIL …`.
 std::string text_of(const Findings& findings, std::string_view host = {});
 
 // One JSON object on one line: the host, the checks, and whether one failed.

@@ -210,8 +210,8 @@ Finding judge_port(std::uint16_t port, const std::string& owner) {
           "end that program, or give all nodes another port"};
 }
 
-// The port of a rendezvous that is here because its endpoint is. Another ddprun of the job may serve
-// it: then it is met there.
+// The port of a rendezvous that is here because its endpoint is. Another ddprun of the job may
+// serve it: then it is met there.
 void judge_own_endpoint(const NodeQuestion& question, const NodeFacts& facts, Findings& found) {
   const bool is_asked = question.may_serve_endpoint && question.endpoint_port != 0;
   if (!is_asked || !facts.endpoint || !facts.endpoint->is_here) return;

@@ -1,5 +1,5 @@
-// What the doctor sees of one node, as plain values, and what it is asked about. Nearly no logic: gather.h
-// fills them in, judge.h says what they mean. Copyable.
+// What the doctor sees of one node, as plain values, and what it is asked about. Nearly no logic:
+// gather.h fills them in, judge.h says what they mean. Copyable.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the nodes of a job found out of each other, and what that means. Each node writes its part as
-// JSON into the job's store; the first one reads all of them. Pure; any thread.
+// What the nodes of a job found out of each other, and what that means. Each node writes its part
+// as JSON into the job's store; the first one reads all of them. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,8 @@ struct Pair {
 std::string write_peer(const Peer& peer);
 std::string write_pairs(const std::vector<Pair>& pairs);
 
-// What another node wrote, whatever it is: nothing where it makes no sense. All pairs go to one of `nodes`.
+// What another node wrote, whatever it is: nothing where it makes no sense. All pairs go to one of
+// `nodes`.
 std::optional<Peer> read_peer(std::string_view text);
 std::optional<std::vector<Pair>> read_pairs(std::string_view text, std::size_t nodes);
 

@@ -29,7 +29,8 @@ ddprun, ddprun\-launch \- start, watch, restart and clean up distributed trainin
 .B ddprun
 starts
 .I SCRIPT
-in several worker processes, on one node or on many, watches them, restarts them and leaves nothing behind.
+in several worker processes, on one node or on many, watches them, restarts them and leaves
+nothing behind.
 It is a drop\-in for
 .BR torchrun :
 it takes the same options and variables, and gives workers the same environment.

@@ -1,5 +1,5 @@
-// Plain text as roff takes it (groff_char(7), man(7)): what a manual page shows is what the text says,
-// in every locale. Pure. Any thread.
+// Plain text as roff takes it (groff_char(7), man(7)): what a manual page shows is what the text
+// says, in every locale. Pure. Any thread.
 #pragma once
 
 #include <string>

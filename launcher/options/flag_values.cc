@@ -195,7 +195,8 @@ ConfSetter on_or_off(std::string_view key, bool& (*field)(RendezvousConf&)) {
   };
 }
 
-// All keys that torchrun's backends read, and our own. A key that is not here is unknown and only warned of.
+// All keys that torchrun's backends read, and our own. A key that is not here is unknown and only
+// warned of.
 std::map<std::string_view, ConfSetter> make_conf_setters() {
   using Conf = RendezvousConf;
   std::map<std::string_view, ConfSetter> setters = {

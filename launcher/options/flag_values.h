@@ -126,9 +126,9 @@ struct Backoff {
   bool operator==(const Backoff&) const = default;
 };
 
-// Errors of all functions below are one clause; the caller puts flag and value in front of it.
-// kInvalidArgument says what would be accepted ("expected …"). kRejected says what is not built yet
-// ("… not built yet").
+// Errors of all functions below are one clause; the caller puts flag and value in front of
+// it. kInvalidArgument says what would be accepted ("expected …"). kRejected says what is not
+// built yet ("… not built yet").
 
 // A whole decimal number with an optional sign and nothing around it. Nothing: `text` is no such
 // number, or it does not fit an int.
@@ -159,8 +159,8 @@ Result<std::chrono::milliseconds> parse_seconds(std::string_view text);
 // `BASE` or `BASE:MAX` in seconds with BASE <= MAX. Without MAX it is a minute, or BASE if BASE is
 // longer.
 Result<Backoff> parse_backoff(std::string_view text);
-// `key=value,key=value`; empty text gives the defaults. A value that does not fit its key is kept in
-// bad_values and leaves the default.
+// `key=value,key=value`; empty text gives the defaults. A value that does not fit its key is kept
+// in bad_values and leaves the default.
 Result<RendezvousConf> parse_rendezvous_conf(std::string_view text);
 
 }  // namespace ddprun::launcher

@@ -19,7 +19,8 @@ std::string help_text(std::string_view called = kProgramName);
 // The values of a flag that are words to be typed (`null`, `console`). None if any text will do.
 std::vector<std::string> value_words(const Flag& flag);
 
-// A script that teaches `shell` (bash, zsh, tcsh or fish) ddprun's options. Empty for any other shell.
+// A script that teaches `shell` (bash, zsh, tcsh or fish) ddprun's options. Empty for any other
+// shell.
 std::string completion_script(std::string_view shell);
 
 }  // namespace ddprun::launcher

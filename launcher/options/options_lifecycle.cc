@@ -54,8 +54,8 @@ std::chrono::seconds shutdown_timeout(ParseContext& context) {
   return std::chrono::seconds(seconds.value_or(0));
 }
 
-// --shutdown-timeout, else the variable that torchrun 2.15 reads, else what the scheduler leaves us,
-// else 30 s.
+// --shutdown-timeout, else the variable that torchrun 2.15 reads, else what the scheduler leaves
+// us, else 30 s.
 void read_deadlines(ParseContext& context) {
   Options& options = context.options;
   const bool is_said = context.given.has(FlagId::kShutdownTimeout) || context.env(kTimeoutVariable);

@@ -281,7 +281,8 @@ constexpr std::array kMeeting = {FlagId::kStandalone,   FlagId::kRdzvBackend, Fl
                                  FlagId::kRdzvEndpoint, FlagId::kNodeRank,    FlagId::kMasterAddr,
                                  FlagId::kMasterPort};
 
-// Whether a flag says anything of nodes: templates set PET_ variables that are empty, or switched off.
+// Whether a flag says anything of nodes: templates set PET_ variables that are empty, or switched
+// off.
 bool is_said(const ParseContext& context, FlagId id) {
   if (!context.given.has(id)) return false;
   const std::string text = context.given.text(id);

@@ -1,6 +1,6 @@
-// When the scheduler ends the job, and how long it waits between its request and SIGKILL. Slurm says
-// neither in a variable everywhere, so its programs are asked. Pure: asking comes in as a function.
-// Main thread, at start.
+// When the scheduler ends the job, and how long it waits between its request and SIGKILL. Slurm
+// says neither in a variable everywhere, so its programs are asked. Pure: asking comes in as a
+// function. Main thread, at start.
 #pragma once
 
 #include <chrono>

@@ -146,11 +146,13 @@ bool fits(const Surroundings& found, const Asked& asked) {
   return asked.max_nodes == 0 || (asked.min_nodes <= found.nodes && found.nodes <= asked.max_nodes);
 }
 
-// An allocation says where a step may run, and not where nodes meet: they would never find this one.
+// An allocation says where a step may run, and not where nodes meet: they would never find this
+// one.
 Error elastic_without_a_step(const Surroundings& found, const Asked& asked) {
   const SchedulerRow& row = row_of(found.scheduler);
   return refusal(fmt::format(
-      "{}: this {} has {}, and it says of a step alone where nodes meet: type {}, or leave --nnodes "
+      "{}: this {} has {}, and it says of a step alone where nodes meet: type {}, or leave "
+      "--nnodes "
       "out, or give --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT beside it",
       asked.nodes_shown, row.name, counted(found.nodes, "node"),
       command_for(row, found.nodes, asked.called)));

@@ -15,8 +15,8 @@ namespace ddprun::launcher {
 // Workers have the mark of their launcher in it, unless that is empty.
 inline constexpr const char* kStartedInVariable = "DDPRUN_STARTED_IN";
 
-// What each scheduler says of the step or job that this process is in, by its variables. Empty: none
-// says anything. Pure.
+// What each scheduler says of the step or job that this process is in, by its variables. Empty:
+// none says anything. Pure.
 std::string start_mark(const EnvLookup& env);
 
 // Whether `scheduler` says something else in `now` than in `then`, both start_mark()'s. One that

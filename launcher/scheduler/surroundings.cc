@@ -137,7 +137,8 @@ class Detection {
       case Scheduler::kMpich:
         return env_(row.nodes).has_value();
       case Scheduler::kOperator:
-        // With LOCAL_RANK it is a rank of another launcher that calls us: its variables are not ours.
+        // With LOCAL_RANK it is a rank of another launcher that calls us: its variables are not
+        // ours.
         return number(row.nodes).value_or(0) > 1 && number(row.rank).has_value() &&
                !env_("LOCAL_RANK");
       case Scheduler::kNone:
@@ -305,8 +306,9 @@ class Detection {
       found_.ends_at = std::chrono::sys_seconds(std::chrono::seconds(*end));
   }
 
-  // The variables of a step are those of all components that it runs on; they have the number of the
-  // first component's job. So it was seen with Slurm 22.05; where it is not so, ids would differ.
+  // The variables of a step are those of all components that it runs on; they have the number of
+  // the first component's job. So it was seen with Slurm 22.05; where it is not so, ids would
+  // differ.
   void read_components() {
     constexpr int kMostComponents = 128;  // slurm.h, MAX_HET_JOB_COMPS
     found_.het_components = std::clamp(number("SLURM_HET_SIZE").value_or(1), 1, kMostComponents);

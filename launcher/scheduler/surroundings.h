@@ -51,8 +51,8 @@ struct Surroundings {
   std::optional<std::chrono::sys_seconds> ends_at{};  // when the scheduler ends the job
   std::string slurm_job{};                            // Slurm's number of the job; empty: another's
   bool in_pod = false;
-  // Parts of a heterogeneous job of Slurm, each an allocation of its own. A step runs on one of them,
-  // or on several; job_nodes are those of all.
+  // Parts of a heterogeneous job of Slurm, each an allocation of its own. A step runs on one of
+  // them, or on several; job_nodes are those of all.
   int het_components = 1;
   // What somebody set beside the scheduler: MASTER_ADDR, WORLD_SIZE above 1 and RANK.
   std::optional<OperatorWords> by_operator{};

@@ -1,5 +1,5 @@
-// Turns the values of messages.h into the messages of proto/control.proto and back, and checks them.
-// Pure; used by control_service.cc and control_client.cc only, on any thread.
+// Turns the values of messages.h into the messages of proto/control.proto and back, and checks
+// them. Pure; used by control_service.cc and control_client.cc only, on any thread.
 #pragma once
 
 #include "base/result.h"
@@ -9,8 +9,8 @@
 
 namespace ddprun::rendezvous {
 
-// The most bytes of an answer: a page (control_service.h), and one job more, whose nodes have three names
-// each.
+// The most bytes of an answer: a page (control_service.h), and one job more, whose nodes have three
+// names each.
 inline constexpr int kMaxAnswerBytes = 32 * 1024 * 1024;
 
 // As proofs have it and as it travels.

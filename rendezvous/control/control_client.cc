@@ -73,7 +73,8 @@ std::pair<std::shared_ptr<grpc::Channel>, ControlAnswer> connect(const ControlTa
   for (const std::string& address : target.addresses) {
     auto channel = make_channel(address, target.port, {target.tls, target.host}, kMaxAnswerBytes);
     if (!channel) return {nullptr, {ControlOutcome::kTls, "the files of TLS are no good"}};
-    // Also the end of HTTP/2's greeting: somebody who takes every connection and says nothing is none.
+    // Also the end of HTTP/2's greeting: somebody who takes every connection and says nothing is
+    // none.
     if (channel->WaitForConnected(std::chrono::system_clock::now() + target.connect_limit))
       return {std::move(channel), {}};
   }

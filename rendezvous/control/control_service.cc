@@ -161,8 +161,8 @@ class ControlService::Calls::Call final
   std::string proof_;  // ours
   v2::ProvenQuestion question_;
   v2::Answer answer_;
-  // After the end gRPC may free its half of the call: nothing is started any more. Recursive: a cancel
-  // may call OnCancel() before it returns.
+  // After the end gRPC may free its half of the call: nothing is started any more. Recursive: a
+  // cancel may call OnCancel() before it returns.
   mutable std::recursive_mutex mutex_;
   bool is_over_ = false;
   SharedCall self_;

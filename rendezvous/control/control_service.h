@@ -1,6 +1,7 @@
-// Answers operators over gRPC (proto/control.proto), on the server of a Service: ServiceOptions::more.
-// It decides nothing: each question goes to the JobControl of its job. On the loop's thread; gRPC's
-// threads reach it through a LoopGate only. Owned by whoever owns the Service.
+// Answers operators over gRPC (proto/control.proto), on the server of a Service:
+// ServiceOptions::more. It decides nothing: each question goes to the JobControl of its job. On the
+// loop's thread; gRPC's threads reach it through a LoopGate only. Owned by whoever owns the
+// Service.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

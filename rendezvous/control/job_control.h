@@ -41,12 +41,12 @@ class JobControl {
   Result<std::string> stop(const std::string& by);
   // Ends the job, which failed for this reason.
   void give_up(const std::string& reason);
-  // Called when the job has ended. The next leader may not know it yet, where there may be one. It must not
-  // call this or the host.
+  // Called when the job has ended. The next leader may not know it yet, where there may be one. It
+  // must not call this or the host.
   std::function<void()> at_end;
-  // Calls `waiter` once: when the nodes have been told that the job has ended, maybe now. It must not
-  // call this or the host. Not called if this is destroyed before, or once `is_gone` says that nobody
-  // listens any more (empty: never).
+  // Calls `waiter` once: when the nodes have been told that the job has ended, maybe now. It must
+  // not call this or the host. Not called if this is destroyed before, or once `is_gone` says that
+  // nobody listens any more (empty: never).
   void wait(Waiter waiter, std::function<bool()> is_gone = {});
   std::size_t waiters() const { return waiters_.size(); }
 

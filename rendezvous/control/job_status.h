@@ -1,5 +1,5 @@
-// What can be told of a job while it runs: a snapshot of its Membership, for operators, and the last
-// things that happened to it. Plain values and pure functions; JobControl has the clock.
+// What can be told of a job while it runs: a snapshot of its Membership, for operators, and the
+// last things that happened to it. Plain values and pure functions; JobControl has the clock.
 #pragma once
 
 #include <cstdint>

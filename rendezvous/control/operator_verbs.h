@@ -1,5 +1,5 @@
-// What an operator may do to a job: whether it can be done, and what follows. Pure: a Membership and
-// `now` go in, an Outcome for Host comes out, or why not.
+// What an operator may do to a job: whether it can be done, and what follows. Pure: a Membership
+// and `now` go in, an Outcome for Host comes out, or why not.
 #pragma once
 
 #include <chrono>
@@ -9,13 +9,13 @@
 
 namespace ddprun::rendezvous {
 
-// The node that has this node rank in the round, this hostname or this id. Errors: kNotFound, nobody
-// has; kInvalidArgument, several have that hostname.
+// The node that has this node rank in the round, this hostname or this id. Errors: kNotFound,
+// nobody has; kInvalidArgument, several have that hostname.
 Result<SessionId> find_node(const Membership& membership, const std::string& name);
 
 // The node leaves, the others go on, and no restart is spent. `deadline`: as in Drain. Refused
-// (kRejected) where too few would remain, or its work is done. A node that leaves already is told the
-// new deadline: it takes one that is sooner.
+// (kRejected) where too few would remain, or its work is done. A node that leaves already is told
+// the new deadline: it takes one that is sooner.
 Result<Outcome> drain(Membership& membership, SessionId session, std::chrono::milliseconds deadline,
                       Time now);
 

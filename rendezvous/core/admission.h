@@ -38,14 +38,14 @@ struct JoinRefusal {
   }
 };
 
-// Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The node
-// of `session` is one of `members` already.
+// Why `spec` cannot be in this job; no value if it can. The codec has checked lengths only. The
+// node of `session` is one of `members` already.
 std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
                                      const RoundPolicy& policy, const Members& members);
 
-// The job has one budget. If the nodes of a round were started with different ones, the smallest holds:
-// no node is restarted more often than its user allowed. Window and backoff are those of node rank 0,
-// which comes first. `notes` gets a line for the log if they differ.
+// The job has one budget. If the nodes of a round were started with different ones, the smallest
+// holds: no node is restarted more often than its user allowed. Window and backoff are those of
+// node rank 0, which comes first. `notes` gets a line for the log if they differ.
 RestartRules common_rules(const std::vector<const Entrant*>& entrants,
                           std::vector<std::string>& notes);
 

@@ -35,16 +35,17 @@ inline constexpr std::chrono::milliseconds kSuspendedFor{200};
 // an answer.
 inline constexpr std::chrono::milliseconds kAskLimit{1000};
 // Each beat costs the host some 0.1 ms, and 0.2 where there are 10,000 nodes. With so much time for
-// each node, it spends less than 4 % of a processor on 3,000 nodes; beyond, the share grows, so that
-// silence never lasts too long.
+// each node, it spends less than 4 % of a processor on 3,000 nodes; beyond, the share grows, so
+// that silence never lasts too long.
 inline constexpr std::chrono::milliseconds kBeatPerNode{3};
 inline constexpr std::chrono::milliseconds kBeatAtMost{10'000};
 // Where all nodes come at one time, a beat waits until the host has dealt with the others.
 inline constexpr std::chrono::milliseconds kDelayPerThousand{500};
 
-// torchrun's names for both (keep_alive_interval, keep_alive_max_attempt in --rdzv-conf). A process that
-// dies is noticed without them. So they are for what may come back: a node or host that stands still
-// for 30 s (a paused machine, a frozen container, SIGSTOP) keeps its seat, with some seconds to spare.
+// torchrun's names for both (keep_alive_interval, keep_alive_max_attempt in --rdzv-conf). A process
+// that dies is noticed without them. So they are for what may come back: a node or host that stands
+// still for 30 s (a paused machine, a frozen container, SIGSTOP) keeps its seat, with some seconds
+// to spare.
 struct KeepAlive {
   std::chrono::milliseconds interval{12'000};
   int max_attempts = 3;
@@ -112,8 +113,8 @@ class HeldLease {
   }
 
   // Call it at look_at(), and sooner if you like. False: look again then, and send the beat that is
-  // due. A process that did not run until now cannot know whether it has its seat; it asks once, and
-  // the answer is near. A connection that ends meanwhile is the answer, too: the lease is over.
+  // due. A process that did not run until now cannot know whether it has its seat; it asks once,
+  // and the answer is near. A connection that ends meanwhile is the answer, too: the lease is over.
   bool is_over(Stamp now) {
     if (asked_at_ && now < look_at_) return false;
     if (std::exchange(asked_at_, std::nullopt)) return true;
@@ -130,7 +131,8 @@ class HeldLease {
     return false;
   }
 
-  // The lease has ended, and no answer was there yet: what the host said may be old. It waits until then.
+  // The lease has ended, and no answer was there yet: what the host said may be old. It waits until
+  // then.
   bool is_doubted(Stamp now) const { return is_held() && now >= ends_; }
   // This process did not run near the end of its lease, and does not know yet whether it has its
   // seat.
@@ -145,8 +147,8 @@ class HeldLease {
   Stamp ends() const { return ends_; }
   // As the last is_over() left it.
   Stamp look_at() const { return look_at_; }
-  // When the next beat is due; valid once held. Ask again after each of the calls above. A beat waits
-  // for the answer of the one before: a node that hears nothing would only prolong the host's
+  // When the next beat is due; valid once held. Ask again after each of the calls above. A beat
+  // waits for the answer of the one before: a node that hears nothing would only prolong the host's
   // patience. But the host may leave an answer out, so it does not wait for ever.
   Stamp next_beat() const {
     return last_beat_ + (awaits_answer_ ? lease_.length / 4 : lease_.beat_every);

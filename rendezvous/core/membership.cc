@@ -69,7 +69,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   } else {
     members_.set_spec(member, spec, observed);
     // A node of the broken round has kept its seat. A new node gets one from settle() if one is
-    // free, and so does one that was not believed. An operator may have taken seats away: publish() says whose.
+    // free, and so does one that was not believed. An operator may have taken seats away: publish()
+    // says whose.
     const int seats = std::max(policy_.max_nodes, round_.node_count);
     const bool has_seat = was_stopping && !has_round() && seats_held() <= seats;
     members_.set_standing(member, has_seat ? Standing::kWaiting : Standing::kSpare);

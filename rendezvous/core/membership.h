@@ -9,9 +9,9 @@
 //       |                            |
 //       +---(some missing)---- recovering ----(all back)----> running
 //
-// A leader that takes over begins with the record of the last round, as recovering: its nodes come back
-// with resumed(). When all seats are back, the round runs on and no node was told anything. A host
-// without a record may take the round from the first node that comes back (takes_rounds_over).
+// A leader that takes over begins with the record of the last round, as recovering: its nodes come
+// back with resumed(). When all seats are back, the round runs on and no node was told anything. A
+// host without a record may take the round from the first node that comes back (takes_rounds_over).
 //
 // Owned by Host, used on its thread only.
 #pragma once
@@ -57,33 +57,32 @@ struct Outcome {
   std::optional<RoundBroken> broken;
   std::optional<JobEnded> ended;
 
-  // Nodes that come back before this is told: what they say is answered anew. Of this they hear their
-  // last message only, if there is one.
+  // Nodes that come back before this is told: what they say is answered anew. Of this they hear
+  // their last message only, if there is one.
   std::vector<SessionId> withheld_from;
   bool hears(SessionId session, const HostMessage& message) const;
 };
 
 class Membership {
  public:
-  // 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes must hold.
-  // A record with a round: its leader is gone, and its nodes are awaited: the round may go on. If the
-  // leader had a node in it, that broke the round: a restart is spent, and the next round's number is
-  // the one after.
+  // 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes must hold. A record with a round: its
+  // leader is gone, and its nodes are awaited: the round may go on. If the leader had a node in it,
+  // that broke the round: a restart is spent, and the next round's number is the one after.
   explicit Membership(RoundPolicy policy, JobRecord record = {});
 
-  // A session begins. It may be a node of the record's round, whose workers still run: no round starts
-  // before it has joined or is lost. Without a record this does nothing.
+  // A session begins. It may be a node of the record's round, whose workers still run: no round
+  // starts before it has joined or is lost. Without a record this does nothing.
   void opened(SessionId session) { recovery_.opened(session); }
   // `session` asks for a seat in the next round. It is a new node, or a node of the broken round
   // whose workers are gone. If all seats are taken, it waits as a spare until one is free. It gets
   // SessionLost if it cannot be in the job (its rank is taken, the job is over), or if it asked
   // already or is in a round; a round that it was in breaks.
   Outcome joined(SessionId session, const NodeSpec& spec, const Observed& observed, Time now);
-  // The node had a session before, with this leader or another, and says how far it is. `session` is
-  // that session where this leader knows it. A node that is where this leader takes it to be is told
-  // nothing. What it did not hear is said again. If it is in another round or seat, it is not believed:
-  // it is told that its round broke, must end its workers before the next round starts, and takes
-  // nobody's seat.
+  // The node had a session before, with this leader or another, and says how far it is. `session`
+  // is that session where this leader knows it. A node that is where this leader takes it to be is
+  // told nothing. What it did not hear is said again. If it is in another round or seat, it is not
+  // believed: it is told that its round broke, must end its workers before the next round starts,
+  // and takes nobody's seat.
   Outcome resumed(SessionId session, const Resumed& node, const Observed& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; later ones
   // change nothing.
@@ -99,10 +98,10 @@ class Membership {
   // As left(), of the node in whose process the rendezvous is: the job ends for all, since nobody
   // would be there to gather the others.
   Outcome host_left(SessionId session, const Failure& reason, Time now);
-  // The node is unreachable for good; `how` says how we know, one clause for people ("its connection
-  // ended"). This is the last event of a session, which is forgotten now.
-  // If all workers of the node had succeeded, that success still counts. The loss of any other node
-  // of a running round is a failure of that round.
+  // The node is unreachable for good; `how` says how we know, one clause for people ("its
+  // connection ended"). This is the last event of a session, which is forgotten now. If all workers
+  // of the node had succeeded, that success still counts. The loss of any other node of a running
+  // round is a failure of that round.
   Outcome session_lost(SessionId session, const std::string& how, Time now);
   // Time passed. Call it at look_again_at().
   Outcome tick(Time now);
@@ -110,9 +109,9 @@ class Membership {
   // ---- an operator's words ----
   // The job ends for all nodes, unless it has ended already.
   Outcome stopped(const JobEnded& end, Time now);
-  // Rounds have so many nodes from now on; the bounds must be as in the policy. A running round that
-  // has more breaks, and no restart is spent; those that came last wait as spares. One that has fewer
-  // goes on, and the next one waits for them.
+  // Rounds have so many nodes from now on; the bounds must be as in the policy. A running round
+  // that has more breaks, and no restart is spent; those that came last wait as spares. One that
+  // has fewer goes on, and the next one waits for them.
   Outcome resized(int min_nodes, int max_nodes, Time now);
 
   // When tick() can next change something. Time::max(): only an event can.
@@ -158,7 +157,8 @@ class Membership {
   int seats_held() const {
     return members_.count(Standing::kWaiting) + members_.count(Standing::kStopping);
   }
-  // What a node is told that comes when the job is over. Its last round tells whether it had a part.
+  // What a node is told that comes when the job is over. Its last round tells whether it had a
+  // part.
   HostMessage end_for(std::int64_t round) const;
   Error over() const;
   void note_refusal(const JoinRefusal& refusal, const Observed& observed, Time now,

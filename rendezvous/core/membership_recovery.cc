@@ -48,7 +48,8 @@ Outcome Membership::resumed(SessionId session, const Resumed& node, const Observ
   return outcome;
 }
 
-// The others of that round come back, too, or their leases end. Who waits here already is a newcomer.
+// The others of that round come back, too, or their leases end. Who waits here already is a
+// newcomer.
 void Membership::take_round_over(const Resumed& node) {
   const bool is_round = node.round > 0 && node.round < kMostRoundsAhead && node.node_count > 0 &&
                         node.node_count <= kMaxNodes && node.seat >= 0 &&

@@ -1,9 +1,10 @@
-// What a leader inherits from the one before: the round that was published last, and which of its nodes
-// are back. Pure: no I/O and no clock. It decides nothing about the round: membership.h does.
+// What a leader inherits from the one before: the round that was published last, and which of its
+// nodes are back. Pure: no I/O and no clock. It decides nothing about the round: membership.h does.
 //
-// A node that comes back says which round and which seat it is in. A seat is taken once; a node of an
-// older round, or one that counts other nodes than the record, takes none. A node that is not back
-// has a lease of the leader before, and ends its workers with it: until worker_limit they may run.
+// A node that comes back says which round and which seat it is in. A seat is taken once; a node of
+// an older round, or one that counts other nodes than the record, takes none. A node that is not
+// back has a lease of the leader before, and ends its workers with it: until worker_limit they may
+// run.
 //
 // Owned by Membership, used on its thread only.
 #pragma once
@@ -77,7 +78,8 @@ class Recovery {
   bool all_back() const { return back() == record_.node_count(); }
   // Nodes that are not back.
   int missing() const { return is_open_ && back() < record_.others ? record_.others - back() : 0; }
-  // Until when workers of those may run, and until when they are waited for. Time::max() before begin().
+  // Until when workers of those may run, and until when they are waited for. Time::max() before
+  // begin().
   Time workers_until() const { return workers_until_; }
   Time nodes_until() const { return nodes_until_; }
 

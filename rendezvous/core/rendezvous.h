@@ -114,8 +114,8 @@ struct Failure {
 // What a node says that was in the job already, over a new connection or to a new leader.
 struct Resumed {
   NodeSpec spec;  // as in its last join
-  // How many times it has said this. A connection over which it said it earlier, or joined, is cut when
-  // its words come late. 0: an older agent does not count.
+  // How many times it has said this. A connection over which it said it earlier, or joined, is cut
+  // when its words come late. 0: an older agent does not count.
   std::int64_t connection = 0;
   std::int64_t round = 0;  // the last that was published to it; 0: none was
   int seat = -1;           // its node rank in that round
@@ -176,8 +176,8 @@ struct SessionLost {
   bool stood_still = false;
   // Until then the node may come back with its workers (Session::resume()).
   bool may_return = false;
-  // The host's process may be replaced by one that knows of no round: it takes the nodes back, too. So
-  // its death is no end.
+  // The host's process may be replaced by one that knows of no round: it takes the nodes back, too.
+  // So its death is no end.
   bool host_returns = false;
 };
 using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain>;
@@ -228,9 +228,9 @@ class Session {
   // or the host gives up; a spare may wait for it as long as the job lives.
   virtual void join(const NodeSpec& node) = 0;
   // Instead of join(), as the first word of a session of a node that had one before. If the host
-  // believes it, nothing follows: the round goes on. Otherwise, and if the round broke meanwhile, the
-  // answer is RoundBroken; if the job ended meanwhile, JobEnded. With kJoining it is as join(). It may
-  // be said twice.
+  // believes it, nothing follows: the round goes on. Otherwise, and if the round broke meanwhile,
+  // the answer is RoundBroken; if the job ended meanwhile, JobEnded. With kJoining it is as join().
+  // It may be said twice.
   virtual void resume(const Resumed& node) = 0;
   // A worker of `round` failed. The answer is RoundBroken if a restart is left, otherwise JobEnded.
   // A restart is one for all nodes. May be called while this node still stops its other workers.
@@ -240,12 +240,12 @@ class Session {
   // success. If another node fails first, it is RoundBroken or JobEnded.
   virtual void report_success(std::int64_t round) = 0;
   // This node goes for good (it got a signal, or has an error of its own). If enough nodes remain,
-  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone, and so does a node
-  // that was in no round yet or has reported success. No answer.
+  // the others get RoundBroken and go on; otherwise JobEnded. A spare goes alone, and so does a
+  // node that was in no round yet or has reported success. No answer.
   virtual void leave(const Failure& reason) = 0;
-  // No worker of this node is left, after leave() or SessionLost: the others' next round may wait for
-  // that. Without it the destructor says the same. After leave(), over the network, the destructor
-  // waits until the host has read it, at most RemoteOptions::leave_limit.
+  // No worker of this node is left, after leave() or SessionLost: the others' next round may wait
+  // for that. Without it the destructor says the same. After leave(), over the network, the
+  // destructor waits until the host has read it, at most RemoteOptions::leave_limit.
   virtual void gone() = 0;
   // As far as this node was told; over the network that is some moments old. Nothing: the job is
   // over, or nothing is known yet.
@@ -254,8 +254,8 @@ class Session {
   virtual Unreached unreached() const { return {}; }
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}
-  // Over the network: until when the workers may live on if this session ended now. The past: they may
-  // not, or that is not the network's to say.
+  // Over the network: until when the workers may live on if this session ended now. The past: they
+  // may not, or that is not the network's to say.
   virtual std::chrono::steady_clock::time_point lease_ends() const { return {}; }
 };
 

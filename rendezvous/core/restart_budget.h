@@ -41,8 +41,8 @@ class RestartBudget {
  public:
   explicit RestartBudget(std::uint64_t jitter_seed) : random_(jitter_seed) {}
 
-  // Goes on for a leader that is gone, with the restarts that were spent under it. When they were is
-  // not known: a window counts from now on, and so does a row.
+  // Goes on for a leader that is gone, with the restarts that were spent under it. When they were
+  // is not known: a window counts from now on, and so does a row.
   void resume(int restarts, const RestartRules& rules, Time now);
   // An attempt starts. `rules` hold until the next one starts.
   void attempt_started(const RestartRules& rules, Time now);

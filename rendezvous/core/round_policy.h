@@ -13,8 +13,9 @@ namespace ddprun::rendezvous {
 struct RoundPolicy {
   int min_nodes = 1;
   int max_nodes = 1;
-  // How long nodes wait for a round. The time starts with the first node that waits while no worker of
-  // the last round lives. At its end the round starts if min_nodes are there; otherwise the job ends.
+  // How long nodes wait for a round. The time starts with the first node that waits while no worker
+  // of the last round lives. At its end the round starts if min_nodes are there; otherwise the job
+  // ends.
   std::chrono::nanoseconds join_timeout = std::chrono::seconds(600);
   // How long the first round, once it has min_nodes, waits for more nodes. The time starts when
   // min_nodes is reached. A late joiner does not start it again: otherwise nodes that come one by
@@ -22,9 +23,9 @@ struct RoundPolicy {
   std::chrono::nanoseconds last_call = std::chrono::seconds(30);
   // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
   int node_unit = 1;
-  // How long the nodes of a round that another leader gathered are awaited. Until the first of these
-  // ends, workers of who is not back may run: it must not be shorter than a lease with the other
-  // leader. Until the second, no round that has room for them starts without them.
+  // How long the nodes of a round that another leader gathered are awaited. Until the first of
+  // these ends, workers of who is not back may run: it must not be shorter than a lease with the
+  // other leader. Until the second, no round that has room for them starts without them.
   std::chrono::nanoseconds recovery_limit = std::chrono::seconds(5);
   std::chrono::nanoseconds return_limit = std::chrono::seconds(30);
   // A host that has published no round goes on with the one that its first node to come back is in.
@@ -84,8 +85,8 @@ Await awaited(Reason reason);
 int usable_nodes(int nodes, const RoundPolicy& policy);
 
 // While a round runs: whether it is broken to take newcomers in, and when. `running` nodes are in
-// the round and `spares` wait; `since` is when the first of these came, `last` when a round was last
-// broken for newcomers. Time::max(): no newcomer can be taken in.
+// the round and `spares` wait; `since` is when the first of these came, `last` when a round was
+// last broken for newcomers. Time::max(): no newcomer can be taken in.
 Time resize_at(int running, int spares, Time since, std::optional<Time> last,
                const RoundPolicy& policy);
 

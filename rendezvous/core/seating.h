@@ -37,9 +37,9 @@ struct Entrant {
   int previous_seat = -1;  // in the last round that it was in; -1: it is new
 };
 
-// The nodes' indices in seat order. A node gets the node rank that it must have if that is below the
-// number of nodes; no two may claim the same. Who was in the last round keeps its seat if that is
-// free; no two may have had the same. Then wishes are met where they can be. The others fill the
+// The nodes' indices in seat order. A node gets the node rank that it must have if that is below
+// the number of nodes; no two may claim the same. Who was in the last round keeps its seat if that
+// is free; no two may have had the same. Then wishes are met where they can be. The others fill the
 // free seats in the order given, which is their order of arrival.
 std::vector<std::size_t> order_of_seats(const std::vector<const Entrant*>& arrivals);
 

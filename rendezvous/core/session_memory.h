@@ -1,6 +1,6 @@
-// What a node has said in its session with the rendezvous and what it was told: enough to go on over
-// another connection, or with another leader, which may not have heard all of it. Pure. Loop's thread;
-// owned by the node's session.
+// What a node has said in its session with the rendezvous and what it was told: enough to go on
+// over another connection, or with another leader, which may not have heard all of it. Pure. Loop's
+// thread; owned by the node's session.
 #pragma once
 
 #include <cstdint>

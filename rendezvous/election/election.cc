@@ -156,8 +156,9 @@ void Election::perform(const TakeKey& action) {
            });
 }
 
-// Where nobody leads: whether the job that this node is in has ended. If it is in none, what there is
-// of an older one does not matter. A job that stood still as a whole may be forgotten, and goes on.
+// Where nobody leads: whether the job that this node is in has ended. If it is in none, what there
+// is of an older one does not matter. A job that stood still as a whole may be forgotten, and goes
+// on.
 bool Election::is_over() {
   if (!is_member_ || options_.follows_only) return false;  // their record is the daemons'
   if (!found_ && had_round_ && !handlers_.has_round()) {

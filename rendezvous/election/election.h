@@ -1,6 +1,7 @@
-// This process' part in an election: Leadership with a clock, a timer, etcd and a network. It decides
-// nothing itself. Agents elect the leader of their job; it writes the record of the job for the agent
-// that leads. Daemons elect the one of them that leads all jobs, and RecordKeeper writes the records.
+// This process' part in an election: Leadership with a clock, a timer, etcd and a network. It
+// decides nothing itself. Agents elect the leader of their job; it writes the record of the job for
+// the agent that leads. Daemons elect the one of them that leads all jobs, and RecordKeeper writes
+// the records.
 //
 // On the loop's thread only. Owned by ElectedSession (agent/network), or by Group (daemon).
 #pragma once
@@ -52,8 +53,8 @@ struct ElectionOptions {
   bool retakes = false;
   std::chrono::seconds lease = kLeaderLease;
   std::chrono::milliseconds margin = kLeaderMargin;
-  // Where this process listens, also while it does not lead. A leader key that names it is of its own
-  // past, or of a process before it: nobody leads.
+  // Where this process listens, also while it does not lead. A leader key that names it is of its
+  // own past, or of a process before it: nobody leads.
   std::optional<Leader> listens_at{};
 };
 
@@ -68,8 +69,8 @@ class Election {
     std::function<void(JobRecord)> lead;
     // Another one leads. Open a session there; the one before is over.
     std::function<void(const Leader&)> follow;
-    // This process leads no more: end its sessions, stop listening, then call leader_lost(). `stood_still`:
-    // as in StepDown.
+    // This process leads no more: end its sessions, stop listening, then call leader_lost().
+    // `stood_still`: as in StepDown.
     std::function<void(const std::string& why, bool stood_still)> deposed;
     // Whether a round of this node goes on: it may lead a job that etcd has forgotten.
     std::function<bool()> has_round = [] { return false; };
@@ -110,8 +111,8 @@ class Election {
   std::int64_t revision() const { return leadership_.revision(); }
   // Such a transaction found another leader: is looked at, and then `deposed` is called.
   void doubt() { perform(leadership_.key_changed(std::chrono::steady_clock::now())); }
-  // Nobody is elected here any more. If this process leads, it gives the key up, so that another takes
-  // it at once. `done` is called when that is so, or cannot be.
+  // Nobody is elected here any more. If this process leads, it gives the key up, so that another
+  // takes it at once. `done` is called when that is so, or cannot be.
   void resign(std::function<void()> done);
 
   // The job is over here: nobody is elected any more. If this process leads, the record says how it

@@ -1,5 +1,5 @@
-// The calls of etcd's API as gRPC has them, each as "ask, then one answer", and a watch. Internal to
-// etcd_client.cc. What runs on gRPC's threads says so.
+// The calls of etcd's API as gRPC has them, each as "ask, then one answer", and a watch. Internal
+// to etcd_client.cc. What runs on gRPC's threads says so.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -99,8 +99,8 @@ inline void start(EtcdStubs& stubs,
   new KeepAliveCall(stubs, one, std::move(done));
 }
 
-// Tells of the first change, and of the end; etcd may end a watch whose revisions it compacted away. Lives
-// until gRPC is done with it.
+// Tells of the first change, and of the end; etcd may end a watch whose revisions it compacted
+// away. Lives until gRPC is done with it.
 class WatchCall final : public EtcdCall,
                         public grpc::ClientBidiReactor<v3::WatchRequest, v3::WatchResponse>,
                         public std::enable_shared_from_this<WatchCall> {

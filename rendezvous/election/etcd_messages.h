@@ -23,8 +23,8 @@ v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
                                const std::string& value, LeaseId lease);
 // Deletes the leader key if its revision is this one.
 v3::TxnRequest give_up_leader_key(const JobKeys& keys, std::int64_t revision);
-// What a write of the record needs: both keys as the leader knows them. A record of another revision
-// may be a newer one: what we asked for earlier and had no answer to may be done late.
+// What a write of the record needs: both keys as the leader knows them. A record of another
+// revision may be a newer one: what we asked for earlier and had no answer to may be done late.
 struct RecordGuard {
   std::int64_t leader_revision = 0;
   std::int64_t record_revision = 0;  // 0: it is not there
@@ -66,8 +66,8 @@ struct FoundRecords {
   std::string last{};  // what to go on after
 };
 inline constexpr int kRecordsAtOnce = 500;
-// Reads kRecordsAtOnce records after `after` (an rdzv_id; empty: from the first on), if the leader key has
-// this revision.
+// Reads kRecordsAtOnce records after `after` (an rdzv_id; empty: from the first on), if the leader
+// key has this revision.
 v3::TxnRequest read_records(const GroupKeys& keys, std::int64_t leader_revision,
                             const std::string& after);
 // Error kProtocol: that is no answer to it.

@@ -1,5 +1,5 @@
-// The etcd in which agents, or daemons, elect who leads: as the user named it, by keys of --rdzv-conf or
-// of ddprund's --etcd-conf. Plain values, pure; any thread.
+// The etcd in which agents, or daemons, elect who leads: as the user named it, by keys of
+// --rdzv-conf or of ddprund's --etcd-conf. Plain values, pure; any thread.
 #pragma once
 
 #include <array>
@@ -23,7 +23,8 @@ struct EtcdMemberPlan {
 struct EtcdPlan {
   std::vector<EtcdMemberPlan> members;
   std::string prefix = "/ddprun";  // of a job's keys
-  // The group of daemons of which one leads all jobs. Empty: the agents of the job elect one of them.
+  // The group of daemons of which one leads all jobs. Empty: the agents of the job elect one of
+  // them.
   std::string daemons{};
   bool with_tls = false;
   // Paths of PEM files; empty: none.
@@ -44,8 +45,8 @@ inline constexpr std::array<std::string_view, 11> kEtcdKeys = {
 // Which daemons: of agents alone.
 inline constexpr std::string_view kDaemonsKey = "daemons";
 
-// Sets what a key of kEtcdKeys, or kDaemonsKey, names. Error kInvalidArgument: what is expected, one
-// clause.
+// Sets what a key of kEtcdKeys, or kDaemonsKey, names. Error kInvalidArgument: what is expected,
+// one clause.
 std::optional<Error> set_etcd(EtcdPlan& etcd, std::string_view key, std::string_view text);
 // What does not go together; one clause.
 std::optional<Error> objection(const EtcdPlan& etcd);

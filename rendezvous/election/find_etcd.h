@@ -16,8 +16,8 @@ namespace ddprun::rendezvous {
 inline constexpr std::chrono::milliseconds kMemberLookUp{1000};
 
 // A member whose name is unknown is left out where another one is known. Errors: kNotFound, no name
-// became known within `limit`; kInvalidArgument, a file that cannot be read, with its name and the `flag`
-// that has it.
+// became known within `limit`; kInvalidArgument, a file that cannot be read, with its name and the
+// `flag` that has it.
 asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
                                                std::chrono::milliseconds limit,
                                                const char* flag = "--rdzv-conf");

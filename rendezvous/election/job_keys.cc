@@ -77,8 +77,8 @@ Error no_sense(std::string_view what) {
           fmt::format("rendezvous: what etcd has of {} makes no sense", what)};
 }
 
-// Whether a value is no longer than one may be, as it was read and when it is written again. What was read may lack the blank before an
-// empty last word.
+// Whether a value is no longer than one may be, as it was read and when it is written again. What
+// was read may lack the blank before an empty last word.
 bool fits(std::string_view value, const auto& understood) {
   return value.size() <= kMaxValueBytes && encode(understood).size() <= kMaxValueBytes;
 }

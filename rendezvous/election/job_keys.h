@@ -1,6 +1,6 @@
 // What a job keeps in etcd: two keys, and what their values say. The values are text, so that
-// `etcdctl get --prefix /ddprun/` shows them. Another ddprun wrote what is decoded here, or anybody:
-// lengths and numbers are checked. Pure. Any thread.
+// `etcdctl get --prefix /ddprun/` shows them. Another ddprun wrote what is decoded here, or
+// anybody: lengths and numbers are checked. Pure. Any thread.
 #pragma once
 
 #include <cstdint>

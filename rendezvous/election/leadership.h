@@ -9,13 +9,13 @@
 //   follower --(leader_lost())--> candidate
 //
 // A candidate reads the key. If nobody holds it, it takes it. Otherwise it knocks at the leader's
-// address. A refused connection, where one was taken before, means that the process is dead: the key
-// is taken over at once, by a transaction that compares its revision, so that one of many wins. A
-// firewall that is loaded anew refuses as well, and resets what is open: if it may be that, the
+// address. A refused connection, where one was taken before, means that the process is dead: the
+// key is taken over at once, by a transaction that compares its revision, so that one of many wins.
+// A firewall that is loaded anew refuses as well, and resets what is open: if it may be that, the
 // refusal must last. It closes nothing. So it is none where the leader's kernel has just closed a
-// connection: that of the session, or one on which nobody speaks (grpc/liveness.h).
-// Silence may be the network's, and a leader whom we never reached may be behind a firewall that
-// refuses: the lease decides, and the candidate watches the key and looks again.
+// connection: that of the session, or one on which nobody speaks (grpc/liveness.h). Silence may be
+// the network's, and a leader whom we never reached may be behind a firewall that refuses: the
+// lease decides, and the candidate watches the key and looks again.
 //
 // A leader may publish only by transactions that compare the key's revision. Beside that it steps
 // down by its own clock: its lease counts from when it sent what etcd confirmed, since etcd counts
@@ -48,8 +48,9 @@ struct KeyHolder {
   bool operator==(const KeyHolder&) const = default;
 };
 
-// What an answer tells of the leader key: who holds it, and etcd's own revision of that moment. A watch
-// begins after that: what etcd compacted away, the key's own revision too, cannot be watched any more.
+// What an answer tells of the leader key: who holds it, and etcd's own revision of that moment. A
+// watch begins after that: what etcd compacted away, the key's own revision too, cannot be watched
+// any more.
 struct KeyView {
   std::optional<KeyHolder> holder;
   std::int64_t revision = 0;
@@ -74,8 +75,9 @@ struct LeadershipRules {
   // session with may stand still.
   bool follows_only = false;
   // While a session with the leader is being opened, and with follows_only as long as it is there,
-  // the key is read so often: a watch may say nothing, as at a member of etcd that was cut off. 0: never;
-  // not with follows_only. An etcd that is sick is left alone for so long by who has a leader.
+  // the key is read so often: a watch may say nothing, as at a member of etcd that was cut off. 0:
+  // never; not with follows_only. An etcd that is sick is left alone for so long by who has a
+  // leader.
   std::chrono::milliseconds look_while_following{0};
   // After it has stepped down it takes its own key again at once, if nobody else did. Not where a
   // node of its own must end its workers first.
@@ -95,8 +97,8 @@ struct ReadKey {
 struct GrantLease {
   Ticket ticket = 0;
 };
-// Write the key with this lease: key_taken() or etcd_failed(). Only if it has this revision; 0: only
-// if nobody holds it.
+// Write the key with this lease: key_taken() or etcd_failed(). Only if it has this revision; 0:
+// only if nobody holds it.
 struct TakeKey {
   Ticket ticket = 0;
   LeaseId lease = 0;
@@ -107,8 +109,8 @@ struct Knock {
   Ticket ticket = 0;
   std::string value;
 };
-// Open a session there, and say followed() when it let us in, leader_lost() when it ends. A session with
-// the one before is over with it.
+// Open a session there, and say followed() when it let us in, leader_lost() when it ends. A session
+// with the one before is over with it.
 struct Follow {
   std::string value;
 };
@@ -177,7 +179,8 @@ class Leadership {
   // kNo: there was no answer.
   LeadershipActions knocked_in_vain(Ticket ticket, Refused refused, Time now);
   LeadershipActions key_changed(Time now);
-  // Nobody watches the key any more; it may be as it was. Say it after a pause: the next may end, too.
+  // Nobody watches the key any more; it may be as it was. Say it after a pause: the next may end,
+  // too.
   LeadershipActions watch_ended(Time now);
   // The session let us in.
   LeadershipActions followed(Time now);
@@ -205,8 +208,8 @@ class Leadership {
     return is_contacted_ ? search_ends_ : std::min(contact_ends_, search_ends_);
   }
   bool leads() const { return step_ == Step::kLeading; }
-  // Whether it leads beyond doubt. A process that stood still may not know yet that it does not. Once
-  // false, it steps down.
+  // Whether it leads beyond doubt. A process that stood still may not know yet that it does not.
+  // Once false, it steps down.
   bool leads_at(Time now) const { return leads() && now < lease_ends_; }
   // Valid while it leads: it steps down then, unless its lease is renewed.
   Time leads_until() const { return lease_ends_; }

@@ -1,7 +1,7 @@
-// The records of a leader of many jobs: what etcd has of each, what is to be written, and when one is
-// removed. A record says on which revision of its key it is written: what was asked for earlier and had
-// no answer may be done late, and must not undo a newer one. Pure: an event and `now` go in, actions
-// come out. It does not know etcd: RecordKeeper does, and owns it.
+// The records of a leader of many jobs: what etcd has of each, what is to be written, and when one
+// is removed. A record says on which revision of its key it is written: what was asked for earlier
+// and had no answer may be done late, and must not undo a newer one. Pure: an event and `now` go
+// in, actions come out. It does not know etcd: RecordKeeper does, and owns it.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@ inline constexpr std::chrono::milliseconds kRecordRetry{200};
 
 class RecordBook {
  public:
-  // Write the record, under the leader's guard, if it has this revision; 0: if it is not there. Then
-  // written(), is_otherwise() or failed(); nothing, where this process leads no more.
+  // Write the record, under the leader's guard, if it has this revision; 0: if it is not there.
+  // Then written(), is_otherwise() or failed(); nothing, where this process leads no more.
   struct Write {
     Ticket ticket = 0;
     std::string rdzv_id;

@@ -1,5 +1,6 @@
-// Reads and writes the records of a leader of many jobs in etcd: RecordBook with etcd and a timer. Each
-// write compares the revision of the leader key; so a process that leads no more writes nothing.
+// Reads and writes the records of a leader of many jobs in etcd: RecordBook with etcd and a timer.
+// Each write compares the revision of the leader key; so a process that leads no more writes
+// nothing.
 //
 // On the loop's thread only. Owned by Group (daemon), as the Election is.
 #pragma once
@@ -25,20 +26,21 @@ inline constexpr std::chrono::seconds kKeepSenseless{120};
 
 class RecordKeeper {
  public:
-  // `election` must outlive it. `refused` is called where etcd is reached and says no, and will again: this
-  // process cannot lead. It may be called from any function below, and must not call one.
+  // `election` must outlive it. `refused` is called where etcd is reached and says no, and will
+  // again: this process cannot lead. It may be called from any function below, and must not call
+  // one.
   RecordKeeper(boost::asio::io_context& loop, Election& election, GroupKeys keys,
                std::function<void(const Error&)> refused);
   RecordKeeper(const RecordKeeper&) = delete;
   RecordKeeper& operator=(const RecordKeeper&) = delete;
 
   using Jobs = std::map<std::string, RecordedJob>;  // by rdzv id
-  // This process leads from now on: reads what the leader before has left. A record that makes no sense
-  // is left out, with a warning, and removed after kKeepSenseless. `found` is not called where another leads
-  // meanwhile.
+  // This process leads from now on: reads what the leader before has left. A record that makes no
+  // sense is left out, with a warning, and removed after kKeepSenseless. `found` is not called
+  // where another leads meanwhile.
   void begin(std::function<void(Jobs)> found);
-  // `recorded` is called when the record, or a later one for the same id, is in etcd, and this process
-  // leads beyond doubt.
+  // `recorded` is called when the record, or a later one for the same id, is in etcd, and this
+  // process leads beyond doubt.
   void write(const std::string& rdzv_id, const RecordedJob& job, std::function<void()> recorded);
   // Removes the record after this time, unless it is written again.
   void forget(const std::string& rdzv_id, std::chrono::milliseconds after);

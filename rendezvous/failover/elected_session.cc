@@ -30,8 +30,8 @@ bool is_unproven(const SessionLost& lost) {
 constexpr std::chrono::milliseconds kLeaderAskLimit{2000};
 constexpr std::chrono::seconds kAnswerLimit{5};
 
-// By then a leader that died has lost its key to another. Who still is at its address and refuses us
-// is taken at his word.
+// By then a leader that died has lost its key to another. Who still is at its address and refuses
+// us is taken at his word.
 constexpr std::chrono::seconds kUnprovenLimit{6};
 
 }  // namespace
@@ -83,8 +83,8 @@ void ElectedSession::report_success(std::int64_t round) {
   if (is_let_in_) session_->report_success(round);
 }
 
-// Where the leader is away, or goes before the workers have ended, the next one hears of it, if this
-// process lives so long. It must not be the next one.
+// Where the leader is away, or goes before the workers have ended, the next one hears of it, if
+// this process lives so long. It must not be the next one.
 void ElectedSession::leave(const Failure& reason) {
   memory_.left(reason);
   if (is_let_in_) session_->leave(reason);
@@ -94,8 +94,8 @@ void ElectedSession::leave(const Failure& reason) {
   election_.job_ended(false);
 }
 
-// The leader answers by ending the call. So from now on that is no loss of the leader, and no other leader is
-// looked for.
+// The leader answers by ending the call. So from now on that is no loss of the leader, and no other
+// leader is looked for.
 void ElectedSession::gone() {
   fenced_.reset();
   if (session_) session_->gone();
@@ -267,8 +267,9 @@ bool ElectedSession::may_be_another(const SessionLost& lost) {
   return now - *unproven_since_ < kUnprovenLimit;
 }
 
-// The session with the leader, or the try to have one, is over. Where it was let in, its lease may hold
-// for a while. A try that failed changes nothing of that: a leader that dies may still take a connection.
+// The session with the leader, or the try to have one, is over. Where it was let in, its lease may
+// hold for a while. A try that failed changes nothing of that: a leader that dies may still take a
+// connection.
 void ElectedSession::lose(SessionLost lost) {
   if (is_over_) return;
   if (is_let_in_ && !leads_ && lost.stood_still && ways_.resumes) ask(lost);

@@ -1,9 +1,9 @@
 // A node's session in a job whose nodes elect their leader (etcd). To the agent it is one session
-// from the first join to the end. Behind it is a session with whoever leads: in this process, or over
-// the network. When that session is lost, the workers go on until the lease ends. Whoever leads then
-// is told how far this node is (SessionMemory), and decides. The agent hears nothing of it, unless no
-// leader lets this node in by the end of the lease: then its round is broken. Loop's thread; owned by
-// NodeServices, which hosts the rendezvous if this node is elected.
+// from the first join to the end. Behind it is a session with whoever leads: in this process, or
+// over the network. When that session is lost, the workers go on until the lease ends. Whoever
+// leads then is told how far this node is (SessionMemory), and decides. The agent hears nothing of
+// it, unless no leader lets this node in by the end of the lease: then its round is broken. Loop's
+// thread; owned by NodeServices, which hosts the rendezvous if this node is elected.
 #pragma once
 
 #include <chrono>

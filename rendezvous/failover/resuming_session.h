@@ -31,8 +31,8 @@ class ResumingSession final : public Session {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using LetIn = std::function<void(const std::string& address, std::uint16_t port)>;
-  // Opens a session with the host; `let_in` is called when the host let it in. The first one waits for
-  // a host that is not up yet; the others try once, for a node whose workers may live until
+  // Opens a session with the host; `let_in` is called when the host let it in. The first one waits
+  // for a host that is not up yet; the others try once, for a node whose workers may live until
   // `workers_until`, which may be over.
   using Open = std::function<std::unique_ptr<Session>(std::optional<Time> workers_until,
                                                       LetIn let_in, MessageHandler)>;

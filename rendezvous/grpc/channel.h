@@ -22,8 +22,8 @@ void set_up_grpc_of_host();
 // "host:port", with brackets around an IPv6 address.
 std::string endpoint(const std::string& host, std::uint16_t port);
 
-// TLS with the files that are there now; the host's certificate must bear `name`, or be one for that
-// address. Without files: in clear.
+// TLS with the files that are there now; the host's certificate must bear `name`, or be one for
+// that address. Without files: in clear.
 struct ChannelTls {
   TlsFiles files;
   std::string name;

@@ -28,7 +28,8 @@ namespace {
 constexpr std::chrono::milliseconds kRetryEvery{100};
 // The pause before a beat that could not be sent is tried again.
 constexpr std::chrono::milliseconds kBeatRetry{250};
-// Of a node that came back, and whose lease is still that of before: behind what it says to come back.
+// Of a node that came back, and whose lease is still that of before: behind what it says to come
+// back.
 constexpr std::chrono::milliseconds kFirstBeatRetry{10};
 
 // gRPC's own words where the peer's kernel has closed the connection. A reset has others.
@@ -179,8 +180,8 @@ void RemoteSession::keep_for_ever(std::shared_ptr<Call> call) {
   kept->push_back(std::move(call));
 }
 
-// A session that is not connected has nobody to tell. Afterwards beats go on: the workers that still
-// run must end if the host hears us no more.
+// A session that is not connected has nobody to tell. Afterwards beats go on: the workers that
+// still run must end if the host hears us no more.
 void RemoteSession::leave(const Failure& reason) {
   if (state_ == State::kConnected) {
     left_ = true;
@@ -290,8 +291,9 @@ void RemoteSession::schedule_beat() {
 }
 
 void RemoteSession::beat() {
-  // If a message waits to be written, a beat would wait behind it, and fill the queue of a host that
-  // does not read. The next try comes soon: a lease is not much longer than the time between beats.
+  // If a message waits to be written, a beat would wait behind it, and fill the queue of a host
+  // that does not read. The next try comes soon: a lease is not much longer than the time between
+  // beats.
   if (!call_->idle())
     return set_timer(
         next_step_,
@@ -319,8 +321,9 @@ void RemoteSession::watch_lease() {
 void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
   if (call != call_ || state_ == State::kOver) return;
   if (handshake_.host() == NodeHandshake::Host::kRefuted) return distrust();
-  // A peer that cannot be reached, or that cuts us before it has let us in: it has too many callers,
-  // or we were slow. Any other status is an answer, and another attempt would get the same one.
+  // A peer that cannot be reached, or that cuts us before it has let us in: it has too many
+  // callers, or we were slow. Any other status is an answer, and another attempt would get the same
+  // one.
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                            status.error_code() == grpc::StatusCode::CANCELLED;
   // The lease may have ended while this process stood still, and nobody looked.
@@ -361,8 +364,8 @@ void RemoteSession::not_reached(const std::string& tls_problem) {
   if (!tls_problem.empty() && (tls_problem == tls_problem_ || !options_.tries_again))
     return end(ErrorCode::kRejected, tls_problem);
   tls_problem_ = tls_problem;
-  // The next port may be the right one, and who tries once tries all of them; a pause comes after the
-  // last one.
+  // The next port may be the right one, and who tries once tries all of them; a pause comes after
+  // the last one.
   const bool is_last_one = ++attempts_ % (options_.addresses.size() * port_count()) == 0;
   if (!is_last_one && (port_count() > 1 || !options_.tries_again)) return attempt();
   if (!options_.tries_again) return end(ErrorCode::kUnavailable, "not reached: " + last_problem_);

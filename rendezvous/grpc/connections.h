@@ -69,8 +69,8 @@ class Connections {
   int descriptor_of(const std::string& peer) const;
 
   const std::size_t most_strangers_;
-  // By descriptor. Nobody tells when one is closed: it stays until its number is used again, or until
-  // somebody looks.
+  // By descriptor. Nobody tells when one is closed: it stays until its number is used again, or
+  // until somebody looks.
   std::map<int, Connection> connections_;
   std::map<std::string, int> by_name_;  // the descriptor of each
   std::deque<int> strangers_;           // oldest first

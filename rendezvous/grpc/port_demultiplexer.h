@@ -1,11 +1,11 @@
 // One listening port for several protocols. A static rendezvous has only one address,
 // MASTER_ADDR:MASTER_PORT: workers expect the store there, and nodes the rendezvous. The first byte
 // of a connection tells which it is. A TCPStore client begins with 0x00 (VALIDATE, store/wire.h).
-// gRPC begins with the 'P' of HTTP/2's "PRI * HTTP/2.0" (RFC 9113, section 3.4), and with TLS by the
-// 0x16 of a handshake record (RFC 8446, section 5.1). A node that an agent leads opens one more
-// connection, with a byte of its own (rendezvous/grpc/liveness.h). This class looks
-// at the byte without consuming it, and hands the connection on. It speaks neither protocol. Loop's
-// thread; owned by NodeServices.
+// gRPC begins with the 'P' of HTTP/2's "PRI * HTTP/2.0" (RFC 9113, section 3.4), and with TLS by
+// the 0x16 of a handshake record (RFC 8446, section 5.1). A node that an agent leads opens one more
+// connection, with a byte of its own (rendezvous/grpc/liveness.h). This class looks at the byte
+// without consuming it, and hands the connection on. It speaks neither protocol. Loop's thread;
+// owned by NodeServices.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

@@ -153,8 +153,9 @@ class Service::Calls::Call final : public ServerStream {
   void tell_broken() {
     gate_->post([self = shared()](Calls& calls) { calls.broke(self.get()); });
   }
-  // The status of a call that was let in is always OK and says nothing. A node knows the reason from
-  // its last message; a call that ends without one was broken off. Write-through as in client.cc.
+  // The status of a call that was let in is always OK and says nothing. A node knows the reason
+  // from its last message; a call that ends without one was broken off. Write-through as in
+  // client.cc.
   void perform(CallWriter<v4::ToNode>::Step step) {
     if (step.write != nullptr) start_write(*step.write, grpc::WriteOptions().set_write_through());
     if (step.end) finish(refusal_);
@@ -262,7 +263,8 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
   intake_.let_in(call->peer());
-  // A call says later who it is. Each may be a node that comes back: its call of before still counts.
+  // A call says later who it is. Each may be a node that comes back: its call of before still
+  // counts.
   if (nodes_.size() >= 2 * options_.max_calls + 1) return deliver(call.get(), too_many());
   Observed observed = connections_.observed(call->peer());
   observed.is_proven = is_proven;

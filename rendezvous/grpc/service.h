@@ -1,10 +1,10 @@
 // Lets remote nodes in to a Host: over gRPC, with one call per node (proto/rendezvous.proto). It
-// decides nothing: each call is a Session of a Host: that of the one job, or the one of its own job.
-// It accepts no connection: it gets those that were accepted elsewhere, so that one port can serve
-// this and the TCPStore protocol (the first byte of an HTTP/2 client is 'P', that of a store client
-// 0x00). A node whose call breaks is lost
-// at once if its process is dead, which its store's port tells, and may come back otherwise; a silent
-// node is lost some time after its lease (keep_alive.h).
+// decides nothing: each call is a Session of a Host: that of the one job, or the one of its own
+// job. It accepts no connection: it gets those that were accepted elsewhere, so that one port can
+// serve this and the TCPStore protocol (the first byte of an HTTP/2 client is 'P', that of a store
+// client 0x00). A node whose call breaks is lost at once if its process is dead, which its store's
+// port tells, and may come back otherwise; a silent node is lost some time after its lease
+// (keep_alive.h).
 //
 // Used on the loop's thread. gRPC's threads reach the loop through a LoopGate only. Owned by the
 // agent that hosts the job.
@@ -57,8 +57,8 @@ struct ServiceOptions {
   bool answers_health = false;     // gRPC's own health service, which asks for no proof
   KeepAlive keep_alive;
   int expected_nodes = 1;  // leases are made for at least so many
-  // Leases are made for at most so many: where another leader may follow, it must know how long they
-  // hold.
+  // Leases are made for at most so many: where another leader may follow, it must know how long
+  // they hold.
   int most_nodes = kMaxMembers;
   std::size_t max_strangers = kMaxStrangers;
   // The most nodes of all jobs together, and what a node beyond them is told.
@@ -100,8 +100,9 @@ class Service {
   // Frees what it keeps of connections that have ended. For a quiet moment after many have.
   void tidy();
 
-  // This process leads no more: breaks all calls off that were let in, with no last word, so that the
-  // nodes look for the next leader. The hosts hear that their nodes are lost. Not from inside a host.
+  // This process leads no more: breaks all calls off that were let in, with no last word, so that
+  // the nodes look for the next leader. The hosts hear that their nodes are lost. Not from inside a
+  // host.
   void let_go();
   // What gRPC's health service answers; at first it is serving.
   void set_serving(bool is_serving);

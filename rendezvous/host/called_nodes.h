@@ -1,6 +1,6 @@
-// The nodes whose calls were let in, and their sessions. A session outlives its call for a while: a node
-// may come back over another one. What a call is, and what a session, is the service's business: the
-// call has cut(), which breaks it off; its end is told by broke().
+// The nodes whose calls were let in, and their sessions. A session outlives its call for a while: a
+// node may come back over another one. What a call is, and what a session, is the service's
+// business: the call has cut(), which breaks it off; its end is told by broke().
 //
 // Loop's thread. Owned by Service.
 #pragma once
@@ -85,16 +85,16 @@ class CalledNodes {
     if (may_return_) node.ports = std::make_unique<KnownPorts>(loop_, ports_of(node));
   }
 
-  // The node speaks over a later call already: what came over this one was under way for long. Null: it
-  // did not say who it is, or that it comes back.
+  // The node speaks over a later call already: what came over this one was under way for long.
+  // Null: it did not say who it is, or that it comes back.
   bool is_overtaken(const Node& node, const NodeSpec* named, const Resumed* resumed) {
     const Node* const latest = named != nullptr ? latest_of(node.rdzv_id, *named) : nullptr;
     const auto connection = resumed != nullptr ? resumed->connection : node.connection;
     return latest != nullptr && latest != &node && connection < latest->connection;
   }
 
-  // The node says who it is, and that it comes back. If its session is here still, that one goes on over
-  // this call: true. It may not have noticed that the call before is gone: that one is cut.
+  // The node says who it is, and that it comes back. If its session is here still, that one goes on
+  // over this call: true. It may not have noticed that the call before is gone: that one is cut.
   bool comes_back(Node& node, const Resumed& resumed) {
     const NodeSpec& spec = resumed.spec;
     node.connection = resumed.connection;
@@ -111,10 +111,10 @@ class CalledNodes {
     return true;
   }
 
-  // The call of a node ended without a last word. Its process is dead, or something between the two broke
-  // the connection. A dead process listens no more at the port of its store: where that took our
-  // connection before and refuses it now, the node is forgotten at once. Whoever may live has until the
-  // end of the host's patience. One that did not say who it is cannot come back.
+  // The call of a node ended without a last word. Its process is dead, or something between the two
+  // broke the connection. A dead process listens no more at the port of its store: where that took
+  // our connection before and refuses it now, the node is forgotten at once. Whoever may live has
+  // until the end of the host's patience. One that did not say who it is cannot come back.
   void broke(Call* call) {
     Node* const node = find(call);
     if (node == nullptr || node->knocker) return;

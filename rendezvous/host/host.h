@@ -23,10 +23,11 @@ namespace ddprun::rendezvous {
 
 class Host {
  public:
-  // `loop` must outlive the host. The host must outlive every Session that it gave out. `record`: as
-  // in Membership.
+  // `loop` must outlive the host. The host must outlive every Session that it gave out. `record`:
+  // as in Membership.
   Host(boost::asio::io_context& loop, const RoundPolicy& policy, JobRecord record = {});
-  // As `finished`, which must be is_finished(), in memory of its own; the functions below are not set.
+  // As `finished`, which must be is_finished(), in memory of its own; the functions below are not
+  // set.
   Host(boost::asio::io_context& loop, const Host& finished);
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
@@ -39,23 +40,24 @@ class Host {
 
   // Where the host may be deposed. Called when a round is agreed, before all else. The round is
   // published when `recorded` is called, and until then no node is told anything: what happens
-  // meanwhile is told after it. `recorded` may be called after the host's end. It must not be called
-  // from inside this function.
+  // meanwhile is told after it. `recorded` may be called after the host's end. It must not be
+  // called from inside this function.
   std::function<void(JobRecord, std::function<void()> recorded)> record_round;
 
   // As record_round, where the job has ended and there was a round: no node hears of it before.
   std::function<void(bool succeeded, std::function<void()> recorded)> record_end;
 
-  // Where the host may be deposed: whether this process leads beyond doubt. A process that stood still
-  // may not know yet that another leads. Then nothing is decided any more, and no node is told anything.
+  // Where the host may be deposed: whether this process leads beyond doubt. A process that stood
+  // still may not know yet that another leads. Then nothing is decided any more, and no node is
+  // told anything.
   std::function<bool()> leads;
 
   // Called with all that the membership decides, before any node hears of it. It must not call the
   // host.
   std::function<void(const Outcome&)> watch;
 
-  // Called with each of these when the nodes have been told of it: where the host may be deposed, the
-  // next leader would know it. It must not call the host.
+  // Called with each of these when the nodes have been told of it: where the host may be deposed,
+  // the next leader would know it. It must not call the host.
   std::function<void(const Outcome&)> told;
 
   // Called when the last session has ended. It must not destroy the host.

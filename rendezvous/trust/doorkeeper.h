@@ -20,8 +20,8 @@
 
 namespace ddprun::rendezvous {
 
-// A call whose proof does not come within this time is cut. Where many nodes come at once, and share
-// a machine, an honest one may need some seconds.
+// A call whose proof does not come within this time is cut. Where many nodes come at once, and
+// share a machine, an honest one may need some seconds.
 inline constexpr std::chrono::seconds kProofLimit{20};
 
 // Which token a host has for one of its jobs.
@@ -55,9 +55,9 @@ class Doorkeeper {
 
   explicit Doorkeeper(Options options) : options_(std::move(options)) {}
 
-  // A call came that asks for `job` and brings a nonce; `host_nonce` is a fresh one of ours. Errors:
-  // kProtocol, it brings something that no node of ours brings; kNotFound, the job is not here. Who is
-  // refused must end its call in time, too: it may never read why.
+  // A call came that asks for `job` and brings a nonce; `host_nonce` is a fresh one of ours.
+  // Errors: kProtocol, it brings something that no node of ours brings; kNotFound, the job is not
+  // here. Who is refused must end its call in time, too: it may never read why.
   Result<Challenge> called(CallId call, std::string job, std::string node_nonce,
                            std::string host_nonce, Time now);
   // The call's answer, which came in clear or by TLS, and an operator's question. Error: kRejected.
@@ -95,8 +95,8 @@ class Doorkeeper {
   std::list<Entry> order_;  // oldest first; all have the same limit
 };
 
-// A refusal of called() or answered() for our log. Leaves out the id that the caller sent: a stranger
-// must not write into our log.
+// A refusal of called() or answered() for our log. Leaves out the id that the caller sent: a
+// stranger must not write into our log.
 std::string reason_to_log(const Error& refusal);
 
 }  // namespace ddprun::rendezvous

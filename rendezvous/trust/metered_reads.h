@@ -1,8 +1,8 @@
 // Lets an Http2Meter see what gRPC reads from a connection, before gRPC does. gRPC has no place for
 // that: it is handed a descriptor, and reads it with recvmsg(2). So the linker sends its calls of
 // recvmsg() and close() through this file (--wrap, in rendezvous/trust/CMakeLists.txt). Nothing is
-// copied, and no thread or descriptor is added. If a connection sends too much, gRPC is told that the
-// peer has reset it, and closes it.
+// copied, and no thread or descriptor is added. If a connection sends too much, gRPC is told that
+// the peer has reset it, and closes it.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The caller's side of the proofs, a node's or an operator's, for one call after the other to one job's
-// host. Pure but for the nonces. Owned by a session; on its thread.
+// The caller's side of the proofs, a node's or an operator's, for one call after the other to one
+// job's host. Pure but for the nonces. Owned by a session; on its thread.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,8 @@ std::optional<Error> check_lengths(const std::string& token, const std::string& 
 // Which token a caller has for a job.
 struct CallerToken {
   std::string key;  // key_of_token(); empty: none
-  // It was made without being asked for. A host that does not know it is a host as one without a token.
+  // It was made without being asked for. A host that does not know it is a host as one without a
+  // token.
   bool is_optional = false;
 };
 
@@ -33,8 +34,8 @@ class NodeHandshake {
 
   // A new call: the nonce that it brings.
   const std::string& begin();
-  // What to send to the host. `channels`: those that the call may travel in. `question`: an operator's.
-  // Nothing: no host of ours asks so.
+  // What to send to the host. `channels`: those that the call may travel in. `question`: an
+  // operator's. Nothing: no host of ours asks so.
   std::optional<Proof> challenged(const Challenge& challenge, std::vector<std::string> channels,
                                   std::string question = {});
   // The host let us in.

@@ -13,13 +13,15 @@
 namespace ddprun::rendezvous {
 namespace {
 
-// Best first. With gRPC alone it would be P-256 only, whose checks of the other side's key cost more.
+// Best first. With gRPC alone it would be P-256 only, whose checks of the other side's key cost
+// more.
 constexpr std::array<int, 2> kPreferredGroups = {NID_X25519, NID_X9_62_prime256v1};
 
 // A new connection, of gRPC or ours (CRYPTO_get_ex_new_index(3)).
-// - It shows the certificates of tls_cert, and does not look in tls_ca for more: OpenSSL would verify
-//   them each time, and the other side would parse its own authority once more.
-// - A host gives out no tickets for later sessions, since every connection shows its certificates anew.
+// - It shows the certificates of tls_cert, and does not look in tls_ca for more: OpenSSL would
+//   verify them each time, and the other side would parse its own authority once more.
+// - A host gives out no tickets for later sessions, since every connection shows its certificates
+//   anew.
 // - Its name is kept (tls_channels.h).
 void connection_made(void* made, void* /*pointer*/, CRYPTO_EX_DATA* /*all*/, int /*index*/,
                      long /*number*/, void* /*argument*/) {

@@ -1,10 +1,10 @@
 // How two sides show each other that they know one token without sending it: each answers with
 // HMAC-SHA256 (RFC 2104, FIPS 180-4) under the token, over the nonces of both and what the proof is
-// for. Both nonces are fresh, so what was recorded of another call proves nothing in this one. A proof
-// is for one deed: what joins a job stops none, and what was asked cannot be exchanged. The caller
-// proves first, so a host proves nothing to a caller without the token. A caller proves it to whoever
-// is taken for the host, who can try tokens against that proof: key_of_token() makes a short one slow
-// to try.
+// for. Both nonces are fresh, so what was recorded of another call proves nothing in this one. A
+// proof is for one deed: what joins a job stops none, and what was asked cannot be exchanged. The
+// caller proves first, so a host proves nothing to a caller without the token. A caller proves it
+// to whoever is taken for the host, who can try tokens against that proof: key_of_token() makes a
+// short one slow to try.
 //
 // Pure but for make_nonce(). Any thread.
 #pragma once
@@ -26,8 +26,8 @@ struct Challenge {
   bool operator==(const Challenge&) const = default;
 };
 
-// What a caller answers. No bytes: it has no token. `channels` name the TLS channels that the call may
-// travel in (tls_channels.h); none: it travels in clear.
+// What a caller answers. No bytes: it has no token. `channels` name the TLS channels that the call
+// may travel in (tls_channels.h); none: it travels in clear.
 struct Proof {
   std::string bytes{};
   std::vector<std::string> channels{};
@@ -60,8 +60,8 @@ struct ProofTerms {
 // Whose proof it is. It is part of what is proved: a proof that is sent back proves nothing.
 enum class Prover { kHost, kCaller };
 
-// What proofs are made with. The token itself; one of fewer than kShortToken bytes is stretched (scrypt, RFC 7914), which takes
-// some 0.1 s: call it once. An empty token stays empty.
+// What proofs are made with. The token itself; one of fewer than kShortToken bytes is stretched
+// (scrypt, RFC 7914), which takes some 0.1 s: call it once. An empty token stays empty.
 std::string key_of_token(const std::string& token);
 
 // kNonceBytes random bytes of the kernel's.
@@ -70,7 +70,8 @@ std::string make_nonce();
 // kProofBytes. Both nonces must have kNonceBytes. An empty key proves nothing: no bytes.
 std::string prove(Prover prover, std::string_view key, const ProofTerms& terms);
 
-// Takes the same time wherever `proof` differs from the right one. With an empty key nothing is one.
+// Takes the same time wherever `proof` differs from the right one. With an empty key nothing is
+// one.
 bool is_proof(std::string_view proof, Prover prover, std::string_view key, const ProofTerms& terms);
 
 }  // namespace ddprun::rendezvous

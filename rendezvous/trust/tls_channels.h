@@ -1,9 +1,9 @@
-// Names of the TLS channels that end in this process. A name comes from the keys of the channel (RFC
-// 5705, RFC 8446 section 7.5): both ends have the same, and no other channel has it. A proof over the
-// name is none in another channel, so somebody in between with a certificate of the authority cannot
-// pass it on. gRPC does not tell over which of our channels a call travels. So a caller names those that
-// were made since its call began, mostly one, and a host looks whether one of them is its own.
-// Any thread.
+// Names of the TLS channels that end in this process. A name comes from the keys of the channel
+// (RFC 5705, RFC 8446 section 7.5): both ends have the same, and no other channel has it. A proof
+// over the name is none in another channel, so somebody in between with a certificate of the
+// authority cannot pass it on. gRPC does not tell over which of our channels a call travels. So a
+// caller names those that were made since its call began, mostly one, and a host looks whether one
+// of them is its own. Any thread.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,8 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(TlsFiles files);
 // Where a server takes connections that show certificates.
 class TlsAcceptor {
  public:
-  // Before the server starts. Whoever has not shown a certificate after `handshake_limit_ms` is cut.
+  // Before the server starts. Whoever has not shown a certificate after `handshake_limit_ms` is
+  // cut.
   TlsAcceptor(grpc::ServerBuilder& builder, TlsFiles files, int handshake_limit_ms);
   // The server owns `fd` from now on. Call it while the server runs.
   void adopt(int fd);

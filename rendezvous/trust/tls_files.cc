@@ -37,8 +37,8 @@ using Bio = std::unique_ptr<BIO, Freed<::BIO_free_all>>;
 using Store = std::unique_ptr<X509_STORE, Freed<::X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Freed<::X509_STORE_CTX_free>>;
 
-// Whatever OpenSSL thinks of the files, down to their end, it puts into the thread's queue of errors.
-// The next handshake would take it for its own.
+// Whatever OpenSSL thinks of the files, down to their end, it puts into the thread's queue of
+// errors. The next handshake would take it for its own.
 struct QueueCleared {
   QueueCleared() = default;
   QueueCleared(const QueueCleared&) = delete;

@@ -33,13 +33,14 @@ struct TlsTexts {
   bool operator==(const TlsTexts&) const = default;
 };
 
-// Reads all three anew. All errors here are kInvalidArgument and begin with "tls_cert=FILE: ", as the
-// user gave it in --rdzv-conf. Here: a file cannot be read or is no PEM, or others can read the key.
+// Reads all three anew. All errors here are kInvalidArgument and begin with "tls_cert=FILE: ", as
+// the user gave it in --rdzv-conf. Here: a file cannot be read or is no PEM, or others can read the
+// key.
 Result<TlsTexts> read_tls_files(const TlsFiles& files);
 
-// Whether somebody with the same authority would take us for who we are. Errors: a certificate is not
-// valid at `now`, the key is another one's, or tls_ca did not sign the certificate. `files` is for
-// their messages.
+// Whether somebody with the same authority would take us for who we are. Errors: a certificate is
+// not valid at `now`, the key is another one's, or tls_ca did not sign the certificate. `files` is
+// for their messages.
 Result<void> check_tls_texts(const TlsTexts& texts, const TlsFiles& files,
                              std::chrono::system_clock::time_point now);
 

@@ -1,6 +1,6 @@
-// Why a host cannot be reached by TLS. gRPC tells only that a handshake failed; this tries one of its
-// own and says what is wrong: whose certificate, and why. It connects, shakes hands, waits for the
-// host's first byte, and hangs up. Loop's thread.
+// Why a host cannot be reached by TLS. gRPC tells only that a handshake failed; this tries one of
+// its own and says what is wrong: whose certificate, and why. It connects, shakes hands, waits for
+// the host's first byte, and hangs up. Loop's thread.
 #pragma once
 
 #include <array>
@@ -28,7 +28,8 @@ struct ProbeTarget {
   TlsFiles files;    // ours
 };
 
-// `done` is called once, from the loop. An empty text: TLS is not what is wrong, as far as we can see.
+// `done` is called once, from the loop. An empty text: TLS is not what is wrong, as far as we can
+// see.
 void probe_tls(const boost::asio::any_io_executor& loop, const ProbeTarget& target,
                std::function<void(std::string problem)> done);
 

@@ -1,6 +1,6 @@
-// What operators and a rendezvous say to each other (ddpctl), both ways. Any bytes: they are refused, or
-// understood within their bounds and then written and read again without a change. What ddpctl prints
-// of any answer is text for a terminal, or JSON.
+// What operators and a rendezvous say to each other (ddpctl), both ways. Any bytes: they are
+// refused, or understood within their bounds and then written and read again without a change. What
+// ddpctl prints of any answer is text for a terminal, or JSON.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

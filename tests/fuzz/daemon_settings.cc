@@ -1,6 +1,6 @@
-// The command lines of ddprund and ddpctl, and ddprund's JSON file. The input is text: a word a line, an
-// empty line, then what every file holds. A bad line is one clear error. A good one is within its
-// bounds, and is the same when it is written as flags and read again.
+// The command lines of ddprund and ddpctl, and ddprund's JSON file. The input is text: a word a
+// line, an empty line, then what every file holds. A bad line is one clear error. A good one is
+// within its bounds, and is the same when it is written as flags and read again.
 #include <fmt/format.h>
 
 #include <boost/asio/ip/address.hpp>

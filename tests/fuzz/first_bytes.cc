@@ -1,7 +1,7 @@
-// The port demultiplexer over real loopback connections. The input is a script: whether TLS is taken,
-// which connection is opened, what it sends, when it goes, when the port is reset. At the end each
-// connection is with the one whom its first byte names, with nothing read from it, or it is closed for a
-// reason. Who begins TLS where it is not taken gets the alert that says so.
+// The port demultiplexer over real loopback connections. The input is a script: whether TLS is
+// taken, which connection is opened, what it sends, when it goes, when the port is reset. At the
+// end each connection is with the one whom its first byte names, with nothing read from it, or it
+// is closed for a reason. Who begins TLS where it is not taken gets the alert that says so.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -215,8 +215,8 @@ class Port {
     found->served_fd = fd;
   }
 
-  // Whether the other end of `client` is closed. Nobody there ever writes but for the alert, and then
-  // it closes.
+  // Whether the other end of `client` is closed. Nobody there ever writes but for the alert, and
+  // then it closes.
   bool is_closed(const Client& client) const {
     std::array<unsigned char, 16> bytes{};
     const auto got = ::recv(client.fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);

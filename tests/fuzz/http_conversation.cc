@@ -1,6 +1,7 @@
-// The HTTP server over real loopback connections. The input is a script: which connection is opened,
-// what it sends, when it goes. Answers are well formed; requests that were put together get the answers
-// that they must have; and bytes that came in pieces get the same answers as in one piece.
+// The HTTP server over real loopback connections. The input is a script: which connection is
+// opened, what it sends, when it goes. Answers are well formed; requests that were put together get
+// the answers that they must have; and bytes that came in pieces get the same answers as in one
+// piece.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -84,8 +85,8 @@ std::optional<std::size_t> content_length(std::string_view head) {
   return failed == std::errc() ? std::optional(length) : std::nullopt;
 }
 
-// All answers in `text`, each of which is whole. An answer to HEAD has a length and no body: the next
-// one, or the end, follows at once.
+// All answers in `text`, each of which is whole. An answer to HEAD has a length and no body: the
+// next one, or the end, follows at once.
 std::vector<Answer> parse(std::string_view text) {
   std::vector<Answer> answers;
   while (!text.empty()) {
@@ -238,8 +239,8 @@ class Site {
     client.is_last = headers.is_last || is_old;
   }
 
-  // Longer than a head may be, in one header or in many. Beast counts the first line and the headers
-  // apart, so what is a little longer than the limit may pass.
+  // Longer than a head may be, in one header or in many. Beast counts the first line and the
+  // headers apart, so what is a little longer than the limit may pass.
   static void send_long_head(Client& client, ScriptInput& script) {
     std::string request = "GET / HTTP/1.1\r\n";
     const std::string line = script.flag() ? "a: b\r\n" : "a";

@@ -1,6 +1,6 @@
 // A listener for a fuzzer that makes many of them. A port is the kernel's for a minute after the
-// connections that it had, so it must be none that the kernel gives to those who connect: they would
-// run out of ports.
+// connections that it had, so it must be none that the kernel gives to those who connect: they
+// would run out of ports.
 #pragma once
 
 #include <unistd.h>

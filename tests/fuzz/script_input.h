@@ -1,5 +1,6 @@
-// A fuzzer's input as a script: bytes that are taken from the front, each a choice of the fuzzer. Past
-// the end everything is zero or empty, so every input is a whole script. The bytes must outlive this.
+// A fuzzer's input as a script: bytes that are taken from the front, each a choice of the fuzzer.
+// Past the end everything is zero or empty, so every input is a whole script. The bytes must
+// outlive this.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,7 @@
-// What a host says to a node that probes it by TLS, and the PEM files of both. The host is a script: it
-// sends bytes of its own, or is OpenSSL's server whose bytes are changed, cut or followed by others. The
-// probe ends, says one line, and says the right one where the host is what it claims to be.
+// What a host says to a node that probes it by TLS, and the PEM files of both. The host is a
+// script: it sends bytes of its own, or is OpenSSL's server whose bytes are changed, cut or
+// followed by others. The probe ends, says one line, and says the right one where the host is what
+// it claims to be.
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>

@@ -1,6 +1,6 @@
-// What the agent reads that a worker, or the kernel about a worker, has written: error files, cookies
-// in the environment, lines of the kernel's log. A known form is understood and is the same when it is
-// written and read again; everything else is refused.
+// What the agent reads that a worker, or the kernel about a worker, has written: error files,
+// cookies in the environment, lines of the kernel's log. A known form is understood and is the same
+// when it is written and read again; everything else is refused.
 #include <string>
 #include <string_view>
 #include <vector>

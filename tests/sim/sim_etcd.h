@@ -1,6 +1,6 @@
 // etcd as the leaders of a simulated job see it: two keys, leases, revisions and transactions. An
-// answer takes time, may be lost although the request was done, and there is none while etcd is away.
-// It may forget its old revisions (compaction): nobody can watch from them any more.
+// answer takes time, may be lost although the request was done, and there is none while etcd is
+// away. It may forget its old revisions (compaction): nobody can watch from them any more.
 #pragma once
 
 #include <algorithm>
@@ -138,8 +138,8 @@ class SimEtcd {
     if (!record_) record_.emplace();
     record_->succeeded = succeeded;
   }
-  // Once, one of them is called: the key changes in this revision or later, or it cannot be watched from
-  // there (after the pause of EtcdClient).
+  // Once, one of them is called: the key changes in this revision or later, or it cannot be watched
+  // from there (after the pause of EtcdClient).
   void watch(std::int64_t from_revision, std::function<void()> changed,
              std::function<void()> ended) {
     Watcher watcher{std::move(changed), std::move(ended)};

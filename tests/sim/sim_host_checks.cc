@@ -16,8 +16,8 @@ int SimHost::could_be_in() const {
   }));
 }
 
-// A job that has budget and enough nodes does not end in failure. When it is decided: nodes may come
-// until it is told.
+// A job that has budget and enough nodes does not end in failure. When it is decided: nodes may
+// come until it is told.
 void SimHost::check_failure(const rendezvous::Outcome& outcome) const {
   if (!outcome.ended || outcome.ended->succeeded) return;
   const bool spent = membership_.restart_count() == plan_.budget;
@@ -79,7 +79,8 @@ void SimHost::check_resize(const rendezvous::RoundBroken& broken) {
   resized_.insert(broken.round);
 }
 
-// When it is decided: it may be told later. A round of the leader before may have been broken by that one.
+// When it is decided: it may be told later. A round of the leader before may have been broken by
+// that one.
 void SimHost::check_growth(const rendezvous::Outcome& outcome) {
   if (!outcome.broken || !outcome.broken->is_resize || outcome.broken->cause.message == "left")
     return;

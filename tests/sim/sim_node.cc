@@ -175,7 +175,8 @@ void SimNode::lose(bool is_fenced) {
   const bool was_let_in = is_let_in();
   // At the end of a lease the host must not hear of the end at once: the workers are not gone yet.
   if (!is_fenced) say([](SimHost& host, SessionId session) { host.broke(session); });
-  // A cut may swallow that for ever. The host looks for silence of whom it let in, as the service does.
+  // A cut may swallow that for ever. The host looks for silence of whom it let in, as the service
+  // does.
   if (watched_ && connection_) connection_->host->watch(connection_->session);
   connection_.reset();
   held_.clear();

@@ -1,6 +1,6 @@
-// One node of a simulated job: the real Lifecycle, the real lease, the real memory of what was said,
-// and workers that exit, hang, fail or ignore the request to end. Its clock need not run as fast as the
-// host's. A connection that breaks is followed by another, to the host of then.
+// One node of a simulated job: the real Lifecycle, the real lease, the real memory of what was
+// said, and workers that exit, hang, fail or ignore the request to end. Its clock need not run as
+// fast as the host's. A connection that breaks is followed by another, to the host of then.
 #pragma once
 
 #include <cstdint>
@@ -71,8 +71,8 @@ class SimNode {
   // The machine does not run for a while, and so do neither agent nor workers.
   void suspend(milliseconds length);
 
-  // The number of the oldest round of which a worker runs; 0: none does. After a suspension it may run for
-  // as long as its agent asks.
+  // The number of the oldest round of which a worker runs; 0: none does. After a suspension it may
+  // run for as long as its agent asks.
   std::int64_t oldest_live_round() const;
   // Nothing of this node runs any more.
   bool is_over() const { return over_; }

@@ -113,7 +113,8 @@ void Takeover::plan_faults(SimLeader& leader) {
         add_leader();
       });
     } else if (kind == 5) {
-      // One that is told late that it leads no more could give leases beyond the patience of the next.
+      // One that is told late that it leads no more could give leases beyond the patience of the
+      // next.
       if (!is_etcd_slow_) leader.refuse(time_.up_to(3000));
     } else if (kind == 1) {
       leader.stall(time_.up_to(time_.one_in(2) ? 4000 : 10'000));
@@ -124,8 +125,8 @@ void Takeover::plan_faults(SimLeader& leader) {
   });
 }
 
-// Nobody takes over at once from a leader whom he never reached. So where no worker may be restarted,
-// a leader lives until the others know it.
+// Nobody takes over at once from a leader whom he never reached. So where no worker may be
+// restarted, a leader lives until the others know it.
 void Takeover::kill(SimLeader& leader) {
   if (live_leaders() < 2) return;
   // Where nobody leads, a second death may hold the key until the nodes' leases are over.

@@ -1,5 +1,5 @@
-// Virtual time, chance, and what is to happen when: the ground on which a job is simulated. One seed
-// gives one course of events.
+// Virtual time, chance, and what is to happen when: the ground on which a job is simulated. One
+// seed gives one course of events.
 #pragma once
 
 #include <chrono>

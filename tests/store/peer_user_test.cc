@@ -116,11 +116,16 @@ INSTANTIATE_TEST_SUITE_P(OfBothFamilies, PeerUserTest, ::testing::Values(AF_INET
 
 TEST(PeerUserTable, FindsTheLineOfBothAddresses) {
   const std::string_view table =
-      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-      "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11 1 x\n"
-      "   1: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000  1001        0 12 1 x\n"
-      "   2: 0100007F:D431 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1002        0 13 1 x\n"
-      "   3: 0100007F:D432 0100007F:1F90 06 00000000:00000000 03:00000000 00000000     0        0 0 3 x\n";
+      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout "
+      "inode\n"
+      "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 "
+      "11 1 x\n"
+      "   1: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000  1001        0 "
+      "12 1 x\n"
+      "   2: 0100007F:D431 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1002        0 "
+      "13 1 x\n"
+      "   3: 0100007F:D432 0100007F:1F90 06 00000000:00000000 03:00000000 00000000     0        0 "
+      "0 3 x\n";
   const PeerUser user = user_in_table(table, "0100007F:D431", "0100007F:1F90");
   EXPECT_EQ(user.kind, Kind::kUser);
   EXPECT_EQ(user.user, 1002U);

@@ -122,7 +122,8 @@ std::optional<std::string> GradientOrigins::why_own() const {
         "the gradients of {} have this rank's own in them: a backward() ran without a forward() of "
         "DataParallel before it. Call parallel.forward(net, ...) in place of net->forward(...). "
         "After one forward() call backward() once, on the sum of the losses; or make all but the "
-        "last forward() and backward() under NoSync. If backward() computes parts again (activation "
+        "last forward() and backward() under NoSync. If backward() computes parts again "
+        "(activation "
         "checkpointing), set static_graph. Or call zero_grad()",
         names);
   }

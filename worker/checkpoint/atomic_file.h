@@ -17,7 +17,8 @@ namespace ddprun::worker {
 
 class AtomicFile {
  public:
-  // Makes `<path>.tmp` beside `path`. An error of this and of all that follows names the step and the file.
+  // Makes `<path>.tmp` beside `path`. An error of this and of all that follows names the step and
+  // the file.
   static Result<AtomicFile> create(const std::filesystem::path& path);
 
   AtomicFile(const AtomicFile&) = delete;
@@ -30,10 +31,11 @@ class AtomicFile {
   // Appends. After an error only the destructor may follow.
   Result<void> write(std::span<const std::byte> bytes);
 
-  // Flushes the file to disk, renames it over `path` and flushes the folder. After an error `path` is as
-  // it was. If only the last step failed, `path` has the new bytes, but a crash of the machine may bring
-  // the old ones back. `other`, where it is not empty, is replaced before: by a second name of the file
-  // (also_name()). Who is killed in between has the new bytes there, and the old ones in `path`.
+  // Flushes the file to disk, renames it over `path` and flushes the folder. After an error `path`
+  // is as it was. If only the last step failed, `path` has the new bytes, but a crash of the
+  // machine may bring the old ones back. `other`, where it is not empty, is replaced before: by a
+  // second name of the file (also_name()). Who is killed in between has the new bytes there, and
+  // the old ones in `path`.
   Result<void> commit(const std::filesystem::path& other = {});
 
  private:
@@ -47,8 +49,8 @@ class AtomicFile {
   std::vector<std::byte> buffer_;  // small pieces, for one write(2)
 };
 
-// Gives the file a second name, atomically: `other` is replaced. The two names part when one of them is replaced.
-// Where the file system has no hard links the bytes are copied.
+// Gives the file a second name, atomically: `other` is replaced. The two names part when one of
+// them is replaced. Where the file system has no hard links the bytes are copied.
 Result<void> also_name(const std::filesystem::path& path, const std::filesystem::path& other);
 
 // Whether an AtomicFile can replace `path`. The folder must exist and be writable. `path`

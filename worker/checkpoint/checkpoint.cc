@@ -82,8 +82,8 @@ std::optional<Layout> layout_of(const Value& value) {
   return layout;
 }
 
-// Python finds an optimizer's state by the places of the module's parameters. Tensors that are none of these (float32
-// masters) stand for them, place by place; shards of a ShardedParallel cannot.
+// Python finds an optimizer's state by the places of the module's parameters. Tensors that are none
+// of these (float32 masters) stand for them, place by place; shards of a ShardedParallel cannot.
 Result<void> check_stepped(const CheckpointRun& run) {
   const auto parameters = run.module.parameters();
   const auto tensors = stepped_tensors(run.optimizer);

@@ -1,14 +1,16 @@
-// The state of a training run on disk, in Python's format: torch.load opens the file, and this opens torch.save's.
-// Beside what Python's programs keep it has what a resumed run needs to end with the bits of an undisturbed one: the
-// layout of the buckets, where the sampler is, and each rank's random numbers. Rank 0 writes, every rank reads to its
-// own device. docs/checkpoints.md shows a file and both sides' code.
+// The state of a training run on disk, in Python's format: torch.load opens the file, and this
+// opens torch.save's. Beside what Python's programs keep it has what a resumed run needs to end
+// with the bits of an undisturbed one: the layout of the buckets, where the sampler is, and each
+// rank's random numbers. Rank 0 writes, every rank reads to its own device. docs/checkpoints.md
+// shows a file and both sides' code.
 //
 //   const CheckpointRun run{*net, optimizer, ranks, &parallel};
-//   save_checkpoint("run.pt", run, {.epoch = epoch, .arch = "resnet18"}, {.is_best = best}).value();
+//   save_checkpoint("run.pt", run, {.epoch = epoch, .arch = "resnet18"}, {.is_best = best})
+//       .value();
 //   const auto resumed = load_checkpoint("run.pt", run).value();
 //
-// The training thread, all ranks. Errors are one line that names the file; value() throws them. This header includes
-// nothing of LibTorch.
+// The training thread, all ranks. Errors are one line that names the file; value() throws them.
+// This header includes nothing of LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -58,15 +60,16 @@ struct LoadedCheckpoint {
   // And other keys whose weights fit the module, but were not taken: an average of the weights.
   std::string weights_key;
   std::vector<std::string> other_weights;
-  // Of these the file has none, or has them of another number of ranks: the run starts as a new one does there.
+  // Of these the file has none, or has them of another number of ranks: the run starts as a new one
+  // does there.
   bool optimizer = false;
   bool buckets = false;
   bool rng = false;
   std::int64_t world_size = 0;  // of the run that saved it; 0: not said
 };
 
-// All ranks call it, after the same step; only rank 0 writes. The file is replaced as a whole. Only rank 0 gets the
-// error of a failed write. CUDA's random numbers are not kept.
+// All ranks call it, after the same step; only rank 0 writes. The file is replaced as a whole. Only
+// rank 0 gets the error of a failed write. CUDA's random numbers are not kept.
 Result<void> save_checkpoint(const std::filesystem::path& path, const CheckpointRun& run,
                              const CheckpointInfo& info, const SaveOptions& options = {});
 

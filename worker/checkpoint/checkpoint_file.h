@@ -1,6 +1,7 @@
-// A checkpoint as a file: that of Python's torch.save, which its torch.load opens without further arguments. Values
-// in, values out; no LibTorch. A reader executes nothing and allocates no more than the file holds, besides
-// kMaxTreeBytes (pickle.h). Errors are one line that names the file and what is wrong with it. Any thread.
+// A checkpoint as a file: that of Python's torch.save, which its torch.load opens without further
+// arguments. Values in, values out; no LibTorch. A reader executes nothing and allocates no more
+// than the file holds, besides kMaxTreeBytes (pickle.h). Errors are one line that names the file
+// and what is wrong with it. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ struct CheckpointFile {
   std::uint64_t fingerprint = 0;
 };
 
-// Tensors' bytes stay in the file, which is open until the last of them is gone; reading them compares their CRC.
-// Errors: kSystem if the file cannot be read, kProtocol if it is no checkpoint, kLimit if a bound is passed.
-// Objects of other classes are an error, or passed over (pickle.h).
+// Tensors' bytes stay in the file, which is open until the last of them is gone; reading them
+// compares their CRC. Errors: kSystem if the file cannot be read, kProtocol if it is no checkpoint,
+// kLimit if a bound is passed. Objects of other classes are an error, or passed over (pickle.h).
 Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path,
                                             Objects objects = Objects::kRefuse);
 // The same of bytes anywhere. The error names no file.
@@ -40,8 +41,8 @@ Result<void> write_checkpoint_file(const std::filesystem::path& path, const Valu
                                    const SaveOptions& options = {});
 Result<void> write_checkpoint(const ByteSink& sink, const Value& value);
 
-// "model_best" with the endings of `path`, in its folder: model_best.pth.tar for checkpoint.pth.tar, as in
-// PyTorch's ImageNet example.
+// "model_best" with the endings of `path`, in its folder: model_best.pth.tar for
+// checkpoint.pth.tar, as in PyTorch's ImageNet example.
 std::filesystem::path best_name_of(const std::filesystem::path& path);
 
 }  // namespace ddprun::worker

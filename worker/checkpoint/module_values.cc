@@ -54,8 +54,8 @@ struct Named {
   at::Tensor tensor;
 };
 
-// As Python's state_dict(): a module's own parameters, its own buffers, then its children. A tensor with two names
-// comes twice.
+// As Python's state_dict(): a module's own parameters, its own buffers, then its children. A tensor
+// with two names comes twice.
 void collect(const torch::nn::Module& module, const std::string& prefix, std::vector<Named>& into) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     into.push_back({prefix + item.key(), item.value().detach()});

@@ -1,5 +1,6 @@
-// LibTorch's tensors and modules as plain values, and back: a module's state_dict with the keys, the order and the
-// types of Python's, so that either side loads the other's. The training thread. Errors are one line.
+// LibTorch's tensors and modules as plain values, and back: a module's state_dict with the keys,
+// the order and the types of Python's, so that either side loads the other's. The training thread.
+// Errors are one line.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,19 +19,19 @@ class Module;
 
 namespace ddprun::worker {
 
-// On CPU the value shares the tensor's storage, all of it, as in Python: write the value before the next step. Of
-// another device it is a copy. Errors: kInvalidArgument for a tensor that is not strided, or of a dtype that has no
-// Python storage.
+// On CPU the value shares the tensor's storage, all of it, as in Python: write the value before the
+// next step. Of another device it is a copy. Errors: kInvalidArgument for a tensor that is not
+// strided, or of a dtype that has no Python storage.
 Result<Value> tensor_value(const at::Tensor& tensor);
 
-// Makes tensors of values. Tensors that share a storage in the file share one here, as long as one reader makes
-// them.
+// Makes tensors of values. Tensors that share a storage in the file share one here, as long as one
+// reader makes them.
 class TensorReader {
  public:
   // A tensor on CPU, in memory of its own. Fails where the file is damaged.
   Result<at::Tensor> read(const TensorValue& value);
-  // Into a tensor of the same sizes, on any device and of any dtype. Straight from the file where the two have one
-  // layout.
+  // Into a tensor of the same sizes, on any device and of any dtype. Straight from the file where
+  // the two have one layout.
   Result<void> read_into(const TensorValue& value, const at::Tensor& target);
 
  private:

@@ -32,8 +32,8 @@ void put_tensor(Value::Dict& dict, const char* key, const at::Tensor& tensor, Re
   dict.set(key, std::move(*value));
 }
 
-// Takes the tensor at `key`, in the parameter's dtype and on its device, as Python does. Undefined where it is not
-// there, or None.
+// Takes the tensor at `key`, in the parameter's dtype and on its device, as Python does. Undefined
+// where it is not there, or None.
 Result<at::Tensor> take_tensor(const Value& dict, const char* key, const at::Tensor& parameter,
                                TensorReader& reader) {
   const Value* value = dict.as<Value::Dict>()->find(key);

@@ -25,7 +25,8 @@ namespace ddprun::worker {
 inline constexpr std::size_t kMaxPickleBytes = std::size_t{64} << 20;
 // Values that the opcodes may make.
 inline constexpr std::size_t kMaxPickleValues = std::size_t{1} << 22;
-// Of the tree that comes of it: a pickle may name one list a thousand times, and each of these counts.
+// Of the tree that comes of it: a pickle may name one list a thousand times, and each of these
+// counts.
 inline constexpr std::size_t kMaxTreeBytes = std::size_t{256} << 20;
 inline constexpr int kMaxDepth = 100;
 inline constexpr std::size_t kMaxDimensions = 64;  // of a tensor
@@ -51,8 +52,8 @@ struct Pickled {
   std::vector<std::shared_ptr<const StorageBytes>> storages;
 };
 
-// Errors: kInvalidArgument for a text that is not UTF-8, which Python would refuse, and for a tensor that does not
-// lie in its storage; kLimit for a tree deeper than kMaxDepth.
+// Errors: kInvalidArgument for a text that is not UTF-8, which Python would refuse, and for a
+// tensor that does not lie in its storage; kLimit for a tree deeper than kMaxDepth.
 Result<Pickled> write_pickle(const Value& value);
 
 }  // namespace ddprun::worker

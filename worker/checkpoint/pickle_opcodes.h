@@ -1,5 +1,5 @@
-// The opcodes of Python's pickle format (CPython 3.11, Lib/pickletools.py). The reader knows those of the enum;
-// the others have names only, for messages.
+// The opcodes of Python's pickle format (CPython 3.11, Lib/pickletools.py). The reader knows those
+// of the enum; the others have names only, for messages.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,8 @@ bool known(std::string_view global) {
          storage_type(global) < kElementTypes;
 }
 
-// Runs the opcodes over a stack, as Python does. The first error ends it; what is done after it does no harm.
+// Runs the opcodes over a stack, as Python does. The first error ends it; what is done after it
+// does no harm.
 class Machine : private PickleBytes {
  public:
   Machine(std::span<const std::byte> pickle, const FindStorage& find_storage, Objects objects)

@@ -1,6 +1,6 @@
-// What a checkpoint holds: a tree of plain values, as Python's None, bool, int, float, str, list, tuple, dict
-// and torch.Tensor. Nothing in it can be executed. A tensor is described here: its elements lie in a storage,
-// which several tensors may share. Plain values; no LibTorch.
+// What a checkpoint holds: a tree of plain values, as Python's None, bool, int, float, str, list,
+// tuple, dict and torch.Tensor. Nothing in it can be executed. A tensor is described here: its
+// elements lie in a storage, which several tensors may share. Plain values; no LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -71,8 +71,8 @@ struct TensorValue {
   bool requires_grad = false;
 };
 
-// Whether the counts are not negative, and every element lies in a storage of `elements`. A tensor that
-// repeats elements (stride 0) may have kMaxRepeatedElements, or as many as its storage.
+// Whether the counts are not negative, and every element lies in a storage of `elements`. A tensor
+// that repeats elements (stride 0) may have kMaxRepeatedElements, or as many as its storage.
 bool fits(const TensorValue& tensor, std::size_t elements);
 inline constexpr std::int64_t kMaxRepeatedElements = std::int64_t{1} << 24;
 
@@ -115,8 +115,8 @@ class Value {
   explicit Value(Object value) : held_(std::move(value)) {}
 
   bool none() const { return std::holds_alternative<std::monostate>(held_); }
-  // Null where the value is of another type. One of bool, std::int64_t, double, std::string, List, Tuple,
-  // Dict, TensorValue, Object.
+  // Null where the value is of another type. One of bool, std::int64_t, double, std::string, List,
+  // Tuple, Dict, TensorValue, Object.
   template <typename Type>
   const Type* as() const {
     return std::get_if<Type>(&held_);

@@ -158,7 +158,8 @@ Result<Listed> take_listed(std::span<const std::byte>& directory) {
   return entry;
 }
 
-// Where the entry's bytes are: its own header has a name and fields of other lengths than the directory.
+// Where the entry's bytes are: its own header has a name and fields of other lengths than the
+// directory.
 Result<ZipEntry> locate(const ByteSource& source, const Listed& listed, std::uint64_t end) {
   std::array<std::byte, zip::kLocalBytes> header{};
   const std::string shown = printable(listed.name);

@@ -17,8 +17,8 @@ std::uint32_t short_form(std::uint64_t number) {
   return number < zip::kIn64 ? static_cast<std::uint32_t>(number) : zip::kIn64;
 }
 
-// The fields that a local and a central record have in the same order. A local one of ours leaves the numbers to the
-// descriptor behind the bytes.
+// The fields that a local and a central record have in the same order. A local one of ours leaves
+// the numbers to the descriptor behind the bytes.
 void append_common(std::string& record, std::uint32_t bytes, std::uint32_t crc, std::size_t name,
                    std::size_t extra) {
   zip::append(record, zip::kVersion64);  // needed to read it

@@ -1,7 +1,7 @@
 // What the ranks of a job do together: a few verbs, and the memory in which gradients are summed.
-// There are five implementations: alone (a world of one), shm (ranks of one host, on CPU), tcp (ranks of
-// several hosts), hierarchical (several hosts with as many ranks each) and nccl (GPUs). The training
-// program owns the collective.
+// There are five implementations: alone (a world of one), shm (ranks of one host, on CPU), tcp
+// (ranks of several hosts), hierarchical (several hosts with as many ranks each) and nccl (GPUs).
+// The training program owns the collective.
 //
 // All ranks must call the verbs in the same order. Only one thread of a process may call at a time:
 // the training thread or the autograd thread, never both at once.
@@ -51,10 +51,11 @@ std::size_t size_of(Dtype dtype);
 // "float32", "bfloat16", …
 std::string_view name_of(Dtype dtype);
 
-// How the elements of all ranks become one. kSum has the bits of Gloo: a sum of 16-bit floats is rounded
-// at each addition. kWideSum adds them in 32 bits and rounds once; nothing else differs, and in NCCL
-// nothing at all. kAverage is the sum, divided by the number of ranks, and rounded once; for floats
-// only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers that overflow wrap.
+// How the elements of all ranks become one. kSum has the bits of Gloo: a sum of 16-bit floats is
+// rounded at each addition. kWideSum adds them in 32 bits and rounds once; nothing else differs,
+// and in NCCL nothing at all. kAverage is the sum, divided by the number of ranks, and rounded
+// once; for floats only. kMin and kMax give NaN where a rank has NaN (not so in NCCL). Integers
+// that overflow wrap.
 enum class Reduction : std::uint8_t { kSum, kWideSum, kAverage, kMin, kMax };
 
 constexpr bool is_sum(Reduction reduction) {
@@ -64,15 +65,15 @@ constexpr bool is_sum(Reduction reduction) {
 // Where a collective allocates memory, and where it sums and broadcasts.
 enum class Device : std::uint8_t { kCpu, kCuda };
 
-// What the program calls an operation, for messages and the flight record: "bucket 3", "loss". It has its
-// bytes in it, since it lies in memory that ranks share, and travels between them.
+// What the program calls an operation, for messages and the flight record: "bucket 3", "loss". It
+// has its bytes in it, since it lies in memory that ranks share, and travels between them.
 class OperationName {
  public:
   static constexpr std::size_t kBytesMax = 24;
 
   OperationName() = default;
-  // A longer text is cut, before a character that does not fit (UTF-8). Others than printable ones become
-  // question marks: messages have one line.
+  // A longer text is cut, before a character that does not fit (UTF-8). Others than printable ones
+  // become question marks: messages have one line.
   template <std::convertible_to<std::string_view> Text>
   OperationName(const Text& text) {  // NOLINT(google-explicit-constructor): as a text is
     set(text);
@@ -121,14 +122,15 @@ class Collective {
 
   // New memory of this rank: `bytes` long (the same number on all ranks), zeroed, 64-byte aligned,
   // on device(); on CUDA for what the current stream gets from now on. Only memory from here can be
-  // summed. It lives until the last copy of the pointer is gone, even if the collective is gone before.
+  // summed. It lives until the last copy of the pointer is gone, even if the collective is gone
+  // before.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
   // Starts to reduce `flat` over all ranks, in place, and returns before that is complete. `flat`
   // must lie in memory from allocate(), at the same offset on all ranks. Nobody may touch it until
-  // wait(ticket) has returned. The collective holds the memory until the sum is complete: the caller may
-  // drop its pointer. On CUDA it starts after the work that the current stream holds now. With
-  // kLaunchedMax sums under way it waits for the oldest one first.
+  // wait(ticket) has returned. The collective holds the memory until the sum is complete: the
+  // caller may drop its pointer. On CUDA it starts after the work that the current stream holds
+  // now. With kLaunchedMax sums under way it waits for the oldest one first.
   virtual Ticket launch(Flat flat, Reduction reduction) = 0;
   Ticket launch_sum(Flat flat) { return launch(flat, Reduction::kSum); }
 
@@ -136,14 +138,14 @@ class Collective {
   // call it at different times, or not at all. nccl only looks for errors here, as check() does.
   virtual void progress() = 0;
 
-  // Throws if anything has failed since the last call. For CUDA, where sums may fail after wait(): ask
-  // before what depends on them is trusted, kept or sent on. On CPU wait() has told all.
+  // Throws if anything has failed since the last call. For CUDA, where sums may fail after wait():
+  // ask before what depends on them is trusted, kept or sent on. On CPU wait() has told all.
   virtual void check() {}
 
   // Returns when this sum and all earlier ones are complete. Their elements then have the same bits
-  // on all ranks. All ranks must call it at the same place among their verbs, as they must any verb. On
-  // CUDA it returns at once: what the current stream gets from now on starts after them. So does it after
-  // broadcast(), send() and receive().
+  // on all ranks. All ranks must call it at the same place among their verbs, as they must any
+  // verb. On CUDA it returns at once: what the current stream gets from now on starts after them.
+  // So does it after broadcast(), send() and receive().
   virtual void wait(Ticket ticket) = 0;
 
   // Copies root's elements to all other ranks. `flat` may lie anywhere on device(). On CUDA the
@@ -157,45 +159,47 @@ class Collective {
   // Returns after every rank has called it.
   virtual void barrier() = 0;
 
-  // The same, with a limit of its own. Past it CollectiveError names every rank that has not come. nccl
-  // cannot tell which, and throws at once.
+  // The same, with a limit of its own. Past it CollectiveError names every rank that has not come.
+  // nccl cannot tell which, and throws at once.
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
-  // Where `rank` has what `flat` is here, if this rank can read it: memory from allocate() that ranks share. Null
-  // where they share none. What another rank writes is there after a barrier() of both, and must stay until the next
-  // one.
+  // Where `rank` has what `flat` is here, if this rank can read it: memory from allocate() that
+  // ranks share. Null where they share none. What another rank writes is there after a barrier() of
+  // both, and must stay until the next one.
   virtual std::byte* memory_of(Flat /*flat*/, int /*rank*/) { return nullptr; }
 
-  // One rank sends and another one receives; the others have no part in it. Both complete the sums that
-  // they have launched first. receive() returns when all has been received, and so does send(); over TCP
-  // send() returns when all is on its way and the other one receives. `flat` may lie anywhere on device().
-  // It must have as many bytes on both sides: on CPU CollectiveError is thrown where it has not. What a
-  // rank sends to another arrives in order.
+  // One rank sends and another one receives; the others have no part in it. Both complete the sums
+  // that they have launched first. receive() returns when all has been received, and so does
+  // send(); over TCP send() returns when all is on its way and the other one receives. `flat` may
+  // lie anywhere on device(). It must have as many bytes on both sides: on CPU CollectiveError is
+  // thrown where it has not. What a rank sends to another arrives in order.
   virtual void send(Flat flat, int to) = 0;
   virtual void receive(Flat flat, int from) = 0;
 
-  // Makes a collective of each group of ranks: those that give the same `color`, ordered by `key` and
-  // then by rank here. All ranks must call it. Null where `color` is negative: that rank is in no group.
-  // Errors of the start, as CollectiveError. This collective goes on, beside the new ones. A group knows
-  // nothing of it: ranks of which one waits in the group and one outside come to their deadline.
+  // Makes a collective of each group of ranks: those that give the same `color`, ordered by `key`
+  // and then by rank here. All ranks must call it. Null where `color` is negative: that rank is in
+  // no group. Errors of the start, as CollectiveError. This collective goes on, beside the new
+  // ones. A group knows nothing of it: ranks of which one waits in the group and one outside come
+  // to their deadline.
   virtual std::unique_ptr<Collective> split(int color, int key) = 0;
 
-  // Gives up all sums under way, on all ranks: each must call it, and it returns when all have. A rank
-  // that waits for anything of before throws CollectiveError, which says who has called reset(); after
-  // that error, and no other, a program may go on, with reset(). What the memory of those sums holds is
-  // then unspecified. Throws CollectiveError where a rank has died or does not call it before the
-  // deadline, and where the implementation cannot do it: nccl, hierarchical.
+  // Gives up all sums under way, on all ranks: each must call it, and it returns when all have. A
+  // rank that waits for anything of before throws CollectiveError, which says who has called
+  // reset(); after that error, and no other, a program may go on, with reset(). What the memory of
+  // those sums holds is then unspecified. Throws CollectiveError where a rank has died or does not
+  // call it before the deadline, and where the implementation cannot do it: nccl, hierarchical.
   virtual void reset() = 0;
 
   // How often reset() has ended well: memory and tickets of before are void.
   virtual std::uint32_t resets() const { return 0; }
 
-  // The last 1,024 operations of this rank as JSON, with the keys of PyTorch's flight recorder. Also
-  // after a failure: then it shows what was under way. Empty text where nothing is kept: alone.
+  // The last 1,024 operations of this rank as JSON, with the keys of PyTorch's flight recorder.
+  // Also after a failure: then it shows what was under way. Empty text where nothing is kept:
+  // alone.
   virtual std::string flight_record() const { return {}; }
 
-  // Writes flight_record() to a file, whole or not at all. Throws CollectiveError where that fails, and
-  // where nothing is kept.
+  // Writes flight_record() to a file, whole or not at all. Throws CollectiveError where that fails,
+  // and where nothing is kept.
   void write_flight_record(const std::string& path) const;
 
   // Adds host numbers over all ranks, in rank order: all ranks get the same bits. For metrics (sums
@@ -206,7 +210,8 @@ class Collective {
   // ignored. Host memory. For descriptions, not for tensors.
   std::vector<std::byte> from_root(std::span<const std::byte> mine, int root);
 
-  // The most sums that may be under way. 256 buckets of 25 MiB (PyTorch's limit) are a model of 6 GB.
+  // The most sums that may be under way. 256 buckets of 25 MiB (PyTorch's limit) are a model of 6
+  // GB.
   static constexpr std::uint32_t kLaunchedMax = 256;
 
   // The most bytes that one rank may give to all_gather. Shapes and metrics are small; tensors

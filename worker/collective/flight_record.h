@@ -16,10 +16,9 @@ struct FlightRecordFacts {
   std::chrono::milliseconds timeout{};
 };
 
-// JSON with the keys and values of version 2.10 (torch 2.11, c10d/FlightRecorder.hpp), and "name", what the
-// program calls the operation. Sizes are numbers
-// of elements: the ring knows no shapes. An operation is "started" until it is "completed": a sum whose
-// wait() is not over is started.
+// JSON with the keys and values of version 2.10 (torch 2.11, c10d/FlightRecorder.hpp), and "name",
+// what the program calls the operation. Sizes are numbers of elements: the ring knows no shapes. An
+// operation is "started" until it is "completed": a sum whose wait() is not over is started.
 std::string flight_record(const OperationRing& ring, const FlightRecordFacts& facts);
 
 }  // namespace ddprun::worker

@@ -1,5 +1,5 @@
-// Means over all ranks: of a loss, of an accuracy. Each rank keeps a sum and a count; only these are
-// summed over the ranks. So a rank with few samples has little weight. One thread.
+// Means over all ranks: of a loss, of an accuracy. Each rank keeps a sum and a count; only these
+// are summed over the ranks. So a rank with few samples has little weight. One thread.
 //
 //   Mean loss, accuracy;
 //   loss.add(batch_loss * samples, samples);
@@ -16,7 +16,8 @@ namespace ddprun::worker {
 
 class Mean {
  public:
-  // `sum` of `count` values. What must have no weight, such as padded samples, is sum 0 and count 0.
+  // `sum` of `count` values. What must have no weight, such as padded samples, is sum 0 and count
+  // 0.
   void add(double sum, double count = 1) {
     sum_ += sum;
     count_ += count;

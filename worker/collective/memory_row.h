@@ -1,4 +1,5 @@
-// Memory that all ranks of a host see once: one row, in which each of them holds an N-th. Without LibTorch.
+// Memory that all ranks of a host see once: one row, in which each of them holds an N-th. Without
+// LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,8 @@ struct MemoryRow {
   std::byte* begin = nullptr;       // null: the ranks share no memory, or have gaps in it
 };
 
-// At least `bytes` of it, zeroed as Collective::allocate() does. All ranks must call it with the same number. A world
-// of one has the memory for itself.
+// At least `bytes` of it, zeroed as Collective::allocate() does. All ranks must call it with the
+// same number. A world of one has the memory for itself.
 MemoryRow make_memory_row(std::size_t bytes, Collective& ranks);
 
 }  // namespace ddprun::worker

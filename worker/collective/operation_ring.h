@@ -1,6 +1,6 @@
-// The last operations of one rank, in memory that the other ranks of the host read: whoever waits for
-// a rank can say what it does instead. Zero-filled memory is a valid ring. Only its own rank writes, word
-// by word; a reader may meet half an entry, and prints it to people.
+// The last operations of one rank, in memory that the other ranks of the host read: whoever waits
+// for a rank can say what it does instead. Zero-filled memory is a valid ring. Only its own rank
+// writes, word by word; a reader may meet half an entry, and prints it to people.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@ constexpr Verb verb_of(Reduction reduction) {
 
 struct Operation {
   std::uint32_t number;  // of this rank's operations: counts from 1, and wraps
-  // The same, of collective operations and of transfers apart. All ranks call the verbs in the same order,
-  // so collective operations have the same one on all of them.
+  // The same, of collective operations and of transfers apart. All ranks call the verbs in the same
+  // order, so collective operations have the same one on all of them.
   std::uint32_t sequence;
   Verb verb;
   Dtype dtype;
@@ -73,7 +73,8 @@ class OperationRing {
   std::array<Entry, kLength> entries_;
 };
 
-// "sum of 4096 bytes (operation 12)", "sum of bucket 3, 4096 bytes (operation 12)", "barrier (operation 13)".
+// "sum of 4096 bytes (operation 12)", "sum of bucket 3, 4096 bytes (operation 12)", "barrier
+// (operation 13)".
 std::string describe(const Operation& operation);
 
 }  // namespace ddprun::worker

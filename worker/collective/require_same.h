@@ -1,5 +1,5 @@
-// Whether all ranks hold the same state, by a number such as the checksum of their weights. All ranks must
-// call it, on the training thread. Owns nothing.
+// Whether all ranks hold the same state, by a number such as the checksum of their weights. All
+// ranks must call it, on the training thread. Owns nothing.
 #pragma once
 
 #include <cstdint>

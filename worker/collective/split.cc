@@ -10,8 +10,8 @@
 namespace ddprun::worker {
 namespace {
 
-// The exchange of one group, over the collective of all. Each rank of all takes part in the same two
-// gathers: the wishes, and what the first rank of each group announces.
+// The exchange of one group, over the collective of all. Each rank of all takes part in the same
+// two gathers: the wishes, and what the first rank of each group announces.
 class GroupExchange final : public Exchange {
  public:
   // `members`: the ranks in `all`, by rank in the group.

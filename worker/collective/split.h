@@ -1,5 +1,5 @@
-// How ranks of a collective form smaller ones, over the collective that they have. Collectives whose
-// ranks are processes use it for split().
+// How ranks of a collective form smaller ones, over the collective that they have. Collectives
+// whose ranks are processes use it for split().
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Communication hooks that are made already, for DataParallel::comm_hook(). worker/reducer/bucket.h says
-// how to write another one.
+// Communication hooks that are made already, for DataParallel::comm_hook(). worker/reducer/bucket.h
+// says how to write another one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,17 +12,20 @@ namespace ddprun::worker {
 // gradients are multiplied by 1/N where they are copied anyway.
 CommHook all_reduce_hook();
 
-// The average travels as at::kHalf or at::kBFloat16: half the bytes. Each rank's gradient is divided in
-// its own precision and then rounded, and the sum is rounded once: |error| <= 2 e sum |g|/N, where e is
-// 2^-11 or 2^-8. "hierarchical" rounds each host's sum first: 3 e. Buckets of 16 bits travel as they are. Throws std::invalid_argument for
-// another dtype. The hook holds memory: use one for one DataParallel.
+// The average travels as at::kHalf or at::kBFloat16: half the bytes. Each rank's gradient is
+// divided in its own precision and then rounded, and the sum is rounded once: |error| <= 2 e sum
+// |g|/N, where e is 2^-11 or 2^-8. "hierarchical" rounds each host's sum first: 3 e. Buckets of 16
+// bits travel as they are. Throws std::invalid_argument for another dtype. The hook holds memory:
+// use one for one DataParallel.
 CommHook compressed_hook(at::ScalarType wire);
 
-// The other way round, for buckets of 16 bits: the average travels and is added in float32, and is rounded once, where
-// it comes back. Others go as with all_reduce_hook(). PyTorch's reduce_dtype, for one value of it.
+// The other way round, for buckets of 16 bits: the average travels and is added in float32, and is
+// rounded once, where it comes back. Others go as with all_reduce_hook(). PyTorch's reduce_dtype,
+// for one value of it.
 CommHook float32_sum_hook();
 
-// Any other hook, on a copy of the bucket in that dtype. all_reduce_hook() rounds at each addition there.
+// Any other hook, on a copy of the bucket in that dtype. all_reduce_hook() rounds at each addition
+// there.
 CommHook compress_wrapper(CommHook inner, at::ScalarType wire);
 
 }  // namespace ddprun::worker

@@ -187,8 +187,9 @@ class PowerSgd {
     }
   }
 
-  // A number below 10^9, as numpy.random.RandomState.randint draws it: numbers of 30 bits, until one is
-  // small enough (numpy/random/src/distributions/distributions.c, buffered_bounded_masked_uint32).
+  // A number below 10^9, as numpy.random.RandomState.randint draws it: numbers of 30 bits, until
+  // one is small enough (numpy/random/src/distributions/distributions.c,
+  // buffered_bounded_masked_uint32).
   std::uint64_t next_seed() {
     constexpr std::uint64_t kLimit = 1'000'000'000;
     constexpr std::uint64_t kMask = (std::uint64_t{1} << 30U) - 1;
@@ -238,7 +239,8 @@ CommHook power_sgd_hook(const PowerSgdOptions& options) {
   }
   if (options.start_iteration < 2) {
     throw std::invalid_argument(fmt::format(
-        "power_sgd_hook: start_iteration is {}, expected 2 or more: the buckets are rebuilt after the "
+        "power_sgd_hook: start_iteration is {}, expected 2 or more: the buckets are rebuilt after "
+        "the "
         "first pass",
         options.start_iteration));
   }

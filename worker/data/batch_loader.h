@@ -45,8 +45,8 @@ struct BatchLoaderOptions {
   std::size_t prefetch = 2;
   // Leave out the last batch if it is not full.
   bool drop_last = false;
-  // Without the padding: for evaluation, where a sample that two ranks look at would count twice. Ranks
-  // may have unequal numbers of batches then.
+  // Without the padding: for evaluation, where a sample that two ranks look at would count twice.
+  // Ranks may have unequal numbers of batches then.
   bool unpadded = false;
   // Call the batch's pin(), in the reader thread: page-locked memory, from which a GPU copies while
   // the program goes on. For ranks with a GPU.
@@ -76,8 +76,8 @@ class BatchLoader {
     return options_.drop_last ? mine / batch_size_ : (mine + batch_size_ - 1) / batch_size_;
   }
 
-  // Of what the loop has given so far: what a checkpoint in the middle of an epoch keeps. resume() of
-  // the sampler takes it.
+  // Of what the loop has given so far: what a checkpoint in the middle of an epoch keeps. resume()
+  // of the sampler takes it.
   SamplerState state() const {
     // Of the loop of another epoch nothing counts.
     if (sampler_.state() != begun_) return sampler_.state();

@@ -34,16 +34,17 @@ struct SamplerState {
 
 class DistributedSampler {
  public:
-  // Deals `sample_count` samples to `replicas` ranks. Throws std::invalid_argument if replicas < 1,
-  // if rank is not in 0 … replicas-1, or if kMaxShuffledSamples samples or more shall be shuffled.
+  // Deals `sample_count` samples to `replicas` ranks. Throws std::invalid_argument if
+  // replicas < 1, if rank is not in 0 … replicas-1, or if kMaxShuffledSamples samples or more
+  // shall be shuffled.
   DistributedSampler(std::size_t sample_count, int replicas, int rank, SamplerOptions options = {});
 
   // Call before each epoch, with the same number on all ranks. Without it every epoch has the order
   // of epoch 0. The epoch begins with its first sample.
   void set_epoch(std::uint64_t epoch) { resume({.epoch = epoch}); }
 
-  // Goes on in the middle of an epoch: what `state.consumed` leaves of it is dealt to these ranks. So
-  // as many ranks as before train on what they would have trained on, and with another number no
+  // Goes on in the middle of an epoch: what `state.consumed` leaves of it is dealt to these ranks.
+  // So as many ranks as before train on what they would have trained on, and with another number no
   // sample of the epoch is lost or seen twice (but for the padding, and what drop_last leaves out).
   void resume(const SamplerState& state) { state_ = state; }
 

@@ -17,8 +17,8 @@
 namespace ddprun::worker {
 namespace {
 
-// This rank's chunk of a host's sum, on its way over TCP: the ranks of the host are added just before it
-// travels, and get the result as it comes.
+// This rank's chunk of a host's sum, on its way over TCP: the ranks of the host are added just
+// before it travels, and get the result as it comes.
 class HostFeed final : public TcpFeed {
  public:
   HostFeed(OwnedChunk chunk, Reduction reduction)
@@ -42,8 +42,8 @@ class HostFeed final : public TcpFeed {
   Reduction reduction_;
 };
 
-// Sums and barriers are composed; other verbs are those of all ranks over TCP, once all are known to do
-// the same. Broadcasts, which are large, go to one rank of each host first.
+// Sums and barriers are composed; other verbs are those of all ranks over TCP, once all are known
+// to do the same. Broadcasts, which are large, go to one rank of each host first.
 class HierarchicalCollective final : public Collective {
  public:
   explicit HierarchicalCollective(HierarchicalParts parts)
@@ -110,7 +110,8 @@ class HierarchicalCollective final : public Collective {
   }
 
  private:
-  // An operation of this rank, from its begin to its end. It comes after the sums that were launched before.
+  // An operation of this rank, from its begin to its end. It comes after the sums that were
+  // launched before.
   class Doing {
    public:
     Doing(HierarchicalCollective& ranks, Verb verb, std::uint64_t bytes) : ring_(*ranks.ring_) {
@@ -164,8 +165,8 @@ class HierarchicalCollective final : public Collective {
   Ticket done_ = 0;
 };
 
-// Ranks of this host that do different things meet in shared memory, here at the latest. Then those of
-// different hosts meet on a link.
+// Ranks of this host that do different things meet in shared memory, here at the latest. Then those
+// of different hosts meet on a link.
 void HierarchicalCollective::meet(std::uint32_t number, int root) {
   const Next mine{ring_->find(number).value_or(Operation{}), root};
   const auto all = parts_.host->gather_for(mine.operation.verb, std::as_bytes(std::span(&mine, 1)));
@@ -193,8 +194,8 @@ Ticket HierarchicalCollective::launch(Flat flat, Reduction reduction) {
   return ++launched_;
 }
 
-// The hosts add the next sum: this rank's chunk. All hosts have as many ranks, so the average of their
-// averages is that of all.
+// The hosts add the next sum: this rank's chunk. All hosts have as many ranks, so the average of
+// their averages is that of all.
 void HierarchicalCollective::go_among_hosts() {
   Sum& sum = sums_[among_hosts_++];
   OwnedChunk chunk = parts_.host->owned_chunk(sum.on_host);

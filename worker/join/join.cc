@@ -51,7 +51,8 @@ Join::Join(const JoinOptions& options, const std::vector<Joinable*>& joinables)
   for (Joinable* joinable : joinables_) {
     if (&joinable->join_ranks() != &ranks)
       throw std::invalid_argument(
-          "Using join context manager with multiple process groups: give all joinables one collective");
+          "Using join context manager with multiple process groups: give all joinables one "
+          "collective");
   }
   if (!options.enable) return;
   context_ = std::make_unique<JoinContext>(ranks, options);

@@ -1,5 +1,6 @@
-// Training with unlike numbers of batches: torch.distributed.algorithms.join.Join of PyTorch 2.11. A rank that has no
-// more batches takes part in the others' sums until they have none either: with zeros, as DataParallel does it.
+// Training with unlike numbers of batches: torch.distributed.algorithms.join.Join of PyTorch 2.11.
+// A rank that has no more batches takes part in the others' sums until they have none either: with
+// zeros, as DataParallel does it.
 //
 //   {
 //     const auto join = Join(parallel, optimizer);
@@ -10,8 +11,9 @@
 //     }
 //   }  // here the rank waits for the others; then all have the weights of a rank that came last
 //
-// The joinables in the order in which an iteration calls them; a DataParallel leads. All ranks must make the Join at
-// the same place, with the same options. Beside these joinables an iteration must do nothing with the other ranks.
+// The joinables in the order in which an iteration calls them; a DataParallel leads. All ranks must
+// make the Join at the same place, with the same options. Beside these joinables an iteration must
+// do nothing with the other ranks.
 #pragma once
 
 #include <memory>
@@ -23,8 +25,8 @@ namespace ddprun::worker {
 
 class Join {
  public:
-  // They must outlive it. Throws std::invalid_argument where they have unlike collectives, are in a Join already,
-  // or cannot be joined.
+  // They must outlive it. Throws std::invalid_argument where they have unlike collectives, are in a
+  // Join already, or cannot be joined.
   template <typename... Others>
   explicit Join(Joinable& leading, Others&... others) : Join(JoinOptions(), leading, others...) {}
   template <typename... Others>
@@ -36,9 +38,9 @@ class Join {
   Join(Join&&) = delete;
   Join& operator=(Join&&) = delete;
 
-  // This rank has no more batches. Returns when no rank has. Throws what the collective does, and std::runtime_error
-  // with throw_on_early_termination. After an exception in its scope it does nothing: others that wait for this rank
-  // are told by the collective, when the program ends.
+  // This rank has no more batches. Returns when no rank has. Throws what the collective does, and
+  // std::runtime_error with throw_on_early_termination. After an exception in its scope it does
+  // nothing: others that wait for this rank are told by the collective, when the program ends.
   ~Join() noexcept(false);
 
  private:

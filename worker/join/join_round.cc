@@ -36,7 +36,8 @@ std::string early_end(const JoinRound& round, int rank, bool active) {
   if (round.active == 0 || round.joined.empty()) return {};
   if (!active) return fmt::format("Rank {} exhausted all inputs.", rank);
   return fmt::format(
-      "Detected at least one rank that exhausted inputs. Throwing across all ranks. No more batches: rank {}",
+      "Detected at least one rank that exhausted inputs. Throwing across all ranks. No more "
+      "batches: rank {}",
       fmt::join(round.joined, ", "));
 }
 

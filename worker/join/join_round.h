@@ -1,4 +1,5 @@
-// What the ranks tell each other before each iteration while a Join lives, and what follows from it. Pure.
+// What the ranks tell each other before each iteration while a Join lives, and what follows from
+// it. Pure.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,8 @@ struct JoinRound {
 // `reports`: by rank, what JoinReport has as bytes. Throws std::invalid_argument for other bytes.
 JoinRound read_reports(std::span<const std::vector<std::byte>> reports);
 
-// Why a rank throws when all shall as soon as one has no more batches; the beginning is PyTorch's. Empty: it goes on.
+// Why a rank throws when all shall as soon as one has no more batches; the beginning is PyTorch's.
+// Empty: it goes on.
 std::string early_end(const JoinRound& round, int rank, bool active);
 
 }  // namespace ddprun::worker

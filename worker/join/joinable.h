@@ -1,5 +1,6 @@
-// What a Join asks of those that do something with the other ranks in each iteration: DataParallel, ZeroOptimizer.
-// A class of the program may be one, too. Calls come from the training thread, at the same places on all ranks.
+// What a Join asks of those that do something with the other ranks in each iteration: DataParallel,
+// ZeroOptimizer. A class of the program may be one, too. Calls come from the training thread, at
+// the same places on all ranks.
 #pragma once
 
 #include <span>
@@ -12,11 +13,12 @@ namespace ddprun::worker {
 // PyTorch's arguments of join() (torch/nn/parallel/distributed.py of 2.11).
 struct JoinOptions {
   bool enable = true;  // false: it does nothing, and costs no call of the collective
-  // What gradients are divided by: the number of ranks, so that each batch weighs the same; or the number of those
-  // that still have batches.
+  // What gradients are divided by: the number of ranks, so that each batch weighs the same; or the
+  // number of those that still have batches.
   bool divide_by_initial_world_size = true;
-  // All ranks throw std::runtime_error as soon as one has no more batches: it at the end of its Join, the others in
-  // their next forward(). For models whose forward() has calls of the collective that nobody shadows (SyncBatchNorm).
+  // All ranks throw std::runtime_error as soon as one has no more batches: it at the end of its
+  // Join, the others in their next forward(). For models whose forward() has calls of the
+  // collective that nobody shadows (SyncBatchNorm).
   bool throw_on_early_termination = false;
 };
 
@@ -25,8 +27,8 @@ class JoinContext {
  public:
   JoinContext(Collective& ranks, const JoinOptions& options) : ranks_(ranks), options_(options) {}
 
-  // An iteration begins: all ranks tell each other what they will do. Throws std::runtime_error on all ranks where
-  // one has no more batches and they shall throw then.
+  // An iteration begins: all ranks tell each other what they will do. Throws std::runtime_error on
+  // all ranks where one has no more batches and they shall throw then.
   JoinRound meet(const JoinReport& mine);
 
   Collective& ranks() const { return ranks_; }
@@ -49,11 +51,12 @@ class Joinable {
   Joinable& operator=(Joinable&&) = delete;
 
   virtual Collective& join_ranks() = 0;
-  // A Join begins. `leads`: it is the first of the Join's joinables. It must call context.meet() before anything else
-  // that it does with the other ranks in an iteration. Throws std::invalid_argument where it cannot.
+  // A Join begins. `leads`: it is the first of the Join's joinables. It must call context.meet()
+  // before anything else that it does with the other ranks in an iteration. Throws
+  // std::invalid_argument where it cannot.
   virtual void begin_join(JoinContext& context, bool leads) = 0;
-  // This rank has no more batches, others have: does what they do in one iteration, and changes nothing for them.
-  // `round`: what the leading joinable's ranks have told.
+  // This rank has no more batches, others have: does what they do in one iteration, and changes
+  // nothing for them. `round`: what the leading joinable's ranks have told.
   virtual void shadow(const JoinRound& round) = 0;
   // No rank has any more batches: takes the state of rank `source`.
   virtual void settle(int source) = 0;

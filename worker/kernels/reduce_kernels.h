@@ -1,6 +1,6 @@
-// What a rank does with its chunk of an all-reduce: one range of several ranks' buffers becomes one,
-// which is stored to all of them, or to the first. Sums are in sum_kernels.h; the others are rare and
-// simple. Any thread; the caller makes sure that nobody else touches the range meanwhile.
+// What a rank does with its chunk of an all-reduce: one range of several ranks' buffers becomes
+// one, which is stored to all of them, or to the first. Sums are in sum_kernels.h; the others are
+// rare and simple. Any thread; the caller makes sure that nobody else touches the range meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace ddprun::worker {
 
-// For each i < count: reduces b[0][i] … b[n-1][i] and stores the result to every b[k][i]. The buffers
-// must not overlap and must be aligned for `dtype`, which must be a float for kAverage. Does nothing
-// for fewer than two buffers.
+// For each i < count: reduces b[0][i] … b[n-1][i] and stores the result to every b[k][i]. The
+// buffers must not overlap and must be aligned for `dtype`, which must be a float for kAverage.
+// Does nothing for fewer than two buffers.
 void reduce_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
                    Reduction reduction);
 

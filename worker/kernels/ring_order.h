@@ -20,12 +20,12 @@ struct Chunk {
 // Gloo cuts a buffer into segments. A segment has at most so many bytes.
 inline constexpr std::size_t kSegmentBytesMax = std::size_t{1} << 20;
 
-// Chunk `index` (0 … world-1) of a buffer of `bytes` with elements of `element_bytes`. The chunks
-// are in order, do not overlap and cover the buffer; the last ones may be empty. Rank `index` sums
-// this chunk. Any rank could: the bits do not depend on who adds.
+// Chunk `index` (0 … world-1) of a buffer of `bytes` with elements of `element_bytes`. The
+// chunks are in order, do not overlap and cover the buffer; the last ones may be empty. Rank
+// `index` sums this chunk. Any rank could: the bits do not depend on who adds.
 //
-// An element of chunk c is x[c] + (x[c+1] + (… + (x[c-2] + x[c-1]))), where x[r] is the element of
-// rank r, and ranks are counted modulo world. The innermost pair is added first.
+// An element of chunk c is x[c] + (x[c+1] + (… + (x[c-2] + x[c-1]))), where x[r] is the
+// element of rank r, and ranks are counted modulo world. The innermost pair is added first.
 inline Chunk ring_chunk(std::size_t bytes, std::size_t element_bytes, std::size_t world,
                         std::size_t index) {
   const auto divide_up = [](std::size_t n, std::size_t by) { return (n + by - 1) / by; };

@@ -1,7 +1,7 @@
-// The inner loop of sums: adds one range of several ranks' buffers and stores the result to all of them,
-// or to the first. It is compiled for AVX-512, AVX2 and plain x86-64; the loader chooses when the
-// program starts. All three give the same bits. Any thread; the caller makes sure that nobody else
-// touches the range meanwhile.
+// The inner loop of sums: adds one range of several ranks' buffers and stores the result to all of
+// them, or to the first. It is compiled for AVX-512, AVX2 and plain x86-64; the loader chooses when
+// the program starts. All three give the same bits. Any thread; the caller makes sure that nobody
+// else touches the range meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ enum class Rounding : std::uint8_t {
 };
 
 // For each i < count: v = b[0][i] + (b[1][i] + (… + (b[n-2][i] + b[n-1][i]))), stored to every
-// b[k][i]. The buffers must not overlap and must be aligned for `dtype`.
-// 16-bit floats are added in 32 bits and rounded to nearest even: as `rounding` says. Integers wrap.
-// Does nothing for fewer than two buffers.
+// b[k][i]. The buffers must not overlap and must be aligned for `dtype`. 16-bit floats are added in
+// 32 bits and rounded to nearest even: as `rounding` says. Integers wrap. Does nothing for fewer
+// than two buffers.
 void sum_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
                 Rounding rounding);
 

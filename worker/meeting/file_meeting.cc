@@ -33,8 +33,9 @@ constexpr milliseconds kKnockTime{1000};
 constexpr std::chrono::seconds kRequestTime{30};
 // How often rank 0 looks whether the file is still its own: somebody may clean up the folder.
 constexpr milliseconds kHoldTime{1000};
-// A wait for the file is that of inotify, which tells nothing of other hosts' files. So it is cut short, each time
-// later: what is on this host is known at once, and a file server is asked twice a second at most.
+// A wait for the file is that of inotify, which tells nothing of other hosts' files. So it is cut
+// short, each time later: what is on this host is known at once, and a file server is asked twice a
+// second at most.
 constexpr milliseconds kFirstLook{20};
 constexpr milliseconds kLastLook{500};
 
@@ -194,7 +195,8 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::lead() {
   if (auto done = client->ping(); !done) return done.error();
   if (auto held = hold(); !held) return held.error();
   const auto met = meet_as_rank0(std::move(*client));
-  // It has served its purpose, or never will. An error here is no reason to end a job whose ranks have met.
+  // It has served its purpose, or never will. An error here is no reason to end a job whose ranks
+  // have met.
   [[maybe_unused]] const auto removed = file_.remove(format_record(record_));
   if (!met) return met.error();
   return store;
@@ -264,7 +266,8 @@ Result<void> RankAtFile::place(RollCall& roll) {
   world_.local_world_size = own.local_ranks;
   world_.node_rank = own.node_rank;
   world_.node_count = 1 + std::ranges::max_element(places, {}, &RankPlace::node_rank)->node_rank;
-  // On several hosts rank 0, too, goes by the address that others know: it tells them where it is by that.
+  // On several hosts rank 0, too, goes by the address that others know: it tells them where it is
+  // by that.
   world_.master_addr = world_.node_count == 1 ? "127.0.0.1" : record_.address;
   world_.master_port = record_.port;
   world_.use_agent_store = true;

@@ -1,5 +1,5 @@
-// Who a rank is that meets the others at a shared file (`file:///PATH`), and which file that is. Pure: what
-// stands in the file is meeting_record.h.
+// Who a rank is that meets the others at a shared file (`file:///PATH`), and which file that is.
+// Pure: what stands in the file is meeting_record.h.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,9 @@
 
 namespace ddprun::worker {
 
-// The path in `file:///PATH`; nothing for `env://`, or if `address` is empty. `named` is how the user gave it,
-// for messages: `DDPRUN_INIT_METHOD=file:///PATH`. kInvalidArgument: anything else, such as `tcp://`, a path
-// that is not absolute, or one with the `?rank=` that PyTorch would read.
+// The path in `file:///PATH`; nothing for `env://`, or if `address` is empty. `named` is how the
+// user gave it, for messages: `DDPRUN_INIT_METHOD=file:///PATH`. kInvalidArgument: anything else,
+// such as `tcp://`, a path that is not absolute, or one with the `?rank=` that PyTorch would read.
 Result<std::optional<std::string>> meeting_path(std::string_view address, std::string_view named);
 
 // What the program itself says of its rank: both or neither.
@@ -22,11 +22,11 @@ struct RankWish {
   std::optional<int> world_size = std::nullopt;
 };
 
-// Rank, world size and the job's name: what the program says; else RANK and WORLD_SIZE, with what a launcher
-// gives a worker; else what mpirun or srun says. local_world_size is world_size where all ranks are known to be
-// on this host. run_id is `none` where the job has no name. Where the others are is not known yet. `named` as
-// above. Errors, each one line: none of them says it, a value that makes no sense, a rank that is not below
-// the world size.
+// Rank, world size and the job's name: what the program says; else RANK and WORLD_SIZE, with what a
+// launcher gives a worker; else what mpirun or srun says. local_world_size is world_size where all
+// ranks are known to be on this host. run_id is `none` where the job has no name. Where the others
+// are is not known yet. `named` as above. Errors, each one line: none of them says it, a value that
+// makes no sense, a rank that is not below the world size.
 Result<WorkerEnv> file_world(const RankWish& wish, const EnvLookup& env, std::string_view named);
 
 }  // namespace ddprun::worker

@@ -67,8 +67,8 @@ Error MeetingFile::unwritable(int why) const {
   return failed(fmt::format("write to the folder {}", folder_), why);
 }
 
-// Anew each time: a client of NFS keeps for a while that a name is not there, and asks the server again when the
-// folder is opened (nfs(5), close-to-open).
+// Anew each time: a client of NFS keeps for a while that a name is not there, and asks the server
+// again when the folder is opened (nfs(5), close-to-open).
 Result<FileHandle> MeetingFile::open_folder() const {
   FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() >= 0) return folder;
@@ -141,7 +141,8 @@ Result<bool> MeetingFile::create(std::string_view content) {
   if (written && ::linkat(folder->get(), beside.c_str(), folder->get(), name_.c_str(), 0) != 0)
     why = errno;
   struct stat found {};
-  // Where an answer of NFS was lost, the link that was asked for again is there already (open(2), O_EXCL).
+  // Where an answer of NFS was lost, the link that was asked for again is there already (open(2),
+  // O_EXCL).
   const bool is_ours =
       ::fstatat(folder->get(), beside.c_str(), &found, 0) == 0 && found.st_nlink == 2;
   ::unlinkat(folder->get(), beside.c_str(), 0);
@@ -168,7 +169,8 @@ Result<bool> MeetingFile::remove(std::string_view content) {
     if (errno == ENOENT) return true;
     return failed("take it away", errno);
   }
-  // Another process may have put its own there since we looked. That one goes back, unless a third has come.
+  // Another process may have put its own there since we looked. That one goes back, unless a third
+  // has come.
   const auto taken = read_name(folder->get(), beside);
   const bool is_it = taken && *taken && **taken == content;
   if (!is_it) ::linkat(folder->get(), beside.c_str(), folder->get(), name_.c_str(), 0);

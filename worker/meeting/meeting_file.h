@@ -1,7 +1,7 @@
-// The file at which ranks meet: what is in it, who may put a record there, and a wait for one. It appears whole
-// or not at all, and of several processes that want to put theirs there one does. Both rest on link(2) and
-// rename(2) alone, which NFS has too: no lock is taken, since who dies on another host might keep it. It does
-// not know what a record says. One thread.
+// The file at which ranks meet: what is in it, who may put a record there, and a wait for one. It
+// appears whole or not at all, and of several processes that want to put theirs there one does.
+// Both rest on link(2) and rename(2) alone, which NFS has too: no lock is taken, since who dies on
+// another host might keep it. It does not know what a record says. One thread.
 #pragma once
 
 #include <chrono>
@@ -21,26 +21,27 @@ class MeetingFile {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // `path` is absolute. `named` is how the user gave it; each error begins with it. Touches nothing yet.
+  // `path` is absolute. `named` is how the user gave it; each error begins with it. Touches nothing
+  // yet.
   MeetingFile(std::string path, std::string named);
 
-  // Whether this process may make files in the folder; an error says why not. All ranks ask, so that those do not
-  // wait whose rank 0 cannot write.
+  // Whether this process may make files in the folder; an error says why not. All ranks ask, so
+  // that those do not wait whose rank 0 cannot write.
   Result<void> may_write() const;
 
-  // Nothing: it is not there. Reads kMeetingRecordBytes and one byte more at most. Errors: no such folder, it is
-  // no regular file, it cannot be read.
+  // Nothing: it is not there. Reads kMeetingRecordBytes and one byte more at most. Errors: no such
+  // folder, it is no regular file, it cannot be read.
   Result<std::optional<std::string>> read();
 
-  // Puts `content` there. False: something is there already. Errors: the folder cannot be written, or its file
-  // system has no hard links.
+  // Puts `content` there. False: something is there already. Errors: the folder cannot be written,
+  // or its file system has no hard links.
   Result<bool> create(std::string_view content);
 
   // Takes it away, if it holds `content` or is gone. False: it holds something else, and is let be.
   Result<bool> remove(std::string_view content);
 
-  // Returns when such a file has appeared, or at `until`. Another host's is not announced here, so `until`
-  // is soon, and the caller looks again.
+  // Returns when such a file has appeared, or at `until`. Another host's is not announced here, so
+  // `until` is soon, and the caller looks again.
   void wait(Deadline until);
 
   // `DDPRUN_INIT_METHOD=file:///shared/run1: what happened`.

@@ -35,7 +35,8 @@ std::optional<int> parse_number(std::string_view text, int most) {
   return number && *number >= 1 && *number <= most ? number : std::nullopt;
 }
 
-// Takes a text apart. After a part that is not as it must be, all further ones are empty and at_end() is false.
+// Takes a text apart. After a part that is not as it must be, all further ones are empty and
+// at_end() is false.
 class Parts {
  public:
   explicit Parts(std::string_view text) : rest_(text) {}

@@ -1,6 +1,6 @@
-// What ranks that meet at a shared file write down, and what follows from it. Rank 0 serves a store and puts a
-// MeetingRecord into the file; each rank leaves an Arrival in that store. Both come from whoever can write
-// there: what is not exactly as we write it is refused. Pure.
+// What ranks that meet at a shared file write down, and what follows from it. Rank 0 serves a store
+// and puts a MeetingRecord into the file; each rank leaves an Arrival in that store. Both come from
+// whoever can write there: what is not exactly as we write it is refused. Pure.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,8 @@ struct MeetingRecord {
   bool operator==(const MeetingRecord&) const = default;
 };
 
-// Lines of a name and a value, in a fixed order. `record.job` may be any text: what of it is no word is replaced.
+// Lines of a name and a value, in a fixed order. `record.job` may be any text: what of it is no
+// word is replaced.
 std::string format_record(MeetingRecord record);
 std::optional<MeetingRecord> parse_record(std::string_view text);
 

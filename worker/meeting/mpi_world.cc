@@ -141,7 +141,8 @@ class WorldReader {
     return tasks.value_or(0);
   }
 
-  // Which host this is follows from the rank where ranks are numbered host by host, as many on each.
+  // Which host this is follows from the rank where ranks are numbered host by host, as many on
+  // each.
   std::optional<Error> place_on_hosts() {
     const int here = world_.local_world_size;
     if (here == world_.world_size) return std::nullopt;
@@ -181,7 +182,8 @@ class WorldReader {
   // The same on all ranks, and mostly no other job's; so is the port that follows from it.
   void name_job(int parent) {
     std::string name = job();
-    // Two jobs of one allocation must not meet. Where only their starter tells them apart, its pid does.
+    // Two jobs of one allocation must not meet. Where only their starter tells them apart, its pid
+    // does.
     const bool by_parent = name.empty() && world_.node_count == 1;
     for (const std::string_view allocation : {"SLURM_JOB_ID", "LSB_JOBID"})
       if (name.empty()) name = text(allocation);

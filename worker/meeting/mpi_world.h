@@ -1,5 +1,5 @@
-// The world of a program that mpirun, mpiexec, srun or jsrun started once for each rank, without ddprun: what their
-// variables say, in place of those that a launcher gives a worker. Pure.
+// The world of a program that mpirun, mpiexec, srun or jsrun started once for each rank, without
+// ddprun: what their variables say, in place of those that a launcher gives a worker. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace ddprun::worker {
 // More are a typing error.
 inline constexpr int kMostRanks = 1 << 20;
 
-// Nothing: neither started this process as one of several ranks. `run_id` is the same on all ranks, and
-// master_addr is where rank 0 is. `parent` is the parent's pid: MPICH gives a job on one host no other
-// name. Errors, each with what to type: nothing names the host of rank 0; the ranks are not numbered
-// host by host; a variable makes no sense; a starter that is seen does not say all of it.
+// Nothing: neither started this process as one of several ranks. `run_id` is the same on all ranks,
+// and master_addr is where rank 0 is. `parent` is the parent's pid: MPICH gives a job on one host
+// no other name. Errors, each with what to type: nothing names the host of rank 0; the ranks are
+// not numbered host by host; a variable makes no sense; a starter that is seen does not say all of
+// it.
 Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent);
 
 // What mpirun or srun says of a process, without a place to meet at.
@@ -29,8 +30,8 @@ struct StartedRank {
   bool one_host = false;  // it is known that all ranks are on this host
 };
 
-// Nothing: neither started this process. It makes no difference how the ranks are numbered. Errors: a
-// variable makes no sense.
+// Nothing: neither started this process. It makes no difference how the ranks are numbered. Errors:
+// a variable makes no sense.
 Result<std::optional<StartedRank>> started_rank(const EnvLookup& env);
 
 }  // namespace ddprun::worker

@@ -31,7 +31,8 @@ std::vector<std::string_view> words_of(std::string_view list) {
   return words;
 }
 
-// Such an address means something on its own link only, and only with the name of an interface here.
+// Such an address means something on its own link only, and only with the name of an interface
+// here.
 bool is_link_local(const sockaddr& address) {
   return address.sa_family == AF_INET6 &&
          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);

@@ -11,10 +11,12 @@
 
 namespace ddprun::worker {
 
-// Equal in two processes that share memory and loopback: one host, one container. Words of printable ASCII.
+// Equal in two processes that share memory and loopback: one host, one container. Words of
+// printable ASCII.
 struct HostId {
   std::string name;  // gethostname(2)
-  // The kernel's start, and the namespaces of processes and of the network: hosts may have the same name.
+  // The kernel's start, and the namespaces of processes and of the network: hosts may have the same
+  // name.
   std::string id;
 
   bool operator==(const HostId&) const = default;
@@ -36,7 +38,8 @@ struct InterfaceAddress {
 };
 
 struct AddressWish {
-  // Of GLOO_SOCKET_IFNAME, which people have set for PyTorch: names of interfaces, separated by commas.
+  // Of GLOO_SOCKET_IFNAME, which people have set for PyTorch: names of interfaces, separated by
+  // commas.
   std::optional<std::string> interfaces;
   // The own end of the connection to the store: it reaches the master, so it mostly reaches all.
   std::string towards_store;
@@ -44,14 +47,14 @@ struct AddressWish {
   bool one_host = false;
 };
 
-// The first address of the interfaces that are named; else the one towards the store; else, where that is
-// loopback and not all ranks are here, the first that is not. Pure. kInvalidArgument where no such
-// interface has an address; kNotFound where there is loopback only.
+// The first address of the interfaces that are named; else the one towards the store; else, where
+// that is loopback and not all ranks are here, the first that is not. Pure. kInvalidArgument where
+// no such interface has an address; kNotFound where there is loopback only.
 Result<std::string> choose_address(const std::vector<InterfaceAddress>& all,
                                    const AddressWish& wish);
 
-// Those of this host that are up, IPv4 first, without those of one link only. kSystem where the kernel
-// does not tell.
+// Those of this host that are up, IPv4 first, without those of one link only. kSystem where the
+// kernel does not tell.
 Result<std::vector<InterfaceAddress>> interface_addresses();
 
 }  // namespace ddprun::worker

@@ -14,12 +14,12 @@ struct RankPlace {
   int local_ranks = 1;
 };
 
-// Whether each host has as many ranks as every other one, and they are numbered host by host. `places` are
-// by rank.
+// Whether each host has as many ranks as every other one, and they are numbered host by host.
+// `places` are by rank.
 bool is_uniform(const std::vector<RankPlace>& places);
 
-// The places of ranks of which it is known on which host each is: hosts are numbered by their first rank, and
-// the ranks of a host in their order. `hosts` are by rank.
+// The places of ranks of which it is known on which host each is: hosts are numbered by their first
+// rank, and the ranks of a host in their order. `hosts` are by rank.
 std::vector<RankPlace> place_ranks(const std::vector<HostId>& hosts);
 
 }  // namespace ddprun::worker

@@ -18,7 +18,8 @@ using std::chrono::milliseconds;
 
 // What `decided` holds where all ranks are there; else it holds why they never will be.
 constexpr std::string_view kAllHere = "all";
-// How long rank 0 keeps its store up for ranks that have not read how the meeting ended. One that died never will.
+// How long rank 0 keeps its store up for ranks that have not read how the meeting ended. One that
+// died never will.
 constexpr milliseconds kHearTime{1000};
 
 milliseconds left_until(RollCall::Deadline end) {
@@ -138,7 +139,8 @@ Result<bool> RollCall::come_twice(const Arrival& mine, const std::string& held) 
   return false;
 }
 
-// The error of a meeting that failed. Rank 0's store goes with rank 0, so that one stays until the others know.
+// The error of a meeting that failed. Rank 0's store goes with rank 0, so that one stays until the
+// others know.
 Error RollCall::failure(ErrorCode code, const std::string& why) {
   if (rank_ == 0) {
     await_heard();

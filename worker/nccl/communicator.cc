@@ -14,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A launch is taken within microseconds, so we look again at once for so long. Later looks are rare: a
-// peer is late.
+// A launch is taken within microseconds, so we look again at once for so long. Later looks are
+// rare: a peer is late.
 constexpr std::chrono::microseconds kBusyLooks{200};
 constexpr std::chrono::microseconds kFirstPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
@@ -136,8 +136,8 @@ void Communicator::check() const {
   throw CollectiveError(reason_);
 }
 
-// A revoke stops the kernels without tearing down what the peers still use; the abort frees all. A revoke
-// that fails, or hangs, changes nothing about the abort.
+// A revoke stops the kernels without tearing down what the peers still use; the abort frees all. A
+// revoke that fails, or hangs, changes nothing about the abort.
 void Communicator::end_now() noexcept {
   if (comm_ == nullptr) return;
   if (optional_.revoke != nullptr) {

@@ -1,7 +1,8 @@
-// One NCCL communicator, and why it has failed. A communicator is not thread-safe, and both the program
-// and the watcher use it: each call takes the same mutex, so no two run at once. After the first failure it
-// is aborted, which ends the kernels that wait for a peer, and with them a host that waits for its stream.
-// Any thread. Its owners are the collective and each memory that is registered with it.
+// One NCCL communicator, and why it has failed. A communicator is not thread-safe, and both the
+// program and the watcher use it: each call takes the same mutex, so no two run at once. After the
+// first failure it is aborted, which ends the kernels that wait for a peer, and with them a host
+// that waits for its stream. Any thread. Its owners are the collective and each memory that is
+// registered with it.
 #pragma once
 
 #include <nccl.h>
@@ -30,9 +31,9 @@ class Communicator {
   // All ranks must call it. Throws CollectiveError if they are not together after `limit`.
   void form(const ncclUniqueId& id, int ranks, std::chrono::milliseconds limit);
 
-  // Makes one call, and returns when NCCL has taken it: that takes microseconds, but for the first one,
-  // which connects the ranks. Throws CollectiveError if it fails, or if fail() is called meanwhile:
-  // somebody must watch the time. `doing`: the middle of "rank 0: <doing>: NCCL: …".
+  // Makes one call, and returns when NCCL has taken it: that takes microseconds, but for the first
+  // one, which connects the ranks. Throws CollectiveError if it fails, or if fail() is called
+  // meanwhile: somebody must watch the time. `doing`: the middle of "rank 0: <doing>: NCCL: …".
   using Call = std::function<ncclResult_t(ncclComm_t)>;
   void run(const char* doing, const Call& call);
 
@@ -50,7 +51,8 @@ class Communicator {
   ncclResult_t try_add(void* memory, std::size_t bytes, void** handle);
   void remove(void* handle) noexcept;  // does nothing once the communicator is gone
 
-  // Removes what is registered. Ends the communicator well if all ranks do so within `limit`; else aborts.
+  // Removes what is registered. Ends the communicator well if all ranks do so within `limit`; else
+  // aborts.
   void leave(std::chrono::milliseconds limit) noexcept;
 
  private:

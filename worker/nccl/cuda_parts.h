@@ -1,5 +1,5 @@
-// The little of CUDA's runtime that the NCCL collective needs. Errors are CollectiveError, with CUDA's
-// words. Any thread.
+// The little of CUDA's runtime that the NCCL collective needs. Errors are CollectiveError, with
+// CUDA's words. Any thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -54,8 +54,8 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself: a copy between
-// the two blocks nobody. It grows only while no copy is under way. Not movable.
+// Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself: a copy
+// between the two blocks nobody. It grows only while no copy is under way. Not movable.
 class Staging {
  public:
   Staging() = default;

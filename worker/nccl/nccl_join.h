@@ -1,4 +1,5 @@
-// How ranks with a GPU each form an NCCL collective: all of join_nccl() that does not need LibTorch.
+// How ranks with a GPU each form an NCCL collective: all of join_nccl() that does not need
+// LibTorch.
 #pragma once
 
 #include <memory>

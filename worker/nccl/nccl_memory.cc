@@ -19,7 +19,8 @@ void check_nccl(ncclResult_t result, const char* doing) {
 
 }  // namespace
 
-// A registration that fails leaves the communicator usable, or the next call finds that it does not.
+// A registration that fails leaves the communicator usable, or the next call finds that it does
+// not.
 bool NcclMemory::can_register() const {
   std::string why = "this NCCL has no ncclMemAlloc and ncclCommRegister";
   if (optional_.can_register()) {

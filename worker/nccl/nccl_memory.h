@@ -1,6 +1,7 @@
-// Memory of the GPU in which NCCL sums. Where this NCCL can, it allocates and registers it: then sums need
-// no copies to buffers of NCCL's own, and fewer of the GPU's processors. Ranks must register all or none,
-// so they agree on it at bring-up. Owned by the collective; one thread at a time. Memory may outlive both.
+// Memory of the GPU in which NCCL sums. Where this NCCL can, it allocates and registers it: then
+// sums need no copies to buffers of NCCL's own, and fewer of the GPU's processors. Ranks must
+// register all or none, so they agree on it at bring-up. Owned by the collective; one thread at a
+// time. Memory may outlive both.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ class NcclMemory {
   // Zeroed by `stream`, at least a byte. Throws CollectiveError.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, cudaStream_t stream);
 
-  // The memory from allocate() that holds all of `flat`. Throws CollectiveError where there is none.
+  // The memory from allocate() that holds all of `flat`. Throws CollectiveError where there is
+  // none.
   std::shared_ptr<std::byte> owner_of(const Flat& flat) const;
 
  private:

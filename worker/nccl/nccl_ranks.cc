@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is under way when the collective goes, and then the farewell of all ranks, may take so long. Then it
-// is aborted.
+// What is under way when the collective goes, and then the farewell of all ranks, may take so long.
+// Then it is aborted.
 constexpr std::chrono::seconds kFarewell{10};
 
 ncclDataType_t nccl_type(Dtype dtype) {
@@ -94,13 +94,14 @@ void NcclRanks::check() {
   let_go();
 }
 
-// Memory is freed here and not by the watcher: to free memory may wait for the GPU, and thus for a peer.
+// Memory is freed here and not by the watcher: to free memory may wait for the GPU, and thus for a
+// peer.
 void NcclRanks::let_go() {
   while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();
 }
 
-// Whatever fails here leaves the ranks apart, so it ends the communicator. `launch` returns where the
-// program's work before it ends, if it waits for that.
+// Whatever fails here leaves the ranks apart, so it ends the communicator. `launch` returns where
+// the program's work before it ends, if it waits for that.
 void NcclRanks::put_in_stream(NcclWatcher::Work& work,
                               const std::function<std::optional<Event>()>& launch) {
   try {

@@ -14,7 +14,8 @@ namespace ddprun::worker {
 namespace {
 
 // Between two looks, while the program waits or launches: short at first, as most operations take
-// microseconds; then longer, so that a wait for a slow rank does not burn a core. Else nobody is in a hurry.
+// microseconds; then longer, so that a wait for a slow rank does not burn a core. Else nobody is in
+// a hurry.
 constexpr std::chrono::microseconds kFirstWatch{20};
 constexpr std::chrono::microseconds kLongestWatch{1'000};
 constexpr std::chrono::microseconds kIdleWatch{2'000};

@@ -1,10 +1,11 @@
-// Watches the operations of one NCCL communicator, in a thread of its own, so that the program need not.
-// It asks the GPU whether the oldest one is done, and NCCL whether anything is wrong; each has a deadline.
-// At a failure it ends the communicator: then the kernels that wait for a peer end, a host that waits for its
-// stream goes on, and every later call throws the reason. While nothing is under way it sleeps.
+// Watches the operations of one NCCL communicator, in a thread of its own, so that the program need
+// not. It asks the GPU whether the oldest one is done, and NCCL whether anything is wrong; each has
+// a deadline. At a failure it ends the communicator: then the kernels that wait for a peer end, a
+// host that waits for its stream goes on, and every later call throws the reason. While nothing is
+// under way it sleeps.
 //
-// It also keeps the ring of operations, and compares it with those of other ranks where they wait for long
-// (verdict.h). Owned by the collective; only one thread at a time may call it.
+// It also keeps the ring of operations, and compares it with those of other ranks where they wait
+// for long (verdict.h). Owned by the collective; only one thread at a time may call it.
 #pragma once
 
 #include <array>
@@ -66,13 +67,14 @@ class NcclWatcher {
   std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8, int peer = -1);
   void end(std::uint32_t operation);
 
-  // From now on its time counts, or from when the work before it is done. kEnds: the operation ends with it.
+  // From now on its time counts, or from when the work before it is done. kEnds: the operation ends
+  // with it.
   enum class Part { kEnds, kGoesOn };
   std::shared_ptr<Work> watch(std::uint32_t operation, Part part);
   // The same with what is left of the time of the bring-up.
   std::shared_ptr<Work> watch(std::uint32_t operation, Part part, std::chrono::milliseconds limit);
-  // It is in the stream, between these two; `ready`: where the program's work before it ends, if it waits
-  // for that.
+  // It is in the stream, between these two; `ready`: where the program's work before it ends, if it
+  // waits for that.
   void launched(Work& work, std::optional<Event> ready, Event done);
 
   bool over(const Work& work) const;

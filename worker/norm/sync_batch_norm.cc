@@ -44,8 +44,8 @@ struct Moments {
   at::Tensor count;     // one number
 };
 
-// Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of channels and on
-// any device. The row's last element is the rank's count.
+// Row r is what rank r gives. The sum with zeros changes no bit, and works with any number of
+// channels and on any device. The row's last element is the rank's count.
 at::Tensor rows_of_all(const at::Tensor& mine, const Collective& ranks, TensorVerbs& verbs) {
   const at::Tensor rows = at::zeros({ranks.world_size(), mine.numel()}, mine.options());
   rows[ranks.rank()].copy_(mine);

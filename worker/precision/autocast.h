@@ -1,6 +1,6 @@
-// While it lives, operations of this thread that gain from 16 bits compute in them, and those that need
-// float32 keep it: Python's torch.autocast (torch 2.11, torch/amp/autocast_mode.py). Parameters and
-// gradients stay float32, so DataParallel needs nothing else.
+// While it lives, operations of this thread that gain from 16 bits compute in them, and those that
+// need float32 keep it: Python's torch.autocast (torch 2.11, torch/amp/autocast_mode.py).
+// Parameters and gradients stay float32, so DataParallel needs nothing else.
 //
 //   at::Tensor loss;
 //   {
@@ -19,8 +19,8 @@ namespace ddprun::worker {
 
 class Autocast {
  public:
-  // `dtype`: at::kBFloat16 or at::kHalf; throws std::invalid_argument for another one. `enabled` = false:
-  // the part inside computes as without any.
+  // `dtype`: at::kBFloat16 or at::kHalf; throws std::invalid_argument for another one. `enabled` =
+  // false: the part inside computes as without any.
   explicit Autocast(c10::DeviceType device, c10::ScalarType dtype = c10::ScalarType::BFloat16,
                     bool enabled = true);
   Autocast(const Autocast&) = delete;

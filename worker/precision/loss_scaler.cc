@@ -54,7 +54,8 @@ bool LossScaler::unscale(const std::vector<at::Tensor>& parameters) {
     if (!gradient.defined()) continue;
     if (gradient.scalar_type() == at::kHalf)
       throw std::invalid_argument(
-          "Attempting to unscale FP16 gradients: give the optimizer and unscale() float32 masters (MasterWeights)");
+          "Attempting to unscale FP16 gradients: give the optimizer and unscale() float32 masters "
+          "(MasterWeights)");
     kinds[{gradient.device().str(), gradient.scalar_type()}].push_back(
         gradient.is_sparse() ? gradient._values() : gradient);
   }

@@ -1,15 +1,15 @@
-// Keeps small gradients of 16 bits from becoming zero: the loss is multiplied by a scale, the averaged
-// gradients are divided by it, and a step with an infinity or NaN is left out. Rules and defaults are
-// those of torch.amp.GradScaler (torch 2.11, torch/amp/grad_scaler.py).
+// Keeps small gradients of 16 bits from becoming zero: the loss is multiplied by a scale, the
+// averaged gradients are divided by it, and a step with an infinity or NaN is left out. Rules and
+// defaults are those of torch.amp.GradScaler (torch 2.11, torch/amp/grad_scaler.py).
 //
 //   LossScaler scaler;
 //   …
 //   scaler.scale(loss).backward();
 //   scaler.step(parallel, optimizer);  // all ranks step, or none does
 //
-// All ranks hold the same averages after backward(), so all of them skip the same steps: nothing is sent.
-// Where each rank holds a part of the gradients alone, give the collective: then the ranks agree, by
-// one small sum in each step. Owned by the program; used on the training thread.
+// All ranks hold the same averages after backward(), so all of them skip the same steps: nothing is
+// sent. Where each rank holds a part of the gradients alone, give the collective: then the ranks
+// agree, by one small sum in each step. Owned by the program; used on the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,20 +42,22 @@ struct LossScalerState {
 
 class LossScaler {
  public:
-  // Throws std::invalid_argument for a scale or factor that is not positive, a growth below 1 or a backoff of 1 or more.
-  // `agreement`: see above; it must outlive this.
+  // Throws std::invalid_argument for a scale or factor that is not positive, a growth below 1 or a
+  // backoff of 1 or more. `agreement`: see above; it must outlive this.
   explicit LossScaler(const LossScalerOptions& options = {}, Collective* agreement = nullptr);
 
   // The loss times the scale.
   at::Tensor scale(const at::Tensor& loss) const;
 
-  // Divides the gradients by the scale, once in a step. Throws std::invalid_argument for gradients of at::kHalf: what the
-  // scale has saved would become zero there (MasterWeights have float32). step() does it, unless the program did so before, to
-  // clip them. Gradients may have several dtypes. Returns whether all are finite, on all ranks that agree.
+  // Divides the gradients by the scale, once in a step. Throws std::invalid_argument for gradients
+  // of at::kHalf: what the scale has saved would become zero there (MasterWeights have float32).
+  // step() does it, unless the program did so before, to clip them. Gradients may have several
+  // dtypes. Returns whether all are finite, on all ranks that agree.
   bool unscale(const std::vector<at::Tensor>& parameters);
 
-  // parallel.step(optimizer), if all gradients are finite; then the scale for the next pass. Throws as parallel.step() does,
-  // and std::invalid_argument for a sharded optimizer in a Join. Returns whether the optimizer stepped.
+  // parallel.step(optimizer), if all gradients are finite; then the scale for the next pass. Throws
+  // as parallel.step() does, and std::invalid_argument for a sharded optimizer in a Join. Returns
+  // whether the optimizer stepped.
   template <typename Optimizer>
   bool step(DataParallel& parallel, Optimizer& optimizer) {
     if constexpr (requires { optimizer.in_join(); }) {
@@ -77,10 +79,12 @@ class LossScaler {
     return is_finite;
   }
 
-  // The same in parts, for an optimizer that steps otherwise: unscale(), a step if that said true, update().
+  // The same in parts, for an optimizer that steps otherwise: unscale(), a step if that said true,
+  // update().
   void update(bool is_finite);
 
-  // After unscale(), where there will be no step: the gradients of the next pass are new ones, and scaled.
+  // After unscale(), where there will be no step: the gradients of the next pass are new ones, and
+  // scaled.
   void give_up_step() { unscaled_ = Unscaled::kNo; }
 
   // Whether unscale() was called since the last update() or give_up_step().

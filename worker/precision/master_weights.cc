@@ -33,7 +33,8 @@ MasterWeights::MasterWeights(torch::nn::Module& module, at::ScalarType dtype, bo
 void MasterWeights::require_masters(const std::vector<at::Tensor>& stepped) const {
   if (any_is_of(stepped, parameters_))
     throw std::invalid_argument(
-        "MasterWeights: the optimizer has the module's parameters, and its steps would be lost: make it with "
+        "MasterWeights: the optimizer has the module's parameters, and its steps would be lost: "
+        "make it with "
         "masters.parameters()");
 }
 

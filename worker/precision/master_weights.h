@@ -1,18 +1,18 @@
-// A model that computes in 16 bits, and float32 copies of its weights, the masters, which the optimizer
-// steps: small steps are not lost in the rounding of a weight. The gradients travel in 16 bits; with
-// DataParallel::comm_hook(float32_sum_hook()) they travel and are added in float32.
+// A model that computes in 16 bits, and float32 copies of its weights, the masters, which the
+// optimizer steps: small steps are not lost in the rounding of a weight. The gradients travel in 16
+// bits; with DataParallel::comm_hook(float32_sum_hook()) they travel and are added in float32.
 //
-//   MasterWeights masters(*net, at::kBFloat16);              // net computes in bfloat16 from now on
+//   MasterWeights masters(*net, at::kBFloat16);  // net computes in bfloat16 from now on
 //   DataParallel parallel(net.ptr(), *process->collective);  // after it
 //   torch::optim::AdamW optimizer(masters.parameters(), 1e-3);
 //   …
 //   loss.backward();
 //   masters.step(parallel, optimizer);
 //
-// PyTorch's DistributedDataParallel does it the other way round (mixed_precision, private in 2.11): the
-// module keeps float32, and casts before each forward(). What trains is the same: weights in float32,
-// rounded for each pass. A checkpoint needs the masters: parameters(), in the order of the module's.
-// Owned by the program; used on the training thread.
+// PyTorch's DistributedDataParallel does it the other way round (mixed_precision, private in 2.11):
+// the module keeps float32, and casts before each forward(). What trains is the same: weights in
+// float32, rounded for each pass. A checkpoint needs the masters: parameters(), in the order of the
+// module's. Owned by the program; used on the training thread.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -27,9 +27,10 @@ namespace ddprun::worker {
 
 class MasterWeights {
  public:
-  // Rounds the module's float32 parameters to `dtype` (at::kBFloat16 or at::kHalf), once also its buffers, unless they
-  // are integers or `keep_buffers`. Throws std::invalid_argument for another dtype, and where a
-  // parameter has a gradient already: then a DataParallel may know it by its old dtype.
+  // Rounds the module's float32 parameters to `dtype` (at::kBFloat16 or at::kHalf), once also its
+  // buffers, unless they are integers or `keep_buffers`. Throws std::invalid_argument for another
+  // dtype, and where a parameter has a gradient already: then a DataParallel may know it by its old
+  // dtype.
   MasterWeights(torch::nn::Module& module, at::ScalarType dtype, bool keep_buffers = false);
 
   // The masters of those parameters that train; what the optimizer is to get. Leaves, in float32.
@@ -48,8 +49,8 @@ class MasterWeights {
     give_weights();
   }
 
-  // With a loss scaler; whether the optimizer stepped. To clip in between, call take_gradients(), unscale and clip
-  // parameters(), and then this.
+  // With a loss scaler; whether the optimizer stepped. To clip in between, call take_gradients(),
+  // unscale and clip parameters(), and then this.
   template <typename Optimizer>
   bool step(DataParallel& parallel, Optimizer& optimizer, LossScaler& scaler) {
     require_masters(stepped_tensors(optimizer));
@@ -61,8 +62,8 @@ class MasterWeights {
     return has_stepped;
   }
 
-  // The parts of a step: each master's `.grad` from its parameter's, or none where that has none; each
-  // parameter from its master, also after the masters were loaded.
+  // The parts of a step: each master's `.grad` from its parameter's, or none where that has none;
+  // each parameter from its master, also after the masters were loaded.
   void take_gradients();
   void give_weights();
 

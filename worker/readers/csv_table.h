@@ -1,6 +1,6 @@
-// Tables of text with a comma between cells: numbers, categories, and cells that are missing. What a
-// column means is learnt from the training table alone (TableScale) and used for the others too. Pure
-// but for read_csv(). Any thread.
+// Tables of text with a comma between cells: numbers, categories, and cells that are missing. What
+// a column means is learnt from the training table alone (TableScale) and used for the others too.
+// Pure but for read_csv(). Any thread.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct CsvRow {
 };
 Result<std::vector<CsvRow>> parse_csv(std::string_view text, const CsvOptions& options = {});
 
-// The same, row after row: each goes to `take`, and is gone. A row keeps its first `cells_max` cells alone,
-// so a line of a million commas costs nothing; `count` is how many it has. `take` returns why a row is
-// refused, or an empty text; the error has it behind the row's line.
+// The same, row after row: each goes to `take`, and is gone. A row keeps its first `cells_max`
+// cells alone, so a line of a million commas costs nothing; `count` is how many it has. `take`
+// returns why a row is refused, or an empty text; the error has it behind the row's line.
 Result<void> read_csv_rows(std::string_view text, const CsvOptions& options, std::size_t cells_max,
                            const std::function<std::string(CsvRow row, std::size_t count)>& take);
 
@@ -66,8 +66,8 @@ struct ScaledTable {
   std::size_t rows = 0;
 };
 
-// Learnt from the training table. Sums run down the rows in double precision, so that another program
-// can get the same bits.
+// Learnt from the training table. Sums run down the rows in double precision, so that another
+// program can get the same bits.
 class TableScale {
  public:
   explicit TableScale(const Table& training);

@@ -35,8 +35,8 @@ bool is_harmless(std::string_view warning) {
 // Whether only pixels' data, and no marker, begins with this byte behind 0xFF.
 bool is_in_scan(char code) { return code == '\0' || (code >= '\xD0' && code <= '\xD7'); }
 
-// The JPEG without the bytes between its markers; empty if it ends before its end marker. libjpeg tells of its
-// first warning alone, so behind these bytes it would not tell what is missing.
+// The JPEG without the bytes between its markers; empty if it ends before its end marker. libjpeg
+// tells of its first warning alone, so behind these bytes it would not tell what is missing.
 std::string without_stray_bytes(std::string_view bytes) {
   std::string clean(bytes.substr(0, 2));
   for (std::size_t at = 2;;) {

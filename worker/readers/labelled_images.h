@@ -31,17 +31,17 @@ struct IdxOptions {
 };
 
 // One part ("train" or "t10k") of an IDX set in `folder`: MNIST, Fashion-MNIST, KMNIST. Reads the
-// files `<part>-images-idx3-ubyte` and `<part>-labels-idx1-ubyte`, each with or without `.gz`. An IDX
-// file is a magic number (0x08 for bytes, then the number of dimensions), one size a dimension, then
-// the bytes; numbers are 32 bits, big-endian. Errors name the file and what is wrong with it:
+// files `<part>-images-idx3-ubyte` and `<part>-labels-idx1-ubyte`, each with or without `.gz`. An
+// IDX file is a magic number (0x08 for bytes, then the number of dimensions), one size a dimension,
+// then the bytes; numbers are 32 bits, big-endian. Errors name the file and what is wrong with it:
 // missing, wrong magic number, another side, too many images, cut short, longer than its header
 // says, a label too high, unequal counts, no images.
 Result<LabelledImages> read_idx(const std::filesystem::path& folder, const std::string& part,
                                 const IdxOptions& options = {});
 
 // CIFAR-10's binary version: "train" is `data_batch_1.bin` … `data_batch_5.bin`, "test" is
-// `test_batch.bin`; a record is a label and 3×32×32 bytes, red, green, blue. Errors name the file:
-// missing, no whole records, a label above 9, empty.
+// `test_batch.bin`; a record is a label and 3×32×32 bytes, red, green, blue. Errors name the
+// file: missing, no whole records, a label above 9, empty.
 Result<LabelledImages> read_cifar10(const std::filesystem::path& folder, const std::string& part);
 
 }  // namespace ddprun::worker

@@ -21,8 +21,8 @@ struct LabelledTexts {
   std::size_t count() const { return texts.size(); }
 };
 
-// The `.txt` files of each folder below `root`, in the folders' order and sorted by name. Errors name
-// what is not there, cannot be read, or has no texts.
+// The `.txt` files of each folder below `root`, in the folders' order and sorted by name. Errors
+// name what is not there, cannot be read, or has no texts.
 Result<LabelledTexts> read_text_folders(const std::filesystem::path& root,
                                         const std::vector<std::string>& folders = {"neg", "pos"});
 

@@ -17,8 +17,8 @@ using BucketPlan = std::vector<std::vector<std::size_t>>;
 
 struct ParameterSize {
   std::size_t bytes = 0;
-  // Equal for parameters that may share a bucket: same dtype and device. PyTorch's hash of the two, so
-  // that what is left open comes in its order.
+  // Equal for parameters that may share a bucket: same dtype and device. PyTorch's hash of the two,
+  // so that what is left open comes in its order.
   std::size_t kind = 0;
   bool sparse = false;   // its gradients are sparse: it has a bucket of its own, with no memory
   bool delayed = false;  // it travels after all that are not
@@ -34,23 +34,24 @@ BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
 // The plan for all later passes: it fills buckets in the order in which gradients became ready. The
 // i-th bucket of a kind closes when it holds limits[i] bytes or more; the last limit repeats. So a
 // bucket may pass its limit by one parameter. Buckets are in the order in which they closed; that
-// of a sparse parameter closes at once. Those that are still open at the end follow, in the order of
-// a std::unordered_map of GNU's libstdc++ by kind: PyTorch has one. Then the delayed parameters fill one
-// bucket per kind. `ready_order` must hold each
-// index of `parameters` once; `limits` must not be empty.
+// of a sparse parameter closes at once. Those that are still open at the end follow, in the order
+// of a std::unordered_map of GNU's libstdc++ by kind: PyTorch has one. Then the delayed parameters
+// fill one bucket per kind. `ready_order` must hold each index of `parameters` once; `limits` must
+// not be empty.
 BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
                               std::span<const std::size_t> ready_order,
                               std::span<const std::size_t> limits);
 
-// The same, but the limits count from the last bucket: with a small first limit the last bucket is the
-// small one, whose sum nothing can hide. So PyTorch does with DDP_SET_LAST_BUCKET_CAP=1: it fills buckets
-// in the reverse of `ready_order`, and reverses their list. Inside a bucket the reverse order stays.
+// The same, but the limits count from the last bucket: with a small first limit the last bucket is
+// the small one, whose sum nothing can hide. So PyTorch does with DDP_SET_LAST_BUCKET_CAP=1: it
+// fills buckets in the reverse of `ready_order`, and reverses their list. Inside a bucket the
+// reverse order stays.
 BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameters,
                                         std::span<const std::size_t> ready_order,
                                         std::span<const std::size_t> limits);
 
-// Whether each bucket holds parameters of one kind, and a sparse one has a bucket of its own: for a plan that this
-// code has not made.
+// Whether each bucket holds parameters of one kind, and a sparse one has a bucket of its own: for a
+// plan that this code has not made.
 bool may_share_buckets(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
 // The byte offset of each bucket in one region of memory, and the region's size.

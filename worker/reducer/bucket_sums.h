@@ -1,7 +1,7 @@
-// What travels for each bucket of a pass: its sum, what a communication hook makes of it, the indices and
-// values of a sparse gradient, or nothing, where nobody uses its parameters. GradientReducer owns it and
-// calls it from the thread that runs backward(). All ranks must launch and complete the same buckets, in
-// the same order.
+// What travels for each bucket of a pass: its sum, what a communication hook makes of it, the
+// indices and values of a sparse gradient, or nothing, where nobody uses its parameters.
+// GradientReducer owns it and calls it from the thread that runs backward(). All ranks must launch
+// and complete the same buckets, in the same order.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ class BucketSums {
   std::size_t launched() const { return launched_; }
 
  private:
-  // At most one of the two is there. A sparse bucket travels in complete(): each rank's may have another
-  // size.
+  // At most one of the two is there. A sparse bucket travels in complete(): each rank's may have
+  // another size.
   struct UnderWay {
     std::optional<Ticket> sum;
     std::unique_ptr<Bucket> hooked;

@@ -53,8 +53,8 @@ class GradientReducer;
 // When buffers are made alike: around a forward() that follows one which synchronised gradients.
 enum class BufferMoment { kBeforeForward, kAfterForward };
 
-// What a program does with the buffers instead of the copy of rank 0's: by name, those of `ignore` left out.
-// All ranks call it at the same forwards, on the training thread.
+// What a program does with the buffers instead of the copy of rank 0's: by name, those of `ignore`
+// left out. All ranks call it at the same forwards, on the training thread.
 using BufferHook = std::function<void(std::vector<NamedTensor>& buffers, Collective& collective)>;
 
 // PyTorch 2.11's limits (torch/nn/parallel/distributed.py, _ddp_init_helper). The first bucket is
@@ -67,14 +67,16 @@ struct DataParallelOptions {
   // The limit of each rebuilt bucket: PyTorch's bucket_cap_mb. Unset: kBucketCapBytes. With
   // find_unused_parameters, which rebuilds nothing, of the first buckets.
   std::optional<std::size_t> bucket_cap_bytes;
-  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes. With
-  // DDP_SET_LAST_BUCKET_CAP=1 in the environment it is the last bucket's: nothing can hide its sum.
+  // The limit of the first rebuilt bucket. Unset: bucket_cap_bytes if set, else kFirstBucketBytes.
+  // With DDP_SET_LAST_BUCKET_CAP=1 in the environment it is the last bucket's: nothing can hide its
+  // sum.
   std::optional<std::size_t> first_bucket_bytes;
   // The limits of the first buckets and of the rebuilt ones, instead of both above; the last one
   // repeats: PyTorch's bucket_cap_mb_list.
   std::vector<std::size_t> bucket_cap_bytes_list;
-  // `.grad` lies in the bucket: no copy back, no second copy of the gradients in memory. A single rank
-  // without a communication hook has no buckets: its gradients stay where autograd has put them.
+  // `.grad` lies in the bucket: no copy back, no second copy of the gradients in memory. A single
+  // rank without a communication hook has no buckets: its gradients stay where autograd has put
+  // them.
   bool gradient_as_bucket_view = true;
   // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
   // forward after one that synchronised gradients. Not in an evaluation (eval(), gradients off),
@@ -82,9 +84,9 @@ struct DataParallelOptions {
   // need them.
   bool broadcast_buffers = true;
   bool init_sync = true;  // verify the model and take rank 0's state at construction
-  // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. Where other
-  // ranks used it, it gets their average, this rank counting as zero; where nobody did, its `.grad`
-  // stays as it is. Costs a walk through the graph and one small sum in each pass.
+  // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. Where
+  // other ranks used it, it gets their average, this rank counting as zero; where nobody did, its
+  // `.grad` stays as it is. Costs a walk through the graph and one small sum in each pass.
   bool find_unused_parameters = false;
   // All passes use the same parameters, equally often. Then parameters may be unused, and may get
   // several gradients in a pass (activation checkpointing). The first pass counts.
@@ -92,19 +94,20 @@ struct DataParallelOptions {
   // With find_unused_parameters: a bucket that is wholly unused is not summed. All ranks must then
   // leave out the same parameters, always.
   bool skip_all_reduce_unused_params = false;
-  // On CPU: memory that is freed stays in the process, for the next gradient. Else glibc gives it back to
-  // the kernel in each pass, and takes it again, page by page. For the whole process, and for good
-  // (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_, GLIBC_TUNABLES);
-  // log_record() says whether it was.
+  // On CPU: memory that is freed stays in the process, for the next gradient. Else glibc gives it
+  // back to the kernel in each pass, and takes it again, page by page. For the whole process, and
+  // for good (mallopt(3)). Nothing is changed where the environment sets up malloc (MALLOC_*_,
+  // GLIBC_TUNABLES); log_record() says whether it was.
   bool keep_freed_memory = true;
   // Names of parameters and buffers that DataParallel leaves alone: not compared, copied or summed.
   std::vector<std::string> ignore;
-  // Names of parameters with sparse gradients, beside those of Embedding and EmbeddingBag, which are
-  // known by their options. Every rank gets all indices and values, and adds them.
+  // Names of parameters with sparse gradients, beside those of Embedding and EmbeddingBag, which
+  // are known by their options. Every rank gets all indices and values, and adds them.
   std::vector<std::string> sparse_parameters;
-  // Names of parameters whose gradients travel last, when all others are on their way, in one bucket for
-  // each dtype: PyTorch's delay_all_reduce_named_params. It has a param_to_hook_all_reduce beside it, whose
-  // gradient starts that sum; here the last of the other gradients does.
+  // Names of parameters whose gradients travel last, when all others are on their way, in one
+  // bucket for each dtype: PyTorch's delay_all_reduce_named_params. It has a
+  // param_to_hook_all_reduce beside it, whose gradient starts that sum; here the last of the other
+  // gradients does.
   std::vector<std::string> delay_all_reduce;
 };
 
@@ -112,17 +115,17 @@ class DataParallel final : public Joinable {
  public:
   // All ranks must call it. Throws if no parameter needs a gradient, if parameters lie on different
   // devices or not on the collective's, or if one has a dtype that cannot be summed. Throws on all
-  // ranks if their models differ in the number or shapes of parameters, and where one of them throws;
-  // without init_sync only there.
+  // ranks if their models differ in the number or shapes of parameters, and where one of them
+  // throws; without init_sync only there.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
   DataParallel(DataParallel&&) = delete;
   DataParallel& operator=(DataParallel&&) = delete;
-  // Removes the hooks. Gradients that lie in buckets stay valid. If the last backward() returned and
-  // left parameters without a gradient, nobody may use the model any more: a step on it has made the
-  // ranks part. Then this logs which parameters, and ends the process with exit code 1.
+  // Removes the hooks. Gradients that lie in buckets stay valid. If the last backward() returned
+  // and left parameters without a gradient, nobody may use the model any more: a step on it has
+  // made the ranks part. Then this logs which parameters, and ends the process with exit code 1.
   ~DataParallel();
 
   // model->forward(arguments...) with what must happen before and after it. `model` must be the
@@ -207,45 +210,48 @@ class DataParallel final : public Joinable {
   // again after resize(). It leaves alone those that it knows already.
   void add_copies(const std::vector<at::Tensor>& copies);
 
-  // The check alone. On CUDA a sum may fail when backward() has returned, and even after this: step() and
-  // forward() ask again. A program that writes a checkpoint should wait for its stream and ask once more.
+  // The check alone. On CUDA a sum may fail when backward() has returned, and even after this:
+  // step() and forward() ask again. A program that writes a checkpoint should wait for its stream
+  // and ask once more.
   void check_reduced() const;
 
-  // Sends gradients in another way than as plain sums; worker/comm_hooks/ has hooks that are made already.
-  // One may be set, before the first forward(). Throws else, or where a parameter is sparse.
+  // Sends gradients in another way than as plain sums; worker/comm_hooks/ has hooks that are made
+  // already. One may be set, before the first forward(). Throws else, or where a parameter is
+  // sparse.
   void comm_hook(CommHook hook);
 
-  // backward() makes the steps: each parameter's as soon as its sum is complete, while later sums are under
-  // way. `step` gets the parameter with the average in its `.grad`; afterwards that is undefined. May be set
-  // once, before the first forward(). worker/comm_hooks/optimizer_in_backward.h makes one of an optimizer.
-  // Nothing that needs all gradients at once goes with it, like clipping by their norm; step() throws.
-  // Once a rank has stepped a parameter, its pass cannot be given up: reset() throws on all ranks.
+  // backward() makes the steps: each parameter's as soon as its sum is complete, while later sums
+  // are under way. `step` gets the parameter with the average in its `.grad`; afterwards that is
+  // undefined. May be set once, before the first forward().
+  // worker/comm_hooks/optimizer_in_backward.h makes one of an optimizer. Nothing that needs all
+  // gradients at once goes with it, like clipping by their norm; step() throws. Once a rank has
+  // stepped a parameter, its pass cannot be given up: reset() throws on all ranks.
   void step_in_backward(ParameterStep step);
 
-  // Makes the buffers alike in another way than as copies of rank 0's, or at another moment. Once. Without
-  // broadcast_buffers it is not called.
+  // Makes the buffers alike in another way than as copies of rank 0's, or at another moment. Once.
+  // Without broadcast_buffers it is not called.
   void buffer_hook(BufferHook hook, BufferMoment moment = BufferMoment::kAfterForward);
 
-  // The options, the model, the buckets and the latest pass, under PyTorch's keys (log_record.h). Ask
-  // between passes.
+  // The options, the model, the buckets and the latest pass, under PyTorch's keys (log_record.h).
+  // Ask between passes.
   LogRecord log_record() const;
   // Writes it to a file, as JSON: whole or not at all. Throws std::runtime_error where that fails.
   void write_log_record(const std::string& path) const;
 
-  // Gives up a pass whose backward() threw, or whose sums failed: all ranks must call it, and then may
-  // go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when another
-  // one calls it. All gradients are undefined after it, also those that passes under NoSync had added.
-  // Throws if a rank has died or does not call it in time, if the collective cannot do it ("nccl",
-  // "hierarchical"), or if one rank has summed more passes, or made more steps, than another: then
-  // nobody may train on. A plain optimizer.step() counts at the next forward() only.
+  // Gives up a pass whose backward() threw, or whose sums failed: all ranks must call it, and then
+  // may go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when
+  // another one calls it. All gradients are undefined after it, also those that passes under NoSync
+  // had added. Throws if a rank has died or does not call it in time, if the collective cannot do
+  // it ("nccl", "hierarchical"), or if one rank has summed more passes, or made more steps, than
+  // another: then nobody may train on. A plain optimizer.step() counts at the next forward() only.
   void reset();
 
-  // Trains on among other ranks, in the same process: those of `collective`, which must outlive this
-  // object; the one before is not used any more. Its rank 0 must be a rank that has trained: the others
-  // take its parameters and buffers, as at construction. Ranks that are new make a DataParallel
-  // meanwhile. A pass that is under way is given up, whatever state it is in: all gradients are
-  // undefined. Buckets begin anew, and hooks must be set again. The optimizer's state is
-  // share_optimizer_state()'s part.
+  // Trains on among other ranks, in the same process: those of `collective`, which must outlive
+  // this object; the one before is not used any more. Its rank 0 must be a rank that has trained:
+  // the others take its parameters and buffers, as at construction. Ranks that are new make a
+  // DataParallel meanwhile. A pass that is under way is given up, whatever state it is in: all
+  // gradients are undefined. Buckets begin anew, and hooks must be set again. The optimizer's state
+  // is share_optimizer_state()'s part.
   void resize(Collective& collective);
 
   // For Join (worker/join/join.h): ranks with unlike numbers of batches.
@@ -259,10 +265,10 @@ class DataParallel final : public Joinable {
   // forward with gradients after a pass that was summed rebuilds them in PyTorch's layout.
   const std::vector<std::vector<std::size_t>>& buckets() const;
   bool buckets_rebuilt() const;
-  // Goes on with the rebuilt buckets of an earlier run of the same model on as many ranks: then the first
-  // pass adds gradients in the order in which later ones do. All ranks must call it, before the first
-  // forward(); rank 0's layout counts. False, on all ranks, where the layout is not of this model, and
-  // with find_unused_parameters, which rebuilds nothing: then nothing is changed.
+  // Goes on with the rebuilt buckets of an earlier run of the same model on as many ranks: then the
+  // first pass adds gradients in the order in which later ones do. All ranks must call it, before
+  // the first forward(); rank 0's layout counts. False, on all ranks, where the layout is not of
+  // this model, and with find_unused_parameters, which rebuilds nothing: then nothing is changed.
   bool restore_buckets(const std::vector<std::vector<std::size_t>>& layout);
   // Parameter indices in the order in which backward() gave gradients in the latest synchronising
   // pass. static_graph and find_unused_parameters may have some twice, or not at all.

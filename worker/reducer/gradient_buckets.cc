@@ -37,10 +37,11 @@ std::vector<ParameterSize> sizes_of(const std::vector<NamedTensor>& parameters,
 
 void require_dense(const std::string& name, const at::Tensor& gradient) {
   if (gradient.layout() == at::kStrided) return;
-  throw std::runtime_error(fmt::format(
-      "the gradient of parameter '{}' is sparse, and its module is no Embedding and no EmbeddingBag "
-      "with sparse=true: name it in DataParallelOptions::sparse_parameters",
-      name));
+  throw std::runtime_error(
+      fmt::format("the gradient of parameter '{}' is sparse, and its module is no Embedding and no "
+                  "EmbeddingBag "
+                  "with sparse=true: name it in DataParallelOptions::sparse_parameters",
+                  name));
 }
 
 void require_sparse(const std::string& name, const at::Tensor& gradient) {
@@ -172,14 +173,15 @@ void GradientBuckets::warn_of_strides(std::size_t parameter, const at::Tensor& g
 void GradientBuckets::warn_of_graph(std::size_t parameter, const at::Tensor& gradient) {
   if (!gradient.requires_grad() || std::exchange(warned_of_graph_, true)) return;
   log::warning(fmt::format(
-      "Using DistributedDataParallel with create_graph=True is not well-supported. The higher-order "
+      "Using DistributedDataParallel with create_graph=True is not well-supported. The "
+      "higher-order "
       "gradient will not be synchronized across ranks. First seen at parameter '{}': its .grad has "
       "the average of all ranks, and no graph.",
       parameters_[parameter].name));
 }
 
-// As PyTorch's mark_variable_ready_sparse, but not in place: the values may be those of the gradient that
-// goes on to other layers. A missing gradient counts as one without values.
+// As PyTorch's mark_variable_ready_sparse, but not in place: the values may be those of the
+// gradient that goes on to other layers. A missing gradient counts as one without values.
 void GradientBuckets::fill_sparse(std::size_t parameter, int ranks) {
   const at::Tensor& tensor = parameters_.at(parameter).tensor;
   const at::Tensor& gradient = tensor.grad();

@@ -27,7 +27,8 @@ namespace ddprun::worker {
 enum class GradientMode {
   kView,  // `.grad` lies in the bucket
   kCopy,  // `.grad` is the user's: copied into the bucket, and the result is copied back
-  kStay,  // `.grad` is the user's and the result: the only rank sums nothing, and buckets have no memory
+  // `.grad` is the user's and the result: the only rank sums nothing, and buckets have no memory
+  kStay,
 };
 
 class GradientBuckets {
@@ -39,9 +40,9 @@ class GradientBuckets {
                   const std::vector<bool>& delayed, Collective& collective, GradientMode mode,
                   std::span<const std::size_t> first_limits_bytes);
 
-  // Ends kStay: from now on gradients go through the buckets, which get memory of the collective and, in
-  // view mode, the gradients that are there already. Before the first pass that is summed. In another
-  // mode it does nothing.
+  // Ends kStay: from now on gradients go through the buckets, which get memory of the collective
+  // and, in view mode, the gradients that are there already. Before the first pass that is summed.
+  // In another mode it does nothing.
   void use_buckets(GradientMode mode, Collective& collective);
 
   // Divides the same memory by a new plan. Gradients keep their values; in view mode they move into
@@ -51,9 +52,10 @@ class GradientBuckets {
   // Puts the parameter's `.grad`, divided by `ranks`, into its bucket. A gradient that lies in the
   // bucket already is divided in place. Every other one is multiplied by 1/ranks while it is
   // copied; the last bit may differ from a division unless `ranks` is a power of two. Puts zeros if
-  // there is no gradient. Of a sparse gradient it keeps a divided copy, without values where there is
-  // none. A gradient that stays is only checked. Throws std::runtime_error if the gradient is sparse and
-  // the parameter is not, or the reverse, or if its dtype or size is not the parameter's.
+  // there is no gradient. Of a sparse gradient it keeps a divided copy, without values where there
+  // is none. A gradient that stays is only checked. Throws std::runtime_error if the gradient is
+  // sparse and the parameter is not, or the reverse, or if its dtype or size is not the
+  // parameter's.
   void fill(std::size_t parameter, int ranks);
 
   // Makes the parameter's `.grad` hold the result. Call only when its bucket's sum is complete.
@@ -70,7 +72,8 @@ class GradientBuckets {
 
   const BucketPlan& plan() const { return plan_; }
   Flat flat(std::size_t bucket) const { return flats_.at(bucket); }
-  // The bucket's memory as one tensor in one dimension; complex values as pairs. Not for a sparse one.
+  // The bucket's memory as one tensor in one dimension; complex values as pairs. Not for a sparse
+  // one.
   at::Tensor buffer(std::size_t bucket) const;
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   const std::vector<ParameterSize>& sizes() const { return sizes_; }

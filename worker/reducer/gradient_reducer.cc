@@ -19,7 +19,8 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-// One rank's dense gradients are the sums already. Only a communication hook looks into its buckets.
+// One rank's dense gradients are the sums already. Only a communication hook looks into its
+// buckets.
 GradientMode mode_of(GradientMode asked, int ranks) {
   return ranks > 1 ? asked : GradientMode::kStay;
 }
@@ -143,8 +144,8 @@ void GradientReducer::take_gradient(std::size_t parameter) {
   }
   if (ready_.empty()) return;
   for (const std::size_t ready : ready_) mark_ready(ready);
-  // The buckets of later passes follow the order of the hooks. Where each pass may have another one,
-  // the first buckets stay.
+  // The buckets of later passes follow the order of the hooks. Where each pass may have another
+  // one, the first buckets stay.
   const bool learns = !rebuilt_ && !readiness_->use_changes();
   if (learns && ready_.back() == parameter) rebuild_order_.push_back(parameter);
   launch_ready_buckets();
@@ -204,7 +205,8 @@ std::vector<bool> GradientReducer::wholly_unused_buckets() const {
 void GradientReducer::set_comm_hook(CommHook hook) {
   if (sums_.has_hook() || pass_ > 0) {
     throw std::runtime_error(
-        "register_comm_hook or register_builtin_comm_hook can only be called once. comm_hook() must "
+        "register_comm_hook or register_builtin_comm_hook can only be called once. comm_hook() "
+        "must "
         "come before the first forward()");
   }
   if (std::ranges::find(options_.sparse, true) != options_.sparse.end()) {
@@ -236,9 +238,9 @@ void GradientReducer::take_all() {
   finish_after_backward();
 }
 
-// Gives each bucket back as soon as its own sum is complete: later sums may still be under way. Where
-// parameters may be unused, the last sum of the pass says which of them were. All ranks wait for it at
-// the same place: the collective's verbs have one order.
+// Gives each bucket back as soon as its own sum is complete: later sums may still be under way.
+// Where parameters may be unused, the last sum of the pass says which of them were. All ranks wait
+// for it at the same place: the collective's verbs have one order.
 void GradientReducer::finish() {
   const at::NoGradGuard no_grad;
   failed_ = true;  // until all is well
@@ -421,7 +423,8 @@ std::optional<std::string> GradientReducer::why_unfinished() const {
       collective_.rank(), pass_);
   if (failed_) {
     return begin + "ended with an error: " + not_reduced() +
-           "call reset() on all ranks to give the pass up, or start the job anew from a checkpoint.";
+           "call reset() on all ranks to give the pass up, or start the job anew from a "
+           "checkpoint.";
   }
   const std::vector<std::size_t> missing = queue_.missing();
   if (missing.empty()) return begin + "ended before its sums were complete.";

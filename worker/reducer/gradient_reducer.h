@@ -1,9 +1,9 @@
 // Averages gradients over the ranks while backward() runs. A hook on each parameter fills its
-// bucket; full buckets are launched in order; backward() returns when all sums are complete.
-// A pass is one forward() and its backward(). This class knows how far the pass is and when to
-// rebuild the buckets. Readiness knows when a gradient is ready, GradientBuckets the memory,
-// BucketQueue the order, and the Collective carries the sums. DataParallel owns it and calls it from
-// the training thread. Its hooks run on the thread that runs backward() for the parameters' device.
+// bucket; full buckets are launched in order; backward() returns when all sums are complete. A pass
+// is one forward() and its backward(). This class knows how far the pass is and when to rebuild the
+// buckets. Readiness knows when a gradient is ready, GradientBuckets the memory, BucketQueue the
+// order, and the Collective carries the sums. DataParallel owns it and calls it from the training
+// thread. Its hooks run on the thread that runs backward() for the parameters' device.
 #pragma once
 
 #include <cstddef>
@@ -69,33 +69,38 @@ class GradientReducer {
   // arm() was called, and no backward() has begun since.
   bool waits_for_backward() const { return armed_ && !unfinished_; }
 
-  // backward() has begun, below the outputs of forward(). Only a pass that waits for its end needs it.
+  // backward() has begun, below the outputs of forward(). Only a pass that waits for its end needs
+  // it.
   void on_backward();
 
-  // This rank has no batch, others have: sums zeros as their backward() sums gradients. `.grad` has the average
-  // afterwards. Throws std::runtime_error with a static graph before this rank's first pass.
+  // This rank has no batch, others have: sums zeros as their backward() sums gradients. `.grad` has
+  // the average afterwards. Throws std::runtime_error with a static graph before this rank's first
+  // pass.
   void shadow_pass();
 
-  // Gradients become averages by this divisor from the next backward() on, where no hook divides them.
+  // Gradients become averages by this divisor from the next backward() on, where no hook divides
+  // them.
   void divide_by(int divisor) { divisor_ = divisor; }
 
   // Takes a hook instead of the plain sums (bucket.h). Once, and before the first pass.
   void set_comm_hook(CommHook hook);
 
-  // Makes the step of each parameter as soon as its sum is complete, in backward(). Once, and before the
-  // first pass. Afterwards its gradient is undefined.
+  // Makes the step of each parameter as soon as its sum is complete, in backward(). Once, and
+  // before the first pass. Afterwards its gradient is undefined.
   void set_step(ParameterStep step);
   bool steps_itself() const { return static_cast<bool>(step_); }
 
-  // Takes rank 0's plan, as if a pass had been summed and the buckets rebuilt (DataParallel::restore_buckets).
+  // Takes rank 0's plan, as if a pass had been summed and the buckets rebuilt
+  // (DataParallel::restore_buckets).
   bool restore(const BucketPlan& plan);
 
   // Adds what it knows of the buckets and of the latest pass.
   void write(LogRecord& record) const;
 
-  // Gives the pass up, on all ranks: all of them must call it, and those that wait in a sum of it throw
-  // first. All gradients are undefined after it. Throws std::runtime_error on all ranks if one of them
-  // has summed more passes, or made more steps, than another, or has stepped parameters of this pass.
+  // Gives the pass up, on all ranks: all of them must call it, and those that wait in a sum of it
+  // throw first. All gradients are undefined after it. Throws std::runtime_error on all ranks if
+  // one of them has summed more passes, or made more steps, than another, or has stepped parameters
+  // of this pass.
   void reset();
 
   // The program makes a step with the sums of this pass, on these parameters. Without the call the
@@ -104,8 +109,8 @@ class GradientReducer {
   // The settings of that step are compared with those of the other ranks.
   void note_settings(const torch::optim::Optimizer& optimizer);
 
-  // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or if
-  // it ended by an error of ours.
+  // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or
+  // if it ended by an error of ours.
   void check_finished() const;
   // The one place that says whether a step may be made: throws as check_finished(), or if a `.grad`
   // has this rank's own gradient in it, and not the average of all ranks.

@@ -10,11 +10,13 @@ void GradientReducer::shadow_pass() {
   const at::NoGradGuard no_grad;
   if (options_.graph == GraphMode::kStatic && readiness_->waits_for_end()) {
     throw std::runtime_error(
-        "Join: with static_graph each rank needs a batch of its own first: it counts gradients there");
+        "Join: with static_graph each rank needs a batch of its own first: it counts gradients "
+        "there");
   }
   if (options_.skip_unused_buckets && passes_summed_ == 0) {
     throw std::runtime_error(
-        "Join: with skip_all_reduce_unused_params each rank needs a batch of its own first: it learns "
+        "Join: with skip_all_reduce_unused_params each rank needs a batch of its own first: it "
+        "learns "
         "there what is left out");
   }
   failed_ = true;  // until all is well

@@ -22,8 +22,8 @@ std::string LogRecord::to_json() const {
 
 namespace {
 
-// A key, and the variable it has; some have an older name. In PyTorch those of NCCL and Gloo are there
-// where it is used.
+// A key, and the variable it has; some have an older name. In PyTorch those of NCCL and Gloo are
+// there where it is used.
 struct VariableKey {
   const char* key;
   const char* variable;

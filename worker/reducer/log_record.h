@@ -1,6 +1,6 @@
 // What DataParallel knows of itself and of its latest pass, under the keys of PyTorch's
-// ddp_logging_data (torch/csrc/distributed/c10d/logger.cpp, 2.11). PyTorch samples the times of some
-// passes; here those of each pass are taken.
+// ddp_logging_data (torch/csrc/distributed/c10d/logger.cpp, 2.11). PyTorch samples the times of
+// some passes; here those of each pass are taken.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ struct LogRecord {
 // Adds the variables that PyTorch's record has; "N/A" where one is not set, as there.
 void write_environment(LogRecord& record);
 
-// When the parts of the latest pass began and ended, and how long they took on average. The clock is
-// steady_clock. GradientReducer owns it.
+// When the parts of the latest pass began and ended, and how long they took on average. The clock
+// is steady_clock. GradientReducer owns it.
 class PassTimes {
  public:
   enum class Moment : std::uint8_t {

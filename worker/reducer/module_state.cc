@@ -137,8 +137,8 @@ std::string first_missing(const std::vector<std::string>& names,
   return found == names.end() ? std::string() : *found;
 }
 
-// All ranks come here where one has another number of parameters than rank 0. The words are PyTorch's,
-// the last sentence is ours.
+// All ranks come here where one has another number of parameters than rank 0. The words are
+// PyTorch's, the last sentence is ours.
 void throw_of_counts(const std::vector<NamedTensor>& parameters, std::size_t root_count,
                      Collective& collective) {
   const std::string names = names_of(parameters);

@@ -29,9 +29,9 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
                                     const std::vector<std::string>& leave_out = {});
 
-// Whether the gradient of each of `parameters` is sparse: it belongs to an Embedding or EmbeddingBag
-// with sparse=true, or is named in `also`. Throws std::invalid_argument where `also` has a name that
-// is none of theirs.
+// Whether the gradient of each of `parameters` is sparse: it belongs to an Embedding or
+// EmbeddingBag with sparse=true, or is named in `also`. Throws std::invalid_argument where `also`
+// has a name that is none of theirs.
 std::vector<bool> sparse_ones(const torch::nn::Module& module,
                               const std::vector<NamedTensor>& parameters,
                               const std::vector<std::string>& also);
@@ -41,14 +41,13 @@ std::vector<bool> sparse_ones(const torch::nn::Module& module,
 // tell_refusal() instead.
 void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& collective);
 
-// Instead of verify_same_model(), on a rank that cannot go on: the others would wait for it, up to their
-// deadline. A failure to tell them is logged: `why` is the error that the program must see.
+// Instead of verify_same_model(), on a rank that cannot go on: the others would wait for it, up to
+// their deadline. A failure to tell them is logged: `why` is the error that the program must see.
 void tell_refusal(std::string_view why, Collective& collective);
 
-// Copies the values of rank `root` into the tensors of the other ranks, in place and unseen by autograd.
-// Tensors of all types are packed together, so that there are few transfers. All must be dense and
-// on the collective's device.
-// `of`: what messages call it.
+// Copies the values of rank `root` into the tensors of the other ranks, in place and unseen by
+// autograd. Tensors of all types are packed together, so that there are few transfers. All must be
+// dense and on the collective's device. `of`: what messages call it.
 void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective, int root = 0,
                       OperationName of = "model");
 

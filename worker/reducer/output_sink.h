@@ -1,7 +1,7 @@
 // The outputs of forward() pass through one node of the graph, as PyTorch's _DDPSink
-// (torch/nn/parallel/distributed.py) makes it. So backward() goes through what is below each output,
-// also below one that the loss does not use: its gradients are undefined then. And somebody hears
-// that backward() has begun.
+// (torch/nn/parallel/distributed.py) makes it. So backward() goes through what is below each
+// output, also below one that the loss does not use: its gradients are undefined then. And somebody
+// hears that backward() has begun.
 #pragma once
 
 #include <ATen/core/Tensor.h>

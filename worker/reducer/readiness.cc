@@ -41,8 +41,8 @@ std::unordered_set<const Node*> nodes_below(std::span<const at::Tensor> outputs)
   return seen;
 }
 
-// A parameter that the outputs do not depend on is ready at the first hook of backward(), and brings
-// zeros.
+// A parameter that the outputs do not depend on is ready at the first hook of backward(), and
+// brings zeros.
 class UnusedParameters final : public Readiness {
  public:
   explicit UnusedParameters(std::vector<const Node*> accumulators)

@@ -27,8 +27,8 @@ class UsedMap {
   // Starts the sum. All ranks must call it.
   void launch_sum();
 
-  // Waits for the sum, if one is under way. All ranks must call it. On CUDA this rank reads it, and so waits
-  // for its GPU, only where it has left a parameter out.
+  // Waits for the sum, if one is under way. All ranks must call it. On CUDA this rank reads it, and
+  // so waits for its GPU, only where it has left a parameter out.
   void finish();
 
   // Whether any rank used the parameter. What was summed stays until clear().

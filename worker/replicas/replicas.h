@@ -1,14 +1,16 @@
-// One batch through copies of a module on several devices of this process: PyTorch's DataParallel (torch
-// 2.11, torch/nn/parallel/data_parallel.py). docs/replicas.md measures why DataParallel of
-// worker/reducer/, with a process for each device, is faster. No launcher and no collective is needed.
+// One batch through copies of a module on several devices of this process: PyTorch's DataParallel
+// (torch 2.11, torch/nn/parallel/data_parallel.py). docs/replicas.md measures why DataParallel of
+// worker/reducer/, with a process for each device, is faster. No launcher and no collective is
+// needed.
 //
-//   const auto output = ddprun::worker::data_parallel(net, images, {at::Device("cuda:0"), at::Device("cuda:1")});
-//   torch::nll_loss(output, labels).backward();  // the gradients of all copies are summed into net's
+//   const std::vector<at::Device> devices = {at::Device("cuda:0"), at::Device("cuda:1")};
+//   const auto output = ddprun::worker::data_parallel(net, images, devices);
+//   torch::nll_loss(output, labels).backward();  // sums the gradients of all copies into net's
 //   optimizer.step();
 //
-// In each call the module is copied to each device and runs there on a thread of its own. What the copies
-// do to their buffers (running statistics) is kept of the first one alone. Devices may be the same, so
-// that a CPU can stand for several.
+// In each call the module is copied to each device and runs there on a thread of its own. What the
+// copies do to their buffers (running statistics) is kept of the first one alone. Devices may be
+// the same, so that a CPU can stand for several.
 #pragma once
 
 #include <torch/nn/parallel/data_parallel.h>
@@ -27,13 +29,13 @@ struct ReplicaOptions {
   std::int64_t dim = 0;                     // of input and output, along which the batch is split
 };
 
-// The parts of the input, each on its device: as many as there are devices or fewer, all of the size ceil(batch / devices) but
-// for the last one, which may be smaller.
+// The parts of the input, each on its device: as many as there are devices or fewer, all of the
+// size ceil(batch / devices) but for the last one, which may be smaller.
 std::vector<at::Tensor> scatter(const at::Tensor& input, const std::vector<at::Device>& devices,
                                 std::int64_t dim);
 
-// Runs each on a thread of its own, with this thread's modes (gradients, autocast), and its device as the current one. Throws
-// the first exception, in the order of the devices, when all have ended.
+// Runs each on a thread of its own, with this thread's modes (gradients, autocast), and its device
+// as the current one. Throws the first exception, in the order of the devices, when all have ended.
 void run_on_devices(const std::vector<at::Device>& devices,
                     const std::function<void(std::size_t index)>& run);
 
@@ -46,9 +48,9 @@ void check_lies_on(const torch::nn::Module& module, at::Device device);
 // The module gets what a copy has done to its buffers.
 void keep_buffers(torch::nn::Module& module, const torch::nn::Module& replica);
 
-// module->forward(input) with one tensor in and one out. `Module` is a module's own type, derived from
-// torch::nn::Cloneable. `devices`: the first one has the module. With one device, or a batch of one part, it is a
-// plain call; without devices, too. Throws what a copy throws.
+// module->forward(input) with one tensor in and one out. `Module` is a module's own type, derived
+// from torch::nn::Cloneable. `devices`: the first one has the module. With one device, or a batch
+// of one part, it is a plain call; without devices, too. Throws what a copy throws.
 template <typename Module>
 at::Tensor data_parallel(const std::shared_ptr<Module>& module, const at::Tensor& input,
                          const std::vector<at::Device>& devices,

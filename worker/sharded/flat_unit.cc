@@ -83,7 +83,8 @@ void FlatUnit::copy_values_to(const at::Tensor& flat) const {
     part_of(flat, i).copy_(parameters_[i].tensor);
 }
 
-// The factor is that of DataParallel's gradients: a number of Python's, which has the tensor's type.
+// The factor is that of DataParallel's gradients: a number of Python's, which has the tensor's
+// type.
 void FlatUnit::move_gradients_to(const at::Tensor& flat, double factor) {
   const at::NoGradGuard no_grad;
   const at::Tensor number = wrapped_number(factor);

@@ -1,5 +1,5 @@
-// A unit: some parameters of a model as parts of one flat parameter, whose memory comes and goes. While it has none,
-// the parameters have no elements. One thread.
+// A unit: some parameters of a model as parts of one flat parameter, whose memory comes and goes.
+// While it has none, the parameters have no elements. One thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,8 @@ inline constexpr std::size_t kUnitAlignBytes = 64;
 
 class FlatUnit {
  public:
-  // Throws std::invalid_argument where the parameters have unlike types or devices, or one cannot be trained.
+  // Throws std::invalid_argument where the parameters have unlike types or devices, or one cannot
+  // be trained.
   FlatUnit(std::string name, std::vector<NamedTensor> parameters, int ranks);
 
   const std::string& name() const { return name_; }

@@ -122,7 +122,8 @@ ShardedParallel::~ShardedParallel() {
   for (const Hook& hook : hooks_) hook.node->del_post_hook(hook.key);
 }
 
-// A post hook on the node that adds to `.grad` runs when that has its final value of this backward().
+// A post hook on the node that adds to `.grad` runs when that has its final value of this
+// backward().
 void ShardedParallel::add_hooks() {
   for (std::size_t unit = 0; unit < flat_.size(); ++unit) {
     for (const NamedTensor& parameter : flat_[unit].parameters()) {
@@ -145,7 +146,8 @@ std::size_t ShardedParallel::before_forward(const torch::nn::Module& module) {
   const auto unit = static_cast<std::size_t>(at - modules_.begin());
   if (shards()[unit]._version() != versions_[unit])
     throw std::runtime_error(fmt::format(
-        "ShardedParallel: the shard of unit '{}' was changed outside of step(): other ranks may have read it half "
+        "ShardedParallel: the shard of unit '{}' was changed outside of step(): other ranks may "
+        "have read it half "
         "changed. Call step(optimizer) instead of optimizer.step()",
         flat_[unit].name()));
   const auto next = order_.begin_forward(unit, at::GradMode::is_enabled());
@@ -208,7 +210,8 @@ void ShardedParallel::begin_step(const std::vector<at::Tensor>& stepped) {
   require_whole_pass();
   if (any_is_of(stepped, module_->parameters()))
     refuse(
-        "the optimizer has the module's parameters, and would step nothing: make it with sharded.shards()");
+        "the optimizer has the module's parameters, and would step nothing: make it with "
+        "sharded.shards()");
   units_->begin_step();
 }
 
@@ -216,7 +219,8 @@ void ShardedParallel::begin_step(const std::vector<at::Tensor>& stepped) {
 void ShardedParallel::require_whole_pass() const {
   if (end_queued_)
     throw std::logic_error(
-        "ShardedParallel: a backward() ended with an exception: sums are missing, and nothing here can be used any more");
+        "ShardedParallel: a backward() ended with an exception: sums are missing, and nothing here "
+        "can be used any more");
 }
 
 void ShardedParallel::note_versions() {

@@ -1,8 +1,9 @@
-// Data-parallel training of a model whose parameters, gradients and optimizer's state are dealt to the ranks, unit by
-// unit: what torch.distributed.fsdp.fully_shard of PyTorch 2.11 does, on CPU, or in a world of one on a GPU. A unit is a
-// module that the program names and calls through this. Its parameters are gathered before its forward and before its
-// backward, and released afterwards; its gradients are summed into the shards of their owners, averaged. Ranks of one
-// host share their memory: there the parameters exist once, and nothing is gathered.
+// Data-parallel training of a model whose parameters, gradients and optimizer's state are dealt to
+// the ranks, unit by unit: what torch.distributed.fsdp.fully_shard of PyTorch 2.11 does, on CPU, or
+// in a world of one on a GPU. A unit is a module that the program names and calls through this. Its
+// parameters are gathered before its forward and before its backward, and released afterwards; its
+// gradients are summed into the shards of their owners, averaged. Ranks of one host share their
+// memory: there the parameters exist once, and nothing is gathered.
 //
 //   ShardedParallel sharded(net.ptr(), *process->collective, {"first", "second"});
 //   Adam optimizer(sharded.shards(), Adam::Options(1e-3));
@@ -14,9 +15,10 @@
 //   }
 //   const auto state = sharded.full_state_dict();  // rank 0 has it
 //
-// Outside of its unit's forward() and backward() a parameter may have no elements. Each parameter belongs to one unit;
-// units do not nest. One thread; all ranks call the same units in the same order. Errors are exceptions, as those of
-// DataParallel; after one of backward() nothing here can be used any more. docs/sharded.md says what is left out.
+// Outside of its unit's forward() and backward() a parameter may have no elements. Each parameter
+// belongs to one unit; units do not nest. One thread; all ranks call the same units in the same
+// order. Errors are exceptions, as those of DataParallel; after one of backward() nothing here can
+// be used any more. docs/sharded.md says what is left out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,9 +50,9 @@ namespace ddprun::worker {
 
 class ShardedParallel {
  public:
-  // All ranks must call it, with the same model; rank 0's parameters and buffers count. `units`: the names of modules
-  // below `module`, as named_modules() has them, in the order in which they are called; "" is the whole of it. The
-  // collective must outlive this.
+  // All ranks must call it, with the same model; rank 0's parameters and buffers count. `units`:
+  // the names of modules below `module`, as named_modules() has them, in the order in which they
+  // are called; "" is the whole of it. The collective must outlive this.
   ShardedParallel(std::shared_ptr<torch::nn::Module> module, Collective& ranks,
                   const std::vector<std::string>& units);
   ShardedParallel(const ShardedParallel&) = delete;
@@ -60,9 +62,9 @@ class ShardedParallel {
   // Where nothing is shared the model's parameters have no elements afterwards.
   ~ShardedParallel();
 
-  // unit->forward(arguments...). `unit`: a module that was named, by its own type. Its result may be tensors, and any
-  // vector, array, tuple, pair, optional or map of such (output_sink.h). What backward() needs of the unit's parameters
-  // must be reached through the result.
+  // unit->forward(arguments...). `unit`: a module that was named, by its own type. Its result may
+  // be tensors, and any vector, array, tuple, pair, optional or map of such (output_sink.h). What
+  // backward() needs of the unit's parameters must be reached through the result.
   template <typename Unit, typename... Arguments>
   auto forward(Unit& unit, Arguments&&... arguments) {
     const std::size_t index = before_forward(*unit);
@@ -75,14 +77,15 @@ class ShardedParallel {
     return output;
   }
 
-  // By unit, this rank's part of its parameters, in a row: what the optimizer steps. One that treats each number alone
-  // ends as it would with whole parameters. A unit that no forward() of a pass has called has no gradient; parameters
-  // that backward() did not come to count as zero.
+  // By unit, this rank's part of its parameters, in a row: what the optimizer steps. One that
+  // treats each number alone ends as it would with whole parameters. A unit that no forward() of a
+  // pass has called has no gradient; parameters that backward() did not come to count as zero.
   const std::vector<at::Tensor>& shards() const { return units_->shards(); }
 
-  // optimizer.step(), when all ranks have done with the parameters. All ranks must call it. A plain optimizer.step()
-  // would change them under the others: the next forward() throws then. Throws std::invalid_argument for an optimizer
-  // of the module's own parameters, which would step nothing.
+  // optimizer.step(), when all ranks have done with the parameters. All ranks must call it. A plain
+  // optimizer.step() would change them under the others: the next forward() throws then. Throws
+  // std::invalid_argument for an optimizer of the module's own parameters, which would step
+  // nothing.
   template <typename Optimizer, typename... Arguments>
   void step(Optimizer& optimizer, Arguments&&... arguments) {
     begin_step(stepped_tensors(optimizer));
@@ -91,8 +94,8 @@ class ShardedParallel {
     note_versions();
   }
 
-  // Parameters and buffers by name, as the model without shards has them: copies, at rank 0; the others get none.
-  // All ranks must call it, between passes.
+  // Parameters and buffers by name, as the model without shards has them: copies, at rank 0; the
+  // others get none. All ranks must call it, between passes.
   torch::OrderedDict<std::string, at::Tensor> full_state_dict();
 
   // Whether all ranks read one copy of the parameters.

@@ -1,5 +1,5 @@
-// Ranks that share memory: the flat parameters lie in it once, for all of them. Nothing is gathered and nothing
-// released. Each rank steps its shards in place, and the others wait meanwhile.
+// Ranks that share memory: the flat parameters lie in it once, for all of them. Nothing is gathered
+// and nothing released. Each rank steps its shards in place, and the others wait meanwhile.
 #include <ATen/ops/from_blob.h>
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A thread that does what it is given, one task after the other. For one thread, which puts tasks in and waits for
-// them.
+// A thread that does what it is given, one task after the other. For one thread, which puts tasks
+// in and waits for them.
 #pragma once
 
 #include <condition_variable>
@@ -26,8 +26,8 @@ class TaskQueue {
 
   // What the task refers to must live until it is done.
   Number put(std::function<void()> task);
-  // Returns when this task and all before it are done. Throws what one of them threw: no task is done after that
-  // one, and each wait() for a later one throws it, too.
+  // Returns when this task and all before it are done. Throws what one of them threw: no task is
+  // done after that one, and each wait() for a later one throws it, too.
   void wait(Number task);
   void wait_for_all() { wait(put_); }
 

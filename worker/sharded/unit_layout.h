@@ -1,5 +1,5 @@
-// Where the parameters of a unit lie in its flat parameter, and which part of that is whose. Pure arithmetic, in
-// elements.
+// Where the parameters of a unit lie in its flat parameter, and which part of that is whose. Pure
+// arithmetic, in elements.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ struct FlatRange {
 
 class UnitLayout {
  public:
-  // Each parameter and each shard begins at a multiple of `alignment`. `counts` has one parameter or more.
+  // Each parameter and each shard begins at a multiple of `alignment`. `counts` has one parameter
+  // or more.
   UnitLayout(std::span<const std::int64_t> counts, std::int64_t alignment, int ranks);
 
   std::int64_t length() const { return length_; }

@@ -26,8 +26,8 @@ bool UnitOrder::is_last(std::size_t unit) const {
   return !expected_.empty() && expected_.back() == unit;
 }
 
-// A second backward() over the same forward() finds units that this pass does not know: backward() comes to them in
-// reverse.
+// A second backward() over the same forward() finds units that this pass does not know: backward()
+// comes to them in reverse.
 std::optional<std::size_t> UnitOrder::begin_backward(std::size_t unit) {
   auto at = find(unit);
   if (at == pass_.end()) at = pass_.insert(pass_.begin(), Step{unit});

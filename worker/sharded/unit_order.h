@@ -1,6 +1,6 @@
-// In which order the units of a model come, and what follows from it: which one is gathered ahead, and whose
-// gradients are summed now. All ranks must come to the same sums in the same order, so it follows forward(), and not
-// the order in which gradients are ready. Pure: units are numbers.
+// In which order the units of a model come, and what follows from it: which one is gathered ahead,
+// and whose gradients are summed now. All ranks must come to the same sums in the same order, so it
+// follows forward(), and not the order in which gradients are ready. Pure: units are numbers.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ class UnitOrder {
   // Until a pass has shown another order, the units come in that of their numbers.
   explicit UnitOrder(std::size_t units);
 
-  // forward() of a unit begins. `trains`: a backward() may follow. Returns the unit that comes next, if one does.
+  // forward() of a unit begins. `trains`: a backward() may follow. Returns the unit that comes
+  // next, if one does.
   std::optional<std::size_t> begin_forward(std::size_t unit, bool trains);
   // Whether backward() begins with this unit: then its parameters stay.
   bool is_last(std::size_t unit) const;
@@ -23,7 +24,8 @@ class UnitOrder {
   std::optional<std::size_t> begin_backward(std::size_t unit);
   // All gradients of the unit are there. Returns what to sum now, in this order.
   std::vector<std::size_t> complete(std::size_t unit);
-  // backward() is over. Returns what is left to sum: units without all gradients, and what waited for them.
+  // backward() is over. Returns what is left to sum: units without all gradients, and what waited
+  // for them.
   std::vector<std::size_t> end_backward();
 
  private:

@@ -1,5 +1,6 @@
-// Where the parameters, gradients and shards of all units are, and how they come there: shared_units.cc where the ranks
-// share memory, sent_units.cc where they do not. All ranks call the same functions in the same order, from one thread.
+// Where the parameters, gradients and shards of all units are, and how they come there:
+// shared_units.cc where the ranks share memory, sent_units.cc where they do not. All ranks call the
+// same functions in the same order, from one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +24,8 @@ class Units {
   Units& operator=(Units&&) = delete;
   virtual ~Units() = default;
 
-  // By unit, this rank's part of its flat parameter: a leaf with the type's elements, one dimension.
+  // By unit, this rank's part of its flat parameter: a leaf with the type's elements, one
+  // dimension.
   virtual const std::vector<at::Tensor>& shards() const = 0;
 
   // Afterwards the unit's parameters have their values, until release().
@@ -32,8 +34,8 @@ class Units {
   virtual void gather_ahead(std::size_t unit) = 0;
   virtual void release(std::size_t unit) = 0;
 
-  // Moves the unit's gradients into the shards, averaged: what the shard's `.grad` has is added to. Complete after
-  // finish_sums().
+  // Moves the unit's gradients into the shards, averaged: what the shard's `.grad` has is added to.
+  // Complete after finish_sums().
   virtual void sum(std::size_t unit) = 0;
   virtual void finish_sums() = 0;
 
@@ -45,8 +47,8 @@ class Units {
   virtual std::uint64_t received_bytes() = 0;
 };
 
-// Both take rank 0's values of the units. All ranks must call them; `units` and `ranks` must outlive the result. Null, on
-// all ranks: they share no memory.
+// Both take rank 0's values of the units. All ranks must call them; `units` and `ranks` must
+// outlive the result. Null, on all ranks: they share no memory.
 std::unique_ptr<Units> make_shared_units(std::vector<FlatUnit>& units, Collective& ranks);
 std::unique_ptr<Units> make_sent_units(std::vector<FlatUnit>& units, Collective& ranks);
 

@@ -3,11 +3,12 @@
 
 namespace ddprun::worker {
 
-// How many of `ranks` one core has, where all of them may use the cores of this process and no others; rounded up.
+// How many of `ranks` one core has, where all of them may use the cores of this process and no
+// others; rounded up.
 int ranks_a_core(int ranks);
 
-// Whether this process may use other cores than its parent, which has started the other ranks of this host, too. Then
-// somebody has bound it, and other ranks may have other cores.
+// Whether this process may use other cores than its parent, which has started the other ranks of
+// this host, too. Then somebody has bound it, and other ranks may have other cores.
 bool has_other_cores_than_parent();
 
 }  // namespace ddprun::worker

@@ -240,8 +240,8 @@ const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, P
   return post;
 }
 
-// Every rank posts, root its piece and the others nothing: so the numbers of the pieces stay equal, and
-// a rank that gathers meanwhile is found out.
+// Every rank posts, root its piece and the others nothing: so the numbers of the pieces stay equal,
+// and a rank that gathers meanwhile is found out.
 void ShmCollective::broadcast(Flat flat, int root) {
   auto* data = static_cast<std::byte*>(flat.data);
   const std::size_t total = flat.bytes();

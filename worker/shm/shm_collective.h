@@ -31,9 +31,10 @@ struct OwnedChunk {
   Dtype dtype = Dtype::kFloat32;
 };
 
-// Sums that the caller adds, for collectives that reduce over other ranks as well before a host gets the
-// result. For each of them, in the order of the launches: launch_chunks(); await_launch(), or may_add() says
-// yes; owned_chunk(); the caller stores the result to all of its buffers; note_added(); and wait().
+// Sums that the caller adds, for collectives that reduce over other ranks as well before a host
+// gets the result. For each of them, in the order of the launches: launch_chunks(); await_launch(),
+// or may_add() says yes; owned_chunk(); the caller stores the result to all of its buffers;
+// note_added(); and wait().
 class HostCollective : public Collective {
  public:
   // Works as launch() does.
@@ -46,7 +47,8 @@ class HostCollective : public Collective {
   virtual OwnedChunk owned_chunk(Ticket ticket) = 0;
   virtual void note_added(Ticket ticket) = 0;
 
-  // all_gather() of a few bytes as the beginning of another verb: others know it by that one's name.
+  // all_gather() of a few bytes as the beginning of another verb: others know it by that one's
+  // name.
   virtual std::vector<std::vector<std::byte>> gather_for(Verb verb,
                                                          std::span<const std::byte> mine) = 0;
 };

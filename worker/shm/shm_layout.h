@@ -86,8 +86,8 @@ inline constexpr std::uint32_t kStagingSlots = 2;
 inline constexpr std::size_t kParcelBytes = std::size_t{64} << 10;
 inline constexpr std::uint32_t kParcelSlots = 2;
 
-// What a rank waits for at this moment. Its `sequence` is odd while it waits, and moves at each begin
-// and end: two looks that find it unchanged have seen one and the same wait.
+// What a rank waits for at this moment. Its `sequence` is odd while it waits, and moves at each
+// begin and end: two looks that find it unchanged have seen one and the same wait.
 struct alignas(kLineBytes) Waiting {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> peer;       // for whom

@@ -1,5 +1,5 @@
-// How the ranks of a host find a segment that rank 0 has made: it tells them the name, or why there is
-// none. So nobody waits for a name until the deadline. ShmCollective uses it.
+// How the ranks of a host find a segment that rank 0 has made: it tells them the name, or why there
+// is none. So nobody waits for a name until the deadline. ShmCollective uses it.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ std::string logged(const Error& error);
 // What rank 0 tells the others about the segment that it was to make.
 std::string name_or_failure(const Result<ShmSegment>& segment);
 
-// The control segment: rank 0 makes it, the others map it. Throws LoggedError where rank 0 cannot make
-// it; the error is of the exchange, or says that the ranks run different builds.
+// The control segment: rank 0 makes it, the others map it. Throws LoggedError where rank 0 cannot
+// make it; the error is of the exchange, or says that the ranks run different builds.
 Result<ShmSegment> meet_in_control(const ShmJob& job, Exchange& exchange);
 
 }  // namespace ddprun::worker

@@ -84,8 +84,8 @@ std::uint64_t ShmParcels::await_parcel(std::size_t from, std::uint32_t operation
   }
 }
 
-// The number of the oldest parcel of that rank that we have not read; 0: none. Its rank may write a slot
-// anew meanwhile, unless the parcel is for us: then it waits for us.
+// The number of the oldest parcel of that rank that we have not read; 0: none. Its rank may write a
+// slot anew meanwhile, unless the parcel is for us: then it waits for us.
 std::uint64_t ShmParcels::oldest_for_us(std::size_t from) const {
   const std::uint64_t last = peers_.view().last_read(peers_.rank(), from).load();
   std::uint64_t oldest = 0;

@@ -158,7 +158,8 @@ void ShmPeers::check_peer(std::size_t peer, Counter RankArea::*counter, std::uin
   }
 }
 
-// "rank 3", or "ranks 1, 3": `peer` and all behind it that have not come either. Those before it have.
+// "rank 3", or "ranks 1, 3": `peer` and all behind it that have not come either. Those before it
+// have.
 std::string ShmPeers::late_ones(std::size_t peer, Counter RankArea::*counter,
                                 std::uint32_t target) const {
   std::vector<std::size_t> late{peer};
@@ -268,7 +269,8 @@ void ShmPeers::throw_if_reset(const Counter& awaited, std::uint32_t target) cons
   const auto peer = who_resets();
   if (!peer || reached(awaited.value.load(std::memory_order_acquire), target)) return;
   throw CollectiveError(fmt::format(
-      "rank {} has called reset(), so nothing of before completes: rank {} must call it, too, or end",
+      "rank {} has called reset(), so nothing of before completes: rank {} must call it, too, or "
+      "end",
       *peer, rank_));
 }
 

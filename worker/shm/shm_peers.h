@@ -1,8 +1,8 @@
 // Waits for the other ranks of this host. A rank waits for a counter in shared memory: first it
 // spins for a short time, then it sleeps in the kernel (futex(2)). No wait is for ever: a peer that
-// died or left, an abort by another rank or a passed deadline ends it with an error that names the rank.
-// Ranks that wait for each other, since they do different things, end at the next look.
-// Owns the control segment and one pidfd per peer. ShmCollective owns it. One thread.
+// died or left, an abort by another rank or a passed deadline ends it with an error that names the
+// rank. Ranks that wait for each other, since they do different things, end at the next look. Owns
+// the control segment and one pidfd per peer. ShmCollective owns it. One thread.
 #pragma once
 
 #include <chrono>
@@ -17,19 +17,21 @@
 
 namespace ddprun::worker {
 
-// A waiting rank looks so often whether the peer has died, ranks wait in a circle, or the deadline has
-// passed. Signals and other wake-ups in between change nothing about that. A death is noticed within 5 ms
-// so, which is less than what the kernel takes to end a process of LibTorch's size. A look costs two
-// system calls and a wake-up, 50 to 70 µs of CPU time in a virtual machine: 1 to 2 % of a core that has
-// nothing else to do. 1 ms would cost 4 %, and no run ends sooner for it. Where several ranks share a
-// core, each looks so many times less often, and all looks together cost no more.
+// A waiting rank looks so often whether the peer has died, ranks wait in a circle, or the
+// deadline has passed. Signals and other wake-ups in between change nothing about that. A
+// death is noticed within 5 ms so, which is less than what the kernel takes to end a process
+// of LibTorch's size. A look costs two system calls and a wake-up, 50 to 70 µs of CPU time in
+// a virtual machine: 1 to 2 % of a core that has nothing else to do. 1 ms would cost 4 %, and
+// no run ends sooner for it. Where several ranks share a core, each looks so many times less
+// often, and all looks together cost no more.
 inline constexpr std::chrono::milliseconds kWaitSlice{4};
 
 // A rank spins so long before it sleeps, if every rank can have a core. Longer than the usual delay
 // of a peer; far shorter than a time slice of the scheduler.
 inline constexpr std::chrono::nanoseconds kSpin{100'000};
 
-// What ranks that add one large sum may be apart. A look at the deadline, or for a death, is late by it.
+// What ranks that add one large sum may be apart. A look at the deadline, or for a death, is late
+// by it.
 inline constexpr std::chrono::nanoseconds kAtWorkMax{1'000'000};
 
 // Spinning pays only while the peer runs at the same time. It does not if other jobs have the
@@ -51,7 +53,8 @@ class ShmPeers {
   };
 
   // Takes over the mapped control segment and writes this process's pid into it. From then on peers
-  // of its pid namespace can see this process die. For those of another one only the deadline decides.
+  // of its pid namespace can see this process die. For those of another one only the deadline
+  // decides.
   ShmPeers(ShmSegment control, const Options& options);
   ShmPeers(const ShmPeers&) = delete;
   ShmPeers& operator=(const ShmPeers&) = delete;
@@ -87,21 +90,21 @@ class ShmPeers {
     bool names_all = false;
     // Nothing: each wait may last as long as Options say.
     std::optional<Limit> limit = std::nullopt;
-    // The peer may be at work on what is awaited, and be later by so much: worth a longer spin. At most
-    // kAtWorkMax counts.
+    // The peer may be at work on what is awaited, and be later by so much: worth a longer spin. At
+    // most kAtWorkMax counts.
     std::chrono::nanoseconds at_work{0};
   };
 
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // Wait until `counter` of one rank, or of all ranks, has reached `target`. Throw CollectiveError if
-  // the peer has died, does not come in time, waits itself for something that cannot come, or if any
-  // rank has called abort().
+  // Wait until `counter` of one rank, or of all ranks, has reached `target`. Throw CollectiveError
+  // if the peer has died, does not come in time, waits itself for something that cannot come, or if
+  // any rank has called abort().
   void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target, Doing doing);
   void wait_for_all(Counter RankArea::*counter, std::uint32_t target, Doing doing);
 
-  // One step of a reset: returns when all ranks have taken it. At the first step a rank that waits for
-  // anything else throws CollectiveError, which says that this rank has called reset().
+  // One step of a reset: returns when all ranks have taken it. At the first step a rank that waits
+  // for anything else throws CollectiveError, which says that this rank has called reset().
   void take_reset_step();
 
   // Ends the collective for all ranks. Each rank that must wait, now or later, throws with the

@@ -80,9 +80,9 @@ std::shared_ptr<std::byte> ShmRegions::allocate(std::size_t bytes) {
   return {std::move(segment), base + slice * peers_.rank()};
 }
 
-// Rank 0 makes the segment, the others map it. Each takes the pages of its own slice: it writes most of
-// them, and so they are near to it. Then all tell each other whether that worked: a failure on one rank
-// must end all of them. Each that fails logs why. Throws LoggedError.
+// Rank 0 makes the segment, the others map it. Each takes the pages of its own slice: it writes
+// most of them, and so they are near to it. Then all tell each other whether that worked: a failure
+// on one rank must end all of them. Each that fails logs why. Throws LoggedError.
 std::shared_ptr<ShmSegment> ShmRegions::make(std::size_t slice_bytes) {
   const std::size_t bytes = slice_bytes * peers_.ranks();
   Result<ShmSegment> segment = Error();

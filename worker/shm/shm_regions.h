@@ -38,8 +38,8 @@ class ShmRegions {
   }
 
  private:
-  // The reference is weak: only pointers from allocate() and sums under way keep the mapping. Regions
-  // are never erased, since sums name them by their index.
+  // The reference is weak: only pointers from allocate() and sums under way keep the mapping.
+  // Regions are never erased, since sums name them by their index.
   struct Region {
     std::weak_ptr<ShmSegment> segment;
     std::byte* base = nullptr;

@@ -60,8 +60,8 @@ Error refused(std::size_t bytes, std::string_view purpose, int error) {
 
 std::string what_for(std::string_view purpose) { return "for " + std::string(purpose); }
 
-// Where the host refuses files that could be executed (vm.memfd_noexec, Linux 6.3), ours says that it
-// is none; older kernels do not know the flag.
+// Where the host refuses files that could be executed (vm.memfd_noexec, Linux 6.3), ours says that
+// it is none; older kernels do not know the flag.
 FileHandle make_file() {
   constexpr unsigned kNoExecSeal = 8;
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -72,7 +72,8 @@ FileHandle make_file() {
 
 bool is_limit(int error) { return error == ENOSPC || error == ENOMEM || error == EFBIG; }
 
-// At a multiple of the huge page, where the piece has room for one. mmap alone does not see to that.
+// At a multiple of the huge page, where the piece has room for one. mmap alone does not see to
+// that.
 std::byte* map(int file, std::size_t bytes) {
   const std::size_t spare = bytes < kHugePageBytes ? 0 : kHugePageBytes;
   void* room =
@@ -98,8 +99,8 @@ std::shared_ptr<std::byte> owned(std::byte* memory, std::size_t bytes) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer knows memory by its address. So ranks that are threads of one process (rank_threads_test)
-// have one mapping of what they share: else it would see no race between them.
+// ThreadSanitizer knows memory by its address. So ranks that are threads of one process
+// (rank_threads_test) have one mapping of what they share: else it would see no race between them.
 struct Kept {
   std::mutex mutex;
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<std::byte>> mappings;

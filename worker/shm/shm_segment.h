@@ -1,7 +1,8 @@
-// A piece of memory that the ranks of one host map. It has no name in any file system (memfd_create(2)),
-// so no /dev/shm limits it, and nothing stays behind, whatever dies. While its creator has the file
-// open, other processes that may look into that one (ptrace(2), PTRACE_MODE_READ) open it by its number,
-// over /proc. A ShmSegment owns its mapping and its file; it synchronises nobody. One thread at a time.
+// A piece of memory that the ranks of one host map. It has no name in any file system
+// (memfd_create(2)), so no /dev/shm limits it, and nothing stays behind, whatever dies. While its
+// creator has the file open, other processes that may look into that one (ptrace(2),
+// PTRACE_MODE_READ) open it by its number, over /proc. A ShmSegment owns its mapping and its file;
+// it synchronises nobody. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,10 @@ namespace ddprun::worker {
 
 class ShmSegment {
  public:
-  // Creates and maps `bytes` of zeroed memory. Nobody has its pages yet: reserve() takes them. kLimit
-  // if less memory is left than that, here or in our cgroup, swap not counted: "N MiB of shared memory
-  // needed for <purpose>, M MiB of memory are left: …". kSystem for every other failure.
+  // Creates and maps `bytes` of zeroed memory. Nobody has its pages yet: reserve() takes them.
+  // kLimit if less memory is left than that, here or in our cgroup, swap not counted: "N MiB of
+  // shared memory needed for <purpose>, M MiB of memory are left: …". kSystem for every other
+  // failure.
   static Result<ShmSegment> create(std::size_t bytes, std::string_view purpose);
 
   // Maps the segment that another process has created. That must still have its file open (else
@@ -32,9 +34,10 @@ class ShmSegment {
   // Unmaps and closes.
   ~ShmSegment() = default;
 
-  // Takes the pages of a part now, in the memory that is near to this process. At its first use a page
-  // that cannot be had would end the process with SIGBUS. `huge`: as huge pages, where the kernel can do
-  // that. kLimit where the kernel refuses, with its word; kSystem for every other failure.
+  // Takes the pages of a part now, in the memory that is near to this process. At its first use a
+  // page that cannot be had would end the process with SIGBUS. `huge`: as huge pages, where the
+  // kernel can do that. kLimit where the kernel refuses, with its word; kSystem for every other
+  // failure.
   Result<void> reserve(std::size_t offset, std::size_t bytes, bool huge, std::string_view purpose);
 
   // Enters all pages into this process's page table, so that no use of them faults. A wish.

@@ -1,6 +1,6 @@
-// Finds ranks that wait for each other in a circle. A rank that waits moves none of its counters, so
-// they wait for ever: they do different things. Reads the control segment and waits for nothing; the
-// ranks go on meanwhile.
+// Finds ranks that wait for each other in a circle. A rank that waits moves none of its counters,
+// so they wait for ever: they do different things. Reads the control segment and waits for nothing;
+// the ranks go on meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +34,15 @@ struct WaitLook {
   std::uint32_t operation;
 };
 
-// The ranks that wait in a circle with `rank`, the lowest one first. Empty: it is in no circle. Each was
-// seen at another moment, so ask still_wait() before you believe it.
+// The ranks that wait in a circle with `rank`, the lowest one first. Empty: it is in no circle.
+// Each was seen at another moment, so ask still_wait() before you believe it.
 std::vector<WaitLook> circle_of(const ControlView& view, std::size_t rank);
 
 // A second look at all of them finds the same waits: then all of them waited at once, and for ever.
 bool still_wait(const ControlView& view, const std::vector<WaitLook>& circle);
 
-// "rank 0 waits in barrier (operation 7) for rank 1, rank 1 waits in … for rank 0: they do different
-// things, and none of them can go on".
+// "rank 0 waits in barrier (operation 7) for rank 1, rank 1 waits in … for rank 0: they do
+// different things, and none of them can go on".
 std::string describe(const ControlView& view, const std::vector<WaitLook>& circle);
 
 }  // namespace ddprun::worker

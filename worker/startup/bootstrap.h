@@ -25,26 +25,30 @@ namespace ddprun::worker {
 
 // A rank waits so long for the others, then gives up. The limit is long because a rank may load
 // data or save a checkpoint meanwhile. On CPU the error names the missing rank, and a rank that
-// died is noticed much sooner, within some 10 ms; where ranks share cores, up to kAllTimeSlices later.
+// died is noticed much sooner, within some 10 ms; where ranks share cores, up to kAllTimeSlices
+// later.
 inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 struct BootstrapOptions {
   Device device = Device::kCpu;  // where the model will live; kCuda takes GPU number local_rank
-  // With kCuda: the CPU, where this host has fewer GPUs than ranks, or this build has no NCCL. Each host decides for
-  // itself, so all must be alike.
+  // With kCuda: the CPU, where this host has fewer GPUs than ranks, or this build has no NCCL. Each
+  // host decides for itself, so all must be alike.
   bool cpu_instead = false;
   // The limit for meeting the other ranks, and then for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
-  // What sums of float32 travel as between hosts, on CPU: those of TensorVerbs, too. The same on all ranks.
+  // What sums of float32 travel as between hosts, on CPU: those of TensorVerbs, too. The same on
+  // all ranks.
   Wire wire = Wire::kExact;
   // Of the connections between hosts, on CPU; empty: the host's (tcp_collective.h).
   std::string congestion_control = kCongestionControl;
   // On CPU, where ranks of this host share cores: long time slices (time_slices.h).
   bool long_time_slices = true;
-  // Where the ranks meet: `env://`, by the variables of a launcher or of mpirun and srun; `file:///PATH`, by a file
-  // on a file system that all of them share. Empty: DDPRUN_INIT_METHOD, and `env://` where that is not set.
+  // Where the ranks meet: `env://`, by the variables of a launcher or of mpirun and srun;
+  // `file:///PATH`, by a file on a file system that all of them share. Empty: DDPRUN_INIT_METHOD,
+  // and `env://` where that is not set.
   std::string init_method = {};
-  // With a file alone, and both or neither. Else they are RANK and WORLD_SIZE, or what mpirun and srun say.
+  // With a file alone, and both or neither. Else they are RANK and WORLD_SIZE, or what mpirun and
+  // srun say.
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
 };
@@ -63,15 +67,17 @@ struct Process {
 // Meets the other ranks of the job and returns when all are there. Without a launcher's environment
 // it makes a world of one; but under mpirun or srun, which start a process for each rank, the world
 // of those, and rank 0 serves the store. Ranks that meet at a file need no starter at all
-// (file_meeting.h). On CPU the ranks of a host use shared memory, and hosts use
-// TCP; on CUDA they use NCCL. Errors are one line each: a broken environment, nothing that names the
-// host of rank 0, a file at which ranks cannot meet, no store that a launcher serves, no answer at MASTER_ADDR:MASTER_PORT, hosts that
-// cannot reach each other, no GPU, or a rank that does not come within the timeout. Throws
-// LoggedError if shared memory cannot be had: rank 0 has logged why, one line for the host.
-// ddprun may start this program as a standby (docs/recovery.md): then it waits here until it is needed.
+// (file_meeting.h). On CPU the ranks of a host use shared memory, and hosts use TCP; on CUDA they
+// use NCCL. Errors are one line each: a broken environment, nothing that names the host of rank 0,
+// a file at which ranks cannot meet, no store that a launcher serves, no answer at
+// MASTER_ADDR:MASTER_PORT, hosts that cannot reach each other, no GPU, or a rank that does not come
+// within the timeout. Throws LoggedError if shared memory cannot be had: rank 0 has logged why, one
+// line for the host. ddprun may start this program as a standby (docs/recovery.md): then it waits
+// here until it is needed.
 Result<Process> bootstrap(const BootstrapOptions& options = {});
 
-// bootstrap() in a process that is never a standby, since the program has forked it: spawn() calls it.
+// bootstrap() in a process that is never a standby, since the program has forked it: spawn() calls
+// it.
 Result<Process> bootstrap_forked(const BootstrapOptions& options);
 
 }  // namespace ddprun::worker

@@ -33,9 +33,9 @@ class PipeExchange final : public Exchange {
 
   int ranks_;
   Shared* shared_;
-  // Pipes, read end first. `gate_` gets one byte per rank once all have arrived, and `told_` once all
-  // have given their texts. `texts_` gets the
-  // announced text once per listener, each time padded to kTextBytesMax.
+  // Pipes, read end first. `gate_` gets one byte per rank once all have arrived, and `told_` once
+  // all have given their texts. `texts_` gets the announced text once per listener, each time
+  // padded to kTextBytesMax.
   std::array<int, 2> gate_{-1, -1};
   std::array<int, 2> told_{-1, -1};
   std::array<int, 2> texts_{-1, -1};

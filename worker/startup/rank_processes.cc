@@ -56,8 +56,8 @@ struct Failure {
   siginfo_t end{};
   std::optional<Thrown> thrown;
 
-  // The cause is the smallest: what has no other cause, then the earliest. A rank that died without a
-  // word has died before those that noticed it.
+  // The cause is the smallest: what has no other cause, then the earliest. A rank that died without
+  // a word has died before those that noticed it.
   auto order() const {
     return std::pair(thrown && thrown->follows_another, thrown ? thrown->at : Clock::time_point());
   }
@@ -101,7 +101,8 @@ Rank fork_rank(int rank, const std::function<void(int)>& body) {
     // A group in the background that reads the terminal is stopped, and would never end.
     const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::dup2(nothing, STDIN_FILENO);
-    // exit() in the body ends here too: destructors of static objects are the parent's (on_exit(3), glibc).
+    // exit() in the body ends here too: destructors of static objects are the parent's (on_exit(3),
+    // glibc).
     ::on_exit([](int code, void*) { leave(code); }, nullptr);
     leave(run_body(body, rank, write_end.get()));
   }
@@ -136,7 +137,8 @@ class Ranks {
 
   void add(Rank rank) { ranks_.push_back(std::move(rank)); }
 
-  // Waits for ends; returns those that were no good ends. Empty: all have ended well, or the time is over.
+  // Waits for ends; returns those that were no good ends. Empty: all have ended well, or the time
+  // is over.
   std::vector<Failure> wait(int milliseconds) {
     std::vector<Failure> failures;
     while (failures.empty() && poll_ends(milliseconds)) {
@@ -167,7 +169,8 @@ class Ranks {
   void reap(std::size_t number, std::vector<Failure>& failures) {
     Rank& rank = ranks_[number];
     Failure end{.rank = static_cast<int>(number)};
-    // What it started goes first: until the rank is reaped, the group's number is not another one's.
+    // What it started goes first: until the rank is reaped, the group's number is not another
+    // one's.
     if (::waitid(P_PID, static_cast<id_t>(rank.pid), &end.end, WEXITED | WNOWAIT) != 0)
       fail("learn how a rank ended");
     ::killpg(rank.pid, SIGKILL);
@@ -198,7 +201,8 @@ class Ranks {
                    std::nullopt, status);
 }
 
-// Where SIGCHLD is ignored the kernel reaps the ranks, and nobody can learn how they ended (wait(2)).
+// Where SIGCHLD is ignored the kernel reaps the ranks, and nobody can learn how they ended
+// (wait(2)).
 class EndsAreKept {
  public:
   EndsAreKept() {

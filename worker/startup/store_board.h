@@ -1,5 +1,6 @@
-// A verdict board over the job's store, on a connection of its own: the thread that watches the collective
-// uses it, while the program may use another. The collective owns it. A call blocks for a second at most.
+// A verdict board over the job's store, on a connection of its own: the thread that watches the
+// collective uses it, while the program may use another. The collective owns it. A call blocks for
+// a second at most.
 #pragma once
 
 #include <memory>
@@ -21,8 +22,8 @@ class StoreBoard final : public VerdictBoard {
   StoreBoard(store::Client client, std::string key, int rank)
       : client_(std::move(client)), key_(std::move(key)), rank_(rank) {}
 
-  // Takes away what a rank of before may have left. Returns when the store has done so: what ranks that meet
-  // afterwards read is of this attempt. Errors are those of store::Client.
+  // Takes away what a rank of before may have left. Returns when the store has done so: what ranks
+  // that meet afterwards read is of this attempt. Errors are those of store::Client.
   Result<void> clear();
 
   Result<void> post(std::string_view text) override;

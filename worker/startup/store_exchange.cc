@@ -35,9 +35,9 @@ std::string fresh_word() {
 
 }  // namespace
 
-// PyTorch's clients put a slash in front of every key. With the slash our keys are visible to them, and
-// the prefix keeps them apart from theirs. With the number of ranks in it, a place that another world
-// left free cannot be taken for one of ours.
+// PyTorch's clients put a slash in front of every key. With the slash our keys are visible to them,
+// and the prefix keeps them apart from theirs. With the number of ranks in it, a place that another
+// world left free cannot be taken for one of ours.
 std::string StoreExchange::key_of_all(std::string_view name) const {
   return fmt::format("/ddprun/{}/{}/{}", options_.key, options_.ranks, name);
 }
@@ -68,9 +68,9 @@ Result<void> StoreExchange::await_ranks(std::string key, Deadline end) {
   return await(std::array{std::move(key)}, end, &StoreExchange::ranks_are_awaited);
 }
 
-// Writes a key that nobody has written, and says what it holds then. PyTorch's store without libuv wakes
-// nobody who waits for the key at that (torch 2.11, TCPStore.cpp, compareSetHandler): so what is ours is
-// written once more.
+// Writes a key that nobody has written, and says what it holds then. PyTorch's store without libuv
+// wakes nobody who waits for the key at that (torch 2.11, TCPStore.cpp, compareSetHandler): so what
+// is ours is written once more.
 Result<std::string> StoreExchange::claim(const std::string& key, std::string_view value) {
   auto held = client_.compare_set(key, "", value);
   if (!held || *held != value) return held;
@@ -96,8 +96,8 @@ Result<void> StoreExchange::lead(Deadline end) {
                "another rank 0 has come since: this process belongs to a membership that is over");
 }
 
-// All of them, each time: one whose rank 0 died in here may have ended some only. There are as many as
-// memberships of this attempt.
+// All of them, each time: one whose rank 0 died in here may have ended some only. There are as many
+// as memberships of this attempt.
 Result<void> StoreExchange::end_earlier_rounds() {
   for (std::int64_t round = 1; round < round_; ++round) {
     const auto decided = claim(key_of(round, "decided"), kOver);

@@ -12,8 +12,8 @@
 namespace ddprun::worker {
 namespace {
 
-// sched_attr of sched_setattr(2), as it was first published. glibc 2.36 does not know it, and the kernel's header
-// clashes with <sched.h>.
+// sched_attr of sched_setattr(2), as it was first published. glibc 2.36 does not know it, and the
+// kernel's header clashes with <sched.h>.
 struct SchedulingAttributes {
   std::uint32_t size = sizeof(SchedulingAttributes);
   std::uint32_t policy = 0;

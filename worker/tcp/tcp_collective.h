@@ -1,7 +1,7 @@
-// The collective of ranks that TCP connects, one connection a pair. A sum moves 2 (N-1)/N of its bytes
-// out of each rank and as many in, which is the least possible, in two hops, and in the order of
-// ring_order.h. There is no thread: bytes move inside the calls, on the caller's thread, and progress()
-// moves them while the program computes. Linux, x86-64.
+// The collective of ranks that TCP connects, one connection a pair. A sum moves 2 (N-1)/N of its
+// bytes out of each rank and as many in, which is the least possible, in two hops, and in the order
+// of ring_order.h. There is no thread: bytes move inside the calls, on the caller's thread, and
+// progress() moves them while the program computes. Linux, x86-64.
 #pragma once
 
 #include <chrono>
@@ -16,13 +16,14 @@
 
 namespace ddprun::worker {
 
-// What sums of float32 travel as. bfloat16 halves the bytes: each rank's elements are rounded once, added
-// in float32, and the result is rounded once. All ranks get the same bits.
+// What sums of float32 travel as. bfloat16 halves the bytes: each rank's elements are rounded once,
+// added in float32, and the result is rounded once. All ranks get the same bits.
 enum class Wire : std::uint8_t { kExact, kBFloat16 };
 
 // The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
-// TCP_CONGESTION); empty: the host's. BBR sends by a timer, which takes up to a third more time for a sum
-// between two hosts with two ranks each. Where the kernel does not have it, or does not allow it, the host's stays.
+// TCP_CONGESTION); empty: the host's. BBR sends by a timer, which takes up to a third more time for
+// a sum between two hosts with two ranks each. Where the kernel does not have it, or does not allow
+// it, the host's stays.
 inline constexpr const char* kCongestionControl = "cubic";
 
 struct TcpJob {
@@ -45,13 +46,13 @@ class TcpCollective : public Collective {
   using Collective::launch;
   // Whether wait() would return at once.
   virtual bool done(Ticket ticket) const = 0;
-  // Returns when all ranks have called it with the same arguments. Ranks that do something else are told
-  // at once.
+  // Returns when all ranks have called it with the same arguments. Ranks that do something else are
+  // told at once.
   virtual void meet(Verb verb, int root) = 0;
 };
 
-// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, an address that is not
-// this host's, a rank that cannot be reached or does not come.
+// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, an address that
+// is not this host's, a rank that cannot be reached or does not come.
 Result<std::unique_ptr<TcpCollective>> join_tcp(const TcpJob& job, Exchange& exchange);
 
 }  // namespace ddprun::worker

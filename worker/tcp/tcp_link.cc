@@ -130,7 +130,8 @@ bool TcpLink::fill(TcpNews& news) {
   return true;
 }
 
-// The head of the next frame, once that is here; but for data its body must be here, too. It stays buffered.
+// The head of the next frame, once that is here; but for data its body must be here, too. It stays
+// buffered.
 bool TcpLink::next_frame(FrameHead& head, TcpNews& news) {
   while (true) {
     if (buffered().size() >= sizeof head) {
@@ -168,8 +169,8 @@ void TcpLink::take_word(const FrameHead& head, TcpOperation* operation, std::siz
   }
 }
 
-// Bytes of the data frame under way: those that are buffered, else from the kernel, and then also some of
-// what follows it.
+// Bytes of the data frame under way: those that are buffered, else from the kernel, and then also
+// some of what follows it.
 std::size_t TcpLink::take_data(std::span<std::byte> place, TcpNews& news) {
   place = place.first(std::min(place.size(), body_left_));
   if (begin_ != end_) {

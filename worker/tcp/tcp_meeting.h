@@ -1,6 +1,6 @@
-// How ranks connect: each listens at its own address, all learn all addresses, and the higher rank of a
-// pair connects to the lower one. A connection begins with the listener's secret, which only who can read
-// the exchange knows; others are closed. When all are there, nobody listens any more.
+// How ranks connect: each listens at its own address, all learn all addresses, and the higher rank
+// of a pair connects to the lower one. A connection begins with the listener's secret, which only
+// who can read the exchange knows; others are closed. When all are there, nobody listens any more.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ struct TcpMeeting {
   std::vector<std::string> hosts;  // by rank
 };
 
-// A rank waits so long for the others to connect. It is short: all of them are there, and only the network
-// can be in the way.
+// A rank waits so long for the others to connect. It is short: all of them are there, and only the
+// network can be in the way.
 inline constexpr std::chrono::seconds kConnectLimit{60};
 
 // All ranks must call it. Errors: those of the exchange; no such own address; a rank that cannot be

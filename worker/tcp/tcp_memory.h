@@ -1,5 +1,5 @@
-// The memory in which a rank sums over TCP: ordinary memory of its process, zeroed, and at bounds of a huge
-// page where it is large. The registry knows what it has given out. One thread.
+// The memory in which a rank sums over TCP: ordinary memory of its process, zeroed, and at bounds
+// of a huge page where it is large. The registry knows what it has given out. One thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ class TcpMemory {
   // Memory that somebody else has allocated.
   void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes);
 
-  // Keeps the memory that `flat` lies in. Throws CollectiveError if it did not come from allocate().
+  // Keeps the memory that `flat` lies in. Throws CollectiveError if it did not come from
+  // allocate().
   std::shared_ptr<std::byte> hold(const Flat& flat) const;
 
  private:

@@ -65,7 +65,8 @@ class TcpBroadcast final : public TcpOperation {
   TcpBroadcast(const OperationHead& head, TcpPlace place, std::span<std::byte> data)
       : TcpOperation(head), place_(place), data_(data), counts_(place.ranks) {}
 
-  // Root: the peer's chunk, then root's own. Another rank: what has come of its chunk, to all but root.
+  // Root: the peer's chunk, then root's own. Another rank: what has come of its chunk, to all but
+  // root.
   std::span<const std::byte> to_send(std::size_t peer) const override {
     const std::size_t sent = counts_[peer].sent;
     if (place_.rank == root()) {
@@ -144,8 +145,8 @@ class TcpTransfer final : public TcpOperation {
   std::size_t moved_ = 0;
 };
 
-// Behind a sum's type: how it differs from a plain one. A switch, so that the compiler finds a reduction
-// that has no words.
+// Behind a sum's type: how it differs from a plain one. A switch, so that the compiler finds a
+// reduction that has no words.
 std::string_view manner_of(const OperationHead& head) {
   if (head.verb != Verb::kSum && head.verb != Verb::kReduce) return "";
   switch (head.reduction) {

@@ -60,12 +60,13 @@ struct TcpPlace {
 // Heads only: each rank sends one to every other.
 std::unique_ptr<TcpOperation> tcp_barrier(const OperationHead& head);
 
-// Every rank gets all parts, in `parts`, by rank. The own part is there already. `parts` must outlive it.
+// Every rank gets all parts, in `parts`, by rank. The own part is there already. `parts` must
+// outlive it.
 std::unique_ptr<TcpOperation> tcp_gather(const OperationHead& head, TcpPlace place,
                                          std::vector<std::vector<std::byte>>& parts);
 
-// Root gives each rank one chunk, and the ranks give their chunks to each other as they come: so root
-// sends all of it twice, not once for each rank.
+// Root gives each rank one chunk, and the ranks give their chunks to each other as they come: so
+// root sends all of it twice, not once for each rank.
 std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace place,
                                             std::span<std::byte> data);
 
@@ -73,17 +74,17 @@ std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace 
 std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_t peer,
                                            std::span<std::byte> data);
 
-// Rank r reduces chunk r (ring_order.h): each other rank sends it that chunk, and it sends the result to
-// each. So the bits are those of Gloo's ring. What came of the other ranks waits in a window of at most
-// kWindowBytes a rank, which it takes from `scratch` once the operation is under way. `scratch` must
-// outlive it. `feed` makes the elements in `data`; null: they are there.
+// Rank r reduces chunk r (ring_order.h): each other rank sends it that chunk, and it sends the
+// result to each. So the bits are those of Gloo's ring. What came of the other ranks waits in a
+// window of at most kWindowBytes a rank, which it takes from `scratch` once the operation is under
+// way. `scratch` must outlive it. `feed` makes the elements in `data`; null: they are there.
 std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace place,
                                          std::span<std::byte> data, TcpScratch& scratch,
                                          std::unique_ptr<TcpFeed> feed = nullptr);
 
-// The same for float32 elements that travel as bfloat16; `head` describes what travels. Each element is
-// rounded, the sum is made in float32 and rounded once. The bfloat16 are made and read piece by piece,
-// next to where they are sent and received: in a cache, not in memory.
+// The same for float32 elements that travel as bfloat16; `head` describes what travels. Each
+// element is rounded, the sum is made in float32 and rounded once. The bfloat16 are made and read
+// piece by piece, next to where they are sent and received: in a cache, not in memory.
 std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, TcpPlace place,
                                                      std::span<float> values, TcpScratch& scratch,
                                                      std::unique_ptr<TcpFeed> feed = nullptr);

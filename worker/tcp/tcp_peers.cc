@@ -79,7 +79,8 @@ std::size_t TcpPeers::pass(TcpOperation& operation) {
   return moved;
 }
 
-// A rank that goes on after this error, but for reset(), would send the operation's bytes once more.
+// A rank that goes on after this error, but for reset(), would send the operation's bytes once
+// more.
 void TcpPeers::throw_if_reset() const {
   const auto first =
       std::ranges::find_if(resets_, [](const auto& note) { return note.has_value(); });
@@ -115,8 +116,8 @@ void TcpPeers::await(TcpOperation& operation, std::optional<Limit> limit) {
   }
 }
 
-// Where nothing can be read or written now, only the end of a link is news: one that has given all may still
-// have to take, and one with a full window waits for others.
+// Where nothing can be read or written now, only the end of a link is news: one that has given all
+// may still have to take, and one with a full window waits for others.
 void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
   std::vector<pollfd> watched;
   std::vector<std::size_t> peers;
@@ -170,8 +171,8 @@ void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpNews& news) {
   }
 }
 
-// Those to blame where nothing moves: the ones that have not come, that owe what only they can send, or
-// that do not take what is sent. All others wait for them, as we do.
+// Those to blame where nothing moves: the ones that have not come, that owe what only they can
+// send, or that do not take what is sent. All others wait for them, as we do.
 std::vector<std::size_t> TcpPeers::late_ones(const TcpOperation& operation) const {
   std::vector<std::size_t> late;
   std::vector<std::size_t> incomplete;

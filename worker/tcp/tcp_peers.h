@@ -1,5 +1,5 @@
-// The links to all other ranks: brings one operation on with all of them, waits with a limit, and says
-// who is late, gone, or does something else. Part of TcpCollective: one thread.
+// The links to all other ranks: brings one operation on with all of them, waits with a limit, and
+// says who is late, gone, or does something else. Part of TcpCollective: one thread.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ class TcpPeers {
   TcpPlace place() const { return options_.place; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
-  // Operations come one after another: call start() once for each, then advance() or await() until it is
-  // complete. All throw CollectiveError.
+  // Operations come one after another: call start() once for each, then advance() or await() until
+  // it is complete. All throw CollectiveError.
   void start();
   // Moves what can be moved now. Returns whether the operation is complete here.
   bool advance(TcpOperation& operation);
@@ -40,12 +40,12 @@ class TcpPeers {
     std::chrono::milliseconds whole;
     std::chrono::milliseconds left;
   };
-  // Returns once it is complete here. `limit` stands in place of the timeout; past it all ranks that have
-  // not come are named.
+  // Returns once it is complete here. `limit` stands in place of the timeout; past it all ranks
+  // that have not come are named.
   void await(TcpOperation& operation, std::optional<Limit> limit = {});
 
-  // Gives up `current`, which may be null, and all that others have under way. Returns when all have
-  // called it: how far each was.
+  // Gives up `current`, which may be null, and all that others have under way. Returns when all
+  // have called it: how far each was.
   std::vector<ResetNote> reset(const TcpOperation* current, const ResetNote& mine);
 
   // Ends the collective. The others throw with the same reason, where it reaches them.

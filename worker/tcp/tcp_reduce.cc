@@ -78,7 +78,8 @@ class TcpReduce final : public TcpOperation {
     return peers_[peer].sent == part(peers_[peer].chunk).size() + mine().size();
   }
 
-  // First the peer's elements of our chunk. Then the result of the peer's: over ours, which the peer has.
+  // First the peer's elements of our chunk. Then the result of the peer's: over ours, which the
+  // peer has.
   std::span<std::byte> to_receive(std::size_t peer) override {
     const Peer& from = peers_[peer];
     if (from.received >= mine().size())

@@ -1,5 +1,5 @@
-// Memory that sums over TCP use while they are under way. It is kept for the next ones: fresh memory costs
-// a page fault for every 4 KiB. One thread.
+// Memory that sums over TCP use while they are under way. It is kept for the next ones: fresh
+// memory costs a page fault for every 4 KiB. One thread.
 #pragma once
 
 #include <cstddef>

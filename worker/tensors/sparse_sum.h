@@ -9,8 +9,8 @@
 
 namespace ddprun::worker {
 
-// The sum, coalesced. All ranks must call it, with tensors of the same size and dtype, which may have
-// any number of values; else it throws CollectiveError. `mine` stays as it is.
+// The sum, coalesced. All ranks must call it, with tensors of the same size and dtype, which may
+// have any number of values; else it throws CollectiveError. `mine` stays as it is.
 at::Tensor sum_sparse(const at::Tensor& mine, Collective& collective);
 
 }  // namespace ddprun::worker

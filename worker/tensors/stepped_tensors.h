@@ -1,4 +1,5 @@
-// The tensors that an optimizer steps, of all its groups: LibTorch's optimizers, ours, and ZeroOptimizer have them alike.
+// The tensors that an optimizer steps, of all its groups: LibTorch's optimizers, ours, and
+// ZeroOptimizer have them alike.
 #pragma once
 
 #include <ATen/core/Tensor.h>

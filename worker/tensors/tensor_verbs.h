@@ -1,6 +1,6 @@
-// What the ranks do together with tensors of the program: the verbs of torch.distributed. Tensors may
-// have any size and any strides, and lie on the collective's device. Types: float32, float64, float16,
-// bfloat16, int64, int32, int8, uint8, and complex ones where they are not compared.
+// What the ranks do together with tensors of the program: the verbs of torch.distributed. Tensors
+// may have any size and any strides, and lie on the collective's device. Types: float32, float64,
+// float16, bfloat16, int64, int32, int8, uint8, and complex ones where they are not compared.
 //
 //   TensorVerbs verbs(*process->collective);
 //   verbs.all_reduce(loss, Reduction::kAverage);
@@ -8,11 +8,11 @@
 //
 // What a verb is called with `name` stands in the messages about it, and in the flight record.
 //
-// As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors of
-// the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument, before
-// any other rank has heard of it. One thread at a time: that of the collective. On CUDA nothing but
-// all_gather() blocks the host: results are there for the current stream, which must be the same one in all
-// calls.
+// As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors
+// of the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument,
+// before any other rank has heard of it. One thread at a time: that of the collective. On CUDA
+// nothing but all_gather() blocks the host: results are there for the current stream, which must be
+// the same one in all calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -59,12 +59,12 @@ class TensorVerbs {
   // `ranks` must outlive this.
   explicit TensorVerbs(Collective& ranks) : ranks_(ranks) {}
 
-  // Reduces over all ranks, in place. The sum's order of additions is that of the gradients. A large
-  // tensor travels in pieces: it needs no more than 128 MiB beside it.
+  // Reduces over all ranks, in place. The sum's order of additions is that of the gradients. A
+  // large tensor travels in pieces: it needs no more than 128 MiB beside it.
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                   const OperationName& name = {});
-  // The same without waiting; needs the tensor's size once more. Until wait() nobody may touch the tensor;
-  // then it has the result. wait() does nothing the second time.
+  // The same without waiting; needs the tensor's size once more. Until wait() nobody may touch the
+  // tensor; then it has the result. wait() does nothing the second time.
   Launched launch_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                              const OperationName& name = {});
   void wait(Launched& launched);
@@ -95,8 +95,8 @@ class TensorVerbs {
   void keep_staging(at::Tensor memory);
 
   Collective& ranks_;
-  // Memory of the collective by its size in bytes, not in use. All ranks have the same: they launch and
-  // wait in the same order, and a reset() of the collective empties it on all of them.
+  // Memory of the collective by its size in bytes, not in use. All ranks have the same: they launch
+  // and wait in the same order, and a reset() of the collective empties it on all of them.
   std::map<std::size_t, std::vector<at::Tensor>> staging_;
   std::size_t kept_bytes_ = 0;
   std::uint32_t resets_ = 0;

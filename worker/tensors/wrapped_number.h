@@ -1,6 +1,7 @@
-// A number as Python gives it to an operation: it does not change the dtype of the tensors beside it. With a plain
-// double tensor LibTorch would promote a tensor without dimensions to double; LibTorch's mul_(double) swaps the factors,
-// and rounds the number to 16 bits where the tensor has 16. Any thread.
+// A number as Python gives it to an operation: it does not change the dtype of the tensors beside
+// it. With a plain double tensor LibTorch would promote a tensor without dimensions to double;
+// LibTorch's mul_(double) swaps the factors, and rounds the number to 16 bits where the tensor has
+// 16. Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

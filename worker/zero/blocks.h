@@ -1,5 +1,5 @@
-// Tensors in parts that stay in the cache. Where several operations follow each other, each number then travels from
-// memory and back once, and not once an operation. Any thread.
+// Tensors in parts that stay in the cache. Where several operations follow each other, each number
+// then travels from memory and back once, and not once an operation. Any thread.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -12,13 +12,13 @@
 
 namespace ddprun::worker {
 
-// Numbers of a part. Adam has seven tensors of them at most, 896 KiB of float32: servers of today have a second-level
-// cache of 1 MiB a core or more.
+// Numbers of a part. Adam has seven tensors of them at most, 896 KiB of float32: servers of today
+// have a second-level cache of 1 MiB a core or more.
 inline constexpr std::int64_t kBlockNumbers = std::int64_t{1} << 15;
 
-// Whether parts of these are the same numbers in all of them. Undefined tensors do not count. On a GPU a part costs more
-// than it saves. Several threads of LibTorch would have too little to do in a part, and round the last few numbers of
-// each thread's in their own way.
+// Whether parts of these are the same numbers in all of them. Undefined tensors do not count. On a
+// GPU a part costs more than it saves. Several threads of LibTorch would have too little to do in a
+// part, and round the last few numbers of each thread's in their own way.
 template <std::size_t kCount>
 bool fit_in_blocks(const std::array<at::Tensor, kCount>& tensors) {
   const at::Tensor& first = tensors[0];
@@ -32,10 +32,11 @@ bool fit_in_blocks(const std::array<at::Tensor, kCount>& tensors) {
   });
 }
 
-// Calls `step` with the same part of each tensor, one part after another, or with the tensors themselves where they are
-// small, or lie in memory in different ways. Undefined ones stay so. `step` must treat each number alone: then the bits
-// are those of one call, also where LibTorch rounds the last few numbers in another way: a part is a power of two. The
-// caller records no gradients.
+// Calls `step` with the same part of each tensor, one part after another, or with the tensors
+// themselves where they are small, or lie in memory in different ways. Undefined ones stay so.
+// `step` must treat each number alone: then the bits are those of one call, also where LibTorch
+// rounds the last few numbers in another way: a part is a power of two. The caller records no
+// gradients.
 template <std::size_t kCount, typename Step>
 void in_blocks(const std::array<at::Tensor, kCount>& tensors, const Step& step) {
   if (!fit_in_blocks(tensors)) return step(tensors);

@@ -1,6 +1,7 @@
-// SGD, Adam and AdamW with the bits of Python's: those of torch.optim of PyTorch 2.11 on CPU (_single_tensor_sgd and
-// _single_tensor_adam in torch/optim/sgd.py and adam.py). LibTorch's own have other last bits. They are LibTorch's
-// optimizers otherwise: options, state and checkpoints are theirs. One thread.
+// SGD, Adam and AdamW with the bits of Python's: those of torch.optim of PyTorch 2.11 on CPU
+// (_single_tensor_sgd and _single_tensor_adam in torch/optim/sgd.py and adam.py). LibTorch's own
+// have other last bits. They are LibTorch's optimizers otherwise: options, state and checkpoints
+// are theirs. One thread.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -16,7 +17,8 @@ class SGD final : public torch::optim::SGD {
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// Throws std::invalid_argument for sparse gradients, and where amsgrad is turned on after a step, as Python's do.
+// Throws std::invalid_argument for sparse gradients, and where amsgrad is turned on after a step,
+// as Python's do.
 class Adam final : public torch::optim::Adam {
  public:
   using Options = torch::optim::AdamOptions;

@@ -55,8 +55,8 @@ void OwnedSums::sum_shared(const at::Tensor& buffer, const std::vector<OwnedRang
             static_cast<std::uint64_t>(ranks_.world_size() - 1);
 }
 
-// By rank, what it has of this rank's ranges, one after the other. Pairs of ranks meet in one order on all ranks, so
-// nobody waits in a circle.
+// By rank, what it has of this rank's ranges, one after the other. Pairs of ranks meet in one order
+// on all ranks, so nobody waits in a circle.
 std::vector<at::Tensor> OwnedSums::exchange(const at::Tensor& buffer,
                                             const std::vector<OwnedRange>& ranges) {
   TensorVerbs verbs(ranks_);

@@ -1,6 +1,7 @@
-// The reduce-scatter of a bucket in which each parameter belongs to a rank: every rank gets the sums of its own
-// parameters, with the bits of an all-reduce of the bucket (worker/kernels/ring_order.h). Ranks that share memory read
-// each other's buckets; others send. Called from the thread of the reducer; all ranks at the same places.
+// The reduce-scatter of a bucket in which each parameter belongs to a rank: every rank gets the
+// sums of its own parameters, with the bits of an all-reduce of the bucket
+// (worker/kernels/ring_order.h). Ranks that share memory read each other's buckets; others send.
+// Called from the thread of the reducer; all ranks at the same places.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +25,9 @@ class OwnedSums {
  public:
   explicit OwnedSums(Collective& ranks) : ranks_(ranks) {}
 
-  // `buffer`: the bucket, one dimension, in memory of the collective. Afterwards this rank's ranges hold sums, and
-  // the others what they held. Each number is multiplied by `factor` before it is added, if that is defined.
+  // `buffer`: the bucket, one dimension, in memory of the collective. Afterwards this rank's ranges
+  // hold sums, and the others what they held. Each number is multiplied by `factor` before it is
+  // added, if that is defined.
   void sum(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
            const at::Tensor& factor = {});
 

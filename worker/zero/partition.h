@@ -12,12 +12,14 @@ namespace ddprun::worker {
 // The owners of one group's parameters, by parameter.
 using Owners = std::vector<int>;
 
-// `groups`: the element counts of each group's parameters. In each group the largest comes first, equal ones in their
-// order; each goes to the rank with the fewest elements so far, of all groups, and to the lowest of those. The order
-// of a rank's parameters is that in which it got them: owned_by().
+// `groups`: the element counts of each group's parameters. In each group the largest comes first,
+// equal ones in their order; each goes to the rank with the fewest elements so far, of all groups,
+// and to the lowest of those. The order of a rank's parameters is that in which it got them:
+// owned_by().
 std::vector<Owners> partition(std::span<const std::vector<std::int64_t>> groups, int ranks);
 
-// The parameters of a group that `rank` owns, in the order of Python's local optimizer: the largest first.
+// The parameters of a group that `rank` owns, in the order of Python's local optimizer: the largest
+// first.
 std::vector<std::size_t> owned_by(int rank, const Owners& owners,
                                   const std::vector<std::int64_t>& counts);
 

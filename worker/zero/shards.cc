@@ -70,7 +70,8 @@ void Shards::check_alike() const {
       add(static_cast<std::uint64_t>(parameter.scalar_type()));
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
         throw std::invalid_argument(
-            "ZeroOptimizer: a parameter is in the list twice (of modules that share it?): give it once");
+            "ZeroOptimizer: a parameter is in the list twice (of modules that share it?): give it "
+            "once");
     }
   }
   if (seen.empty()) throw std::invalid_argument("ZeroOptimizer got an empty parameter list");
@@ -162,7 +163,8 @@ void Shards::check_places() const {
       if (parameter.numel() == 0) continue;
       if (parameter.data_ptr() == places_.at(parameter.unsafeGetTensorImpl()).data) continue;
       throw std::runtime_error(
-          "ZeroOptimizer: a parameter has other memory than when the optimizer was made: convert and move the model "
+          "ZeroOptimizer: a parameter has other memory than when the optimizer was made: convert "
+          "and move the model "
           "before");
     }
   }
@@ -198,7 +200,8 @@ std::vector<OwnedRange> Shards::ranges_of(const Bucket& bucket) const {
     const auto place = places_.find(parameter.unsafeGetTensorImpl());
     if (place == places_.end())
       throw std::runtime_error(
-          "ZeroOptimizer: reduce_scatter() needs all parameters of the DataParallel in the optimizer");
+          "ZeroOptimizer: reduce_scatter() needs all parameters of the DataParallel in the "
+          "optimizer");
     const std::int64_t end = begin + parameter.numel() * (parameter.is_complex() ? 2 : 1);
     ranges.push_back({place->second.owner, begin, end});
     begin = end;

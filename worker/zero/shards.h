@@ -1,5 +1,5 @@
-// The part of ZeroOptimizer that knows no optimizer: whose parameter is whose, the memory of the parameters, and what
-// travels. One thread, at the same places on all ranks.
+// The part of ZeroOptimizer that knows no optimizer: whose parameter is whose, the memory of the
+// parameters, and what travels. One thread, at the same places on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +26,8 @@ struct ZeroTraffic {
 
 class Shards {
  public:
-  // All ranks must call it, with parameters of the same sizes and types: else std::runtime_error on all. Moves the
-  // parameters into memory of the collective: they stay the tensors that they are.
+  // All ranks must call it, with parameters of the same sizes and types: else std::runtime_error on
+  // all. Moves the parameters into memory of the collective: they stay the tensors that they are.
   Shards(std::vector<std::vector<at::Tensor>> groups, Collective& ranks);
   Shards(const Shards&) = delete;
   Shards& operator=(const Shards&) = delete;
@@ -39,15 +39,16 @@ class Shards {
   // By group, in the order of Python's local optimizers.
   std::vector<std::vector<at::Tensor>> owned_by(int rank) const;
 
-  // Where the ranks share memory ("shm") they have one copy of the parameters from now on: what rank 0 has. Nothing is
-  // changed elsewhere, or where they have one already. All ranks must call it. Throws as share() does.
+  // Where the ranks share memory ("shm") they have one copy of the parameters from now on: what
+  // rank 0 has. Nothing is changed elsewhere, or where they have one already. All ranks must call
+  // it. Throws as share() does.
   void use_one_copy();
 
-  // Before the owners step: with one copy it waits until all ranks have come, so nobody is in a forward() any more.
-  // All ranks must call it, and share() behind it.
+  // Before the owners step: with one copy it waits until all ranks have come, so nobody is in a
+  // forward() any more. All ranks must call it, and share() behind it.
   void begin_step();
-  // Gives the parameters of each owner to all ranks. Throws std::runtime_error where somebody has moved a parameter
-  // to other memory.
+  // Gives the parameters of each owner to all ranks. Throws std::runtime_error where somebody has
+  // moved a parameter to other memory.
   void share();
 
   // Sums each bucket into the owners of its parameters, divided by the number of ranks.

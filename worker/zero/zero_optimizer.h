@@ -1,17 +1,20 @@
-// An optimizer whose state is dealt to the ranks: ZeRO, stage 1, as torch.distributed.optim.ZeroRedundancyOptimizer of
-// PyTorch 2.11. Each rank keeps the momenta of its own parameters, steps those, and gets the others from their owners.
+// An optimizer whose state is dealt to the ranks: ZeRO, stage 1, as
+// torch.distributed.optim.ZeroRedundancyOptimizer of PyTorch 2.11. Each rank keeps the momenta of
+// its own parameters, steps those, and gets the others from their owners.
 //
 //   ZeroOptimizer<Adam> optimizer(net->parameters(), *process->collective, Adam::Options(1e-3));
 //   optimizer.reduce_scatter(parallel);  // if wanted: see below
 //   …
 //   parallel.step(optimizer);
 //
-// Any optimizer of LibTorch will do that treats each parameter alone; SGD, Adam and AdamW of optimizers.h have
-// Python's bits. param_groups() are those of the program, with the options of each, as a scheduler changes them.
+// Any optimizer of LibTorch will do that treats each parameter alone; SGD, Adam and AdamW of
+// optimizers.h have Python's bits. param_groups() are those of the program, with the options of
+// each, as a scheduler changes them.
 //
-// Bytes that a rank gets in a step, on average, where S are those of all parameters: the sums of all-reduced gradients
-// 2(N-1)/N·S, and the parameters (N-1)/N·S. With reduce_scatter() the sums are half of it; where all ranks are on one
-// host, they have one copy of the parameters then, and none travel.
+// Bytes that a rank gets in a step, on average, where S are those of all parameters: the sums of
+// all-reduced gradients 2(N-1)/N·S, and the parameters (N-1)/N·S. With reduce_scatter() the sums
+// are half of it; where all ranks are on one host, they have one copy of the parameters then, and
+// none travel.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -35,8 +38,9 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
  public:
   using Group = torch::optim::OptimizerParamGroup;
 
-  // All ranks must call it, with the same parameters in the same order: else std::runtime_error on all of them.
-  // Moves the parameters into memory of the collective, which must outlive this; the tensors stay the same ones.
+  // All ranks must call it, with the same parameters in the same order: else std::runtime_error on
+  // all of them. Moves the parameters into memory of the collective, which must outlive this; the
+  // tensors stay the same ones.
   template <typename Options>
   ZeroOptimizer(const std::vector<Group>& groups, Collective& ranks, const Options& options)
       : Optimizer(groups, std::make_unique<Options>(options)),
@@ -47,16 +51,17 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
   ZeroOptimizer(std::vector<at::Tensor> parameters, Collective& ranks, const Options& options)
       : ZeroOptimizer({Group(std::move(parameters))}, ranks, options) {}
 
-  // Gradients of `parallel` are summed into the owners of their parameters, and nowhere else: after backward() the
-  // `.grad` of this rank's parameters is the average, and the others' is of no use. So nothing that needs all gradients
-  // goes with it, like clipping by their norm. Passes that are added up are made under NoSync, but for the last one. All
-  // parameters of `parallel` must be here. Once for each DataParallel, before its first forward(). All ranks must call
-  // it.
+  // Gradients of `parallel` are summed into the owners of their parameters, and nowhere else: after
+  // backward() the `.grad` of this rank's parameters is the average, and the others' is of no use.
+  // So nothing that needs all gradients goes with it, like clipping by their norm. Passes that are
+  // added up are made under NoSync, but for the last one. All parameters of `parallel` must be
+  // here. Once for each DataParallel, before its first forward(). All ranks must call it.
   //
-  // Where all ranks are on one host ("shm"), they have one copy of the parameters from then on, and for as long as this
-  // lives: each owner steps its own in place, and the others read them there. So what else changes parameters must set
-  // all ranks' to the same values, as loading a checkpoint does; a change that depends on the old value would be made N
-  // times. The others see it at once: put a barrier() before it, and one behind it.
+  // Where all ranks are on one host ("shm"), they have one copy of the parameters from then on, and
+  // for as long as this lives: each owner steps its own in place, and the others read them there.
+  // So what else changes parameters must set all ranks' to the same values, as loading a checkpoint
+  // does; a change that depends on the old value would be made N times. The others see it at once:
+  // put a barrier() before it, and one behind it.
   void reduce_scatter(DataParallel& parallel) {
     shards_.use_one_copy();
     parallel.comm_hook(shards_.hook());
@@ -77,11 +82,13 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
     return loss;
   }
 
-  // An optimizer of all parameters with these options, and no state: for load(), and for what consolidate() fills.
+  // An optimizer of all parameters with these options, and no state: for load(), and for what
+  // consolidate() fills.
   Local unsharded() const { return make_(param_groups_); }
 
-  // The state of all ranks as that of one optimizer, at rank `to`: Python's consolidate_state_dict and state_dict. On
-  // the other ranks the result has no state. A copy: later steps do not change it. All ranks must call it.
+  // The state of all ranks as that of one optimizer, at rank `to`: Python's consolidate_state_dict
+  // and state_dict. On the other ranks the result has no state. A copy: later steps do not change
+  // it. All ranks must call it.
   Local consolidate(int to = 0) {
     give_options(param_groups_, local_.param_groups());
     Local whole = unsharded();
@@ -94,9 +101,9 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
     return whole;
   }
 
-  // Takes the options of `whole`, and the state of this rank's parameters. `whole` must be unsharded(), with a state
-  // loaded into it: that of a run with any number of ranks. Throws std::invalid_argument where it is of other groups.
-  // Nobody else need call it.
+  // Takes the options of `whole`, and the state of this rank's parameters. `whole` must be
+  // unsharded(), with a state loaded into it: that of a run with any number of ranks. Throws
+  // std::invalid_argument where it is of other groups. Nobody else need call it.
   void load(Local whole) {
     give_options(whole.param_groups(), param_groups_);
     local_.state().clear();
@@ -116,8 +123,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
   const Local& local() const { return local_; }
   ZeroTraffic traffic() const { return shards_.traffic(); }
 
-  // For Join, behind its DataParallel: a rank without batches steps its parameters with the others' average.
-  // (PyTorch's steps them with the gradients that the rank had last.)
+  // For Join, behind its DataParallel: a rank without batches steps its parameters with the others'
+  // average. (PyTorch's steps them with the gradients that the rank had last.)
   Collective& join_ranks() override { return shards_.ranks(); }
   void begin_join(JoinContext& context, bool leads) override {
     if (leads)
@@ -125,7 +132,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
           "Join: a ZeroOptimizer cannot come first: name its DataParallel before it");
     if (scatters_ && !context.options().divide_by_initial_world_size)
       throw std::invalid_argument(
-          "Join: reduce_scatter() divides by the number of ranks: leave divide_by_initial_world_size");
+          "Join: reduce_scatter() divides by the number of ranks: leave "
+          "divide_by_initial_world_size");
     in_join_ = true;
   }
   void shadow(const JoinRound& round) override {

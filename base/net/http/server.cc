@@ -91,7 +91,8 @@ asio::awaitable<void> linger(SharedConnection connection) {
   }
 }
 
-// Waits for the next request of a connection, with the time that lies between two. False: none came.
+// Waits for the next request of a connection, with the time that lies between two. False: none
+// came.
 asio::awaitable<bool> hears_more(SharedConnection connection, std::chrono::milliseconds limit) {
   if (connection->buffer.size() > 0) co_return true;  // it came with the one before
   connection->stream.expires_after(limit);
@@ -178,7 +179,8 @@ bool Server::State::make_room() {
 
 asio::awaitable<void> Server::State::serve(std::shared_ptr<State> self,
                                            SharedConnection connection) {
-  // Not `while (co_await …)`: GCC 12 destroys the arguments of a call in a loop's condition too soon.
+  // Not `while (co_await …)`: GCC 12 destroys the arguments of a call in a loop's condition too
+  // soon.
   for (bool goes_on = true; goes_on;) {
     goes_on = co_await serve_one(self, connection);
     if (!goes_on) break;

@@ -148,7 +148,8 @@ TEST(NodeServices, RefuseToHostWhereTheSchedulersFirstHostIsAnother) {
   const std::string here = host_name();
   EXPECT_EQ(
       refusal_of(plan),
-      "192.0.2.1 is the first host by MASTER_ADDR or the scheduler's list, and node rank 0 runs on " +
+      "192.0.2.1 is the first host by MASTER_ADDR or the scheduler's list, and node rank 0 runs "
+      "on " +
           here + ", which does not have its address 192.0.2.1: hand MASTER_ADDR=" + here +
           " on to all nodes (`mpirun -x MASTER_ADDR=" + here +
           " …`), or type --nnodes=2 --rdzv-backend=c10d --rdzv-id=mpi-8 --rdzv-endpoint=" + here +

@@ -1,4 +1,5 @@
-// A stream that is passed on: whole lines where they come quickly, and its end. Time is moved by hand.
+// A stream that is passed on: whole lines where they come quickly, and its end. Time is moved by
+// hand.
 #include "agent/output/passthrough_sink.h"
 
 #include <gtest/gtest.h>

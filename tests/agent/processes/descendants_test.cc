@@ -70,12 +70,11 @@ TEST_F(DescendantsTest, OrphansAreReapedAlsoWhileAShellIsWaitedFor) {
   // The shell dies of the request to end; what it runs in its group goes on, and the orphan, in a
   // session of its own, dies at once.
   ASSERT_TRUE(
-      spawn(
-          children,
-          shell(
-              0,
-              "(setsid sh -c 'echo orphan' &); sh -c \"trap '' TERM; echo ready; sleep 1000\"; exit 5"),
-          output)
+      spawn(children,
+            shell(0,
+                  "(setsid sh -c 'echo orphan' &); sh -c \"trap '' TERM; echo ready; sleep 1000\"; "
+                  "exit 5"),
+            output)
           .has_value());
   EXPECT_EQ(output.line().size() + output.line().size(), std::string("orphanready").size());
   const pid_t leader = children.pids().front();
@@ -106,7 +105,8 @@ TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {
           children,
           shell(
               0,
-              "(setsid sh -c \"trap '' TERM HUP; (sleep 300 &) ; echo ready; sleep 300\" &) ; exit 0"),
+              "(setsid sh -c \"trap '' TERM HUP; (sleep 300 &) ; echo ready; sleep 300\" &) ; exit "
+              "0"),
           output)
           .has_value());
   EXPECT_EQ(output.line(), "ready");

@@ -21,7 +21,9 @@ std::vector<std::string> advised(int exit_code, std::vector<std::string> words,
 TEST(Advice, NamesUseEnvWhereAParserRefusesLocalRank) {
   for (const char* refusal :
        {"train.py: error: unrecognized arguments: --local-rank=1",
-        "Error: No such option: --local-rank", "│ No such option: --local-rank                 │",
+        "Error: No such option: --local-rank",
+        "│ No such option: --local-rank                 "
+        "│",
         "FATAL Flags parsing error: Unknown command line flag 'local-rank'. Did you mean: rank ?",
         "getopt.GetoptError: option --local-rank not recognized",
         "ERROR: Could not consume arg: --local-rank=1", "Unrecognized options: --local-rank=1",

@@ -11,8 +11,9 @@ namespace ddprun::agent {
 namespace {
 
 TEST(ErrorRecord, ReadsWhatRecordWrites) {
-  const auto record = parse_error_record(
-      R"({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "Trace", "timestamp": "1700000000"}}})");
+  const auto record =
+      parse_error_record(R"({"message": {"message": "ValueError: x", "extraInfo":)"
+                         R"( {"py_callstack": "Trace", "timestamp": "1700000000"}}})");
   EXPECT_EQ(record, (ErrorRecord{"ValueError: x", "Trace", 1700000000}));
 }
 

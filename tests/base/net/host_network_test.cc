@@ -14,10 +14,14 @@ using boost::asio::ip::make_address;
 using boost::asio::ip::tcp;
 
 constexpr const char* kTable =
-    "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-    "   0: 0100007F:72C5 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11 1 x\n"
-    "   1: 0200000A:0016 0300000A:72C6 01 00000000:00000000 00:00000000 00000000     0        0 12 1 x\n"
-    "  10: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000    33        0 13 1";
+    "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout "
+    "inode\n"
+    "   0: 0100007F:72C5 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11 "
+    "1 x\n"
+    "   1: 0200000A:0016 0300000A:72C6 01 00000000:00000000 00:00000000 00000000     0        0 12 "
+    "1 x\n"
+    "  10: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000    33        0 13 "
+    "1";
 
 std::optional<TcpSocket> listener(std::string_view table, std::uint16_t port) {
   return find_tcp_socket(table, [&](const TcpSocket& one) { return listens_at(one, port); });

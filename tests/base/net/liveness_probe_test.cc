@@ -102,13 +102,13 @@ TEST_F(KnockTest, APortThatHangsUpAtOnceIsKnown) {
   EXPECT_TRUE(run_until(loop, [&] { return ports.taken().size() == 1; }));
 }
 
-// What a firewall refuses is no word of the host behind it. Each in a network of its own, where we may
-// have one.
+// What a firewall refuses is no word of the host behind it. Each in a network of its own, where we
+// may have one.
 enum class Firewall { kNone, kIcmp, kIcmp6 };
 class KnockBehindAFirewall : public testing::TestWithParam<Firewall> {};
 
-// Runs in a child, which may leave our network. Returns whether the host itself refused; nothing where
-// there can be no such network.
+// Runs in a child, which may leave our network. Returns whether the host itself refused; nothing
+// where there can be no such network.
 std::optional<bool> is_refused_behind(Firewall firewall) {
   if (::unshare(CLONE_NEWNET) != 0 || std::system("ip link set lo up 2>/dev/null") != 0)
     return std::nullopt;

@@ -87,10 +87,12 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
          facts.python->path = question.script = "";
          question.mode = Mode::kModule;
        }},
-      {"FAIL python: looking for it takes too long — `echo $PATH`, and `stat -f` of each folder: the "
+      {"FAIL python: looking for it takes too long — `echo $PATH`, and `stat -f` of each folder: "
+       "the "
        "file system of one of them hangs\n",
        [](auto&, auto& facts) { facts.python.reset(); }},
-      {"FAIL python: /usr/bin/python3 hangs: it did not answer in time — run it by hand: a slow file "
+      {"FAIL python: /usr/bin/python3 hangs: it did not answer in time — run it by hand: a slow "
+       "file "
        "system, or a sitecustomize that hangs\n",
        [](auto&, auto& facts) { facts.python->hangs = true; }},
       {"FAIL python: /usr/bin/python3 does not run — `/usr/bin/python3 -c 1` says why\n",
@@ -98,19 +100,22 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"warn python: /usr/bin/python3 3.11.2, without torch — `/usr/bin/python3 -m pip install "
        "torch`, or activate the environment that has it\n",
        [](auto&, auto& facts) { facts.python->torch = ""; }},
-      {"FAIL script: train.py does not answer — its file system hangs: `stat -f` says which one, and "
+      {"FAIL script: train.py does not answer — its file system hangs: `stat -f` says which one, "
+       "and "
        "copy the script to a local one\n",
        [](auto&, auto& facts) { facts.script.reset(); }},
       {"FAIL script: train.py cannot be read — check its path and its mode\n",
        [](auto&, auto& facts) { facts.script->is_usable = false; }},
       {"FAIL script: train.py cannot be executed — check its path and its mode\n",
        [](auto&, auto& facts) { facts.script = ScriptFacts{.is_program = true}; }},
-      {"warn script: train.py on nfs, read in 1500 ms — copy the program and its Python environment "
+      {"warn script: train.py on nfs, read in 1500 ms — copy the program and its Python "
+       "environment "
        "to a local disk of each node\n",
        [](auto&, auto& facts) {
          facts.script = ScriptFacts{.file_system = "nfs", .is_usable = true, .seconds = 1.5};
        }},
-      {"FAIL GPUs: 2 on this host, and /dev/nvidiactl cannot be opened — `docker run --gpus all …`, "
+      {"FAIL GPUs: 2 on this host, and /dev/nvidiactl cannot be opened — `docker run --gpus all "
+       "…`, "
        "or in a pod resources.limits nvidia.com/gpu\n",
        [](auto&, auto& facts) { facts.gpus->can_open = false; }},
       {"warn GPUs: 2 of 8 for 4 workers — `--nproc-per-node=2`\n",
@@ -124,7 +129,8 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
          facts.gpus->listed = 0;
        }},
       {"warn GPUs: 2 here, and CUDA_VISIBLE_DEVICES hides all of them — `unset "
-       "CUDA_VISIBLE_DEVICES`, or ask the scheduler for them: `srun --gpus-per-node=…`; fine for a job "
+       "CUDA_VISIBLE_DEVICES`, or ask the scheduler for them: `srun --gpus-per-node=…`; fine for "
+       "a job "
        "without GPUs\n",
        [](auto& question, auto&) { question.gpus = 0; }},
       {"FAIL GPU 1: H100: 3 uncorrected memory errors since the driver was loaded — `nvidia-smi "
@@ -133,13 +139,16 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"warn GPU 0: H100: persistence mode is off, so each start loads the driver's state anew — "
        "`nvidia-smi -pm 1`\n",
        [](auto&, auto& facts) { facts.gpus->rows[0].persistence = "Disabled"; }},
-      {"warn GPU 0: H100: rows of its memory wait to be remapped — `nvidia-smi --gpu-reset -i 0` when "
+      {"warn GPU 0: H100: rows of its memory wait to be remapped — `nvidia-smi --gpu-reset -i 0` "
+       "when "
        "nothing uses it\n",
        [](auto&, auto& facts) { facts.gpus->rows[0].remap_pending = "Yes"; }},
-      {"FAIL GPU 0: H100: rows of its memory cannot be remapped any more — drain the node (`ddpctl "
+      {"FAIL GPU 0: H100: rows of its memory cannot be remapped any more — drain the node "
+       "(`ddpctl "
        "drain`) and have the card replaced\n",
        [](auto&, auto& facts) { facts.gpus->rows[0].remap_failed = "Yes"; }},
-      {"warn GPUs: the kernel's log has NVRM: Xid 79 — `dmesg | grep Xid`, and look the number up in "
+      {"warn GPUs: the kernel's log has NVRM: Xid 79 — `dmesg | grep Xid`, and look the number "
+       "up in "
        "NVIDIA's list of Xid errors\n",
        [](auto&, auto& facts) { facts.gpus->xids = {"NVRM: Xid 79"}; }},
       {"warn GPUs: torch 2.11.0 is built without CUDA — `pip install torch` from an index with "
@@ -154,7 +163,8 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"FAIL GLOO_SOCKET_IFNAME: ib7 names no interface here; there are eth0, lo — `unset "
        "GLOO_SOCKET_IFNAME`, or name one of them\n",
        [](auto& question, auto&) { question.variables["GLOO_SOCKET_IFNAME"] = "eth0,ib7"; }},
-      {"warn NCCL_IB_HCA: mlx5_1, mlx5_2:1 names no InfiniBand device here; there are mlx5_0 — `unset "
+      {"warn NCCL_IB_HCA: mlx5_1, mlx5_2:1 names no InfiniBand device here; there are mlx5_0 — "
+       "`unset "
        "NCCL_IB_HCA`, or name one of them\n",
        [](auto& question, auto&) {
          question.variables["NCCL_IB_HCA"] = "=mlx5_0,mlx5_1,mlx5_2:1";
@@ -186,7 +196,8 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
       {"warn NCCL_SOCKET_IFNAME: eth is down — `ip link set dev IFACE up`, or `unset "
        "NCCL_SOCKET_IFNAME`\n",
        [](auto&, auto& facts) { facts.interfaces_up = {"lo"}; }},
-      {"FAIL shared memory: /dev/shm has 60 MiB of 64 MiB free — `docker run --shm-size=8g …`, or in "
+      {"FAIL shared memory: /dev/shm has 60 MiB of 64 MiB free — `docker run --shm-size=8g …`, "
+       "or in "
        "a pod an emptyDir of medium Memory at /dev/shm\n",
        [](auto&, auto& facts) {
          facts.shared_memory = Space{64U << 20U, 60U << 20U, true};
@@ -206,30 +217,35 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
          facts.limits.locked_bytes = 64U << 10U;
          facts.infiniband.clear();
        }},
-      {"FAIL locked memory: 8 MiB may be locked, and mlx5_0 needs it without a limit — `ulimit -l "
+      {"FAIL locked memory: 8 MiB may be locked, and mlx5_0 needs it without a limit — `ulimit "
+       "-l "
        "unlimited`; under Slurm PropagateResourceLimitsExcept=MEMLOCK; in Docker `--ulimit "
        "memlock=-1`\n",
        [](auto&, auto& facts) { facts.limits.locked_bytes = 8U << 20U; }},
       {"warn processes: 100 may run; 2 workers want 128 — `ulimit -u 128`, or more pids for the "
        "cgroup\n",
        [](auto&, auto& facts) { facts.limits.processes = 100; }},
-      {"warn processors: 1 here, workers take 2 × 1 — `--nproc-per-node=1`, or more processors\n",
+      {"warn processors: 1 here, workers take 2 × 1 — `--nproc-per-node=1`, or more "
+       "processors\n",
        [](auto& question, auto&) { question.quota = 1; }},
       {"warn processors: 8 here, workers take 2 × 8 — `export OMP_NUM_THREADS=4`\n",
        [](auto& question, auto&) { question.threads = 0; }},
       {"warn memory: 512 MiB for 2 workers — ask for 1.0 GiB: `srun --mem=…`, `docker run "
        "--memory=…`, a pod's resources.limits.memory\n",
        [](auto&, auto& facts) { facts.memory_limit_bytes = kGiB / 2; }},
-      {"warn own name: node01 is 127.0.1.1, which other nodes cannot reach — give node01 its address "
+      {"warn own name: node01 is 127.0.1.1, which other nodes cannot reach — give node01 its "
+       "address "
        "towards the others in /etc/hosts, or set GLOO_SOCKET_IFNAME\n",
        [](auto&, auto& facts) { facts.own_name->addresses = {"127.0.1.1"}; }},
       {"FAIL endpoint: no such host: node01 — check the name, or put `ADDRESS node01` into "
        "/etc/hosts\n",
        [](auto&, auto& facts) { facts.endpoint->found.addresses.clear(); }},
-      {"FAIL endpoint: looking up node01 takes too long — check the servers in /etc/resolv.conf, or "
+      {"FAIL endpoint: looking up node01 takes too long — check the servers in /etc/resolv.conf, "
+       "or "
        "put node01 into /etc/hosts\n",
        [](auto&, auto& facts) { facts.endpoint.reset(); }},
-      {"FAIL endpoint: node01 is 10.77.0.1, and port 29500 cannot be reached: no answer — let port "
+      {"FAIL endpoint: node01 is 10.77.0.1, and port 29500 cannot be reached: no answer — let "
+       "port "
        "29500 through the firewall, or give all nodes the name of a node that is up\n",
        [](auto&, auto& facts) {
          facts.endpoint->is_here = false;
@@ -248,10 +264,12 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
          facts.has_ipv6 = false;
          facts.own_name->addresses = {"fd00::1"};
        }},
-      {"FAIL port: 29500 is taken by pid 7 (python3) — end that program, or give all nodes another "
+      {"FAIL port: 29500 is taken by pid 7 (python3) — end that program, or give all nodes "
+       "another "
        "port\n",
        [](auto&, auto& facts) { facts.port_owner = "pid 7 (python3)"; }},
-      {"warn leftovers: 3 processes of a job whose launcher is gone — `ddprun true` ends them, as "
+      {"warn leftovers: 3 processes of a job whose launcher is gone — `ddprun true` ends them, "
+       "as "
        "each start does\n",
        [](auto&, auto& facts) { facts.leftovers = 3; }},
   };

@@ -365,11 +365,12 @@ TEST(Options, TlsHasThreeFiles) {
 }
 
 TEST(Options, NoMessageShowsThePassword) {
-  EXPECT_EQ(
-      bad({"--rdzv-backend=etcd", "--rdzv-endpoint=h1",
-           "--rdzv-conf=password=sesame,join_timeout=4,password=open", "E"}),
-      "1 ddprun: --rdzv-conf=password=…,join_timeout=4,password=…: expected both or none of username "
-      "and password");
+  EXPECT_EQ(bad({"--rdzv-backend=etcd", "--rdzv-endpoint=h1",
+                 "--rdzv-conf=password=sesame,join_timeout=4,password=open", "E"}),
+            "1 ddprun: --rdzv-conf=password=…,join_timeout=4,password=…: expected both or none "
+            "of "
+            "username "
+            "and password");
   const Options options = good({"--rdzv-backend=c10d", "--rdzv-endpoint=h1", "E"},
                                {{"PET_RDZV_CONF", "x=1,password=sesame"}});
   for (const std::string& warning : options.warnings)
@@ -395,7 +396,8 @@ TEST(Options, WarnOfAPasswordThatOthersCanRead) {
   EXPECT_EQ(
       bad({"--rdzv-backend=etcd", "--rdzv-endpoint=h1",
            "--rdzv-conf=username=u,password=p,password_file=/p", "E"}),
-      "1 ddprun: --rdzv-conf=username=u,password=…,password_file=/p: expected one of password and "
+      "1 ddprun: --rdzv-conf=username=u,password=…,password_file=/p: expected one of password "
+      "and "
       "password_file");
 }
 

@@ -68,7 +68,8 @@ TEST(Placement, CompletesAnElasticNumberOnOneNode) {
 TEST(Placement, RefusesAnElasticNumberInAnAllocationOfOneNode) {
   EXPECT_EQ(
       bad_in("slurm_batch_script", {"--nnodes=1:4", "E"}, {{"SLURM_JOB_NUM_NODES", "1"}}),
-      "2 --nnodes=1:4: this Slurm job has 1 node, and it says of a step alone where nodes meet: type "
+      "2 --nnodes=1:4: this Slurm job has 1 node, and it says of a step alone where nodes meet: "
+      "type "
       "`srun --ntasks-per-node=1 --nodes=1 ddprun …`, or leave --nnodes out, or give "
       "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT beside it");
 }
@@ -107,7 +108,8 @@ TEST(Placement, RefusesAJobOfSeveralNodesOnOne) {
   EXPECT_TRUE(
       bad_in("pbs_job", {"E"})
           .starts_with(
-              "2 this PBS job has 2 nodes, and ddprun runs on one of them: type `mpiexec -n 2 --ppn 1 "));
+              "2 this PBS job has 2 nodes, and ddprun runs on one of them: type `mpiexec -n 2 "
+              "--ppn 1 "));
   EXPECT_TRUE(bad_in("cobalt_job", {"E"}).starts_with("2 this Cobalt job has 2 nodes"));
 }
 
@@ -116,7 +118,8 @@ TEST(Placement, LeavesTheNumberOfHostsOfAnLsfJobOpen) {
   EXPECT_EQ(bad_in("lsf_job", {"E"}),
             "2 this LSF job has 5 hosts, of which the first may be there for its script alone, and "
             "ddprun runs on one of them: type `jsrun --nrs=N --rs_per_host=1 --cpu_per_rs=ALL_CPUS "
-            "--gpu_per_rs=ALL_GPUS ddprun …` with N hosts that run programs, or --standalone for a "
+            "--gpu_per_rs=ALL_GPUS ddprun …` with N hosts that run programs, or --standalone for "
+            "a "
             "job on this node alone");
   EXPECT_EQ(good_in("lsf_job", {"--standalone", "E"}).nodes.max, 1);
   // jsrun says how many run.
@@ -266,7 +269,8 @@ TEST(Placement, RefusesOneNodeOfAHeterogeneousJob) {
                     {"SLURM_JOB_NUM_NODES_HET_GROUP_0", "1"},
                     {"SLURM_JOB_NUM_NODES_HET_GROUP_1", "1"}}),
             "2 this Slurm job has 2 nodes, and ddprun runs on one of them: type `srun "
-            "--het-group=0-1 --ntasks-per-node=1 ddprun …`, or --standalone for a job on this node "
+            "--het-group=0-1 --ntasks-per-node=1 ddprun …`, or --standalone for a job on this "
+            "node "
             "alone");
   // Nodes with other ids would never meet.
   Variables apart = heterogeneous();

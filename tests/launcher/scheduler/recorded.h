@@ -48,7 +48,8 @@ inline Surroundings detect(const Variables& variables, const SurroundingsFacts& 
 // What Slurm's programs print.
 inline std::optional<std::string> answer(const std::vector<std::string>& words) {
   if (words.at(0) == "scontrol")
-    return "Configuration data\nKeepAliveTime           = SYSTEM_DEFAULT\nKillWait                = 60 sec\n";
+    return "Configuration data\nKeepAliveTime           = SYSTEM_DEFAULT\nKillWait                "
+           "= 60 sec\n";
   return "1 1795560000\n";
 }
 

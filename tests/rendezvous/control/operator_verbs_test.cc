@@ -62,7 +62,8 @@ TEST_F(OperatorVerbs, ANodeWhoseWorkIsDoneIsNotDrained) {
   EXPECT_EQ(drained.error().message(), "all workers of node 0 (x) have succeeded");
 }
 
-// Its nodes are about to come back: who remains, and how many run, is not known yet. It can be stopped.
+// Its nodes are about to come back: who remains, and how many run, is not known yet. It can be
+// stopped.
 TEST_F(OperatorVerbs, AJobThatRecoversCanOnlyBeStopped) {
   Membership recovering({.min_nodes = 1, .max_nodes = 3}, {.round = 4, .others = 2, .leader = "x"});
   recovering.opened(1);

@@ -203,7 +203,8 @@ TEST(KeepAlive, SilenceIsCountedInLooks) {
   EXPECT_EQ(silence.length(), milliseconds(3900));
 }
 
-// As when most nodes of a large job leave at one time. The node may have heard the first lease only.
+// As when most nodes of a large job leave at one time. The node may have heard the first lease
+// only.
 TEST(KeepAlive, NoLeaseIsForgottenBeforeItsEnd) {
   const KeepAlive wanted = kShort;
   const Lease many = lease_for(wanted, 3000);

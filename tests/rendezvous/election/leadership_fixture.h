@@ -1,5 +1,5 @@
-// For tests of Leadership on virtual time. Each event's actions are text, so that a test reads like the
-// course of an election.
+// For tests of Leadership on virtual time. Each event's actions are text, so that a test reads like
+// the course of an election.
 #pragma once
 
 #include <fmt/format.h>

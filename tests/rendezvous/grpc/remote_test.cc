@@ -133,8 +133,8 @@ TEST_F(RemoteTest, TellsTheOthersWhenTheHostsOwnNodeLeavesAndEnds) {
   EXPECT_EQ(there.last<JobEnded>().cause, make_failure("SIGTERM"));
 }
 
-// The host is on a loop and a thread of its own: the end of the session blocks this thread until the
-// receipt comes.
+// The host is on a loop and a thread of its own: the end of the session blocks this thread until
+// the receipt comes.
 TEST_F(RemoteTest, WhatALeavingNodeSaidReachesTheHostBeforeTheSessionEnds) {
   std::promise<std::uint16_t> port;
   std::promise<Failure> told;
@@ -161,7 +161,8 @@ TEST_F(RemoteTest, WhatALeavingNodeSaidReachesTheHostBeforeTheSessionEnds) {
   other.join();
 }
 
-// A host that stands still gives no receipt. Another leads now, and the workers of the node still run.
+// A host that stands still gives no receipt. Another leads now, and the workers of the node still
+// run.
 TEST_F(RemoteTest, NobodyWaitsForTheReceiptOfAHostThatLeadsNoMore) {
   HostSide side(loop, 1);
   RemoteOptions options = to(side.port());

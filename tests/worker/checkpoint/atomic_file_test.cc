@@ -162,8 +162,8 @@ TEST_F(AtomicFileTest, KeepsTheOldBytesWhereTheDiskIsFull) {
   }
 }
 
-// Starts a writer and kills it once it has told of `writes` of them, and the file of the next one is
-// there or was there.
+// Starts a writer and kills it once it has told of `writes` of them, and the file of the next one
+// is there or was there.
 void kill_a_writer_after(int writes, const std::filesystem::path& path,
                          const std::filesystem::path& temporary) {
   std::array<int, 2> pipe{};

@@ -1,4 +1,5 @@
-// Files that somebody has made to do harm: each is refused with one line that says why. Under AddressSanitizer, too.
+// Files that somebody has made to do harm: each is refused with one line that says why. Under
+// AddressSanitizer, too.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -178,7 +178,8 @@ TEST(BatchLoader, OfNoSamplesGivesNoBatch) {
   EXPECT_THROW(BatchLoader(dataset, sampler, 0), std::invalid_argument);
 }
 
-// An epoch in parts, each on another number of ranks: what is left is dealt, and nothing is seen twice.
+// An epoch in parts, each on another number of ranks: what is left is dealt, and nothing is seen
+// twice.
 TEST(BatchLoader, ItsStateGoesOnWithAnyNumberOfRanks) {
   constexpr std::size_t kSamples = 240;
   const IndexDataset dataset;

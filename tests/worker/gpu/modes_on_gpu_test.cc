@@ -1,4 +1,5 @@
-// SyncBatchNorm, ZeroOptimizer and ShardedParallel on one GPU, beside what torch has for one process there.
+// SyncBatchNorm, ZeroOptimizer and ShardedParallel on one GPU, beside what torch has for one
+// process there.
 #include <torch/optim.h>
 
 #include <functional>
@@ -65,7 +66,8 @@ class SyncBatchNormOnGpu : public OneGpu {
 
 TEST_F(SyncBatchNormOnGpu, OfOneRankIsPlain) { expect_as_plain(ranks()); }
 
-// A rank that is alone normalizes as torch does. Beside another one it sums: that is the code of many ranks.
+// A rank that is alone normalizes as torch does. Beside another one it sums: that is the code of
+// many ranks.
 TEST_F(SyncBatchNormOnGpu, BesideARankWithoutSamplesIsPlain) {
   BesideARankWithoutSamples two(ranks());
   expect_as_plain(two);

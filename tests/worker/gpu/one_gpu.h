@@ -1,4 +1,5 @@
-// A world of one rank on one GPU, and what tests train there. Where there is no GPU they are skipped, with the reason.
+// A world of one rank on one GPU, and what tests train there. Where there is no GPU they are
+// skipped, with the reason.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,8 +35,8 @@ class OneGpu : public ::testing::Test {
   std::unique_ptr<Collective> ranks_;
 };
 
-// Says that there is a second rank, which has the same model and brings nothing: sums over both are those of the one that
-// is there. So what ranks do that are not alone runs on one GPU.
+// Says that there is a second rank, which has the same model and brings nothing: sums over both are
+// those of the one that is there. So what ranks do that are not alone runs on one GPU.
 class BesideARankWithoutSamples final : public PassingCollective {
  public:
   using PassingCollective::PassingCollective;

@@ -1,5 +1,5 @@
-// Several hosts with several ranks each, as processes of one host: each "host" has a shared memory of its
-// own, and all else goes over loopback.
+// Several hosts with several ranks each, as processes of one host: each "host" has a shared memory
+// of its own, and all else goes over loopback.
 #include <gtest/gtest.h>
 
 #include <algorithm>

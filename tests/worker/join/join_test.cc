@@ -1,4 +1,5 @@
-// Ranks with 10, 13 and 7 batches. That they end with the bits of Python: python_parity/join_zero_parity_test.py.
+// Ranks with 10, 13 and 7 batches. That they end with the bits of Python:
+// python_parity/join_zero_parity_test.py.
 #include "worker/join/join.h"
 
 #include <gtest/gtest.h>

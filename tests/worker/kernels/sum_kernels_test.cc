@@ -112,7 +112,8 @@ TEST_P(SumKernels, AddIntegers) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, SumKernels, ::testing::Range(std::size_t{2}, std::size_t{9}));
 
-// A large sum is cut at a cache line where all buffers have one at the same element, and nowhere else.
+// A large sum is cut at a cache line where all buffers have one at the same element, and nowhere
+// else.
 template <typename T>
 void expect_sums_from(const std::vector<std::size_t>& offsets, Dtype dtype) {
   constexpr std::size_t kCount = 70'001;

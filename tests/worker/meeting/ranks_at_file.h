@@ -28,7 +28,8 @@
 
 namespace ddprun::worker {
 
-// Ends the rank's process if it does not come to its end; above each time-out that a test waits for.
+// Ends the rank's process if it does not come to its end; above each time-out that a test waits
+// for.
 inline constexpr std::chrono::seconds kSoon{20};
 
 // A rank in a process of its own, and what it said at its end: nothing, or its error.

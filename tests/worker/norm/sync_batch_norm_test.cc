@@ -16,7 +16,8 @@ using torch::nn::BatchNormOptions;
 constexpr std::int64_t kChannels = 5;
 constexpr double kTolerance = 1e-6;
 
-// What a rank brings: (n, channels), with `beyond` more dimensions. Rank 1's batch is empty, and no two are alike.
+// What a rank brings: (n, channels), with `beyond` more dimensions. Rank 1's batch is empty, and no
+// two are alike.
 at::Tensor batch_of(int rank, std::int64_t beyond) {
   torch::manual_seed(100 + rank);
   std::vector<std::int64_t> sizes{rank == 1 ? 0 : 3 + 2 * rank, kChannels};
@@ -250,7 +251,8 @@ TEST(Conversion, NamesWhatItCannotReplaceAndChangesNothing) {
   const auto net = std::make_shared<TypedNetImpl>();
   EXPECT_EQ(
       message_of([&] { convert_sync_batch_norm(net, *alone); }),
-      "convert_sync_batch_norm: 'norm' cannot be replaced: its parent calls it by its own type. Declare it as "
+      "convert_sync_batch_norm: 'norm' cannot be replaced: its parent calls it by its own type. "
+      "Declare it as "
       "SyncBatchNorm there, or put it into a Sequential");
   EXPECT_NE(std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(net->rest->ptr(0)), nullptr);
 }

@@ -80,7 +80,8 @@ TEST(Autocast, LeavesGradientsInFloat32) {
   });
 }
 
-// Ten classes, each with its own pattern under noise: accuracy after a few epochs, in float32 or under autocast.
+// Ten classes, each with its own pattern under noise: accuracy after a few epochs, in float32 or
+// under autocast.
 double accuracy_with(Collective& collective, bool bf16) {
   torch::manual_seed(11);
   const auto patterns = torch::randn({10, 3, 8, 8});
@@ -312,7 +313,8 @@ TEST(MasterWeights, AreMadeBeforeAGradientIs) {
   EXPECT_THROW(MasterWeights(*net, at::kBFloat16), std::invalid_argument);
 }
 
-// The largest error of the averages, against those of single ranks added in double, as part of the bound's sum |g|/N.
+// The largest error of the averages, against those of single ranks added in double, as part of the
+// bound's sum |g|/N.
 double error_with(const CommHook& hook, Collective& collective) {
   const auto gradients_of = [&](int rank, Collective& ranks, bool hooked) {
     auto net = small_net();

@@ -1,6 +1,6 @@
-// Trains with Join and with ZeroOptimizer, as join_zero_trainer.py does with PyTorch, and prints a line `mode hash`
-// for each mode: the hash of all weights and buffers at the end; for `partition` one of who owns what. Started by
-// ddprun, with the modes as arguments.
+// Trains with Join and with ZeroOptimizer, as join_zero_trainer.py does with PyTorch, and prints a
+// line `mode hash` for each mode: the hash of all weights and buffers at the end; for `partition`
+// one of who owns what. Started by ddprun, with the modes as arguments.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -41,8 +41,8 @@ void step(ParityNet& net, DataParallel& parallel, Optimizer& optimizer, int numb
   parallel.step(optimizer);
 }
 
-// The rank that comes last always does: PyTorch counts what a joined rank used in its last pass, and we do not
-// (docs/join.md).
+// The rank that comes last always does: PyTorch counts what a joined rank used in its last pass,
+// and we do not (docs/join.md).
 bool uses_aside(const std::string& mode, int number, int rank) {
   return !has(mode, "unused") || rank == 1 || number % 4 == 2;
 }
@@ -126,7 +126,8 @@ class Numbers {
   std::uint64_t state_;
 };
 
-// One to three groups of up to 40 parameters. Sizes are small, so that many are equal, but for a few.
+// One to three groups of up to 40 parameters. Sizes are small, so that many are equal, but for a
+// few.
 std::string partitions(int ranks) {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (std::uint64_t list = 0; list < kLists; ++list) {

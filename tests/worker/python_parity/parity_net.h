@@ -1,4 +1,5 @@
-// The model of the programs that train beside Python, and the hash of its end. parity_trainer.py has the same.
+// The model of the programs that train beside Python, and the hash of its end. parity_trainer.py
+// has the same.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,4 +1,5 @@
-// What the programs that train beside Python do with their command line. parity_trainer.py has the same.
+// What the programs that train beside Python do with their command line. parity_trainer.py has the
+// same.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -11,7 +12,8 @@
 
 namespace ddprun::worker {
 
-// Each word of the command line is a mode: rank 0 prints it and `end_of(mode, ranks)`, which all ranks call.
+// Each word of the command line is a mode: rank 0 prints it and `end_of(mode, ranks)`, which all
+// ranks call.
 template <typename EndOf>
 void print_ends(int argc, char** argv, EndOf end_of) {
   at::set_num_threads(1);

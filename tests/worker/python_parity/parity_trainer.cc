@@ -1,7 +1,7 @@
-// Trains one small model in each of DDP's modes, as parity_trainer.py does with PyTorch, and prints a
-// line `mode hash` for each: the hash of all weights and buffers after twenty steps; for power_sgd the
-// weights themselves; for the modes float16_wire and bfloat16_wire what the wire costs in bits. Started by
-// ddprun, with the modes as arguments.
+// Trains one small model in each of DDP's modes, as parity_trainer.py does with PyTorch, and prints
+// a line `mode hash` for each: the hash of all weights and buffers after twenty steps; for
+// power_sgd the weights themselves; for the modes float16_wire and bfloat16_wire what the wire
+// costs in bits. Started by ddprun, with the modes as arguments.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -55,16 +55,16 @@ constexpr double kRate = 0.05;
 constexpr double kMomentum = 0.9;
 constexpr double kDecay = 1e-4;
 
-// A number as Python gives it to an operation. LibTorch's mul_(double) swaps the factors, and rounds the
-// number to 16 bits where the tensor has 16.
+// A number as Python gives it to an operation. LibTorch's mul_(double) swaps the factors, and
+// rounds the number to 16 bits where the tensor has 16.
 at::Tensor python_number(double value) {
   at::Tensor number = torch::scalar_tensor(value, torch::kDouble);
   number.unsafeGetTensorImpl()->set_wrapped_number(true);
   return number;
 }
 
-// torch/optim/sgd.py of 2.11, _single_tensor_sgd. The momentum of LibTorch's SGD has other bits in 16-bit
-// parameters, also without DataParallel: it calls mul_(double).
+// torch/optim/sgd.py of 2.11, _single_tensor_sgd. The momentum of LibTorch's SGD has other bits in
+// 16-bit parameters, also without DataParallel: it calls mul_(double).
 class PythonSgd {
  public:
   explicit PythonSgd(std::vector<at::Tensor> parameters)
@@ -155,8 +155,9 @@ at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, int rank) {
   return torch::cat(rows).to(torch::kDouble);
 }
 
-// How far averages that travel in 16 bits are from the true ones: `worst,mean`. The worst is told as a share
-// of sum |g|/N · 2e + 1e-7, where e is the half distance of two numbers of that dtype; the mean is absolute.
+// How far averages that travel in 16 bits are from the true ones: `worst,mean`. The worst is told
+// as a share of sum |g|/N · 2e + 1e-7, where e is the half distance of two numbers of that dtype;
+// the mean is absolute.
 std::string wire_error(const std::string& mode, Collective& collective) {
   const bool half = mode == "float16_wire";
   ParityNet net = net_for(mode);

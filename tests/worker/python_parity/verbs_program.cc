@@ -1,5 +1,5 @@
-// Does each verb with tensors of each type, as verbs_program.py does with torch.distributed, and prints
-// a line `rank.name numbers` for each. Started by ddprun.
+// Does each verb with tensors of each type, as verbs_program.py does with torch.distributed, and
+// prints a line `rank.name numbers` for each. Started by ddprun.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -29,8 +29,8 @@ const std::vector<std::pair<std::string, at::ScalarType>> kTypes{
     {"complex64", at::kComplexFloat},
     {"complex128", at::kComplexDouble}};
 
-// 120 numbers, others on each rank. Those of 16 bits are no whole ones: sums round at each addition, as
-// Gloo's.
+// 120 numbers, others on each rank. Those of 16 bits are no whole ones: sums round at each
+// addition, as Gloo's.
 at::Tensor input(at::ScalarType type, int rank) {
   torch::manual_seed(100 + rank);
   const at::Tensor floats = torch::randn(120, torch::kDouble);

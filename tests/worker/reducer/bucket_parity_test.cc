@@ -1,4 +1,5 @@
-// The assignment of parameters to buckets beside PyTorch's own (torch/csrc/distributed/c10d/reducer.cpp).
+// The assignment of parameters to buckets beside PyTorch's own
+// (torch/csrc/distributed/c10d/reducer.cpp).
 #include <c10/util/hash.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>

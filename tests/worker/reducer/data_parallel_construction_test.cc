@@ -1,5 +1,5 @@
-// What DataParallel refuses at construction, and in which words, in forked ranks over shared memory: an
-// error of one rank reaches all of them.
+// What DataParallel refuses at construction, and in which words, in forked ranks over shared
+// memory: an error of one rank reaches all of them.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 

@@ -133,14 +133,14 @@ TEST(DataParallelErrors, NoticeParametersThatAreFrozenOrUnfrozenLater) {
     DataParallel parallel(net.ptr(), collective);
     parallel.forward(net, torch::ones({4})).sum().backward();
     net->rare.requires_grad_(true);
-    EXPECT_EQ(
-        message_of([&] { parallel.forward(net, torch::ones({4})); }),
-        "parameter 'rare' was unfrozen since DataParallel was made: make DataParallel after freezing");
+    EXPECT_EQ(message_of([&] { parallel.forward(net, torch::ones({4})); }),
+              "parameter 'rare' was unfrozen since DataParallel was made: make DataParallel after "
+              "freezing");
     net->rare.requires_grad_(false);
     net->second.requires_grad_(false);
-    EXPECT_EQ(
-        message_of([&] { parallel.forward(net, torch::ones({4})); }),
-        "parameter 'second' was frozen since DataParallel was made: make DataParallel after freezing");
+    EXPECT_EQ(message_of([&] { parallel.forward(net, torch::ones({4})); }),
+              "parameter 'second' was frozen since DataParallel was made: make DataParallel after "
+              "freezing");
   });
 }
 

@@ -1,5 +1,5 @@
-// Ranks that do different things while they train, over shared memory and over TCP: with the timeout that a
-// job has, ten minutes, all of them end at once, and say who did what.
+// Ranks that do different things while they train, over shared memory and over TCP: with the
+// timeout that a job has, ten minutes, all of them end at once, and say who did what.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
@@ -32,8 +32,8 @@ std::ostream& operator<<(std::ostream& out, const Transport& transport) {
 
 class Desync : public ::testing::TestWithParam<Transport> {
  protected:
-  // All ranks come to the place where their ways part; from there it takes a moment. `words`: by rank, of
-  // its error.
+  // All ranks come to the place where their ways part; from there it takes a moment. `words`: by
+  // rank, of its error.
   void expect_verdict(const std::function<std::function<void()>(Collective&)>& prepare,
                       const std::vector<std::vector<std::string>>& words) {
     const RanksOptions options{.ranks = static_cast<int>(words.size()),

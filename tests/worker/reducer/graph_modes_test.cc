@@ -1,5 +1,5 @@
-// Passes that leave parameters out, or come by one several times: find_unused_parameters, static_graph,
-// ignored parameters, and a pass that all ranks give up.
+// Passes that leave parameters out, or come by one several times: find_unused_parameters,
+// static_graph, ignored parameters, and a pass that all ranks give up.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
@@ -319,7 +319,8 @@ TEST(Reset, LetsAllRanksGoOnAfterOneHasThrown) {
   });
 }
 
-// Passes under NoSync turn the next copy of the buffers off; a forward() that throws comes before that.
+// Passes under NoSync turn the next copy of the buffers off; a forward() that throws comes before
+// that.
 TEST(Reset, CopiesTheBuffersAgain) {
   run_torch_ranks(2, [](Collective& collective) {
     torch::nn::Sequential net(torch::nn::BatchNorm1d(2), torch::nn::Linear(2, 2));

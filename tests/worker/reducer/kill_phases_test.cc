@@ -1,5 +1,5 @@
-// A rank is killed in each phase of training, over shared memory and over TCP: the others throw soon, and
-// never with weights that differ.
+// A rank is killed in each phase of training, over shared memory and over TCP: the others throw
+// soon, and never with weights that differ.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -17,8 +17,8 @@
 namespace ddprun::worker {
 namespace {
 
-// torch/csrc/distributed/c10d/logger.cpp of 2.11: those that Python's _get_ddp_logging_data() gave with
-// Gloo, and those that a wheel with NCCL has beside them.
+// torch/csrc/distributed/c10d/logger.cpp of 2.11: those that Python's _get_ddp_logging_data() gave
+// with Gloo, and those that a wheel with NCCL has beside them.
 constexpr const char* kKeys[] = {"module_name",
                                  "world_size",
                                  "rank",

@@ -1,5 +1,5 @@
-// What DataParallel costs in memory, and what it sends at construction: counted in forked ranks by the
-// kernel's own numbers.
+// What DataParallel costs in memory, and what it sends at construction: counted in forked ranks by
+// the kernel's own numbers.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -59,8 +59,8 @@ std::int64_t peak_of_passes(Collective& collective, bool view) {
   return kilobytes("/proc/self/status", "VmHWM");
 }
 
-// Case 12. Each rank's own weights, its part of the buckets and one gradient at a time are there in both
-// modes; copies have all gradients a second time.
+// Case 12. Each rank's own weights, its part of the buckets and one gradient at a time are there in
+// both modes; copies have all gradients a second time.
 TEST(Memory, GradientsInBucketsSaveASecondCopyOfThem) {
   constexpr std::int64_t kGradients = 64 * kMiB;
   void* memory = ::mmap(nullptr, 2 * sizeof(std::int64_t), PROT_READ | PROT_WRITE,

@@ -1,7 +1,7 @@
-// Random models for comparisons: layers of several kinds, shapes and dtypes, frozen parameters, layers
-// used twice, layers with the weight of another one, sparse ones, layers that a pass leaves out, and
-// layers that recompute their forward in backward().
-// Everything follows from one seed, so all ranks and both sides of a comparison build the same.
+// Random models for comparisons: layers of several kinds, shapes and dtypes, frozen parameters,
+// layers used twice, layers with the weight of another one, sparse ones, layers that a pass leaves
+// out, and layers that recompute their forward in backward(). Everything follows from one seed, so
+// all ranks and both sides of a comparison build the same.
 #pragma once
 
 #include <torch/autograd.h>
@@ -65,8 +65,8 @@ class RandomLayerImpl : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& rows) {
     if (linear_) return x + 0.5 * torch::tanh(linear_(x.to(recipe_.dtype))).to(torch::kFloat);
-    // The factor gives the embedding a gradient of its own. Without it the gradient's values are those
-    // that go on to the layers below, and PyTorch divides them there, too.
+    // The factor gives the embedding a gradient of its own. Without it the gradient's values are
+    // those that go on to the layers below, and PyTorch divides them there, too.
     if (embedding_) return x + 0.5 * embedding_(rows);
     if (bias_.defined()) {
       const auto y = torch::linear(x.to(weight_.scalar_type()), weight_).to(recipe_.dtype) + bias_;

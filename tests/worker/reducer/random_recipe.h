@@ -1,5 +1,5 @@
-// What the random comparisons are made of. A seed is a model: layers, limits of buckets. A seed and a
-// number of ranks are a run of it: mode, views or copies, how gradients are zeroed, hooks.
+// What the random comparisons are made of. A seed is a model: layers, limits of buckets. A seed and
+// a number of ranks are a run of it: mode, views or copies, how gradients are zeroed, hooks.
 #pragma once
 
 #include <algorithm>

@@ -71,8 +71,8 @@ class ReferenceBackend final : public c10d::Backend {
   }
 
  private:
-  // As ProcessGroupGloo.cpp (AsyncSparseAllreduceWork): indices and values of all ranks, added in rank
-  // order. Written apart from ours: dense tensors travel here, and few of them.
+  // As ProcessGroupGloo.cpp (AsyncSparseAllreduceWork): indices and values of all ranks, added in
+  // rank order. Written apart from ours: dense tensors travel here, and few of them.
   c10::intrusive_ptr<c10d::Work> sum_of_sparse(std::vector<at::Tensor>& tensors) {
     const at::Tensor input = tensors[0].coalesce();
     const auto indices = gather(input.indices().t().contiguous());

@@ -36,7 +36,8 @@ struct Trainer {
     samples = torch::randn({400, 6});
   }
 
-  // The ranks share out what they have not seen yet: `seen` samples are gone. Returns the new number.
+  // The ranks share out what they have not seen yet: `seen` samples are gone. Returns the new
+  // number.
   std::int64_t train(DataParallel& parallel, const Collective& ranks, std::int64_t seen,
                      std::int64_t steps = kSteps) {
     for (std::int64_t step = 0; step < steps; ++step) {

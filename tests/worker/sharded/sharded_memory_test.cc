@@ -121,7 +121,8 @@ class CountingAllocator final : public c10::Allocator {
   std::atomic<std::size_t> peak_ = 0;
 };
 
-// The proportional size of the mapping that `address` lies in: what ranks share counts once, over all of them.
+// The proportional size of the mapping that `address` lies in: what ranks share counts once, over
+// all of them.
 double pss_around(const void* address) {
   std::ifstream lines("/proc/self/smaps");
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);
@@ -145,8 +146,8 @@ double sum_over(Collective& ranks, double mine) {
   return values[0];
 }
 
-// Parameters, gradients and two numbers of Adam for each: 4 S in all. Counted are all tensors, outputs and those in
-// between as well, and the collective's memory for the gradients of one unit.
+// Parameters, gradients and two numbers of Adam for each: 4 S in all. Counted are all tensors,
+// outputs and those in between as well, and the collective's memory for the gradients of one unit.
 TEST(ShardedMemory, IsAnNthAndOneUnitOverTcp) {
   for (const int world : {2, 3, 4}) {
     run_torch_ranks(tcp_ranks(world), [](Collective& ranks) {
@@ -203,7 +204,8 @@ TEST(ShardedMemory, HasTheParametersOnceOnAHost) {
       EXPECT_LE(taken, 1.1 * once + ranks.world_size() * (once / kLayers + 2 * kMiB));
       if (ranks.rank() == 0)
         std::printf(
-            "%.1f MiB of parameters, %d ranks: Pss of their mapping %.1f MiB over all ranks, of all that was taken %.1f MiB\n",
+            "%.1f MiB of parameters, %d ranks: Pss of their mapping %.1f MiB over all ranks, of "
+            "all that was taken %.1f MiB\n",
             once / kMiB, ranks.world_size(), pss / kMiB, taken / kMiB);
     });
   }

@@ -1,5 +1,5 @@
-// ShardedParallel in forked ranks: over shared memory, and over TCP, where parameters come and go. That Python's
-// fully_shard ends alike: python_parity/sharded_parity_test.py.
+// ShardedParallel in forked ranks: over shared memory, and over TCP, where parameters come and go.
+// That Python's fully_shard ends alike: python_parity/sharded_parity_test.py.
 #include "worker/sharded/sharded_parallel.h"
 
 #include <gtest/gtest.h>
@@ -135,7 +135,8 @@ TEST(ShardedParallel, EndsAsOneProcessOverTcp) {
   }
 }
 
-// Of one parameter a unit, and one a bucket: then the sums of more than two ranks have the same order, too.
+// Of one parameter a unit, and one a bucket: then the sums of more than two ranks have the same
+// order, too.
 void expect_bits_of_data_parallel(Collective& ranks) {
   const SGD::Options options = SGD::Options(0.1).momentum(0.9);
   const auto state = train_sharded<SGD>(ranks, Net(false), options);
@@ -187,7 +188,8 @@ TEST(ShardedParallel, AddsGradientsOfSeveralPassesAndEvaluatesBetween) {
   run_ranks(tcp_ranks(2), body);
 }
 
-// A unit used twice, in another order than it was named; one that is not used; a parameter without a gradient.
+// A unit used twice, in another order than it was named; one that is not used; a parameter without
+// a gradient.
 TEST(ShardedParallel, TakesUnitsInAnyOrder) {
   const auto body = [](Collective& ranks) {
     at::set_num_threads(1);
@@ -266,17 +268,20 @@ TEST(ShardedParallel, RefusesUnitsThatCannotBe) {
     };
     EXPECT_EQ(
         why({"first", "second"}),
-        "ShardedParallel: parameter 'last.weight' is in no unit: name the module that it is used in");
+        "ShardedParallel: parameter 'last.weight' is in no unit: name the module that it is used "
+        "in");
     EXPECT_EQ(
         why({"first", ""}),
-        "ShardedParallel: parameter 'first.weight' lies in the units 'first' and '': units do not nest");
+        "ShardedParallel: parameter 'first.weight' lies in the units 'first' and '': units do not "
+        "nest");
     EXPECT_EQ(why({"third"}), "ShardedParallel: no module is named 'third'");
     EXPECT_EQ(why({}), "ShardedParallel: expected the name of a unit, or several: none is there");
     Net frozen;
     frozen->second->bias.set_requires_grad(false);
     EXPECT_EQ(
         message_of([&] { ShardedParallel(frozen.ptr(), ranks, kUnits); }),
-        "ShardedParallel: parameter 'second.bias' of unit 'second' is frozen: all parameters of a unit are trained");
+        "ShardedParallel: parameter 'second.bias' of unit 'second' is frozen: all parameters of a "
+        "unit are trained");
     Net net;
     ShardedParallel sharded(net.ptr(), ranks, kUnits);
     EXPECT_EQ(message_of([&] {
@@ -302,7 +307,8 @@ TEST(ShardedParallel, RefusesAnOptimizerOfTheParametersAndACheckpointOfShards) {
     loss_of(run_units(sharded, net, batch_of(0, ranks))).backward();
     EXPECT_EQ(
         message_of([&] { sharded.step(wrong); }),
-        "ShardedParallel: the optimizer has the module's parameters, and would step nothing: make it with "
+        "ShardedParallel: the optimizer has the module's parameters, and would step nothing: make "
+        "it with "
         "sharded.shards()");
     SGD right(sharded.shards(), SGD::Options(0.1));
     const std::string path =

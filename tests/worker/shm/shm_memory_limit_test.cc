@@ -1,5 +1,5 @@
-// A real limit of a memory cgroup, which the ranks' memory does not fit into: one line says so, and no rank
-// dies of SIGBUS or of the kernel's killer.
+// A real limit of a memory cgroup, which the ranks' memory does not fit into: one line says so, and
+// no rank dies of SIGBUS or of the kernel's killer.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -36,7 +36,8 @@ class LimitedCgroup {
       return;
     }
     path_ = fmt::format("{}/ddprun_test_{}", own->path, ::getpid());
-    // Version 2 gives a cgroup the controller only where its parent, which has processes, may pass it on.
+    // Version 2 gives a cgroup the controller only where its parent, which has processes, may pass
+    // it on.
     if (own->v2) write_to(own->path + "/cgroup.subtree_control", "+memory");
     if (::mkdir(path_.c_str(), 0755) != 0) {
       why_ = fmt::format("a cgroup below {}: {}", own->path, std::strerror(errno));

@@ -1,5 +1,5 @@
-// The verbs that training with DDP does not need: other reductions, parcels from rank to rank, groups,
-// the barrier that names who is late.
+// The verbs that training with DDP does not need: other reductions, parcels from rank to rank,
+// groups, the barrier that names who is late.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -292,7 +292,8 @@ TEST(MonitoredBarrier, NamesAllThatAreLate) {
   run_ranks(4, [&gave_up](Collective& collective) {
     collective.monitored_barrier(std::chrono::seconds(20));
     const bool late = collective.rank() % 2 == 1;
-    // A broadcast of two pieces: rank 0 need not wait in it, and meets the late ones in the barrier.
+    // A broadcast of two pieces: rank 0 need not wait in it, and meets the late ones in the
+    // barrier.
     std::vector<std::uint8_t> pieces(2 * Collective::kGatherBytesMax);
     if (!late) {
       try {

@@ -1,4 +1,5 @@
-// Ranks that wait: what it costs them, how soon they notice a death, and peers whose pids mean nothing here.
+// Ranks that wait: what it costs them, how soon they notice a death, and peers whose pids mean
+// nothing here.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>

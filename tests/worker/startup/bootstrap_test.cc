@@ -204,7 +204,8 @@ TEST(Bootstrap, MeetsAgainInTheNextAttemptOfTheSameStore) {
   }
 }
 
-// As after a change of the membership under torchrun: the store and the restart count are the old ones.
+// As after a change of the membership under torchrun: the store and the restart count are the old
+// ones.
 void expect_worlds_meet(const std::vector<std::vector<int>>& worlds, std::string_view name) {
   const ServedStore store;
   for (const std::vector<int>& hosts : worlds) {

@@ -19,8 +19,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Values that each rank can make for every other one. Their sums depend on the order; small integers for
-// types that would overflow.
+// Values that each rank can make for every other one. Their sums depend on the order; small
+// integers for types that would overflow.
 void fill(std::byte* data, std::size_t count, Dtype dtype, std::size_t rank) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto small = static_cast<std::uint8_t>((i * 31 + rank * 7) % 23);

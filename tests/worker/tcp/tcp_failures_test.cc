@@ -130,7 +130,8 @@ TEST(TcpFailures, ARankIsKilledInTheMiddle) {
   EXPECT_EQ(statuses[2], 0);
 }
 
-// A rank that comes too late may pass the operation that the others have begun; it fails at the next one.
+// A rank that comes too late may pass the operation that the others have begun; it fails at the
+// next one.
 void expect_others_gave_up(Collective& ranks) {
   expect_at_once(
       [&] {
@@ -259,7 +260,8 @@ TEST(TcpFailures, GoOnAfterReset) {
   });
 }
 
-// Opens connections of its own to all ranks; `intruded` makes that come before they connect to each other.
+// Opens connections of its own to all ranks; `intruded` makes that come before they connect to each
+// other.
 class NosyExchange final : public Exchange {
  public:
   NosyExchange(Exchange& real, Exchange& intruded, std::string words)

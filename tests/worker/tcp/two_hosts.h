@@ -1,4 +1,5 @@
-// Ranks on two hosts, which are network namespaces with a cable between them. It takes root and ip(8).
+// Ranks on two hosts, which are network namespaces with a cable between them. It takes root and
+// ip(8).
 #pragma once
 
 #include <fcntl.h>
@@ -23,8 +24,8 @@ namespace ddprun::worker {
 
 class TwoHosts : public ::testing::Test {
  protected:
-  // How late a deadline may be noticed; where much else runs, processors are rare. The kernel itself
-  // gives a connection up after many minutes.
+  // How late a deadline may be noticed; where much else runs, processors are rare. The kernel
+  // itself gives a connection up after many minutes.
   static constexpr std::chrono::seconds kLate{15};
 
   static bool run(const std::string& command) {
@@ -70,7 +71,8 @@ class TwoHosts : public ::testing::Test {
             }};
   }
 
-  // The exchanges of two hosts with two ranks each, beside that of all; made before ranks are forked.
+  // The exchanges of two hosts with two ranks each, beside that of all; made before ranks are
+  // forked.
   struct Exchanges {
     std::array<PipeExchange, 2> hosts{PipeExchange(2), PipeExchange(2)};
     std::array<PipeExchange, 2> peers{PipeExchange(2), PipeExchange(2)};

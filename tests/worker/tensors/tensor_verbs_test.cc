@@ -98,7 +98,8 @@ TEST(TensorVerbs, WaitOnceForEach) {
   });
 }
 
-// One rank gives up before it has launched anything: the memory that the other took is lost on both.
+// One rank gives up before it has launched anything: the memory that the other took is lost on
+// both.
 TEST(TensorVerbs, GoOnAfterAReset) {
   run_torch_ranks(2, [](Collective& collective) {
     TensorVerbs verbs(collective);

@@ -1,5 +1,6 @@
-// A step of a large parameter, which is made part by part, has the bits of a step of small ones, which is not. (Small
-// ones of a power of two: LibTorch rounds the last few numbers of a 16-bit tensor in another way than the others.)
+// A step of a large parameter, which is made part by part, has the bits of a step of small ones,
+// which is not. (Small ones of a power of two: LibTorch rounds the last few numbers of a 16-bit
+// tensor in another way than the others.)
 #include "worker/zero/blocks.h"
 
 #include <ATen/Parallel.h>
@@ -46,7 +47,8 @@ class LargestPiece final : public c10::MemoryReportingInfoBase {
 // What is rounded otherwise shows in these, and so does the sign of a zero.
 at::Tensor bits_of(const at::Tensor& numbers) { return numbers.view(at::kByte); }
 
-// Numbers with a fixed seed, and three steps on them with other gradients each. The result is of one dimension.
+// Numbers with a fixed seed, and three steps on them with other gradients each. The result is of
+// one dimension.
 template <typename Optimizer>
 at::Tensor stepped(const typename Optimizer::Options& options, std::int64_t part,
                    at::ScalarType type = at::kFloat) {

@@ -1,5 +1,5 @@
-// ZeroOptimizer::reduce_scatter() in ranks that share memory: the parameters are there once. That the weights have the
-// bits of a training without it: zero_optimizer_test.cc.
+// ZeroOptimizer::reduce_scatter() in ranks that share memory: the parameters are there once. That
+// the weights have the bits of a training without it: zero_optimizer_test.cc.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -14,7 +14,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Rank 1 sets its net's first parameter to 3, all others to 0; what this rank finds in its own then.
+// Rank 1 sets its net's first parameter to 3, all others to 0; what this rank finds in its own
+// then.
 double seen_after_rank_1_writes(torch::nn::Sequential& net, Collective& collective) {
   const torch::NoGradGuard no_grad;
   at::Tensor parameter = net->parameters()[0];
@@ -68,8 +69,8 @@ class SlowSgd final : public torch::optim::SGD {
 };
 thread_local bool SlowSgd::is_slow = false;
 
-// A rank may use its net until it comes to the step, however early the others are there; and behind the step all
-// parameters are those of after it.
+// A rank may use its net until it comes to the step, however early the others are there; and behind
+// the step all parameters are those of after it.
 TEST(ZeroOptimizer, StepsTheOneCopyWhileNobodyReadsIt) {
   run_torch_ranks(2, [](Collective& collective) {
     SlowSgd::is_slow = collective.rank() == 1;

@@ -1,5 +1,5 @@
-// ZeroOptimizer in forked ranks: what each rank keeps, what travels, and its state as that of one optimizer. That it
-// has Python's bits: python_parity/join_zero_parity_test.py.
+// ZeroOptimizer in forked ranks: what each rank keeps, what travels, and its state as that of one
+// optimizer. That it has Python's bits: python_parity/join_zero_parity_test.py.
 #include "worker/zero/zero_optimizer.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,8 @@ TEST(ZeroOptimizer, EndsAsOneOptimizerOverTcp) {
   });
 }
 
-// The bits of all-reduce: large enough for several chunks and blocks, in types that round in their own way.
+// The bits of all-reduce: large enough for several chunks and blocks, in types that round in their
+// own way.
 TEST(OwnedSums, HaveTheBitsOfAnAllReduce) {
   for (const int ranks : {2, 3, 4}) {
     run_torch_ranks(ranks, [ranks](Collective& collective) {
@@ -130,7 +131,8 @@ void expect_no_more_than_the_formula(Collective& ranks, bool one_copy) {
                              static_cast<double>(traffic.parameters)};
   ranks.sum(totals);
   EXPECT_EQ(totals[0], 2 * all);
-  // On average over the ranks: exactly (N-1)/N·S each way, but that places of parameters are aligned.
+  // On average over the ranks: exactly (N-1)/N·S each way, but that places of parameters are
+  // aligned.
   EXPECT_EQ(totals[1], (world - 1) * all);
   EXPECT_GE(totals[2], one_copy ? 0 : (world - 1) * all);
   EXPECT_LE(totals[2], one_copy ? 0 : (world - 1) * (all + 64 * 6));
@@ -262,7 +264,8 @@ TEST(ZeroOptimizer, HasGroupsWithOptionsOfTheirOwn) {
   });
 }
 
-// The gradient of one parameter is infinite, and its owner alone has the sum: the ranks agree all the same.
+// The gradient of one parameter is infinite, and its owner alone has the sum: the ranks agree all
+// the same.
 TEST(ZeroOptimizer, SkipsAStepOnAllRanksWithAScaler) {
   run_torch_ranks(3, [](Collective& collective) {
     auto net = layered_net();

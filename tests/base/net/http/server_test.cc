@@ -183,7 +183,8 @@ TEST_F(HttpServer, WhoDoesNotTakeTheAnswerIsClosedInTime) {
   EXPECT_TRUE(run_until([&] { return server->connections() == 0; }));
 }
 
-// 200 that send a byte and no more; those who ask are answered at once, and descriptors are bounded.
+// 200 that send a byte and no more; those who ask are answered at once, and descriptors are
+// bounded.
 TEST_F(HttpServer, SlowConnectionsKeepNobodyOut) {
   std::deque<tcp::socket> slow;
   for (int i = 0; i < 200; ++i) {
