@@ -220,7 +220,7 @@ void Agent::worker_is_dying(int local_rank, Time noticed) {
   first_sign_ = noticed;
   const auto exit = workers_.children().coming_failure(local_rank);
   if (!exit) return;
-  // Where several are dying, only the order of their deaths tells who was first.
+  // If several are dying, only the order of their deaths tells who was first.
   for (int other = 0; other < config_.worker_count; ++other) {
     if (other != local_rank && workers_.children().coming_failure(other)) return;
   }

@@ -17,8 +17,8 @@ namespace {
 // The most bytes of one line.
 constexpr std::size_t kLineBytes = std::size_t{4} * kShownBytes;
 
-// Where every line ends. base_sink's mutex also guards writer_, so that one thread may change the
-// writer while another one logs.
+// The end of every line's way. base_sink's mutex also guards writer_, so that one thread may change
+// the writer while another one logs.
 class Sink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void set_writer(Writer writer) {

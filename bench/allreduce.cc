@@ -42,10 +42,11 @@ using Clock = std::chrono::steady_clock;
 // Not counted: the first sums touch the pages and fill the caches.
 constexpr int kWarmUps = 5;
 
-// Of one wait for the other ranks.
+// The limit of one wait for the other ranks.
 constexpr std::chrono::seconds kTimeout{60};
 
-// Of the whole life of a rank. SIGALRM kills a rank that hangs, so that waitpid() below ends.
+// The limit of the whole life of a rank. SIGALRM kills a rank that hangs, so that waitpid() below
+// ends.
 constexpr unsigned kLifeSeconds = 240;
 
 struct Size {

@@ -116,7 +116,7 @@ int host(int nodes, const rendezvous::TlsFiles& tls) {
 // What a process of nodes tells the first one.
 enum class Progress : char { kPublished = 'p', kJoined = 'j' };
 
-// Where the nodes go.
+// The host that the nodes go to.
 struct At {
   std::uint16_t port = 0;
   rendezvous::TlsFiles tls;
@@ -157,7 +157,7 @@ class Nodes {
     run_until([this] { return broken_ == count_; });
     broken_ = 0;
   }
-  // Of the nodes of all processes, in the first one; else of these.
+  // Waits for the nodes of all processes, in the first one; else for these.
   void await_round() {
     run_until([this] { return published_ == count_ && others_published_ == others_; });
     published_ = others_published_ = 0;

@@ -37,7 +37,7 @@ namespace {
 
 using worker::Collective;
 
-// Of one wait for the other ranks. They get the same order at the same time.
+// The limit of one wait for the other ranks. They get the same order at the same time.
 constexpr std::chrono::seconds kTimeout{120};
 // Whose loss is told. Every trainer comes to it, and it has seen the sums of two steps.
 constexpr int kStepOfLoss = 3;
@@ -136,8 +136,8 @@ class Trainer {
   std::optional<torch::optim::SGD> optimizer_;
 };
 
-// Of one model: a variant goes on where its last order ended. An order for another model ends them
-// all.
+// The trainers of one model: a variant goes on at the point at which its last order ended. An order
+// for another model ends them all.
 class Trainers {
  public:
   explicit Trainers(Collective& collective) : collective_(collective) {}

@@ -53,7 +53,8 @@ class Trainer:
 
 
 class Trainers:
-    """Of one model: a variant goes on where its last order ended. An order for another model ends them all."""
+    """The trainers of one model: a variant goes on at the point at which its last order ended. An
+    order for another model ends them all."""
 
     def __init__(self):
         self.model, self.trainers = None, {}

@@ -27,8 +27,8 @@ install(CODE "
 " COMPONENT ddprun)
 install(FILES daemon/ddprund.json DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples" COMPONENT ddprun)
 
-# Where each shell looks: bash and fish load a file by the command's name, zsh all of a folder (Debian's own is another one:
-# DebianFiles.cmake moves the file there).
+# The folders in which each shell looks. bash and fish load a file by the command's name, zsh all of
+# a folder. Debian's own folder is another one: DebianFiles.cmake moves the file there.
 foreach(_name ddprun ddprun-launch)
   install(FILES "${PROJECT_BINARY_DIR}/share/completion.bash" RENAME ${_name}
     DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT ddprun)

@@ -37,7 +37,7 @@ if(DDPRUN_BUILD_WORKER AND NOT DDPRUN_SANITIZE)
 several ranks. LibTorch is that of PyTorch's wheel, release ${DDPRUN_TORCH_VERSION}.")
 endif()
 
-# Whoever looks into the package finds its licence and its last change.
+# A reader of the package finds its licence and its last change.
 string(TIMESTAMP DDPRUN_PACKAGED "%a, %d %b %Y %H:%M:%S +0000" UTC)
 configure_file(cmake/debian/changelog.in "${PROJECT_BINARY_DIR}/share/debian/changelog" @ONLY)
 configure_file(cmake/debian/copyright.in "${PROJECT_BINARY_DIR}/share/debian/copyright" @ONLY)

@@ -35,7 +35,7 @@ struct CtlEndpoint {
 
 struct CtlOptions {
   CtlCommand command = CtlCommand::kJobs;
-  // Of several daemons one leads: they are asked in turn.
+  // The daemons are asked in turn, since one of several leads.
   std::vector<CtlEndpoint> endpoints;
   std::string token_file;  // empty: none
   rendezvous::TlsFiles tls{};

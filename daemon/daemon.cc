@@ -233,7 +233,7 @@ Daemon::HostOrLastWord Daemon::host_of(const std::string& rdzv_id, const NodeSpe
   return jobs_.at(admitted->job).host.get();
 }
 
-// Where the job of this round ended while its node was away: who tells the node so. Another job may
+// Finds who tells a node that the job of this round ended while the node was away. Another job may
 // have the id by now.
 std::optional<Daemon::HostOrLastWord> Daemon::ended_job(const std::string& rdzv_id,
                                                         std::int64_t round) {

@@ -96,8 +96,8 @@ rendezvous::ControlAnswer ask_one(const CtlOptions& options, const CtlEndpoint& 
   }
 }
 
-// Of several daemons, the one that leads. While they elect one, none does: then they are asked
-// again. Asking again mends no certificate.
+// Asks the one daemon, or of several the one that leads. While they elect one, none does: then they
+// are asked again. Asking again mends no certificate.
 rendezvous::ControlAnswer ask(const CtlOptions& options, const std::string& token,
                               CtlWaiting& waiting) {
   if (options.endpoints.size() == 1) return ask_one(options, options.endpoints.front(), token);

@@ -55,8 +55,8 @@ Result<std::string> token_of(const DaemonOptions& options, const EnvLookup& env)
   return std::string();
 }
 
-// At the start of a host its network may not be there yet. Whoever leads at a loopback address
-// leads nobody.
+// At the start of a host its network may not be there yet. A daemon that leads at a loopback
+// address leads nobody.
 asio::awaitable<Result<std::string>> find_own_address(std::string listens_at,
                                                       asio::ip::address etcd) {
   constexpr std::chrono::seconds kLookEvery{1};
@@ -87,7 +87,8 @@ asio::awaitable<void> join_group(asio::io_context& loop, Daemon& daemon,
   daemon.join_group(*std::move(etcd), *address, std::move(failed));
 }
 
-// Where --http asks for it; a port that cannot be had is a warning: the jobs are worth more.
+// Serves the pages if --http asks for it. A port that cannot be had is a warning: the jobs are
+// worth more.
 std::optional<http::Server> serve_status(asio::io_context& loop, const DaemonOptions& options,
                                          const Daemon& daemon, bool has_token) {
   if (!options.http) return std::nullopt;

@@ -106,7 +106,7 @@ Result<Names> expand(std::string_view entry) {
   return names;
 }
 
-// Where the entry that `text` begins with ends: a comma between brackets does not end it.
+// Returns the end of the entry that `text` begins with: a comma between brackets does not end it.
 std::size_t end_of_entry(std::string_view text) {
   bool inside = false;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -22,7 +22,7 @@ inline constexpr const char* kTokenVariable = "DDPRUN_TOKEN";
 inline constexpr std::size_t kShortToken = 16;
 // A longer file is no token file but a mistake.
 inline constexpr std::size_t kMaxTokenBytes = 4096;
-// Of a rendezvous id: each call to a host carries it.
+// The most bytes of a rendezvous id: each call to a host carries it.
 inline constexpr std::size_t kMaxJobBytes = 255;
 
 // Reads the token in the file, without blanks around it: 1 to kMaxTokenBytes bytes. A file that

@@ -5,9 +5,9 @@ Prints each skipped test with its reason, each failed one with the last lines th
 how many of those are tests of the engine (`worker/`), the names of the failed ones again, and, as the last line, `N passed, N failed, N skipped`. A run without results (its build failed) counts as one failed test: a green line must mean that
 everything was there. Exit code 0 only if nothing failed and something passed.
 
-Where `again.xml` lies beside the results, a few failed tests ran once more, alone. One that passed then is named as unsteady, with what
-it printed first, and counts as passed. It stays failed where its first run shows a fault that load does not explain: it crashed, or a
-sanitizer reported.
+If `again.xml` lies beside the results, a few failed tests ran once more, alone. One that passed
+then is named as unsteady, with what it printed first, and counts as passed. It stays failed where
+its first run shows a fault that load does not explain: it crashed, or a sanitizer reported.
 """
 
 import pathlib

@@ -22,8 +22,8 @@ namespace ddprun::agent {
 // The most nodes of one job.
 inline constexpr int kMaxNodes = rendezvous::kMaxNodes;
 
-// Where one worker's streams go. Redirected: to the worker's file only. Tee'd: to the file and,
-// line by line with a prefix, to the console. Neither: to the console, byte for byte.
+// The streams of one worker, and where each goes. Redirected: to the worker's file only. Tee'd: to
+// the file and, line by line with a prefix, to the console. Neither: to the console, byte for byte.
 // agent/output/worker_files.h has the full table.
 struct StreamPlan {
   bool redirect_stdout = false;

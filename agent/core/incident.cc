@@ -77,7 +77,8 @@ std::vector<IncidentStage> IncidentClock::formed(Time now) {
 std::optional<Incident> IncidentClock::looked(const std::vector<WorkerProgress>& workers,
                                               Time now) {
   if (!formed_) return std::nullopt;
-  // Whoever tells of its first line may do its first step late: it loads a checkpoint before.
+  // A worker that shows its first line may do its first step late, because it loads a checkpoint
+  // before.
   const bool tells = last(workers, &WorkerProgress::first_line).has_value();
   const bool done = last(workers, &WorkerProgress::first_step).has_value();
   if (!done && now < *formed_ + (tells ? kLongest : kPatience)) {

@@ -1,6 +1,6 @@
-// What this node knows of itself and of the job, as http/status_report.h has it. Where the
-// rendezvous is in this process it knows all nodes; elsewhere its own seat and no other. It only
-// looks. Loop's thread; no state.
+// What this node knows of itself and of the job, as http/status_report.h has it. A process that
+// hosts the rendezvous knows all nodes. Every other process knows its own seat and no other. It
+// only looks. Loop's thread; no state.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ struct NodeFacts {
   bool is_public = false;  // the report can be read from other hosts
 };
 
-// `healthy` is: this node has a session with the rendezvous, and the job is not over. Whoever gets
-// an answer knows that the loop runs.
+// `healthy` is: this node has a session with the rendezvous, and the job is not over. An answer
+// shows that the loop runs.
 http::StatusReport node_status(const NodeFacts& facts);
 
 }  // namespace ddprun::agent

@@ -47,7 +47,7 @@ std::size_t LivenessPlaces::count(const address& of) const {
   return found == counts_.end() ? 0 : found->second;
 }
 
-// Of the address that has the most, if that is more than this.
+// Returns the oldest place of the address that has the most, if that is more than `than`.
 std::optional<LivenessPlaces::Number> LivenessPlaces::oldest_of_the_greediest(
     std::size_t than) const {
   std::optional<Number> oldest;

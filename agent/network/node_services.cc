@@ -54,7 +54,7 @@ NodeServices::NodeServices(asio::io_context& loop, RendezvousPlan plan, Admits a
       store_(new_store()) {}
 
 NodeServices::~NodeServices() {
-  // Whoever records rounds goes with the session, and no round begins any more.
+  // The recorder of rounds goes with the session, and no round begins any more.
   if (host_ && host_->record_round) host_->record_round = [](auto, auto) {};
   session_.reset();  // a Session must not outlive the Host that gave it out
   port_.reset();

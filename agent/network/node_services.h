@@ -27,7 +27,7 @@
 
 namespace ddprun::agent {
 
-// Where this node serves the store of the next round, if it gets node rank 0.
+// The address at which this node serves the store of the next round, if it gets node rank 0.
 struct StoreAddress {
   std::string host;  // numeric; with the static backend as the user gave it
   std::uint16_t port = 0;

@@ -57,8 +57,8 @@ std::optional<LinePiece> LineSplitter::hold(std::string_view text, Time now) {
   return LinePiece{.text = piece_, .ends = false};
 }
 
-// Of the states that are overwritten already, only the last one is kept, or shown if it is time for
-// one. So the bar of a long run does not pile up in memory.
+// Keeps only the last of the states that are overwritten already, or shows it if its time has come.
+// So the bar of a long run does not pile up in memory.
 std::optional<LinePiece> LineSplitter::take_update(Time now) {
   const std::size_t begin = partial_.rfind('\r') + 1;
   const std::string_view overwritten = last_update(std::string_view(partial_).substr(0, begin));

@@ -68,7 +68,7 @@ class WorkerFiles {
   // The path of the file with the worker's stderr; empty if no file gets it.
   std::string stderr_path(int attempt, int local_rank) const;
   // The last kTailLines lines of the worker's stderr, for the failure report; valid UTF-8. None if
-  // the worker inherited its stderr. Of an earlier attempt only files are left. Call after
+  // the worker inherited its stderr. An earlier attempt has left only files. Call after
   // LogPipes::drain(), or the last lines may be missing.
   std::vector<std::string> stderr_tail(int attempt, int local_rank) const;
 

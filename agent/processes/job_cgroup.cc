@@ -18,7 +18,8 @@
 namespace ddprun::agent {
 namespace {
 
-// Where cgroup v2 is mounted (proc_pid_mountinfo(5): the type follows " - "); empty if nowhere.
+// The folder at which cgroup v2 is mounted; empty if nowhere. In proc_pid_mountinfo(5) the type
+// follows " - ".
 std::string mount_point() {
   std::ifstream file("/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {

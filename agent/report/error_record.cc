@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of arrays and objects in each other. dump() calls itself for each, and a program may write a file
-// of brackets alone: the stack must not end.
+// The most arrays and objects inside each other. dump() calls itself for each, and a program may
+// write a file of brackets alone: the stack must not end.
 constexpr int kMaxDepth = 100;
 // The seconds of a record are whole ones of 64 bits; a double may be anything.
 constexpr double kMaxSeconds = 9e18;

@@ -65,10 +65,10 @@ class KernelLog {
 std::optional<std::uint64_t> own_cgroup_oom_kills();
 // The cgroup that had no memory left when a process of this one was killed: exhausted_cgroup().
 OutOfMemory own_cgroup_memory();
-// Of a cgroup and those above it the lowest one that has used 99 % of its limit or more; if none
-// has, the one that came nearest to its limit; if none has a limit, the cgroup itself. A task of a
-// scheduler mostly has no limit of its own: its step or its job has. `cgroup`: as
-// own_memory_cgroup() answers, and what `folder.path` ends with.
+// Chooses among a cgroup and those above it: the lowest that has used 99 % of its limit or more.
+// If none has, it is the one that came nearest to its limit. If none has a limit, it is the cgroup
+// itself. A task of a scheduler mostly has no limit of its own: its step or its job has. `cgroup`:
+// as own_memory_cgroup() answers, and what `folder.path` ends with.
 OutOfMemory exhausted_cgroup(MemoryFolder folder, std::string cgroup);
 // Adds the limit, if `record` has none, and the peak from the files of its cgroup. Values that
 // cannot be read stay as they are.

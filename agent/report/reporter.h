@@ -34,7 +34,7 @@ class Reporter {
     const Lifecycle& lifecycle;
     const WorkerFiles& files;
     Consoles& consoles;
-    // Of this node's session; called while the node joins.
+    // Returns what this node's session waits for; called while the node joins.
     std::function<std::optional<rendezvous::Gathering>()> gathering;
     std::function<rendezvous::Unreached()> unreached;
     // How far this node's workers are, by local rank.

@@ -18,7 +18,7 @@ std::size_t pages_bytes(int worker_count) {
   return static_cast<std::size_t>(worker_count) * kWorkerPageBytes;
 }
 
-// Of the pages and the notes behind them.
+// Returns the bytes of the pages and the notes behind them.
 std::size_t file_bytes(int worker_count) {
   return pages_bytes(worker_count) +
          static_cast<std::size_t>(worker_count) * WorkerPages::kNotesBytes;

@@ -36,7 +36,7 @@ tcp::socket open_socket(asio::io_context& loop, const tcp::endpoint& to) {
   if (fd < 0) return socket;
   const int on = 1;
   const bool is_v6 = to.protocol() == tcp::v6();
-  // Where the kernel cannot, every refusal looks like one of the host.
+  // If the kernel cannot, every refusal looks like one of the host.
   ::setsockopt(fd, is_v6 ? IPPROTO_IPV6 : IPPROTO_IP, is_v6 ? IPV6_RECVERR : IP_RECVERR, &on,
                sizeof(on));
   error_code failed;

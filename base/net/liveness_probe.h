@@ -20,10 +20,10 @@
 
 namespace ddprun {
 
-// So many connections are tried. Where something else takes them and hangs up, it must have an end:
-// this one, or that of the Knocker.
+// So many connections are tried. Another program may own the port and close each of them: this
+// limit, or the Knocker's end, ends that loop.
 inline constexpr int kMostKnocks = 20;
-// Where some connections one after another did not last so long, so long nothing is tried.
+// No connection is tried for this time if some connections one after another ended sooner.
 inline constexpr std::chrono::milliseconds kKnockPause{200};
 
 // A socket that is closed when a worker is started, and that can tell who refused it.

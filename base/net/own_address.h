@@ -1,4 +1,5 @@
-// Where the other daemons of a group, and the nodes, reach this one. Pure. Any thread.
+// The address at which the other daemons of a group, and the nodes, reach this one. Pure. Any
+// thread.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>

@@ -40,7 +40,7 @@ std::string section_of(std::string_view title) {
   return title == "exit codes" ? "EXIT STATUS" : upper(title);
 }
 
-// Where the title of a section ends that this line begins with; npos: it is text.
+// Returns the end of the title if a section begins with this line; npos: it is text.
 std::size_t title_end(std::string_view line) {
   constexpr std::array<std::string_view, 3> kTitles = {"commands:", "options:", "exit codes:"};
   for (const std::string_view title : kTitles)

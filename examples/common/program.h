@@ -38,7 +38,7 @@ int run_program(std::string_view name, Flags& flags, int argc, char** argv,
 
 // The same for an example that trains. It takes the flag --device, which says whether the ranks
 // meet with their GPUs or with their CPUs; `cuda` where there is no GPU is a wrong command line.
-// Where they have met is the collective's device().
+// The collective's device() says which of them they met with.
 int run_training(std::string_view name, Flags& flags, int argc, char** argv,
                  const std::function<void()>& load,
                  const std::function<void(worker::Process&)>& train);

@@ -11,7 +11,7 @@ namespace ddprun::examples {
 // kAuto: it depends on whether stdout is a terminal.
 enum class ProgressMode { kAuto, kAlways, kNever };
 
-// Of "auto", "always" or "never".
+// Reads "auto", "always" or "never".
 ProgressMode progress_mode(std::string_view word);
 
 class Progress {

@@ -14,7 +14,8 @@ import twin
 
 
 def say_bytes(adam, net):
-    """Of Adam's numbers for the parameters of each rank, and of those for all parameters."""
+    """Prints the bytes of Adam's numbers: for the parameters of each rank, and for all
+    parameters."""
     mine = sum(state[name].nbytes for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq"))
     of_ranks = [0] * dist.get_world_size()
     dist.all_gather_object(of_ranks, mine)

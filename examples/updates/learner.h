@@ -31,7 +31,7 @@ class Learner {
     return (count + kMultiple - 1) / kMultiple * kMultiple;
   }
 
-  // Of one batch of this rank; the padding stays.
+  // Writes the gradient of one batch of this rank; the padding stays.
   void gradient(int step, std::span<float> into) {
     const std::int64_t begin = step * kBatch % (1024 - kBatch);
     net_->zero_grad();

@@ -31,7 +31,7 @@ struct Options {
   bool zero = false;
 };
 
-// Of Adam's numbers for the parameters of each rank, and of those for all parameters.
+// Prints the bytes of Adam's numbers: for the parameters of each rank, and for all parameters.
 void say_bytes(const worker::Process& process, const worker::Adam& adam,
                const torch::nn::Module& net) {
   std::size_t mine = 0, whole = 0;

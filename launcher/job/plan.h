@@ -38,7 +38,7 @@ struct Plan {
 Result<std::string> job_token(const Options& options, const EnvLookup& env);
 
 // OMP_NUM_THREADS of each worker, where the environment has none. torchrun's rule: by default each
-// worker starts a thread for each CPU, and several workers would fight. Where a scheduler gave this
+// worker starts a thread for each CPU, and several workers would fight. If a scheduler gave this
 // process CPUs of its own, the workers share those. Nothing: it stays unset.
 std::optional<int> worker_threads(const Options& options);
 

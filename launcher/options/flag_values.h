@@ -35,8 +35,8 @@ inline constexpr std::uint16_t kDefaultEtcdPort = 2379;
 inline constexpr std::size_t kMaxEtcdMembers = 16;
 
 inline constexpr int kMaxPort = 65535;
-// Of keep_alive_interval and keep_alive_max_attempt. More is a typing error, and their product must
-// not overflow.
+// The most of keep_alive_interval and keep_alive_max_attempt. More is a typing error, and their
+// product must not overflow.
 inline constexpr int kMaxKeepAlive = 3600;
 
 // More seconds than this (some thirty years) are a typing error. In --rdzv-conf they are taken as

@@ -1,5 +1,5 @@
-// Where output goes: files, console, filtered copies, the report; and the variables that have no
-// flag.
+// Reads the flags of the output: files, console, filtered copies, the report; and the variables
+// that have no flag.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -87,7 +87,7 @@ void read_static(ParseContext& context) {
   settle(context, Rendezvous::kStatic, by_endpoint ? FlagId::kRdzvEndpoint : FlagId::kMasterPort);
 }
 
-// Where the rendezvous finds out who serves the store and which rank a node has.
+// Reads the flags for a rendezvous that finds out who serves the store and which rank a node has.
 void read_what_is_found_out(ParseContext& context, std::string_view with) {
   for (const FlagId id : {FlagId::kMasterAddr, FlagId::kMasterPort})
     context.warn_without_effect(id, with);

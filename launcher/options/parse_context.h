@@ -56,7 +56,7 @@ class ParseContext {
   const EnvLookup& env;
   const HostFacts& host;
   Surroundings surroundings{};  // the scheduler that started us, whatever the flags say
-  // Where the scheduler says it: whether the rendezvous is here.
+  // Whether the rendezvous is here, if the scheduler says it.
   std::optional<bool> is_first_node{};
   Options options{};
   std::optional<UsageError> error{};

@@ -115,7 +115,7 @@ class Detection {
   }
 
   // sbatch hands its own variables on to the batch script, those of a step too. The title of the
-  // slurmstepd above us is not inherited. Where none is seen (a container) the variables count.
+  // slurmstepd above us is not inherited. If none is seen (a container), the variables count.
   bool is_step_of_tasks() const {
     if (!facts_.slurm_step_above) return true;
     const std::string step = facts_.slurm_step_above();
@@ -205,7 +205,7 @@ class Detection {
            parse_count(text(row.step)).value_or(0));
   }
 
-  // A launcher of MPI counts processes. Where each node has one, those are the nodes.
+  // A launcher of MPI counts processes. If each node has one, those are the nodes.
   void read_processes(const SchedulerRow& row) {
     found_.is_step = true;
     read_nodes_and_rank(row);
@@ -330,7 +330,7 @@ class Detection {
     return on_a_node.value_or(number("SLURM_NTASKS").value_or(0)) == 1;
   }
 
-  // Where a scheduler speaks too, these must not say another thing.
+  // If a scheduler speaks too, these must not contradict it.
   void read_operator() {
     const SchedulerRow& row = row_of(Scheduler::kOperator);
     if (found_.scheduler == Scheduler::kOperator || !env_(row.sign) || !is_complete(row)) return;

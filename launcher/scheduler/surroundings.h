@@ -44,7 +44,7 @@ struct Surroundings {
   int most_tasks = 1;
   std::string first_host{};  // of node rank 0; empty: nobody names it
   std::string id{};          // of the job, for the rendezvous; empty for one that has only hosts
-  // Where nodes may meet: kMeetingPorts ports from this one on.
+  // The first of the kMeetingPorts ports at which nodes may meet.
   std::uint16_t first_port = 0;
   int job_nodes = 1;      // of the whole job, where the step is a part of it; 0: not said
   int cpus_per_task = 0;  // of the one task that this node has; 0: not said

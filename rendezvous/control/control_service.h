@@ -40,9 +40,11 @@ class ControlService {
     std::function<std::optional<InheritedJob>(const std::string& rdzv_id)> inherited{};
     // Who asks over this connection (gRPC's name for it) has proved that it knows the token.
     std::function<void(const std::string& peer)> let_in{};
-    // Of an answer that shows all jobs. The job that passes it is the last one of its page.
+    // The size of an answer that shows all jobs. The job that passes it is the last one of its
+    // page.
     std::size_t page_bytes = kPageBytes;
-    // Where another process may lead: why no question is answered here now; empty: they are.
+    // Returns why this host answers no question now, because another process may lead. Returns an
+    // empty text if it answers.
     std::function<std::string()> turns_away{};
   };
 

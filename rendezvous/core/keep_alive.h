@@ -39,7 +39,7 @@ inline constexpr std::chrono::milliseconds kAskLimit{1000};
 // that silence never lasts too long.
 inline constexpr std::chrono::milliseconds kBeatPerNode{3};
 inline constexpr std::chrono::milliseconds kBeatAtMost{10'000};
-// Where all nodes come at one time, a beat waits until the host has dealt with the others.
+// If all nodes come at one time, a beat waits until the host has dealt with the others.
 inline constexpr std::chrono::milliseconds kDelayPerThousand{500};
 
 // torchrun's names for both (keep_alive_interval, keep_alive_max_attempt in --rdzv-conf). A process

@@ -57,8 +57,8 @@ struct Outcome {
   std::optional<RoundBroken> broken;
   std::optional<JobEnded> ended;
 
-  // Nodes that come back before this is told: what they say is answered anew. Of this they hear
-  // their last message only, if there is one.
+  // Nodes that come back before this is told: what they say is answered anew. They hear only their
+  // last message of this, if there is one.
   std::vector<SessionId> withheld_from;
   bool hears(SessionId session, const HostMessage& message) const;
 };
@@ -185,7 +185,8 @@ class Membership {
   // session_lost() erases a member. One that is `gone` stays until its round is over.
   Members members_;
   std::int64_t round_number_ = 0;
-  // Of a round that a node knows from a leader before, whose record is gone: the next one is newer.
+  // A node knows a round of this number from an earlier leader whose record is gone. The next round
+  // is newer.
   std::int64_t known_number_ = 0;
   RestartBudget budget_;
   Recovery recovery_;

@@ -138,7 +138,7 @@ void Membership::came_back(Member& member, const Resumed& node, Time now, Outcom
                 outcome);
 }
 
-// It must end its workers and join. Where the round that it speaks of broke, it is told why.
+// It must end its workers and join. If the round that it speaks of broke, it is told why.
 void Membership::disbelieve(Member& member, const Resumed& node, Outcome& outcome) {
   // Who has a seat keeps it.
   const bool has_seat = member.holds_seat();

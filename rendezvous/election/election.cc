@@ -156,9 +156,9 @@ void Election::perform(const TakeKey& action) {
            });
 }
 
-// Where nobody leads: whether the job that this node is in has ended. If it is in none, what there
-// is of an older one does not matter. A job that stood still as a whole may be forgotten, and goes
-// on.
+// Tells whether the job that this node is in has ended, while nobody leads. If it is in none, what
+// there is of an older one does not matter. A job that stood still as a whole may be forgotten, and
+// goes on.
 bool Election::is_over() {
   if (!is_member_ || options_.follows_only) return false;  // their record is the daemons'
   if (!found_ && had_round_ && !handlers_.has_round()) {
@@ -342,8 +342,8 @@ void Election::write_record(const WriteRecord& action) {
            });
 }
 
-// Where we lead still, and the record is not as we knew it, an earlier write of ours was done after
-// all. If it wrote the same, all is well. Otherwise the next try knows better.
+// If we lead still, but the record has changed, an earlier write of ours was done after all. If it
+// wrote the same, all is well. Otherwise the next try knows better.
 void Election::record_answered(const WriteRecord& action, const KeyHolder& written,
                                const TransactionAnswer& answer) {
   const bool leads =

@@ -49,12 +49,12 @@ struct ElectionOptions {
   bool follows_only = false;  // as in LeadershipRules
   std::chrono::milliseconds look_while_following{0};
   std::chrono::milliseconds node_lease{0};  // the record outlives it
-  // Of daemons.
+  // For daemons only.
   bool retakes = false;
   std::chrono::seconds lease = kLeaderLease;
   std::chrono::milliseconds margin = kLeaderMargin;
-  // Where this process listens, also while it does not lead. A leader key that names it is of its
-  // own past, or of a process before it: nobody leads.
+  // The address at which this process listens, also while it does not lead. A leader key that names
+  // it is of its own past, or of a process before it: nobody leads.
   std::optional<Leader> listens_at{};
 };
 
@@ -62,8 +62,8 @@ class Election {
  public:
   // Each may call the functions below.
   struct Handlers {
-    // Where this process will serve the rendezvous. It must listen there already: a refused
-    // connection means that it is dead.
+    // Returns the address at which this process will serve the rendezvous. It must listen there
+    // already: a refused connection means that it is dead.
     std::function<Result<Leader>()> own_address;
     // This process leads from now on, and the job goes on from the record.
     std::function<void(JobRecord)> lead;

@@ -46,7 +46,7 @@ struct TransactionAnswer {
 
   bool operator==(const TransactionAnswer&) const = default;
 };
-// Of any of the above. Error kProtocol: that is no answer to them.
+// Decodes the answer to any of the above. Error kProtocol: that is no answer to them.
 Result<TransactionAnswer> decode_answer(const v3::TxnResponse& response, const JobKeys& keys);
 
 // ---- the records of many jobs ----

@@ -12,7 +12,7 @@ Error expected(const char* what) {
   return {ErrorCode::kInvalidArgument, std::string("expected ") + what};
 }
 
-// Where a text goes as it is.
+// Finds the member that takes a text as it is.
 std::string EtcdPlan::*member_of(std::string_view key) {
   if (key == "etcd_prefix") return &EtcdPlan::prefix;
   if (key == "cacert" || key == "ca_cert") return &EtcdPlan::ca_file;

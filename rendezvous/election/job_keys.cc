@@ -21,7 +21,7 @@ constexpr std::string_view kRecordVersion = "v3";
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMostInt = std::numeric_limits<int>::max();
 constexpr std::int64_t kMostServed = 1'000'000;
-// Of restart rules; more milliseconds would overflow a clock's nanoseconds.
+// The longest times of restart rules; more milliseconds would overflow a clock's nanoseconds.
 constexpr std::int64_t kMostMs = 1'000'000'000'000;
 
 constexpr std::array kStates = {

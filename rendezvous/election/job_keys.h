@@ -28,11 +28,11 @@ struct GroupKeys {
 
   JobKeys of_job(const std::string& rdzv_id) const { return {leader, records + rdzv_id}; }
 };
-// Of the election of a group: a prefix that no job's keys have, whatever its id.
+// Keys for the election of a group: a prefix that no job's keys have, whatever its id.
 std::string group_prefix(std::string_view prefix);
 GroupKeys group_keys(std::string_view prefix, std::string_view group);
 
-// Where the leader's rendezvous is.
+// The address of the leader's rendezvous.
 struct Leader {
   std::string address;  // numeric
   std::uint16_t port = 0;

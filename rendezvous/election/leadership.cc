@@ -243,7 +243,7 @@ LeadershipActions Leadership::followed(Time now) {
   }
   followed_ = seen_;
   search_ends_ = Time::max();
-  // Where the key is being read anew, the watch has told already.
+  // If the key is being read anew, the watch has told already.
   if (is_watched_) return {};
   return {watch()};
 }

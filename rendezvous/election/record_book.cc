@@ -69,7 +69,7 @@ RecordBook::Actions RecordBook::done(Entry entry) {
   return actions;
 }
 
-// Where an earlier write was done after all, and wrote the same, all is well.
+// If an earlier write was done after all, and wrote the same, all is well.
 RecordBook::Actions RecordBook::is_otherwise(Ticket ticket,
                                              const std::optional<KeyHolder>& record) {
   const auto entry = find(ticket);

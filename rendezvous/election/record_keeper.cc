@@ -64,8 +64,8 @@ void RecordKeeper::take_over(const FoundRecord& one) {
   log::warning(fmt::format("{} (job {})", job.error().message(), one.rdzv_id));
 }
 
-// Where etcd is silent, or says what nobody understands, another answer may come. A refusal stays:
-// a role that may not read or write the records, say.
+// If etcd is silent, or says what nobody understands, another answer may come. A refusal stays: a
+// role that may not read or write the records, say.
 bool RecordKeeper::may_ask_again(const Error& error) {
   if (error.code() == ErrorCode::kRejected) {
     refused_(

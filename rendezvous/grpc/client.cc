@@ -28,8 +28,8 @@ namespace {
 constexpr std::chrono::milliseconds kRetryEvery{100};
 // The pause before a beat that could not be sent is tried again.
 constexpr std::chrono::milliseconds kBeatRetry{250};
-// Of a node that came back, and whose lease is still that of before: behind what it says to come
-// back.
+// The pause before a node that came back, with the lease of before, tries its first beat again. It
+// comes behind what the node says to come back.
 constexpr std::chrono::milliseconds kFirstBeatRetry{10};
 
 // gRPC's own words where the peer's kernel has closed the connection. A reset has others.

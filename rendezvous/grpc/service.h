@@ -39,12 +39,12 @@ inline constexpr std::size_t kMaxCalls = kMaxMembers;
 // the same time. For one more, the oldest of these connections is cut.
 inline constexpr std::size_t kMaxStrangers = kMaxMembers;
 
-// Where a service has many jobs.
+// The ways of a service that has many jobs.
 struct ManyJobs {
   // The token that a node of this job must prove to know; nothing: there can be no such job.
   std::function<std::optional<HostToken>(const std::string& rdzv_id)> token;
   // The host of the job, when its node asks for its first seat, or comes back to one that it had in
-  // `round` (else 0). Where there is none: the one message that the node gets.
+  // `round` (else 0). If there is none, it returns the one message that the node gets.
   std::function<std::variant<Host*, HostMessage>(const std::string& rdzv_id, const NodeSpec& spec,
                                                  std::int64_t round)>
       host;
@@ -64,9 +64,11 @@ struct ServiceOptions {
   // The most nodes of all jobs together, and what a node beyond them is told.
   std::size_t max_calls = kMaxCalls;
   std::string too_many_calls = "rendezvous: as many nodes are here already as a host can serve";
-  // Where another process may lead by now: whether a node may be given a lease. Empty: always.
+  // Tells whether a node may be given a lease, although another process may lead by now. Empty:
+  // always.
   std::function<bool()> may_grant{};
-  // Where another process may lead: why no node is let in now; empty: nodes are. It may try again.
+  // Returns why no node is let in now, because another process may lead. Returns an empty text if
+  // nodes are let in. It may try again.
   std::function<std::string()> turns_away{};
   // A node whose call broke may come back over another one. Off: it is lost at once.
   bool resumes = false;

@@ -25,7 +25,7 @@ namespace ddprun::rendezvous {
 template <typename Call, typename HostedSession>
 class CalledNodes {
  public:
-  // Where the messages of a session go: to the call over which its node speaks now.
+  // The way of a session's messages: to the call over which its node speaks now.
   using Route = std::shared_ptr<Call*>;
   struct Node {
     std::shared_ptr<Call> call;
@@ -113,8 +113,8 @@ class CalledNodes {
 
   // The call of a node ended without a last word. Its process is dead, or something between the two
   // broke the connection. A dead process listens no more at the port of its store: where that took
-  // our connection before and refuses it now, the node is forgotten at once. Whoever may live has
-  // until the end of the host's patience. One that did not say who it is cannot come back.
+  // our connection before and refuses it now, the node is forgotten at once. A process that may
+  // live has until the end of the host's patience. One that did not say who it is cannot come back.
   void broke(Call* call) {
     Node* const node = find(call);
     if (node == nullptr || node->knocker) return;
@@ -139,7 +139,8 @@ class CalledNodes {
     const bool is_it = node != nullptr && key(node->rdzv_id, node->spec) == key(rdzv_id, spec);
     return is_it ? node : nullptr;
   }
-  // Where its store may be reached: where it says, and where it comes from.
+  // Returns the addresses at which its store may be reached: the one it says, and the one it comes
+  // from.
   static std::vector<boost::asio::ip::tcp::endpoint> ports_of(const Node& node) {
     std::vector<boost::asio::ip::tcp::endpoint> ports;
     const NodeSpec& spec = node.spec;

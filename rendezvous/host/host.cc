@@ -127,7 +127,7 @@ void Host::tell(const Outcome& outcome) {
   if (told) told(outcome);
 }
 
-// Of a round that begins and of a job that ends, one is in it.
+// Records a round that begins or a job that ends: `outcome` holds one of them.
 void Host::record(const Outcome& outcome) {
   auto is_recorded_now = [self = std::weak_ptr(self_)] {
     if (const auto host = self.lock()) (*host)->recorded();

@@ -38,7 +38,7 @@ class Host {
   // new round may have written to it. It must not call the host.
   std::function<void(const Round&)> before_publish;
 
-  // Where the host may be deposed. Called when a round is agreed, before all else. The round is
+  // Set if the host may be deposed. Called when a round is agreed, before all else. The round is
   // published when `recorded` is called, and until then no node is told anything: what happens
   // meanwhile is told after it. `recorded` may be called after the host's end. It must not be
   // called from inside this function.
@@ -47,9 +47,9 @@ class Host {
   // As record_round, where the job has ended and there was a round: no node hears of it before.
   std::function<void(bool succeeded, std::function<void()> recorded)> record_end;
 
-  // Where the host may be deposed: whether this process leads beyond doubt. A process that stood
-  // still may not know yet that another leads. Then nothing is decided any more, and no node is
-  // told anything.
+  // Set if the host may be deposed: tells whether this process leads beyond doubt. A process that
+  // stood still may not know yet that another leads. Then nothing is decided any more, and no node
+  // is told anything.
   std::function<bool()> leads;
 
   // Called with all that the membership decides, before any node hears of it. It must not call the

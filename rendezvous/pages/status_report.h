@@ -74,7 +74,7 @@ struct WorkerSteps {
   std::uint64_t steps = 0;
 };
 
-// Of a process that runs workers.
+// The state of a process that runs workers.
 struct NodeStatus {
   int workers_running = 0;
   std::vector<WorkerSteps> steps{};  // of the workers that count them

@@ -20,8 +20,8 @@
 
 namespace ddprun::rendezvous {
 
-// A call whose proof does not come within this time is cut. Where many nodes come at once, and
-// share a machine, an honest one may need some seconds.
+// A call whose proof does not come within this time is cut. If many nodes come at once, and share a
+// machine, an honest one may need some seconds.
 inline constexpr std::chrono::seconds kProofLimit{20};
 
 // Which token a host has for one of its jobs.

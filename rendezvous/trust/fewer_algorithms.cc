@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 3> kParsedKeys = {"RSA", "EC", "ED25519"}
 constexpr std::array<std::string_view, 3> kStructures = {"=SubjectPublicKeyInfo", "=PrivateKeyInfo",
                                                          "=type-specific"};
 constexpr std::string_view kPem = "input=pem";
-// Of TLS: P-256, P-384, P-521 and X25519 (RFC 8446, section 4.2.7).
+// TLS's numbers of P-256, P-384, P-521 and X25519 (RFC 8446, section 4.2.7).
 constexpr std::array<unsigned int, 4> kGroups = {23, 24, 25, 29};
 
 constexpr auto kTableEnd = OSSL_ALGORITHM{nullptr, nullptr, nullptr, nullptr};

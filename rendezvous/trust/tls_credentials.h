@@ -15,14 +15,14 @@ namespace ddprun::rendezvous {
 
 std::shared_ptr<grpc::ChannelCredentials> client_credentials(TlsTexts texts);
 
-// Where new files are wrong, or those in use have expired, a warning says so once, and those of
-// before stay in use. Any thread of gRPC may ask them.
+// If new files are wrong, or those in use have expired, a warning says so once. Those of before
+// stay in use. Any thread of gRPC may ask them.
 std::shared_ptr<grpc::ServerCredentials> server_credentials(TlsFiles files);
 
-// Where a server takes connections that show certificates.
+// The acceptor of a server's connections that show certificates.
 class TlsAcceptor {
  public:
-  // Before the server starts. Whoever has not shown a certificate after `handshake_limit_ms` is
+  // Before the server starts. A peer that has not shown a certificate after `handshake_limit_ms` is
   // cut.
   TlsAcceptor(grpc::ServerBuilder& builder, TlsFiles files, int handshake_limit_ms);
   // The server owns `fd` from now on. Call it while the server runs.

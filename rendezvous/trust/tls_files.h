@@ -11,7 +11,7 @@
 
 namespace ddprun::rendezvous {
 
-// Of one PEM file.
+// The most bytes of one PEM file.
 inline constexpr std::size_t kMaxPemBytes = 1 << 20;
 
 // Paths. Empty ones: no TLS.

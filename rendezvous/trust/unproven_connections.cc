@@ -99,7 +99,7 @@ std::vector<UnprovenConnections::Id> UnprovenConnections::forget_waiting(
   return ids;
 }
 
-// Of the address that has most of them: others must not suffer for it.
+// Takes them from the address that has most of them: others must not suffer for it.
 std::vector<UnprovenConnections::Id> UnprovenConnections::too_many() {
   std::vector<Id> ids;
   while (waiting_count_ > limits_.waiting) {

@@ -1,4 +1,4 @@
-// Where log lines go.
+// The writers of log lines.
 #include "base/log.h"
 
 #include <gtest/gtest.h>

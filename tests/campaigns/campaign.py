@@ -39,7 +39,8 @@ def worker(name):
 
 
 def begin():
-    """For main(): checks for the program and marks all that is started from here on. Whoever is told to end cleans up first."""
+    """For main(): checks for the program and marks all that is started from here on. A process that
+    is told to end cleans up first."""
     if not os.access(DDPRUN, os.X_OK):
         sys.exit(f"{DDPRUN} is not there; ./quickstart builds it")
     os.environ[MARKER] = uuid.uuid4().hex

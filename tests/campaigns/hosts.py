@@ -72,7 +72,7 @@ class Network:
         return f"10.78.0.{host + 1}"
 
     def prefix(self, host):
-        """Of a command that is to run there."""
+        """Returns the words before a command that is to run there."""
         return ("ip", "netns", "exec", self.hosts[host])
 
     @contextlib.contextmanager
@@ -175,7 +175,7 @@ class Etcd:
         return base64.b64decode(kept["value"]).decode() if kept else None
 
     def revision(self, key):
-        """Of the last write."""
+        """Returns the revision of the last write."""
         kept = self.kept(key)
         return int(kept["mod_revision"]) if kept else None
 

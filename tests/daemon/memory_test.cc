@@ -24,7 +24,7 @@ std::string own_program() {
   return bytes > 0 ? std::string(path.data(), static_cast<std::size_t>(bytes)) : std::string();
 }
 
-// Of the mappings that hold this program's code (proc(5), smaps).
+// Sums the mappings that hold this program's code (proc(5), smaps).
 Kib code() {
   Kib sum;
   std::ifstream maps("/proc/self/smaps");

@@ -45,7 +45,7 @@ class Console(LoggedTest):
         job.wait_gone()
         self.assertEqual(code, 0, err)
         lines = out.splitlines()
-        # Whoever is later than the window says it alone; every rank says everything, in order.
+        # A rank that is later than the window says it alone; every rank says everything, in order.
         for rank in range(4):
             def by_this_rank(line):
                 ranks = re.match(r"\[ranks ([\d,-]+)\] ", line)

@@ -16,7 +16,7 @@ from support import WAITING, main
 
 
 def url_of(daemon):
-    """Where the daemon's pages are; it has said so."""
+    """Returns the address of the daemon's pages, which it has said."""
     return re.search(r"^ddprund: metrics and status page at (http://\S+:\d+/)$", daemon.said, re.M).group(1)
 
 

@@ -318,7 +318,7 @@ class Ends(DaemonTest):
             job.finish()
 
     def test_a_wait_for_etcd_says_why(self):
-        """Of agents, of a node of a group of daemons, and of a daemon of that group."""
+        """Tries agents, a node of a group of daemons, and a daemon of that group."""
         etcd = f"127.0.0.1:{free_port()}"
         jobs = [self.start("--nnodes=2", "--rdzv-backend=etcd", f"--rdzv-endpoint={etcd}", "--rdzv-id=waits", *more, "/bin/true")
                 for more in ((), ("--rdzv-conf=daemons=g",))]

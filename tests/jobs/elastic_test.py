@@ -36,8 +36,9 @@ class ElasticTest(JobTest):
                           f"--rdzv-conf=is_host={int(is_host)},{conf}", *args, **options)
 
     def nodes(self, count, nnodes, *args, **options):
-        """The first of them hosts the rendezvous, so it has node rank 0. Where they are as many as there may be, the first round
-        starts with all of them, however late they come."""
+        """The first of them hosts the rendezvous, so it has node rank 0. If they are as many as
+        there may be, the first round starts with all of them, no matter
+        how late they come."""
         if str(count) == nnodes.rpartition(":")[2]:
             options.setdefault("conf", "last_call_timeout=600")
         return [self.node(nnodes, number == 0, *args, **options) for number in range(count)]

@@ -313,7 +313,8 @@ class Etcds(EtcdTest):
         self.stop_all(jobs)
 
     def test_a_wait_for_etcd_or_a_leader_says_why(self):
-        """Of nodes whose etcd goes while they run, and of one that follows a group of daemons of which none is there."""
+        """Tries nodes whose etcd goes while they run. One more follows a group of daemons of which
+        none is there."""
         alone = self.node("2", "--no-python", "true", conf="daemons=nobody")
         self.assertRegex(self.waiting_line(alone), r"no host has answered yet, giving up in \d+ s: there has been no leader in etcd for \d+ s\n$")
         jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER))

@@ -108,7 +108,7 @@ class HttpTest(NodesTest):
         self.said = {}
 
     def url(self, job):
-        """Where the job's pages are; it has said so on stderr."""
+        """Returns the address of the job's pages, which it has said on stderr."""
         if job not in self.said:
             text = self.read_until(job.process.stderr.fileno(), "/\n")
             self.said[job] = re.search(r"^ddprun: metrics and status page at (http://\S+:\d+/)$", text, re.M).group(1)

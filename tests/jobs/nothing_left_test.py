@@ -391,7 +391,7 @@ class ManyStarts(JobTest):
 
 
 def cgroup_mounts():
-    """Where version 2 is mounted."""
+    """Returns the folders at which version 2 is mounted."""
     mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
     return [mount for _, mount, kind, *_ in mounts if kind == "cgroup2"]
 

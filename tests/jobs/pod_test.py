@@ -125,7 +125,8 @@ class PodTest(JobTest):
         return pid
 
     def pid_here(self, job, pid):
-        """Of a process of the pod, by its number in there (proc_pid_status(5), NSpid)."""
+        """Returns the pid of a process of the pod, by its number in there (proc_pid_status(5),
+        NSpid)."""
         namespace = os.stat(f"/proc/{self.first_process(job)}/ns/pid").st_ino
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             try:

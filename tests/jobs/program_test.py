@@ -140,7 +140,8 @@ class Program(JobTest):
         self.assertEqual(self.run_job("-m", "mod", "a", env=env)[1], "mine -u -m mod a\n")
 
     def test_the_interpreter_of_the_environment_that_ddprun_is_in(self):
-        """Of one that is not activated too: pyvenv.cfg marks a virtual environment, conda-meta one of conda."""
+        """The environment may be not activated: pyvenv.cfg marks a virtual environment, conda-meta
+        one of conda."""
         script = self.script(SAY_ARGUMENTS, "t.py")
         for mark in "pyvenv.cfg", "conda-meta":
             with self.subTest(mark):

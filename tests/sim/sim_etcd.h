@@ -44,7 +44,7 @@ class SimEtcd {
 
   milliseconds lease() const { return lease_; }
 
-  // Whoever watches is told, as by members that find no leader of theirs.
+  // The watchers are told, as by members that find no leader of theirs.
   void away(milliseconds length) {
     away_until_ = std::max(away_until_, time_.now() + length);
     for (Watcher& watcher : std::exchange(watchers_, {})) end(watcher);

@@ -148,7 +148,7 @@ void SimHost::check_seats_are_kept(const std::vector<SessionId>& sessions) {
   seated_ = sessions;
 }
 
-// Whoever else says that he has the seat is not believed.
+// Checks that another node that claims the seat is not believed.
 void SimHost::check_seat_is_given_once(const rendezvous::Resumed& node) {
   if (over_ || !decides_ || !membership_.recovers() || now() >= membership_.look_again_at()) return;
   const bool is_believed =

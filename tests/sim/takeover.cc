@@ -129,7 +129,7 @@ void Takeover::plan_faults(SimLeader& leader) {
 // restarted, a leader lives until the others know it.
 void Takeover::kill(SimLeader& leader) {
   if (live_leaders() < 2) return;
-  // Where nobody leads, a second death may hold the key until the nodes' leases are over.
+  // While nobody leads, a second death may hold the key until the nodes' leases are over.
   const auto leads = [](const auto& one) { return one->host() != nullptr; };
   if (is_calm_ && std::ranges::none_of(leaders_, leads)) return;
   const bool is_known = std::ranges::all_of(leaders_, [&](const auto& other) {

@@ -53,7 +53,7 @@ def pytorch_failure(code, err):
 
 
 class Outcome(typing.NamedTuple):
-    """Of a job that succeeded."""
+    """The end of a job that succeeded."""
 
     loss: str  # as printed: the digits are compared
     attempt: int  # which attempt finished
@@ -139,8 +139,9 @@ class TorchrunsDigits(JobTest):
         return code, out, err, seconds
 
     def run_well(self, name, launcher, flags, script, failures):
-        """The Outcome of a job that must succeed. It is run again where PyTorch failed at its exit, and the launcher's name goes into
-        `failures`. Where PyTorch aborts each run, its loss still counts, and the launcher's name goes into `self.aborted`."""
+        """The Outcome of a job that must succeed. It is run again where PyTorch failed at its exit,
+        and the launcher's name goes into `failures`. If PyTorch aborts each run, its loss still
+        counts, and the launcher's name goes into `self.aborted`."""
         for run in range(RUNS_MAX):
             folder = self.folder / f"{name}_{run}"
             code, out, err, seconds = self.run_once(launcher, flags, script, folder)

@@ -91,7 +91,7 @@ class SameWeights {
     std::size_t parameter;
     std::size_t count;
     std::array<std::int64_t, kNumbersOfOneMax> elements;
-    // Where they were when they were read last, for read_into().
+    // Their addresses when they were read last, for read_into().
     mutable std::array<const void*, kNumbersOfOneMax> places = {};
   };
 

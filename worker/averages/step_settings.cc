@@ -101,7 +101,7 @@ void read_as(const optim::OptimizerOptions& options, std::size_t group, Numbers&
   read(static_cast<const Options&>(options), group, numbers);
 }
 
-// Of a state that is none of LibTorch's nobody knows it.
+// Returns 0 for a state that is none of LibTorch's: nobody knows its count.
 template <typename State>
 std::int64_t steps_of(const optim::OptimizerParamState& state) {
   return typeid(state) == typeid(State) ? static_cast<const State&>(state).step() : 0;

@@ -37,7 +37,7 @@ class StepSettings {
   // A hash of all options that were added, and of their order; and of all parameters' counts.
   std::uint64_t options() const { return options_; }
   std::uint64_t counts() const { return counts_; }
-  // The first options, at most kNamedMax. Of the counts of a group it has the greatest one.
+  // The first options, at most kNamedMax. A group shows the greatest one of its counts.
   const std::vector<StepSetting>& named() const { return named_; }
 
   static constexpr std::size_t kNamedMax = 4096;

@@ -50,7 +50,7 @@ class AtomicFile {
 };
 
 // Gives the file a second name, atomically: `other` is replaced. The two names part when one of
-// them is replaced. Where the file system has no hard links the bytes are copied.
+// them is replaced. If the file system has no hard links, the bytes are copied.
 Result<void> also_name(const std::filesystem::path& path, const std::filesystem::path& other);
 
 // Whether an AtomicFile can replace `path`. The folder must exist and be writable. `path`

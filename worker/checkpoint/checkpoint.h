@@ -60,8 +60,8 @@ struct LoadedCheckpoint {
   // And other keys whose weights fit the module, but were not taken: an average of the weights.
   std::string weights_key;
   std::vector<std::string> other_weights;
-  // Of these the file has none, or has them of another number of ranks: the run starts as a new one
-  // does there.
+  // Parts that the file does not have, or has for another number of ranks. The run starts them
+  // anew.
   bool optimizer = false;
   bool buckets = false;
   bool rng = false;

@@ -22,7 +22,7 @@ constexpr std::string_view kFolder = "archive";
 constexpr std::string_view kPickleName = "data.pkl";
 constexpr std::string_view kVersion = "3\n";  // torch.save's, since 2020
 
-// Of the 64-bit FNV-1a hash.
+// The numbers of the 64-bit FNV-1a hash.
 constexpr std::uint64_t kFnvBasis = 0xCBF29CE484222325U;
 constexpr std::uint64_t kFnvPrime = 0x100000001B3U;
 
@@ -110,7 +110,7 @@ Result<void> check_byte_order(const ZipReader& zip, const std::string& folder) {
                fmt::format("its byteorder is '{}', only little is read", printable(*order)));
 }
 
-// Of all names, lengths and CRCs, and thus of all bytes.
+// Hashes all names, lengths and CRCs, and thus all bytes.
 std::uint64_t fingerprint_of(const ZipReader& zip) {
   std::uint64_t value = kFnvBasis;
   const auto fold = [&value](std::uint64_t number) {

@@ -18,7 +18,7 @@ namespace ddprun::worker {
 
 struct CheckpointFile {
   Value value;
-  // Of the bytes: ranks that read the same file agree.
+  // A hash of the bytes: ranks that read the same file agree.
   std::uint64_t fingerprint = 0;
 };
 

@@ -20,7 +20,7 @@ class Module;
 namespace ddprun::worker {
 
 // On CPU the value shares the tensor's storage, all of it, as in Python: write the value before the
-// next step. Of another device it is a copy. Errors: kInvalidArgument for a tensor that is not
+// next step. From another device it is a copy. Errors: kInvalidArgument for a tensor that is not
 // strided, or of a dtype that has no Python storage.
 Result<Value> tensor_value(const at::Tensor& tensor);
 

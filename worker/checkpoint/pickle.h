@@ -25,7 +25,7 @@ namespace ddprun::worker {
 inline constexpr std::size_t kMaxPickleBytes = std::size_t{64} << 20;
 // Values that the opcodes may make.
 inline constexpr std::size_t kMaxPickleValues = std::size_t{1} << 22;
-// Of the tree that comes of it: a pickle may name one list a thousand times, and each of these
+// The limits of the tree that comes of it. A pickle may name one list a thousand times, and each
 // counts.
 inline constexpr std::size_t kMaxTreeBytes = std::size_t{256} << 20;
 inline constexpr int kMaxDepth = 100;

@@ -39,7 +39,7 @@ std::size_t bytes_of(ElementType type);
 // "FloatStorage", …: the name in Python's module torch.
 std::string_view storage_name(ElementType type);
 
-// Where a storage's bytes are: in memory, or in a file that is still open.
+// The bytes of a storage, in memory or in an open file.
 class StorageBytes {
  public:
   StorageBytes() = default;

@@ -21,7 +21,7 @@ constexpr std::uint64_t kMaxDirectoryBytes = std::uint64_t{256} << 20;
 
 Error refused(std::string message) { return {ErrorCode::kProtocol, std::move(message)}; }
 
-// Where the directory of the file is.
+// The place of the file's directory.
 struct End {
   std::uint64_t entries = 0;
   std::uint64_t directory_bytes = 0;
@@ -158,7 +158,7 @@ Result<Listed> take_listed(std::span<const std::byte>& directory) {
   return entry;
 }
 
-// Where the entry's bytes are: its own header has a name and fields of other lengths than the
+// Finds the entry's bytes: its own header has a name and fields of other lengths than the
 // directory.
 Result<ZipEntry> locate(const ByteSource& source, const Listed& listed, std::uint64_t end) {
   std::array<std::byte, zip::kLocalBytes> header{};

@@ -62,7 +62,7 @@ constexpr bool is_sum(Reduction reduction) {
   return reduction == Reduction::kSum || reduction == Reduction::kWideSum;
 }
 
-// Where a collective allocates memory, and where it sums and broadcasts.
+// The device on which a collective allocates memory, sums and broadcasts.
 enum class Device : std::uint8_t { kCpu, kCuda };
 
 // What the program calls an operation, for messages and the flight record: "bucket 3", "loss". It
@@ -163,8 +163,8 @@ class Collective {
   // nccl cannot tell which, and throws at once.
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
-  // Where `rank` has what `flat` is here, if this rank can read it: memory from allocate() that
-  // ranks share. Null where they share none. What another rank writes is there after a barrier() of
+  // Returns the place of `rank`'s `flat`, if this rank can read it. Ranks may share memory from
+  // allocate(). Null where they share none. What another rank writes is there after a barrier() of
   // both, and must stay until the next one.
   virtual std::byte* memory_of(Flat /*flat*/, int /*rank*/) { return nullptr; }
 

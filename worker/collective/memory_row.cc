@@ -18,7 +18,7 @@ std::ptrdiff_t pitch_of(const Flat& mine, Collective& ranks) {
 
 }  // namespace
 
-// Each rank takes an N-th. Where the collective rounds that up, it is asked for the rounded length:
+// Each rank takes an N-th. If the collective rounds that up, it is asked for the rounded length:
 // then nothing lies between the ranks.
 MemoryRow make_memory_row(std::size_t bytes, Collective& ranks) {
   const auto world = static_cast<std::size_t>(ranks.world_size());

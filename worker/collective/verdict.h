@@ -35,7 +35,7 @@ struct RankReport {
 // A report has so many operations. Ranks that have parted know it after a few.
 inline constexpr std::size_t kReportedOperations = 16;
 
-// Of a rank that runs.
+// Returns the report of a rank that runs.
 RankReport report_of(const OperationRing& ring, int rank);
 
 // For the board. Nothing: the text is of another version, or of nobody.

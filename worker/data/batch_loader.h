@@ -76,10 +76,10 @@ class BatchLoader {
     return options_.drop_last ? mine / batch_size_ : (mine + batch_size_ - 1) / batch_size_;
   }
 
-  // Of what the loop has given so far: what a checkpoint in the middle of an epoch keeps. resume()
-  // of the sampler takes it.
+  // Returns what the loop has given so far, for a checkpoint in the middle of an epoch. resume() of
+  // the sampler takes it.
   SamplerState state() const {
-    // Of the loop of another epoch nothing counts.
+    // Nothing of another epoch's loop counts.
     if (sampler_.state() != begun_) return sampler_.state();
     return sampler_.state(std::min(given_ * batch_size_, indices_.size()));
   }

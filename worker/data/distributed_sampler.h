@@ -24,7 +24,7 @@ struct SamplerOptions {
   bool drop_last = false;
 };
 
-// Where a run is in its data. Equal on all ranks; a checkpoint keeps it.
+// The position of a run in its data. Equal on all ranks; a checkpoint keeps it.
 struct SamplerState {
   std::uint64_t epoch = 0;
   std::size_t consumed = 0;  // samples of the epoch that all ranks have trained on, together

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kManyIterations = 1000;  // PyTorch's
 
-// Whoever leaves a scope, leaves the Join.
+// Leaves the Join at the end of its scope.
 class Leaving {
  public:
   explicit Leaving(const std::vector<Joinable*>& joinables) : joinables_(joinables) {}

@@ -9,7 +9,7 @@
 
 namespace ddprun::worker {
 
-// Of one rank. Its bytes travel as they are.
+// The report of one rank. Its bytes travel as they are.
 struct JoinReport {
   bool active = false;        // it has a batch; the others shadow it
   bool records = false;       // active: its forward() has gradients on
@@ -19,7 +19,7 @@ struct JoinReport {
   bool operator==(const JoinReport&) const = default;
 };
 
-// Of all ranks. Equal on all of them.
+// The reports of all ranks together. Equal on all of them.
 struct JoinRound {
   int ranks = 0;
   int active = 0;        // how many are

@@ -15,7 +15,7 @@ Error not_accepted(std::string message) {
   return {ErrorCode::kInvalidArgument, std::move(message)};
 }
 
-// Of one role, as the ranks of a program are that no launcher starts.
+// Returns a world of one role, as the ranks of a program are that no launcher starts.
 WorkerEnv world_of(int rank, int world_size) {
   WorkerEnv world;
   world.rank = world.role_rank = rank;

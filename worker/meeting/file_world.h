@@ -24,9 +24,9 @@ struct RankWish {
 
 // Rank, world size and the job's name: what the program says; else RANK and WORLD_SIZE, with what a
 // launcher gives a worker; else what mpirun or srun says. local_world_size is world_size where all
-// ranks are known to be on this host. run_id is `none` where the job has no name. Where the others
-// are is not known yet. `named` as above. Errors, each one line: none of them says it, a value that
-// makes no sense, a rank that is not below the world size.
+// ranks are known to be on this host. run_id is `none` where the job has no name. The addresses of
+// the others are not known yet. `named` as above. Errors, each one line: none of them says it, a
+// value that makes no sense, a rank that is not below the world size.
 Result<WorkerEnv> file_world(const RankWish& wish, const EnvLookup& env, std::string_view named);
 
 }  // namespace ddprun::worker

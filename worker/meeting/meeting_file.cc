@@ -141,7 +141,7 @@ Result<bool> MeetingFile::create(std::string_view content) {
   if (written && ::linkat(folder->get(), beside.c_str(), folder->get(), name_.c_str(), 0) != 0)
     why = errno;
   struct stat found {};
-  // Where an answer of NFS was lost, the link that was asked for again is there already (open(2),
+  // If an answer of NFS was lost, the link that was asked for again is there already (open(2),
   // O_EXCL).
   const bool is_ours =
       ::fstatat(folder->get(), beside.c_str(), &found, 0) == 0 && found.st_nlink == 2;

@@ -37,7 +37,7 @@ std::optional<MeetingRecord> parse_record(std::string_view text);
 // `process 17 on n1`.
 std::string rank0_of(const MeetingRecord& record);
 
-// Of one process that comes as a rank.
+// The record of one process that comes as a rank.
 struct Arrival {
   std::string id;  // 32 hex digits, of this process alone
   int process = 0;
@@ -56,7 +56,8 @@ enum class Heard {
   kSilence,   // something took the connection, or nothing refused it, and no answer came
 };
 
-// Where a process on `here` knocks: through loopback on rank 0's own host, where it always listens.
+// Returns the address at which a process on `here` knocks: loopback on rank 0's own host, where it
+// always listens.
 std::string address_from(const MeetingRecord& record, const HostId& here);
 
 // Whether the meeting of a record that rank 0 finds is going on.

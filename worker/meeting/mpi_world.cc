@@ -99,7 +99,7 @@ class WorldReader {
     if (problem_) return *problem_;
     if (const std::string name = job(); !name.empty())
       started.job = fmt::format("{}-{}", starter_.name, name);
-    // Where the starter does not tell, hosts may be several.
+    // If the starter does not tell, hosts may be several.
     started.one_host = local_size() == started.ranks && !problem_;
     return std::optional(started);
   }
@@ -182,7 +182,7 @@ class WorldReader {
   // The same on all ranks, and mostly no other job's; so is the port that follows from it.
   void name_job(int parent) {
     std::string name = job();
-    // Two jobs of one allocation must not meet. Where only their starter tells them apart, its pid
+    // Two jobs of one allocation must not meet. If only their starter tells them apart, its pid
     // does.
     const bool by_parent = name.empty() && world_.node_count == 1;
     for (const std::string_view allocation : {"SLURM_JOB_ID", "LSB_JOBID"})

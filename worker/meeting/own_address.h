@@ -38,8 +38,8 @@ struct InterfaceAddress {
 };
 
 struct AddressWish {
-  // Of GLOO_SOCKET_IFNAME, which people have set for PyTorch: names of interfaces, separated by
-  // commas.
+  // The value of GLOO_SOCKET_IFNAME, which people have set for PyTorch: names of interfaces,
+  // separated by commas.
   std::optional<std::string> interfaces;
   // The own end of the connection to the store: it reaches the master, so it mostly reaches all.
   std::string towards_store;

@@ -7,7 +7,7 @@
 
 namespace ddprun::worker {
 
-// Where a rank is, as its launcher says, or as the ranks found out.
+// The place of a rank, as its launcher says, or as the ranks found out.
 struct RankPlace {
   int node_rank = 0;
   int local_rank = 0;

@@ -16,7 +16,7 @@ void check_cuda(cudaError_t status, const char* doing);
 
 // The streams of the program, from LibTorch; tests give their own.
 struct GpuStreams {
-  // A new stream for a collective. Whoever gives it keeps it for life.
+  // A new stream for a collective. Its maker keeps it for life.
   std::function<cudaStream_t()> make;
   // The calling thread's current stream. It changes, so it is asked each time.
   std::function<cudaStream_t()> current;

@@ -1,5 +1,5 @@
-// Memory of the GPU in which NCCL sums. Where this NCCL can, it allocates and registers it: then
-// sums need no copies to buffers of NCCL's own, and fewer of the GPU's processors. Ranks must
+// Memory of the GPU in which NCCL sums. If this NCCL can, it allocates and registers the memory.
+// Then sums need no copies to buffers of NCCL's own, and fewer of the GPU's processors. Ranks must
 // register all or none, so they agree on it at bring-up. Owned by the collective; one thread at a
 // time. Memory may outlive both.
 #pragma once

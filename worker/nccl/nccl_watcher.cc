@@ -223,7 +223,7 @@ std::string NcclWatcher::past_deadline(std::unique_lock<std::mutex>& lock,
                      options_.rank, operation, in_seconds(work->limit_), because);
 }
 
-// Of a rank that waits.
+// Returns the report of a rank that waits.
 RankReport NcclWatcher::report() const {
   RankReport mine = report_of(*ring_, options_.rank);
   const std::uint32_t operation = works_.front()->operation_;

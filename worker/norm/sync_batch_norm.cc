@@ -37,7 +37,7 @@ at::Tensor beside(const at::Tensor& by_channel, const at::Tensor& input) {
   return by_channel.view(sizes);
 }
 
-// Of all ranks' values, by channel. float64.
+// The moments of all ranks' values, by channel. float64.
 struct Moments {
   at::Tensor mean;
   at::Tensor variance;  // biased
@@ -133,7 +133,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
   }
 };
 
-// Where a batch norm stands in a Sequential, and what comes there.
+// The place of a batch norm in a Sequential, and what comes there.
 struct Place {
   torch::nn::SequentialImpl* parent;
   std::string name;

@@ -8,8 +8,8 @@
 //   scaler.step(parallel, optimizer);  // all ranks step, or none does
 //
 // All ranks hold the same averages after backward(), so all of them skip the same steps: nothing is
-// sent. Where each rank holds a part of the gradients alone, give the collective: then the ranks
-// agree, by one small sum in each step. Owned by the program; used on the training thread.
+// sent. If each rank holds only a part of the gradients, give the collective. Then the ranks agree,
+// by one small sum in each step. Owned by the program; used on the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -99,7 +99,7 @@ class LossScaler {
   Collective* agreement_;
   double scale_;
   std::int64_t steps_since_change_ = 0;
-  // Of this step; unset before unscale().
+  // The result of this step; unset before unscale().
   enum class Unscaled { kNo, kFinite, kNotFinite };
   Unscaled unscaled_ = Unscaled::kNo;
 };

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-// Of a file: short cells take some 25 times as much in memory.
+// The most bytes of a file: short cells take some 25 times as much in memory.
 constexpr std::size_t kMaxTableBytes = std::size_t{256} << 20;
 
 std::string trimmed(std::string_view text) {

@@ -145,7 +145,7 @@ Result<Image> decode_png(std::string_view bytes) {
   return image;
 }
 
-// Where output pixels come from along one axis: two neighbours, and the share of the second.
+// The source of an output pixel along one axis: two neighbours, and the share of the second.
 struct Step {
   std::size_t first = 0, second = 0;
   float share = 0;

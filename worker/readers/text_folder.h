@@ -26,7 +26,8 @@ struct LabelledTexts {
 Result<LabelledTexts> read_text_folders(const std::filesystem::path& root,
                                         const std::vector<std::string>& folders = {"neg", "pos"});
 
-// The runs of letters, digits and apostrophes, in small letters. Of ASCII: other bytes part words.
+// The runs of letters, digits and apostrophes, in small letters. Letters are those of ASCII: other
+// bytes part words.
 std::vector<std::string> words_of(std::string_view text);
 
 // The most frequent words of the training texts; of equally frequent ones those that come first in

@@ -193,7 +193,7 @@ void GradientBuckets::fill_sparse(std::size_t parameter, int ranks) {
   views_[parameter] = ranks > 1 ? gradient.div(ranks) : gradient;
 }
 
-// Of a gradient that stays.
+// Checks a gradient that stays.
 void GradientBuckets::keep(std::size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   if (!gradient.defined()) return;

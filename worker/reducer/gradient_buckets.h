@@ -52,8 +52,8 @@ class GradientBuckets {
   // Puts the parameter's `.grad`, divided by `ranks`, into its bucket. A gradient that lies in the
   // bucket already is divided in place. Every other one is multiplied by 1/ranks while it is
   // copied; the last bit may differ from a division unless `ranks` is a power of two. Puts zeros if
-  // there is no gradient. Of a sparse gradient it keeps a divided copy, without values where there
-  // is none. A gradient that stays is only checked. Throws std::runtime_error if the gradient is
+  // there is no gradient. It keeps a divided copy of a sparse gradient, without values if there is
+  // none. A gradient that stays is only checked. Throws std::runtime_error if the gradient is
   // sparse and the parameter is not, or the reverse, or if its dtype or size is not the
   // parameter's.
   void fill(std::size_t parameter, int ranks);

@@ -25,7 +25,7 @@ namespace {
 // aligned: complex doubles have 16 bytes.
 constexpr std::int64_t kPackAlignBytes = 16;
 
-// Of why a rank refuses, so many bytes are told to the others. All reasons of ours are shorter.
+// The most bytes of a rank's refusal that are told to the others. All reasons of ours are shorter.
 constexpr std::size_t kRefusalBytesMax = 4096;
 
 // A tensor is the same if its TensorImpl is: equal storage alone may be two views.

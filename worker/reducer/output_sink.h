@@ -19,8 +19,8 @@
 
 namespace ddprun::worker {
 
-// Where the tensors are in a value of type T. A type of the program that holds tensors specialises
-// it, with kKnown = true and a collect() that appends the address of each of them.
+// Finds the tensors in a value of type T. A type of the program that holds tensors specialises it,
+// with kKnown = true and a collect() that appends the address of each of them.
 template <typename T>
 struct OutputTensors {
   static constexpr bool kKnown = false;

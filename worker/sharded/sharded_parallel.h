@@ -59,7 +59,7 @@ class ShardedParallel {
   ShardedParallel& operator=(const ShardedParallel&) = delete;
   ShardedParallel(ShardedParallel&&) = delete;
   ShardedParallel& operator=(ShardedParallel&&) = delete;
-  // Where nothing is shared the model's parameters have no elements afterwards.
+  // If nothing is shared, the model's parameters have no elements afterwards.
   ~ShardedParallel();
 
   // unit->forward(arguments...). `unit`: a module that was named, by its own type. Its result may
@@ -108,7 +108,7 @@ class ShardedParallel {
     std::shared_ptr<torch::autograd::Node> node;
     std::uintptr_t key;
   };
-  // Of a unit, in the pass under way.
+  // The state of a unit in the pass under way.
   struct Pass {
     bool in_backward = false;
     std::size_t gradients = 0;

@@ -1,4 +1,4 @@
-// Where the parameters of a unit lie in its flat parameter, and which part of that is whose. Pure
+// The places of a unit's parameters in its flat parameter, and the owner of each part. Pure
 // arithmetic, in elements.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Where the parameters, gradients and shards of all units are, and how they come there:
-// shared_units.cc where the ranks share memory, sent_units.cc where they do not. All ranks call the
-// same functions in the same order, from one thread.
+// The parameters, gradients and shards of all units, and their moves. shared_units.cc is for ranks
+// that share memory, sent_units.cc for others. All ranks call the same functions in the same order,
+// from one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -22,8 +22,8 @@ namespace ddprun::worker {
 // death is noticed within 5 ms so, which is less than what the kernel takes to end a process
 // of LibTorch's size. A look costs two system calls and a wake-up, 50 to 70 µs of CPU time in
 // a virtual machine: 1 to 2 % of a core that has nothing else to do. 1 ms would cost 4 %, and
-// no run ends sooner for it. Where several ranks share a core, each looks so many times less
-// often, and all looks together cost no more.
+// no run ends sooner for it. If several ranks share a core, each looks so many times less often,
+// and all looks together cost no more.
 inline constexpr std::chrono::milliseconds kWaitSlice{4};
 
 // A rank spins so long before it sleeps, if every rank can have a core. Longer than the usual delay

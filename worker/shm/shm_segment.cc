@@ -60,8 +60,8 @@ Error refused(std::size_t bytes, std::string_view purpose, int error) {
 
 std::string what_for(std::string_view purpose) { return "for " + std::string(purpose); }
 
-// Where the host refuses files that could be executed (vm.memfd_noexec, Linux 6.3), ours says that
-// it is none; older kernels do not know the flag.
+// Says that the file is not executable, since a host may refuse others (vm.memfd_noexec, Linux
+// 6.3). Older kernels do not know the flag.
 FileHandle make_file() {
   constexpr unsigned kNoExecSeal = 8;
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;

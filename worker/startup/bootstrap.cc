@@ -66,7 +66,7 @@ Result<std::unique_ptr<Collective>> join_gpus(const WorkerEnv& world,
   return join_nccl(job, exchange, std::move(*board));
 }
 
-// Where the ranks of this host are, as far as its GPUs allow.
+// Returns the device on which the ranks of this host are, as far as its GPUs allow.
 Device device_for(const WorkerEnv& world, const BootstrapOptions& options) {
   if (options.device == Device::kCpu || !options.cpu_instead) return options.device;
   return gpu_count() < world.local_world_size ? Device::kCpu : Device::kCuda;

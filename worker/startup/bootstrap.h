@@ -39,13 +39,13 @@ struct BootstrapOptions {
   // What sums of float32 travel as between hosts, on CPU: those of TensorVerbs, too. The same on
   // all ranks.
   Wire wire = Wire::kExact;
-  // Of the connections between hosts, on CPU; empty: the host's (tcp_collective.h).
+  // The algorithm of the connections between hosts, on CPU; empty: the host's (tcp_collective.h).
   std::string congestion_control = kCongestionControl;
   // On CPU, where ranks of this host share cores: long time slices (time_slices.h).
   bool long_time_slices = true;
-  // Where the ranks meet: `env://`, by the variables of a launcher or of mpirun and srun;
-  // `file:///PATH`, by a file on a file system that all of them share. Empty: DDPRUN_INIT_METHOD,
-  // and `env://` where that is not set.
+  // The way in which the ranks meet. `env://`: by the variables of a launcher or of mpirun and
+  // srun. `file:///PATH`: by a file on a file system that all of them share. Empty:
+  // DDPRUN_INIT_METHOD, and `env://` where that is not set.
   std::string init_method = {};
   // With a file alone, and both or neither. Else they are RANK and WORLD_SIZE, or what mpirun and
   // srun say.
@@ -59,7 +59,7 @@ struct Process {
   // false.
   WorkerEnv world;
   bool launched = false;  // false: started by hand, without a launcher's environment
-  // Where no launcher serves one: the job's store, which rank 0 serves.
+  // The job's store, which rank 0 serves, if no launcher serves one.
   std::shared_ptr<void> store;
   std::unique_ptr<Collective> collective;
 };

@@ -17,7 +17,7 @@
 namespace ddprun::worker {
 namespace {
 
-// Where this rank listens.
+// Returns the address at which this rank listens.
 Result<std::string> own_address(const WorkerEnv& world, const StoreExchange& exchange) {
   const auto interfaces = interface_addresses();
   if (!interfaces) return interfaces.error();

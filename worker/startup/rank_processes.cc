@@ -201,8 +201,8 @@ class Ranks {
                    std::nullopt, status);
 }
 
-// Where SIGCHLD is ignored the kernel reaps the ranks, and nobody can learn how they ended
-// (wait(2)).
+// Keeps the ranks' ends: while SIGCHLD is ignored, the kernel reaps them, and nobody can learn how
+// they ended (wait(2)).
 class EndsAreKept {
  public:
   EndsAreKept() {

@@ -22,7 +22,7 @@ enum class Wire : std::uint8_t { kExact, kBFloat16 };
 
 // The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
 // TCP_CONGESTION); empty: the host's. BBR sends by a timer, which takes up to a third more time for
-// a sum between two hosts with two ranks each. Where the kernel does not have it, or does not allow
+// a sum between two hosts with two ranks each. If the kernel does not have it, or does not allow
 // it, the host's stays.
 inline constexpr const char* kCongestionControl = "cubic";
 

@@ -37,7 +37,8 @@ class TcpOperation {
   virtual void sent(std::size_t peer, std::size_t bytes) = 0;
   virtual bool all_sent(std::size_t peer) const = 0;
 
-  // Where the next bytes of that peer go. Empty: there is no place yet, or all have come.
+  // Returns the place of the next bytes from that peer. Empty: there is no place yet, or all have
+  // come.
   virtual std::span<std::byte> to_receive(std::size_t peer) = 0;
   virtual void received(std::size_t peer, std::size_t bytes) = 0;
   virtual bool all_received(std::size_t peer) const = 0;
@@ -51,7 +52,7 @@ class TcpOperation {
 // "sum of 4096 bytes (operation 12)".
 std::string describe(const OperationHead& head);
 
-// Where a rank is among all.
+// The place of a rank among all.
 struct TcpPlace {
   std::size_t rank = 0;
   std::size_t ranks = 1;

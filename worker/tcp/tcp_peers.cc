@@ -116,8 +116,9 @@ void TcpPeers::await(TcpOperation& operation, std::optional<Limit> limit) {
   }
 }
 
-// Where nothing can be read or written now, only the end of a link is news: one that has given all
-// may still have to take, and one with a full window waits for others.
+// Sleeps until something can be read or written. A link on which nothing can be done now tells only
+// its end. A peer that has given all may still have to take, and one with a full window waits for
+// others.
 void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
   std::vector<pollfd> watched;
   std::vector<std::size_t> peers;

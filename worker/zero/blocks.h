@@ -1,4 +1,4 @@
-// Tensors in parts that stay in the cache. Where several operations follow each other, each number
+// Tensors in parts that stay in the cache. If several operations follow each other, each number
 // then travels from memory and back once, and not once an operation. Any thread.
 #pragma once
 

@@ -33,15 +33,15 @@ class Shards {
   Shards& operator=(const Shards&) = delete;
   Shards(Shards&&) = delete;
   Shards& operator=(Shards&&) = delete;
-  // Where there is one copy of the parameters, this rank takes one of its own.
+  // If there is one copy of the parameters, this rank takes one of its own.
   ~Shards();
 
   // By group, in the order of Python's local optimizers.
   std::vector<std::vector<at::Tensor>> owned_by(int rank) const;
 
-  // Where the ranks share memory ("shm") they have one copy of the parameters from now on: what
-  // rank 0 has. Nothing is changed elsewhere, or where they have one already. All ranks must call
-  // it. Throws as share() does.
+  // Gives ranks that share memory ("shm") one copy of the parameters from now on: what rank 0 has.
+  // Nothing is changed elsewhere, or where they have one already. All ranks must call it. Throws as
+  // share() does.
   void use_one_copy();
 
   // Before the owners step: with one copy it waits until all ranks have come, so nobody is in a

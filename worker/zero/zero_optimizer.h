@@ -57,11 +57,11 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
   // added up are made under NoSync, but for the last one. All parameters of `parallel` must be
   // here. Once for each DataParallel, before its first forward(). All ranks must call it.
   //
-  // Where all ranks are on one host ("shm"), they have one copy of the parameters from then on, and
-  // for as long as this lives: each owner steps its own in place, and the others read them there.
-  // So what else changes parameters must set all ranks' to the same values, as loading a checkpoint
-  // does; a change that depends on the old value would be made N times. The others see it at once:
-  // put a barrier() before it, and one behind it.
+  // If all ranks are on one host ("shm"), they have one copy of the parameters while this lives.
+  // Each owner steps its own in place, and the others read them there. So what else changes
+  // parameters must set all ranks' to the same values, as loading a checkpoint does; a change that
+  // depends on the old value would be made N times. The others see it at once: put a barrier()
+  // before it, and one behind it.
   void reduce_scatter(DataParallel& parallel) {
     shards_.use_one_copy();
     parallel.comm_hook(shards_.hook());
@@ -115,7 +115,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
     }
   }
 
-  // Of an optimizer that lies on several ranks these would see nothing.
+  // These would see nothing of an optimizer that lies on several ranks.
   void save(torch::serialize::OutputArchive& /*archive*/) const override { refuse_archive(); }
   void load(torch::serialize::InputArchive& /*archive*/) override { refuse_archive(); }
 

@@ -178,7 +178,8 @@ def _as_dict(value: Any) -> Dict[str, Any]:
 
 
 def _hand_on(error_file: pathlib.Path) -> None:
-    """Whoever started the caller reads its error there: a pod's termination message. A worker leaves a record of its own."""
+    """The starter of the caller reads the caller's error there: a pod's termination message. A
+    worker leaves a record of its own."""
     wanted = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not wanted or "TORCHELASTIC_RUN_ID" in os.environ:
         return
@@ -191,7 +192,7 @@ def _raise_failed(report: Mapping[str, Any], error: Mapping[str, Any], exit_code
     rank: Optional[int] = cause.get("rank")
     trace: str = cause.get("traceback") or ""
     if rank is not None:
-        # Of a worker that left no record, `reason` is torchrun's hint how to get one.
+        # If a worker left no record, its `reason` is torchrun's hint how to get one.
         death = cause.get("reason") if cause.get("signal") else f"exit code {cause.get('exit_code')}"
         reason = "; ".join(filter(None, [cause.get("message") or death, cause.get("evidence")]))
         raise Failed(f"rank {rank}: {reason}" + (f"\n\n{trace.rstrip()}" if trace else ""), rank, trace, report, exit_code)

@@ -1,4 +1,4 @@
-"""Where the program `ddprun` is."""
+"""Finds the program `ddprun`."""
 
 from __future__ import annotations
 

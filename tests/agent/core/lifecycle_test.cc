@@ -312,7 +312,7 @@ TEST_F(LifecycleTest, AnEndedLeaseKillsTheWorkersAtOnce) {
   EXPECT_EQ(names(cycle.worker_exited(exit(1, -SIGKILL), now)), Names{"finish:1"});
 }
 
-// Where the nodes elect their leader (etcd), the loss of one is a broken round.
+// If the nodes elect their leader (etcd), the loss of one is a broken round.
 TEST_F(LifecycleTest, ABrokenRoundOfAFencedNodeKillsTheWorkersAtOnce) {
   run_round(1);
   EXPECT_EQ(names(cycle.round_broken({.round = 1, .is_fenced = true}, now)),

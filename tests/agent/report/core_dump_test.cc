@@ -1,4 +1,4 @@
-// Where the core dump of a worker is.
+// The place of a worker's core dump.
 #include "agent/report/core_dump.h"
 
 #include <gtest/gtest.h>

@@ -63,7 +63,7 @@ TEST(Surroundings, AreNoneOnAPlainHost) {
 }
 
 TEST(Surroundings, AreNoneInAWorker) {
-  // Of torchrun, and of a ddprun in the same step.
+  // A worker of torchrun, and one of a ddprun in the same step.
   Variables variables = recorded("slurm_step");
   variables["TORCHELASTIC_RUN_ID"] = "x";
   EXPECT_EQ(summary(detect(variables)), "none");

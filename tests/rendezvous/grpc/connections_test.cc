@@ -57,7 +57,7 @@ TEST_F(ConnectionsTest, ForgetThoseThatAreClosed) {
     connections.forget_closed();
     EXPECT_EQ(connections.size(), 1U);
   }
-  // Whoever only adds does not keep them either.
+  // A caller that only adds does not keep them either.
   for (int i = 0; i < 500; ++i) {
     connections.add(connect(), i % 2 == 0 ? kClear : kTls);
     accepted.back().close();

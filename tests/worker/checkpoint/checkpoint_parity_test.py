@@ -22,7 +22,7 @@ PROGRAM = str(pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 sys.path.insert(0, str(ROOT / "tests" / "house"))
 from sources import run_tests  # noqa: E402  (found by the line above)
 
-# Where this Python has no torch, the project's own runs the file again.
+# If this Python has no torch, the project's own runs the file again.
 try:
     import torch
 except ImportError:

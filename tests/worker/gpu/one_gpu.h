@@ -1,5 +1,5 @@
-// A world of one rank on one GPU, and what tests train there. Where there is no GPU they are
-// skipped, with the reason.
+// A world of one rank on one GPU, and what tests train there. Without a GPU they are skipped, with
+// the reason.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -47,7 +47,7 @@ TEST(MeetingPath, IsRefusedInOneLine) {
 }
 
 TEST(FileWorld, IsWhatTheProgramSays) {
-  // Of another world, in which this process may be, too.
+  // The variables of another world, in which this process may be, too.
   const Surrounding other{{"RANK", "7"}, {"WORLD_SIZE", "8"}, {"LOCAL_WORLD_SIZE", "8"}};
   const auto world = world_at_file({.rank = 1, .world_size = 3}, other).value();
   EXPECT_EQ(world.rank, 1);

@@ -19,7 +19,7 @@
 namespace ddprun::worker {
 namespace {
 
-// Of one rounding, relative.
+// The error of one rounding, relative.
 constexpr double kBFloat16Rounding = 1.0 / 256;
 
 torch::nn::Sequential small_net() {

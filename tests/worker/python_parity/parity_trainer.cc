@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kSteps = 20;
 
-// Of the parameters. A mode that ends in _copy has gradients apart from the buckets.
+// The type of the parameters. A mode that ends in _copy has gradients apart from the buckets.
 at::ScalarType dtype_of(const std::string& mode) {
   if (mode == "float16") return torch::kHalf;
   return mode == "bfloat16" || mode == "bfloat16_copy" ? torch::kBFloat16 : torch::kFloat;

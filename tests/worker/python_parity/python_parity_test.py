@@ -71,7 +71,7 @@ class PythonParity(unittest.TestCase):
 
 
 def main():
-    """Of a script of tests that need PyTorch."""
+    """Runs a script of tests that need PyTorch."""
     if not PYTHON.exists():
         print("skipped: no .venv with torch here")
         sys.exit(77)

@@ -135,8 +135,8 @@ TEST(ShardedParallel, EndsAsOneProcessOverTcp) {
   }
 }
 
-// Of one parameter a unit, and one a bucket: then the sums of more than two ranks have the same
-// order, too.
+// Gives each unit, and each bucket, one parameter. Then the sums of more than two ranks have the
+// same order, too.
 void expect_bits_of_data_parallel(Collective& ranks) {
   const SGD::Options options = SGD::Options(0.1).momentum(0.9);
   const auto state = train_sharded<SGD>(ranks, Net(false), options);

@@ -112,7 +112,7 @@ TEST(Bootstrap, BringsTheRanksOfAHostTogetherOverTheStore) {
   });
 }
 
-// Of launched ranks, which share a core or do not.
+// Checks the policy of launched ranks, which share a core or do not.
 void expect_policy(const std::vector<int>& ranks, int policy, bool long_time_slices) {
   const ServedStore store;
   run_workers(store, ranks, static_cast<int>(ranks.size()), [&](int /*rank*/) {

@@ -33,7 +33,8 @@ class OnOneCore {
   cpu_set_t before_{};
 };
 
-// Of the calling thread; 0: this kernel has one length for all (before Linux 6.12).
+// Returns the slice of the calling thread; 0: this kernel has one length for all (before Linux
+// 6.12).
 inline std::chrono::nanoseconds time_slice() {
   // The fourth one is sched_runtime (sched_setattr(2)).
   std::array<std::uint64_t, 6> attributes{};

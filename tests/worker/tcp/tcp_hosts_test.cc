@@ -47,7 +47,7 @@ class TcpHosts : public TwoHosts {
     return found;
   }
 
-  // Of buffers of 1 MiB and more: the worst ratio.
+  // Finds the worst ratio for buffers of 1 MiB and more.
   static Found measure(Collective& ranks) {
     const Found small = measure(ranks, std::size_t{1} << 18);
     const Found large = measure(ranks, std::size_t{1} << 21);

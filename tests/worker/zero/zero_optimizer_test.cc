@@ -28,7 +28,7 @@
 namespace ddprun::worker {
 namespace {
 
-// Of the state's tensors.
+// Counts the bytes of the state's tensors.
 std::size_t bytes_of(const torch::optim::Optimizer& optimizer) {
   std::size_t bytes = 0;
   for (const auto& [parameter, state] : optimizer.state()) {
