@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Sentences in comments and docstrings begin with their subject: never with "Where", "Whoever" or
+"Of", and in the rooms of FINISHED not with "What" either. Only the standard library."""
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+import unittest
+
+from sources import ROOT, run_tests
+
+EVERYWHERE = ("Where", "Whoever", "Of")
+# Rooms in which no sentence begins with "What" any more.
+FINISHED = ()
+# Code that is being rewritten.
+OPEN = ("rendezvous/failover/elected_session", "worker/reducer/data_parallel.h",
+        "worker/reducer/gradient_reducer.cc")
+CPP = (".h", ".cc", ".cu", ".cuh", ".proto")
+# A raw string, a string, a character, a comment; a ' between digits belongs to a number.
+CPP_TOKEN = re.compile(
+    r'R"(?P<mark>[^()\\\s]{0,16})\((?:.|\n)*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|//(?P<line>[^\n]*)|/\*(?P<block>(?:.|\n)*?)\*/")
+# The same for shells and CMake, in which a # within a word is none.
+SHELL_TOKEN = re.compile(
+    r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'|\[(?P<mark>=*)\[(?:.|\n)*?\](?P=mark)\]"""
+    r"|(?:(?<=\s)|\A)#(?P<line>[^\n]*)")
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=\S)")
+LIST_ITEM = re.compile(r"\A(?:\s*(?:[-*]|\d+[.)])\s+|\s{3,})")
+
+
+def marked(token, text):
+    """(line, column, whether it is alone on its line, text) of each comment; strings are none."""
+    for found in token.finditer(text):
+        parts = found.groupdict()
+        said = parts["line"] if parts["line"] is not None else parts.get("block")
+        if said is not None:
+            start = text.rfind("\n", 0, found.start()) + 1
+            before = text[start:found.start()]
+            yield text.count("\n", 0, start) + 1, len(before), not before.strip(), said
+
+
+def cpp_comments(text):
+    return marked(CPP_TOKEN, text)
+
+
+def shell_comments(text):
+    return (comment for comment in marked(SHELL_TOKEN, text) if not comment[3].startswith("!"))
+
+
+def python_comments(text):
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            line, column = token.start
+            yield line, column, not token.line[:column].strip(), token.string[1:]
+
+
+def docstrings(text):
+    """(line, text) of each docstring."""
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, owners) and ast.get_docstring(node):
+            yield node.body[0].lineno, ast.get_docstring(node)
+
+
+def paragraphs(comments):
+    """(line, text) of what is said without a break: a comment, and those alone on the lines below."""
+    said, first, last, column = [], 0, 0, 0
+    for line, at, alone, text in comments:
+        together = said and alone and line == last + 1 and at == column
+        if not together or not text.strip() or LIST_ITEM.match(text):
+            if said:
+                yield first, " ".join(said)
+            said, first = [], line
+        if text.strip():
+            said.append(LIST_ITEM.sub("", text, count=1).strip())
+        last, column = line + text.count("\n"), at
+    if said:
+        yield first, " ".join(said)
+
+
+def language(name, text):
+    """The functions that find what a file says; empty: none is known."""
+    first = text.partition("\n")[0]
+    if name.endswith(CPP):
+        return [cpp_comments]
+    if name.endswith(".py") or re.match(r"#!.*python", first):
+        return [python_comments, docstrings]
+    if name.endswith((".sh", ".cmake", "CMakeLists.txt")) or re.match(r"#!.*\b(ba)?sh\b", first):
+        return [shell_comments]
+    return []
+
+
+def sentences(name, text):
+    """(line where its paragraph begins, sentence) of all that a file's comments say."""
+    for find in language(name, text):
+        if find is docstrings:
+            told = [(line, " ".join(part.split())) for line, doc in docstrings(text)
+                    for part in re.split(r"\n\s*\n", doc)]
+        else:
+            told = paragraphs(find(text))
+        for line, paragraph in told:
+            for sentence in SENTENCE_END.split(" ".join(paragraph.split())):
+                yield line, sentence
+
+
+def turned(name, text, words=EVERYWHERE):
+    """Sentences of a file that begin with one of the words, as path:line: sentence."""
+    begin = re.compile(rf"(?:{'|'.join(words)})\b")
+    return [f"{name}:{line}: {said}" for line, said in sentences(name, text) if begin.match(said)]
+
+
+def room(name):
+    return name.rpartition("/")[0]
+
+
+def texts():
+    """Path -> text of every file whose comments this test can read, new ones too."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found = {}
+    for name in sorted(set(names.split())):
+        try:
+            text = (ROOT / name).read_text()
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+        if language(name, text):
+            found[name] = text
+    return found
+
+
+class Sentences(unittest.TestCase):
+    def test_each_begins_with_its_subject(self):
+        files = texts()
+        self.assertGreater(len(files), 1000)
+        found = [place for name, text in files.items() if not name.startswith(OPEN)
+                 for place in turned(name, text)]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_none_begins_with_what_in_a_finished_room(self):
+        found = [place for name, text in texts().items()
+                 if f"{name}/".startswith(FINISHED) and not name.startswith(OPEN)
+                 for place in turned(name, text, ("What",))]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+    def test_each_finished_room_is_there(self):
+        self.assertEqual([name for name in FINISHED if not (ROOT / name).is_dir()], [])
+
+
+class ThisTest(unittest.TestCase):
+    def found(self, name, text):
+        return [place.partition(": ")[2] for place in turned(name, text, (*EVERYWHERE, "What"))]
+
+    def test_finds_a_comment_that_begins_with_another_word(self):
+        self.assertEqual(self.found("a.h", "// Where it is.\nint a;\n"), ["Where it is."])
+        self.assertEqual(self.found("a.h", "int a;  // Whoever asks.\n"), ["Whoever asks."])
+        self.assertEqual(self.found("a.proto", "/* It is. Of what:\n none. */"), ["Of what: none."])
+        self.assertEqual(self.found("a.cc", "// Says it. Where it\n// is: here.\n"),
+                         ["Where it is: here."])
+        self.assertEqual(self.found("a.cc", "// Says (it.) What\n// is.\n"), ["What is."])
+        self.assertEqual(self.found("a.cc", "int a = 1'000;  // Of it.\n"), ["Of it."])
+        self.assertEqual(self.found("a.cc", "// - one\n// - Where\n"), ["Where"])
+        self.assertEqual(self.found("a.cc", "// It is\n//\n// Where it was.\n"), ["Where it was."])
+
+    def test_reads_python_shell_and_cmake(self):
+        self.assertEqual(self.found("a.py", '"""Where it is."""\n'), ["Where it is."])
+        self.assertEqual(self.found("a.py", "a = 1  # Of it.\n"), ["Of it."])
+        self.assertEqual(self.found("a", "#!/usr/bin/env python3\n# What it is.\n"), ["What it is."])
+        self.assertEqual(self.found("a.sh", "a=$#  # Where.\n"), ["Where."])
+        self.assertEqual(self.found("a", "#!/bin/bash\n# Where.\n"), ["Where."])
+        self.assertEqual(self.found("CMakeLists.txt", "set(a b)  # Whoever.\n"), ["Whoever."])
+
+    def test_finds_no_string_code_or_later_word(self):
+        for name, text in (
+                ("a.cc", 'auto a = "// Where it is";'), ("a.cc", 'auto a = R"x(\n// Of it\n)x";'),
+                ("a.cc", "char a = '\"'; Of b;  // It is where\n// Where\n".replace("// W", "// w")),
+                ("a.h", "// It says\n// What it does.\n"), ("a.h", "// Offers whatever, Wherever.\n"),
+                ("a.py", 'a = "# Where it is"\n'), ("a.py", "a = '''\n# Of it\n'''\n"),
+                ("a.sh", 'echo "# Where"\n'), ("a.sh", "a=${b#Of}\n"),
+                ("a.cmake", "set(a [[\n# Where\n]])\n"), ("a.md", "# Where it is\n")):
+            self.assertEqual(self.found(name, text), [], text)
+
+
+if __name__ == "__main__":
+    run_tests()
