@@ -1,4 +1,5 @@
-// What a message may show of `KEY=VALUE,…` settings: every etcd password in them becomes `…`.
+// Hides secrets of `KEY=VALUE,…` settings for messages: every etcd password in them becomes
+// `…`.
 #pragma once
 
 #include <algorithm>

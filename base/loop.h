@@ -1,5 +1,5 @@
-// What every shell (the code around a pure core that does its I/O) needs for its one Asio loop: a
-// way to start a coroutine under a name, and time limits. Pure cores must not include this file:
+// Helpers of every shell (the code around a pure core that does its I/O) for its one Asio loop.
+// They start a coroutine under a name, and set time limits. Pure cores must not include this file:
 // they know no loop and no clock. Everything here runs on the loop's thread.
 #pragma once
 

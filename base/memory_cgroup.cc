@@ -28,7 +28,7 @@ std::optional<std::uint64_t> least(std::optional<std::uint64_t> a, std::optional
   return std::min(*a, *b);
 }
 
-// What is left below the limit of this one folder.
+// Returns the memory left below the limit of this one folder.
 std::optional<std::uint64_t> left_in(const std::string& folder, bool v2) {
   const auto limit = read_cgroup_number(folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
   const auto used =

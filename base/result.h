@@ -11,9 +11,9 @@
 
 namespace ddprun {
 
-// What kind of failure it was. Callers decide by the code; the message is for people. The host
-// sends the code to nodes by number (Refused in rendezvous.proto), so add new codes at the end and
-// never change the order.
+// The kind of failure. Callers decide by the code; the message is for people. The host sends the
+// code to nodes by number (Refused in rendezvous.proto), so add new codes at the end and never
+// change the order.
 enum class ErrorCode {
   kInvalidArgument,  // the caller's or the user's value is wrong
   kNotFound,         // a file, host or key that should be there is not

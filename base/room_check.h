@@ -15,7 +15,7 @@ struct Room {
   std::size_t memory_bytes = 0;  // beside the stacks of the threads
 };
 
-// What gRPC takes in a process that hosts or follows a rendezvous. It has 9 threads, and up to 3
+// The needs of gRPC in a process that hosts or follows a rendezvous. It has 9 threads, and up to 3
 // more for moments.
 inline constexpr Room kGrpcRoom{.descriptors = 12, .threads = 12, .memory_bytes = 40U << 20U};
 

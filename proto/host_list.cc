@@ -47,7 +47,7 @@ Result<void> add_range(std::string_view entry, std::string_view range, Names& nu
   return {};
 }
 
-// What is between two brackets: `01-03,7`.
+// Reads the text between two brackets: `01-03,7`.
 Result<Names> parse_ranges(std::string_view entry, std::string_view ranges) {
   Names numbers;
   while (true) {

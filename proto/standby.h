@@ -1,4 +1,4 @@
-// What an agent and a standby say to each other (docs/recovery.md). The agent's end is
+// The messages between an agent and a standby (docs/recovery.md). The agent's end is
 // agent/standby/standbys.cc; the other ends are worker/startup/standby.cc and
 // agent/standby/python/standby.py (the hidden names also stand in sitecustomize.py).
 //

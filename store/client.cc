@@ -51,7 +51,7 @@ std::string describe(std::span<const std::string_view> keys) {
   return text;
 }
 
-// What a request does, for error messages; in the order of Op.
+// Names the action of a request, for error messages; in the order of Op.
 std::string_view verb(Op op) {
   static constexpr std::array<std::string_view, 19> verbs = {
       "connect",   "set",          "compare_set", "get",    "add",

@@ -45,7 +45,7 @@ inline constexpr std::size_t kBufferedBytes = 8192 * kMiB;
 // Time from connecting to a whole VALIDATE. A client sends it at once; a silent peer only takes a
 // descriptor from others. Long enough for lost packets and for a client's machine that swaps.
 inline constexpr std::chrono::milliseconds kHandshakeLimit{10'000};
-// What one map entry costs besides its bytes (node, two string headers, bucket), rounded.
+// The cost of one map entry besides its bytes (node, two string headers, bucket), rounded.
 inline constexpr std::size_t kEntryOverheadBytes = 96;
 
 struct Limits {

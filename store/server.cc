@@ -247,8 +247,9 @@ asio::awaitable<void> Server::Core::send_rest(Core& self, Connection& connection
   self.account(connection);
 }
 
-// What one readable event brought: the first bytes alone, or, if they filled their buffer, all that
-// the kernel holds and the shared buffer takes. The next read meets an error of this one again.
+// Returns the bytes of one readable event: the first bytes alone. If they filled their buffer, it
+// adds all that the kernel holds and the shared buffer takes. The next read meets an error of this
+// one again.
 std::string_view Server::Core::take_chunk(Connection& connection, std::size_t first_bytes) {
   if (first_bytes < kFirstReadBytes) return {connection.first_read.data(), first_bytes};
   std::memcpy(shared_read_.data(), connection.first_read.data(), first_bytes);

@@ -1,8 +1,8 @@
-// What the store holds and what each request does to it: a map from keys to bytes, queues, and who
-// waits for what. A request goes in; the bytes to send and the connections to wake come out. The
-// owner of the table (Server) does the sending. Pure: no socket, no clock. A wait does not expire
-// here: the client keeps the time and sends CANCEL_WAIT. docs/store.md has the meaning of the
-// requests, after torch 2.11 and 2.15.
+// The contents of the store and the effect of each request: a map from keys to bytes, queues, and
+// who waits for what. A request goes in; the bytes to send and the connections to wake come out.
+// The owner of the table (Server) does the sending. Pure: no socket, no clock. A wait does not
+// expire here: the client keeps the time and sends CANCEL_WAIT. docs/store.md has the meaning of
+// the requests, after torch 2.11 and 2.15.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ namespace ddprun::store {
 // From this size on GET does not copy the value. Below, two pieces cost more than the copy.
 inline constexpr std::size_t kLargeValueBytes = std::size_t{32} * 1024;
 
-// What requests make the server send. The caller clears it before the next use and keeps its
-// memory, so that an ordinary request allocates nothing.
+// The bytes that requests make the server send. The caller clears it before the next use and keeps
+// its memory, so that an ordinary request allocates nothing.
 struct Replies {
   std::string reply;  // to the connection that asked, in the order of its requests
   // Follows `reply`: a large value of a GET, where the table has it, so that it is not copied. Send

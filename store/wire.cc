@@ -20,8 +20,8 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::size_t kKeptCapacityBytes = 4096;
 constexpr std::size_t kKeptFields = 16;
 
-// What follows an opcode: `fields` strings, or a list of items with `stride` strings each; then a
-// number of `number_bytes`.
+// The arguments of an opcode: `fields` strings, or a list of items with `stride` strings each; then
+// a number of `number_bytes`.
 struct Shape {
   std::uint8_t fields;
   // Field i is a key if i % stride == 0, else a value. Keys and values have different limits.

@@ -97,7 +97,7 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
   }
 
  private:
-  // What it says does not matter.
+  // Its bytes do not matter.
   void wait() {
     if (held_since_ == Clock::time_point()) held_since_ = Clock::now();
     socket_.async_read_some(asio::buffer(bytes_),

@@ -54,7 +54,7 @@ struct Converse {
   grpc::Status status{};
 };
 
-// What is wrong with TLS; empty: nothing that we can see.
+// Returns the fault of TLS; empty: none that we can see.
 std::string tls_problem(const ControlTarget& target) {
   std::string problem;
   if (!target.tls.is_set()) return problem;

@@ -25,7 +25,8 @@ class JobControl {
 
   // Takes Host::watch and Host::told.
   JobControl(Host& host, std::string rdzv_id);
-  // What `finished` knows of a job that has ended, in memory of its own. Nobody may wait for it.
+  // Keeps the facts of `finished`, a job that has ended, in memory of its own. Nobody may wait for
+  // it.
   JobControl(Host& host, const JobControl& finished);
   JobControl(const JobControl&) = delete;
   JobControl& operator=(const JobControl&) = delete;

@@ -1,5 +1,5 @@
-// What can be told of a job while it runs: a snapshot of its Membership, for operators, and the
-// last things that happened to it. Plain values and pure functions; JobControl has the clock.
+// A job while it runs, as told to operators: a snapshot of its Membership, and its last events.
+// Plain values and pure functions; JobControl has the clock.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ std::string_view name_of(IncidentKind kind);
 // The last incidents of one job.
 class IncidentLog {
  public:
-  // What the membership decided at `now`, which was `unix_ms` on the wall.
+  // Notes the membership's decision of `now`, which was `unix_ms` on the wall.
   void note(const Outcome& outcome, Time now, std::int64_t unix_ms);
   const std::deque<IncidentStatus>& incidents() const { return incidents_; }
   // The job was ended by an operator.

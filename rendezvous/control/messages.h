@@ -1,5 +1,5 @@
-// What an operator asks of a rendezvous, and the answer. Plain values; the codec and the two ends
-// of the call are beside this file.
+// A question of an operator to a rendezvous, and the answer. Plain values; the codec and the two
+// ends of the call are beside this file.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// What an operator may do to a job: whether it can be done, and what follows. Pure: a Membership
-// and `now` go in, an Outcome for Host comes out, or why not.
+// The changes that an operator may make to a job: whether each can be made, and what follows. Pure:
+// a Membership and `now` go in, an Outcome for Host comes out, or why not.
 #pragma once
 
 #include <chrono>

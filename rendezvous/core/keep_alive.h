@@ -85,7 +85,7 @@ constexpr int patience(const KeepAlive& wanted, const Lease& lease) {
                           look);
 }
 
-// What the node knows of its lease. All times are of its own clock.
+// The node's knowledge of its lease. All times are of its own clock.
 class HeldLease {
  public:
   using Stamp = std::chrono::milliseconds;
@@ -168,8 +168,8 @@ class HeldLease {
   bool is_carried_ = false;
 };
 
-// What the host knows of a node's silence. A lease may be shorter than one before, and the node may
-// never hear of it: so no lease that was given is forgotten before its end.
+// The host's knowledge of a node's silence. A lease may be shorter than one before, and the node
+// may never hear of it: so no lease that was given is forgotten before its end.
 class Silence {
  public:
   // The host gives `lease`, for what it heard last.

@@ -59,7 +59,7 @@ struct Member {
   int last_seat() const { return entrant.previous_seat; }
 };
 
-// What the other nodes are told when a node is unreachable.
+// Returns the failure that the other nodes are told when a node is unreachable.
 Failure lost_node(const Member& member, const std::string& how);
 
 class Members {
@@ -72,8 +72,8 @@ class Members {
   // All that are `gone`.
   void erase_gone();
 
-  // What the node brings. Its id and the rank that it must have are its own from now on, for as
-  // long as it listens: no holder may be here (holder_of_id(), holder_of_rank()).
+  // Takes the facts that the node brings. Its id and the rank that it must have are its own from
+  // now on, for as long as it listens: no holder may be here (holder_of_id(), holder_of_rank()).
   void set_spec(Member& member, const NodeSpec& spec, const Observed& observed);
   void set_standing(Member& member, Standing standing);
   void set_gone(Member& member);

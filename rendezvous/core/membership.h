@@ -44,10 +44,10 @@ struct Publication {
   std::vector<SessionId> sessions;
 };
 
-// What Host must do now, in this order. First Host::before_publish prepares for the published
-// round; no node may start workers before that. Then the nodes of that round are told. Then the
-// deliveries are sent in their order. A node that got JobEnded or SessionLost gets nothing after
-// it.
+// The actions that Host must take now, in this order. First Host::before_publish prepares for the
+// published round; no node may start workers before that. Then the nodes of that round are told.
+// Then the deliveries are sent in their order. A node that got JobEnded or SessionLost gets nothing
+// after it.
 struct Outcome {
   std::optional<Publication> published;
   // A RoundPublished among them is said again, to a node that did not hear it.
@@ -80,9 +80,9 @@ class Membership {
   Outcome joined(SessionId session, const NodeSpec& spec, const Observed& observed, Time now);
   // The node had a session before, with this leader or another, and says how far it is. `session`
   // is that session where this leader knows it. A node that is where this leader takes it to be is
-  // told nothing. What it did not hear is said again. If it is in another round or seat, it is not
-  // believed: it is told that its round broke, must end its workers before the next round starts,
-  // and takes nobody's seat.
+  // told nothing. Whatever it did not hear is said again. If it is in another round or seat, it is
+  // not believed: it is told that its round broke, must end its workers before the next round
+  // starts, and takes nobody's seat.
   Outcome resumed(SessionId session, const Resumed& node, const Observed& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; later ones
   // change nothing.
@@ -117,7 +117,7 @@ class Membership {
   // When tick() can next change something. Time::max(): only an event can.
   Time look_again_at() const { return look_again_at_; }
 
-  // What a node that waits, waits for; nothing when the job is over.
+  // Returns the events that a waiting node waits for; nothing when the job is over.
   std::optional<Gathering> gathering(Time now) const;
 
   enum class Phase { kRecovering, kGathering, kRunning, kEnded };
@@ -157,8 +157,8 @@ class Membership {
   int seats_held() const {
     return members_.count(Standing::kWaiting) + members_.count(Standing::kStopping);
   }
-  // What a node is told that comes when the job is over. Its last round tells whether it had a
-  // part.
+  // Returns the message to a node that comes when the job is over. Its last round tells whether it
+  // had a part.
   HostMessage end_for(std::int64_t round) const;
   Error over() const;
   void note_refusal(const JoinRefusal& refusal, const Observed& observed, Time now,

@@ -1,5 +1,5 @@
-// What a leader inherits from the one before: the round that was published last, and which of its
-// nodes are back. Pure: no I/O and no clock. It decides nothing about the round: membership.h does.
+// The inheritance of a leader from the one before: the round that was published last, and its nodes
+// that are back. Pure: no I/O and no clock. It decides nothing about the round: membership.h does.
 //
 // A node that comes back says which round and which seat it is in. A seat is taken once; a node of
 // an older round, or one that counts other nodes than the record, takes none. A node that is not
@@ -20,7 +20,7 @@
 
 namespace ddprun::rendezvous {
 
-// What outlives the process of the host, where another one may lead on: etcd keeps it
+// The facts that outlive the process of the host, if another one may lead on. etcd keeps them
 // (rendezvous/election). It is written before the nodes of a round are told of it.
 struct JobRecord {
   std::int64_t round = 0;  // the last that was published; 0: none was
@@ -38,7 +38,7 @@ struct JobRecord {
   bool operator==(const JobRecord&) const = default;
 };
 
-// What a node of a round remembers of it, whoever led.
+// Returns the record that a node of a round remembers, whoever led.
 JobRecord remembered(const Resumed& node);
 
 // How long the nodes of the inherited round are waited for, from the first event on.

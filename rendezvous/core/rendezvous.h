@@ -35,7 +35,7 @@ struct JobWishes {
   bool operator==(const JobWishes&) const = default;
 };
 
-// What a node brings to a round.
+// The facts that a node brings to a round.
 struct NodeSpec {
   std::string node_id;       // unique per agent process; the same in each of its joins
   std::string hostname;      // for reports only, never resolved
@@ -58,7 +58,7 @@ struct NodeSpec {
   // --nnodes of this node: the host refuses a node that was given another one. 0: not told.
   int min_nodes = 0;
   int max_nodes = 0;
-  // What the job is made with where this node is its first one. A host that serves one job has its
+  // The settings of the job, used if this node is its first one. A host that serves one job has its
   // own.
   JobWishes wishes;
 
@@ -75,8 +75,8 @@ struct Seat {
   bool operator==(const Seat&) const = default;
 };
 
-// What all nodes of a round agree on. Global ranks are 0 … world_size-1, node ranks 0 …
-// node_count-1; the ranks follow each other in the order of the node ranks.
+// The facts that all nodes of a round agree on. Global ranks are 0 … world_size-1, node ranks 0
+// … node_count-1; the ranks follow each other in the order of the node ranks.
 struct Round {
   std::int64_t number = 0;  // only ever grows; 0: no round yet
   int restart_count = 0;    // restarts of the job so far; one count for all nodes
@@ -111,7 +111,7 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-// What a node says that was in the job already, over a new connection or to a new leader.
+// The report of a node that was in the job already, over a new connection or to a new leader.
 struct Resumed {
   NodeSpec spec;  // as in its last join
   // How many times it has said this. A connection over which it said it earlier, or joined, is cut
@@ -122,7 +122,7 @@ struct Resumed {
   int node_count = 0;      // of that round
   int restarts = 0;        // of the job, as of that round
   NodeState state = NodeState::kJoining;
-  // What it was told, with kStopping.
+  // The cause that it was told, with kStopping.
   Failure cause{};
   bool is_resize = false;
 
@@ -182,7 +182,7 @@ struct SessionLost {
 };
 using HostMessage = std::variant<RoundPublished, RoundBroken, JobEnded, SessionLost, Drain>;
 
-// What a node that waits, waits for. It travels as a number: new ones come last.
+// The event that a waiting node waits for. It travels as a number: new ones come last.
 enum class Await {
   kNodes,         // too few are here; the job gives up at the end of the time
   kLastCall,      // enough are here; more may come until the end of the time
@@ -250,7 +250,7 @@ class Session {
   // As far as this node was told; over the network that is some moments old. Nothing: the job is
   // over, or nothing is known yet.
   virtual std::optional<Gathering> gathering() const = 0;
-  // What keeps this node from a host; nothing of it is set once a host has let it in.
+  // Returns why this node reaches no host; nothing of it is set once a host has let it in.
   virtual Unreached unreached() const { return {}; }
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.
   virtual void abandon() {}

@@ -37,7 +37,7 @@ struct RoundPolicy {
   std::uint64_t jitter_seed = 0;  // for the random part of the waits between restarts
 };
 
-// What decide() looks at.
+// The input of decide().
 struct Roster {
   int waiting = 0;    // nodes that asked for the next round and hold a seat in it
   int returning = 0;  // nodes of the broken round, or of one before, that still stop their workers
@@ -78,7 +78,7 @@ struct Decision {
 // Says whether the round may start at `now`.
 Decision decide(const Roster& roster, const RoundPolicy& policy, Time now);
 
-// What a round that does not start for this reason waits for.
+// Returns the event that a round awaits if it does not start for this reason.
 Await awaited(Reason reason);
 
 // The most of `nodes` that one round can have: at most max_nodes, and a multiple of node_unit.

@@ -1,6 +1,6 @@
-// What a node has said in its session with the rendezvous and what it was told: enough to go on
-// over another connection, or with another leader, which may not have heard all of it. Pure. Loop's
-// thread; owned by the node's session.
+// The messages of a node's session with the rendezvous, both ways. They are enough to go on over
+// another connection, or with another leader that may not have heard all. Pure. Loop's thread;
+// owned by the node's session.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class SessionMemory {
   void left(const Failure& reason) { left_ = reason; }
   bool has_left() const { return left_.has_value(); }
 
-  // What the host says. False: a round that this node was told of before; it changes nothing.
+  // Notes a message of the host. False: a round that this node was told of before; it changes
+  // nothing.
   bool told(const HostMessage& message);
 
   // A round was published to this node, and it has not asked for the next one: it may have workers.

@@ -252,7 +252,7 @@ void Election::perform(const Knock& action) {
   spawn(loop_, "knock", knock(loop_, gate_, action, {address, leader->port}));
 }
 
-// A daemon of another host. What is wrong there must not end the jobs: it counts as silent.
+// A daemon of another host. A fault there must not end the jobs: it counts as silent.
 void Election::pass_by(const Knock& action, const Leader& leader) {
   leader_problem_ = fmt::format(
       "the leader, {}, is at {}, which other hosts do not reach: expected an address "

@@ -1,5 +1,5 @@
 // The calls of etcd's API as gRPC has them, each as "ask, then one answer", and a watch. Internal
-// to etcd_client.cc. What runs on gRPC's threads says so.
+// to etcd_client.cc. A function that runs on gRPC's threads says so.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -28,7 +28,7 @@ struct EtcdStubs {
   std::unique_ptr<v3::Auth::Stub> auth;
 };
 
-// What every call has, whatever it asks.
+// The parts that every call has, whatever it asks.
 struct EtcdCall {
   grpc::ClientContext context;
   std::promise<void> done;  // set when gRPC touches the call no more

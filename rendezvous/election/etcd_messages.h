@@ -23,7 +23,7 @@ v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
                                const std::string& value, LeaseId lease);
 // Deletes the leader key if its revision is this one.
 v3::TxnRequest give_up_leader_key(const JobKeys& keys, std::int64_t revision);
-// What a write of the record needs: both keys as the leader knows them. A record of another
+// The conditions of a write of the record: both keys as the leader knows them. A record of another
 // revision may be a newer one: what we asked for earlier and had no answer to may be done late.
 struct RecordGuard {
   std::int64_t leader_revision = 0;

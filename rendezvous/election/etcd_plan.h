@@ -48,7 +48,7 @@ inline constexpr std::string_view kDaemonsKey = "daemons";
 // Sets what a key of kEtcdKeys, or kDaemonsKey, names. Error kInvalidArgument: what is expected,
 // one clause.
 std::optional<Error> set_etcd(EtcdPlan& etcd, std::string_view key, std::string_view text);
-// What does not go together; one clause.
+// Returns why the settings do not go together, in one clause.
 std::optional<Error> objection(const EtcdPlan& etcd);
 
 // It is a part of keys in etcd: 1 to 64 letters, digits, dots, hyphens and underscores.

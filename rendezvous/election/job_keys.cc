@@ -52,7 +52,7 @@ class Words {
     return value && *value >= 0 && *value <= most ? *value : fail();
   }
   milliseconds time(std::string_view name) { return milliseconds(number(name, kMostMs)); }
-  // What is left, blanks too.
+  // Returns the rest of the text, blanks too.
   std::string rest() { return std::string(std::exchange(rest_, {})); }
   bool is_good() const { return is_good_; }
 
@@ -77,8 +77,8 @@ Error no_sense(std::string_view what) {
           fmt::format("rendezvous: what etcd has of {} makes no sense", what)};
 }
 
-// Whether a value is no longer than one may be, as it was read and when it is written again. What
-// was read may lack the blank before an empty last word.
+// Whether a value is no longer than one may be, as it was read and when it is written again. A text
+// that was read may lack the blank before an empty last word.
 bool fits(std::string_view value, const auto& understood) {
   return value.size() <= kMaxValueBytes && encode(understood).size() <= kMaxValueBytes;
 }

@@ -1,5 +1,5 @@
-// What a job keeps in etcd: two keys, and what their values say. The values are text, so that
-// `etcdctl get --prefix /ddprun/` shows them. Another ddprun wrote what is decoded here, or
+// The keys of a job in etcd, two of them, and the meaning of their values. The values are text, so
+// that `etcdctl get --prefix /ddprun/` shows them. Another ddprun wrote what is decoded here, or
 // anybody: lengths and numbers are checked. Pure. Any thread.
 #pragma once
 
@@ -21,7 +21,7 @@ struct JobKeys {
 };
 JobKeys job_keys(std::string_view prefix, std::string_view rdzv_id);
 
-// What a group of daemons keeps: who leads all of its jobs, and a record for each job.
+// The keys of a group of daemons: who leads all of its jobs, and a record for each job.
 struct GroupKeys {
   std::string leader;   // as in JobKeys
   std::string records;  // the prefix of the records' keys; the rdzv id follows it

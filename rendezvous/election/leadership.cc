@@ -287,7 +287,7 @@ LeadershipActions Leadership::lease_renewed(LeaseId lease, std::chrono::millisec
                                             Time asked_at, Time now) {
   if (step_ != Step::kLeading || lease != lease_) return {};
   if (length.count() <= 0) return step_down("its lease in etcd is over");
-  // What leads_at() has denied once stays so: work was left undone by it.
+  // A moment that leads_at() has denied once stays denied: work was left undone by it.
   if (now >= lease_ends_) return time_passed(now);
   lease_ends_ = std::max(lease_ends_, asked_at + length - rules_.margin);
   return time_passed(now);

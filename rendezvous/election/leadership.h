@@ -48,7 +48,7 @@ struct KeyHolder {
   bool operator==(const KeyHolder&) const = default;
 };
 
-// What an answer tells of the leader key: who holds it, and etcd's own revision of that moment. A
+// The view of the leader key in an answer: who holds it, and etcd's own revision of that moment. A
 // watch begins after that: what etcd compacted away, the key's own revision too, cannot be watched
 // any more.
 struct KeyView {
@@ -132,7 +132,7 @@ struct WriteRecord {
   Ticket ticket = 0;
   std::int64_t if_revision = 0;
 };
-// What publish() asked for is done.
+// The write that publish() asked for is done.
 struct RecordWritten {};
 // The key has this revision and is ours, and we do not want it: delete it.
 struct ReleaseKey {

@@ -31,7 +31,7 @@ class RecordBook {
     std::string value;  // empty: remove it
     std::int64_t if_revision = 0;
   };
-  // What put() asked for last is in etcd.
+  // The record that put() asked for last is in etcd.
   struct Recorded {
     std::string rdzv_id;
   };

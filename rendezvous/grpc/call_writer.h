@@ -23,7 +23,7 @@ inline constexpr std::size_t kFewQueued = 4;
 template <typename Message>
 class CallWriter {
  public:
-  // What the caller must do next, after the function returned and with no lock held.
+  // The next step of the caller, after the function returned and with no lock held.
   struct Step {
     const Message* write = nullptr;  // start to write this; it stays in place until written()
     bool end = false;                // end the call: no write is under way and none follows

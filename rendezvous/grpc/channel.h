@@ -42,7 +42,7 @@ inline constexpr int kIdleConnectionMs = 10'000;
 
 // For every service of a host.
 void set_up_server(grpc::ServerBuilder& builder);
-// What a call carries under this name; empty: nothing.
+// Returns the value that a call carries under this name; empty: nothing.
 std::string call_metadata(const grpc::ServerContextBase& context, const char* key);
 
 }  // namespace ddprun::rendezvous

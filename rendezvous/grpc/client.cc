@@ -43,7 +43,7 @@ std::chrono::milliseconds stamp() {
       std::chrono::steady_clock::now().time_since_epoch());
 }
 
-// What the peer's status says. Anybody may be the peer, and this is for our log.
+// Returns the text of the peer's status. Anybody may be the peer, and this is for our log.
 std::string told(const grpc::Status& status) {
   std::string text = status.error_message().substr(0, kMaxTextBytes);
   std::ranges::replace_if(
@@ -215,7 +215,7 @@ void RemoteSession::say(const NodeMessage& message) {
   if (state_ == State::kConnected) call_->send(encode(message));
 }
 
-// A new call each time; gRPC cannot start one twice. What the old one still posts is ignored. The
+// A new call each time; gRPC cannot start one twice. Events of the old one are ignored. The
 // addresses of the host take turns.
 void RemoteSession::attempt() {
   channels_since_ = mark_channels();
@@ -237,7 +237,7 @@ void RemoteSession::challenged(const Challenge& challenge) {
   call_->send(encode(*std::move(proof)));
 }
 
-// What was said before is sent only now: an attempt that failed would have lost it.
+// Messages of before are sent only now: an attempt that failed would have lost them.
 void RemoteSession::connected() {
   state_ = State::kConnected;
   deadline_.cancel();
@@ -358,7 +358,7 @@ void RemoteSession::find_out_why() {
             });
 }
 
-// A host that is just ending may look as if it refused us. What is told twice is so.
+// A host that is just ending may look as if it refused us. A refusal that comes twice is believed.
 void RemoteSession::not_reached(const std::string& tls_problem) {
   if (state_ != State::kConnecting) return;
   if (!tls_problem.empty() && (tls_problem == tls_problem_ || !options_.tries_again))

@@ -65,7 +65,7 @@ struct LeaseGrant {
   bool may_return = false;    // as in SessionLost
   bool host_returns = false;  // as in SessionLost
 };
-// What the host sends.
+// The messages that the host sends.
 using DownMessage = std::variant<HostMessage, LeaseGrant, Challenge, Admitted>;
 
 // No message follows.

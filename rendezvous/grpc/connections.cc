@@ -69,8 +69,8 @@ Result<void> Connections::prepare(int fd) {
       ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)
     return Error(ErrorCode::kSystem, describe_errno(errno));
   // As long as little is sent, the kernel tries a lost packet again six times at equal pauses, and
-  // does not double each (the kernel's Documentation/networking/tcp-thin). What the node sends is
-  // tried again at doubled pauses: a beat that is lost in a blip of 2 s comes after some 3 s.
+  // does not double each (the kernel's Documentation/networking/tcp-thin). The node's own bytes are
+  // tried again at doubled pauses. A beat that is lost in a blip of 2 s comes after some 3 s.
   ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
   return {};
 }

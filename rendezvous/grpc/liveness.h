@@ -4,8 +4,8 @@
 // too, so a reset says nothing. The session's connection may have unread bytes at any time; this
 // one never has, since a node sends its first byte and no other.
 //
-// An agent that lives closes none of them: one that it does not want it resets. What lies between
-// may close one. So the end counts only together with a refused connection (Leadership).
+// An agent that lives closes none of them: one that it does not want it resets. A device between
+// the two may close one. So the end counts only together with a refused connection (Leadership).
 //
 // Loop's thread. Owned by Election.
 #pragma once

@@ -159,8 +159,8 @@ PortDemultiplexer::~PortDemultiplexer() {
   state_->close_all();
 }
 
-// What a node begins with can only be a node's: it survives. Everything else may be a worker's of
-// the old attempt, also what has sent nothing yet.
+// A connection that begins as a node's can only be a node's: it survives. Everything else may be a
+// worker's of the old attempt, also what has sent nothing yet.
 void PortDemultiplexer::reset() {
   state_->listener->take_queue([this](tcp::socket socket) {
     if (is_of_node(first_byte(socket))) state_->hand_on(std::move(socket));

@@ -35,7 +35,7 @@ Doorkeeper::TokenOf token_of(const ServiceOptions& options) {
 
 }  // namespace
 
-// What the loop knows of gRPC's calls; each has a Session of the host. Loop's thread only.
+// The loop's knowledge of gRPC's calls; each has a Session of the host. Loop's thread only.
 class Service::Calls {
  public:
   Calls(boost::asio::io_context& loop, Host* host, ServiceOptions options);

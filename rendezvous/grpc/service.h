@@ -106,7 +106,7 @@ class Service {
   // the nodes look for the next leader. The hosts hear that their nodes are lost. Not from inside a
   // host.
   void let_go();
-  // What gRPC's health service answers; at first it is serving.
+  // Sets the answer of gRPC's health service; at first it is serving.
   void set_serving(bool is_serving);
 
  private:

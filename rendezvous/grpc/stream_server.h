@@ -54,7 +54,7 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
 
   // ---- any thread, from opened() until finish() ----
   // One read and one write at a time. finish() must be called once, while no write is under way.
-  // What is passed must stay in place until the event.
+  // An argument must stay in place until the event.
   void start_read(v4::FromNode* message) {
     ++under_way_;
     wire_->stream.Read(message, &read_);
@@ -70,7 +70,8 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
  private:
   friend class StreamServer;
 
-  // What gRPC keeps of a call. It ends before gRPC's server does, whoever still holds the stream.
+  // The parts of a call that gRPC keeps. It ends before gRPC's server does, whoever still holds the
+  // stream.
   struct Wire {
     grpc::ServerContext context;
     grpc::ServerAsyncReaderWriter<v4::ToNode, v4::FromNode> stream{&context};
@@ -145,7 +146,7 @@ class StreamServer {
   // Null: gRPC could not start it.
   grpc::Server* server() { return server_.get(); }
 
-  // What gRPC's health service answers, if there is one.
+  // Sets the answer of gRPC's health service, if there is one.
   void set_serving(bool is_serving) {
     auto* const health = server_->GetHealthCheckService();
     if (health != nullptr) health->SetServingStatus(is_serving);

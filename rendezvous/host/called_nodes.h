@@ -1,6 +1,6 @@
 // The nodes whose calls were let in, and their sessions. A session outlives its call for a while: a
-// node may come back over another one. What a call is, and what a session, is the service's
-// business: the call has cut(), which breaks it off; its end is told by broke().
+// node may come back over another one. The service defines calls and sessions. A call has cut(),
+// which breaks it off; its end is told by broke().
 //
 // Loop's thread. Owned by Service.
 #pragma once

@@ -1,6 +1,6 @@
-// What a process tells of itself and of its jobs: plain values, from which metrics_text.h and
-// status_page.h make their texts. An agent fills it with its one job, a daemon with all that it
-// serves. What a process cannot know stays unset and is shown nowhere. Texts may come from other
+// The report of a process about itself and its jobs: plain values. metrics_text.h and status_page.h
+// make their texts from them. An agent fills it with its one job, a daemon with all that it serves.
+// Facts that a process cannot know stay unset and are shown nowhere. Texts may come from other
 // hosts and may hold anything: the formatters escape them. No I/O; any thread.
 #pragma once
 

@@ -1,6 +1,6 @@
-// What a host with TLS answers to a peer that comes in clear: that it wants TLS. gRPC is not needed
-// for that, so a flood of such peers costs little. A node's gRPC shows a status only as the answer
-// to a call, so this waits for the call. Pure: bytes go in, bytes come out. Bounded.
+// The answer of a host with TLS to a peer that comes in clear: that the host wants TLS. gRPC is not
+// needed for that, so a flood of such peers costs little. A node's gRPC shows a status only as the
+// answer to a call, so this waits for the call. Pure: bytes go in, bytes come out. Bounded.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 
 namespace ddprun::rendezvous {
 
-// What is read of such a peer at most.
+// The most bytes that are read of such a peer.
 inline constexpr std::size_t kClearRefusalReads = 16 * 1024;
 
 class ClearRefusal {
  public:
-  // What to send at first.
+  // Returns the first bytes to send.
   static std::string greeting() { return write_frame(Http2Kind::kSettings, 0, 0); }
   // `bytes` came. Returns what to send.
   std::string answer(std::string_view bytes);

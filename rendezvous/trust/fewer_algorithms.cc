@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 5> kCiphers = {"AES-128-GCM", "AES-256-GC
                                                       "AES-256-CBC", "ChaCha20-Poly1305"};
 constexpr std::array<std::string_view, 8> kKeys = {"RSA",     "RSA-PSS", "EC",       "X25519",
                                                    "ED25519", "HKDF",    "TLS1-PRF", "HMAC"};
-// What is parsed: keys in these structures, and the PEM around them.
+// The formats that are parsed: keys in these structures, and the PEM around them.
 constexpr std::array<std::string_view, 3> kParsedKeys = {"RSA", "EC", "ED25519"};
 constexpr std::array<std::string_view, 3> kStructures = {"=SubjectPublicKeyInfo", "=PrivateKeyInfo",
                                                          "=type-specific"};

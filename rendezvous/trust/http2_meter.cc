@@ -24,7 +24,7 @@ const MeterLimits& Http2Meter::limits() const {
 
 bool Http2Meter::took(std::string_view bytes, Time now) {
   if (is_refused_) return false;
-  // What was spent before the proof does not count after it.
+  // Expenses before the proof do not count after it.
   if (!was_proven_ && is_proven_) {
     was_proven_ = true;
     reads_ = bytes_ = frames_ = streams_ = {};

@@ -65,7 +65,7 @@ class Http2Meter {
   bool is_proven() const { return is_proven_; }
 
  private:
-  // What is left of an allowance. Full at first.
+  // The rest of an allowance. Full at first.
   class Budget {
    public:
     bool spend(double amount, const Allowed& allowed, Time now);

@@ -26,7 +26,7 @@ struct CallerToken {
 
 class NodeHandshake {
  public:
-  // What this call has shown of the host. kOpen: it proved nothing, and nothing was wanted.
+  // The host, as far as this call has shown it. kOpen: it proved nothing, and nothing was wanted.
   enum class Host { kUnknown, kChallenged, kProven, kOpen, kRefuted };
 
   NodeHandshake(CallerToken token, std::string job, Deed deed = Deed::kJoin)
@@ -34,8 +34,8 @@ class NodeHandshake {
 
   // A new call: the nonce that it brings.
   const std::string& begin();
-  // What to send to the host. `channels`: those that the call may travel in. `question`: an
-  // operator's. Nothing: no host of ours asks so.
+  // Returns the proof to send to the host. `channels`: those that the call may travel in.
+  // `question`: an operator's. Nothing: no host of ours asks so.
   std::optional<Proof> challenged(const Challenge& challenge, std::vector<std::string> channels,
                                   std::string question = {});
   // The host let us in.

@@ -19,14 +19,14 @@ namespace ddprun::rendezvous {
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kProofBytes = 32;  // of SHA-256
 
-// What the host sends first: its nonce.
+// The first message of the host: its nonce.
 struct Challenge {
   std::string nonce;
 
   bool operator==(const Challenge&) const = default;
 };
 
-// What a caller answers. No bytes: it has no token. `channels` name the TLS channels that the call
+// The answer of a caller. No bytes: it has no token. `channels` name the TLS channels that the call
 // may travel in (tls_channels.h); none: it travels in clear.
 struct Proof {
   std::string bytes{};
@@ -35,17 +35,17 @@ struct Proof {
   bool operator==(const Proof&) const = default;
 };
 
-// What the host answers last: its own proof. No bytes: it let a caller in that proved nothing.
+// The last answer of the host: its own proof. No bytes: it let a caller in that proved nothing.
 struct Admitted {
   std::string bytes{};
 
   bool operator==(const Admitted&) const = default;
 };
 
-// What a caller wants to do: service and method of the call, and its role.
+// The purpose of a caller: service and method of the call, and its role.
 enum class Deed { kJoin, kOperate };
 
-// What both sides know of one call. The proofs are over all of it.
+// The knowledge that both sides have of one call. The proofs are over all of it.
 struct ProofTerms {
   Deed deed = Deed::kJoin;
   std::string job;  // the rendezvous id, any bytes
@@ -60,8 +60,9 @@ struct ProofTerms {
 // Whose proof it is. It is part of what is proved: a proof that is sent back proves nothing.
 enum class Prover { kHost, kCaller };
 
-// What proofs are made with. The token itself; one of fewer than kShortToken bytes is stretched
-// (scrypt, RFC 7914), which takes some 0.1 s: call it once. An empty token stays empty.
+// Returns the key that proofs are made with. The token itself; one of fewer than kShortToken bytes
+// is stretched (scrypt, RFC 7914), which takes some 0.1 s: call it once. An empty token stays
+// empty.
 std::string key_of_token(const std::string& token);
 
 // kNonceBytes random bytes of the kernel's.

@@ -1,5 +1,5 @@
-// What is said of callers that are refused: to them a gRPC status, to people a line of the log from
-// time to time. Loop's thread; owned by Service.
+// The answers to callers that are refused: a gRPC status to them, and sometimes a line of the log.
+// Loop's thread; owned by Service.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // The PEM files of TLS, read and checked: who we are (certificate and key), and whose certificates
-// we trust (an authority). What is wrong with them is said in one line with the file's name, here
-// and not by a handshake that fails. Blocking reads of small files; any thread.
+// we trust (an authority). A fault in them is said in one line with the file's name, and not by a
+// handshake that fails. Blocking reads of small files; any thread.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ struct TlsFiles {
   bool operator==(const TlsFiles&) const = default;
 };
 
-// What was in them.
+// The texts that were in them.
 struct TlsTexts {
   std::string ca;
   std::string cert;

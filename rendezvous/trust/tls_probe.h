@@ -17,8 +17,8 @@ namespace ddprun::rendezvous {
 // The whole probe takes no longer.
 inline constexpr std::chrono::seconds kProbeLimit{3};
 
-// What a host without TLS answers before it closes the connection: the fatal alert protocol_version
-// (RFC 8446, section 6). A connection that only ends does not tell why.
+// The last answer of a host without TLS before it closes the connection. It is the fatal alert
+// protocol_version (RFC 8446, section 6). A connection that only ends does not tell why.
 inline constexpr std::array<unsigned char, 7> kNoTlsAlert = {0x15, 3, 3, 0, 2, 2, 70};
 
 struct ProbeTarget {

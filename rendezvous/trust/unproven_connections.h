@@ -1,12 +1,11 @@
 // Which connections gRPC gets, and when: those over which nobody has proved yet that it knows the
-// token. What they can cost is bounded: so many are served at a time, and so many a second may end
-// without a proof. Nodes that prove themselves cost nothing of that, and while others wait each of
-// them makes room for one more, so that 10,000 need not come 256 by 256. A connection that ends
-// without a proof takes such room back, and so does quiet.
-// Beyond the bounds connections wait: each address has its turn, and in each address the newest and
-// the oldest by turns, since those in between may be one attacker's. While others wait, one that
-// does not prove itself in time is cut. Pure: events and `now` go in, what must be done comes out.
-// Owned by Intake.
+// token. Their cost is bounded: so many are served at a time, and so many a second may end without
+// proof. Nodes that prove themselves cost nothing of that, and while others wait each of them makes
+// room for one more, so that 10,000 need not come 256 by 256. A connection that ends without a
+// proof takes such room back, and so does quiet. Beyond the bounds connections wait: each address
+// has its turn, and in each address the newest and the oldest by turns, since those in between may
+// be one attacker's. While others wait, one that does not prove itself in time is cut. Pure: events
+// and `now` go in, what must be done comes out. Owned by Intake.
 #pragma once
 
 #include <chrono>
@@ -29,7 +28,7 @@ struct UnprovenLimits {
   std::size_t waiting = 10'000;
   double failures_at_once = 1024;  // connections that end without a proof
   double failures_per_second = 128;
-  // What proofs add to both at most, and what of it is lost in a second in which nobody waits.
+  // The most that proofs add to both, and the loss in a second in which nobody waits.
   double earned = 1024;
   double earned_lost_per_second = 1024;
   // A handshake costs the host several times what a call costs.
