@@ -21,7 +21,7 @@
 
 namespace ddprun::agent {
 
-// What the agent tells its guardian of its workers, in memory that both see (lease_guard.h).
+// The note of the agent to its guardian about its workers, in memory that both see (lease_guard.h).
 struct LeaseNote {
   // Nanoseconds of the steady clock; 0: nothing ends the workers.
   std::atomic<std::int64_t> workers_until{0};
@@ -35,7 +35,7 @@ struct SharedNote {
   std::atomic<bool> has_said_why{false};  // the agent, which then killed itself (limit_hint.h)
 };
 
-// What the guardian gives to the agent.
+// The things that the guardian gives to the agent.
 struct AgentStart {
   // Read end of a pipe. Each byte is the number of a signal that the guardian passes on. End of
   // file means that the guardian is dead.
@@ -58,7 +58,7 @@ inline constexpr std::chrono::milliseconds kLeftBehindGrace{3000};
 
 inline constexpr std::size_t kNoteBytes = 4096;  // PATH_MAX
 
-// What the guardian must know about the job.
+// The facts of the job that the guardian must know.
 struct GuardedJob {
   std::string called;  // the program's name in its own lines
   std::string cookie;  // of the job (AgentConfig::job_cookie): names what the agent may leave

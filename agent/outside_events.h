@@ -1,4 +1,4 @@
-// What reaches the agent from outside: deaths of its children, signals, and bytes from its
+// The events that reach the agent from outside: deaths of its children, signals, and bytes from its
 // guardian. OutsideEvents turns each of them into a call of a handler on the loop. It reaps no
 // child and does not know the job: StopRequests decides which signal counts, the handlers do the
 // rest. Runs on the loop's thread. Owned by Agent.

@@ -85,7 +85,7 @@ constexpr std::array<Command, 7> kCommands = {{{"jobs", CtlCommand::kJobs, "", 0
 
 CtlUsageError usage(std::string message) { return {std::move(message) + "; see ddpctl --help"}; }
 
-// What the flags say, and the words that are left.
+// The values of the flags, and the words that are left.
 struct Given {
   std::optional<std::string> endpoint;
   std::string token_file;

@@ -1,4 +1,4 @@
-// What ddpctl prints: tables for people, or JSON (tests/daemon/status.schema.json). Pure. Any
+// The output of ddpctl: tables for people, or JSON (tests/daemon/status.schema.json). Pure. Any
 // thread.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace ddprun::daemon {
 
 // With a newline at its end. Empty: nothing to print.
 std::string output(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
-// What went wrong, for stderr; empty where all is well.
+// Returns the error, for stderr; empty where all is well.
 std::string complaint(const CtlOptions& options, const rendezvous::ControlAnswer& answer);
 CtlExit exit_code(const rendezvous::ControlAnswer& answer);
 

@@ -186,7 +186,8 @@ void Daemon::forget_inherited() {
     group_->forget(rdzv_id, std::chrono::milliseconds(0));
 }
 
-// What the first node says, and the launcher's defaults for what an older one leaves out.
+// Returns the policy of the first node, with the launcher's defaults for values that an older one
+// leaves out.
 rendezvous::RoundPolicy Daemon::policy_of(const NodeSpec& spec) const {
   rendezvous::RoundPolicy policy{.min_nodes = spec.min_nodes,
                                  .max_nodes = spec.max_nodes,
@@ -308,8 +309,8 @@ void Daemon::record_in_group(JobNumber number, const std::string& rdzv_id) {
   };
 }
 
-// What a job of before has still to say must not take the place of the record of the next one of
-// its id.
+// Writes the record of a job. A late word of an earlier job must not replace the record of the next
+// one of its id.
 void Daemon::record(JobNumber number, const std::string& rdzv_id, std::function<void()> recorded) {
   const auto last = table_.find(rdzv_id);
   if (last && *last != number && jobs_.at(*last).is_recorded)
@@ -333,8 +334,8 @@ void Daemon::look() {
   alarm_.set(table_.look_again_at());
 }
 
-// What is kept of a job that has ended was made while many nodes came, and each of its small blocks
-// holds a page back. A node that still comes back to its job finds it here as before.
+// Moves jobs that have ended to new memory. They were made while many nodes came, and each of their
+// small blocks holds a page back. A node that still comes back to its job finds it here as before.
 void Daemon::compact() {
   std::map<JobNumber, Job> all;
   for (auto& [number, job] : jobs_) {

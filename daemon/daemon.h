@@ -1,6 +1,6 @@
 // Serves the rendezvous of many jobs: a Host and a JobControl for each, one Service and one port
-// for all. What may be made and what is forgotten, JobTable decides. In a group it serves while it
-// leads, and goes on with the jobs of the leader before. Loop's thread; owned by main().
+// for all. JobTable decides which jobs may be made and which are forgotten. In a group it serves
+// while it leads, and goes on with the jobs of the leader before. Loop's thread; owned by main().
 #pragma once
 
 #include <functional>

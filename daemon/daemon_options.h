@@ -1,5 +1,5 @@
-// The command line of ddprund, and its file (--config), a JSON object with the flags' names. What
-// the command line says wins. Pure but for read_config(); any thread.
+// The command line of ddprund, and its file (--config), a JSON object with the flags' names. The
+// command line wins. Pure but for read_config(); any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What ddprund tells of itself and its jobs over HTTP (--http): the report of a daemon, as
-// http/status_report.h has it. It only looks. Loop's thread; no state.
+// The report of ddprund about itself and its jobs over HTTP (--http), as pages/status_report.h has
+// it. It only looks. Loop's thread; no state.
 #pragma once
 
 #include <string>

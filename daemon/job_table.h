@@ -59,8 +59,8 @@ class JobTable {
   // No node has a session with the job any more.
   void left_alone(JobNumber job, Time now);
 
-  // What time has brought. Those that are given up must be ended now; those that are forgotten are
-  // here no more.
+  // The jobs whose time has come. Those that are given up must be ended now; those that are
+  // forgotten are here no more.
   struct Due {
     std::vector<JobNumber> give_up;
     std::vector<JobNumber> forget;
@@ -72,7 +72,7 @@ class JobTable {
   std::optional<JobNumber> find(const std::string& id) const;
   // The last one of each id, in the order of their coming.
   std::vector<JobNumber> shown() const;
-  // What it keeps moves to new memory, close together.
+  // Moves all that it keeps to new memory, close together.
   void compact();
   // All jobs are gone, without an end.
   void clear();

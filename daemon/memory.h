@@ -1,4 +1,4 @@
-// What this process uses, and giving back what it does not. Any thread.
+// The memory that this process uses, and a way to give back the rest. Any thread.
 //
 // A crowd of nodes leaves some 2,000 small blocks behind that live on (gRPC and Asio keep what they
 // have for a socket, for the next one). glibc's malloc has them among the blocks that are freed, so

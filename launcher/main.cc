@@ -44,8 +44,8 @@ std::string called_name(int argc, char** argv) {
   return std::string(name.empty() ? kProgramName : name);
 }
 
-// What every failure of the launcher itself needs: the name to say it under, and the file that a
-// cluster reads why (TORCHELASTIC_ERROR_FILE, as torchrun's @record has it).
+// The needs of every failure of the launcher itself: the name to say it under, and the file for it.
+// A cluster reads that file (TORCHELASTIC_ERROR_FILE, as torchrun's @record has it).
 struct Failures {
   std::string called;
   std::string error_file;
@@ -87,8 +87,8 @@ Result<Command> worker_command(const Options& options, const EnvLookup& env) {
   return bind_to_cpus(*std::move(command), options, *numa, facts);
 }
 
-// What a job, or the doctor's, has from this process. The token is out of our environment from now
-// on: whoever may read /proc/<pid>/environ would have it.
+// Takes from this process the values that a job, or the doctor's, needs. The token is out of our
+// environment from now on: whoever may read /proc/<pid>/environ would have it.
 Result<Inherited> take_inheritance(const Options& options, const EnvLookup& env,
                                    const std::string& called) {
   const auto token = job_token(options, env);
@@ -110,7 +110,7 @@ std::string shown_host(const Options& options, const Examination& node) {
   return options.nodes.max == 1 ? std::string() : node.self.host_name;
 }
 
-// What the doctor asks about this machine, and since when.
+// The questions of the doctor about this machine, and since when.
 struct Machine {
   const EnvLookup& env;
   const HostFacts& host;

@@ -1,4 +1,4 @@
-// What the agent is told to do. Plain values, no I/O. The launcher checks flags and environment and
+// The settings of the agent. Plain values, no I/O. The launcher checks flags and environment and
 // makes these values from them, before the agent starts. Nobody changes them afterwards, so any
 // thread may read them.
 #pragma once
@@ -59,7 +59,7 @@ struct SignalPlan {
 // Every signal for which ddprun needs a handler, each once.
 std::vector<int> handled_signals(const SignalPlan& plan);
 
-// What a received signal means.
+// The meaning of a received signal.
 struct SignalMeaning {
   int signo = 0;            // after `map`
   bool is_message = false;  // true: pass it to the workers; false: it ends the job
@@ -83,7 +83,7 @@ struct RestartPlan {
 inline constexpr const char* kHealthPortVariable = "TORCHELASTIC_HEALTH_CHECK_PORT";
 inline constexpr const char* kStoreUsersVariable = "DDPRUN_STORE_USERS";
 
-// What the agent watches beside the workers' exits. Everything is off until a variable asks for it.
+// The watches that run beside the workers' exits. Everything is off until a variable asks for it.
 struct WatchPlan {
   // Path of the watchdog's FIFO (TORCHELASTIC_ENABLE_FILE_TIMER=1). Unset: no watchdog. Empty: the
   // agent chooses the path.

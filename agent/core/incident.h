@@ -1,4 +1,4 @@
-// What one incident cost: a worker that failed, a node that was lost, or a resize. Pure:
+// The cost of one incident: a worker that failed, a node that was lost, or a resize. Pure:
 // IncidentClock hears what happens and when; an Incident comes out when the workers of the next
 // attempt have done their first step. Every time is one that was seen: a stage that cannot be known
 // is left out, and the time until the next known moment belongs to the stage after it. Loop's
@@ -44,7 +44,7 @@ std::string incident_line(const Incident& incident);
 // "detected 0.004 s, stopped 0.120 s, re-formed 0.030 s"
 std::string stages_line(const std::vector<IncidentStage>& stages);
 
-// What a worker's page tells (proto/worker_page.h). Time{}: not yet.
+// The progress in a worker's page (proto/worker_page.h). Time{}: not yet.
 struct WorkerProgress {
   Time first_line{};
   Time first_step{};
@@ -71,7 +71,8 @@ class IncidentClock {
   std::vector<IncidentStage> formed(Time now);
   // How far the workers are, by local rank. The incident, when it is over.
   std::optional<Incident> looked(const std::vector<WorkerProgress>& workers, Time now);
-  // The attempt ends, or the job. What is known of an incident that is still open.
+  // The attempt ends, or the job. Returns the facts that are known of an incident that is still
+  // open.
   std::optional<Incident> cut_short(const std::vector<WorkerProgress>& workers);
 
   // When to look. Time::max(): there is nothing to look for.

@@ -186,7 +186,7 @@ class Lifecycle {
   const std::vector<EndedWorker>& ended() const { return ended_; }
 
  private:
-  // What comes after the last worker is gone. kUndecided: the rendezvous has not answered our
+  // The next step after the last worker is gone. kUndecided: the rendezvous has not answered our
   // failure yet.
   enum class AfterDrain { kUndecided, kRejoin, kEnd };
 

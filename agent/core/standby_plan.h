@@ -34,7 +34,7 @@ class StandbyPlan {
   void attempt_started(Time now);
   // The workers of the attempt end. Nothing is warmed until the next one.
   void attempt_ended();
-  // What the pages say: steps of each local rank. Answers the standby that is warmed for too long.
+  // Looks at the pages: steps of each local rank. Answers the standby that is warmed for too long.
   std::optional<int> looked(const std::vector<std::uint64_t>& steps, Time now);
   // The standby of this rank waits now.
   void waits(int local_rank);

@@ -10,7 +10,7 @@
 
 namespace ddprun::agent {
 
-// What only this node knows, and only when the worker starts.
+// The facts that only this node knows, and only when the worker starts.
 struct LocalFacts {
   rendezvous::Seat seat{};  // this node's place in the round
   std::string error_file{};

@@ -1,7 +1,7 @@
-// What watches beside the workers' exits: the watchdog (watchdog.h), the watch over uninterruptible
-// sleep (sleep_watch.h) and the health port (health_port.h). Each of them runs only if an
-// environment variable asks for it. Monitors starts and ends them and has no rules of its own. Runs
-// on the loop's thread. Owned by Agent.
+// The watches beside the workers' exits: the watchdog (watchdog.h), uninterruptible sleep
+// (sleep_watch.h) and the health port (health_port.h). Each of them runs only if an environment
+// variable asks for it. Monitors starts and ends them and has no rules of its own. Runs on the
+// loop's thread. Owned by Agent.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What this node knows of itself and of the job, as http/status_report.h has it. A process that
+// This node's knowledge of itself and of the job, as pages/status_report.h has it. A process that
 // hosts the rendezvous knows all nodes. Every other process knows its own seat and no other. It
 // only looks. Loop's thread; no state.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace ddprun::agent {
 
-// What a report is made of.
+// The sources of a report.
 struct NodeFacts {
   const AgentConfig& config;
   const std::string& hostname;

@@ -1,4 +1,4 @@
-// What --http asks for: /metrics, /healthz and the status page of this node. http/server.h serves
+// The port of --http: /metrics, /healthz and the status page of this node. http/server.h serves
 // them and bounds what strangers can cost; node_status.h knows what they say. Without the flag
 // there is no StatusPort and nothing listens. Loop's thread; owned by Agent.
 #pragma once

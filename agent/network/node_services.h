@@ -57,7 +57,7 @@ class NodeServices {
   // This node's session with the rendezvous. Call only when is_open().
   rendezvous::Session& session() { return *session_; }
   const rendezvous::Session& session() const { return *session_; }
-  // What keeps this node from a host, or from being one.
+  // Returns why this node reaches no host, or cannot be one.
   rendezvous::Unreached unreached() const;
 
   // Null: the rendezvous is in another process.

@@ -29,8 +29,8 @@ std::size_t ascii_length(std::string_view text) {
   return at;
 }
 
-// What the first byte of a character says about it (Unicode 15, table 3-7). The bounds of the
-// second byte exclude overlong forms, surrogates and what is above U+10FFFF.
+// The first byte of a character, and its meaning (Unicode 15, table 3-7). The bounds of the second
+// byte exclude overlong forms, surrogates and what is above U+10FFFF.
 struct Lead {
   std::size_t length;  // bytes of the character; 0: no character begins so
   unsigned low;        // bounds of the second byte

@@ -19,8 +19,9 @@ std::size_t append_utf8(std::string& out, std::string_view text);
 // U+FFFD too.
 void append_whole_utf8(std::string& out, std::string_view text);
 
-// What a terminal shows of a line in which carriage returns overwrite the earlier parts: the last
-// part that is not empty. Progress bars are such lines, and lines that end in "\r\n".
+// Returns the part of a line that a terminal shows if carriage returns overwrite the earlier ones.
+// It is the last part that is not empty. Progress bars are such lines, and lines that end in
+// "\r\n".
 std::string_view last_update(std::string_view line);
 
 // The last `count` lines of `text`, the oldest first, without newlines. Each is shown as

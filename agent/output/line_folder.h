@@ -25,8 +25,8 @@ inline constexpr std::chrono::milliseconds kFoldWindow{100};
 // Memory for the lines that wait. If they need more, the oldest are shown before their time, with
 // the ranks that have written them so far.
 inline constexpr std::size_t kFoldBytes = std::size_t{1} << 20;
-// What a line costs besides its text: its entry with prefix and ranks, and its place among the ids.
-// If this were not counted, empty lines would cost nothing and wait without limit.
+// The cost of a line besides its text: its entry with prefix and ranks, and its place among the
+// ids. If this were not counted, empty lines would cost nothing and wait without limit.
 inline constexpr std::size_t kFoldLineBytes = 256;
 
 // Whose line it is, and what stands before it on the console.

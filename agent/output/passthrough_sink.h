@@ -37,7 +37,7 @@ class LineJoiner {
 
   // True while a line longer than kHeldLineBytes is passed on in parts.
   bool in_long_line() const { return in_long_line_; }
-  // Others write in the middle of the long line. What follows of it is held as a line of its own.
+  // Others write in the middle of the long line. The rest of it is held as a line of its own.
   void interrupt() { in_long_line_ = false; }
 
  private:

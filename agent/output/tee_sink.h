@@ -32,8 +32,8 @@ class CopyFile {
   bool warned_ = false;
 };
 
-// What all tee'd streams of one kind (stdout or stderr) share, for one attempt: the console, the
-// line formatter and the filtered file. Folding needs this: it compares the lines of all ranks.
+// The console, the line formatter and the filtered file. All tee'd streams of one kind (stdout or
+// stderr) share them for one attempt. Folding needs this: it compares the lines of all ranks.
 class TeeConsole {
  public:
   // `console` must outlive this. `filtered` may hold no descriptor.

@@ -18,8 +18,8 @@
 
 namespace ddprun::agent {
 
-// What one worker gets. The caller must close the handles after the spawn: the worker has copies,
-// and as long as a write end of a pipe is open here, the stream does not end.
+// The files of one worker. The caller must close the handles after the spawn: the worker has
+// copies, and as long as a write end of a pipe is open here, the stream does not end.
 struct OpenedFiles {
   FileHandle out;          // -1: the worker inherits our stdout
   FileHandle err;          // -1: the worker inherits our stderr

@@ -373,8 +373,8 @@ bool Children::is_still_needed(pid_t dead) const {
 }
 
 // First kills the group, then reaps: a zombie keeps its pid, so killpg() cannot hit another
-// process's group. Afterwards nobody uses the pid again. What a failed worker leaves must not keep
-// a GPU from the others, who still end.
+// process's group. Afterwards nobody uses the pid again. Processes that a failed worker leaves must
+// not keep a GPU from the others, who still end.
 void Children::collect(pid_t pid, std::vector<WorkerExit>& exits) {
   const auto known = workers_.extract(pid);
   const bool was_standby = standbys_.erase(pid) > 0;

@@ -16,7 +16,7 @@
 
 namespace ddprun::agent {
 
-// What orphans_of() must know of a process.
+// The facts of a process that orphans_of() must know.
 struct Process {
   pid_t parent = 0;
   std::optional<std::string> cookie{};  // text of a valid one

@@ -1,4 +1,4 @@
-// What /proc says about a process, and a descriptor that stands for one. The kernel gives a pid out
+// The facts of a process in /proc, and a descriptor that stands for one. The kernel gives a pid out
 // again after the process was reaped; a descriptor never means another process. This only reads: it
 // sends no signal. Any thread.
 #pragma once

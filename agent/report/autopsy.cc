@@ -164,7 +164,7 @@ void Autopsy::leave_records(const ReportFacts& facts, const ReportedWorker& work
   const std::string path = config_.log_dir.empty()
                                ? std::string()  // a temporary folder is not kept for our own text
                                : files_.error_file(facts.attempt, worker.worker.exit.local_rank);
-  // What the worker wrote stays, even if it is in no form that we know.
+  // The worker's own file stays, even if it is in no form that we know.
   if (worker.error_file.empty() && !path.empty())
     leave_record(path, write_error_record(record_for(worker)));
   if (config_.error_file.empty()) return;

@@ -21,7 +21,7 @@ std::string first_line(const char* path) {
   return line;
 }
 
-// Both texts of one path. What glob(3) would read as a wildcard is quoted.
+// Both texts of one path. A character that glob(3) would read as a wildcard is quoted.
 struct Texts {
   std::string shown;
   std::string glob;

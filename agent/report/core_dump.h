@@ -8,7 +8,7 @@
 
 namespace ddprun::agent {
 
-// What a pattern of /proc/sys/kernel/core_pattern becomes for one process.
+// The place of a core dump: a pattern of /proc/sys/kernel/core_pattern, filled in for one process.
 struct CorePlace {
   std::string
       program{};        // not empty: the dump is handed to it, and there is no file of ours to name

@@ -16,7 +16,7 @@ namespace ddprun::agent {
 
 enum class EventState { kRendezvous, kAssignRanks, kStart, kSucceeded, kFailed };
 
-// What one line tells.
+// The content of one line.
 struct Event {
   EventState state = EventState::kRendezvous;
   std::string hostname;

@@ -1,4 +1,4 @@
-// What has broken rounds of this job so far, as this node has seen it: how often, why, and what it
+// The incidents that have broken rounds of this job so far, as seen here: how often, why, at what
 // cost. For metrics and the status page. Pure. Owned by Reporter.
 #pragma once
 

@@ -26,7 +26,7 @@ class Incidents {
   Incidents& operator=(Incidents&&) = delete;
   ~Incidents() = default;
 
-  // What happens, as in IncidentClock.
+  // Take the events of IncidentClock.
   void broke();
   void explained(const rendezvous::Failure& cause, const rendezvous::Round& round);
   void stopped();

@@ -19,7 +19,7 @@ namespace ddprun::agent {
 // restarts are only logged, at LOGLEVEL=INFO.
 inline constexpr int kOwnLines = 5;
 
-// What keeps this node from a host that it waits for.
+// The obstacle between this node and a host that it waits for.
 struct NoHost {
   std::optional<std::chrono::seconds> gives_up_in;  // nothing: a host has let it in
   std::string why;                                  // the last try failed; empty: not known
@@ -38,8 +38,8 @@ class Notices {
   std::string restarting(const rendezvous::Failure& cause, int restarts, const RestartPlan& plan);
   // Nodes came or left: the workers start again, and no restart is spent.
   std::string resizing(const rendezvous::Failure& cause);
-  // What that incident cost, `stages`. Empty too if the line before it was not shown: nobody could
-  // tell what it speaks of.
+  // Returns the line about the cost of that incident, `stages`. Empty too if the line before it was
+  // not shown: nobody could tell what it speaks of.
   std::string cost(const std::string& stages) const;
   // The line that is shown while nodes are awaited. It starts with \r and has no newline, so each
   // one is written over the last. `where` is the endpoint. Without a `gathering` nothing is known

@@ -187,7 +187,7 @@ OutOfMemory exhausted_cgroup(MemoryFolder folder, std::string cgroup) {
       const std::uint64_t room =
           *here.limit_bytes - std::min(here.peak_bytes.value_or(0), *here.limit_bytes);
       // The kernel charges pages in batches, so a limit that is met is not used to the last byte.
-      // What is above may be full of files: the lowest one that is met is named.
+      // Cgroups above may be full of files: the lowest one that is met is named.
       if (room * 100 <= *here.limit_bytes) return here;
       if (!least_room || room < *least_room) {
         least_room = room;

@@ -166,7 +166,7 @@ bool looks_like_ours(std::string_view text) {
   return std::ranges::any_of(kOurs, [&](const char* own) { return text.starts_with(own); });
 }
 
-// What happened to the root cause. The labels are torchrun's, except "run time".
+// Adds the lines about the root cause. The labels are torchrun's, except "run time".
 void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& worker) {
   const WorkerExit& exit = worker.worker.exit;
   const std::chrono::duration<double> ran = worker.worker.ended - worker.worker.started;

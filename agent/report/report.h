@@ -26,7 +26,7 @@ inline constexpr std::size_t kQuotedTraceLines = 12;
 // The most bytes that are quoted of one line. The worker's log file has all of it.
 inline constexpr std::size_t kQuotedLineBytes = 300;
 
-// What is known about one worker that ended with a failure.
+// The facts of one worker that ended with a failure.
 struct ReportedWorker {
   EndedWorker worker;
   int rank = 0;                                  // global

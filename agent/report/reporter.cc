@@ -230,7 +230,7 @@ void Reporter::job_ended(int exit_code) {
   if (ending.succeeded || (ending.drained && sources_.config.quiet)) return;
   const std::string report = failure_report(facts);
   Console& err = sources_.consoles.err();
-  // What comes now is never dropped, even if the console's queue is full of workers' output.
+  // Later lines are never dropped, even if the console's queue is full of workers' output.
   err.begin_last_words();
   err.begin_line();  // a worker may have died behind a prompt or a progress bar
   say(report);

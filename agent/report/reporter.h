@@ -1,6 +1,6 @@
-// What the agent tells people while the job runs and when it ends: notices, event lines, the line
-// of waiting, and the failure report. All of it goes to stderr. Reporter does not judge: autopsy.h
-// gathers the facts, report.h puts them into words. Runs on the loop's thread. Owned by Agent.
+// The messages of the agent to people: notices, event lines, the line of waiting, and the failure
+// report. All of it goes to stderr. Reporter does not judge: autopsy.h gathers the facts, report.h
+// puts them into words. Runs on the loop's thread. Owned by Agent.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -28,7 +28,7 @@ namespace ddprun::agent {
 
 class Reporter {
  public:
-  // What a reporter looks at. All of it must outlive the reporter.
+  // The objects that a reporter looks at. All of it must outlive the reporter.
   struct Sources {
     const AgentConfig& config;
     const Lifecycle& lifecycle;
@@ -75,7 +75,7 @@ class Reporter {
   void node_finished();
   // The round broke; the node will ask for a seat in the next one.
   void round_broken(const rendezvous::RoundBroken& message);
-  // What has happened so far, for those who ask meanwhile.
+  // Returns the incidents so far, for those who ask meanwhile.
   const IncidentLog& incident_log() const { return incident_log_; }
   // The job is over on this node: writes the records and the report. Call it once, when the
   // workers' pipes are drained: else the end of their stderr is missing in the report.

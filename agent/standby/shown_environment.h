@@ -1,7 +1,7 @@
-// What others see of a standby's variables, in /proc/<pid>/environ: people and programs find the
-// worker of a rank there. The file shows the memory that execve() filled (proc_pid_environ(5)), and
-// not what the process has set since. So a standby is started with names that are none, and when it
-// becomes the worker, that memory is brought up to date.
+// The variables of a standby in /proc/<pid>/environ. People and programs find the worker of a rank
+// there. The file shows the memory that execve() filled (proc_pid_environ(5)), and not what the
+// process has set since. So a standby is started with names that are none, and when it becomes the
+// worker, that memory is brought up to date.
 #pragma once
 
 #include <sys/types.h>

@@ -35,7 +35,7 @@ namespace {
 constexpr std::chrono::milliseconds kReleaseLimit{1000};
 // The longest thing that a standby says: why it refuses.
 constexpr std::size_t kAnswerBytes = 256;
-// What a standby takes for itself. One that has imported PyTorch and its DDP has 346 MiB private.
+// The memory of a standby. One that has imported PyTorch and its DDP has 346 MiB private.
 constexpr std::uint64_t kStandbyBytes = std::uint64_t{400} << 20;
 
 // Below the scratch folder. A folder of its own: what is on PYTHONPATH is searched for every
@@ -48,7 +48,7 @@ constexpr const char* kStandbyFile = "/hook/standby.py";
 std::string standby_value() { return fmt::format("{}:{}", ::getpid(), kControlFd); }
 std::string worker_value() { return fmt::format("{}:", ::getpid()); }
 
-// What leads Python to the hook, and tells the hook what to do.
+// Leads Python to the hook, and tells the hook its task.
 void add_hook(std::vector<std::string>& env, const std::string& folder, const std::string& value) {
   const std::string name = "PYTHONPATH";
   const auto found = find_variable(env, name);
@@ -82,7 +82,7 @@ bool send_all(int socket, std::string_view text, Time until) {
   return true;
 }
 
-// What a standby says to its release; empty: nothing in time.
+// Returns the answer of a standby to its release; empty: nothing in time.
 std::string await_answer(int socket, Time until) {
   std::string said(kAnswerBytes, '\0');
   if (!await_ready(socket, POLLIN, until)) return "";
@@ -91,8 +91,8 @@ std::string await_answer(int socket, Time until) {
   return said;
 }
 
-// What becomes of the variables `before`: NAME=VALUE, or NAME for one that is gone, each with a
-// zero byte at its end.
+// Returns the changes to the variables `before`. Each is NAME=VALUE, or NAME for one that is gone,
+// with a zero byte at its end.
 std::string changes(const std::vector<std::string>& before, const std::vector<std::string>& after) {
   const std::set<std::string_view> old(before.begin(), before.end());
   std::set<std::string_view> names;
@@ -296,7 +296,7 @@ Result<void> Standbys::warm(int local_rank) {
   const Cold& cold = cold_[static_cast<std::size_t>(local_rank)];
   SpawnSpec spec{.local_rank = local_rank, .file = cold.file, .argv = cold.argv, .env = cold.env};
   spec.control = FileHandle(ends[1]);
-  // What imports print is passed on when it becomes the worker.
+  // The output of imports is passed on when it becomes the worker.
   spec.out = new_output();
   spec.err = new_output();
   if (spec.out.get() < 0 || spec.err.get() < 0)

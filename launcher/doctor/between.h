@@ -27,7 +27,7 @@ int examine_between(const Options& job, Inherited inherited, const Peer& self, b
 // Whether this process is such a worker.
 bool is_peer(const std::vector<std::string>& args, const EnvLookup& env);
 
-// What it does; returns its exit code.
+// Runs such a worker; returns its exit code.
 int run_peers(const EnvLookup& env);
 
 }  // namespace ddprun::launcher

@@ -58,7 +58,7 @@ bool has_file(const std::string& path, const CommandFacts& files, Clock::time_po
   return ask_child(question, end) == kYes;
 }
 
-// What the other nodes compare of this one. A program needs no torch.
+// Returns the facts of this node that the others compare. A program needs no torch.
 Peer peer_of(const NodeFacts& facts) {
   Peer peer{.host_name = facts.host_name};
   if (facts.python && !is_program(facts)) peer.torch = facts.python->torch;

@@ -1,6 +1,6 @@
 // `ddprun doctor` and --check: from the options of a job to what is said of this node. A shell
-// around gather.h and judge.h. What may never answer is asked in a child
-// (launcher/scheduler/ask_child.h), so this process has no thread afterwards, and all is said in
+// around gather.h and judge.h. A question that may never be answered goes to a child
+// (launcher/scheduler/ask_child.h). So this process has no thread afterwards, and all is said in
 // time. Main thread, at start.
 #pragma once
 
@@ -33,11 +33,11 @@ struct DoctorCall {
 std::optional<Result<DoctorCall>> doctor_call(const Options& options, const CommandFacts& files,
                                               std::chrono::steady_clock::time_point end);
 
-// What is asked about this node. `script`: as in DoctorCall. `gpus`: HostFacts::gpu_count.
+// Returns the question about this node. `script`: as in DoctorCall. `gpus`: HostFacts::gpu_count.
 NodeQuestion node_question(const Options& options, const std::string& script, const EnvLookup& env,
                            int gpus);
 
-// What is not answered by `end` is said to be so.
+// Examines the node. A question that is not answered by `end` is reported as such.
 Examination examine_node(const NodeQuestion& question, const CommandFacts& files,
                          std::chrono::steady_clock::time_point end);
 

@@ -1,4 +1,4 @@
-// What was found of one node: said to people, and compared by the others. Two processes of ddprun
+// The findings about one node: said to people, and compared by the others. Two processes of ddprun
 // hand it over as bytes. Pure; any thread.
 #pragma once
 

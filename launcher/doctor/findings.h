@@ -1,4 +1,4 @@
-// What the doctor says: one line for each thing that was looked at. No logic but its two forms.
+// The words of the doctor: one line for each thing that was looked at. No logic but its two forms.
 // Pure; any thread.
 #pragma once
 

@@ -82,7 +82,7 @@ ScriptFacts read_script(const NodeQuestion& question, const CommandFacts& files)
                      (question.mode == Mode::kScript && runs_itself(question.script, found.kind));
   facts.is_usable = facts.is_program ? found.executable && found.kind != FileKind::kDirectory
                                      : ::access(path.c_str(), R_OK) == 0;
-  // What is in a pipe can be read only once.
+  // The content of a pipe can be read only once.
   std::error_code none;
   const int file =
       fs::is_regular_file(path, none) ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1;

@@ -89,7 +89,7 @@ bool is_recent(std::string_view record) {
   return up.tv_sec - microseconds / 1'000'000 < kHour;
 }
 
-// What NVIDIA's driver wrote of errors. Nothing where we may not read the log.
+// Returns the errors that NVIDIA's driver wrote. Nothing where we may not read the log.
 std::vector<std::string> recent_xids() {
   constexpr std::string_view kMark = "NVRM: Xid";
   constexpr int kMostRecords = 100'000;

@@ -88,8 +88,8 @@ Finding judge_temporary(const NodeQuestion& question, const NodeFacts& facts) {
 }
 
 Finding judge_open_files(const NodeQuestion& question, const NodeFacts& facts) {
-  // What ranks and their data loaders open, and one connection for each rank of the job. The usual
-  // soft limit of 1024 is enough for small ones.
+  // Ranks and their data loaders open so many files, and one connection for each rank of the job.
+  // The usual soft limit of 1024 is enough for small ones.
   const std::uint64_t enough = 512 + static_cast<std::uint64_t>(question.workers) *
                                          static_cast<std::uint64_t>(question.nodes);
   const Limits& limits = facts.limits;
@@ -118,7 +118,7 @@ Finding judge_locked_memory(const NodeFacts& facts) {
     return {Level::kFailure, kWhat,
             fmt::format("{}, and {} needs it without a limit", fact, facts.infiniband.front()),
             kRemedy};
-  // What the kernel itself gives (Linux 5.16 on); older ones gave 64 KiB.
+  // The kernel itself gives so much (Linux 5.16 on); older ones gave 64 KiB.
   if (facts.limits.locked_bytes < 8 * kMiB) return {Level::kWarning, kWhat, fact, kRemedy};
   return ok(kWhat, fact);
 }
@@ -234,7 +234,7 @@ Finding judge_processors(const NodeQuestion& question) {
   return {Level::kWarning, "processors", fact, fmt::format("`export OMP_NUM_THREADS={}`", fair)};
 }
 
-// What a worker needs to import PyTorch and to have a small model.
+// Judges the memory that a worker needs to import PyTorch and to have a small model.
 Finding judge_memory(const NodeQuestion& question, const NodeFacts& facts) {
   constexpr std::uint64_t kForEach = 512 * kMiB;
   const auto wanted = static_cast<std::uint64_t>(question.workers) * kForEach;

@@ -1,5 +1,6 @@
-// What the facts of a node mean for the job that shall run there, and what to type. Pure: facts in,
-// findings out. A failure is what the job cannot live with; a warning costs time, or bites later.
+// The meaning of a node's facts for the job that shall run there, and the commands to type. Pure:
+// facts in, findings out. A failure is what the job cannot live with; a warning costs time, or
+// bites later.
 #pragma once
 
 #include "launcher/doctor/findings.h"

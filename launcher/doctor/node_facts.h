@@ -1,5 +1,5 @@
-// What the doctor sees of one node, as plain values, and what it is asked about. Nearly no logic:
-// gather.h fills them in, judge.h says what they mean. Copyable.
+// The facts that the doctor sees of one node, as plain values, and the question about it. Nearly no
+// logic: gather.h fills them in, judge.h says what they mean. Copyable.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ struct LookUp {
   double seconds = 0;
 };
 
-// What a connection to the endpoint came to.
+// The result of a connection to the endpoint.
 enum class Knock {
   kNotTried,  // it is this node, or has no address
   kAnswered,

@@ -71,7 +71,7 @@ std::string groups_text(const std::map<std::string, std::vector<std::string>>& g
   return text;
 }
 
-// What no node has needs no line.
+// A thing that no node has needs no line.
 void judge_equal(const std::string& what, const std::vector<Peer>& peers, std::string Peer::*member,
                  Level level, const std::string& remedy, Findings& found) {
   std::map<std::string, std::vector<std::string>> groups;

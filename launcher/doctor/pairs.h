@@ -1,5 +1,5 @@
-// What the nodes of a job found out of each other, and what that means. Each node writes its part
-// as JSON into the job's store; the first one reads all of them. Pure; any thread.
+// The findings of a job's nodes about each other, and their meaning. Each node writes its part as
+// JSON into the job's store; the first one reads all of them. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace ddprun::launcher {
 
-// What a node says of itself.
+// The report of a node about itself.
 struct Peer {
   std::string host_name{};
   std::string address{};  // numeric, towards the other nodes
@@ -39,8 +39,8 @@ struct Pair {
 std::string write_peer(const Peer& peer);
 std::string write_pairs(const std::vector<Pair>& pairs);
 
-// What another node wrote, whatever it is: nothing where it makes no sense. All pairs go to one of
-// `nodes`.
+// Read the text of another node, whatever it is: nothing if it makes no sense. All pairs go to one
+// of `nodes`.
 std::optional<Peer> read_peer(std::string_view text);
 std::optional<std::vector<Pair>> read_pairs(std::string_view text, std::size_t nodes);
 

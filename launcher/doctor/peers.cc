@@ -139,8 +139,8 @@ std::vector<Pair> try_all(const WorkerEnv& worker, const std::vector<Peer>& peer
   return pairs;
 }
 
-// What each node says of its pairs. One limit for all: those that reach nobody say so last, and
-// those that are gone say nothing.
+// Gathers the words of each node about its pairs. One limit for all: those that reach nobody say so
+// last, and those that are gone say nothing.
 Result<std::vector<std::optional<std::vector<Pair>>>> pairs_of_all(store::Client& store,
                                                                    const WorkerEnv& worker) {
   const auto nodes = static_cast<std::size_t>(worker.world_size);

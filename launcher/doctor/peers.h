@@ -19,11 +19,11 @@ namespace ddprun::launcher {
 inline constexpr std::chrono::milliseconds kPairLimit{1800};
 // Pairs that are tried at once: a node has a limit of open files.
 inline constexpr std::size_t kPairsAtOnce = 64;
-// What a node may need that reaches none of the others. Pure.
+// Returns the time that a node may need if it reaches none of the others. Pure.
 std::chrono::milliseconds time_of_pairs(std::size_t nodes);
 
-// What the nodes found out, the same on all of them. `self`: host name, torch and driver of this
-// node. Errors: the store is not reached, or a node says nothing.
+// Returns the findings of the nodes, the same on all of them. `self`: host name, torch and driver
+// of this node. Errors: the store is not reached, or a node says nothing.
 Result<Findings> examine_peers(const WorkerEnv& worker, Peer self);
 
 }  // namespace ddprun::launcher

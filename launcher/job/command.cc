@@ -11,8 +11,8 @@
 namespace ddprun::launcher {
 namespace {
 
-// What --run-path runs: SCRIPT by runpy in a fresh interpreter. As with torchrun, an error of the
-// script is recorded. That needs torch; without torch the script runs all the same.
+// The program of --run-path: it runs SCRIPT by runpy in a fresh interpreter. As with torchrun, an
+// error of the script is recorded. That needs torch; without torch the script runs all the same.
 constexpr std::string_view kRunPathProgram =
     "import runpy, sys\n"
     "try:\n"

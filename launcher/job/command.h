@@ -1,7 +1,7 @@
-// What a worker executes: SCRIPT and its arguments go in, a file and argv come out. This decides
-// between Python and a program of its own, finds the interpreter, and puts the local rank into the
-// arguments. Pure: it looks at files only through CommandFacts. It starts nothing and sets no
-// environment variable. Main thread, before the agent starts.
+// The command that a worker executes: SCRIPT and its arguments go in, a file and argv come out.
+// This decides between Python and a program of its own, finds the interpreter, and puts the local
+// rank into the arguments. Pure: it looks at files only through CommandFacts. It starts nothing and
+// sets no environment variable. Main thread, before the agent starts.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace ddprun::launcher {
 
-// What lies at a path; for a regular file its first bytes decide.
+// The kind of a file; for a regular one its first bytes decide.
 enum class FileKind {
   kMissing,
   kDirectory,
@@ -51,7 +51,7 @@ struct PythonPlace {
   bool operator==(const PythonPlace&) const = default;
 };
 
-// What build_command() asks about this machine.
+// The questions of build_command() about this machine.
 struct CommandFacts {
   std::function<FileFacts(const std::string& path)> inspect;
   // The path that execvp(3) would take for a name without a slash. Nothing: there is none.

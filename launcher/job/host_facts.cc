@@ -291,7 +291,7 @@ int visible_gpu_count(int device_count, const std::optional<std::string>& visibl
     std::string entry(rest.substr(0, end));
     std::erase(entry, ' ');
     const bool by_id = entry.starts_with("GPU-") || entry.starts_with("MIG-");
-    // What is no number, or too large for one, is no device.
+    // An entry that is no number, or too large for one, is no device.
     const int index = all_digits(entry) ? parse_int(entry).value_or(device_count) : device_count;
     if (!by_id && index >= device_count) break;
     // CUDA takes a list that names a device twice for an empty one; 0 and 00 are one device.

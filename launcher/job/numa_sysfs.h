@@ -1,6 +1,6 @@
-// What --numa-binding must know of this machine, from /sys and from the NVIDIA driver's /proc. A
-// thin shell: it reads and decides nothing. The planner (numa.h) gets the facts as values, so its
-// tests need no such machine. Main thread, at start, and only if the flag is given.
+// The facts of this machine that --numa-binding needs, from /sys and from the NVIDIA driver's
+// /proc. A thin shell: it reads and decides nothing. The planner (numa.h) gets the facts as values,
+// so its tests need no such machine. Main thread, at start, and only if the flag is given.
 #pragma once
 
 #include <filesystem>

@@ -14,8 +14,8 @@
 
 namespace ddprun::launcher {
 
-// What this process had before: the start of each worker's environment, the job's token and its
-// cookie.
+// The inheritance from this process: the start of each worker's environment, the job's token and
+// its cookie.
 struct Inherited {
   std::vector<std::string> variables;  // NAME=value, this process's own
   std::string token;                   // empty: none

@@ -7,7 +7,8 @@
 namespace ddprun::launcher {
 namespace {
 
-// What roff shows as another character, or takes for itself. Empty: the character stands as it is.
+// Names a character that roff shows as another one, or takes for itself. Empty: the character
+// stands as it is.
 std::string_view name_of(char c) {
   switch (c) {
     case '-':

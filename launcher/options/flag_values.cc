@@ -46,7 +46,8 @@ std::optional<Streams> parse_streams(std::string_view text) {
   return static_cast<Streams>(text[0] - '0');
 }
 
-// What torchrun allows in a host, and `%` for the zone of a link-local v6 address.
+// Tells whether torchrun allows the character in a host; `%` is for the zone of a link-local v6
+// address.
 bool is_host_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
          std::string_view("_.:-%").find(c) != std::string_view::npos;

@@ -221,8 +221,8 @@ class ArgvReader {
     return std::nullopt;
   }
 
-  // What is wrong with `word`. If getopt_long knows the flag, and only its form is wrong, optopt
-  // has the flag's value. For an unknown or ambiguous word it has 0 or the letter.
+  // Returns the error about `word`. If getopt_long knows the flag, and only its form is wrong,
+  // optopt has the flag's value. For an unknown or ambiguous word it has 0 or the letter.
   UsageError refusal(int value, const std::string& word) const {
     const Flag* flag = LongOptions::flag(optopt);
     if (flag != nullptr && value == ':')

@@ -37,7 +37,7 @@ struct GivenFlags {
   // The text that was given, or the table's default.
   std::string text(FlagId id) const;
   bool is_on(FlagId id) const { return text(id) == "1"; }
-  // What an error message calls the flag: as it was given, or `--name=default`.
+  // Returns the flag's name for an error message: as it was given, or `--name=default`.
   std::string shown(FlagId id) const;
   // Whether the value is another one than the default.
   bool differs(FlagId id) const;

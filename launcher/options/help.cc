@@ -65,8 +65,8 @@ std::vector<std::string> all_options() {
   return option_words([](const Flag&) { return true; });
 }
 
-// Bash makes `=` a word of its own (COMP_WORDBREAKS), so `--tee=3` is three words here. What
-// follows SCRIPT is completed as files: the function then finds nothing, and `-o default` takes
+// Bash makes `=` a word of its own (COMP_WORDBREAKS), so `--tee=3` is three words here. Words
+// behind SCRIPT are completed as files: the function then finds nothing, and `-o default` takes
 // over. Braces are doubled, because fmt reads this text as a format.
 constexpr std::string_view kBash =
     R"(# bash completion for ddprun; load it by: source <(ddprun --print-completion=bash)
@@ -121,7 +121,7 @@ std::string zsh_text(std::string_view text) {
   return quoted;
 }
 
-// What zsh offers as the value: the words, files, or nothing.
+// Returns the values that zsh offers: the words, files, or nothing.
 std::string zsh_action(const Flag& flag) {
   const auto words = value_words(flag);
   if (!words.empty()) return fmt::format("({})", fmt::join(words, " "));
@@ -154,7 +154,7 @@ std::string zsh_script() {
          "else compdef _ddprun ddprun ddprun-launch; fi\n";
 }
 
-// Options are offered up to SCRIPT. What follows it is completed as files.
+// Options are offered up to SCRIPT. Words behind it are completed as files.
 constexpr std::string_view kFish =
     R"(# fish completion for ddprun; load it by: ddprun --print-completion=fish | source
 function __ddprun_before_script
@@ -184,7 +184,7 @@ std::string fish_text(std::string_view text) {
   return quoted;
 }
 
-// What follows an option in fish: -x is a value that is no file, -rF one that is.
+// Returns the words behind an option in fish: -x is a value that is no file, -rF one that is.
 std::string fish_value(const Flag& flag) {
   if (flag.kind == FlagKind::kSwitch) return "";
   if (names_files(flag)) return " -rF";

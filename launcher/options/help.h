@@ -1,4 +1,4 @@
-// What the command line says about itself: the text of --help and the scripts of
+// The words of the command line about itself: the text of --help and the scripts of
 // --print-completion. Both are made from the flag table, so they cannot miss a flag. Pure: it
 // prints nothing and knows no terminal. Main thread.
 #pragma once

@@ -67,8 +67,8 @@ Share share_of(const NumaFacts& facts, int gpu) {
   return share;
 }
 
-// Whole cores: two workers must not meet on the siblings of one core. What is left over after the
-// division goes to the first GPUs, one core each.
+// Whole cores: two workers must not meet on the siblings of one core. Cores that are left over
+// after the division go to the first GPUs, one core each.
 Result<Cpus> exclusive_cpus(const NumaFacts& facts, const Share& share) {
   const auto cores = grouped(cpus_of_node(facts, share.node), &Cpu::core);
   const int core_count = static_cast<int>(cores.size());

@@ -38,7 +38,7 @@ enum class Rendezvous {
   kEtcd,  // as kC10d; who hosts is elected in the etcd of rendezvous_conf
 };
 
-// What SCRIPT is.
+// The kind of SCRIPT.
 enum class Mode {
   kScript,   // a file: Python, or a program if its first bytes say so (command.h)
   kModule,   // -m: a Python module
@@ -46,7 +46,7 @@ enum class Mode {
   kRunPath,  // --run-path: a Python file, run by runpy
 };
 
-// A valid command line. What was not given has torchrun's default.
+// A valid command line. A flag that was not given has torchrun's default.
 struct Options {
   NodeCount nodes{};         // min < max, an elastic job, not with kStatic
   int node_unit = 1;         // nodes.min and nodes.max are multiples of it
@@ -115,7 +115,8 @@ struct UsageError {
   std::string message;
 };
 
-// What parse() asks about this machine, each only if a flag needs it; and how ddprun was called.
+// The questions of parse() about this machine, each asked only if a flag needs it, and ddprun's own
+// name.
 struct HostFacts {
   std::function<int()> cpu_count;  // of the machine, for `cpu`
   std::function<int()> gpu_count;  // visible CUDA devices, for `gpu` and `auto`

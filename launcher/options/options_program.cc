@@ -1,4 +1,4 @@
-// What runs: SCRIPT and its mode, how many workers, which devices and CPUs they see.
+// Reads the program: SCRIPT and its mode, how many workers, which devices and CPUs they see.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void read_mode(ParseContext& context) {
   }
 }
 
-// What torch.distributed.launch does; --local-rank or the program's name asks for it.
+// Does as torch.distributed.launch; --local-rank or the program's name asks for it.
 void read_local_rank_argument(ParseContext& context) {
   const bool asked = context.host.called == kLaunchName || context.given.is_on(FlagId::kLocalRank);
   if (context.host.called == kLaunchName) {

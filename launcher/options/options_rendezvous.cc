@@ -290,8 +290,8 @@ bool is_said(const ParseContext& context, FlagId id) {
   return !text.empty() || !context.given.flags.at(id).from_environment;
 }
 
-// What the command line and PET_ variables say of nodes. --rdzv-conf and --local-addr do not count:
-// they hold wherever nodes meet.
+// Collects the words of the command line and of PET_ variables about nodes. --rdzv-conf and
+// --local-addr do not count: they hold wherever nodes meet.
 Asked asked_nodes(const ParseContext& context) {
   Asked asked{.called = context.host.called};
   const auto* const first = std::find_if(kMeeting.begin(), kMeeting.end(),

@@ -14,7 +14,7 @@
 
 namespace ddprun::launcher {
 
-// What a whole number must be. `expected` says it in an error message: "a port from 0 to 65535".
+// The rule for a whole number. `expected` says it in an error message: "a port from 0 to 65535".
 struct IntRule {
   int min = 0;
   int max = std::numeric_limits<int>::max();
@@ -62,7 +62,7 @@ class ParseContext {
   std::optional<UsageError> error{};
 };
 
-// What the scheduler says takes the place of flags that were not given. The others need it.
+// Replaces flags that were not given by the scheduler's values. The others need it.
 void read_surroundings(ParseContext& context);
 void read_program(ParseContext& context);      // SCRIPT, its mode, workers and their devices
 void read_lifecycle(ParseContext& context);    // restarts, signals, grace, exit codes

@@ -30,7 +30,7 @@ std::optional<std::chrono::seconds> kill_wait_in(std::string_view config) {
   return std::chrono::seconds(*number);
 }
 
-// What a line `JOB END` says of this job.
+// Reads the end of this job from a line `JOB END`.
 std::optional<std::int64_t> end_of(std::string_view job, std::string_view lines) {
   while (!lines.empty()) {
     const auto end = std::min(lines.find('\n'), lines.size());

@@ -22,7 +22,7 @@ inline constexpr std::chrono::seconds kReportTime{2};
 inline constexpr std::chrono::milliseconds kAskLimit{1000};
 // Slurm's KillWait where its configuration does not set one (slurm.conf(5)), or scontrol is silent.
 inline constexpr std::chrono::seconds kSlurmKillWait{30};
-// What a pod has if its terminationGracePeriodSeconds is not set.
+// The wait of a pod if its terminationGracePeriodSeconds is not set.
 inline constexpr std::chrono::seconds kPodKillWait{30};
 
 // The grace of the workers that leaves us kReportTime. Nothing: it is not known how long the

@@ -158,7 +158,7 @@ Error elastic_without_a_step(const Surroundings& found, const Asked& asked) {
       command_for(row, found.nodes, asked.called)));
 }
 
-// What an allocation has: hosts, of which ddprun is on one.
+// Places a job in an allocation: several hosts, with ddprun on one of them.
 Result<MaybePlacement> place_in_job(const Surroundings& found, const Asked& asked) {
   if (found.nodes > 1) return job_on_one_node(found, asked);
   if (!fits(found, asked)) return other_count(found, asked);

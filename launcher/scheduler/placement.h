@@ -13,7 +13,7 @@
 
 namespace ddprun::launcher {
 
-// What the command line says of nodes; a PET_ variable says it too.
+// The words of the command line about nodes; a PET_ variable says them too.
 struct Asked {
   bool is_alone = false;  // --standalone, or an endpoint that is this machine on every machine
   bool meeting = false;   // a flag says how or where nodes meet, or which one this is
@@ -24,7 +24,7 @@ struct Asked {
   std::string_view called{};  // the name that ddprun was called by
 };
 
-// What the flags would have said. Without a value the command line stands as it is.
+// The values that the flags would have had. Without a value the command line stands as it is.
 struct Placement {
   int nodes = 1;
   int node_rank = 0;

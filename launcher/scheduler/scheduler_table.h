@@ -41,9 +41,9 @@ struct SchedulerRow {
   std::string_view step{};
   std::string_view tasks{};  // processes on this node, or a list for all nodes
   std::string_view deadline{};
-  // What to type so that ddprun is started once on each of N nodes.
+  // The command to type so that ddprun is started once on each of N nodes.
   std::string_view command{};
-  // What an environment variable is handed on with, where the launcher knows no host.
+  // The flag that hands an environment variable on, if the launcher knows no host.
   std::string_view hand_on{};
 };
 

@@ -15,16 +15,16 @@ namespace ddprun::launcher {
 // Workers have the mark of their launcher in it, unless that is empty.
 inline constexpr const char* kStartedInVariable = "DDPRUN_STARTED_IN";
 
-// What each scheduler says of the step or job that this process is in, by its variables. Empty:
-// none says anything. Pure.
+// Returns the mark of each scheduler for the step or job that this process is in, from its
+// variables. Empty: none says anything. Pure.
 std::string start_mark(const EnvLookup& env);
 
 // Whether `scheduler` says something else in `now` than in `then`, both start_mark()'s. One that
 // names no job never does. Pure.
 bool is_started_anew(std::string_view then, std::string_view now, Scheduler scheduler);
 
-// What the nearest slurmstepd above this process says of its step: `4711.0`, `4711.batch`. It says
-// so in its title. Empty: there is none that we see. Reads /proc.
+// Returns the step that the nearest slurmstepd above this process names: `4711.0`, `4711.batch`. It
+// says so in its title. Empty: there is none that we see. Reads /proc.
 std::string slurm_step_above();
 
 // Whether somebody typed this command at the terminal that is ours: its shell gave it a process

@@ -292,7 +292,7 @@ class Detection {
     found_.id = std::move(id);
   }
 
-  // What holds for the job, whoever started us in it.
+  // Reads the facts that hold for the job, whoever started us in it.
   void read_job() {
     found_.job_nodes = std::max(1, number("SLURM_JOB_NUM_NODES").value_or(1));
     if (!env_("SLURM_JOB_ID")) found_.job_nodes = static_cast<int>(allocated_hosts().size());

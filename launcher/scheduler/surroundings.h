@@ -1,7 +1,7 @@
-// What the scheduler or launcher that started this process says of the job: who it is, how many
-// nodes there are, which one this is, where the first one is. It reads variables, and decides
-// nothing: placement.h does. Pure but for the files that a variable names, which come in as a
-// function. Main thread, before anything else is started.
+// The facts of the job in the variables of the scheduler or launcher that started this process.
+// They are its name, how many nodes there are, which one this is, and where the first one is. It
+// reads variables, and decides nothing: placement.h does. Pure but for the files that a variable
+// names, which come in as a function. Main thread, before anything else is started.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,8 @@
 
 namespace ddprun::launcher {
 
-// What detection asks beside the variables. Each is called only if a variable asks for it.
+// The questions of the detection beside the variables. Each is called only if a variable asks for
+// it.
 struct SurroundingsFacts {
   // The text of a file; nothing if it cannot be read.
   std::function<std::optional<std::string>(const std::string& path)> read_file{};
@@ -54,7 +55,7 @@ struct Surroundings {
   // Parts of a heterogeneous job of Slurm, each an allocation of its own. A step runs on one of
   // them, or on several; job_nodes are those of all.
   int het_components = 1;
-  // What somebody set beside the scheduler: MASTER_ADDR, WORLD_SIZE above 1 and RANK.
+  // The variables that somebody set beside the scheduler: MASTER_ADDR, WORLD_SIZE above 1 and RANK.
   std::optional<OperatorWords> by_operator{};
   // A shell that somebody types in is the step's task: `srun --pty bash`. It is an allocation then.
   bool is_interactive_step = false;

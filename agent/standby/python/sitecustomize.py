@@ -71,7 +71,8 @@ class Hook:
             self.words[self.NOTES_SIZE] = at + len(entry) + 1
 
     def note_variables(self, frame):
-        """What the user's code has done to the environment: the next import may read it. What an import does, it does again."""
+        """Notes the changes that the user's code has made to the environment: the next import may
+        read it. An import makes its own changes again."""
         before, now, self.environ = self.environ, os.environ._data, dict(os.environ._data)
         while frame and not self.is_import(frame):
             frame = frame.f_back

@@ -101,7 +101,8 @@ class Standby:
         read = variables.keys() & Watched.read or Watched.copied and variables.keys() - OF_AN_ATTEMPT
         if read:
             refuse("an import has read " + ", ".join(sorted(read)))
-        # What an import has set stays, the import would set it again. What the user's code had set before an import, it sets again.
+        # A variable that an import has set stays, since the import would set it again. The user's
+        # code sets again whatever it had set before an import.
         for name, (wanted, before) in self.prepared.items():
             if os.environ._data.get(os.fsencode(name)) == wanted:
                 self.set(name, before)

@@ -100,7 +100,8 @@ def _check_flags(flags: Sequence[str]) -> None:
 
 
 def _preparation() -> Dict[str, Any]:
-    """What multiprocessing.spawn.prepare() is told, as its get_preparation_data() has it.
+    """Returns the argument of multiprocessing.spawn.prepare(), as its get_preparation_data() has
+    it.
 
     That function is not called: it fixes the start method of the caller's own processes, and hands over a key that may not be written.
     """
