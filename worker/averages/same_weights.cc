@@ -234,8 +234,8 @@ SameWeights::SameWeights(const std::vector<NamedParameter>& parameters, Collecti
   if (alike) before_ = read();
 }
 
-// Few of them are in a cache. What is read some parameters later is on its way meanwhile, if it is
-// where it was.
+// Few of them are in a cache. A number that is read some parameters later is on its way meanwhile,
+// if it is at its old address.
 void SameWeights::read_into(std::vector<double>& numbers) const {
   constexpr std::size_t kAhead = 8;
   numbers.clear();

@@ -51,7 +51,7 @@ std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
 
 class SameWeights {
  public:
-  // What a rank has done since the pass before.
+  // The calls of a rank since the pass before.
   struct Done {
     std::uint64_t steps = 0;
     std::uint64_t forwards = 0;

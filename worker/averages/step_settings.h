@@ -54,8 +54,8 @@ class StepSettings {
   std::vector<StepSetting> read_;  // of one group
 };
 
-// What decides how this process rounds functions such as cos(), which a schedule may use. Ranks
-// that have the same number here round alike.
+// Returns a number for the way in which this process rounds functions such as cos(), which a
+// schedule may use. Ranks that have the same number here round alike.
 double rounding_kind();
 
 // How two ranks' settings differ, by names of the first; nothing: not at all. Ranks of unlike

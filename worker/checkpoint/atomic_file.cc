@@ -75,7 +75,7 @@ AtomicFile::~AtomicFile() {
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   std::filesystem::path temporary = temporary_of(path);
-  // What is left there may be a second name of a good file: it is not written to.
+  // A file that is left there may be a second name of a good file: it is not written to.
   ::unlink(temporary.c_str());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return failed("create", temporary);

@@ -166,7 +166,7 @@ bool is_by_number(const Value& optimizer) {
          std::holds_alternative<std::int64_t>(by_key->entries.front().key);
 }
 
-// What one rank can load without the others.
+// The parts that one rank can load without the others.
 struct Here {
   LoadedCheckpoint loaded;
   std::optional<Layout> layout;
@@ -239,7 +239,7 @@ Result<Here> try_load_here(const std::filesystem::path& path, const CheckpointRu
   }
 }
 
-// All ranks go on, or none. What each says: whether it has loaded the file, and which.
+// All ranks go on, or none. Each says whether it has loaded the file, and which.
 Result<void> agree(const std::filesystem::path& path, Collective& ranks, const Result<Here>& here) {
   const std::array<std::uint64_t, 2> mine{here ? 1U : 0U, here ? here->fingerprint : 0};
   const auto all = ranks.all_gather(std::as_bytes(std::span(mine)));

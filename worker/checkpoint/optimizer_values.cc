@@ -75,7 +75,7 @@ Value::Dict common_group(double lr) {
   return group;
 }
 
-// What Python's optimizers have besides, at its defaults.
+// Adds the other options of Python's optimizers, at their defaults.
 void put_flags(Value::Dict& group, std::initializer_list<const char*> flags) {
   for (const char* flag : flags) group.set(flag, Value(false));
   group.set("foreach", Value());

@@ -1,5 +1,5 @@
-// The bytes of a pickle, taken from its start to its end, and the first error of its reader. What
-// is taken after an error is 0 or empty, so that a reader need not look after each step. Pure.
+// The bytes of a pickle, taken from its start to its end, and the first error of its reader. After
+// an error, values are 0 or empty, so that a reader need not look after each step. Pure.
 #pragma once
 
 #include <fmt/format.h>

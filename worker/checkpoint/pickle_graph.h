@@ -1,5 +1,5 @@
-// What the opcodes of a pickle have made so far: nodes that name each other by number, since a
-// pickle may put one list into several others, or into itself. to_value() makes the tree of it, and
+// The nodes that the opcodes of a pickle have made so far. They name each other by number: a pickle
+// may put one list into several others, or into itself. to_value() makes the tree of it, and
 // refuses what is none. The pickle's reader owns it. Pure.
 #pragma once
 

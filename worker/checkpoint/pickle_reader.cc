@@ -75,7 +75,7 @@ class Machine : private PickleBytes {
     push_id(static_cast<NodeId>(nodes_.size() - 1));
   }
 
-  // What is below the last mark belongs to somebody else.
+  // Values below the last mark belong to somebody else.
   std::optional<NodeId> top() {
     if (stack_.size() > (marks_.empty() ? 0 : marks_.back())) return stack_.back();
     fail("the stack is empty");

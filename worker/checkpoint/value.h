@@ -1,6 +1,6 @@
-// What a checkpoint holds: a tree of plain values, as Python's None, bool, int, float, str, list,
-// tuple, dict and torch.Tensor. Nothing in it can be executed. A tensor is described here: its
-// elements lie in a storage, which several tensors may share. Plain values; no LibTorch.
+// The content of a checkpoint: a tree of plain values. They are Python's None, bool, int, float,
+// str, list, tuple, dict and torch.Tensor. Nothing in it can be executed. A tensor is described
+// here: its elements lie in a storage, which several tensors may share. Plain values; no LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -147,7 +147,7 @@ struct Value::Entry {
 std::string printable(std::string_view text);
 std::string printable_key(const Value::Key& key);
 
-// What the key of a dict holds. The error names the key and what was found.
+// Returns the value at the key of a dict. The error names the key and what was found.
 template <typename Type>
 Result<Type> field(const Value& dict, std::string_view key);
 extern template Result<bool> field<bool>(const Value&, std::string_view);

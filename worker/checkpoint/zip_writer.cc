@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 19;
 
-// What a field of 32 bits says of the number.
+// Returns the number as a field of 32 bits holds it.
 std::uint32_t short_form(std::uint64_t number) {
   return number < zip::kIn64 ? static_cast<std::uint32_t>(number) : zip::kIn64;
 }

@@ -11,7 +11,8 @@
 namespace ddprun::worker {
 namespace {
 
-// What collective.h promises: a cache line, and the widest vector register of AVX-512.
+// The alignment that collective.h promises: a cache line, and the widest vector register of
+// AVX-512.
 constexpr std::size_t kAlignBytes = 64;
 
 // A world of one. Nothing travels, and a sum over one rank is what is there already.

@@ -1,7 +1,7 @@
-// What the ranks of a job do together: a few verbs, and the memory in which gradients are summed.
-// There are five implementations: alone (a world of one), shm (ranks of one host, on CPU), tcp
-// (ranks of several hosts), hierarchical (several hosts with as many ranks each) and nccl (GPUs).
-// The training program owns the collective.
+// The operations of a job's ranks together, and the memory in which gradients are summed. There are
+// five implementations: alone (a world of one), shm (ranks of one host, on CPU), tcp (ranks of
+// several hosts), hierarchical (several hosts with as many ranks each) and nccl (GPUs). The
+// training program owns the collective.
 //
 // All ranks must call the verbs in the same order. Only one thread of a process may call at a time:
 // the training thread or the autograd thread, never both at once.
@@ -65,7 +65,7 @@ constexpr bool is_sum(Reduction reduction) {
 // The device on which a collective allocates memory, sums and broadcasts.
 enum class Device : std::uint8_t { kCpu, kCuda };
 
-// What the program calls an operation, for messages and the flight record: "bucket 3", "loss". It
+// The program's name for an operation, for messages and the flight record: "bucket 3", "loss". It
 // has its bytes in it, since it lies in memory that ranks share, and travels between them.
 class OperationName {
  public:
@@ -164,15 +164,15 @@ class Collective {
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
   // Returns the place of `rank`'s `flat`, if this rank can read it. Ranks may share memory from
-  // allocate(). Null where they share none. What another rank writes is there after a barrier() of
-  // both, and must stay until the next one.
+  // allocate(). Null where they share none. Bytes that another rank writes are there after a
+  // barrier() of both, and must stay until the next one.
   virtual std::byte* memory_of(Flat /*flat*/, int /*rank*/) { return nullptr; }
 
   // One rank sends and another one receives; the others have no part in it. Both complete the sums
   // that they have launched first. receive() returns when all has been received, and so does
   // send(); over TCP send() returns when all is on its way and the other one receives. `flat` may
   // lie anywhere on device(). It must have as many bytes on both sides: on CPU CollectiveError is
-  // thrown where it has not. What a rank sends to another arrives in order.
+  // thrown where it has not. Bytes from one rank to another arrive in order.
   virtual void send(Flat flat, int to) = 0;
   virtual void receive(Flat flat, int from) = 0;
 
@@ -185,8 +185,8 @@ class Collective {
 
   // Gives up all sums under way, on all ranks: each must call it, and it returns when all have. A
   // rank that waits for anything of before throws CollectiveError, which says who has called
-  // reset(); after that error, and no other, a program may go on, with reset(). What the memory of
-  // those sums holds is then unspecified. Throws CollectiveError where a rank has died or does not
+  // reset(); after that error, and no other, a program may go on, with reset(). The memory of those
+  // sums then holds unspecified values. Throws CollectiveError where a rank has died or does not
   // call it before the deadline, and where the implementation cannot do it: nccl, hierarchical.
   virtual void reset() = 0;
 

@@ -22,8 +22,8 @@ class Exchange {
   Exchange& operator=(Exchange&&) = delete;
   virtual ~Exchange() = default;
 
-  // Returns once every rank has called it. What a rank makes afterwards finds all others ready to
-  // take it. Errors: kTimedOut, or what the store or the pipe says.
+  // Returns once every rank has called it. A connection that a rank makes afterwards finds all
+  // others ready to take it. Errors: kTimedOut, or what the store or the pipe says.
   virtual Result<void> arrive() = 0;
 
   // One rank announces, once. Each other rank calls hear() once and gets the same text. `text` has

@@ -16,8 +16,8 @@ namespace ddprun::worker {
 
 class Mean {
  public:
-  // `sum` of `count` values. What must have no weight, such as padded samples, is sum 0 and count
-  // 0.
+  // `sum` of `count` values. Values that must have no weight, such as padded samples, are sum 0 and
+  // count 0.
   void add(double sum, double count = 1) {
     sum_ += sum;
     count_ += count;

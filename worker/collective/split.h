@@ -19,7 +19,7 @@ struct GroupPlace {
   int ranks = 0;
 };
 
-// What a rank asks for.
+// The arguments of a rank.
 struct GroupWish {
   int color = 0;
   int key = 0;

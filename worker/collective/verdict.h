@@ -17,7 +17,7 @@
 
 namespace ddprun::worker {
 
-// What a rank says of itself.
+// The report of a rank about itself.
 struct RankReport {
   enum class State : std::uint8_t { kRuns, kWaits, kEnded };
 
@@ -59,7 +59,7 @@ class VerdictLooks {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What takes longer is worth a look: most waits are over by then.
+  // A longer wait is worth a look: most waits are over by then.
   static constexpr std::chrono::milliseconds kFirstLook{500};
 
   VerdictLooks(std::unique_ptr<VerdictBoard> board, int rank, int ranks);

@@ -31,7 +31,7 @@ struct Thin {
   at::Tensor q;
 };
 
-// What a bucket keeps between passes, and its work of this pass.
+// The state of a bucket between passes, and its work of this pass.
 struct BucketState {
   std::vector<at::Tensor> parameters;  // a rebuilt bucket has others
   at::Tensor error;                    // undefined before the first compressed pass

@@ -10,9 +10,9 @@
 //   }
 //
 // A dataset is any class with `Batch batch(const BatchRequest&) const`. It is called from several
-// threads at once. What it throws comes out of the loop, at the place of its batch. Random
-// augmentation takes its seed from epoch and index, never from a generator that threads share:
-// then it does not depend on the threads either.
+// threads at once. An error that it throws comes out of the loop, at the place of its batch. Random
+// augmentation takes its seed from epoch and index, never from a generator that threads share: then
+// it does not depend on the threads either.
 //
 // Dataset and sampler must outlive the loader. One thread uses it; one loop at a time.
 #pragma once

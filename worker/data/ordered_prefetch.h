@@ -22,7 +22,7 @@ class OrderedPrefetch {
   using Read = std::function<Item(std::size_t number)>;
 
   // Reads items 0 … count-1, at most `ahead` of them beyond those that next() has given. Without
-  // threads next() itself reads. What `read` refers to must outlive this.
+  // threads next() itself reads. All that `read` refers to must outlive this.
   OrderedPrefetch(std::size_t count, std::size_t threads, std::size_t ahead, Read read)
       : count_(count), read_(std::move(read)), slots_(std::max<std::size_t>(ahead, 1)) {
     threads_.reserve(std::min(threads, count));

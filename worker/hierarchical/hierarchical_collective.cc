@@ -145,7 +145,7 @@ class HierarchicalCollective final : public Collective {
   bool on_this_host(int rank) const {
     return rank / parts_.host->world_size() == parts_.peers->rank();
   }
-  // What a rank does next.
+  // The next step of a rank.
   struct Next {
     Operation operation;
     std::int32_t root;

@@ -1,5 +1,5 @@
-// What the ranks tell each other before each iteration while a Join lives, and what follows from
-// it. Pure.
+// The reports of the ranks to each other before each iteration while a Join lives, and the
+// conclusion from them. Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// What a Join asks of those that do something with the other ranks in each iteration: DataParallel,
-// ZeroOptimizer. A class of the program may be one, too. Calls come from the training thread, at
-// the same places on all ranks.
+// The interface between a Join and its members, which do something with the other ranks in each
+// iteration: DataParallel, ZeroOptimizer. A class of the program may be one, too. Calls come from
+// the training thread, at the same places on all ranks.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace ddprun::worker {
 // PyTorch's arguments of join() (torch/nn/parallel/distributed.py of 2.11).
 struct JoinOptions {
   bool enable = true;  // false: it does nothing, and costs no call of the collective
-  // What gradients are divided by: the number of ranks, so that each batch weighs the same; or the
+  // The divisor of gradients: the number of ranks, so that each batch weighs the same. False: the
   // number of those that still have batches.
   bool divide_by_initial_world_size = true;
   // All ranks throw std::runtime_error as soon as one has no more batches: it at the end of its

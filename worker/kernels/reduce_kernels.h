@@ -1,6 +1,6 @@
-// What a rank does with its chunk of an all-reduce: one range of several ranks' buffers becomes
-// one, which is stored to all of them, or to the first. Sums are in sum_kernels.h; the others are
-// rare and simple. Any thread; the caller makes sure that nobody else touches the range meanwhile.
+// Reduces a rank's chunk in an all-reduce. One range of several ranks' buffers becomes one, which
+// is stored to all of them, or to the first. Sums are in sum_kernels.h; the others are rare and
+// simple. Any thread; the caller makes sure that nobody else touches the range meanwhile.
 #pragma once
 
 #include <cstddef>

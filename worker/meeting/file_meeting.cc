@@ -120,7 +120,8 @@ Result<void> RankAtFile::describe() {
   return boost::system::in_place_value;
 }
 
-// Puts our record there, or finds it there. What a dead run left goes; what lives is left alone.
+// Puts our record there, or finds it there. The record of a dead run goes; one of a live run is
+// left alone.
 Result<void> RankAtFile::hold() {
   const std::string own = format_record(record_);
   do {
@@ -177,7 +178,7 @@ Result<void> RankAtFile::meet_as_rank0(store::Client client) {
     if (Clock::now() >= end_) {
       if (auto ended = roll.end_late(timeout_); !ended) return ended;
     } else if (auto held = hold(); !held) {
-      // What is wrong with it is said by this rank alone.
+      // Only this rank says what is wrong with the file.
       const auto ended = roll.end(ErrorCode::kUnavailable, "rank 0 has lost the file");
       if (!ended) return held;
     }
@@ -275,7 +276,7 @@ Result<void> RankAtFile::place(RollCall& roll) {
   return boost::system::in_place_value;
 }
 
-// What another rank 0 has left there.
+// Returns the text about another rank 0 that has left its record there.
 std::string RankAtFile::trace() const {
   if (record_.id.empty()) return {};
   return fmt::format("; {} has left the file and does not answer at {} port {}", rank0_of(record_),

@@ -1,9 +1,9 @@
 // Ranks that meet at a shared file, without a launcher, as those of PyTorch's
 // init_method="file:///PATH". Rank 0 serves a store and says in the file where; the others read
-// that. The file is there while they meet, and no longer. What an earlier run left, whose rank 0 is
-// dead, is known by its silence and replaced. Who could belong to another run is refused, and then
-// all end with the same line: wrong world size, a rank that comes twice. Blocks the calling thread,
-// for a bounded time.
+// that. The file is there while they meet, and no longer. The record of an earlier run, whose rank
+// 0 is dead, is known by its silence and replaced. Who could belong to another run is refused, and
+// then all end with the same line: wrong world size, a rank that comes twice. Blocks the calling
+// thread, for a bounded time.
 #pragma once
 
 #include <chrono>

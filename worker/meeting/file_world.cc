@@ -23,7 +23,8 @@ WorkerEnv world_of(int rank, int world_size) {
   return world;
 }
 
-// What the program says needs no variable, and those that are set may be about another world.
+// Returns the world that the program names. It needs no variable, and those that are set may be
+// about another world.
 Result<WorkerEnv> world_of_wish(const RankWish& wish, std::string_view named) {
   if (!wish.rank || !wish.world_size)
     return not_accepted(

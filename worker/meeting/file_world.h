@@ -16,7 +16,7 @@ namespace ddprun::worker {
 // such as `tcp://`, a path that is not absolute, or one with the `?rank=` that PyTorch would read.
 Result<std::optional<std::string>> meeting_path(std::string_view address, std::string_view named);
 
-// What the program itself says of its rank: both or neither.
+// The program's own words about its rank: both or neither.
 struct RankWish {
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;

@@ -43,7 +43,7 @@ class Parts {
 
   bool at_end() const { return ok_ && rest_.empty(); }
 
-  // What follows is `prefix`, then a text up to `end`.
+  // Takes `prefix`, then a text up to `end`.
   std::string_view next(std::string_view prefix, char end) {
     const auto stop = rest_.find(end);
     ok_ = ok_ && rest_.starts_with(prefix) && stop != rest_.npos && stop >= prefix.size();

@@ -1,6 +1,6 @@
-// What ranks that meet at a shared file write down, and what follows from it. Rank 0 serves a store
-// and puts a MeetingRecord into the file; each rank leaves an Arrival in that store. Both come from
-// whoever can write there: what is not exactly as we write it is refused. Pure.
+// The records of ranks that meet at a shared file, and the conclusion from them. Rank 0 serves a
+// store and puts a MeetingRecord into the file; each rank leaves an Arrival in that store. Both
+// come from whoever can write there: what is not exactly as we write it is refused. Pure.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ struct Arrival {
 std::string format_arrival(const Arrival& arrival);
 std::optional<Arrival> parse_arrival(std::string_view text);
 
-// What a knock at the store of a record hears.
+// The answer to a knock at the store of a record.
 enum class Heard {
   kItsStore,  // the store of this very meeting answers
   kNobody,    // nobody listens, the host cannot be reached, or the store of another meeting answers

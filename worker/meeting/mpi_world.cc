@@ -36,7 +36,8 @@ constexpr std::array kStarters = {
             "`jsrun --rs_per_host=N --tasks_per_rs=1 --launch_distribution=packed`"},
 };
 
-// What only such a starter sets: a world of 1 in each of its processes would be a silent error.
+// The variables that only such a starter sets. A world of 1 in each of its processes would be a
+// silent error.
 constexpr std::array<std::string_view, 2> kSigns = {"PALS_RANKID", "JSM_NAMESPACE_SIZE"};
 
 const Starter* find_starter(const EnvLookup& env) {
@@ -173,7 +174,7 @@ class WorldReader {
         starter_.name, world_.node_count, starter_.hand_on));
   }
 
-  // What the starter itself calls the job; empty where it gives it no name.
+  // Returns the starter's own name of the job; empty if it has none.
   std::string job() const {
     const std::string name = text(starter_.job);
     return starter_.name == "srun" ? name + "." + text("SLURM_STEP_ID") : name;

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What `decided` holds where all ranks are there; else it holds why they never will be.
+// The value of `decided` if all ranks are there; else it holds why they never will be.
 constexpr std::string_view kAllHere = "all";
 // How long rank 0 keeps its store up for ranks that have not read how the meeting ended. One that
 // died never will.

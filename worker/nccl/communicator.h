@@ -37,7 +37,7 @@ class Communicator {
   using Call = std::function<ncclResult_t(ncclComm_t)>;
   void run(const char* doing, const Call& call);
 
-  // What NCCL has found wrong since; nothing: all is well, or it has failed before.
+  // Returns the fault that NCCL has found since; nothing: all is well, or it has failed before.
   std::optional<std::string> trouble();
 
   // The first reason counts. Afterwards every call throws it. Revokes and aborts the communicator.

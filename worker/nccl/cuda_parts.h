@@ -40,7 +40,7 @@ class Event {
   void record(cudaStream_t stream) {
     check_cuda(cudaEventRecord(event_, stream), "record an event");
   }
-  // What `stream` gets from now on starts only after the mark. The host does not wait.
+  // Makes the later work of `stream` start only after the mark. The host does not wait.
   void hold(cudaStream_t stream) const {
     check_cuda(cudaStreamWaitEvent(stream, event_, 0), "order streams");
   }

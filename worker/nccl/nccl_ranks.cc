@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is under way when the collective goes, and then the farewell of all ranks, may take so long.
-// Then it is aborted.
+// The most time for the work under way when the collective goes, and then for the farewell of all
+// ranks. Then it is aborted.
 constexpr std::chrono::seconds kFarewell{10};
 
 ncclDataType_t nccl_type(Dtype dtype) {

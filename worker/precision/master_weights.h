@@ -10,7 +10,7 @@
 //   masters.step(parallel, optimizer);
 //
 // PyTorch's DistributedDataParallel does it the other way round (mixed_precision, private in 2.11):
-// the module keeps float32, and casts before each forward(). What trains is the same: weights in
+// the module keeps float32, and casts before each forward(). Both train the same: weights in
 // float32, rounded for each pass. A checkpoint needs the masters: parameters(), in the order of the
 // module's. Owned by the program; used on the training thread.
 #pragma once

@@ -1,6 +1,6 @@
-// Tables of text with a comma between cells: numbers, categories, and cells that are missing. What
-// a column means is learnt from the training table alone (TableScale) and used for the others too.
-// Pure but for read_csv(). Any thread.
+// Tables of text with a comma between cells: numbers, categories, and cells that are missing. The
+// meaning of a column is learnt from the training table alone (TableScale) and used for the others
+// too. Pure but for read_csv(). Any thread.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ struct Table {
 // Errors name file, line and column: a row with another number of cells, a cell that is no number.
 Result<Table> read_csv(const std::filesystem::path& path, const TableLayout& layout);
 
-// What a model gets of a table: numbers with mean 0 and deviation 1, categories as codes.
+// The form of a table for a model: numbers with mean 0 and deviation 1, categories as codes.
 struct ScaledTable {
   std::vector<float> numbers;       // [rows, number columns]; 0 where missing
   std::vector<std::int64_t> codes;  // [rows, category columns]; 0 where missing or unknown

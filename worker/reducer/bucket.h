@@ -9,8 +9,8 @@
 //   });
 //
 // A hook runs on the thread that runs backward(). All ranks must call the collective's verbs in the
-// same order: hooks see to that if they do the same for the same bucket. What a hook throws ends
-// the pass, and comes out of backward().
+// same order: hooks see to that if they do the same for the same bucket. An error that a hook
+// throws ends the pass, and comes out of backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@
 
 namespace ddprun::worker {
 
-// What messages call it: "bucket 3".
+// Returns the name in messages: "bucket 3".
 OperationName name_of_bucket(std::size_t index);
 
 class Bucket {
@@ -39,8 +39,7 @@ class Bucket {
   bool is_last() const { return last_; }
 
   // The gradients of this rank, one after the other, in one dimension; complex ones as pairs of
-  // numbers. What is assigned to the result of
-  // buffer() is copied into the bucket.
+  // numbers. An assignment to the result of buffer() is copied into the bucket.
   at::Tensor buffer() const { return buffer_; }
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }

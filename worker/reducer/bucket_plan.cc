@@ -25,7 +25,7 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
 
 constexpr std::array kNoLimit{std::numeric_limits<std::size_t>::max()};
 
-// What a parameter takes of its bucket.
+// Returns the bytes of a parameter in its bucket.
 std::size_t bucket_bytes(const ParameterSize& parameter) {
   return parameter.sparse ? 0 : parameter.bytes;
 }

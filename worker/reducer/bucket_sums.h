@@ -1,5 +1,5 @@
-// What travels for each bucket of a pass: its sum, what a communication hook makes of it, the
-// indices and values of a sparse gradient, or nothing, where nobody uses its parameters.
+// The transfer of each bucket in a pass: its sum, or the result of a communication hook. A sparse
+// gradient has its indices and values. A bucket whose parameters nobody uses sends nothing.
 // GradientReducer owns it and calls it from the thread that runs backward(). All ranks must launch
 // and complete the same buckets, in the same order.
 #pragma once

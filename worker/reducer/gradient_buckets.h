@@ -62,7 +62,7 @@ class GradientBuckets {
   // Throws std::runtime_error in view mode if somebody replaced a `.grad` meanwhile.
   void give_back(std::size_t parameter);
 
-  // What the parameter brings to the sum; afterwards the result. Undefined where it stays.
+  // Returns the parameter's part of the sum; afterwards the result. Undefined where it stays.
   at::Tensor& view(std::size_t parameter) { return views_.at(parameter); }
 
   // Whether dense gradients stay where they are, and no bucket has memory.

@@ -1,6 +1,6 @@
-// What DataParallel knows of itself and of its latest pass, under the keys of PyTorch's
-// ddp_logging_data (torch/csrc/distributed/c10d/logger.cpp, 2.11). PyTorch samples the times of
-// some passes; here those of each pass are taken.
+// The facts of DataParallel and of its latest pass, under the keys of PyTorch's ddp_logging_data
+// (torch/csrc/distributed/c10d/logger.cpp, 2.11). PyTorch samples the times of some passes; here
+// those of each pass are taken.
 #pragma once
 
 #include <array>

@@ -1,6 +1,7 @@
-// What the ranks share of a module at the start: its parameters and buffers by name, a check that
-// all ranks built the same model, and a copy of rank 0's values. No gradients here. Owns nothing.
-// verify_same_model and broadcast_values must be called by all ranks, on the training thread.
+// The start of a module on all ranks: its parameters and buffers by name, a check, and a copy. The
+// check is that all ranks built the same model; the copy is of rank 0's values. No gradients here.
+// Owns nothing. verify_same_model and broadcast_values must be called by all ranks, on the training
+// thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -44,7 +44,7 @@ class Readiness {
 
   // Which parameters any rank used must be asked in this pass.
   virtual bool asks_for_use() const { return false; }
-  // What was used in a pass says nothing of the next one.
+  // The use of parameters in a pass says nothing of the next one.
   virtual bool use_changes() const { return false; }
   // No pass so far has left out other parameters than the first one.
   virtual bool unchanged() const { return true; }

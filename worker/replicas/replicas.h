@@ -8,9 +8,9 @@
 //   torch::nll_loss(output, labels).backward();  // sums the gradients of all copies into net's
 //   optimizer.step();
 //
-// In each call the module is copied to each device and runs there on a thread of its own. What the
-// copies do to their buffers (running statistics) is kept of the first one alone. Devices may be
-// the same, so that a CPU can stand for several.
+// In each call the module is copied to each device and runs there on a thread of its own. Only the
+// first copy's changes to its buffers (running statistics) are kept. Devices may be the same, so
+// that a CPU can stand for several.
 #pragma once
 
 #include <torch/nn/parallel/data_parallel.h>

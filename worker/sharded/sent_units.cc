@@ -61,7 +61,7 @@ class SentUnits final : public Units {
   }
   void finish_sums() override { queue_.wait(latest_sum_); }
 
-  // What is gathered before the step is old after it.
+  // Parameters that were gathered before the step are old after it.
   void begin_step() override {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) release(unit);
   }

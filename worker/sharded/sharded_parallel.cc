@@ -60,7 +60,7 @@ struct Named {
   std::vector<FlatUnit> units;
 };
 
-// What one rank can say of its own model.
+// Returns the facts that one rank can tell of its own model.
 Named named_units(const torch::nn::Module& module, const Collective& ranks,
                   const std::vector<std::string>& names) {
   const bool cuda = ranks.device() == Device::kCuda;

@@ -63,8 +63,8 @@ class ShardedParallel {
   ~ShardedParallel();
 
   // unit->forward(arguments...). `unit`: a module that was named, by its own type. Its result may
-  // be tensors, and any vector, array, tuple, pair, optional or map of such (output_sink.h). What
-  // backward() needs of the unit's parameters must be reached through the result.
+  // be tensors, and any vector, array, tuple, pair, optional or map of such (output_sink.h).
+  // Tensors that need the unit's parameters in backward() must be reached through the result.
   template <typename Unit, typename... Arguments>
   auto forward(Unit& unit, Arguments&&... arguments) {
     const std::size_t index = before_forward(*unit);
@@ -100,7 +100,7 @@ class ShardedParallel {
 
   // Whether all ranks read one copy of the parameters.
   bool shares_memory() const { return shares_memory_; }
-  // What this rank has got from the others, parameters and gradients.
+  // Returns the bytes that this rank has got from the others, parameters and gradients.
   std::uint64_t received_bytes() { return units_->received_bytes(); }
 
  private:

@@ -14,7 +14,7 @@
 namespace ddprun::worker {
 namespace {
 
-// What a unit takes in the row.
+// Returns the bytes of a unit in the row.
 std::size_t place_bytes(const FlatUnit& unit) {
   return (unit.bytes() + kUnitAlignBytes - 1) / kUnitAlignBytes * kUnitAlignBytes;
 }

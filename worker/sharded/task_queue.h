@@ -24,7 +24,7 @@ class TaskQueue {
   // Waits for the task that is under way. Those behind it are not done.
   ~TaskQueue();
 
-  // What the task refers to must live until it is done.
+  // All that the task refers to must live until it is done.
   Number put(std::function<void()> task);
   // Returns when this task and all before it are done. Throws what one of them threw: no task is
   // done after that one, and each wait() for a later one throws it, too.

@@ -23,7 +23,7 @@
 namespace ddprun::worker {
 namespace {
 
-// What ranks that add the same sum may be apart while all run: a quarter of its time or so.
+// Returns the time that ranks may be apart when all add the same sum: about a quarter of its time.
 std::chrono::nanoseconds share_of_sum(const SumSlot& sum) {
   constexpr std::size_t kBytesPerNanosecond = 100;
   return std::chrono::nanoseconds(sum.count * size_of(sum.dtype) / kBytesPerNanosecond);

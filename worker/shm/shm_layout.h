@@ -1,9 +1,9 @@
-// What lies where in the control segment that the ranks of a host share: a header, then one area
-// per rank, then two staging slots and two parcels per rank, then what each has read of the others'
-// parcels. Only its own rank writes an area, and all ranks read
-// it; but in each Counter the waiting ranks count themselves in `sleepers`. All ranks run the same
-// program on the same host, so plain structs have the same layout for all. Who waits for what:
-// shm_peers.h and shm_collective.cc.
+// The layout of the control segment that the ranks of a host share. A header comes first, then one
+// area per rank, then two staging slots and two parcels per rank. The marks of what each has read
+// of the others' parcels come last. Only its own rank writes an area, and all ranks read it; but in
+// each Counter the waiting ranks count themselves in `sleepers`. All ranks run the same program on
+// the same host, so plain structs have the same layout for all. Who waits for what: shm_peers.h and
+// shm_collective.cc.
 #pragma once
 
 #include <array>
@@ -56,7 +56,7 @@ struct SumSlot {
 
 enum class PostKind : std::uint8_t { kNone, kGather, kBarrier, kBroadcast };
 
-// What a rank put into its staging slot.
+// The piece that a rank put into its staging slot.
 struct PostSlot {
   std::uint32_t number;     // of the piece
   std::uint32_t operation;  // that it belongs to, in its rank's ring
@@ -86,8 +86,8 @@ inline constexpr std::uint32_t kStagingSlots = 2;
 inline constexpr std::size_t kParcelBytes = std::size_t{64} << 10;
 inline constexpr std::uint32_t kParcelSlots = 2;
 
-// What a rank waits for at this moment. Its `sequence` is odd while it waits, and moves at each
-// begin and end: two looks that find it unchanged have seen one and the same wait.
+// The event that a rank waits for at this moment. Its `sequence` is odd while it waits, and moves
+// at each begin and end: two looks that find it unchanged have seen one and the same wait.
 struct alignas(kLineBytes) Waiting {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> peer;       // for whom

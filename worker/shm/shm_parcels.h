@@ -1,5 +1,5 @@
-// What one rank sends to another one, through two slots in the control segment. The sender writes
-// the next piece while the other reads the last one, and is back when all is read. Part of
+// The transfer from one rank to another one, through two slots in the control segment. The sender
+// writes the next piece while the other reads the last one, and is back when all is read. Part of
 // ShmCollective: one thread.
 #pragma once
 

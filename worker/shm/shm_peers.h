@@ -30,8 +30,8 @@ inline constexpr std::chrono::milliseconds kWaitSlice{4};
 // of a peer; far shorter than a time slice of the scheduler.
 inline constexpr std::chrono::nanoseconds kSpin{100'000};
 
-// What ranks that add one large sum may be apart. A look at the deadline, or for a death, is late
-// by it.
+// The time that ranks may be apart when they add one large sum. A look at the deadline, or for a
+// death, is late by it.
 inline constexpr std::chrono::nanoseconds kAtWorkMax{1'000'000};
 
 // Spinning pays only while the peer runs at the same time. It does not if other jobs have the
@@ -81,8 +81,8 @@ class ShmPeers {
     return {length, std::chrono::steady_clock::now() + length};
   }
 
-  // What waits: the middle of the error line "rank 0: <what>: rank 1 …", and the number of the
-  // operation in this rank's ring.
+  // The wait: the middle of the error line "rank 0: <what>: rank 1 …", and the operation's number
+  // in this rank's ring.
   struct Doing {
     const char* what;
     std::uint32_t operation;

@@ -9,7 +9,7 @@
 namespace ddprun::worker {
 namespace {
 
-// What a rank can wait for, in the order of Waiting::counter.
+// The counters that a rank can wait for, in the order of Waiting::counter.
 constexpr std::array kCounters{&RankArea::launched, &RankArea::summed,  &RankArea::posted,
                                &RankArea::taken,    &RankArea::parcels, &RankArea::parcels_read};
 

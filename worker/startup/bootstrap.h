@@ -36,8 +36,8 @@ struct BootstrapOptions {
   bool cpu_instead = false;
   // The limit for meeting the other ranks, and then for each wait of the collective.
   std::chrono::seconds timeout = kCollectiveTimeout;
-  // What sums of float32 travel as between hosts, on CPU: those of TensorVerbs, too. The same on
-  // all ranks.
+  // The format in which sums of float32 travel between hosts, on CPU: those of TensorVerbs, too.
+  // The same on all ranks.
   Wire wire = Wire::kExact;
   // The algorithm of the connections between hosts, on CPU; empty: the host's (tcp_collective.h).
   std::string congestion_control = kCongestionControl;
@@ -53,7 +53,7 @@ struct BootstrapOptions {
   std::optional<int> world_size = std::nullopt;
 };
 
-// What bootstrap hands to the training program, which owns it.
+// The result of bootstrap, which the training program owns.
 struct Process {
   // Rank, local_rank, world_size, restart_count, run_id, …; of a world of one if `launched` is
   // false.

@@ -33,7 +33,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kCauseTime{100};
 constexpr int kThrewExitCode = 1;
 
-// What a rank that threw writes into its pipe. One write of less than PIPE_BUF is whole or absent.
+// The record that a rank that threw writes into its pipe. One write of less than PIPE_BUF is whole
+// or absent.
 struct Thrown {
   Clock::time_point at;
   bool follows_another = false;   // a CollectiveError
@@ -169,7 +170,7 @@ class Ranks {
   void reap(std::size_t number, std::vector<Failure>& failures) {
     Rank& rank = ranks_[number];
     Failure end{.rank = static_cast<int>(number)};
-    // What it started goes first: until the rank is reaped, the group's number is not another
+    // Its own processes go first: until the rank is reaped, the group's number is not another
     // one's.
     if (::waitid(P_PID, static_cast<id_t>(rank.pid), &end.end, WEXITED | WNOWAIT) != 0)
       fail("learn how a rank ended");

@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 3> kOfAnAttempt = {"MASTER_PORT", "TORCHE
                                                           "TORCHELASTIC_RESTART_COUNT"};
 // More than an environment can have (execve(2): a quarter of the stack's limit).
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-// What was printed before the release; so much fits a pipe whose reader is busy.
+// The most bytes that are printed before the release; so much fits a pipe whose reader is busy.
 constexpr std::size_t kPrintedBytes = std::size_t{32} << 10;
 
 // The program may read them before bootstrap(), so they are given back before main().

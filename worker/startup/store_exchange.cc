@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a round's key "decided" holds, once.
+// The values of a round's key "decided", written once.
 constexpr std::string_view kAllHere = "all";
 constexpr std::string_view kOver = "over";
 

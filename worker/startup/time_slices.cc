@@ -31,7 +31,7 @@ static_assert(sizeof(SchedulingAttributes) == 48);
 bool take_long_time_slices(int local_ranks) {
   const int sharing = ranks_a_core(local_ranks);
   if (sharing <= 1 || has_other_cores_than_parent()) return false;
-  // What is read and not changed, as the nice value, stays.
+  // A field that is read and not changed, as the nice value, stays.
   SchedulingAttributes chosen;
   if (::syscall(SYS_sched_getattr, 0, &chosen, sizeof chosen, 0) != 0) return false;
   if (chosen.policy != SCHED_OTHER) return false;

@@ -16,8 +16,8 @@
 
 namespace ddprun::worker {
 
-// What sums of float32 travel as. bfloat16 halves the bytes: each rank's elements are rounded once,
-// added in float32, and the result is rounded once. All ranks get the same bits.
+// The format in which sums of float32 travel. bfloat16 halves the bytes: each rank's elements are
+// rounded once, added in float32, and the result is rounded once. All ranks get the same bits.
 enum class Wire : std::uint8_t { kExact, kBFloat16 };
 
 // The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),

@@ -1,6 +1,7 @@
-// What travels on a connection between two ranks: frames. A frame is a head and a body of `bytes`.
-// An operation is one kBegin frame and then its data, in kData frames. All ranks run the same build
-// on x86-64, and say so when they meet (tcp_meeting.h), so plain structs are their own format.
+// The frames that travel on a connection between two ranks. A frame is a head and a body of
+// `bytes`. An operation is one kBegin frame and then its data, in kData frames. All ranks run the
+// same build on x86-64, and say so when they meet (tcp_meeting.h), so plain structs are their own
+// format.
 #pragma once
 
 #include <cstddef>

@@ -213,7 +213,7 @@ std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpNews&
       moved += bytes;
       continue;
     }
-    // What follows belongs to the next operation.
+    // Later bytes belong to the next operation.
     if (received(operation, peer)) break;
     FrameHead head{};
     if (!next_frame(head, news)) break;

@@ -14,7 +14,7 @@
 
 namespace ddprun::worker {
 
-// What a peer says, or its connection shows, in place of the operation's bytes.
+// The message of a peer, or the state of its connection, in place of the operation's bytes.
 struct TcpNews {
   enum class What {
     kNone,
@@ -52,7 +52,7 @@ class TcpLink {
     return met_ && operation.all_received(peer);
   }
   bool met() const { return met_; }
-  // What the peer has begun last. `number` is 0 before the first.
+  // Returns the operation that the peer has begun last. `number` is 0 before the first.
   const OperationHead& last() const { return last_; }
   // The events of poll(2) that bring the operation on.
   short events(TcpOperation& operation, std::size_t peer) const;
@@ -66,7 +66,7 @@ class TcpLink {
   bool flushed() const { return pending_.empty() && frame_left_ == 0; }
   // Reads and drops what a reset makes void. The peer's kReset ends it, and is news.
   void discard(TcpNews& news);
-  // No more is sent. What the kernel has still travels.
+  // No more is sent. Bytes that the kernel has still travel.
   void end_sending();
 
   int descriptor() const { return socket_.get(); }
@@ -88,7 +88,7 @@ class TcpLink {
   std::vector<std::byte> pending_;  // heads and words, in front of the frame's body
   std::size_t frame_left_ = 0;      // bytes of the body that are not sent
   std::size_t body_left_ = 0;       // bytes of the data frame that we read
-  // What was read beyond the body.
+  // The bytes that were read beyond the body.
   std::array<std::byte, 4096> buffer_{};
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

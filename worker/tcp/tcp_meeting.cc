@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Secret = std::array<unsigned char, 16>;
 
-// What a connecting rank says first.
+// The first words of a connecting rank.
 struct Hello {
   std::array<char, 8> magic;
   Secret secret;
@@ -42,7 +42,7 @@ constexpr std::uint32_t kHeads = sizeof(FrameHead) << 16U | sizeof(OperationHead
 // Connections that have not said who they are, beside one of each rank. Ranks say it at once.
 constexpr std::size_t kStrangersMax = 64;
 
-// What the exchange carries of each rank.
+// The facts of each rank that the exchange carries.
 struct Card {
   std::string address;
   std::uint16_t port = 0;

@@ -76,9 +76,9 @@ std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_
                                            std::span<std::byte> data);
 
 // Rank r reduces chunk r (ring_order.h): each other rank sends it that chunk, and it sends the
-// result to each. So the bits are those of Gloo's ring. What came of the other ranks waits in a
-// window of at most kWindowBytes a rank, which it takes from `scratch` once the operation is under
-// way. `scratch` must outlive it. `feed` makes the elements in `data`; null: they are there.
+// result to each. So the bits are those of Gloo's ring. The other ranks' elements wait in a window
+// of at most kWindowBytes a rank. The window comes from `scratch` once the operation is under way.
+// `scratch` must outlive it. `feed` makes the elements in `data`; null: they are there.
 std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace place,
                                          std::span<std::byte> data, TcpScratch& scratch,
                                          std::unique_ptr<TcpFeed> feed = nullptr);

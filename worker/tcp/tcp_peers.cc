@@ -141,7 +141,7 @@ void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
   }
 }
 
-// What a peer says in place of the operation's bytes ends the wait.
+// Notes a peer's message in place of the operation's bytes: it ends the wait.
 void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpNews& news) {
   const std::string doing =
       fmt::format("rank {}: {}: {}", options_.place.rank, describe(operation.head()), name(peer));

@@ -51,7 +51,8 @@ class TcpScratch {
       kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
       return {*this, std::move(memory)};
     }
-    // What is kept is too small: without one of them there are never more than were in use at once.
+    // All kept memory is too small: without one of them there are never more than were in use at
+    // once.
     if (!kept_.empty()) kept_.pop_back();
     return {*this, {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes}};
   }

@@ -14,7 +14,7 @@
 namespace ddprun::worker {
 namespace {
 
-// What a rank brings: dimensions that are indexed, dimensions of each value, values.
+// The header of a rank's part: dimensions that are indexed, dimensions of each value, values.
 using Header = std::array<std::int64_t, 3>;
 
 std::vector<Header> gather_headers(const at::Tensor& mine, Collective& collective) {

@@ -1,12 +1,12 @@
-// What the ranks do together with tensors of the program: the verbs of torch.distributed. Tensors
-// may have any size and any strides, and lie on the collective's device. Types: float32, float64,
+// The operations of the ranks on tensors of the program, as torch.distributed has them. Tensors may
+// have any size and any strides, and lie on the collective's device. Types: float32, float64,
 // float16, bfloat16, int64, int32, int8, uint8, and complex ones where they are not compared.
 //
 //   TensorVerbs verbs(*process->collective);
 //   verbs.all_reduce(loss, Reduction::kAverage);
 //   const std::vector<at::Tensor> all = verbs.all_gather(loss);
 //
-// What a verb is called with `name` stands in the messages about it, and in the flight record.
+// A call's `name` stands in the messages about it, and in the flight record.
 //
 // As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors
 // of the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument,

@@ -71,8 +71,8 @@ at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
-// What a step of Adam needs of one parameter, or of a part of it. `most`: undefined without
-// amsgrad.
+// The numbers that a step of Adam needs of one parameter, or of a part of it. `most`: undefined
+// without amsgrad.
 struct AdamNumbers {
   at::Tensor parameter, gradient, average, squares, most;
 };

@@ -31,7 +31,7 @@ class OwnedSums {
   void sum(const at::Tensor& buffer, const std::vector<OwnedRange>& ranges,
            const at::Tensor& factor = {});
 
-  // What this rank has got from the others.
+  // Returns the bytes that this rank has got from the others.
   std::uint64_t bytes() const { return bytes_; }
 
  private:
