@@ -180,7 +180,8 @@ void take_slowest(Collective& all, std::vector<double>& times) {
   std::memcpy(times.data(), memory.get(), bytes);
 }
 
-// What a rank computes in a sum: its chunk of all ranks' buffers. All begin together, each time.
+// Measures a rank's own work in a sum: its chunk of all ranks' buffers. All begin together, each
+// time.
 Times time_bound(Collective& all, const Size& size) {
   const int ranks = all.world_size();
   const std::size_t chunk = size.bytes / static_cast<std::size_t>(ranks);

@@ -62,7 +62,7 @@ while goes_on:
 
 
 class Broken(Exception):
-    """What happened to the job."""
+    """The fate of the job."""
 
 
 def wait_for(condition, what):

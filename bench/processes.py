@@ -1,4 +1,4 @@
-"""What the benchmarks ask of this machine: its processes, their memory, a port."""
+"""The benchmarks' view of this machine: its processes, their memory, a port."""
 import os
 import socket
 
@@ -64,8 +64,8 @@ def pss_kib(pid):
 
 
 def memory_kib(pid):
-    """What is resident, and of that what is no page of a file: (all, its own), with what is swapped out in both
-    (proc_pid_smaps(5), Rss, Anonymous, Swap)."""
+    """Returns the resident memory, and its part that is no page of a file: (all, its own). Both
+    hold the swapped part too (proc_pid_smaps(5), Rss, Anonymous, Swap)."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         kib = {name: int(words[0]) for name, *words in map(str.split, file) if name in ("Rss:", "Anonymous:", "Swap:")}
     return kib["Rss:"] + kib["Swap:"], kib["Anonymous:"] + kib["Swap:"]

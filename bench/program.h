@@ -1,5 +1,5 @@
-// What the benchmark programs have in common: they print figures for the scripts of this folder,
-// and end when the script that started them closes their stdin.
+// The common parts of the benchmark programs. They print figures for the scripts of this folder,
+// and end when their script closes their stdin.
 #pragma once
 
 #include <fmt/format.h>

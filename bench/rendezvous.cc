@@ -113,7 +113,7 @@ int host(int nodes, const rendezvous::TlsFiles& tls) {
   return 0;
 }
 
-// What a process of nodes tells the first one.
+// The message of a process of nodes to the first one.
 enum class Progress : char { kPublished = 'p', kJoined = 'j' };
 
 // The host that the nodes go to.

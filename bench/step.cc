@@ -70,7 +70,7 @@ std::optional<Order> parse_order(const std::string& line) {
   return std::nullopt;
 }
 
-// What this process has used since its start.
+// The expenses of this process since its start.
 struct Usage {
   double wall_s = 0;
   double cpu_s = 0;           // of all threads

@@ -181,8 +181,8 @@ void Load::watch(std::size_t i, int operation, std::uint32_t events) const {
   if (::epoll_ctl(epoll_, operation, connections_[i].fd, &event) < 0) fail_with_errno("epoll_ctl");
 }
 
-// Waits, and lets `act` handle each connection that has one of `events`. What can be read is read
-// before, and counted.
+// Waits, and lets `act` handle each connection that has one of `events`. Bytes that can be read are
+// read before, and counted.
 template <typename Act>
 void Load::each_event(Act act, std::uint32_t events) {
   std::array<epoll_event, kEvents> found;

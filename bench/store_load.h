@@ -50,7 +50,7 @@ class Socket {
   void ask(std::string_view request, std::size_t answer_bytes);
   // Reads some of what is there, without waiting. False: nothing was there.
   bool discard();
-  // Until the server ends the connection. What it sends before is dropped.
+  // Until the server ends the connection. Bytes that come before are dropped.
   void await_end();
 
  private:

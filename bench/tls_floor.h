@@ -1,4 +1,4 @@
-// What TLS costs at least: handshakes of OpenSSL alone, both sides in memory, as gRPC makes them.
+// The least cost of TLS: handshakes of OpenSSL alone, both sides in memory, as gRPC makes them.
 #pragma once
 
 #include "rendezvous/trust/tls_files.h"

@@ -1,5 +1,6 @@
-# What `cmake --install` puts where, in two components. `ddprun`: programs, manual pages, completions. `ddprun-dev`: the engine, for
-# find_package(ddprun CONFIG). The target `installable` builds what they need; `packages` makes a .deb of each (Packages.cmake).
+# The places of all that `cmake --install` installs, in two components. `ddprun`: programs, manual
+# pages, completions. `ddprun-dev`: the engine, for find_package(ddprun CONFIG). The target
+# `installable` builds what they need; `packages` makes a .deb of each (Packages.cmake).
 include(GNUInstallDirs)
 
 set(_programs ddprun ddprund ddpctl)

@@ -130,7 +130,8 @@ install_manifest_models() {
   step "not installed (whole output: $log_folder/pip-manifests.log); tests of the manifests will be skipped"
 }
 
-# What makes the wheel, and what its tests look at it with. Without it those tests are skipped, and say so.
+# Installs the tools that make the wheel, and those with which its tests look at it. Without it
+# those tests are skipped, and say so.
 install_wheel_tools() {
   local venv=$root/.venv-wheel requirements=$root/scripts/wheel-tests-requirements.txt
   "$root/scripts/build_wheel.sh" --tools 2>/dev/null || return 0

@@ -18,7 +18,8 @@ import xml.etree.ElementTree as ElementTree
 LAST_LINES = 40  # of a failed test: a test runs for minutes in a log of thousands of lines, and this stands at its end
 LINE_CHARACTERS = 500  # of one of them
 
-# What a test prints that judged for itself: GoogleTest, Python's unittest and our scripts. One that crashed says nothing.
+# The mark of a test that judged for itself: GoogleTest, Python's unittest and our scripts. One that
+# crashed says nothing.
 JUDGED = re.compile(r"\bFAILED\b")
 SANITIZER_REPORT = re.compile(r"(ERROR|WARNING): (Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ")
 
@@ -51,7 +52,7 @@ def outcome(case):
 
 
 def last_lines(case):
-    """What a failed test printed at its end, each line moved in."""
+    """Returns the last lines that a failed test printed, each line moved in."""
     lines = (case.findtext("system-out") or "").rstrip().splitlines()
     return ["    " + line[:LINE_CHARACTERS] for line in lines[-LAST_LINES:]]
 

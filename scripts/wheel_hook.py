@@ -1,4 +1,5 @@
-"""What hatchling is told of the wheel beside pyproject.toml: the program, and where it runs.
+"""The facts about the wheel that hatchling needs beside pyproject.toml: the program, and where it
+runs.
 
 DDPRUN names the program (default build/bin/ddprun). It is static, so one wheel fits each libc and each Python.
 """

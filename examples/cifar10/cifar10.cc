@@ -1,6 +1,4 @@
-// cifar10: ResNet-18 on small colour images, and a run that can be cut off in the middle of an
-// epoch: the checkpoint has the sampler's state, so the rest is dealt again, also to another number
-// of workers.
+// cifar10: ResNet-18 on small images. A run goes on within an epoch, on any number of workers.
 //
 //   examples/data/fetch cifar10 /tmp/cifar10
 //   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 \
@@ -38,15 +36,14 @@ struct Options {
   bool bf16 = false;
 };
 
-// The scores of a pass that may compute in 16 bits, in float32: the loss and the weights stay in
-// it.
+// The scores, in float32, of a pass that may compute in 16 bits. Loss and weights stay in float32.
 at::Tensor scores_of(worker::DataParallel& parallel, examples::ResNet18& net,
                      const at::Tensor& images, bool bf16) {
   const worker::Autocast autocast(images.device().type(), at::kBFloat16, bf16);
   return parallel.forward(net, images).to(at::kFloat);
 }
 
-// What was saved by an earlier run. Rank 0 looks: on another host the file may be missing.
+// Goes on from the file of an earlier run. Rank 0 looks: on another host the file may be missing.
 worker::SamplerState resume(const Options& options, const worker::CheckpointRun& run) {
   const std::byte found{std::filesystem::exists(options.checkpoint)};
   if (run.ranks.from_root(std::span(&found, 1), 0).at(0) == std::byte{0}) return {};

@@ -1,7 +1,6 @@
 // The training loop and the accuracy of a net that guesses classes. Batches have `targets`, [batch]
-// int64, and size(); to(device) copies them there. What is special about an example is how it goes
-// from a batch to outputs, [batch, classes]. All ranks must call each of these. The training
-// thread.
+// int64, and size(); to(device) copies them there. An example's own part is its way from a batch to
+// outputs, [batch, classes]. All ranks must call each of these. The training thread.
 #pragma once
 
 #include <ATen/core/grad_mode.h>

@@ -28,7 +28,7 @@ int fail(std::string_view name, int code, std::string_view message) {
   return code;
 }
 
-// What --device says.
+// Reads --device.
 worker::BootstrapOptions options_of(const std::string& device) {
   if (device == "cpu") return {};
   return {.device = worker::Device::kCuda, .cpu_instead = device == "auto"};

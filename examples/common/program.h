@@ -1,5 +1,5 @@
-// What the examples have in common beside their idea: a command line, a meeting with the other
-// ranks, one line for an error, and reports of rank 0. Main thread.
+// The common parts of the examples beside their idea: a command line, a meeting, one line for an
+// error, reports. Main thread.
 #pragma once
 
 #include <functional>

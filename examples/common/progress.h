@@ -1,4 +1,4 @@
-// What rank 0 writes while it trains. On a terminal a step line replaces the one before; elsewhere
+// The lines of rank 0 while it trains. On a terminal a step line replaces the one before; elsewhere
 // each is a line of its own. Pure: returns the bytes, and the caller writes and flushes them.
 // Training owns it. One thread.
 #pragma once

@@ -25,7 +25,7 @@ def read(path):
 
 
 class Scale:
-    """What is learnt from the training table."""
+    """The scale that is learnt from the training table."""
 
     def __init__(self, rows):
         self.numbers, self.names = {}, {}

@@ -1,4 +1,4 @@
-"""What the Python twins of the C++ examples have in common. They run under torchrun or ddprun."""
+"""The common parts of the Python twins of the C++ examples. They run under torchrun or ddprun."""
 import argparse
 
 import torch

@@ -13,7 +13,7 @@ set -euo pipefail
 # From Slurm 22.05 on srun takes --cpus-per-task from here alone; without it a task may have one processor.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
-# What does not come from the file system of the login node: the token of this very job.
+# One value does not come from the file system of the login node: the token of this very job.
 DDPRUN_TOKEN=$(head -c 32 /dev/urandom | base64)
 export DDPRUN_TOKEN
 

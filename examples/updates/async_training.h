@@ -10,7 +10,7 @@
 
 namespace ddprun::examples {
 
-// What a rank other than 0 does: nobody but rank 0 matters to it.
+// Trains as a rank other than 0: nobody but rank 0 matters to it.
 inline void train_as_client(UpdatesRun& run, Learner& learner, worker::Collective& pair) {
   CountedLinks links(pair);
   std::vector<float> numbers(learner.size());

@@ -1,4 +1,5 @@
-"""What the campaigns share: the programs, events with deadlines, tables. Only the standard library.
+"""The common parts of the campaigns: the programs, events with deadlines, tables. Only the standard
+library.
 
 A campaign is one experiment done many times, by hand:  tests/campaigns/NAME [--help]. It prints one
 table, closes with one line that says whether all went well, and exits with 1 where it did not, with
@@ -75,13 +76,14 @@ def gone_after(job, since, limit_s):
 
 
 def identity_of(job):
-    """What is in the names of all that the job makes: pid and start time (proc_pid_stat(5), field 22)."""
+    """Returns the text in the names of all that the job makes: pid and start time
+    (proc_pid_stat(5), field 22)."""
     with open(f"/proc/{job.pid}/stat") as file:
         return f"-{job.pid}-{file.read().rpartition(')')[2].split()[19]}-"
 
 
 def traces_of(identity):
-    """What is left of such names in /dev/shm, and of cgroups."""
+    """Returns such names that are left in /dev/shm, and of cgroups."""
     names = os.listdir("/dev/shm")
     names += [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
     return [name for name in names if identity in name]

@@ -164,7 +164,7 @@ class Etcd:
         wait_for(leads, f"member {number} to lead etcd")
 
     def kept(self, key):
-        """What etcd has of the key; None: it is not there."""
+        """Returns etcd's value of the key; None: it is not there."""
         answers = (self.ask(number, "kv/range", key=base64.b64encode(key.encode()).decode()) for number in range(self.MEMBERS))
         answer = next(filter(None, answers), {})
         return answer["kvs"][0] if answer.get("kvs") else None
@@ -250,7 +250,7 @@ def status(network, host, endpoints, job):
 
 
 def heard(daemons, jobs):
-    """What daemons and jobs said so far, to explain a failure."""
+    """Returns the words of daemons and jobs so far, to explain a failure."""
     said = [f"{when:.1f} {daemon.address} {line}" for daemon in daemons for when, line in list(daemon.said)]
     for job in jobs:
         os.set_blocking(job.process.stderr.fileno(), False)

@@ -39,7 +39,7 @@ struct Plan {
   unsigned seed = 0;
 };
 
-// What a rank brings to a call.
+// Returns an element that a rank brings to a call.
 std::int32_t brought(long call, int rank, std::size_t i) {
   const auto mixed = static_cast<std::uint32_t>(call) * 2'654'435'761U +
                      static_cast<std::uint32_t>(rank) * 40'503U +

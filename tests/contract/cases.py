@@ -54,7 +54,7 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
 STOPPABLE = {"0": ["wait"], "1": ["wait"]}
 
 CASES = [
-    # What runs, and what it is given.
+    # The program, and its arguments.
     case("plain", "probe.py"),
     case("arguments end the options", "probe.py", "a b", "--nnodes", "2", "-h"),
     case("four workers", "--nproc-per-node=4", "probe.py"),

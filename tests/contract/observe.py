@@ -1,8 +1,8 @@
 """Runs one command line under a launcher and notes what came of it, in words that do not change
 from run to run. Only the standard library.
 
-What is normalised: the folder of the run, random parts of folder names, pids, UUIDs, this host's
-names, the interpreter's path, and ports that the line does not name.
+These are normalised: the folder of the run, random parts of folder names, pids, UUIDs, this host's
+names, the interpreter's path. So are ports, but for those that the line names.
 """
 
 import json
@@ -25,7 +25,7 @@ from machine import free_port  # noqa: E402
 DEADLINE_S = 60  # for one command line under either launcher
 LOOK_EVERY_S = 0.005
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-# What this run hands its workers for itself, and what a shell counts for itself.
+# Variables that this run hands its workers for itself, and those that a shell counts for itself.
 OURS = {"PROBE_OUT", "PROBE_PLAN", "PROBE_SAYS", "_", "SHLVL", "PWD", "OLDPWD"}
 
 
@@ -45,8 +45,8 @@ def base_environment(folder):
 
 
 def default_signals():
-    """What a terminal's shell gives: whoever runs this in the background may have signals ignored,
-    and ddprun hands that on, as nohup wants it."""
+    """Sets the signals that a terminal's shell gives. A background job may have some ignored, and
+    ddprun hands that on, as nohup wants it."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
@@ -86,7 +86,7 @@ class Normaliser:
 
 
 def read_notes(folder, normaliser, inherited):
-    """What each worker was given: only what differs from the launcher's own environment."""
+    """Returns each worker's variables that differ from the launcher's own environment."""
     flat = {}
     for path in sorted((folder / "notes").glob("*.json")):
         facts = json.loads(path.read_text())

@@ -1,4 +1,5 @@
-// What ddpctl prints, and its exit codes. tests/jobs/control_test.py checks the JSON of real jobs.
+// The output of ddpctl, and its exit codes. tests/jobs/control_test.py checks the JSON of real
+// jobs.
 #include "daemon/ctl_output.h"
 
 #include <gtest/gtest.h>

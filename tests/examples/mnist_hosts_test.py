@@ -32,7 +32,7 @@ class MnistHosts(unittest.TestCase):
         return done.stdout
 
     def on_hosts(self, *workers):
-        """What all print; one agent for each number of workers."""
+        """Returns the output of all; one agent for each number of workers."""
         endpoint = f"127.0.0.1:{free_port()}"
         agents = [subprocess.Popen(
             [DDPRUN, f"--nnodes={len(workers)}", f"--node-rank={node}", f"--nproc-per-node={count}", "--rdzv-backend=c10d",

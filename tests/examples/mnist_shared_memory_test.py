@@ -27,7 +27,7 @@ def with_dev_shm(size, *command):
 
 
 def with_memory_left(kib, folder, *command):
-    """What the host has left, as the job reads it."""
+    """Runs a command that reads so much memory left on the host."""
     path = os.path.join(folder, "meminfo")
     with open(path, "w") as file:
         file.write(f"MemAvailable: {kib} kB\n")

@@ -33,7 +33,7 @@ def run(*command, deadline=DEADLINE, **changes):
 
 
 def value_of(name, output):
-    """What a line `name=value` of the output says."""
+    """Returns the value in a line `name=value` of the output."""
     for line in output.splitlines():
         if line.startswith(name + "="):
             return line[len(name) + 1:]

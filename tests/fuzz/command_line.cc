@@ -75,7 +75,7 @@ void check_options(const Options& options) {
   }
 }
 
-// What lies where is the last letter's business.
+// The last letter decides what lies there.
 FileFacts lying_at(const std::string& path) {
   const unsigned kind = path.empty() ? 0 : static_cast<unsigned char>(path.back());
   return {.kind = static_cast<FileKind>(kind % 6), .executable = kind % 7 != 0};

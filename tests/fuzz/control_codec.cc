@@ -1,6 +1,6 @@
-// What operators and a rendezvous say to each other (ddpctl), both ways. Any bytes: they are
-// refused, or understood within their bounds and then written and read again without a change. What
-// ddpctl prints of any answer is text for a terminal, or JSON.
+// The messages between operators and a rendezvous (ddpctl), both ways. Any bytes: they are refused,
+// or understood within their bounds and then written and read again without a change. The output of
+// ddpctl for any answer is text for a terminal, or JSON.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -53,7 +53,7 @@ void read_question(std::string_view bytes) {
   DDPRUN_ASSERT(second.has_value() && encode(*first) == encode(*second));
 }
 
-// What has a name only: name_of() asserts nothing of a number that it does not know.
+// Checks values that have a name only: name_of() asserts nothing of a number that it does not know.
 void check_names(const JobStatus& job) {
   DDPRUN_ASSERT(!name_of(job.phase).empty());
   for (const NodeStatus& node : job.nodes) DDPRUN_ASSERT(!name_of(node.standing).empty());

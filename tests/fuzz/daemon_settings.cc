@@ -20,7 +20,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// What read() finds, whatever the path: ReadConfig is a plain function.
+// The text that read() finds, whatever the path: ReadConfig is a plain function.
 std::string file_text;
 
 Result<std::string> read(const std::string& path) {

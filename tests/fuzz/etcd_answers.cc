@@ -1,6 +1,6 @@
-// What etcd answers, which anybody with access to it may have written: transactions, the leader key
-// and the job's record. Understood values are within their bounds, and are the same when they are
-// written and read again. What was understood is also given to a candidate for the leadership.
+// The answers of etcd: transactions, the leader key and the job's record. Anybody with access to
+// etcd may have written them. Understood values are within their bounds, and are the same when they
+// are written and read again. An understood answer is also given to a candidate for the leadership.
 
 #include <limits>
 #include <string>

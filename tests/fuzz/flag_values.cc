@@ -1,6 +1,6 @@
 // The words of single values: endpoints, member lists, --rdzv-conf, node counts, ranks, seconds,
-// signals, CPU lists, and a worker's environment. What is accepted is within its bounds, and is the
-// same when it is written and read again.
+// signals, CPU lists, and a worker's environment. An accepted value is within its bounds, and is
+// the same when it is written and read again.
 #include "launcher/options/flag_values.h"
 
 #include <fmt/format.h>

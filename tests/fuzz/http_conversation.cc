@@ -66,7 +66,7 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
-// What a request gets, by the server's description alone.
+// Returns the answer to a request, by the server's description alone.
 Answer wanted(std::string_view method, std::string_view target) {
   const auto page = kPages.find(target.substr(0, target.find('?')));
   const bool is_head = method == "HEAD";

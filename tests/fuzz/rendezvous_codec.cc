@@ -44,7 +44,7 @@ bool is_short(const Failure& failure) {
   return failure.hostname.size() <= kMaxNameBytes && failure.message.size() <= kMaxTextBytes;
 }
 
-// What a peer's message may hold once it was let in.
+// Checks the values that a peer's message may hold once it was let in.
 void check_bounds(const NodeMessage& message) {
   if (const auto* spec = std::get_if<NodeSpec>(&message)) {
     DDPRUN_ASSERT(!spec->node_id.empty() && spec->node_id.size() <= kMaxNameBytes);

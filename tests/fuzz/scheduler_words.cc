@@ -1,6 +1,6 @@
-// What schedulers say: host lists, variables and node files, and what scontrol and squeue print.
-// Any text is read within its bounds. Lists that are put together have the names that they were put
-// together from.
+// The words of schedulers: host lists, variables and node files, and the output of scontrol and
+// squeue. Any text is read within its bounds. Lists that are put together have the names that they
+// were put together from.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -35,7 +35,7 @@ constexpr store::Limits kLimits = {.key_bytes = 64,
 constexpr std::size_t kSlots = 5;
 constexpr std::size_t kStaleAllowed = 1024;  // of entries that are not swept yet, as in waits.cc
 
-// What one client sent, and what of it the decoder has given back as requests.
+// The bytes that one client sent, and the decoder's requests from them.
 struct Connection {
   ConnectionId id = 0;
   store::Decoder decoder{kLimits};

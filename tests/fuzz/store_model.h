@@ -1,5 +1,6 @@
-// What the store must answer, written a second time in the plainest way: ordered maps and a list of
-// waits that is searched from its front. store_conversation.cc compares the real table with it.
+// The answers that the store must give, written a second time in the plainest way. Maps are
+// ordered, and a list of waits is searched from its front. store_conversation.cc compares the real
+// table with it.
 #pragma once
 
 #include <cstdint>

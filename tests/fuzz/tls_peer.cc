@@ -1,4 +1,4 @@
-// What a host says to a node that probes it by TLS, and the PEM files of both. The host is a
+// The bytes of a host to a node that probes it by TLS, and the PEM files of both. The host is a
 // script: it sends bytes of its own, or is OpenSSL's server whose bytes are changed, cut or
 // followed by others. The probe ends, says one line, and says the right one where the host is what
 // it claims to be.
@@ -53,7 +53,7 @@ struct World {
   const PemPair node = authority.issue();
   const std::string ca = authority.pem();
   const TlsFiles files = folder.write("node", ca, node);
-  // What a host has: right, of another name, expired, of another authority.
+  // The certificates of a host: right, of another name, expired, of another authority.
   const std::array<PemPair, 4> hosts = {
       authority.issue(), authority.issue({.alternative_names = "DNS:other.example"}),
       authority.issue({.from = -7200, .until = -3600}), stranger.issue()};
@@ -93,7 +93,7 @@ World& world() {
   return one;
 }
 
-// What is done to the host's bytes: at the place `at` of all that it sends.
+// The change to the host's bytes: at the place `at` of all that it sends.
 struct Change {
   enum Kind { kFlip, kInsert, kEnd } kind = kFlip;
   std::size_t at = 0;
@@ -192,7 +192,7 @@ class Host {
 
 bool is_one_line(const std::string& text) { return text.find('\n') == std::string::npos; }
 
-// What the probe says of a host with this certificate whose bytes nobody has changed.
+// Returns the probe's error for a host with this certificate whose bytes nobody has changed.
 std::string_view wanted(std::size_t certificate) {
   constexpr std::array<std::string_view, 4> kProblems = {"", "is not one for", "has expired",
                                                          "does not vouch for"};

@@ -1,6 +1,6 @@
-// What the agent reads that a worker, or the kernel about a worker, has written: error files,
-// cookies in the environment, lines of the kernel's log. A known form is understood and is the same
-// when it is written and read again; everything else is refused.
+// The texts that a worker, or the kernel about a worker, has written for the agent. They are error
+// files, cookies in the environment, lines of the kernel's log. A known form is understood and is
+// the same when it is written and read again; everything else is refused.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +23,8 @@ void read_error_file(std::string_view json) {
     DDPRUN_ASSERT(coded == json);
     return;
   }
-  // What is written has no bytes that are no UTF-8 and always a time; from then on nothing changes.
+  // A written record has no bytes that are no UTF-8 and always a time; from then on nothing
+  // changes.
   const auto second = parse_error_record(write_error_record(*first));
   DDPRUN_ASSERT(second.has_value());
   DDPRUN_ASSERT(first->unix_seconds.value_or(0) == second->unix_seconds);

@@ -23,7 +23,7 @@ def twin_of(example):
 
 
 def bindings(statements):
-    """What the names stand for that are given numbers, or go over them in a `for`."""
+    """Returns the values of names that are given numbers, or go over them in a `for`."""
     given = {}
     for node in ast.walk(statements):
         if isinstance(node, (ast.Assign, ast.For)):

@@ -36,5 +36,5 @@ def all_tests():
 
 
 def missing(page, tests):
-    """What the page names and what is no test, as the page has it."""
+    """Returns the tests that the page names and that are not there, as the page has them."""
     return [f"{file}:{name}" for file, name in REFERENCE.findall(page) if (file, name) not in tests]

@@ -36,7 +36,7 @@ def plain_pages():
 
 
 def anchors(page):
-    """What GitHub makes of each heading: lower case, no marks, hyphens for blanks."""
+    """Returns GitHub's anchor for each heading: lower case, no marks, hyphens for blanks."""
     found = set()
     for heading in HEADING.findall(FENCE.sub("", page)):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)

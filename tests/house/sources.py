@@ -24,7 +24,7 @@ def room_files(room):
 
 
 def includes(path):
-    """What a file includes, in its own words, without brackets or quotes."""
+    """Returns the includes of a file, in its own words, without brackets or quotes."""
     return INCLUDE.findall(path.read_text())
 
 

@@ -88,7 +88,7 @@ class Launch(FolderTest):
         return run(sys.executable, self.script(body), env=self.env, cwd=self.folder, **run_arguments)
 
     def failed(self, call):
-        """What is printed of the Failed that `call` raises, line by line."""
+        """Returns the printed text of the Failed that `call` raises, line by line."""
         return self.said(f"""
     try: {call}
     except Exception as error: print("\\nKIND", type(error).__name__, "\\nTEXT", error, "\\nRANK", getattr(error, "rank", "-"),
@@ -160,7 +160,8 @@ class Launch(FolderTest):
         self.assertRegex(said.splitlines()[-1], "^TypeError: ddprun.launch: f is defined in a notebook or a console, .*pip install cloudpickle")
 
     def said_in_a_console(self, call):
-        """What a console with cloudpickle prints of the results' x; the class C and the function f are its own."""
+        """Returns the results' x as a console with cloudpickle prints it. The class C and the
+        function f are its own."""
         python = ROOT / ".venv-wheel" / "bin" / "python"
         if not list((ROOT / ".venv-wheel").glob("lib/python3*/site-packages/cloudpickle/__init__.py")):
             self.skipTest("no cloudpickle in .venv-wheel here")

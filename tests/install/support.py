@@ -1,4 +1,4 @@
-"""What the tests of the installed forms share. Only the standard library."""
+"""The common parts of the tests of the installed forms. Only the standard library."""
 
 import functools
 import os
@@ -18,7 +18,8 @@ DDPRUN = pathlib.Path(os.environ.get("DDPRUN", ROOT / "build" / "bin" / "ddprun"
 BUILD = DDPRUN.parents[1]
 PACKAGE = ROOT / "launcher" / "python"
 DEADLINE_S = 280  # a compiler that shares a busy machine may need two minutes for one file with LibTorch
-# What a shell or another job may have set, and what would choose another interpreter or another package.
+# Variables that a shell or another job may have set, and that would choose another interpreter or
+# another package.
 NOT_OURS = ("PET_", "TORCH", "OMP_", "PYTHON", "VIRTUAL_ENV", "CONDA", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
 
 

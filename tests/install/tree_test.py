@@ -6,7 +6,7 @@ import re
 
 from support import FolderTest, install_tree, run, run_tests, tool, variables
 
-# What a shell offers for a line, one candidate a line.
+# Prints a shell's offers for a line, one candidate a line.
 ASK_BASH = """
 source "$1"
 COMP_WORDS=(ddprun --numa-binding = s) COMP_CWORD=3

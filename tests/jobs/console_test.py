@@ -1,4 +1,5 @@
-"""What the console shows: the workers' streams as they are, folded, read late or never; and what ddprun says itself."""
+"""The console: the workers' streams as they are, folded, read late or never; and ddprun's own
+words."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What operators do with ddpctl to a job whose agent hosts the rendezvous."""
+"""The deeds of operators with ddpctl on a job whose agent hosts the rendezvous."""
 
 import importlib.util
 import json

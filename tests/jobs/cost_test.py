@@ -1,4 +1,5 @@
-"""What ddprun costs: the time of a start, a restart and an end; memory and wake-ups while workers run."""
+"""The cost of ddprun: the time of a start, a restart and an end; memory and wake-ups while workers
+run."""
 
 import os
 import pathlib
@@ -10,7 +11,7 @@ from machine import state_of, wait_until
 from support import SLEEPER, JobTest, main, sanitized, told
 
 TURNS = 20
-# What torchrun takes, which a loaded machine does not make ddprun take; the figures are printed.
+# torchrun's own times, which a loaded machine does not make ddprun take; the figures are printed.
 FIRST_WORKER_S, RESTART_S, EXIT_S = 1.2, 1.0, 0.5
 QUIET_S = 2  # how long workers run quietly in case 64: the case itself, not a wait for an event
 MEMORY_MIB = 20

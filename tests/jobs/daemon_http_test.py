@@ -21,7 +21,7 @@ def url_of(daemon):
 
 
 def sections(text):
-    """What a page shows of each job, by id."""
+    """Returns the page's text for each job, by id."""
     parts = [PageReader(part) for part in re.split(r'<section class="?job"?>', text)[1:]]
     return {part.texts["id"]: part for part in parts}
 

@@ -1,4 +1,4 @@
-"""What a crowd of jobs leaves behind in a ddprund."""
+"""The memory that a crowd of jobs leaves behind in a ddprund."""
 
 import pathlib
 import re

@@ -222,7 +222,8 @@ class Refuses(DaemonTest):
 
 
 def unary_call(port, path, message):
-    """What a gRPC call answers, by HTTP/2 frames made by hand (RFC 9113, RFC 7541: literals without indexing); its first message."""
+    """Returns the first message of a gRPC call's answer. Its HTTP/2 frames are made by hand (RFC
+    9113, RFC 7541: literals without indexing)."""
     def frame(kind, flags, stream, payload):
         return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 

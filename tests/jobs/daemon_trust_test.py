@@ -150,7 +150,8 @@ class Impostor:
 
 
 def without_farewell(conversation):
-    """What a client said over HTTP/2 (RFC 9113 §4.1), without the frames that end a call: they would come before the answer."""
+    """Returns a client's words over HTTP/2 (RFC 9113 §4.1), without the frames that end a call.
+    They would come before the answer."""
     preface, frames, kept = conversation[:24], conversation[24:], b""
     while len(frames) >= 9:
         size = 9 + int.from_bytes(frames[:3], "big")

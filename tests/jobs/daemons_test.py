@@ -155,7 +155,7 @@ class OneLeads(GroupTest):
         self.check_went_on(standby, "job", nodes, gate)
 
     def test_one_alone_is_replaced(self):
-        """What a service manager does at an update."""
+        """A service manager does this at an update."""
         (leader,) = self.group(1)
         nodes, gate = self.run_until_told("job")
         self.assertEqual(leader.terminate()[0], 0)

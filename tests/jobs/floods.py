@@ -55,7 +55,7 @@ SET = b"\x01" + struct.pack("<Q", 1) + b"k" + struct.pack("<Q", 8 << 20)  # and 
 
 
 def client_hello():
-    """What a TLS client says first."""
+    """Returns the first bytes of a TLS client."""
     out = ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -70,7 +70,7 @@ def in_a_browser(url, folder):
 
 
 class PageReader(html.parser.HTMLParser):
-    """What a page shows: texts by class or id, and tables by class as lists of rows."""
+    """The contents of a page: texts by class or id, and tables by class as lists of rows."""
 
     def __init__(self, text):
         super().__init__()
@@ -194,7 +194,7 @@ class MetricsOfJobs(HttpTest):
         self.assertRegex(reasons[0][1], r"^node 1 \(\S+\) was lost: ")
 
     def test_the_store_and_the_steps(self):
-        """What a worker keeps in the store is counted, and so are its optimizer's steps."""
+        """A worker's keys in the store are counted, and so are its optimizer's steps."""
         worker = self.script("""
 import mmap, os, socket, struct, sys
 offset, _, _, path = os.environ["DDPRUN_PAGE"].split(":", 3)

@@ -1,4 +1,5 @@
-"""What tests see of the machine that they share with others: its processes and its ports. Only the standard library."""
+"""The tests' view of the machine that they share with others: its processes and its ports. Only the
+standard library."""
 
 import os
 import pathlib

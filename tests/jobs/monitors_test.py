@@ -1,4 +1,5 @@
-"""What is watched beside the workers' exits: the watchdog's deadlines, uninterruptible sleep; and the health port."""
+"""The watches beside the workers' exits: the watchdog's deadlines, uninterruptible sleep; and the
+health port."""
 
 import json
 import os

@@ -227,7 +227,7 @@ class SeveralJobs(NodesTest):
 
 
 class Waits(NodesTest):
-    """What a log file is told while a node waits."""
+    """The lines that a log file gets while a node waits."""
 
     def lines_of(self, job, count, pattern):
         """The first `count` lines of its stderr that have the pattern, and the seconds after its start at which they came."""

@@ -1,4 +1,4 @@
-"""What a job leaves behind: nothing, however it ends and however it was started.
+"""A job leaves nothing behind, however it ends and however it was started.
 
 DDPRUN_TEST_STARTS   starts of case 63, default 60 (the case says 1000)
 DDPRUN_TEST_KILLS    kills of each kind, default 10
@@ -378,7 +378,8 @@ class ManyStarts(JobTest):
         told("a start of one worker, and looking for leftovers", took)
 
     def test_beside_a_storm_of_short_processes(self):
-        """What a start finds in /proc may be gone when it looks closer: that is no reason for a word."""
+        """A process that a start finds in /proc may be gone when it looks closer. That is no reason
+        for a word."""
         storm = self.script("#!/bin/sh\nwhile :; do /bin/true & /bin/true; done\n", "storm.sh")
         blowing = [subprocess.Popen([storm], start_new_session=True) for _ in range(2)]
         try:

@@ -1,4 +1,5 @@
-"""What workers print: where their streams go, files, filters, prefixes, whole lines. Nothing is lost and no line torn."""
+"""The output of workers: where their streams go, files, filters, prefixes, whole lines. Nothing is
+lost and no line torn."""
 
 import os
 
@@ -7,7 +8,7 @@ from support import PRINT_ENV, LoggedTest, main, parse_env, with_variables
 
 class Streams(LoggedTest):
     def say_lines(self, *args, **options):
-        """What the job says on stdout and stderr as lines, in order of ranks."""
+        """Returns the job's stdout and stderr as lines, in order of ranks."""
         out, err = self.say(*args, **options)
         return sorted(out.splitlines()), sorted(err.splitlines())
 

@@ -20,7 +20,7 @@ POD_WORKER = pathlib.Path(DDPRUN).with_name("pod_worker")
 PYTHON = "/usr/bin/python3"
 USER = 65532
 FAILED = 7  # what a worker that fails exits with
-# What a kubelet sets, and what job.yaml sets.
+# The variables of a kubelet, and those of job.yaml.
 VARIABLES = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "HOSTNAME": "digits-0", "KUBERNETES_SERVICE_HOST": "10.96.0.1",
              "KUBERNETES_SERVICE_PORT": "443", "TORCHELASTIC_ERROR_FILE": "/dev/termination-log", "TORCHELASTIC_HEALTH_CHECK_PORT": "8081",
              "DDPRUN_TOKEN": "secret"}

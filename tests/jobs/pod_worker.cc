@@ -48,7 +48,7 @@ void wait_for_byte(const char* path) {
   ::close(pipe);
 }
 
-// What follows `name` and a tab on its line of /proc/self/status.
+// Returns the text behind `name` and a tab on its line of /proc/self/status.
 std::string status_of(std::string_view name) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {

@@ -1,4 +1,4 @@
-"""What a worker gets: its variables, its arguments, its interpreter."""
+"""A worker's start: its variables, its arguments, its interpreter."""
 
 import os
 import pathlib

@@ -1,4 +1,5 @@
-"""What is said at the end of a job: the failure report, its JSON form, what the kernel knows of a silent death, and the exit code."""
+"""The end of a job: the failure report, its JSON form, the exit code, and the kernel's knowledge of
+a silent death."""
 
 import json
 import os

@@ -41,7 +41,7 @@ if attempt < int(sys.argv[2]):
     while True:
         time.sleep(1000)
 """
-# What an attempt has of its own.
+# Variables of a single attempt.
 OF_AN_ATTEMPT = {"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "MASTER_PORT"}
 OURS = {"DDPRUN_JOB", "DDPRUN_PAGE", MARKER}
 
@@ -278,7 +278,7 @@ class Standby(JobTest):
         standbys = self.waiting(job)
         second = self.restarted(job)
         self.assertEqual(sorted(one["pid"] for one in second), sorted(standbys))
-        # What the standbys have printed is printed when they are let go.
+        # The standbys' output is printed when they are let go.
         self.assertEqual([self.out.count(f"{word}\n") for word in ("early", "late")], [4, 2])
 
     def test_never_runs_a_file_of_the_users(self):

@@ -1,4 +1,5 @@
-"""What somebody without the token can do to a job: give it orders, read a secret's file, stand between node and host."""
+"""The attacks of somebody without the token: orders to a job, a look at a secret's file, a place
+between node and host."""
 
 import os
 import pathlib

@@ -255,7 +255,7 @@ class JobTest(unittest.TestCase):
         return job, leader
 
     def read_until(self, source, wanted, times=1):
-        """What a terminal or a pipe brings, until `wanted` was in it so many times."""
+        """Returns the bytes of a terminal or a pipe, until `wanted` was in them so many times."""
         shown = b""
         while shown.count(wanted.encode()) < times:
             readable, _, _ = select.select([source], [], [], DEADLINE)

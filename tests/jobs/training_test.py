@@ -92,7 +92,8 @@ class Training(JobTest):
                 self.assertEqual(said, [f"attempt {attempt}: {2 * nodes} ranks, group {group}" for attempt in (0, 1) for group in (1, 2)])
 
     def trained(self, args, env, **options):
-        """What a job printed that ended well. A run that PyTorch aborts at its exit, and no other, is said and repeated."""
+        """Returns the output of a job that ended well. A run that PyTorch aborts at its exit, and
+        no other, is said and repeated."""
         for _ in range(RUNS_WITH_ABORTS):
             code, out, err = self.start(*args, env=env, **options).finish(TRAINING_DEADLINE)
             if not aborted(code, err):

@@ -53,7 +53,8 @@ class BadInput(JobTest):
 
 
 class Record(JobTest):
-    """What ddprun itself fails of is in TORCHELASTIC_ERROR_FILE too: a cluster shows that file as the reason."""
+    """ddprun's own errors are in TORCHELASTIC_ERROR_FILE too: a cluster shows that file as the
+    reason."""
 
     def message(self, code, *args):
         path = self.folder / "termination-log"
@@ -88,7 +89,7 @@ class Record(JobTest):
 
 
 class Lenient(JobTest):
-    """What torchrun takes, we take: with a warning where it does nothing."""
+    """ddprun takes all that torchrun takes: with a warning where it does nothing."""
 
     def warned(self, wanted, *args, env=None):
         code, _, err = self.run_job(*args, "/bin/true", env=with_variables(**(env or {})))

@@ -1,4 +1,4 @@
-// What the tests with a loop share: a loop that runs until something holds, and a node that keeps
+// The common parts of the tests with a loop. A loop runs until something holds, and a node keeps
 // the messages it got. On the test's thread only.
 #pragma once
 

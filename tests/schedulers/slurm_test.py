@@ -45,7 +45,7 @@ class Slurm(JobTest):
         script = self.script("#!/bin/bash\n" + text.replace("{ddprun}", DDPRUN).replace("{folder}", str(self.folder)), "login.sh")
         done = subprocess.run([CLUSTER, script], capture_output=True, text=True, timeout=LIMIT,
                               env=with_variables(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", **variables))
-        # What salloc and srun say of the queue.
+        # Removes the lines of salloc and srun about the queue.
         err = "".join(line for line in done.stderr.splitlines(True) if not re.match(r"(srun|salloc): (job|Pending|Granted|Relinq|Job alloc)", line))
         return done.returncode, done.stdout, err
 

@@ -1,4 +1,5 @@
-"""What campaigns do on the login node of a Slurm of four virtual nodes (tests/schedulers/cluster). Only the standard library."""
+"""The campaigns' work on the login node of a Slurm of four virtual nodes
+(tests/schedulers/cluster). Only the standard library."""
 
 import json
 import os

@@ -15,7 +15,7 @@ namespace ddprun::sim {
 class OneWay {
  public:
   OneWay(VirtualTime& time, int most_delay_ms) : time_(time), most_delay_ms_(most_delay_ms) {
-    // What is held back may hold the connection, and with it this.
+    // A held message may hold the connection, and with it this.
     time_.at_end([state = std::weak_ptr(state_)] {
       if (const auto alive = state.lock()) std::exchange(alive->held, {});
     });

@@ -35,7 +35,7 @@ class SimHost {
     std::function<void()> closed;  // the host broke the connection off
   };
 
-  // What the process around it does, where it is one of several.
+  // The callbacks to the process around it, where it is one of several.
   struct Ways {
     // Runs `act` when the process does not stand still.
     std::function<void(std::function<void()> act)> when_awake;
@@ -49,7 +49,7 @@ class SimHost {
   SimHost(VirtualTime& time, const JobPlan& plan, rendezvous::JobRecord record = {},
           Clock clock = {Time{}, 1}, Ways ways = {});
 
-  // What came over a connection, when the process runs.
+  // Handles a message that came over a connection, when the process runs.
   void arrive(std::function<void()> act);
   // The process ends, or leads no more. `is_told`: the nodes notice.
   void end(bool is_told);

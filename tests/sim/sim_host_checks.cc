@@ -1,4 +1,4 @@
-// What must hold at every step of a simulated host.
+// The conditions that must hold at every step of a simulated host.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -40,7 +40,7 @@ rendezvous::LeadershipRules SimLeader::rules(bool is_daemon) {
 
 void SimLeader::start() { perform(leadership_.start(now())); }
 
-// What happens while it stands still happens when it runs again, in its order.
+// Runs `act` now. While the host stands still, `act` waits until it runs again, in order.
 void SimLeader::when_awake(std::function<void()> act) {
   if (is_dead_) return;
   if (world_.time.now() >= awake_at_) return act();

@@ -26,7 +26,7 @@ agent::Lifecycle::Settings settings_of(const NodePlan& plan) {
 
 }  // namespace
 
-// What the memory says again to a host.
+// The memory's words to a host, said again.
 class SimNode::Voice final : public rendezvous::Session {
  public:
   explicit Voice(SimNode& node) : node_(node) {}
@@ -83,7 +83,7 @@ void SimNode::say(std::function<void(SimHost&, SessionId)> words) {
       });
 }
 
-// What an older connection brings is not heard.
+// A message of an older connection is not heard.
 void SimNode::hear(const SharedConnection& over, std::function<void()> act) {
   over->down.send([this, over, act = std::move(act)] {
     when_awake([this, over, act] {
@@ -150,7 +150,7 @@ void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
     say([](SimHost& to, SessionId session) { to.watch(session); });
     watch_lease(++lease_turn_);
   }
-  // What it says now may be lost.
+  // Its words now may be lost.
   if (comes_back && world_.faulty() && world_.time.one_in(4))
     cut(true, world_.time.one_in(2), world_.time.up_to(12'000));
   Voice voice(*this);

@@ -27,7 +27,7 @@ struct SimWorker {
   bool alive = true;
 };
 
-// What the simulation decides for a node.
+// The decisions of the simulation about a node.
 struct NodePlan {
   rendezvous::NodeSpec spec;
   double clock_rate = 1;       // against the virtual time

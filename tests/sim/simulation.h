@@ -18,7 +18,7 @@ class Simulation {
  public:
   explicit Simulation(unsigned seed);
 
-  // Runs to the end. What is wrong is a failure of the running test.
+  // Runs to the end. An error is a failure of the running test.
   void run();
 
   std::int64_t rounds() const { return host_.last_round(); }

@@ -20,7 +20,7 @@ class Takeover {
  public:
   explicit Takeover(unsigned seed);
 
-  // Runs to the end. What is wrong is a failure of the running test.
+  // Runs to the end. An error is a failure of the running test.
   void run();
 
   std::int64_t rounds() const { return last_told_; }

@@ -1,4 +1,4 @@
-// What the server does at its limits: too many connections, too few descriptors, silence, hoarding.
+// The server at its limits: too many connections, too few descriptors, silence, hoarding.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ using asio::ip::tcp;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// What is written to stderr while it lives.
+// The text that is written to stderr while it lives.
 class Captured {
  public:
   Captured() { testing::internal::CaptureStderr(); }
@@ -71,7 +71,7 @@ TEST(ServerLimits, DropsWhoAlonePassesTheBufferLimit) {
   EXPECT_TRUE(greedy.is_closed());
   modest.send(request(Op::kSet, {"k", std::string(50'000, 'v')}).substr(40'000));
   EXPECT_TRUE(modest.answers_ping());
-  // What was dropped and what was finished no longer counts.
+  // Dropped and finished requests no longer count.
   RawPeer next = RawPeer::greeted(store.port());
   next.send(request(Op::kSet, {"k", std::string(90'000, 'v')}));
   EXPECT_TRUE(next.answers_ping());

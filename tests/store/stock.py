@@ -1,4 +1,4 @@
-"""What the scripts with stock PyTorch share: finding it, and our server beside it."""
+"""The common parts of the scripts with stock PyTorch: finding it, and our server beside it."""
 
 import os
 import subprocess

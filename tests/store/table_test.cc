@@ -1,4 +1,4 @@
-// What each request does to the map and the queues. Expected values: PyTorch's libuv server,
+// The effect of each request on the map and the queues. Expected values: PyTorch's libuv server,
 // torch 2.11 and 2.15.
 #include "store/table.h"
 

@@ -165,7 +165,7 @@ TEST(Wire, AFlippedByteNeverReadsOutOfBoundsOrTakesMemory) {
       std::string damaged = bytes;
       damaged[i] = static_cast<char>(damaged[i] ^ flip);
       const Decoded decoded = decode(damaged, 5);
-      // What came out whole before the flipped byte is as sent.
+      // Requests that came out whole before the flipped byte are as sent.
       EXPECT_LE(decoded.requests.size(), bytes.size());
       if (i < kHello.size()) {
         EXPECT_TRUE(decoded.requests.empty()) << "the handshake was damaged at byte " << i;

@@ -1,5 +1,5 @@
-"""What the trainer scripts beside this file share: a problem of fixed numbers, a plain training
-loop, a death on demand, and the closing lines.
+"""The common parts of the trainer scripts beside this file. They are a problem of fixed numbers, a
+plain training loop, a death on demand, and the closing lines.
 
 Nothing here knows who launched the script. Every draw has a seed and the test sets
 OMP_NUM_THREADS=1, so equal launches give equal digits.

@@ -75,7 +75,8 @@ def lacking():
 
 
 def environment(folder):
-    """What both launchers are given: one thread, loopback, no GPU, no look-ups on the network."""
+    """Returns the environment of both launchers: one thread, loopback, no GPU, no look-ups on the
+    network."""
     return {
         **os.environ, "PYTHON_EXEC": str(PYTHON), "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo",

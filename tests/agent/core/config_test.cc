@@ -1,4 +1,4 @@
-// What a signal means.
+// The meaning of signals.
 #include "agent/core/config.h"
 
 #include <gtest/gtest.h>

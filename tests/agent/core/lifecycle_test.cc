@@ -22,7 +22,7 @@ constexpr auto kGrace = 30s;
 constexpr auto kKillLimit = 10s;
 constexpr auto kPatience = 1s;
 
-// What an action is, for comparing whole answers.
+// Names an action, for comparing whole answers.
 std::string name_of(const Action& action) {
   struct Name {
     std::string operator()(const JoinRound&) const { return "join"; }

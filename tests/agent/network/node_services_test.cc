@@ -75,7 +75,7 @@ class NodeServicesTest : public testing::Test {
     return socket;
   }
 
-  // What the store answers to kHello; nothing where it closed the connection.
+  // Returns the store's answer to kHello; nothing where it closed the connection.
   std::string greet(tcp::socket& socket) {
     boost::system::error_code closed;
     asio::write(socket, asio::buffer(kHello), closed);
@@ -121,7 +121,7 @@ TEST_F(NodeServicesTest, NoConnectionOfAnOldAttemptReachesTheStoreOfTheNext) {
   EXPECT_EQ(greet(fresh), kEcho);
 }
 
-// What open() says of a plan; nothing where it is served or looked for.
+// Returns the error of open() for a plan; nothing where it is served or looked for.
 std::optional<std::string> refusal_of(const RendezvousPlan& plan) {
   asio::io_context loop{1};
   NodeServices services{loop, plan};

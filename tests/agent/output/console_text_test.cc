@@ -1,4 +1,4 @@
-// What of a worker's bytes is shown: UTF-8, progress bars, the last lines.
+// A worker's bytes on the console: UTF-8, progress bars, the last lines.
 #include "agent/output/console_text.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What a stream alone looks like, each piece as "(text)", "(text..." or "...text)".
+// Shows a stream alone, each piece as "(text)", "(text..." or "...text)".
 std::string pieces(LineSplitter& lines, std::string_view bytes, Time now = kStart) {
   std::string out;
   while (const auto piece = lines.next(bytes, now)) {

@@ -1,4 +1,4 @@
-// What an attempt leaves beside its workers, and its end.
+// The processes that an attempt leaves beside its workers, and its end.
 #include "agent/processes/containment.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// What /proc says of a process, also while it goes.
+// The facts of a process in /proc, also while it goes.
 #include "agent/processes/process.h"
 
 #include <gtest/gtest.h>

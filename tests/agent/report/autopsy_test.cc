@@ -1,4 +1,4 @@
-// What is gathered of workers that died, and the records that are left of them.
+// The facts that are gathered of workers that died, and the records that are left of them.
 #include "agent/report/autopsy.h"
 
 #include <gtest/gtest.h>

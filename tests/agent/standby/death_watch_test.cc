@@ -99,7 +99,7 @@ TEST_F(DeathWatchTest, IsSilentAfterItsStop) {
   watch.stop();
   end(first);
   loop.run();
-  // What was noticed and not yet told is not told either.
+  // A death that was noticed and not yet told is not told either.
   watch.start(locks());
   watch.stop();
   loop.restart();

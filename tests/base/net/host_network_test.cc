@@ -1,4 +1,4 @@
-// What the kernel lists of TCP sockets, and which addresses are this host's.
+// The kernel's list of TCP sockets, and this host's addresses.
 #include "base/net/host_network.h"
 
 #include <gtest/gtest.h>

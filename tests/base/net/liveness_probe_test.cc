@@ -102,8 +102,8 @@ TEST_F(KnockTest, APortThatHangsUpAtOnceIsKnown) {
   EXPECT_TRUE(run_until(loop, [&] { return ports.taken().size() == 1; }));
 }
 
-// What a firewall refuses is no word of the host behind it. Each in a network of its own, where we
-// may have one.
+// A firewall's refusal is no word of the host behind it. Each in a network of its own, where we may
+// have one.
 enum class Firewall { kNone, kIcmp, kIcmp6 };
 class KnockBehindAFirewall : public testing::TestWithParam<Firewall> {};
 

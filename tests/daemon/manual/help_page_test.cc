@@ -44,7 +44,7 @@ TEST(HelpPage, BeginsASectionAtEachTitle) {
   EXPECT_EQ(page("Text.\n\nexit codes:\n  0  good\n"), "Text.\n.SH EXIT STATUS\n.TP\n.B 0\ngood\n");
 }
 
-// What begins with a dot is no request.
+// A line that begins with a dot is no request.
 TEST(HelpPage, ShowsWhatRoffWouldChange) {
   EXPECT_EQ(page("Text.\n\n  --a  .so x\n"), "Text.\n.SH OPTIONS\n.TP\n.B \\-\\-a\n\\&.so x\n");
 }

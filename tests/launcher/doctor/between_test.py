@@ -59,7 +59,7 @@ class BetweenNodes(namespaces_test.TwoHosts):
 
     @staticmethod
     def known():
-        """What nodes of this machine have, and so compare."""
+        """Returns the facts of this machine's nodes, which they compare."""
         _, out, _ = Job(["doctor", "--json"], env=with_variables()).finish()
         facts = {check["what"]: check["fact"] for check in json.loads(out)["checks"]}
         return [what for what, has in (("torch", ", torch " in facts["python"]), ("GPU driver", "GPU 0" in facts)) if has]
@@ -98,7 +98,7 @@ class BetweenNodes(namespaces_test.TwoHosts):
         self.assertLess(seconds, LIMIT)
 
     def test_large_packets_are_lost(self):
-        """What is larger than 1400 bytes is dropped, and nobody says so."""
+        """Packets of more than 1400 bytes are dropped, and nobody says so."""
         self.nft(1, "table inet f { chain i { type filter hook input priority 0; ip length > 1400 drop; }\n}")
         self.nft(0, "table inet f { chain i { type filter hook input priority 0; ip length > 1400 drop; }\n}")
         results, checks, _ = self.pair()

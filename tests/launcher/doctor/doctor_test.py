@@ -158,7 +158,7 @@ class Doctor(DoctorTest):
             self.finds("python", "FAIL", "looking for it takes too long", "stat -f", prefix=("/usr/bin/env", "-u", "PYTHON_EXEC", f"PATH={self.folder}"))
 
     def test_a_folder_that_hangs(self):
-        """What was typed is then the doctor."""
+        """The typed word is then the doctor."""
         with HeldFile(self.script("", "doctor")):
             code, checks = self.doctor("doctor", "--json")
         self.assertIn("shared memory", checks)

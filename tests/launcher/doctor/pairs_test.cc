@@ -85,8 +85,8 @@ TEST(Pairs, WhatNoNodeHasNeedsNoLine) {
   EXPECT_EQ(said("GPU driver"), "");
 }
 
-// Bytes are changed, taken out and put in, at places that the seed gives. What is read is judged,
-// too.
+// Bytes are changed, taken out and put in, at places that the seed gives. The text that is read is
+// judged, too.
 TEST(Pairs, NothingThatAPeerWritesThrows) {
   std::mt19937 random(15);  // NOLINT(cert-msc51-cpp): the same in each run
   const auto below = [&](std::size_t end) { return random() % std::max<std::size_t>(end, 1); };

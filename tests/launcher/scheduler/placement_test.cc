@@ -206,7 +206,7 @@ TEST(Placement, TakesAnEmptyVariableForNone) {
   EXPECT_EQ(options.nodes, (NodeCount{2, 2}));
   EXPECT_TRUE(options.warnings.empty());
   EXPECT_EQ(good_in("slurm_step", {"E"}, {{"PET_STANDALONE", "1"}}).rendezvous, Rendezvous::kLocal);
-  // What is empty on the command line is said.
+  // An empty value on the command line is said.
   EXPECT_TRUE(bad_in("slurm_step", {"--rdzv-id=", "E"}).starts_with("2 --rdzv-id= without "));
 }
 
@@ -228,7 +228,7 @@ TEST(Placement, RefusesAMeetingOfOneNodeInAStepOfSeveral) {
   EXPECT_EQ(good_in("slurm_step_on_one_of_two_nodes", {"--rdzv-id=x", "E"}).run_id, "x");
 }
 
-// What Slurm 22.05 sets for `salloc --nodes=2 : --nodes=1`, where a step runs on all of it.
+// The variables of Slurm 22.05 for `salloc --nodes=2 : --nodes=1`, where a step runs on all of it.
 Variables heterogeneous() {
   return {{"SLURM_HET_SIZE", "2"},
           {"SLURM_JOB_ID", "1"},

@@ -45,7 +45,7 @@ inline Surroundings detect(const Variables& variables, const SurroundingsFacts& 
   return detect_surroundings(environment(variables), all);
 }
 
-// What Slurm's programs print.
+// Returns the output of Slurm's programs.
 inline std::optional<std::string> answer(const std::vector<std::string>& words) {
   if (words.at(0) == "scontrol")
     return "Configuration data\nKeepAliveTime           = SYSTEM_DEFAULT\nKillWait                "

@@ -1,4 +1,4 @@
-// What is known of a job that has ended, and for whom.
+// The facts that stay of a job that has ended, and for whom.
 #include "rendezvous/control/job_control.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What is told of a job: its phase, its nodes, why it waits, and its last incidents.
+// The facts that are told of a job: its phase, its nodes, why it waits, and its last incidents.
 #include "rendezvous/control/job_status.h"
 
 #include <gtest/gtest.h>

@@ -84,7 +84,7 @@ class ControlTest : public RemoteTest {
                              question);
     });
   }
-  // What blocks, in a thread of its own; the loop is woken when it is done.
+  // Runs a blocking call in a thread of its own; the loop is woken when it is done.
   template <typename Work>
   std::future<std::invoke_result_t<Work>> beside_the_loop(Work work) {
     std::promise<std::invoke_result_t<Work>> promise;

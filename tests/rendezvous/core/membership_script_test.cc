@@ -39,7 +39,7 @@ RoundPolicy make_policy(const Command& command) {
           .resize_interval = seconds(command.number("resize_interval", 30))};
 }
 
-// What another leader left: `policy … round=4`.
+// Makes the record that another leader left: `policy … round=4`.
 JobRecord make_record(const Command& command) {
   return {.round = std::stoll(command.value("round", "0")),
           .restarts = command.number("spent", 0),

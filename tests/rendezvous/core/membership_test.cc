@@ -1,5 +1,5 @@
-// What scripts cannot say well: limits, the answers of decide() at their edges, and the types of
-// errors.
+// Cases that scripts cannot say well: limits, the answers of decide() at their edges, and the types
+// of errors.
 #include "rendezvous/core/membership.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a node says again after its connection or its leader was lost.
+// The words that a node says again after its connection or its leader was lost.
 #include "rendezvous/core/session_memory.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST_F(SessionMemoryTest, SaysTheRoundAndTheSeatThatItIsIn) {
   EXPECT_EQ(next().said, Said{"resume"});
 }
 
-// What was under way over the connection of before.
+// These rounds were under way over the connection of before.
 TEST_F(SessionMemoryTest, ARoundThatIsNotNewerChangesNothing) {
   memory.joined(make_node("a"));
   publish(4);

@@ -165,7 +165,7 @@ TEST_F(LeadershipTest, AProcessThatTakesAConnectionWhileItDiesIsDead) {
   EXPECT_EQ(perhaps_refused(), "grant");
 }
 
-// What lies between may close a connection on which nobody speaks.
+// A device between the two may close a connection on which nobody speaks.
 TEST_F(LeadershipTest, ALivenessConnectionThatWasClosedLongBeforeTheSessionSaysNothing) {
   follow();
   show(leadership.leader_closed("a", now));

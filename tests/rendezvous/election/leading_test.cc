@@ -1,4 +1,4 @@
-// What a leader may do, and when it steps down. Virtual time.
+// The rights of a leader, and the moments when it steps down. Virtual time.
 #include <gtest/gtest.h>
 
 #include "tests/rendezvous/election/leadership_fixture.h"

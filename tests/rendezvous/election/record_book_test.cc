@@ -1,4 +1,5 @@
-// What a leader writes of its jobs, and what becomes of writes whose answer is late or lost.
+// The records that a leader writes of its jobs, and the fate of writes whose answer is late or
+// lost.
 #include "rendezvous/election/record_book.h"
 
 #include <fmt/format.h>

@@ -54,7 +54,7 @@ Result<DownMessage> travel(const v4::ToNode& said) {
   EXPECT_TRUE(message.ParseFromString(said.SerializeAsString()));
   return decode(message);
 }
-// What the node gets of a message of the host.
+// Returns the node's form of a message of the host.
 template <typename Kind>
 Kind received(const HostMessage& said) {
   return std::get<Kind>(std::get<HostMessage>(*travel(encode(said))));

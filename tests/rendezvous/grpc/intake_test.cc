@@ -43,7 +43,7 @@ struct IntakeTest : testing::Test {
         intake.let_in("fd:" + std::to_string(fd));
       }
   }
-  // What the host has sent to this node.
+  // Returns the bytes that the host has sent to this node.
   static std::string received(tcp::socket& node) {
     std::array<char, 100> bytes{};
     const auto count = ::recv(node.native_handle(), bytes.data(), bytes.size(), MSG_DONTWAIT);

@@ -29,7 +29,7 @@ struct RemoteTlsTest : RemoteTest {
     options.tls = files;
     return options;
   }
-  // What a node with these files is told; "joined" if nothing.
+  // Returns the host's answer to a node with these files; "joined" if nothing.
   std::string outcome(std::uint16_t port, const TlsFiles& files) {
     TestNode node;
     join(node, to_tls(port, files), make_node("a"));

@@ -88,7 +88,7 @@ struct RecordingHostTest : HostTest {
   Host host{loop, {.min_nodes = 2, .max_nodes = 2}};
   std::vector<JobRecord> records;
   std::function<void()> confirm;
-  // What the host's functions use: sessions that end call them.
+  // The values that the host's functions use: sessions that end call them.
   std::optional<bool> recorded_as;
   bool is_told = false;
   bool leads = true;

@@ -22,7 +22,7 @@ struct PemPair {
   std::string key;
 };
 
-// What a certificate says; times are seconds from now.
+// The contents of a certificate; times are seconds from now.
 struct CertificateTerms {
   std::string alternative_names = "IP:127.0.0.1";
   long from = -3600;

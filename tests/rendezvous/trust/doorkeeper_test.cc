@@ -78,7 +78,7 @@ TEST_F(DoorkeeperTest, RefusesWhatIsNoProof) {
   }
 }
 
-// What a node proves to somebody who is taken for the host stops no job.
+// A node's proof to a false host stops no job.
 TEST_F(DoorkeeperTest, AProofToJoinIsNoneToOperate) {
   ProofTerms operates = terms();
   operates.deed = Deed::kOperate;

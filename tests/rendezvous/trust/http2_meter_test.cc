@@ -21,7 +21,7 @@ std::string frame_of(Http2Kind kind, std::size_t length = 0, std::uint8_t flags 
 
 std::string beginning() { return std::string(kHttp2Preface) + frame_of(Http2Kind::kSettings, 30); }
 
-// What a node says until it is let in.
+// Returns the bytes of a node until it is let in.
 std::string node_text() {
   return beginning() + frame_of(Http2Kind::kWindowUpdate, 4) +
          frame_of(Http2Kind::kSettings, 0, kAck) + frame_of(Http2Kind::kHeaders, 400, kEndHeaders) +

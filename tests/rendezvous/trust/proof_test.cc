@@ -96,7 +96,7 @@ TEST(Proof, NoncesAreFresh) {
 
 const Challenge kChallenge{filled_nonce('h')};
 
-// What a host of this job with this token answers to a node's proof.
+// Returns the answer of a host of this job with this token to a node's proof.
 Admitted admitted_for(const std::string& node_nonce, const std::string& token = "secret") {
   return {prove(Prover::kHost, token,
                 {.job = "job", .caller_nonce = node_nonce, .host_nonce = kChallenge.nonce})};
@@ -137,7 +137,7 @@ TEST(NodeHandshake, BelievesNoImpostor) {
   EXPECT_FALSE(handshake.is_believed());
 }
 
-// What an eavesdropper has of an earlier call.
+// An eavesdropper has the words of an earlier call.
 TEST(NodeHandshake, BelievesNoReplay) {
   NodeHandshake handshake({"secret"}, "job");
   const Admitted heard = admitted_for(handshake.begin());

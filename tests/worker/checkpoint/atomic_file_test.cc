@@ -111,7 +111,7 @@ TEST_F(AtomicFileTest, HasItsSecondNameBeforeItsFirst) {
   ASSERT_TRUE(write("first"));
   EXPECT_EQ(read_bytes(path()), "first");
   EXPECT_EQ(read_bytes(best), "first");
-  // What is in the place of the second name cannot be replaced: the first one keeps its bytes.
+  // A folder in the place of the second name cannot be replaced: the first one keeps its bytes.
   std::filesystem::remove(best);
   std::filesystem::create_directories(best / "folder");
   EXPECT_FALSE(write("second"));

@@ -1,4 +1,4 @@
-// What all collectives share: tickets that wrap, and the world of one.
+// The common rules of all collectives: tickets that wrap, and the world of one.
 #include "worker/collective/collective.h"
 
 #include <gtest/gtest.h>

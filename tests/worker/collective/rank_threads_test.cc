@@ -133,7 +133,7 @@ TEST(ThreadRanks, DoNotTakeTheirOwnProcessForDead) {
   });
 }
 
-// What one rank says while the other waits: an abort reaches it, whole.
+// An abort of one rank reaches the other while it waits, whole.
 TEST(ThreadRanks, EndWithOneVerdict) {
   for (const JoinRank& join : {JoinRank(join_by_shm), JoinRank(join_by_tcp)}) {
     run_threads({.ranks = 2, .join = join}, [](Collective& collective) {

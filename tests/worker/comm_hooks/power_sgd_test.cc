@@ -1,4 +1,4 @@
-// PowerSGD in forked ranks. What PyTorch's does with the same gradients: python_parity_test.py.
+// PowerSGD in forked ranks. python_parity_test.py compares it with PyTorch's on the same gradients.
 #include "worker/comm_hooks/power_sgd.h"
 
 #include <gtest/gtest.h>

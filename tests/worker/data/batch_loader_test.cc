@@ -78,7 +78,7 @@ TEST(BatchLoader, GivesTheSamplersOrderWithAnyNumberOfThreads) {
   }
 }
 
-// What torch's DataLoader gave to each rank: loader_vectors.txt.
+// loader_vectors.txt has the batches that torch's DataLoader gave to each rank.
 TEST(BatchLoader, GivesTheBatchesOfPyTorch) {
   std::ifstream file(DDPRUN_LOADER_VECTORS);
   int cases = 0;

@@ -83,7 +83,8 @@ std::vector<float> ring(std::vector<std::vector<float>> all, Reduction reduction
   return all[0];
 }
 
-// What hierarchical_collective.h says: the ranks of a host first, then chunk by chunk the hosts.
+// Returns the sum in the order of hierarchical_collective.h: the ranks of a host first, then chunk
+// by chunk the hosts.
 std::vector<float> wanted_sum(Shape shape, std::size_t count, Reduction reduction) {
   const auto local_ranks = static_cast<std::size_t>(shape.local_ranks);
   std::vector<std::vector<float>> hosts;

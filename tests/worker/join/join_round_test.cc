@@ -1,4 +1,4 @@
-// What follows from the reports of all ranks, and what Join asks of its joinables.
+// The conclusion from the reports of all ranks, and Join's calls of its joinables.
 #include "worker/join/join_round.h"
 
 #include <gtest/gtest.h>

@@ -117,7 +117,7 @@ TEST(JoinedRanks, DivideByWhatIsAsked) {
   });
 }
 
-// What the joined rank has used counts no more.
+// Parameters that the joined rank has used count no more.
 TEST(JoinedRanks, LeaveAloneWhatNobodyUsesAnyMore) {
   run_torch_ranks(2, [](Collective& ranks) {
     Chain net;

@@ -1,4 +1,4 @@
-// What ranks say that cannot meet at a file.
+// The errors of ranks that cannot meet at a file.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mount.h>

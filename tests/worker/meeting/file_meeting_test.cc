@@ -150,7 +150,7 @@ TEST_F(RanksAtFile, MeetWhereAnEmptyFileIs) {
   EXPECT_EQ(left(), 0);
 }
 
-// What a rank 0 leaves that is killed before it has named its file.
+// A rank 0 that is killed before it has named its file leaves this.
 TEST_F(RanksAtFile, MeetBesideAFileWithoutItsName) {
   std::ofstream(path_.string() + "." + fresh_id()) << "ddprun-meeting 1\n";
   expect_met(start_all(2));

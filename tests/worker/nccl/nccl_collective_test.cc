@@ -89,7 +89,7 @@ class Nccl : public ::testing::Test {
     return collective_->launch_sum({memory, kElements, Dtype::kFloat32});
   }
 
-  // What the current stream has in this memory.
+  // Reads this memory in the current stream.
   static std::vector<float> read_here(const std::byte* memory) {
     const auto stream = c10::cuda::getCurrentCUDAStream();
     std::vector<float> read(kElements);
@@ -100,7 +100,7 @@ class Nccl : public ::testing::Test {
     return read;
   }
 
-  // What a third stream reads, which waits for nothing but the sum.
+  // Reads in a third stream, which waits for nothing but the sum.
   std::vector<float> read_after(Ticket sum, const std::byte* memory) {
     const c10::cuda::CUDAStreamGuard reading(c10::cuda::getStreamFromPool());
     collective_->wait(sum);

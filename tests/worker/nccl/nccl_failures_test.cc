@@ -1,4 +1,4 @@
-// What the NCCL collective does where a GPU, a peer or NCCL fails, on a simulated GPU.
+// The NCCL collective where a GPU, a peer or NCCL fails, on a simulated GPU.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the NCCL collective does where all goes well, on a simulated GPU.
+// The NCCL collective where all goes well, on a simulated GPU.
 #include "worker/nccl/nccl_ranks.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST_F(NcclRanksTest, WaitOrdersTheStreamAndReturnsAtOnce) {
     rank.collective->wait(sum);
     rank.collective->progress();
     EXPECT_EQ(sim::host_waits(), before);
-    // What comes after wait() in the program's stream.
+    // This work comes after wait() in the program's stream.
     std::promise<void> ran;
     auto after = ran.get_future();
     sim::run_on(rank.stream, [&ran] { ran.set_value(); });

@@ -104,7 +104,7 @@ std::vector<Stream*>& streams() {
 Stream& stream_of(cudaStream_t stream) { return *reinterpret_cast<Stream*>(stream); }
 Event& event_of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
 
-// What a freed block waits for.
+// Waits as a freed block does.
 void wait_for_gpu(int gpu) {
   std::vector<std::shared_ptr<Mark>> marks;
   {

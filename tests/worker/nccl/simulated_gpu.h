@@ -17,7 +17,7 @@
 
 namespace ddprun::worker::sim {
 
-// What goes wrong, and what was done, since reset(). Set by tests while ranks run.
+// The faults, and the counts of calls, since reset(). Set by tests while ranks run.
 struct Controls {
   // Faults.
   std::atomic<bool> hang = false;                       // kernels of NCCL wait while it is set

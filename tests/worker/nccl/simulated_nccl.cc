@@ -21,7 +21,7 @@
 namespace ddprun::worker::sim {
 namespace {
 
-// What one rank brings to an operation.
+// The part of one rank in an operation.
 struct Part {
   enum class Kind { kReduce, kGather, kBroadcast, kTransfer } kind;
   const void* from;

@@ -1,4 +1,4 @@
-// What simulated_nccl.cc takes from simulated_gpu.cc.
+// The functions that simulated_nccl.cc takes from simulated_gpu.cc.
 #pragma once
 
 #include <cstddef>

@@ -16,8 +16,8 @@ using torch::nn::BatchNormOptions;
 constexpr std::int64_t kChannels = 5;
 constexpr double kTolerance = 1e-6;
 
-// What a rank brings: (n, channels), with `beyond` more dimensions. Rank 1's batch is empty, and no
-// two are alike.
+// Returns a rank's batch: (n, channels), with `beyond` more dimensions. Rank 1's batch is empty,
+// and no two are alike.
 at::Tensor batch_of(int rank, std::int64_t beyond) {
   torch::manual_seed(100 + rank);
   std::vector<std::int64_t> sizes{rank == 1 ? 0 : 3 + 2 * rank, kChannels};

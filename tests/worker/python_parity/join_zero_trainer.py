@@ -1,4 +1,5 @@
-"""What join_zero_trainer.cc does, with PyTorch's DistributedDataParallel, Join and ZeroRedundancyOptimizer over Gloo."""
+"""Does as join_zero_trainer.cc, with PyTorch's DistributedDataParallel, Join and
+ZeroRedundancyOptimizer over Gloo."""
 
 import torch
 import torch.distributed as dist

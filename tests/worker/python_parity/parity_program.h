@@ -1,5 +1,4 @@
-// What the programs that train beside Python do with their command line. parity_trainer.py has the
-// same.
+// The command line of the programs that train beside Python. parity_trainer.py has the same.
 #pragma once
 
 #include <ATen/Parallel.h>

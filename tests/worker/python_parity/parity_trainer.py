@@ -1,4 +1,4 @@
-"""What parity_trainer.cc does, with PyTorch's DistributedDataParallel and Gloo."""
+"""Does as parity_trainer.cc, with PyTorch's DistributedDataParallel and Gloo."""
 import contextlib
 import os
 import sys

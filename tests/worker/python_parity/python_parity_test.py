@@ -14,7 +14,7 @@ MODES = ["default", "unused", "static", "no_sync", "batch_norm", "float16", "bfl
 ALIKE = "in_backward", "default_copy", "bfloat16_copy"
 DEADLINE_S = 150
 
-# What travels in 16 bits: our error is within the bound, and smaller than PyTorch's.
+# Sums that travel in 16 bits: our error is within the bound, and smaller than PyTorch's.
 WIRES = ["float16_wire", "bfloat16_wire"]
 # The products of small matrices have other last bits.
 CLOSE = ["power_sgd"]

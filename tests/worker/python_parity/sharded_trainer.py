@@ -1,4 +1,4 @@
-"""What sharded_trainer.cc does, with PyTorch's fully_shard over Gloo."""
+"""Does as sharded_trainer.cc, with PyTorch's fully_shard over Gloo."""
 
 import torch
 import torch.distributed as dist

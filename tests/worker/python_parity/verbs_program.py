@@ -67,7 +67,7 @@ class Program:
         self.say(f"{name}.receive", got)
 
     def as_in_readme(self, name, mine):
-        """What README.md's lines do, with torch.distributed."""
+        """Does as README.md's lines, with torch.distributed."""
         pair = torch.tensor([mine.real.double().sum().item(), 1.0 + self.rank], dtype=torch.float64)
         dist.all_reduce(pair)
         self.say(f"{name}.loss", pair[0] / pair[1])

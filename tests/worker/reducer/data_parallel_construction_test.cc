@@ -1,5 +1,5 @@
-// What DataParallel refuses at construction, and in which words, in forked ranks over shared
-// memory: an error of one rank reaches all of them.
+// The refusals of DataParallel at construction, and their words, in forked ranks over shared
+// memory. An error of one rank reaches all of them.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 
@@ -83,7 +83,7 @@ TEST(DataParallelErrors, WarnOfOtherStridesOfAGradientOnce) {
   }
 }
 
-// What one rank does wrong, and what all of them say.
+// The mistake of one rank, and the words of all of them.
 struct Mistake {
   const char* words;
   std::function<void(Collective&)> make;

@@ -1,4 +1,4 @@
-// What DataParallel refuses, and in which words, in forked ranks over shared memory.
+// The refusals of DataParallel, and their words, in forked ranks over shared memory.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>

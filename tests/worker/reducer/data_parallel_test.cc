@@ -1,6 +1,6 @@
-// What a training program sees of DataParallel, in forked ranks over shared memory. Values are
-// small integers, so that sums and averages are exact. Equality with PyTorch's reducer:
-// reducer_parity_test.cc. What it refuses: data_parallel_errors_test.cc.
+// The training program's view of DataParallel, in forked ranks over shared memory. Values are small
+// integers, so that sums and averages are exact. Equality with PyTorch's reducer:
+// reducer_parity_test.cc. data_parallel_errors_test.cc has its refusals.
 #include "worker/reducer/data_parallel.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ constexpr int kRanksMax = 3;
 // The promise is 150 ms; a machine that does much else may need longer.
 constexpr std::chrono::seconds kSoon{10};
 
-// What the ranks write, in memory that they share with the test.
+// The notes of the ranks, in memory that they share with the test.
 struct Notes {
   struct Rank {
     std::atomic<std::int64_t> threw_ns;
@@ -178,7 +178,7 @@ class Trainer {
     for (int step = 0; step < kSteps; ++step) this->step(parallel, optimizer);
     victim_.arm();
     do_phase(parallel, optimizer);
-    // What was complete when the rank died stays so; the next thing fails.
+    // A sum that was complete when the rank died stays so; the next thing fails.
     step(parallel, optimizer);
   }
 

@@ -1,5 +1,5 @@
-// What DataParallel costs in memory, and what it sends at construction: counted in forked ranks by
-// the kernel's own numbers.
+// The cost of DataParallel in memory, and its bytes at construction. The kernel's own numbers count
+// them in forked ranks.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -76,7 +76,7 @@ TEST(Memory, GradientsInBucketsSaveASecondCopyOfThem) {
   }
   std::printf("gradients of 64 MiB: peak %lld MiB as copies, %lld MiB as views\n",
               static_cast<long long>(peaks[0] / kMiB), static_cast<long long>(peaks[1] / kMiB));
-  // What the process has beside them differs by some MiB from run to run.
+  // The rest of the process's memory differs by some MiB from run to run.
   EXPECT_GT(peaks[0] - peaks[1], kGradients * 3 / 4);
   EXPECT_LT(peaks[0] - peaks[1], kGradients * 5 / 4);
   ::munmap(memory, 2 * sizeof(std::int64_t));

@@ -1,4 +1,4 @@
-// What the random comparisons are made of. A seed is a model: layers, limits of buckets. A seed and
+// The material of the random comparisons. A seed is a model: layers, limits of buckets. A seed and
 // a number of ranks are a run of it: mode, views or copies, how gradients are zeroed, hooks.
 #pragma once
 
@@ -85,7 +85,7 @@ inline LayerRecipe random_layer(Dice& dice) {
   return layer;
 }
 
-// What one parameter, or a layer's weight and bias, fill exactly are limits too.
+// The bytes of one parameter, or of a layer's weight and bias, are limits too.
 inline std::size_t random_limit(Dice& dice) {
   constexpr std::size_t kBias = kRandomWidth * 4;
   constexpr std::size_t kWeight = kBias * kRandomWidth;

@@ -195,7 +195,7 @@ class RandomTwins {
     }
   }
 
-  // What DistributedDataParallel does around a forward (torch/nn/parallel/distributed.py, 2.11).
+  // Does as DistributedDataParallel around a forward (torch/nn/parallel/distributed.py, 2.11).
   void pass_of_reference(const at::Tensor& x, const at::Tensor& rows, const std::vector<bool>& used,
                          int iteration) {
     reference_->prepare_for_forward();

@@ -94,7 +94,7 @@ class Twins {
     backward_of_reference(samples, labels);
   }
 
-  // What DistributedDataParallel does around a forward.
+  // Does as DistributedDataParallel around a forward.
   void backward_of_reference(const at::Tensor& samples, const at::Tensor& labels) {
     zero_reference();
     reference_->prepare_for_forward();

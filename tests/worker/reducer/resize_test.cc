@@ -102,7 +102,7 @@ void run_processes(int count, const std::function<void(int number)>& body) {
 // Running statistics are rank 0's; those of other ranks are their own until the next forward().
 enum class Compare { kWeights, kWeightsAndBuffers };
 
-// What a job does that starts with that state: it ends with the other one.
+// Checks a job that starts with that state: it ends with the other one.
 void expect_fresh_job(int ranks, std::int64_t seen, const std::string& from, const std::string& to,
                       Compare compare) {
   run_torch_ranks(ranks, [&](Collective& collective) {

@@ -1,4 +1,4 @@
-// What ShardedParallel takes of memory: Adam on a model of 32 equal units.
+// The memory of ShardedParallel: Adam on a model of 32 equal units.
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>

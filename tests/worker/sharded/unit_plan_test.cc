@@ -1,4 +1,4 @@
-// What lies where in a unit, and what comes when. No ranks.
+// The layout of a unit, and the order of units. No ranks.
 #include <gtest/gtest.h>
 
 #include "worker/sharded/unit_layout.h"

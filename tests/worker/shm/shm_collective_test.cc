@@ -29,7 +29,7 @@ float element(int rank, std::size_t i) {
          7.0F;
 }
 
-// What `count` elements of element(rank, i) sum up to in ring order.
+// Returns the sum of `count` elements of element(rank, i) in ring order.
 std::vector<float> expected_sum(int ranks, std::size_t count) {
   const auto world = static_cast<std::size_t>(ranks);
   std::vector<float> sums(count);
@@ -60,7 +60,7 @@ std::vector<std::string> files_left() {
   return names;
 }
 
-// What must come at once; a rank that hangs is killed by SIGALRM.
+// The most time for an event that must come at once; a rank that hangs is killed by SIGALRM.
 constexpr unsigned kSoonSeconds = 10;
 
 class ShmRanks : public ::testing::TestWithParam<int> {};
@@ -202,7 +202,7 @@ TEST_P(ShmRanks, HaveSeveralRegionsOfMemoryAtOnce) {
   });
 }
 
-// What is added for another rank must not lie in memory that this one has unmapped.
+// Elements that are added for another rank must not lie in memory that this one has unmapped.
 TEST_P(ShmRanks, CompleteASumWhoseMemoryTheCallerLetGo) {
   run_ranks(GetParam(), [](Collective& collective) {
     constexpr std::size_t kCount = 100'000;

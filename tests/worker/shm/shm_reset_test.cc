@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kElements = 5000;
 
-// What a rank does with the others; the same on all of them.
+// The work of a rank with the others; the same on all of them.
 using Verb = std::function<void(Collective&, float* memory)>;
 
 const std::vector<Verb>& verbs() {

@@ -230,7 +230,8 @@ TEST(Bootstrap, MeetsAfterAChangeOfTheMembership) {
   expect_worlds_meet({{2, 2}, {2, 2, 2}, {2, 2}}, "hierarchical");
 }
 
-// Some of the ranks come, and end; then all of them come. What the first ones said must not count.
+// Some of the ranks come, and end; then all of them come. The words of the first ones must not
+// count.
 TEST(Bootstrap, MeetsAfterAMeetingThatWasNotFinished) {
   for (const auto& first : {std::vector<int>{0}, {1}, {0, 2}, {1, 2}}) {
     const ServedStore store;
@@ -245,7 +246,7 @@ TEST(Bootstrap, MeetsAfterAMeetingThatWasNotFinished) {
   }
 }
 
-// What NCCL meets over: one announces, the others hear what is of this meeting.
+// The exchange over which NCCL meets: one announces, the others hear the text of this meeting.
 TEST(StoreExchange, TellsNothingOfAnEarlierMeeting) {
   const ServedStore store;
   int number = 0;

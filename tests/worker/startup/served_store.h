@@ -1,4 +1,4 @@
-// What a worker is started with, and a store for it.
+// The start of a worker, and a store for it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -58,7 +58,7 @@ void fill(std::byte* data, std::size_t count, Dtype dtype, std::size_t rank) {
   }
 }
 
-// What shared memory would make of it: the same kernels, chunk by chunk.
+// Returns the sum as shared memory would make it: the same kernels, chunk by chunk.
 std::vector<std::byte> reduced(std::size_t world, std::size_t count, Dtype dtype,
                                Reduction reduction) {
   const std::size_t bytes = count * size_of(dtype);

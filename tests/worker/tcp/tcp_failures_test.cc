@@ -1,4 +1,5 @@
-// What the ranks say when they do different things, when one dies or is silent, and after reset().
+// The words of the ranks when they do different things, when one dies or is silent, and after
+// reset().
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -115,7 +116,7 @@ TEST(TcpFailures, ARankIsKilledInTheMiddle) {
       ranks.launch_sum(all);
       ::raise(SIGKILL);
     }
-    // What it has launched may complete: all of it may have been sent.
+    // Sums that it has launched may complete: all of it may have been sent.
     expect_at_once(
         [&] {
           ranks.wait(ranks.launch_sum(all));

@@ -54,7 +54,7 @@ class TcpHosts : public TwoHosts {
     return {std::max(small.ratio, large.ratio), small.hash ^ large.hash};
   }
 
-  // What each rank has found.
+  // Returns the findings of each rank.
   static std::vector<Found> found_by(const RanksOptions& options) {
     const std::size_t bytes = sizeof(Found) * static_cast<std::size_t>(options.ranks);
     void* shared =

@@ -44,7 +44,7 @@ class LargestPiece final : public c10::MemoryReportingInfoBase {
   std::int64_t bytes = 0;
 };
 
-// What is rounded otherwise shows in these, and so does the sign of a zero.
+// Another rounding shows in these, and so does the sign of a zero.
 at::Tensor bits_of(const at::Tensor& numbers) { return numbers.view(at::kByte); }
 
 // Numbers with a fixed seed, and three steps on them with other gradients each. The result is of
@@ -116,7 +116,8 @@ TEST_F(Blocks, AmsgradCannotBeginLater) {
   EXPECT_THROW(optimizer.step(), std::invalid_argument);
 }
 
-// What in_blocks() calls its function with: the first number of each call's tensors, and how many.
+// Returns the arguments of in_blocks()'s calls: the first number of each call's tensors, and how
+// many.
 std::vector<std::vector<std::int64_t>> calls_of(const std::array<at::Tensor, 2>& tensors) {
   std::vector<std::vector<std::int64_t>> calls;
   in_blocks(tensors, [&](const std::array<at::Tensor, 2>& parts) {

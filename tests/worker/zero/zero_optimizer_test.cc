@@ -199,7 +199,8 @@ TEST(ZeroOptimizer, AnNthOfTheHeapIsTaken) {
   }
 }
 
-// What an unsharded Adam has, to the bit; then trains on with another number of ranks.
+// The consolidated state is that of an unsharded Adam, to the bit. It then trains on with another
+// number of ranks.
 TEST(ZeroOptimizer, ConsolidatesAndLoadsWithAnotherNumberOfRanks) {
   run_torch_ranks(3, [](Collective& collective) {
     auto net = layered_net();

@@ -55,7 +55,7 @@ class HttpServer : public testing::Test {
     EXPECT_TRUE(run_until([&] { return over; }));
     return text;
   }
-  // What it says up to the end of its next answer, whose body is `body`.
+  // Returns the bytes up to the end of its next answer, whose body is `body`.
   std::string next(tcp::socket& client) {
     std::string text;
     bool over = false;
