@@ -31,11 +31,11 @@ def plain_pages():
     """Those whose sentences and lines are held to the rules."""
     docs = ROOT / "docs"
     names = ("architecture", "checkpoints", "contract", "data", "development", "doctor", "examples",
-             "install", "join", "kubernetes", "metrics", "mixed_precision", "replicas", "sharded",
-             "sources", "spawn", "store", "sync_batch_norm", "training_metrics", "vocabulary",
-             "zero")
+             "install", "join", "kubernetes", "metrics", "mixed_precision", "operators", "recovery",
+             "replicas", "schedulers", "sharded", "sources", "spawn", "store", "sync_batch_norm",
+             "training_metrics", "vocabulary", "zero")
     named = [docs / f"{name}.md" for name in names] + [ROOT / "examples" / "data" / "README.md"]
-    named += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
+    named += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "README", "SECURITY")]
     return named + sorted(DECISIONS.glob("*.md"))
 
 
