@@ -33,7 +33,7 @@ def plain_pages():
     names = ("architecture", "checkpoints", "contract", "data", "development", "doctor", "examples",
              "install", "join", "kubernetes", "metrics", "mixed_precision", "operators", "recovery",
              "replicas", "schedulers", "sharded", "sources", "spawn", "store", "sync_batch_norm",
-             "training_metrics", "vocabulary", "zero")
+             "torchrun", "training_metrics", "trust", "vocabulary", "zero")
     named = [docs / f"{name}.md" for name in names] + [ROOT / "examples" / "data" / "README.md"]
     named += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "README", "SECURITY")]
     return named + sorted(DECISIONS.glob("*.md"))
