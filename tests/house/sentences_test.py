@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Sentences in comments and docstrings begin with their subject, and never with "Where", "Whoever",
-"What" or "Of". Only the standard library."""
+"What" or "Of"; no peer or thing is "he". Only the standard library."""
 
 import ast
 import io
@@ -12,6 +12,7 @@ import unittest
 from sources import ROOT, run_tests
 
 BEGIN = re.compile(r"(?:Where|Whoever|What|Of)\b")
+PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
 # Code that is being rewritten.
 OPEN = ("rendezvous/failover/", "worker/reducer/data_parallel",
         "worker/reducer/gradient_reducer")
@@ -108,6 +109,11 @@ def turned(name, text):
     return [f"{name}:{line}: {said}" for line, said in sentences(name, text) if BEGIN.match(said)]
 
 
+def persons(name, text):
+    """Sentences of a file in which somebody is "he", in the same form."""
+    return [f"{name}:{line}: {said}" for line, said in sentences(name, text) if PERSON.search(said)]
+
+
 def texts():
     """Path -> text of every file whose comments this test can read, new ones too."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -131,6 +137,12 @@ class Sentences(unittest.TestCase):
                  for place in turned(name, text)]
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
+    def test_no_peer_or_thing_is_he(self):
+        found = [place for name, text in texts().items()
+                 if not name.startswith((*OPEN, "tests/house/sentences_test.py"))
+                 for place in persons(name, text)]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
 
 class ThisTest(unittest.TestCase):
     def found(self, name, text):
@@ -147,6 +159,10 @@ class ThisTest(unittest.TestCase):
         self.assertEqual(self.found("a.cc", "int a;  // one\nint b;  // What\n"), ["What"])
         self.assertEqual(self.found("a.cc", "// - one\n// - Where\n"), ["Where"])
         self.assertEqual(self.found("a.cc", "// It is\n//\n// Where it was.\n"), ["Where it was."])
+
+    def test_finds_a_peer_that_is_he(self):
+        self.assertEqual(persons("a.h", "// A peer, and his port.\n"), ["a.h:1: A peer, and his port."])
+        self.assertEqual(persons("a.h", "// The peer, this history, the hello.\n"), [])
 
     def test_reads_python_shell_and_cmake(self):
         self.assertEqual(self.found("a.py", '"""Where it is."""\n'), ["Where it is."])

@@ -125,7 +125,7 @@ void Takeover::plan_faults(SimLeader& leader) {
   });
 }
 
-// Nobody takes over at once from a leader whom he never reached. So where no worker may be
+// A candidate does not take over at once from a leader that it never reached. So if no worker may be
 // restarted, a leader lives until the others know it.
 void Takeover::kill(SimLeader& leader) {
   if (live_leaders() < 2) return;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kDistributed =
     "module";  // DistributedDataParallel, DataParallel, AveragedModel
-// Names that nobody gives to a module of his own: torch.compile, FSDP, activation checkpointing,
+// Names that no program gives to its own modules: torch.compile, FSDP, activation checkpointing,
 // Lightning Fabric, Opacus.
 constexpr std::array<std::string_view, 5> kWrappers{"_orig_mod", "_fsdp_wrapped_module",
                                                     "_checkpoint_wrapped_module", "_forward_module",

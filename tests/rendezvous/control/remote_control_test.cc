@@ -157,7 +157,7 @@ TEST_F(ControlTest, TheTokenIsThatOfTheJob) {
   EXPECT_EQ(ask({"a", ShowJobs{}}, "").outcome, ControlOutcome::kWrongToken);
 }
 
-// Somebody proves that he knows the token of one job, and asks about another one.
+// A caller proves that it knows the token of one job, and asks about another one.
 TEST_F(ControlTest, AProofIsForOneJobOnly) {
   TestNode b;
   join(b, to_job("b"), make_node("n0"));
