@@ -1,5 +1,5 @@
 // DDPRUN_ASSERT: checks a condition that only a bug of ours can break. The check stays on in
-// release builds: a launcher that goes on with a broken state can kill the wrong process. It is not
+// release builds. A launcher that goes on with a broken state can kill the wrong process. It is not
 // for bad input or failed system calls; those are Errors (base/result.h). Any thread.
 #pragma once
 

@@ -15,8 +15,8 @@ using EnvLookup = std::function<std::optional<std::string>(std::string_view name
 // nobody changes the environment.
 EnvLookup process_environment();
 
-// Takes the variable out of this process's environment, and out of what /proc/<pid>/environ shows
-// of it and of its forks (proc(5)): the bytes that execve() left there are overwritten. Main
+// Takes the variable out of this process's environment. Also takes it out of /proc/<pid>/environ,
+// its own and its forks' (proc(5)). The bytes that execve() left there are overwritten. Main
 // thread, at start.
 void wipe_variable(const char* name);
 

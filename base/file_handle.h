@@ -1,5 +1,5 @@
 // A file descriptor with one owner: the FileHandle that holds it closes it. It can be moved and not
-// copied. Two owners would close the same number twice, and the second close could hit a file that
+// copied. Two owners would close the same number twice. The second close could hit a file that
 // another thread has opened meanwhile. It opens nothing itself. Any thread, but one at a time.
 #pragma once
 

@@ -1,6 +1,6 @@
 // fmt's own code, compiled here once for all rooms. Debian has it as a shared library only, and
 // ddprun is one static file. With FMT_HEADER_ONLY every file that includes fmt would compile all of
-// it again, which took half of the time of such a file.
+// it again. That took half of the time of such a file.
 #include <fmt/format-inl.h>
 
 // The templates that fmt/format.h declares as compiled elsewhere, and those whose bodies are in

@@ -1,7 +1,6 @@
 // Log lines of all our processes: launcher, guardian, agent, and training programs with the engine.
-// Each line goes to stderr as `LMMDD HH:MM:SS.mmm pid ddprun] text`, where L is the level's letter:
-// D, I, W or E. Only log.cc includes spdlog, because its headers are slow to compile. Any thread
-// may log.
+// Each line goes to stderr as `LMMDD HH:MM:SS.mmm pid ddprun] text`. L is the level's letter: D, I,
+// W or E. Only log.cc includes spdlog, because its headers are slow to compile. Any thread may log.
 #pragma once
 
 #include <functional>
@@ -18,9 +17,8 @@ void set_level(Level level);
 using Writer = std::function<void(std::string_view line)>;
 
 // Hands lines to `writer` instead of stderr. The agent needs this: the reader of our stderr may be
-// slow, and a write that blocks would stop the agent's loop. An empty writer means stderr again.
-// The writer must not log: that would deadlock. It must not wait: all threads that log would wait
-// too.
+// slow. A write that blocks would stop the agent's loop. An empty writer means stderr again. The
+// writer must not log: that would deadlock. It must not wait: all threads that log would wait too.
 void set_writer(Writer writer);
 
 // `text` is one line without its newline. No braces in it are a format. It passes shown_text().

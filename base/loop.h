@@ -39,8 +39,8 @@ inline void spawn(asio::io_context& loop, std::string name, asio::awaitable<void
 
 // Completes when `limit` has passed, or as soon as somebody cancels `timer`. Use it as
 // `co_await (read(...) || expires(timer, limit))`: the first to complete cancels the other. After a
-// time-out close the connection: the read was cancelled in the middle of a frame, and a new read
-// would take the rest of it for a frame of its own.
+// time-out close the connection. The read was cancelled in the middle of a frame. A new read would
+// take the rest of it for a frame of its own.
 inline asio::awaitable<void> expires(asio::steady_timer& timer, std::chrono::nanoseconds limit) {
   timer.expires_after(limit);
   co_await timer.async_wait(kAsTuple);

@@ -1,5 +1,5 @@
-// The memory cgroup of this process: where its files are, and how much memory is left before a
-// limit is met. Versions 1 and 2 of the controller. Reads files; any thread.
+// The memory cgroup of this process: its files, and the memory that is left before a limit is met.
+// Versions 1 and 2 of the controller. Reads files; any thread.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ std::optional<MemoryFolder> memory_folder(const std::string& cgroup);
 // The number in a cgroup's file. Nothing for no limit: "max" in version 2, a huge one in version 1.
 std::optional<std::uint64_t> read_cgroup_number(const std::string& path);
 
-// Bytes that new processes can use without swapping or meeting a limit: the host's MemAvailable
-// (proc_meminfo(5)), or what is left in our cgroup or one above it, whichever is less. File pages
-// count as left: the kernel drops them first. Nothing: it cannot be known.
+// Bytes that new processes can use without swapping or meeting a limit. It is the host's
+// MemAvailable (proc_meminfo(5)), or the rest in our cgroup or one above it, whichever is less.
+// File pages count as left: the kernel drops them first. Nothing: it cannot be known.
 std::optional<std::uint64_t> memory_left();
 
 // The same, of this cgroup and those above it, also the uppermost one: in a container that has the

@@ -1,6 +1,6 @@
-// A list of numbers as short text, such as "0-3,5": for people (ranks) and for tools that take such
-// lists (CPUs for numactl). It only writes; parse_cpu_ranges() in launcher/options/numa.h reads.
-// Pure. Any thread.
+// A list of numbers as short text, such as "0-3,5". It is for people (ranks) and for tools that
+// take such lists (CPUs for numactl). It only writes; parse_cpu_ranges() in launcher/options/numa.h
+// reads. Pure. Any thread.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@
 namespace ddprun {
 
 // The kind of failure. Callers decide by the code; the message is for people. The host sends the
-// code to nodes by number (Refused in rendezvous.proto), so add new codes at the end and never
+// code to nodes by number (Refused in rendezvous.proto). So add new codes at the end and never
 // change the order.
 enum class ErrorCode {
   kInvalidArgument,  // the caller's or the user's value is wrong

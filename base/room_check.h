@@ -20,7 +20,7 @@ struct Room {
 inline constexpr Room kGrpcRoom{.descriptors = 12, .threads = 12, .memory_bytes = 40U << 20U};
 
 // Tries all of it and gives it back, which takes some 0.2 ms. If memory is limited (`ulimit -v`),
-// malloc keeps to one arena from then on: each one takes 64 MiB of addresses. The error (kLimit)
+// malloc keeps to one arena from then on. Each one takes 64 MiB of addresses. The error (kLimit)
 // names the limit.
 Result<void> check_room(const Room& needed);
 

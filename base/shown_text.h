@@ -1,6 +1,6 @@
-// Makes texts of others safe to read. A text of a peer, of a worker, of an
-// operator or of a host's name passes here before it stands in a line of ours: on a console, in a
-// log, in a table, in an error. Pure; any thread.
+// Makes texts of others safe to read. A text of others passes here before it stands in a line of
+// ours. They are peers, workers, operators and names of hosts. That may be on a console, in a log,
+// in a table, or in an error. Pure; any thread.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ inline unsigned code_of_three(std::string_view text) {
          (byte_at(text, 2) & 0x3FU);
 }
 
-// Marks of direction (Unicode 15, UAX 9), separators of lines and paragraphs, characters that have
-// no width, and the byte order mark.
+// Marks of direction (Unicode 15, UAX 9), separators of lines and paragraphs, characters without
+// width, and the byte order mark.
 inline bool is_mark(unsigned code) {
   return (code >= 0x200B && code <= 0x200F) || (code >= 0x2028 && code <= 0x202E) ||
          (code >= 0x2060 && code <= 0x2069) || code == 0xFEFF;
@@ -52,9 +52,8 @@ inline std::size_t utf8_sequence(std::string_view text) {
   return length;
 }
 
-// The length of what `text` begins with, if a terminal obeys it and does not show it: a control
-// character of ASCII or of C1, a separator of lines, a mark that turns the direction of writing. 0:
-// it is shown.
+// The length of what `text` begins with, if a terminal obeys it and does not show it. It may be a
+// control character of ASCII or C1, a separator of lines, or a mark of direction. 0: it is shown.
 inline std::size_t unshown_sequence(std::string_view text) {
   if (text.empty()) return 0;
   const unsigned first = of_text::byte_at(text, 0);
@@ -65,9 +64,9 @@ inline std::size_t unshown_sequence(std::string_view text) {
   return utf8_sequence(text) == 3 && of_text::is_mark(of_text::code_of_three(text)) ? 3 : 0;
 }
 
-// `text` as one piece of one line: valid UTF-8, a blank for each unshown sequence, U+FFFD for each
-// byte that is no UTF-8. At most `most` bytes and then "…". So nobody but us ends a line, and no
-// line begins with another's prefix.
+// `text` as one piece of one line: valid UTF-8, a blank for each unshown sequence. Each byte that
+// is no UTF-8 becomes U+FFFD. At most `most` bytes and then "…". So nobody but us ends a line,
+// and no line begins with another's prefix.
 inline std::string shown_text(std::string_view text, std::size_t most = kShownBytes) {
   std::string shown;
   shown.reserve(std::min(text.size(), most));

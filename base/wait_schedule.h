@@ -1,6 +1,6 @@
-// When to tell people of a wait that goes on: after 5 s, then 10, 20, 40 … 300 s later each
-// time. A log file shows that something is awaited, and is not filled by it. Pure. Owned by
-// who waits.
+// When to tell people of a wait that goes on. It is after 5 s, then 10, 20, 40 … 300 s later each
+// time. A log file shows that something is awaited, and is not filled by it. Pure. Owned by who
+// waits.
 #pragma once
 
 #include <algorithm>

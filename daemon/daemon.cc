@@ -46,8 +46,8 @@ Daemon::Daemon(asio::io_context& loop, DaemonOptions options, const std::string&
       inherited_alarm_(loop, [this] { forget_inherited(); }),
       refusals_(rendezvous::kRefusalWarningEvery) {}
 
-// In this order: the service would wait for operators who wait for a job's end, and its sessions
-// must not outlive their hosts.
+// In this order: the service would wait for operators who wait for a job's end. Its sessions must
+// not outlive their hosts.
 Daemon::~Daemon() {
   demultiplexer_.reset();
   local_operators_.reset();

@@ -16,9 +16,8 @@ namespace {
 
 // A standby waits as long as it must, for etcd and for its turn.
 constexpr std::chrono::hours kForEver{24 * 365 * 100};
-// The shortest lease that etcd gives: where its own leader is lost as well, etcd begins to count
-// anew once it has another. A leader that is in doubt by it takes its key again, and no worker is
-// ended.
+// The shortest lease that etcd gives. If its own leader is lost as well, etcd begins to count anew
+// once it has another. A leader that is in doubt by it takes its key again, and no worker is ended.
 constexpr std::chrono::seconds kLease{2};
 // No node ends its workers in it: it is for clocks that do not run alike.
 constexpr std::chrono::milliseconds kMargin{300};

@@ -1,5 +1,5 @@
 // This ddprund's part in a group of them: one leads all jobs, the others wait as standbys. They
-// elect the leader in etcd (rendezvous/election), which keeps a record of each job that runs; the
+// elect the leader in etcd (rendezvous/election), which keeps a record of each job that runs. The
 // next leader goes on from the records. It knows no job: Daemon does, and owns it. Loop's thread.
 #pragma once
 
@@ -50,7 +50,7 @@ class Group {
   void forget(const std::string& rdzv_id, std::chrono::milliseconds after);
 
   // This process leads no more and is not elected again. If it led, another can lead when `done` is
-  // called, which is in a moment, also where etcd does not answer.
+  // called. That is in a moment, also if etcd does not answer.
   void resign(std::function<void()> done);
 
  private:

@@ -1,6 +1,6 @@
-// Which jobs a ddprund has: whether a node may make or join one, and when one is given up or
-// forgotten. Pure: `now` and what the process uses come in. It knows a job by a number, since an id
-// is used again after its job's end. Owned by Daemon, used on its thread.
+// Which jobs a ddprund has. It decides whether a node may make or join one, and when one is given
+// up. Pure: `now` and what the process uses come in. It knows a job by a number, since an id is
+// used again after its job's end. Owned by Daemon, used on its thread.
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,7 @@ class JobTable {
   Result<Admission> admit(const std::string& id, const rendezvous::NodeSpec& spec,
                           std::uint64_t memory_bytes, bool comes_back = false);
   // A job of the leader before runs, and its nodes come back. It has its place among those that
-  // have not ended, and no limit applies when the first of them makes it here.
+  // have not ended. No limit applies when the first of them makes it here.
   void inherit(const std::string& id) { awaited_.insert(id); }
   // Those that no node came back to are here no more.
   void forget_inherited() { awaited_.clear(); }

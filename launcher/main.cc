@@ -67,8 +67,8 @@ std::vector<std::string> process_variables() {
   return variables;
 }
 
-// If a standard descriptor is closed, the next file that is opened gets its number, and text for
-// the console would go into that file. So closed ones lead to /dev/null.
+// If a standard descriptor is closed, the next file that is opened gets its number. Text for the
+// console would go into that file. So closed ones lead to /dev/null.
 void fill_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;

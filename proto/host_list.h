@@ -21,7 +21,7 @@ inline constexpr std::size_t kMaxBrackets = 8;
 // Names in the list's order, each as often as the list has it. Commas and blanks stand between
 // entries. A number is filled up with zeros to the length of its range's beginning. An empty text
 // is no host. Error kInvalidArgument: brackets that do not close or have something behind them, a
-// range that is none or runs backwards; kLimit: too much of something.
+// range that is none or runs backwards. Error kLimit: too much of something.
 Result<std::vector<std::string>> parse_host_list(std::string_view text);
 
 }  // namespace ddprun

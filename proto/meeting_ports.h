@@ -1,5 +1,6 @@
-// The ports that a job may meet at where nobody gave one. Each job has a block of its own below the
-// ports that the kernel gives out (ip(7), ip_local_port_range), and above those of services.
+// The ports that a job may meet at where nobody gave one. Each job has a block of its own. It lies
+// below the ports that the kernel gives out (ip(7), ip_local_port_range), and above those of
+// services.
 #pragma once
 
 #include <cstdint>

@@ -4,9 +4,9 @@
 //
 // A standby finds its connection, a stream, by DDPRUN_HOOK. It says `w` when it waits. It gets 8
 // bytes, the size of what follows (little-endian), with two descriptors (SCM_RIGHTS, stdout and
-// stderr), and then the variables that differ from those that it was started with: NAME=VALUE, or
-// NAME for one that is gone, each with a zero byte at its end. It says `g` and goes. At any time it
-// may say `!` and why it will not do, and end.
+// stderr). Then it gets the variables that differ from those that it was started with. Each is
+// NAME=VALUE, or NAME for one that is gone, with a zero byte at its end. It says `g` and goes. At
+// any time it may say `!` and why it will not do, and end.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace ddprun {
 inline constexpr const char* kHookVariable = "DDPRUN_HOOK";
 
 // A standby is started with these under their hidden names, and gives them back before anything
-// reads them: people and programs look for the worker of a rank in /proc/<pid>/environ.
+// reads them. People and programs look for the worker of a rank in /proc/<pid>/environ.
 inline constexpr std::array<const char*, 2> kHiddenVariables = {"RANK", "LOCAL_RANK"};
 // `?` for the first letter, so that both names have the same length.
 std::string hidden_name(std::string_view name);

@@ -1,5 +1,5 @@
-// A job's token in a file, which keeps it off command lines, how long a token and a job's id may
-// be, and whether a file with a secret, a token or a private key, is one that others can read. Any
+// A job's token in a file, which keeps it off command lines. The most bytes of a token and of a
+// job's id. A check whether others can read a file with a secret: a token or a private key. Any
 // thread.
 #pragma once
 
@@ -29,10 +29,10 @@ inline constexpr std::size_t kMaxJobBytes = 255;
 // others can read is refused. `named` is how the user gave the path, "--token-file=PATH".
 Result<std::string> read_token_file(const std::string& path, const std::string& named);
 
-// Keeps the memory of this process, which has a token in it, from other processes of its user and
-// from core dumps, until exec(): workers are as open as ever. The same holds for processes forked
-// from now on. For a user that is not root, /proc/<pid> then belongs to root (prctl(2),
-// PR_SET_DUMPABLE).
+// Keeps the memory of this process, which has a token in it, from others. They are its user's other
+// processes, and core dumps. This ends with exec(): workers are as open as ever. The same holds for
+// processes forked from now on. For a user that is not root, /proc/<pid> then belongs to root
+// (prctl(2), PR_SET_DUMPABLE).
 inline void hide_memory() { ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); }
 
 // The kernel's facts of an open file, and of us.
@@ -46,9 +46,9 @@ struct SecretFacts {
 };
 
 // Only we or root own it, and only the owner may read it. Two more are taken, since root made them
-// for us: a file of root's that our own group may read (a Kubernetes secret with fsGroup, a
-// service's file in /etc), and one in read-only memory (a Kubernetes or Docker secret, a credential
-// of systemd). Pure.
+// for us. One is a file of root's that our own group may read. It may be a Kubernetes secret with
+// fsGroup, or a service's file in /etc. The other is one in read-only memory (a Kubernetes or
+// Docker secret, a credential of systemd). Pure.
 bool is_secret(const SecretFacts& facts);
 
 // Says what is wrong with the open file at `path`, and what to type; nothing: it is secret.

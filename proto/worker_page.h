@@ -6,11 +6,11 @@
 //   DDPRUN_PAGE=<offset>:<notes offset>:<notes bytes>:<path of the file>
 //
 // At `offset` is a WorkerPage, at `notes offset` what a Python worker has imported, in that order,
-// WorkerPage::notes_size bytes. Each entry ends with a zero byte: a module's name; `!` and the name
-// of one of the user's own modules; `-` and a name that was asked for and is no module that a
-// standby imports by itself; `=NAME=VALUE`, a variable that the user's code has set before it
-// imported the next one; `=NAME`, one that it has removed. Times are those of CLOCK_MONOTONIC, in
-// nanoseconds. 0 means: not yet.
+// WorkerPage::notes_size bytes. Each entry ends with a zero byte. It is a module's name; or `!` and
+// the name of one of the user's own modules. Or it is `-` and a name that was asked for and that no
+// standby imports by itself. Or it is `=NAME=VALUE`, a variable that the user's code has set before
+// it imported the next one. Or it is `=NAME`, one that it has removed. Times are those of
+// CLOCK_MONOTONIC, in nanoseconds. 0 means: not yet.
 #pragma once
 
 #include <pthread.h>
@@ -29,17 +29,17 @@ struct WorkerPage {
   std::atomic<std::uint64_t> first_step;  // when the first one was done
   std::atomic<std::uint64_t> first_line;  // when the user's code began
   std::atomic<std::uint64_t> notes_size;
-  // Pid of the process that has come to the Python hook or to bootstrap(): a standby started by the
+  // Pid of the process that has come to the Python hook or to bootstrap(). A standby started by the
   // same command can wait there, if that is the process that the agent has started.
   std::atomic<std::uint64_t> parks;
   std::uint64_t unused[2];
   // A robust lock (pthread_mutexattr_setrobust(3)) that the worker's main thread takes and never
-  // gives back: the kernel does, when the worker dies.
+  // gives back. The kernel does, when the worker dies.
   pthread_mutex_t lock;
   char unused_too[64 - sizeof(pthread_mutex_t)];
 
   // The word that the kernel changes. glibc has it first in its mutex (glibc 2.36,
-  // sysdeps/nptl/bits/struct_mutex.h); a worker with another C library does not take the lock.
+  // sysdeps/nptl/bits/struct_mutex.h). A worker with another C library does not take the lock.
   std::atomic<std::uint32_t>* lock_word() {
     return reinterpret_cast<std::atomic<std::uint32_t>*>(&lock);
   }

@@ -37,7 +37,7 @@ int milliseconds_left(Deadline deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
-// Asks for a numeric address first, so that an address never reaches a resolver: a resolver may be
+// Asks for a numeric address first, so that an address never reaches a resolver. A resolver may be
 // slow or down.
 Result<AddressList> look_up(const std::string& host, std::uint16_t port) {
   addrinfo hints{};
@@ -148,7 +148,7 @@ Result<void> BlockingSocket::send(std::string_view bytes, Deadline deadline) {
   return {};
 }
 
-// Small reads go through a buffer: an answer of 4,096 values has 8,192 parts, and each would cost a
+// Small reads go through a buffer. An answer of 4,096 values has 8,192 parts, and each would cost a
 // system call. Large reads go straight to `into`, to save the copy.
 Result<void> BlockingSocket::receive(std::span<char> into, Deadline deadline) {
   into = into.subspan(take_early(into));

@@ -1,7 +1,7 @@
 // A blocking TCP connection. Every call ends by a deadline. It uses plain sockets and no loop, for
 // programs that have none. It knows nothing of the store's protocol. One thread at a time. The
-// object owns its descriptor. After an error destroy it: half of a request may be sent or half of
-// an answer read, so the next bytes would make no sense.
+// object owns its descriptor. After an error destroy it. A part of a request may be sent, or a part
+// of an answer read. So the next bytes would make no sense.
 #pragma once
 
 #include <chrono>

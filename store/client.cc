@@ -108,7 +108,7 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
 }
 
 // VALIDATE and PING leave in one segment. PyTorch's server loses its place if VALIDATE comes in two
-// parts. And only an answer to PING shows that somebody serves the port: the kernel accepts
+// parts. And only an answer to PING shows that somebody serves the port. The kernel accepts
 // connections for a process that hangs.
 Result<void> Client::shake_hands(Deadline until, const std::function<Deadline()>& tell) {
   request_.clear();
@@ -340,7 +340,7 @@ Result<void> Client::receive(std::span<char> into, Deadline until) {
   return {};
 }
 
-// Closes the connection: an answer to this request may still come, and a later request must not
+// Closes the connection. An answer to this request may still come, and a later request must not
 // take it for its own. The message says what was attempted, where, and what happened.
 Error Client::broken(const Error& cause) {
   socket_.reset();

@@ -1,9 +1,9 @@
 // A blocking TCPStore client for programs without a loop (the engine's bootstrap, tests). It works
 // with our server and with those of PyTorch 2.11 and 2.15. Every call ends within a time limit. One
 // thread at a time; a call blocks it. Keys are sent as they are. PyTorch's client puts a `/` in
-// front of every key of its users, so a key that both sides shall see must begin with `/`. If
+// front of every key of its users. So a key that both sides shall see must begin with `/`. If
 // wait(), get() or multi_get() run out of time because a key is missing, the client stays usable.
-// After any other error the connection is closed and every later call fails: a late answer could be
+// After any other error the connection is closed and every later call fails. A late answer could be
 // taken for the answer to another request.
 #pragma once
 
@@ -28,11 +28,11 @@ class Client {
  public:
   using Duration = std::chrono::milliseconds;
 
-  // Connects and shakes hands. The server may not be up yet, so it tries again and again until
+  // Connects and shakes hands. The server may not be up yet. So it tries again and again until
   // `limit` has passed, with pauses that grow and are random. `limit` is also the time limit of
   // every later call; set_limit() changes it. Errors: kNotFound (no such host), kTimedOut (the
-  // message says what failed last).
-  // `who`, if given, is named in the log while the wait goes on, at the moments of wait_schedule.h.
+  // message says what failed last). `who`, if given, is named in the log while the wait goes on, at
+  // the moments of wait_schedule.h.
   static Result<Client> connect(const std::string& host, std::uint16_t port, Duration limit,
                                 const std::string& who = {});
 
@@ -70,7 +70,7 @@ class Client {
   Result<std::int64_t> add(std::string_view key, std::int64_t delta);
   // Stores `desired` if the key holds `expected`, or if the key is missing and `expected` is empty.
   // Returns the value that the key holds afterwards. If the key is missing and stays so, it returns
-  // `expected`: PyTorch's rule, so the answer alone does not prove that the key exists.
+  // `expected`. That is PyTorch's rule, so the answer alone does not prove that the key exists.
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired);
   // Whether all of `keys` exist.

@@ -15,7 +15,7 @@
 namespace ddprun::store {
 
 // The buffer of an idle connection. Most requests fit. The rest of a longer one goes into the
-// buffer that all connections share, so that an idle connection does not own 64 KiB.
+// buffer that all connections share. So an idle connection does not own 64 KiB.
 inline constexpr std::size_t kFirstReadBytes = 128;
 
 // Two owners: the server's map while the connection is open, and its coroutine until it ends.
@@ -28,7 +28,7 @@ struct Connection {
   ConnectionId id;
   boost::asio::ip::tcp::socket socket;
   Decoder decoder;
-  // Answers that the kernel has not taken yet. While there are any, nothing is read: a client that
+  // Answers that the kernel has not taken yet. While there are any, nothing is read. A client that
   // does not read its answers cannot make us hold more of them.
   std::string unsent;
   std::size_t sent = 0;     // of unsent

@@ -1,6 +1,6 @@
 // Bounds of the store: what one request, one connection and the whole server may take. A request
 // that passes a bound costs its own connection and no other. Two bounds hold for all connections
-// together: above kConnections the newcomer is refused, above kBufferedBytes the connection that
+// together. Above kConnections the newcomer is refused; above kBufferedBytes the connection that
 // holds most is dropped. The first three bounds are PyTorch's own (torch 2.11,
 // TCPStoreLibUvBackend.cpp), so that both sides agree on what fits. The others bound what PyTorch
 // leaves unbounded. Plain numbers; the room has no other limits for its peers.

@@ -1,5 +1,5 @@
 // Bounds what the store holds while memory is short, on this host or in the cgroup of its process.
-// The kernel ends a process that passes the cgroup's limit, and the launcher is that process; so a
+// The kernel ends a process that passes the cgroup's limit, and the launcher is that process. So a
 // value is refused before. Pure.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Finds out which user of this host is at the other end of a TCP connection. A TCP socket does not
-// tell, as SO_PEERCRED of a Unix socket does; the kernel's table of sockets does: sock_diag(7), or
-// where that is missing /proc/net/tcp. Some microseconds a question. One thread at a time.
+// tell, as SO_PEERCRED of a Unix socket does. The kernel's table of sockets does: sock_diag(7), or
+// if that is missing /proc/net/tcp. Some microseconds a question. One thread at a time.
 #pragma once
 
 #include <sys/types.h>

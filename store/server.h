@@ -1,10 +1,10 @@
 // Serves one Table over TCP to TCPStore clients, with one coroutine per connection on the caller's
 // loop. The answers of one readable event leave in one send. A slow or silent client delays nobody
-// else. Nothing here looks up a name. A client that does not send VALIDATE in time is dropped, and
-// connections leave descriptors for the rest of the process (base/net/descriptors.h). The protocol
+// else. Nothing here looks up a name. A client that does not send VALIDATE in time is dropped.
+// Connections leave descriptors for the rest of the process (base/net/descriptors.h). The protocol
 // has no authentication, so listen on an address that only the job can reach. Call all members on
-// the loop's thread. The loop must outlive the server. The server may be destroyed at any time:
-// coroutines that are still suspended end by themselves, at the latest when the loop is destroyed.
+// the loop's thread. The loop must outlive the server. The server may be destroyed at any time.
+// Coroutines that are still suspended end by themselves, at the latest when the loop is destroyed.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -17,9 +17,9 @@ namespace {
 // count.
 constexpr std::size_t kIdleCapacityBytes = 4096;
 
-// Reads a stored number as C's strtoll does with base 10, because PyTorch's servers do: blanks and
-// one sign in front, then digits up to the first byte that is none. Nothing: no digit, or out of
-// range.
+// Reads a stored number as C's strtoll does with base 10, because PyTorch's servers do. That is
+// blanks and one sign in front, then digits up to the first byte that is none. Nothing: no digit,
+// or out of range.
 std::optional<std::int64_t> parse_number(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t\n\v\f\r");
   if (begin == std::string_view::npos) return std::nullopt;
@@ -51,7 +51,7 @@ Result<void> Table::apply(ConnectionId from, const Request& request, Replies& ou
   if (applied.has_error()) out.reply.resize(reply_before);
   if (out.woken.size() == woken_before) return applied;
   // The requester may have ended its own wait. That byte must come before its next answer, so it
-  // goes into `reply`: what is sent to woken connections has no place among the answers.
+  // goes into `reply`. Bytes for woken connections have no place among the answers.
   const auto first = out.woken.begin() + static_cast<std::ptrdiff_t>(woken_before);
   const auto others = std::remove(first, out.woken.end(), from);
   for (auto own = others; own != out.woken.end(); ++own) put_status(Status::kReady, out.reply);
@@ -146,8 +146,8 @@ Result<void> Table::add(std::string_view key, std::int64_t delta, Replies& out) 
 }
 
 // `fields`: key, expected, desired. Answers the value that the key holds afterwards. If the key is
-// missing and nothing is stored, answers `expected`, as PyTorch does; its libuv server then wakes
-// waiters too, its older server never wakes. We wake exactly if the key exists afterwards.
+// missing and nothing is stored, answers `expected`, as PyTorch does. Its libuv server then wakes
+// waiters too; its older server never wakes. We wake exactly if the key exists afterwards.
 Result<void> Table::compare_set(Keys fields, Replies& out) {
   const auto found = values_.find(fields[0]);
   const bool missing = found == values_.end();

@@ -1,8 +1,8 @@
-// The contents of the store and the effect of each request: a map from keys to bytes, queues, and
-// who waits for what. A request goes in; the bytes to send and the connections to wake come out.
-// The owner of the table (Server) does the sending. Pure: no socket, no clock. A wait does not
-// expire here: the client keeps the time and sends CANCEL_WAIT. docs/store.md has the meaning of
-// the requests, after torch 2.11 and 2.15.
+// The contents of the store and the effect of each request. They are a map from keys to bytes,
+// queues, and who waits for what. A request goes in; the bytes to send and the connections to wake
+// come out. The owner of the table (Server) does the sending. Pure: no socket, no clock. A wait
+// does not expire here: the client keeps the time and sends CANCEL_WAIT. docs/store.md has the
+// meaning of the requests, after torch 2.11 and 2.15.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class Table {
   explicit Table(const Limits& limits) : limits_(limits), waits_(limits) {}
 
   // Applies one decoded request of connection `from`, and appends to `out` what must be sent. If
-  // the request ends a wait of `from` itself, the byte for that is in `out.reply`, behind the
+  // the request ends a wait of `from` itself, the byte for that is in `out.reply`. It is behind the
   // request's own answer. Errors: kProtocol (ADD to a value that is no number), kLimit. The table
   // is then as before, except that a MULTI_SET may be half done and a BARRIER may have counted.
   // Close the connection after an error.

@@ -18,8 +18,8 @@
 
 namespace ddprun::store {
 
-// Names one connection. A number is never used twice in the life of a server, so that a late wake
-// cannot hit a newer connection.
+// Names one connection. A number is never used twice in the life of a server. So a late wake cannot
+// hit a newer connection.
 using ConnectionId = std::uint64_t;
 
 // Lets a map with std::string keys be searched with a string_view. Otherwise every look-up would

@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::size_t kKeptCapacityBytes = 4096;
 constexpr std::size_t kKeptFields = 16;
 
-// The arguments of an opcode: `fields` strings, or a list of items with `stride` strings each; then
+// The arguments of an opcode: `fields` strings, or a list of items with `stride` strings each. Then
 // a number of `number_bytes`.
 struct Shape {
   std::uint8_t fields;

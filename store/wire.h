@@ -47,9 +47,9 @@ inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
 // kReady. CANCEL_WAIT: always kNotReady.
 enum class Status : char { kReady = 0, kNotReady = 1 };
 
-// One request. By opcode, `fields` are the keys of a list; or key, value, key, value (MULTI_SET);
-// or the strings in the order of the wire (COMPARE_SET: key, expected, desired). They are views:
-// they are valid as long as the bytes that they were made from.
+// One request. By opcode, `fields` are the keys of a list, or key, value, key, value (MULTI_SET).
+// Or they are the strings in the order of the wire (COMPARE_SET: key, expected, desired). They are
+// views: they are valid as long as the bytes that they were made from.
 struct Request {
   Op op = Op::kPing;
   std::int64_t number = 0;  // VALIDATE: magic, PING: nonce, ADD: delta, BARRIER: world size
@@ -83,7 +83,7 @@ class Decoder {
   Decoder& operator=(Decoder&&) = delete;
   ~Decoder() = default;
 
-  // Adds bytes that arrived. The decoder reads `chunk` in place: keep the bytes until next() has
+  // Adds bytes that arrived. The decoder reads `chunk` in place. Keep the bytes until next() has
   // answered nothing or an error, or keep() was called. Only then call feed() again (asserted).
   void feed(std::string_view chunk);
 

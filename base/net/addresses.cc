@@ -72,7 +72,7 @@ address outside_address() {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     const auto found = from_sockaddr(entry->ifa_addr);
     if (!found || found->is_loopback()) continue;
-    // It is of no use to a peer, who would have to add the name of an interface of its own.
+    // It is of no use to a peer, which would have to add an interface of its own.
     if (found->is_v6() && found->to_v6().is_link_local()) continue;
     return *found;
   }

@@ -19,8 +19,8 @@ boost::asio::ip::address address_towards(const boost::asio::ip::address& peer);
 // 127.0.0.1, or `::1` on a host that has only IPv6.
 boost::asio::ip::address loopback_address();
 
-// An address under which other hosts may reach this one: the first in the kernel's list that is
-// neither loopback nor an IPv6 link-local address. Loopback if there is none.
+// An address under which other hosts may reach this one. It is the first in the kernel's list that
+// is neither loopback nor an IPv6 link-local address. Loopback if there is none.
 boost::asio::ip::address outside_address();
 
 // The name of the interface that has `address` ("eth0"). Empty if none has it.

@@ -1,7 +1,7 @@
 // File descriptors: how many this process may have, and which of them the store's connections may
 // take. Every connection costs one. The launcher also needs some at any time: for workers, their
 // pipes and logs, and the rendezvous. So a process that serves a store raises its limit once,
-// before it makes the server, and connections leave a reserve. No state here; any thread.
+// before it makes the server. Connections leave a reserve. No state here; any thread.
 #pragma once
 
 #include <sys/resource.h>
@@ -9,7 +9,7 @@
 namespace ddprun {
 
 // Descriptors that the store's connections never take. A worker costs the launcher four or five,
-// with its pipes, watch and logs: 256 are enough for 50 workers of a node.
+// with its pipes, watch and logs. 256 are enough for 50 workers of a node.
 inline constexpr rlim_t kReservedDescriptors = 256;
 
 // Raises the soft RLIMIT_NOFILE to the hard one. Returns what was set before: give it back to every

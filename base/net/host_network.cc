@@ -16,8 +16,8 @@
 namespace ddprun {
 namespace {
 
-// "  0: 0100007F:72C5 00000000:0000 0A 0:0 00:0 0 1000 0 4711 …": number, own address, peer,
-// state (0A: listening), queues, timer, retries, user, timeouts, inode.
+// " 0: 0100007F:72C5 00000000:0000 0A 0:0 00:0 0 1000 0 4711 …". The fields are number, own
+// address, peer, state (0A: listening), queues, timer, retries, user, timeouts, inode.
 enum Column : std::size_t { kLocal = 1, kRemote = 2, kState = 3, kUser = 7, kInode = 9 };
 using Columns = std::array<std::string_view, kInode + 1>;
 

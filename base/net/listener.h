@@ -29,8 +29,8 @@ inline constexpr std::string_view kPortFlag = "--master-port";
 // Binds `numeric_address` (IPv4 or IPv6, never a name) and `port` (0: the kernel picks one) and
 // listens. So a taken port shows here, and connections made from now on wait in the kernel. The
 // address `::` takes IPv4 peers too. Errors name the address, the port and what to do with
-// `setting`, the flag that chose the port: kInvalidArgument (not an address), kUnavailable (taken),
-// kSystem (not an address of this machine, not allowed).
+// `setting`, the flag that chose the port. They are kInvalidArgument (not an address), kUnavailable
+// (taken), kSystem (not an address of this machine, not allowed).
 Result<asio::ip::tcp::acceptor> bind_listener(asio::io_context& loop,
                                               const std::string& numeric_address,
                                               std::uint16_t port,

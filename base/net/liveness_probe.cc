@@ -119,8 +119,8 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
     --tries_;  // it was no visit
     connect_after(kAskAgain);
   }
-  // At once where the process may have died. One that hangs up soon again and again, as a process
-  // short of descriptors does, must not be kept busy with it.
+  // At once where the process may have died. One that hangs up soon again and again must not be
+  // kept busy with it. A process short of descriptors does so.
   void try_next() {
     const auto held = Clock::now() - std::exchange(held_since_, Clock::time_point());
     short_ = held < kKnockPause ? short_ + 1 : 0;

@@ -1,12 +1,11 @@
 // Whether a process lives whose connection ended: a connection to a port on which it listens tells.
 // A refused one means that it is dead: the kernel closed the port with it. One that is taken, and
-// no answer, mean nothing; then the lease decides. The connection is held, because a process that
-// is about to die may close this port later than the one that ended. When it ends, the next one is
-// tried.
+// no answer, mean nothing; then the lease decides. The connection is held. A process that is about
+// to die may close this port later than the one that ended. When it ends, the next one is tried.
 //
 // A firewall or a gateway can refuse as well. Its ICMP message is told apart from the reset that
-// the kernel of the peer sends (that needs Linux 5.8). A reset of its own is not: so a refusal
-// counts only where a connection to that port was taken before, and where it lasts (refusal.h).
+// the kernel of the peer sends (that needs Linux 5.8). A reset of its own is not. So a refusal
+// counts only if a connection to that port was taken before, and if it lasts (refusal.h).
 //
 // Loop's thread. Owned by who wants to know; nothing is called after its end.
 #pragma once

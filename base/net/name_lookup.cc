@@ -22,7 +22,7 @@ using Addresses = std::vector<address>;
 using Clock = std::chrono::steady_clock;
 
 // One question to the resolver. getaddrinfo(3) takes some seconds if a DNS server is dead, and
-// nothing can interrupt it: who asked may have gone on before the answer comes.
+// nothing can interrupt it. The caller may have gone on before the answer comes.
 struct Question {
   explicit Question(asio::io_context& loop) : resolver(loop), answered(loop) {}
   tcp::resolver resolver;
@@ -70,8 +70,8 @@ asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string h
   if (host == "localhost") co_return Addresses{loopback_address()};
   const Clock::time_point deadline = Clock::now() + limit;
   asio::steady_timer pause(loop);
-  // Any failure counts as "not known yet": the resolver of a pod that just began may have no server
-  // to ask, and says so with other errors than "host not found".
+  // Any failure counts as "not known yet". The resolver of a pod that just began may have no server
+  // to ask. It says so with other errors than "host not found".
   std::string why = "the resolver does not answer";
   const bool is_endless = limit >= std::chrono::hours(24 * 365);
   WaitSchedule schedule;

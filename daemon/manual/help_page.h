@@ -15,10 +15,10 @@ struct HelpPage {
   std::string_view see_also;  // roff: `.BR ddprun (1)`
 };
 
-// The page as roff with the macros of man(7). `help` is UTF-8, made so: a line `usage: PROGRAM
-// WORDS`; paragraphs, of which indented lines are examples; after an empty line or a title
-// (`options:`) entries `  WORDS  TEXT`, whose text may go on below, further in. Entries without a
-// title are the options. A title may have its text beside it: `exit codes: 0 …`.
+// The page as roff with the macros of man(7). `help` is UTF-8, made so. It has a line `usage:
+// PROGRAM WORDS`, and paragraphs, in which indented lines are examples. After an empty line or a
+// title (`options:`) come entries ` WORDS TEXT`. Their text may go on below, further in. Entries
+// without a title are the options. A title may have its text beside it: `exit codes: 0 …`.
 std::string help_page(const HelpPage& page, std::string_view help);
 
 }  // namespace ddprun::daemon

@@ -15,7 +15,7 @@ inline constexpr std::chrono::milliseconds kKnockLimit{2000};
 
 LookUp look_up(const std::string& name);
 
-// Looks the host up; asks `port` there for a connection, which is closed at once, or finds out who
+// Looks the host up. Asks `port` there for a connection, which is closed at once. Or finds out who
 // has the port here. Port 0: neither. No connection is waited for beyond `end`.
 EndpointFacts gather_endpoint(const std::string& host, std::uint16_t port,
                               std::chrono::steady_clock::time_point end);

@@ -25,9 +25,9 @@ std::string joined(const std::vector<std::string>& words) {
   return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ", "));
 }
 
-// NCCL's lists (NCCL user guide, NCCL_SOCKET_IFNAME): `^` in front names what is not to be taken,
-// `=` means whole names and not beginnings. A device of InfiniBand may have a `:port`. It takes any
-// of them, so one line can be for all hosts of a cluster.
+// NCCL's lists (NCCL user guide, NCCL_SOCKET_IFNAME): `^` in front names interfaces not to be
+// taken. `=` means whole names and not beginnings. A device of InfiniBand may have a `:port`. It
+// takes any of them, so one line can be for all hosts of a cluster.
 std::vector<std::string> missing_of_nccl(std::string_view list,
                                          const std::vector<std::string>& there) {
   if (list.starts_with('^')) return {};

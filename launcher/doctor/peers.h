@@ -1,7 +1,7 @@
-// The doctor between nodes. Each node runs one worker of a small job of ddprun's own, and this is
-// what that worker does: it opens a fresh port, says so in the job's store, connects to all others,
-// and says what came of it. It ends within seconds, whatever the others do. The only user of a
-// thread beside gRPC's: it answers others while this node waits at the store.
+// The doctor between nodes. Each node runs one worker of a small job of ddprun's own. This is that
+// worker's work: it opens a fresh port and says so in the job's store. Then it connects to all
+// others, and says what came of it. It ends within seconds, whatever the others do. The only user
+// of a thread beside gRPC's: it answers others while this node waits at the store.
 #pragma once
 
 #include <chrono>

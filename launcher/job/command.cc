@@ -118,7 +118,7 @@ Result<Command> python_command(const Options& options, const CommandFacts& facts
   return command;
 }
 
-// A name without a slash is a file of the current folder, never a program on PATH; if it exists
+// A name without a slash is a file of the current folder, never a program on PATH. If it exists
 // only there, the error says so.
 Result<Command> script_command(const Options& options, const CommandFacts& facts) {
   const FileFacts found = facts.inspect(options.script);

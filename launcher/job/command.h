@@ -1,7 +1,7 @@
 // The command that a worker executes: SCRIPT and its arguments go in, a file and argv come out.
-// This decides between Python and a program of its own, finds the interpreter, and puts the local
-// rank into the arguments. Pure: it looks at files only through CommandFacts. It starts nothing and
-// sets no environment variable. Main thread, before the agent starts.
+// This decides between Python and a program of its own, and finds the interpreter. It puts the
+// local rank into the arguments. Pure: it looks at files only through CommandFacts. It starts
+// nothing and sets no environment variable. Main thread, before the agent starts.
 #pragma once
 
 #include <functional>
@@ -35,8 +35,8 @@ struct FileFacts {
 // The kind of a regular file that begins with `head`. Its first 256 bytes are enough.
 FileKind kind_of_head(std::string_view head);
 
-// Whether SCRIPT needs no Python: its first bytes say what it is. A name that ends in .py is Python
-// whatever its `#!` line says (`env -S uv run --script`), as with torchrun.
+// Whether SCRIPT needs no Python: its first bytes say what it is. A name that ends in .py is
+// Python, as with torchrun. Its `#!` line does not matter (`env -S uv run --script`).
 bool runs_itself(std::string_view script, FileKind kind);
 
 // A Python of this machine.
@@ -85,10 +85,10 @@ struct Command {
 };
 
 // The interpreter of workers. In this order: $PYTHON_EXEC, the python3 of our own virtual
-// environment, python3 on PATH. But an environment of our own without torch gives way: one that was
-// made for ddprun alone to the user's first Python, any other to an environment that is active and
-// has torch. If $PYTHON_EXEC is wrong it is an error, and no other Python is tried: the user would
-// not notice it.
+// environment, python3 on PATH. But an environment of our own without torch gives way. One that was
+// made for ddprun alone gives way to the user's first Python. Any other gives way to an environment
+// that is active and has torch. If $PYTHON_EXEC is wrong it is an error, and no other Python is
+// tried: the user would not notice it.
 Result<std::string> find_python(const CommandFacts& facts);
 
 // For a worker that found no torch: which Pythons were looked at, which was taken, and what to

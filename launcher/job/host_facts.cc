@@ -50,7 +50,7 @@ int count_entries(const char* folder, Predicate counts) {
   return found;
 }
 
-// GPUs of this node, without CUDA, which ddprun does not link. Device files go first: a container
+// GPUs of this node, without CUDA, which ddprun does not link. Device files go first. A container
 // sees all of the machine's GPUs in /proc, but device files only for its own. If there are none,
 // the driver's list counts.
 int device_count() {
@@ -62,7 +62,7 @@ int device_count() {
 }
 
 // All processors of the machine that are online, as torchrun 2.11 counts for `cpu`. 2.15 counts
-// those of the affinity mask; the older rule stays while 2.11 is the release that we stand in for.
+// those of the affinity mask. The older rule stays while 2.11 is the release that we stand in for.
 int cpu_count() { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
 
 // CPUs of the affinity mask, and no more than the cgroup's quota.
@@ -96,8 +96,8 @@ std::string canonical_name(const std::string& name) {
   return list->ai_canonname == nullptr ? name : list->ai_canonname;
 }
 
-// This host's name with its domain (gethostname(2), getaddrinfo(3) with AI_CANONNAME): that of the
-// hosts file, which a pod with a `subdomain` has, or of DNS. Without any, the name alone.
+// This host's name with its domain (gethostname(2), getaddrinfo(3) with AI_CANONNAME). It is that
+// of the hosts file, which a pod with a `subdomain` has, or of DNS. Without any, the name alone.
 std::string full_host_name() {
   std::string name(HOST_NAME_MAX + 1, '\0');
   if (::gethostname(name.data(), name.size() - 1) != 0) return {};
@@ -141,7 +141,7 @@ FileFacts inspect(const std::string& path) {
   if (error || !fs::exists(status)) return {FileKind::kMissing, false};
   if (fs::is_directory(status)) return {FileKind::kDirectory, false};
   const bool executable = ::access(path.c_str(), X_OK) == 0;
-  // A pipe or /dev/stdin is not read here: its bytes are for the interpreter, and they can be read
+  // A pipe or /dev/stdin is not read here. Its bytes are for the interpreter, and they can be read
   // only once.
   if (!fs::is_regular_file(status)) return {FileKind::kPlain, executable};
   return {kind_of_head(read_head(path)), executable};
@@ -167,8 +167,8 @@ bool is_environment(const fs::path& place) {
   return fs::exists(place / "pyvenv.cfg", error) || fs::is_directory(place / "conda-meta", error);
 }
 
-// Whether the environment was made for one tool: pipx and `uv tool` leave a file in it, and those
-// of uvx and `pipx run` lie in a cache.
+// Whether the environment was made for one tool. pipx and `uv tool` leave a file in it. Those of
+// uvx and `pipx run` lie in a cache.
 bool is_of_a_tool(const fs::path& place) {
   std::error_code error;
   for (const char* mark : {"pipx_metadata.json", "uv-receipt.toml", "pipx_expires_in"}) {
@@ -196,8 +196,8 @@ bool has_torch_below(const fs::path& place) {
   return false;
 }
 
-// The environment that a virtual one is made from, if it uses the packages of that as well
-// (pyvenv.cfg: `home = …/bin`, `include-system-site-packages = true`). Empty: none.
+// The environment that a virtual one is made from, if it uses those packages as well. pyvenv.cfg
+// has `home = …/bin` and `include-system-site-packages = true`. Empty: none.
 fs::path environment_below(const fs::path& place) {
   std::ifstream file(place / "pyvenv.cfg");
   fs::path home;
@@ -231,8 +231,8 @@ fs::path own_folder() {
   return fs::read_symlink("/proc/self/exe", error).parent_path();
 }
 
-// If ddprun lies in the bin folder of a Python environment, the interpreter of that environment, as
-// with its torchrun: also where the environment is not activated and PATH has another python3. A
+// Returns the interpreter of the Python environment in whose bin folder ddprun lies, as with its
+// torchrun. It does so, too, if the environment is not activated and PATH has another python3. A
 // virtual environment has a pyvenv.cfg, one of conda a folder conda-meta.
 std::optional<PythonPlace> python_beside_us() {
   const fs::path folder = own_folder();

@@ -1,6 +1,6 @@
-// From what the user asked for to what the agent is told: options, command and inherited
-// environment go in, AgentConfig comes out. Pure, but job_token() may read the token's file. It
-// starts nothing and prints nothing. Main thread, before the agent starts.
+// From the user's wishes to the agent's orders: options, command and inherited environment go in,
+// AgentConfig comes out. Pure, but job_token() may read the token's file. It starts nothing and
+// prints nothing. Main thread, before the agent starts.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
-// The manual page ddprun(1). Its options are those of the flag table, so it cannot miss one; the
-// rest is what a user needs without the other documents: variables, exit codes, examples. Pure.
-// Main thread.
+// The manual page ddprun(1). Its options are those of the flag table, so it cannot miss one. The
+// rest is for a user without the other documents: variables, exit codes, examples. Pure. Main
+// thread.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // Every flag in one table: those of torchrun 2.11 and 2.15, then ddprun's own. Each has its name,
 // PET_ variable, kind, default and help. The parser, --help and shell completion all read this
-// table, so a flag cannot be known to one and unknown to another. No logic here. Constant; any
+// table. So a flag cannot be known to one and unknown to another. No logic here. Constant; any
 // thread.
 #pragma once
 
@@ -65,8 +65,8 @@ enum class FlagId {
 // kSwitch takes no value: it is on or off.
 enum class FlagKind { kValue, kSwitch };
 
-// Whose flag it is. Only torchrun's flags can be abbreviated: a prefix that is unique with torchrun
-// must stay unique here, so ddprun's own flags must not take part.
+// Whose flag it is. Only torchrun's flags can be abbreviated. A prefix that is unique with torchrun
+// must stay unique here. So ddprun's own flags must not take part.
 enum class FlagOwner { kTorchrun, kDdprun };
 
 struct Flag {

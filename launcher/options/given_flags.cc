@@ -235,9 +235,9 @@ class ArgvReader {
     return usage(bare, fmt::format("ambiguous, could be {}", fmt::join(candidates, ", ")));
   }
 
-  // SCRIPT and what follows it. argparse drops one `--`: the one right before SCRIPT, which
-  // getopt_long has skipped by now, or else the one right after it (seen with Python 3.11). All
-  // later ones are the script's.
+  // SCRIPT and what follows it. argparse drops one `--` (seen with Python 3.11). It is the one
+  // right before SCRIPT, which getopt_long has skipped by now. Else it is the one right after it.
+  // All later ones are the script's.
   void take_operands(GivenFlags& given) {
     auto at = static_cast<std::size_t>(optind);
     if (at >= words_.size()) return;

@@ -3,8 +3,8 @@
 // not what the values mean. Internal to launcher/. Main thread, at start.
 //
 // It is built on glibc's getopt_long with "+" and not on a parser library. Unique prefixes, two
-// spellings of one flag, clusters such as `-mt3`, and options that end at the first operand: these
-// are getopt_long's own rules, and they are argparse's.
+// spellings of one flag, and clusters such as `-mt3` are getopt_long's own rules. So is that
+// options end at the first operand. They are argparse's rules, too.
 #pragma once
 
 #include <map>

@@ -128,8 +128,8 @@ std::string zsh_action(const Flag& flag) {
   return names_files(flag) ? "_files" : "";
 }
 
-// The `=` of a long option and the `+` of a letter tell _arguments that the value may be part of
-// the same word.
+// The `=` of a long option and the `+` of a letter are for _arguments. They tell that the value may
+// be part of the same word.
 std::string zsh_line(const Flag& flag) {
   const bool value = flag.kind == FlagKind::kValue;
   const std::string tail =

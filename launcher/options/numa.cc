@@ -33,7 +33,7 @@ Cpus numbers(const std::vector<Cpu>& cpus) {
 }
 
 // Groups CPUs by the lowest CPU that shares their core or cache. The map puts the groups in order
-// of that number, as torch does, so that all workers divide a node in the same way.
+// of that number, as torch does. So all workers divide a node in the same way.
 std::map<int, Cpus> grouped(const std::vector<Cpu>& cpus, int Cpu::*sharer) {
   std::map<int, Cpus> groups;
   for (const Cpu& cpu : cpus) groups[cpu.*sharer].push_back(cpu.number);

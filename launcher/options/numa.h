@@ -20,8 +20,8 @@ enum class NumaMode {
   kCoreComplex,  // one group of CPUs with a common last-level cache, the largest first
 };
 
-// One CPU that this process may run on. `core` is the lowest CPU number of its physical core;
-// `cache` is the lowest CPU number that shares its last-level cache, or -1 if caches are hidden.
+// One CPU that this process may run on. `core` is the lowest CPU number of its physical core.
+// `cache` is the lowest CPU number that shares its last-level cache. It is -1 if caches are hidden.
 struct Cpu {
   int number = 0;
   int node = 0;     // NUMA node
@@ -39,7 +39,8 @@ struct NumaFacts {
 std::optional<NumaMode> parse_numa_mode(std::string_view text);
 
 // CPU numbers for each local rank, ascending, no list empty. Worker k belongs to GPU k. Errors are
-// one clause: a worker without a GPU, a NUMA node without a CPU for us, fewer cores than GPUs.
+// one clause. They are a worker without a GPU, a NUMA node without a CPU for us, and fewer cores
+// than GPUs.
 Result<std::vector<std::vector<int>>> plan_numa(NumaMode mode, const NumaFacts& facts,
                                                 int worker_count);
 

@@ -22,7 +22,7 @@ bool is_etcd(const std::string& backend) { return backend == "etcd" || backend =
 bool one_node(const ParseContext& context) { return context.options.nodes.max == 1; }
 
 // Takes `wanted`, except for port 0 (any free port). Nobody else can be told such a port. That is
-// fine on one node, and one node needs no rendezvous at all; for several nodes it is an error.
+// fine on one node, and one node needs no rendezvous at all. For several nodes it is an error.
 void settle(ParseContext& context, Rendezvous wanted, FlagId port_flag) {
   Options& options = context.options;
   options.rendezvous = wanted;
@@ -95,7 +95,7 @@ void read_what_is_found_out(ParseContext& context, std::string_view with) {
   if (!context.given.has(FlagId::kNodeRank)) context.options.node_rank = -1;
 }
 
-// Without an endpoint the rendezvous is here, as in torchrun; a warning tells it, since a second
+// Without an endpoint the rendezvous is here, as in torchrun. A warning tells it, since a second
 // node cannot find it.
 void read_c10d(ParseContext& context) {
   Endpoint& endpoint = context.options.endpoint;
@@ -173,7 +173,7 @@ constexpr std::array kTlsKeys = {std::string_view("tls_ca"), std::string_view("t
                                  std::string_view("tls_key"), std::string_view("tls_mixed")};
 
 // Whether a key of --rdzv-conf does anything with this backend. The other keys time a state machine
-// that does not exist here: no heartbeat is written to a store, nothing must be closed, no write is
+// that does not exist here. No heartbeat is written to a store, nothing must be closed, no write is
 // lost. store_type changes nothing either, but it promises nothing that is not kept: the store is
 // always `tcp`.
 bool acts(const std::string& key, Keys keys) {

@@ -1,6 +1,6 @@
-// The command line while it is being read: what was given, the Options that are being filled, and
-// the first error. Each group of flags has one read_…() function (options_*.cc). Internal to
-// launcher/. One call of parse() owns it; main thread.
+// The command line while it is being read. It has the given flags, the Options that are being
+// filled, and the first error. Each group of flags has one read_…() function (options_*.cc).
+// Internal to launcher/. One call of parse() owns it; main thread.
 #pragma once
 
 #include <limits>
@@ -26,8 +26,8 @@ class ParseContext {
   ParseContext(GivenFlags& all_given, const EnvLookup& environment, const HostFacts& this_host)
       : given(all_given), env(environment), host(this_host) {}
 
-  // Keeps one error. The first one stays, except that exit code 2 replaces exit code 1: argparse
-  // finds its errors before torchrun looks at values, so torchrun's exit code would be 2.
+  // Keeps one error. The first one stays, except that exit code 2 replaces exit code 1. argparse
+  // finds its errors before torchrun looks at values. So torchrun's exit code would be 2.
   void fail(int exit_code, std::string_view what, std::string_view why);
   void fail(FlagId id, int exit_code, std::string_view why);
 

@@ -1,4 +1,4 @@
-// How many processors the cgroup of this process may use at once: the CPU controller's quota,
+// How many processors the cgroup of this process may use at once. It is the CPU controller's quota,
 // version 1 or 2 (cgroups(7)). Reads files; any thread.
 #pragma once
 

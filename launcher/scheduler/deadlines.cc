@@ -61,7 +61,7 @@ std::optional<std::chrono::sys_seconds> end_of_job(const Surroundings& surroundi
   if (surroundings.ends_at || surroundings.slurm_job.empty()) return surroundings.ends_at;
   // As seconds after 1970: local time could not be told apart where clocks are set back. A job
   // without an end has a word there. The number of the last task of an array is also that of the
-  // whole array, so each line has the number of its own job.
+  // whole array. So each line has the number of its own job.
   const auto shown = ask({"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--format=%A %e",
                           "--jobs=" + surroundings.slurm_job});
   const auto end = shown ? end_of(surroundings.slurm_job, *shown) : std::nullopt;

@@ -38,7 +38,7 @@ struct Deadlines {
   std::optional<std::chrono::sys_seconds> ends_at{};
 };
 
-// Both of the above, asked at once: a Slurm that does not answer costs a start one limit, and not
+// Both of the above, asked at once. A Slurm that does not answer costs a start one limit, and not
 // two. `ask` is called on two threads. Without `wants_grace` that question is left out.
 Deadlines ask_deadlines(const Surroundings& surroundings, const Ask& ask, bool wants_grace);
 

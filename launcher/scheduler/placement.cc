@@ -166,7 +166,7 @@ Result<MaybePlacement> place_in_job(const Surroundings& found, const Asked& aske
   return MaybePlacement();
 }
 
-// The pods of an indexed Job may have nothing to do with each other: only --nnodes says that they
+// The pods of an indexed Job may have nothing to do with each other. Only --nnodes says that they
 // are one job, and of how many nodes.
 Result<MaybePlacement> place_pod(const Surroundings& found, const Asked& asked) {
   if (asked.max_nodes == 0) return MaybePlacement();

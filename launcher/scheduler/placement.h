@@ -1,6 +1,6 @@
-// From what was asked for and what the scheduler says: which node of which job this is, or why the
-// job must not start. A world smaller than the user asked for is the error that nobody notices, so
-// each way to it is refused, with what to type. Pure; any thread.
+// Finds from the flags and the scheduler's words which node of which job this is. Or says why the
+// job must not start. A world smaller than the user asked for is the error that nobody notices. So
+// each way to it is refused, with the command to type. Pure; any thread.
 #pragma once
 
 #include <cstdint>

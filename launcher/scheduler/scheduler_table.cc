@@ -8,11 +8,10 @@
 namespace ddprun::launcher {
 namespace {
 
-// Sources: Open MPI 4.1 mpirun(1); HPE PALS mpiexec(1); MPICH 4.0's hydra, as it was seen to set
-// them; Slurm 22.05 srun(1), sbatch(1), and 23.02 for the end time; IBM Job Step Manager, jsrun(1),
-// and LSF 10.1 "Environment variable reference"; sagemaker-training-toolkit
-// ENVIRONMENT_VARIABLES.md;
-// Kubernetes "Indexed Job" and JobSet; PBS qsub(1B); Cobalt qsub(1).
+// Sources: Open MPI 4.1 mpirun(1); HPE PALS mpiexec(1). MPICH 4.0's hydra, as it was seen to set
+// them. Slurm 22.05 srun(1), sbatch(1), and 23.02 for the end time. IBM Job Step Manager, jsrun(1),
+// and LSF 10.1 "Environment variable reference". sagemaker-training-toolkit
+// ENVIRONMENT_VARIABLES.md; Kubernetes "Indexed Job" and JobSet. PBS qsub(1B); Cobalt qsub(1).
 // clang-format off
 constexpr std::array kTable = {
   SchedulerRow{.scheduler = Scheduler::kOpenMpi, .name = "Open MPI", .sign = "OMPI_COMM_WORLD_SIZE",

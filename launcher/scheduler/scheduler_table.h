@@ -1,6 +1,6 @@
-// Every scheduler and launcher that ddprun knows, in one table: by which variables it is told, and
-// where it says how many nodes there are and which one this is. docs/schedulers.md shows the table.
-// No logic here. Constant; any thread.
+// Every scheduler and launcher that ddprun knows, in one table. It has the variables that tell it.
+// Others say how many nodes there are and which one this is. docs/schedulers.md shows the table. No
+// logic here. Constant; any thread.
 #pragma once
 
 #include <span>
@@ -47,8 +47,8 @@ struct SchedulerRow {
   std::string_view hand_on{};
 };
 
-// In the order in which they are looked for: a daemon of Open MPI is itself a Slurm step, and what
-// it starts has the variables of both.
+// In the order in which they are looked for. A daemon of Open MPI is itself a Slurm step, and its
+// children have the variables of both.
 std::span<const SchedulerRow> scheduler_table();
 
 // Every scheduler but kNone has a row (asserted).

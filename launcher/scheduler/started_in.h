@@ -1,5 +1,5 @@
 // In which step or job of a scheduler this process was started. A worker, and whatever it starts,
-// inherits the variables of its launcher's surroundings; a job that a worker submits (sbatch in
+// inherits the variables of its launcher's surroundings. A job that a worker submits (sbatch in
 // train.py) has new ones, and old ones among them. A mark that workers are given tells them apart.
 #pragma once
 
@@ -27,7 +27,7 @@ bool is_started_anew(std::string_view then, std::string_view now, Scheduler sche
 // says so in its title. Empty: there is none that we see. Reads /proc.
 std::string slurm_step_above();
 
-// Whether somebody typed this command at the terminal that is ours: its shell gave it a process
+// Whether somebody typed this command at the terminal that is ours. Its shell gave it a process
 // group of its own, which a script's shell does not.
 bool is_typed_at_terminal();
 

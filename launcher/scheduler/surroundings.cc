@@ -14,8 +14,9 @@
 namespace ddprun::launcher {
 namespace {
 
-// Slurm's numbers of steps that are no steps of tasks: batch, interactive, extern and pending ones
-// are above this (slurm.h, SLURM_MAX_NORMAL_STEP_ID). sbatch and salloc start one process in them.
+// Slurm's steps that are no steps of tasks have other numbers. Batch, interactive, extern and
+// pending ones are above this (slurm.h, SLURM_MAX_NORMAL_STEP_ID). sbatch and salloc start one
+// process in them.
 constexpr std::int64_t kMaxNormalStep = 0xfffffff0;
 // No job has more nodes, and no node more tasks.
 constexpr std::int64_t kMaxCount = 1 << 20;
@@ -57,7 +58,7 @@ std::vector<std::string> hosts_of_lines(std::string_view text) {
   return hosts;
 }
 
-// A block of ports for each job. Slurm's jobs and steps count up, and so do their blocks: the steps
+// A block of ports for each job. Slurm's jobs and steps count up, and so do their blocks. The steps
 // of a job, and the jobs after it, have others.
 std::uint16_t block_of(std::optional<std::int64_t> job, std::int64_t step, std::string_view id) {
   constexpr std::uint64_t kStepsApart = 37;
@@ -306,7 +307,7 @@ class Detection {
       found_.ends_at = std::chrono::sys_seconds(std::chrono::seconds(*end));
   }
 
-  // The variables of a step are those of all components that it runs on; they have the number of
+  // The variables of a step are those of all components that it runs on. They have the number of
   // the first component's job. So it was seen with Slurm 22.05; where it is not so, ids would
   // differ.
   void read_components() {

@@ -63,7 +63,7 @@ struct Surroundings {
   std::string problem{};
 };
 
-// In a worker of a launcher the variables are those of the launcher, and count only where they say
+// In a worker of a launcher the variables are those of the launcher. They count only if they name
 // another step or job than it was started in (DDPRUN_STARTED_IN; torchrun's workers have none).
 Surroundings detect_surroundings(const EnvLookup& env, const SurroundingsFacts& facts);
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Sentences in comments and docstrings begin with their subject, and never with "Where", "Whoever",
-"What" or "Of"; no peer or thing is "he". Only the standard library."""
+"What" or "Of"; no peer or thing is "he". In the rooms of SHORT each has 20 words at most. Only the
+standard library."""
 
 import ast
 import io
@@ -13,6 +14,9 @@ from sources import ROOT, run_tests
 
 BEGIN = re.compile(r"(?:Where|Whoever|What|Of)\b")
 PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
+MOST_WORDS = 20
+# Rooms in which no sentence has more words.
+SHORT = ("base/", "daemon/", "launcher/", "proto/", "store/")
 # Code that is being rewritten.
 OPEN = ("rendezvous/failover/", "worker/reducer/data_parallel",
         "worker/reducer/gradient_reducer")
@@ -114,6 +118,12 @@ def persons(name, text):
     return [f"{name}:{line}: {said}" for line, said in sentences(name, text) if PERSON.search(said)]
 
 
+def long_sentences(name, text):
+    """Sentences of a file with too many words, in the same form."""
+    return [f"{name}:{line}: {said}" for line, said in sentences(name, text)
+            if len(said.split()) > MOST_WORDS]
+
+
 def texts():
     """Path -> text of every file whose comments this test can read, new ones too."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -144,6 +154,14 @@ class Sentences(unittest.TestCase):
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
 
+    def test_none_is_long_in_the_rooms_that_are_held(self):
+        self.assertEqual([name for name in SHORT if not (ROOT / name).is_dir()], [])
+        found = [place for name, text in texts().items()
+                 if name.startswith(SHORT) and not name.startswith(OPEN)
+                 for place in long_sentences(name, text)]
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+
+
 class ThisTest(unittest.TestCase):
     def found(self, name, text):
         return [place.partition(": ")[2] for place in turned(name, text)]
@@ -163,6 +181,10 @@ class ThisTest(unittest.TestCase):
     def test_finds_a_peer_that_is_he(self):
         self.assertEqual(persons("a.h", "// A peer, and his port.\n"), ["a.h:1: A peer, and his port."])
         self.assertEqual(persons("a.h", "// The peer, this history, the hello.\n"), [])
+
+    def test_finds_a_long_sentence(self):
+        self.assertEqual(len(long_sentences("a.h", "// " + "a " * 20 + "b.\n")), 1)
+        self.assertEqual(long_sentences("a.h", "// " + "a " * 19 + "b. And c.\n"), [])
 
     def test_reads_python_shell_and_cmake(self):
         self.assertEqual(self.found("a.py", '"""Where it is."""\n'), ["Where it is."])

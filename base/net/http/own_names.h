@@ -1,5 +1,5 @@
 // Under which names a browser may ask this host. A page of a foreign site can be given an address
-// of ours as its own (DNS rebinding), and then reads what we answer; but its requests name that
+// of ours as its own (DNS rebinding). It then reads what we answer. But its requests name that
 // site.
 #pragma once
 
@@ -17,9 +17,10 @@ struct OwnNames {
 // `host` and what /etc/resolv.conf says.
 OwnNames own_names(std::string host);
 
-// Whether `header`, the value of `Host`, names this host: by a numeric address, which no site can
-// have as its name; as localhost; by its name; by that name within one of its domains, such as
-// pod.service.namespace.svc.cluster.local. Empty: it names none, as HTTP/1.0 may, and is accepted.
+// Whether `header`, the value of `Host`, names this host. It may name it by a numeric address,
+// which no site can have as its name. It may also say localhost, or this host's name. It may also
+// name it by that name within one of its domains, such as pod.service.namespace.svc.cluster.local.
+// Empty: it names none, as HTTP/1.0 may, and is accepted.
 bool is_own_name(std::string_view header, const OwnNames& own);
 
 }  // namespace ddprun::http

@@ -19,7 +19,7 @@ namespace wire = boost::beast::http;
 using asio::ip::tcp;
 using Time = std::chrono::steady_clock::time_point;
 
-// An answer that must arrive before the connection is closed: what the client still sends is read
+// An answer that must arrive before the connection is closed. The client's further bytes are read
 // away for so long and so much. Unread bytes would make the kernel reset the connection, and the
 // client would lose the answer.
 constexpr std::chrono::seconds kLingerLimit{1};
@@ -52,7 +52,7 @@ bool is_nonsense(const beast::error_code& failed) {
          failed != wire::error::end_of_stream && failed != wire::error::partial_message;
 }
 
-// The page is one file of ours, and its texts come from other hosts: a browser must not take any of
+// The page is one file of ours, and its texts come from other hosts. A browser must not take any of
 // them for a script.
 void set_headers(Response& response, const std::string& type) {
   response.set(wire::field::content_type, type);

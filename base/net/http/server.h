@@ -1,9 +1,9 @@
-// A small HTTP/1.1 server for pages that are made when they are asked for: GET and HEAD of a few
-// fixed paths. It knows nothing of what they say. Anybody may connect, so everything is bounded:
-// the request's head in size and time, the time that a client has for an answer, the number of
-// connections. A request's body is never read. A page is made at most once in `fresh_for`, however
-// many ask. Runs on the loop's thread, which must outlive the server; coroutines that still run at
-// the server's end finish by themselves.
+// A small HTTP/1.1 server for pages that are made when they are asked for. It knows GET and HEAD of
+// a few fixed paths. It knows nothing of what they say. Anybody may connect, so everything is
+// bounded. These are the request's head in size and time, a client's time for an answer, and the
+// number of connections. A request's body is never read. A page is made at most once in
+// `fresh_for`, however many ask. Runs on the loop's thread, which must outlive the server.
+// Coroutines that still run at the server's end finish by themselves.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

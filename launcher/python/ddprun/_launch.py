@@ -26,9 +26,11 @@ T = TypeVar("T")
 # A result is for numbers and small tables; weights belong into a checkpoint. A launch of many workers reads all of them into memory.
 MAX_RESULT_BYTES = 256 << 20
 WORKER = str(pathlib.Path(__file__).with_name("_worker.py"))
-# Becomes ddprun, which is told to end when the process that called launch() dies, of SIGKILL too (PR_SET_PDEATHSIG is 1; prctl(2)).
-# It has a process group of its own: Ctrl-C at a terminal and a notebook's interrupt go to the caller's group, and a second signal would
-# cut the workers' grace short. An interpreter of its own does that, since preexec_fn of subprocess is not safe in a process with threads.
+# Becomes ddprun. It is told to end when the process that called launch() dies, of SIGKILL too
+# (PR_SET_PDEATHSIG is 1; prctl(2)). It has a process group of its own. Ctrl-C at a terminal and a
+# notebook's interrupt go to the caller's group. A second signal would cut the workers' grace short.
+# An interpreter of its own does that, since preexec_fn of subprocess is not safe in a process with
+# threads.
 BOUND_TO_PARENT = """\
 import ctypes, os, sys
 os.setpgid(0, 0)
@@ -103,7 +105,8 @@ def _preparation() -> Dict[str, Any]:
     """Returns the argument of multiprocessing.spawn.prepare(), as its get_preparation_data() has
     it.
 
-    That function is not called: it fixes the start method of the caller's own processes, and hands over a key that may not be written.
+    That function is not called. It fixes the start method of the caller's own processes, and hands
+    over a key that may not be written.
     """
     data: Dict[str, Any] = {"sys_path": list(sys.path), "sys_argv": list(sys.argv), "dir": os.getcwd()}
     main = sys.modules["__main__"]
@@ -129,7 +132,8 @@ def _cloudpickle(why: str) -> Any:
 
 
 def _write_call(folder: pathlib.Path, fn: Callable[..., Any], args: Sequence[Any]) -> None:
-    """Two pickles in one file: how to prepare the main module, and then, for whose reading it must be there, the call."""
+    """Two pickles in one file. The first tells how to prepare the main module. The second is the
+    call, for whose reading that module must be there."""
     preparation = _preparation()
     has_main = "init_main_from_name" in preparation or "init_main_from_path" in preparation
     pickler: Any = pickle

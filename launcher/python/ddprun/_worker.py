@@ -69,7 +69,8 @@ def save(folder: str, result: Any, setup: Any) -> None:
     limit = setup["max_result_bytes"]
     if len(content) > limit:
         raise ValueError(f"what rank {rank} returned has {len(content)} bytes, expected at most {limit}: save it and return its name")
-    # No two attempts have all of these alike, but where a round is met again; then each rank writes its file again.
+    # No two attempts have all of these alike, but if a round is met again. Then each rank writes
+    # its file again.
     attempt = "-".join(os.environ.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "MASTER_PORT"))
     os.makedirs(os.path.join(folder, "results", attempt), exist_ok=True)
     write_whole(os.path.join(folder, "results", attempt, rank), content)
