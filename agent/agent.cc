@@ -229,7 +229,7 @@ void Agent::worker_is_dying(int local_rank, Time noticed) {
   perform(lifecycle_.worker_is_ending(*exit, now()));
 }
 
-// A signal after the end of the job, or a second one, means that the user does not want to wait:
+// A signal after the end of the job, or a second one, means that the user does not wait. It waits
 // neither for workers nor for the console's reader.
 void Agent::stop_requested(int signo) {
   const bool is_over = lifecycle_.phase() == Phase::kDone;
@@ -329,7 +329,7 @@ void Agent::start_worker(int local_rank) {
   if (pid) return;
   log::error(pid.error().message());
   // Posted: perform(StartWorkers) has not started all workers yet. Told at once, the lifecycle
-  // would signal the workers that live, and those started after that would never be asked to end.
+  // would signal the workers that live. Those started after that would never be asked to end.
   asio::post(loop_, [this, local_rank, why = pid.error().message()] {
     first_sign_ = now();
     perform(lifecycle_.worker_exited({.local_rank = local_rank, .exit_code = 1, .start_error = why},
@@ -383,7 +383,7 @@ void Agent::perform(const Finish& action) {
 
 // Waits for a slow reader of the console; signals are handled meanwhile. monitors_.end() and
 // loop_.stop() must follow each other in one turn of the loop. The handler of an expired timer is
-// already in the loop's queue, and would run with its owner destroyed if the loop went on.
+// already in the loop's queue. It would run with its owner destroyed if the loop went on.
 asio::awaitable<void> Agent::end() {
   co_await consoles_.flush();
   workers_.remove_logs(wants_files(config_) || exit_code_ != 0);

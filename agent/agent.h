@@ -10,7 +10,7 @@
 namespace ddprun::agent {
 
 // Runs the job on this node until it ends. Blocks until then. Call it once, and only in the process
-// that run_guarded() made for it: it changes signal dispositions and leaves the loop unfreed.
+// that run_guarded() made for it. It changes signal dispositions and leaves the loop unfreed.
 // Prints on stderr what the user must know. Returns the exit code of ddprun; the caller exits with
 // it.
 int run_agent(AgentConfig config, const AgentStart& start);

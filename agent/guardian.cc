@@ -117,9 +117,9 @@ bool WatchedAgent::reap() {
   return false;
 }
 
-// Writes the signal's number into the pipe. With kill() the agent could not tell whether the signal
-// comes from the guardian or was sent to every process of the job (agent/core/stop_requests.h).
-// Continues a stopped agent, so that it can act. The second request starts the agent's limit.
+// Writes the signal's number into the pipe. With kill() the agent could not tell the guardian's
+// signal from one to every process of the job (agent/core/stop_requests.h). Continues a stopped
+// agent, so that it can act. The second request starts the agent's limit.
 void WatchedAgent::pass_on(int signo) {
   const auto byte = static_cast<unsigned char>(signo);
   [[maybe_unused]] const auto written = ::write(pipe_, &byte, sizeof(byte));
@@ -189,7 +189,7 @@ int WatchedAgent::wait_for_end(const std::vector<int>& ignored) {
 }
 
 // Forks the sweeper, which ends what earlier launchers left on this host. It is a process of its
-// own: if it reads /proc of a process that hangs in the kernel, it may hang for ever. It closes
+// own. If it reads /proc of a process that hangs in the kernel, it may hang for ever. It closes
 // `agent_pipe`: otherwise the agent would not see the guardian die. It closes `lock` as well: it
 // does not prove that the launcher lives.
 pid_t start_sweeper(int agent_pipe, int lock) {
@@ -261,8 +261,8 @@ int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&
   AgentStart start{.ignored_signals = ignored_signals()};
   const sigset_t watched = watched_signals(job.signals);
   ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
-  // If our parent had it ignored, the kernel would reap the agent itself and its exit status would
-  // be lost (waitpid(2), NOTES).
+  // If our parent had it ignored, the kernel would reap the agent itself. Its exit status would be
+  // lost (waitpid(2), NOTES).
   ::signal(SIGCHLD, SIG_DFL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   int alive[2];

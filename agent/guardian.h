@@ -3,10 +3,10 @@
 // descendant that is left. If the guardian is killed, the agent ends everything. So if one of the
 // two is killed, the other cleans up. Both are subreapers (prctl(2)), so no process escapes by
 // forking twice or by setsid(). If the agent is stopped for longer than the node's lease, the
-// guardian kills the workers. A third process lives only for a short time: it looks for what
-// earlier launchers left on this host, while the job already starts. The guardian is small on
-// purpose. It has no threads, and nothing in it can fail late. It does not run workers and does not
-// speak to the rendezvous.
+// guardian kills the workers. A third process lives only for a short time. It looks for orphans of
+// earlier launchers on this host, while the job already starts. The guardian is small on purpose.
+// It has no threads, and nothing in it can fail late. It does not run workers and does not speak to
+// the rendezvous.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,7 @@ struct AgentStart {
 
 // How long the agent has after a second request to end; then the guardian kills it. A second
 // request kills the workers. The agent waits for them up to kKillLimit, and up to kSweepLimit for
-// what they left; it does not wait for a reader of its console. So an agent needs longer only if it
+// what they left. It does not wait for a reader of its console. So an agent needs longer only if it
 // is stopped, or if it hangs on a log disk.
 inline constexpr std::chrono::seconds kAgentLimit{20};
 // At the job's end a process that a worker left behind has so long after SIGTERM.
@@ -66,11 +66,11 @@ struct GuardedJob {
 };
 
 // Forks a child process, runs `agent` in it, and watches over it. It returns in the guardian only;
-// the child exits with what `agent` returns. The value is the exit code for the whole program: the
-// agent's, or 128 + signal number if a signal killed the agent, or 1 if no process could be made.
-// The signals of a job are still blocked in the child when `agent` starts: it must install its
-// handlers and then call unblock_signals(). Call run_guarded() before any thread exists: fork(2)
-// copies only the calling thread, and a lock that another thread holds would stay locked.
+// the child exits with what `agent` returns. The value is the exit code for the whole program. It
+// is the agent's, or 128 + signal number if a signal killed the agent. It is 1 if no process could
+// be made. The signals of a job are still blocked in the child when `agent` starts. It must install
+// its handlers and then call unblock_signals(). Call run_guarded() before any thread exists.
+// fork(2) copies only the calling thread, and a lock that another thread holds would stay locked.
 int run_guarded(const GuardedJob& job, const std::function<int(const AgentStart&)>& agent);
 
 // For the agent. unblock_signals() unblocks what run_guarded() blocked: call it when the handlers

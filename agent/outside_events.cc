@@ -42,8 +42,8 @@ void OutsideEvents::wait_for_child() {
   });
 }
 
-// Signals that reach the agent directly, not through the guardian. A message among them is dropped:
-// the sender signalled every process of the job, so the workers have it already, and a second copy
+// Signals that reach the agent directly, not through the guardian. A message among them is dropped.
+// The sender signalled every process of the job, so the workers have it already. A second copy
 // would look like a second message to them.
 void OutsideEvents::wait_for_signal() {
   direct_signals_.async_wait([this](boost::system::error_code cancelled, int received) {

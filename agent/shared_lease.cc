@@ -21,7 +21,7 @@ void SharedLease::workers_until(Time until) {
   if (note_ == nullptr) return;
   const auto ends = std::chrono::nanoseconds(until.time_since_epoch()).count();
   const auto before = note_->workers_until.exchange(ends);
-  // The guardian wakes up at the end that it knows. It is called if that is too late: the signal is
+  // The guardian wakes up at the end that it knows. It is called if that is too late. The signal is
   // one that it gets anyway, at the death of a child.
   const bool is_known = before != 0 && before <= ends && !note_->has_ended_workers;
   if (ends == 0 || is_known || ::getppid() != guardian_) return;

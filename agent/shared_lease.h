@@ -1,6 +1,7 @@
-// The agent's side of what it shares with its guardian: until when the workers may live if nothing
-// else is said. The guardian ends them then if the agent is stopped (agent/core/lease_guard.h).
-// Such a death is no failure of a worker. Loop's thread. Owned by Agent.
+// The agent's side of the memory that it shares with its guardian. It says until when the workers
+// may live if nothing else is said. The guardian ends them then if the agent is stopped
+// (agent/core/lease_guard.h). Such a death is no failure of a worker. Loop's thread. Owned by
+// Agent.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +26,7 @@ class SharedLease {
   // The guardian has ended workers of this attempt.
   bool has_ended_workers();
   // The guardian ended the workers a moment ago. The session mostly says next that the others went
-  // on without this node, so the deaths are passed over until then.
+  // on without this node. So the deaths are passed over until then.
   bool hides_deaths();
   void attempt_begins();
 

@@ -1,7 +1,7 @@
-// Says who of this host may connect to the store of a round: root, the job's user, and each user as
-// which a process of the job runs (a worker may have become another one). The TCPStore protocol has
-// no authentication, and every user of a host reaches its loopback. Loop's thread; owned by
-// WorkerGroup.
+// Says who of this host may connect to the store of a round. They are root, the job's user, and
+// each user as which a process of the job runs. A worker may have become another user. The TCPStore
+// protocol has no authentication, and every user of a host reaches its loopback. Loop's thread;
+// owned by WorkerGroup.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ std::set<uid_t> users_below(pid_t pid);
 class StoreGate {
  public:
   // `users` answers as users_below(). It is asked for a user that is not known, and not more than
-  // once in kAskAgain: others must not keep the loop busy.
+  // once in kAskAgain. Others must not keep the loop busy.
   explicit StoreGate(std::function<std::set<uid_t>()> users);
 
   static constexpr std::chrono::milliseconds kAskAgain{50};

@@ -88,7 +88,7 @@ std::chrono::milliseconds WorkerGroup::at_most(std::chrono::milliseconds grace) 
   return std::min(grace, std::chrono::duration_cast<std::chrono::milliseconds>(config_.grace));
 }
 
-// Kill first, drain then: a process that still lived could write into a pipe after it was drained,
+// Kill first, drain then. A process that still lived could write into a pipe after it was drained,
 // and those bytes would be lost.
 void WorkerGroup::end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace) {
   standbys_.attempt_ended();

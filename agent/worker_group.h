@@ -1,5 +1,5 @@
-// The workers of this node, for one attempt after the other: their processes, what makes sure that
-// none of them survives, and where their output goes. WorkerGroup joins Children, Containment and
+// The workers of this node, for one attempt after the other. It has their processes, the means that
+// none of them survives, and the ways of their output. WorkerGroup joins Children, Containment and
 // WorkerFiles, which do not know each other. It decides nothing: the lifecycle does. Runs on the
 // loop's thread. Owned by Agent.
 #pragma once
@@ -63,11 +63,10 @@ class WorkerGroup {
   void expect_no_restart() { standbys_.end(); }
   // Passes on what the workers have written until now.
   void catch_up() { pipes_.catch_up(); }
-  // Kills what is left of the attempt but its standbys, waits up to `limit` for its end, and passes
-  // on the output that is still in the pipes. Blocks the loop. Kills workers too: call only when
-  // none may survive.
-  // Before that, processes that workers left behind are asked to end. They have `grace` for it, but
-  // no longer than workers have, and none after hurry().
+  // Kills the rest of the attempt but its standbys, and waits up to `limit` for its end. Passes on
+  // the output that is still in the pipes. Blocks the loop. Kills workers too: call only when none
+  // may survive. Before that, processes that workers left behind are asked to end. They have
+  // `grace` for it, but no longer than workers have, and none after hurry().
   void end_attempt(std::chrono::milliseconds limit, std::chrono::milliseconds grace);
   // The same at the end of the job, with the standbys.
   void end(std::chrono::milliseconds limit, std::chrono::milliseconds grace);

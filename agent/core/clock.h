@@ -1,5 +1,5 @@
 // The agent's clock. It never jumps when somebody sets the date of the host. Code that only decides
-// (Lifecycle, for example) gets the time as an argument and never calls now(): so a test can give
+// (Lifecycle, for example) gets the time as an argument and never calls now(). So a test can give
 // it any time. Any thread.
 #pragma once
 

@@ -7,7 +7,7 @@
 namespace ddprun::agent {
 
 std::vector<int> handled_signals(const SignalPlan& plan) {
-  // The first four always end the job, whatever the user lists: without a handler the launcher
+  // The first four always end the job, whatever the user lists. Without a handler the launcher
   // would die of them and report nothing. The last two are for the workers, unless they are listed.
   std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
   const auto add = [&signals](int signo) {

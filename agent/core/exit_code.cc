@@ -3,8 +3,8 @@
 namespace ddprun::agent {
 namespace {
 
-// The order matters: a signal or a lost rendezvous also makes workers fail, and that failure is not
-// the reason why the job ended.
+// The order matters. A signal or a lost rendezvous also makes workers fail. That failure is not the
+// reason why the job ended.
 int detailed_code(const Ending& ending, const ExitFacts& facts) {
   if (ending.signal != 0 || ending.stopped) return kExitPreempted;
   if (ending.session_error) return kExitRendezvousFailed;

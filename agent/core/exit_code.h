@@ -1,6 +1,6 @@
 // The exit code of ddprun. Pure; any thread. By default the codes are torchrun's. With
-// --exit-codes=detailed the root cause's own code is passed on, and the codes below let a scheduler
-// tell apart why a job ended (docs/torchrun.md, "Exit codes").
+// --exit-codes=detailed the root cause's own code is passed on. The codes below tell a scheduler
+// why a job ended (docs/torchrun.md, "Exit codes").
 #pragma once
 
 #include "agent/core/lifecycle.h"

@@ -1,8 +1,7 @@
 // The cost of one incident: a worker that failed, a node that was lost, or a resize. Pure:
-// IncidentClock hears what happens and when; an Incident comes out when the workers of the next
-// attempt have done their first step. Every time is one that was seen: a stage that cannot be known
-// is left out, and the time until the next known moment belongs to the stage after it. Loop's
-// thread.
+// IncidentClock hears what happens and when. An Incident comes out when the workers of the next
+// attempt have done their first step. Every time is one that was seen. A stage that cannot be known
+// is left out. The time until the next known moment belongs to the stage after it. Loop's thread.
 #pragma once
 
 #include <chrono>
@@ -31,14 +30,13 @@ struct Incident {
   // False: the new workers failed, or the job ended, before they had done a step.
   bool recovered = false;
   // In order of time. The first one, "detected", goes from the first sign of the failure, on
-  // whatever node, until it was acted on there; the others begin when this node heard of it.
+  // whatever node, until the deed there. The others begin when this node heard of it.
   std::vector<IncidentStage> stages{};
 
   std::chrono::nanoseconds lost() const;
 };
 
-// "rank 5 on n3: killed by SIGKILL: detected 0.004, stopped 0.120, re-formed 0.030, first line
-// 0.020, first step 0.150; 0.324 s lost"
+// "rank 5 on n3: killed by SIGKILL: detected 0.004, stopped 0.120, …; 0.324 s lost"
 std::string incident_line(const Incident& incident);
 
 // "detected 0.004 s, stopped 0.120 s, re-formed 0.030 s"

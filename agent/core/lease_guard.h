@@ -1,5 +1,5 @@
-// Tells the guardian when it must end the workers in the agent's place: the agent is stopped, and
-// until now its workers might live at most. The others may go on without this node by then. An
+// Tells the guardian when it must end the workers in the agent's place. Then the agent is stopped,
+// and its workers might live until now at most. The others may go on without this node by then. An
 // agent that runs moves that moment in time, or ends its workers itself. Pure. Owned by the
 // guardian.
 #pragma once

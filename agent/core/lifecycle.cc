@@ -168,7 +168,7 @@ void Lifecycle::drain_sooner(std::chrono::milliseconds deadline, Time now) {
   look_at_ = std::min(look_at_, kill_at_);
 }
 
-// Only the first failure of a round is reported: the rendezvous breaks the round at once, and the
+// Only the first failure of a round is reported. The rendezvous breaks the round at once, and the
 // deaths that follow are the consequence.
 Actions Lifecycle::workers_exited(const std::vector<WorkerExit>& at_once, Time now) {
   const bool draining = phase_ == Phase::kDraining;
@@ -231,9 +231,9 @@ Actions Lifecycle::stop_requested(int signo, Time now) {
     closing_signal_ = signo;
     return live_ > 0 ? Actions{SignalWorkers{signo}} : Actions{};
   }
-  // The host should hear it before another node's worker fails for want of ours: that would be a
-  // failure, and spend a restart.
-  // By the exit code the others know that we were told to end, and did not fail.
+  // The host should hear it before another node's worker fails for want of ours. That would be a
+  // failure, and spend a restart. By the exit code the others know that we were told to end, and
+  // did not fail.
   Actions actions = {LeaveJob{{.hostname = settings_.hostname,
                                .exit_code = -signo,
                                .message = fmt::format("the launcher on {} received {}",
@@ -281,7 +281,7 @@ Actions Lifecycle::kill(Time now) {
 }
 
 // Stops the workers that still run. Call it in any phase but kDone. If a drain is already under
-// way, only `after_drain` changes: the workers got their request, and the grace must not grow.
+// way, only `after_drain` changes. The workers got their request, and the grace must not grow.
 Actions Lifecycle::drain(AfterDrain after_drain, int signo, Time now) {
   const bool already = phase_ == Phase::kDraining;
   phase_ = Phase::kDraining;
@@ -304,8 +304,8 @@ Actions Lifecycle::drained() {
     case AfterDrain::kRejoin:
       phase_ = Phase::kJoining;
       after_drain_ = AfterDrain::kUndecided;
-      // If the job ends while we join, the report must not blame workers of an attempt that was
-      // followed by a restart.
+      // The job may end while we join. Then the report must not blame workers of an attempt that
+      // was followed by a restart.
       ended_.clear();
       return {JoinRound{}};
     case AfterDrain::kEnd:

@@ -1,5 +1,5 @@
 // Decides what one node does with its workers, and when. An event and `now` go in, actions come
-// out. It does no I/O, reads no clock and touches no process: agent.cc gives it the events and
+// out. It does no I/O, reads no clock and touches no process. agent.cc gives it the events and
 // performs its actions, in the order given. Loop's thread; owned by Agent.
 //
 //   idle --> joining --> running --> finished --> done
@@ -143,10 +143,10 @@ class Lifecycle {
   Actions job_ended(const rendezvous::JobEnded& message, Time now);
   Actions session_lost(const rendezvous::SessionLost& message, Time now);
   Actions drain_wanted(const rendezvous::Drain& message, Time now);
-  // Tell it of every worker of StartWorkers exactly once, also of one whose execve() failed and of
-  // one that could not be forked. `at_once` are the workers that one look found dead, in the order
-  // of their deaths. They died before we could react to the first of them. So if they make this
-  // node stop its workers, none of them counts as stopped by us.
+  // Tell it of every worker of StartWorkers exactly once. Include one whose execve() failed and one
+  // that could not be forked. `at_once` are the workers that one look found dead, in the order of
+  // their deaths. They died before we could react to the first of them. So if they make this node
+  // stop its workers, none of them counts as stopped by us.
   Actions worker_exited(const WorkerExit& exit, Time now) { return workers_exited({exit}, now); }
   Actions workers_exited(const std::vector<WorkerExit>& at_once, Time now);
   // The next failure of this round cannot end otherwise after a restart: it ends the job.
@@ -156,7 +156,7 @@ class Lifecycle {
   // A signal asks to end the job. The first request is passed on to the workers and starts the
   // grace. Every further request kills the workers at once.
   Actions stop_requested(int signo, Time now);
-  // This node cannot go on, and the reason is not a worker's exit: for example, no log folder could
+  // This node cannot go on, and the reason is not a worker's exit. For example, no log folder could
   // be made. A worker that could not be forked is an exit (start_error), and may lead to a restart.
   Actions give_up(const rendezvous::Failure& reason, Time now);
   // Call it at look_again_at(). An earlier call does nothing.

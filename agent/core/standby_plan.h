@@ -1,10 +1,10 @@
 // Decides when a standby is warmed for which local rank. A standby is a worker that waits for its
-// turn: it has done its predecessor's imports, and runs the user's program when that worker is
+// turn. It has done its predecessor's imports, and runs the user's program when that worker is
 // needed anew. Pure: events and `now` go in; who is to be warmed comes out. Loop's thread; owned by
 // Standbys.
 //
-// Standbys are warmed one after the other, and not before the workers have done their first step:
-// then all that they import is known, and a start is not slowed down. A program that counts no
+// Standbys are warmed one after the other, and not before the workers have done their first step.
+// Then all that they import is known, and a start is not slowed down. A program that counts no
 // steps is given kSettled instead.
 #pragma once
 

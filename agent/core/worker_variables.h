@@ -1,5 +1,5 @@
-// Builds the whole environment of one worker: what the worker inherits from us, and on top of that
-// what its round says. Pure: it neither reads nor sets this process's environment. Any thread.
+// Builds the whole environment of one worker. It is what the worker inherits from us, and on top of
+// that what its round says. Pure: it neither reads nor sets this process's environment. Any thread.
 #pragma once
 
 #include <string>

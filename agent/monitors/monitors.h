@@ -26,14 +26,14 @@ class Monitors {
   };
 
   // Starts what `plan` asks for, and nothing else. Call it once. Errors: the watchdog's FIFO cannot
-  // be used. If the health port cannot be had, it logs a warning and goes on: the job is worth more
+  // be used. If the health port cannot be had, it logs a warning and goes on. The job is worth more
   // than its probe.
   Result<void> begin(asio::io_context& loop, const WatchPlan& plan, Hooks hooks);
-  // Tells that worker `pid` is gone. Call it as soon as the worker was reaped: the kernel may reuse
+  // Tells that worker `pid` is gone. Call it as soon as the worker was reaped. The kernel may reuse
   // the pid, and the watchdog could kill the new process.
   void forget(pid_t pid);
-  // Ends all of it. Call it on the loop's thread, but not inside one of the hooks, and stop the
-  // loop in the same turn. Otherwise a timer that has expired already calls an object that is gone.
+  // Ends all of it. Call it on the loop's thread, but not inside one of the hooks. Stop the loop in
+  // the same turn. Otherwise a timer that has expired already calls an object that is gone.
   void end();
 
   // Path of the watchdog's FIFO, for the workers' environment; empty: there is no watchdog.

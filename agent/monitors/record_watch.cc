@@ -75,7 +75,7 @@ void RecordWatch::wait() {
   });
 }
 
-// An event that an earlier attempt left has a number that is watched no more: the kernel gives each
+// An event that an earlier attempt left has a number that is watched no more. The kernel gives each
 // number once.
 void RecordWatch::read() {
   alignas(inotify_event) std::array<char, 4096> bytes;

@@ -1,9 +1,9 @@
-// Hears when a worker writes its error record (TORCHELASTIC_ERROR_FILE), and when it still has not
-// ended some time after that: an error that is on record, and a teardown that hangs in a collective
-// or in a driver. A worker that goes on to step has caught its exception. It does not know whether
-// the worker lives, and ends nothing. By inotify(7), so nothing polls: to close an inotify
-// descriptor takes the kernel up to 15 ms, so an attempt shorter than a second opens none, and the
-// attempts share one. Loop's thread. Owned by Agent.
+// Hears when a worker writes its error record (TORCHELASTIC_ERROR_FILE). Hears, too, if it still
+// has not ended some time after that. Then an error is on record, and a teardown hangs in a
+// collective or in a driver. A worker that goes on to step has caught its exception. It does not
+// know whether the worker lives, and ends nothing. By inotify(7), so nothing polls. To close an
+// inotify descriptor takes the kernel up to 15 ms. So an attempt shorter than a second opens none,
+// and the attempts share one. Loop's thread. Owned by Agent.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -35,7 +35,7 @@ class RecordWatch {
 
   // The workers of a new attempt have started; those before are forgotten. `paths`: of the error
   // file that each local rank would write, in a folder that is there. Empty: it has none. The watch
-  // begins after a second, or after `limit` if that is shorter; a record that is there by then
+  // begins after a second, or after `limit` if that is shorter. A record that is there by then
   // counts from that moment. If the kernel gives no watch, nothing is watched.
   void begin(std::vector<std::string> paths);
   void end();

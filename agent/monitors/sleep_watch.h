@@ -1,9 +1,10 @@
 // The watch behind TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT, a variable of torchrun 2.15 (pytorch
 // pull request 185414). A worker in uninterruptible sleep (state D in proc_pid_stat(5)) waits
-// inside the kernel, for a driver or a dead network disk, and no signal ends it. If it sleeps so
-// for longer than the variable says, it will not come back. This file finds such a worker; it does
-// not end it. SleepTable is the pure core. SleepWatch is the shell: it runs on the loop's thread
-// and is owned by Monitors. Without the variable there is no SleepWatch, and no timer runs.
+// inside the kernel. It waits for a driver or a dead network disk, and no signal ends it. If it
+// sleeps so for longer than the variable says, it will not come back. This file finds such a
+// worker; it does not end it. SleepTable is the pure core. SleepWatch is the shell: it runs on the
+// loop's thread and is owned by Monitors. Without the variable there is no SleepWatch, and no timer
+// runs.
 #pragma once
 
 #include <sys/types.h>

@@ -16,7 +16,7 @@
 namespace ddprun::agent {
 
 // A longer line is no request. A write to a FIFO stays in one piece only up to PIPE_BUF bytes,
-// 4,096 on Linux (pipe(7)); torch's client sends no more.
+// 4,096 on Linux (pipe(7)). torch's client sends no more.
 inline constexpr std::size_t kMaxTimerLineBytes = 4096;
 // The most deadlines of one node at a time. A worker has a handful. If there are so many, a worker
 // sets them in a loop and never releases them.

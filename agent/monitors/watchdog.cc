@@ -25,7 +25,7 @@ namespace {
 using std::chrono::system_clock;
 
 // The longest that the timer is set for; then the deadline is looked at again. A worker may write a
-// number that no time_point can hold, and a timer set to that would fire at once, for ever.
+// number that no time_point can hold. A timer set to that would fire at once, for ever.
 constexpr std::chrono::hours kLookAhead{24};
 
 double unix_now() { return in_seconds(system_clock::now().time_since_epoch()); }
@@ -63,8 +63,8 @@ Result<FileHandle> open_fifo(const std::string& path, bool& made) {
   if (!S_ISFIFO(facts.st_mode)) return failed(path, EEXIST);
   // Who may write to it may have our workers killed.
   if (facts.st_uid != ::geteuid() && facts.st_uid != 0) return foreign(path, facts.st_uid);
-  // For writing too: if we only read, the FIFO would be at its end whenever the last worker closes
-  // it, and the loop would wake up again and again.
+  // For writing too. If we only read, the FIFO would be at its end whenever the last worker closes
+  // it. The loop would wake up again and again.
   const std::string same = fmt::format("/proc/self/fd/{}", named.get());
   FileHandle fifo(::open(same.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (fifo.get() < 0) return failed(path, errno);

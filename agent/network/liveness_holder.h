@@ -1,6 +1,6 @@
 // The leader's end of the connections by which nodes see that it died (rendezvous/grpc/liveness.h).
 // It holds them and reads their first byte. So its kernel closes them when this process dies. While
-// it serves the port it closes none: one that it does not want it resets, which tells nobody that
+// it serves the port it closes none. One that it does not want it resets, which tells nobody that
 // it died.
 //
 // Anybody can open such a connection, so they are few, and each address has its turn. Few are

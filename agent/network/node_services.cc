@@ -28,13 +28,13 @@ namespace {
 // An elected leader that takes a connection lets the node in so soon, or another is looked for.
 constexpr std::chrono::milliseconds kLeaderLimit{5000};
 // A node of daemons reads who leads so often, should the watch not tell: several times in its
-// lease. Each node has a time of its own between the two: they all begin in the same moment, when a
+// lease. Each node has a time of its own between the two. They all begin in the same moment, when a
 // leader goes.
 std::chrono::milliseconds look_every() {
   return std::chrono::milliseconds(3500 + random_number() % 1000);
 }
 
-// Now, so that what is wrong with a file is said in one line, and not by a handshake that fails.
+// Now, so that one line says the fault of a file, and not a handshake that fails.
 Result<void> check_files(const TlsPlan& plan) {
   const auto checked = rendezvous::check_tls_files(files_of(plan));
   if (checked) return {};
@@ -82,7 +82,7 @@ asio::awaitable<Result<void>> NodeServices::open(Session::MessageHandler handler
 }
 
 // Looks up the endpoint. If some of its addresses are this node's own, returns one of them,
-// loopback last: open_c10d() then knows that this node can host.
+// loopback last. open_c10d() then knows that this node can host.
 asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   const auto found = co_await look_up(loop_, plan_.host, plan_.join_timeout);
   if (!found) co_return found.error();
@@ -99,8 +99,8 @@ asio::awaitable<Result<asio::ip::address>> NodeServices::find_endpoint() {
   co_return outside_address();
 }
 
-// The endpoint's address, so that we listen no wider than needed. All addresses in two cases: this
-// host does not have that address (a cluster's virtual address in front of it), or peers may know
+// The endpoint's address, so that we listen no wider than needed. All addresses in two cases. This
+// host does not have that address (a cluster's virtual address in front of it). Or peers may know
 // this host's name under another address.
 std::string NodeServices::address_to_bind(const asio::ip::address& endpoint) const {
   return is_local_address(endpoint) && !listens_everywhere_ ? endpoint.to_string() : "::";

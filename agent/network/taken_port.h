@@ -8,9 +8,9 @@
 
 namespace ddprun::agent {
 
-// Mostly another agent has the port. But if another program has it, nobody ever answers, and a
-// plain "nobody answered" would lead the user to the network. So the error then also says that the
-// port was taken: `refusal`. The result hands all messages on to `handler`.
+// Mostly another agent has the port. But if another program has it, nobody ever answers. A plain
+// "nobody answered" would lead the user to the network. So the error then also says that the port
+// was taken: `refusal`. The result hands all messages on to `handler`.
 rendezvous::Session::MessageHandler telling_who_has_the_port(
     rendezvous::Session::MessageHandler handler, std::string refusal);
 

@@ -142,7 +142,7 @@ bool Console::write_all_now() {
   return true;
 }
 
-// Makes a pipe large enough for the queue, up to `most_bytes`: its reader gets what it holds even
+// Makes a pipe large enough for the queue, up to `most_bytes`. Its reader gets the content even
 // when we are gone. Does nothing if the console is no pipe.
 void Console::grow_pipe(std::size_t most_bytes) const {
   const int fd = writer_.descriptor();

@@ -27,8 +27,8 @@ inline constexpr std::size_t kConsoleMostBytes = std::size_t{16} << 20;
 // At its end the launcher waits this long for a reader that takes nothing. The workers of torchrun
 // would block for ever. But a pager that somebody left open must not keep the nodes of the job.
 inline constexpr std::chrono::seconds kFlushLimit{30};
-// At its end the launcher enlarges the user's pipe up to this, because a pipe keeps its content for
-// the reader when we are gone. By default every user may have 1 MiB (pipe(7), pipe-max-size). The
+// At its end the launcher enlarges the user's pipe up to this. A pipe keeps its content for the
+// reader when we are gone. By default every user may have 1 MiB (pipe(7), pipe-max-size). The
 // second half of that is left for the last words.
 inline constexpr std::size_t kFlushPipeBytes = std::size_t{512} << 10;
 inline constexpr std::size_t kLastWordsPipeBytes = std::size_t{1} << 20;
@@ -70,8 +70,8 @@ class Console {
   void release_turn(const void* stream);
 
   // For the end of the launcher. Waits until all that is queued is written. If the reader takes
-  // nothing for `limit`, or after stop_waiting(), it gives up: it drops all but the last words,
-  // adds a line that says how much, and writes what still fits without waiting.
+  // nothing for `limit`, or after stop_waiting(), it gives up. It drops all but the last words, and
+  // adds a line that says how much. It writes what still fits without waiting.
   asio::awaitable<void> flush(std::chrono::milliseconds limit = kFlushLimit);
   void stop_waiting();
 
@@ -120,8 +120,8 @@ class Consoles {
   // True if both are one file or pipe (2>&1). Its reader gets the bytes of both in the order in
   // which they were written. False for a terminal and for /dev/null.
   bool share_an_order() const { return share_an_order_; }
-  // Shows the lines of base/log.h on err() from now on, so that a slow reader of the log cannot
-  // block a thread of ours. Call it on the loop's thread. This object's end undoes it.
+  // Shows the lines of base/log.h on err() from now on. So a slow reader of the log cannot block a
+  // thread of ours. Call it on the loop's thread. This object's end undoes it.
   void take_log();
   // As Console::flush() and Console::stop_waiting(), for both consoles at the same time.
   asio::awaitable<void> flush();

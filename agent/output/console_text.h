@@ -9,8 +9,8 @@
 
 namespace ddprun::agent {
 
-// Appends `text` to `out`. Each byte sequence that is not UTF-8 becomes one U+FFFD, cut as Python's
-// errors="replace" does it (Unicode 15, section 3.9, "maximal subpart"). If `text` ends within a
+// Appends `text` to `out`. Each byte sequence that is not UTF-8 becomes one U+FFFD. It is cut as by
+// Python's errors="replace" (Unicode 15, section 3.9, "maximal subpart"). If `text` ends within a
 // character, the bytes of that character are not appended. Returns how many they are (0 to 3): put
 // them in front of the next text.
 std::size_t append_utf8(std::string& out, std::string_view text);

@@ -1,7 +1,7 @@
-// Says which stream may write to a console. Mostly the turn is free: all streams may. If a line is
-// too long to be written in one piece, its stream holds the turn until the line ends or the stream
-// stalls. Otherwise other streams would write in the middle of the line. It has no timer: LogPipes
-// looks at stalled_at(). Pure; loop's thread; each Console owns one.
+// Says which stream may write to a console. Mostly the turn is free: all streams may. A line may be
+// too long to be written in one piece. Its stream then holds the turn until the line ends or the
+// stream stalls. Otherwise other streams would write in the middle of the line. It has no timer:
+// LogPipes looks at stalled_at(). Pure; loop's thread; each Console owns one.
 #pragma once
 
 #include <chrono>

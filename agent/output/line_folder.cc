@@ -23,9 +23,9 @@ void LineFolder::take(const LineSource& source, std::string_view line, Time now)
   like->ranks.push_back(source.rank);
 }
 
-// Finds the oldest equal line that comes after all lines of this rank, and notes it as the rank's
-// last line. An earlier equal line will not do: the rank's own lines would change their order.
-// Null: there is none.
+// Finds the oldest equal line that comes after all lines of this rank. Notes it as the rank's last
+// line. An earlier equal line will not do: the rank's own lines would change their order. Null:
+// there is none.
 LineFolder::Entry* LineFolder::find_like(int rank, std::string_view line, std::size_t hash) {
   std::uint64_t& own_next = next_id_of_[rank];
   for (auto like = ids_.lower_bound({hash, own_next}); like != ids_.end() && like->first == hash;
@@ -38,8 +38,8 @@ LineFolder::Entry* LineFolder::find_like(int rank, std::string_view line, std::s
   return nullptr;
 }
 
-// Looks at the oldest line only: a younger one that all ranks have written waits behind it, or the
-// lines would change their order.
+// Looks at the oldest line only. A younger one that all ranks have written waits behind it, so that
+// the lines keep their order.
 void LineFolder::append_due(std::string& out, Time now) {
   while (!waiting_.empty()) {
     const bool due = now >= look_again_at() || waiting_.front().ranks.size() == ranks_ ||

@@ -38,8 +38,8 @@ void LineFormatter::show_part(const LineSource& source, const LinePiece& piece) 
     // Earlier lines of the same source may still wait in the folder. They must be shown first.
     if (folder_) folder_->append_due(text_, Time::max());
     text_ += source.prefix;
-    // Later parts are not searched: the text of a filter may stand in any of them, but the file
-    // must get the line from its beginning on.
+    // Later parts are not searched. The text of a filter may stand in any of them, but the file
+    // must get the whole line.
     long_is_filtered_ = matches(piece.text);
     if (long_is_filtered_) filtered_ += source.prefix;
   }

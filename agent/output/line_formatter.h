@@ -1,4 +1,4 @@
-// Makes the text that the tee'd streams of one kind (stdout or stderr) show on the console and put
+// Makes the text of the tee'd streams of one kind (stdout or stderr). It goes to the console and
 // into the node's filtered file. It adds prefixes, makes the text valid UTF-8, folds and filters.
 // It writes nothing itself: TeeConsole takes the text and writes it. Pure; loop's thread; owned by
 // TeeConsole.
@@ -28,8 +28,8 @@ class LineFormatter {
  public:
   explicit LineFormatter(LineFormat plan);
 
-  // Adds a line or a part of one. After the first part of a long line, only pieces of the same
-  // source may follow until its last part or interrupt(). Else two lines would be mixed.
+  // Adds a line or a part of one. After the first part of a long line only pieces of the same
+  // source may follow. This ends with its last part or interrupt(). Else two lines would be mixed.
   void show(const LineSource& source, const LinePiece& piece, Time now);
   // Ends the console line in the middle of a long line, because other streams want to write. The
   // next piece of the long line must say that it begins a line (LineSplitter::interrupt()).
@@ -39,8 +39,9 @@ class LineFormatter {
   // When to call time_passed() next. Time::max(): nothing is held back.
   Time look_again_at() const { return folder_ ? folder_->look_again_at() : Time::max(); }
 
-  // Each takes what was added since its last call: the text for the console, and the text for the
-  // filtered file. In the latter the bytes after the prefix are those of the worker, unchanged.
+  // Each takes what was added since its last call. That is the text for the console, and the text
+  // for the filtered file. In the latter the bytes after the prefix are those of the worker,
+  // unchanged.
   std::string take_text();
   std::string take_filtered();
 

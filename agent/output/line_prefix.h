@@ -19,7 +19,7 @@ struct PrefixValues {
 // Fills in the macros role_name, local_rank, rank, hostname and restart, written as `${name}` or
 // `$name`. The rules are those of Python's string.Template.safe_substitute, which torchrun uses
 // (torch/distributed/elastic/multiprocessing/tail_log.py 2.15): `$$` becomes one dollar sign. A
-// macro with an unknown name stays as it is, and so does a dollar sign with no name behind it.
+// macro with an unknown name stays as it is. So does a dollar sign with no name behind it.
 std::string expand_prefix(std::string_view text, const PrefixValues& values);
 
 }  // namespace ddprun::agent

@@ -43,8 +43,8 @@ std::optional<LinePiece> LineSplitter::whole(std::string_view end_of_line) {
   return LinePiece{.text = text};
 }
 
-// Keeps text that has no newline yet. Returns a state of a progress bar if it is time for one, or
-// the first part of a line that has become too long.
+// Keeps text that has no newline yet. Returns a state of a progress bar if it is time for one. Or
+// returns the first part of a line that has become too long.
 std::optional<LinePiece> LineSplitter::hold(std::string_view text, Time now) {
   partial_ += text;
   if (text.find('\r') != std::string_view::npos) {

@@ -1,6 +1,6 @@
 // Cuts a tee'd stream into lines for the console. The worker's file does not come through here: it
 // gets the bytes untouched. A line ends at '\n'. A progress bar overwrites its line with carriage
-// returns: its last state is shown, and while it runs, one state every kUpdateEvery. A line that is
+// returns. Its last state is shown, and while it runs, one state every kUpdateEvery. A line that is
 // too long to be held back comes in parts. Pure; loop's thread; owned by TeeSink, one per stream.
 #pragma once
 
@@ -16,8 +16,8 @@ namespace ddprun::agent {
 // The most text without a newline that is held back for one stream. A longer line is passed on as
 // it comes. Until it ends, no other stream may write to the console (console_turn.h).
 inline constexpr std::size_t kHeldLineBytes = std::size_t{64} << 10;
-// Each state that is shown is a line of its own. If all states were shown, the progress bar of one
-// rank would push the lines of the others from the screen.
+// Each state that is shown is a line of its own. If all states were shown, one rank's progress bar
+// would push the others' lines from the screen.
 inline constexpr std::chrono::seconds kUpdateEvery{1};
 
 // A whole line (`begins` and `ends`), or a part of one; without its newline.
@@ -31,7 +31,7 @@ class LineSplitter {
  public:
   // Removes the next piece from the front of `bytes` and returns it. None: `bytes` is used up; call
   // again when more bytes have come. The piece's text is valid until the next call of next() or
-  // finish(), and no longer than the bytes that `bytes` points to.
+  // finish(). It is valid no longer than the bytes that `bytes` points to.
   std::optional<LinePiece> next(std::string_view& bytes, Time now);
   // Call at the end of the stream. Returns the unfinished last line, if there is one.
   std::optional<LinePiece> finish();

@@ -96,8 +96,8 @@ LogPipes::ReadResult LogPipes::read_some(Pipe& pipe) {
   return pipe.ended ? ReadResult::kEnded : ReadResult::kMore;
 }
 
-// Reads on, but not beyond what the pipe holds now: a process may write as fast as we read, and
-// this would never return.
+// Reads on, but not beyond the pipe's content now. A process may write as fast as we read, and this
+// would never return.
 void LogPipes::read_held(Pipe& pipe) {
   int held = 0;
   ::ioctl(pipe.reader.native_handle(), FIONREAD, &held);

@@ -1,7 +1,7 @@
 // Reads the streams of this node's workers that pass through the agent. Each has a pipe, and what
 // is read goes to the stream's sink. It does not write: sinks and consoles do. If the console is
 // slow, it stops reading. So the workers get slower and memory stays bounded, but the agent never
-// waits. A stream in the middle of a very long line has the console for itself; the others wait in
+// waits. A stream in the middle of a very long line has the console for itself. The others wait in
 // their pipes. When nothing happens it does not wake up. Loop's thread; owned by WorkerGroup.
 #pragma once
 
@@ -22,8 +22,8 @@ namespace ddprun::agent {
 // for much output.
 inline constexpr std::size_t kReadBytes = std::size_t{256} << 10;
 // The size that we ask the kernel for, for each pipe. In a larger pipe a worker can print a burst
-// without waiting for us. We do not ask for the maximum (1 MiB): all pipes of a user share 64 MiB
-// (pipe(7), pipe-user-pages-soft), and a node with many workers must leave some to others.
+// without waiting for us. We do not ask for the maximum (1 MiB). All pipes of a user share 64 MiB
+// (pipe(7), pipe-user-pages-soft). A node with many workers must leave some to others.
 inline constexpr int kPipeBytes = 256 << 10;
 
 class LogPipes {
@@ -36,8 +36,8 @@ class LogPipes {
   // be made.
   Result<FileHandle> open(std::unique_ptr<StreamSink> sink);
 
-  // Reads what is in the pipes now, and passes it on: the last words of a worker that has just
-  // died.
+  // Reads the bytes that are in the pipes now, and passes them on. They are the last words of a
+  // worker that has just died.
   void catch_up();
   // Reads what the workers left in their pipes, passes it on, and closes all pipes and sinks. Call
   // when every process that could hold a write end is gone: then nothing is lost. It does not wait

@@ -26,8 +26,8 @@ Error failed(const std::string& what, const std::string& path, int why) {
           fmt::format("{} {}: {}", what, path, describe_errno(why))};
 }
 
-// Makes a folder with a name that no other job has: `prefix` and six characters that mkdtemp(3)
-// puts in place of the X's. Only this user may enter it.
+// Makes a folder with a name that no other job has. It is `prefix` and six characters that
+// mkdtemp(3) puts in place of the X's. Only this user may enter it.
 Result<std::string> make_unique_folder(const std::string& prefix) {
   std::string path = prefix + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) return failed("make the log folder", path, errno);
@@ -45,8 +45,8 @@ Result<std::string> make_folder(std::string path) {
 }
 
 // Points `<root>/latest` to the job's folder. The link is relative, so that it is still right when
-// the root is moved. It is made under a name of its own and then renamed: rename(2) replaces the
-// old link in one step, so jobs that begin at the same time do not disturb each other. If the user
+// the root is moved. It is made under a name of its own and then renamed. rename(2) replaces the
+// old link in one step. So jobs that begin at the same time do not disturb each other. If the user
 // has a file or folder of this name, it stays. Errors are ignored: some file systems have no links.
 void point_latest_at(const fs::path& job) {
   const fs::path latest = job.parent_path() / "latest";

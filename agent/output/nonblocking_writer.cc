@@ -24,9 +24,9 @@ constexpr std::size_t kPipeChunk = PIPE_BUF;
 constexpr std::size_t kTerminalChunk = 256;
 
 // Opens the pipe or terminal behind `fd` once more (proc(5), /proc/pid/fd), so that O_NONBLOCK is
-// ours alone. -1 for a file: it does not block, and its offset must stay shared, or we would
-// overwrite the workers' output. -1 for a socket, which cannot be opened so (ENXIO), and if it is
-// another user's and we may not open it. O_NOCTTY: it must not become our controlling terminal.
+// ours alone. -1 for a file: it does not block. Its offset must stay shared, or we would overwrite
+// the workers' output. -1 for a socket, which cannot be opened so (ENXIO). -1 also if it is another
+// user's and we may not open it. O_NOCTTY: it must not become our controlling terminal.
 int open_anew(int fd) {
   struct stat facts {};
   if (::fstat(fd, &facts) != 0 || !(S_ISFIFO(facts.st_mode) || S_ISCHR(facts.st_mode))) return -1;

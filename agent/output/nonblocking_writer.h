@@ -1,7 +1,7 @@
 // Writes to a descriptor that other processes share, and does not wait for the reader. It does not
-// set O_NONBLOCK on that descriptor: the flag belongs to the open file (open(2)), which the workers
-// and the user's shell share, and their writes would then fail with EAGAIN. It keeps no text:
-// Console has the queue. Loop's thread; owned by Console.
+// set O_NONBLOCK on that descriptor. The flag belongs to the open file (open(2)), which the workers
+// and the user's shell share. Their writes would then fail with EAGAIN. It keeps no text: Console
+// has the queue. Loop's thread; owned by Console.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>

@@ -1,5 +1,5 @@
 // The end of the way of one worker's stream: the interface of TeeSink and PassthroughSink. A sink
-// does not read the stream and never waits: LogPipes reads, and asks the sink's console first
+// does not read the stream and never waits. LogPipes reads, and asks the sink's console first
 // whether the stream may write. Loop's thread; owned by LogPipes.
 #pragma once
 

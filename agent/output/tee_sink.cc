@@ -12,7 +12,7 @@
 
 namespace ddprun::agent {
 
-// After an error the rest of `bytes` is lost, but the next call tries again: the disk may have room
+// After an error the rest of `bytes` is lost. But the next call tries again: the disk may have room
 // by then.
 void CopyFile::write(std::string_view bytes) {
   while (file_.get() >= 0 && !bytes.empty()) {

@@ -15,7 +15,7 @@
 
 namespace ddprun::agent {
 
-// A file that gets a copy of output. A full disk must not end the job: bytes that cannot be written
+// A file that gets a copy of output. A full disk must not end the job. Bytes that cannot be written
 // are missing in the file, and one warning says so.
 class CopyFile {
  public:

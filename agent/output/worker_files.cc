@@ -17,8 +17,8 @@
 namespace ddprun::agent {
 namespace {
 
-// /dev/null and not a closed descriptor: the worker's next open(2) would get number 1 or 2, and its
-// output would go into that file.
+// /dev/null and not a closed descriptor. Else the worker's next open(2) would get number 1 or 2,
+// and output would go into that file.
 Result<FileHandle> open_nowhere() {
   FileHandle nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   if (nowhere.get() < 0)

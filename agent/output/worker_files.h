@@ -1,6 +1,7 @@
-// Decides where a worker's output and error record go, and opens it just before the worker starts:
-// a file, a pipe to the console, or /dev/null. It joins LogTree, LogPipes and the user's flags. It
-// does not start the worker and does not read its output. Loop's thread; owned by WorkerGroup.
+// Decides where a worker's output and error record go, and opens it just before the worker starts.
+// It is a file, a pipe to the console, or /dev/null. It joins LogTree, LogPipes and the user's
+// flags. It does not start the worker and does not read its output. Loop's thread; owned by
+// WorkerGroup.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@
 namespace ddprun::agent {
 
 // The files of one worker. The caller must close the handles after the spawn: the worker has
-// copies, and as long as a write end of a pipe is open here, the stream does not end.
+// copies. As long as a write end of a pipe is open here, the stream does not end.
 struct OpenedFiles {
   FileHandle out;          // -1: the worker inherits our stdout
   FileHandle err;          // -1: the worker inherits our stderr
@@ -44,7 +45,7 @@ struct WorkerStart {
 //                     the same pipe, so that the order of the two is kept.
 //   hidden          to its file: it is not shown (--local-ranks-filter), but must not be lost
 // With --log-dir=/dev/null there are no files: a hidden stream goes nowhere, any other is handled
-// as "neither". So it is when a later attempt finds the disk full or gone: one warning says it, and
+// as "neither". So it is when a later attempt finds the disk full or gone. One warning says it, and
 // the job goes on.
 class WorkerFiles {
  public:
@@ -57,8 +58,8 @@ class WorkerFiles {
         consoles_(consoles),
         hostname_(std::move(hostname)) {}
 
-  // Opens everything for one worker. Before the first worker of an attempt, call LogPipes::drain():
-  // the sinks of the attempt before use objects that this call replaces. Errors name the file.
+  // Opens everything for one worker. Before the first worker of an attempt, call LogPipes::drain().
+  // The sinks of the attempt before use objects that this call replaces. Errors name the file.
   Result<OpenedFiles> open(const WorkerStart& worker);
   // The path at which a worker of this attempt writes its error record; empty when there are no
   // files.

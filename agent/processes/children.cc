@@ -358,7 +358,7 @@ std::vector<pid_t> Children::dead_workers() const {
   const int count = ::epoll_wait(deaths_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const pid_t pid = events[static_cast<std::size_t>(i)].data.fd;
-    // A worker that was reaped may come up once more: epoll keeps its pidfd while a sibling between
+    // A worker that was reaped may come up once more. epoll keeps its pidfd while a sibling between
     // fork and exec has a copy (epoll(7)).
     if (workers_.contains(pid)) dead.push_back(pid);
   }

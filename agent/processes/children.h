@@ -76,10 +76,10 @@ class Children {
   // Sends `signo` to the workers alone, not to their groups. For a signal that is a message and
   // does not end the job.
   void signal_leaders(int signo);
-  // Sends the request to end. A worker that has a handler for `signo` gets it alone: its data
+  // Sends the request to end. A worker that has a handler for `signo` gets it alone. Its data
   // loaders must live until it has written its checkpoint. Otherwise its whole group gets it. The
   // worker may be a shell, and the program that it runs may have a handler. Then the shell dies at
-  // once, but counts as running until its group is empty, so that the program has the grace too.
+  // once, but counts as running until its group is empty. So the program has the grace too.
   void ask_to_end(int signo);
   // Call it some time after ask_to_end(). A shell with a trap for `signo` runs the trap only when
   // the command that it waits for has ended. So the groups of shells that still live get `signo`.

@@ -1,5 +1,5 @@
-// Ends everything that an attempt brought into being: the processes that its workers started, also
-// those that hide in sessions of their own, and the workers' shared memory. The agent calls it
+// Ends everything that an attempt brought into being. These are the processes that its workers
+// started, also in sessions of their own, and the workers' shared memory. The agent calls it
 // between attempts and at the end of the job. It does I/O and blocks the loop, for a bounded time.
 // Loop's thread; owned by WorkerGroup.
 #pragma once
@@ -26,7 +26,7 @@ class Containment {
   // The same for those that will be workers of the next attempt. Every process in it lives on when
   // this attempt ends.
   int standby_cgroup();
-  // Sends SIGKILL to every process below us and to the whole cgroup, waits up to `limit` for their
+  // Sends SIGKILL to every process below us and to the whole cgroup. Waits up to `limit` for their
   // ends, then removes the cgroup and the shared memory. A process that is still there is in
   // uninterruptible sleep; the log names it. Kills workers too, and reaps them: call only when none
   // may survive and nobody needs their exit codes any more. `standbys`, children of ours, live on.
@@ -47,10 +47,10 @@ class Containment {
 // The name of a program's shared memory is this prefix and the job's cookie.
 inline constexpr const char* kSharedMemoryPrefix = "ddprun-";
 
-// Removes the shared memory that this job's workers left: every file in /dev/shm whose name begins
-// with `ddprun-<job_cookie>`, as a program may name what it shares (DDPRUN_JOB has the cookie); the
-// engine's own memory has no name. `job_cookie` must not be empty. Call only when no worker of this
-// job is alive: a rank that has not mapped the file yet could not find it any more.
+// Removes the shared memory that this job's workers left. It is every file in /dev/shm whose name
+// begins with `ddprun-<job_cookie>`. A program may name its memory so (DDPRUN_JOB has the cookie);
+// the engine's own memory has no name. `job_cookie` must not be empty. Call only when no worker of
+// this job is alive. A rank that has not mapped the file yet could not find it any more.
 void remove_shared_memory(const std::string& job_cookie);
 
 }  // namespace ddprun::agent

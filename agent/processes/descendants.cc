@@ -32,8 +32,8 @@ std::vector<std::string> entries(const std::string& folder) {
   return names;
 }
 
-// Each thread has a list of its own: of the children that it forked, and of orphans that the kernel
-// gave to this thread of the subreaper.
+// Each thread has a list of its own. It has the children that it forked, and orphans that the
+// kernel gave to this thread of the subreaper.
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   const std::string tasks = "/proc/" + std::to_string(parent) + "/task/";
@@ -51,7 +51,7 @@ bool has_children() {
 }
 
 // Reaps every dead child that is not spared: of those, somebody else wants to know the end. The
-// kernel may give a pid out again, so it leaves `signalled`: the next process with such a pid
+// kernel may give a pid out again, so it leaves `signalled`. The next process with such a pid
 // counts as new.
 void reap_dead(std::set<pid_t>& signalled, const std::set<pid_t>& spared) {
   if (spared.empty()) {
@@ -178,7 +178,7 @@ std::vector<Stuck> end_descendants(std::chrono::milliseconds limit, const std::s
     return spared.empty() ? has_children() : !descendants(::getpid(), spared).empty();
   };
   while (anything_left()) {
-    // If a parent dies while we read, its child becomes ours and may be in none of the lists that
+    // If a parent dies while we read, its child becomes ours. It may be in none of the lists that
     // we read. So we look again until we find nothing new, and only then wait.
     bool found_new = false;
     for (const pid_t pid : descendants(::getpid(), spared)) {

@@ -1,6 +1,6 @@
-// Finds and ends every process below this one, also what workers forked twice, put into a session
-// of its own or left behind. This works only if the caller is a subreaper (prctl(2),
-// PR_SET_CHILD_SUBREAPER): the kernel gives it every orphan below it as a child, so no process can
+// Finds and ends every process below this one. Workers may have forked it twice, put it into a
+// session of its own or left it behind. This works only if the caller is a subreaper (prctl(2),
+// PR_SET_CHILD_SUBREAPER). The kernel gives it every orphan below it as a child, so no process can
 // leave. The agent uses it between attempts and at the end, the guardian after the agent's end.
 // Blocks, within a limit. It keeps no state.
 #pragma once
@@ -50,8 +50,8 @@ struct LeftBehind {
 // A process that ends within this time is not asked: it was about to.
 inline constexpr std::chrono::milliseconds kEndsAlone{100};
 
-// Sends SIGTERM to every descendant of this process that still lives after kEndsAlone, and waits up
-// to `grace` for their ends. Reaps what ends. Returns those that were asked. Without descendants it
+// Sends SIGTERM to every descendant of this process that still lives after kEndsAlone. Waits up to
+// `grace` for their ends. Reaps what ends. Returns those that were asked. Without descendants it
 // costs one system call. Call it before end_descendants(), and under its conditions.
 std::vector<LeftBehind> ask_descendants(std::chrono::milliseconds grace,
                                         const std::set<pid_t>& spared);
@@ -59,11 +59,11 @@ std::vector<LeftBehind> ask_descendants(std::chrono::milliseconds grace,
 // One line for people, without newline. `left` must not be empty.
 std::string describe(const std::vector<LeftBehind>& left);
 
-// Sends SIGKILL to all descendants of this process and reaps them, again and again until
-// there are none or `limit` has passed. Returns those that are left. It takes the exit status
-// of every child: call it when no worker is alive, or when nobody will ask for a status any
-// more. Children in `spared`, and all below them, live on: they were there before ddprun
-// (`monitor & exec ddprun …`).
+// Sends SIGKILL to all descendants of this process and reaps them. Does so again until there are
+// none or `limit` has passed. Returns those that are left. It takes the exit status of every
+// child. Call it when no worker is alive, or when nobody will ask for a status any more. Children
+// in `spared`, and all below them, live on: they were there before ddprun (`monitor & exec ddprun
+// …`).
 std::vector<Stuck> end_descendants(std::chrono::milliseconds limit = kSweepLimit,
                                    const std::set<pid_t>& spared = {});
 

@@ -1,4 +1,4 @@
-// The names in a folder, as readdir(3) gives them: /dev/shm may hold 12,000 of others, and
+// The names in a folder, as readdir(3) gives them. /dev/shm may hold 12,000 of others, and
 // std::filesystem makes a path of each. No throw. Any thread.
 #pragma once
 

@@ -1,8 +1,8 @@
 // A cgroup of the job's own. Workers are born into it. One write kills everything in it at once,
 // also what forks faster than we can look. It limits no resource and enables no controller. Not
-// every host lets us make one: it needs cgroup v2, and root or a cgroup that was delegated to us.
+// every host lets us make one. It needs cgroup v2, and root or a cgroup that was delegated to us.
 // Without it all functions do nothing, and end_descendants() must do alone. Each attempt needs a
-// new cgroup: some kernels (6.14 to 6.18 at least) kill what clone3() starts in a cgroup that was
+// new cgroup. Some kernels (6.14 to 6.18 at least) kill what clone3() starts in a cgroup that was
 // killed once. It does I/O. The agent makes and ends it; if the agent was killed, the guardian ends
 // it.
 #pragma once

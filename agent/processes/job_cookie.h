@@ -1,6 +1,6 @@
-// The job's name on this host. It is in the environment of every worker (DDPRUN_JOB) and in the
-// names of the job's lock, cgroup and shared memory. A later start of ddprun sees by the lock that
-// the launcher is gone (owner_lock.h), and ends what it left. Any thread.
+// The job's name on this host. It is in the environment of every worker (DDPRUN_JOB). It is in the
+// names of the job's lock, cgroup and shared memory, too. A later start of ddprun sees by the lock
+// that the launcher is gone (owner_lock.h), and ends what it left. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -32,7 +32,7 @@ struct JobCookie {
   bool operator==(const JobCookie&) const = default;
 };
 
-// Reads a cookie from the beginning of `text`. A further '-' ends it and the rest is not read, so a
+// Reads a cookie from the beginning of `text`. A further '-' ends it and the rest is not read. So a
 // name that begins with a cookie is a good `text`. Nothing: there is no cookie.
 std::optional<JobCookie> parse_job_cookie(std::string_view text);
 

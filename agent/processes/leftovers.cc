@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 constexpr pid_t kInit = 1;
 constexpr std::chrono::milliseconds kEndOfKilled{100};
 
-// True for init, for systemd as a manager of a user's services, and for the first process of a pid
-// namespace below ours: NSpid lists its numbers, and the last one is 1 (proc_pid_status(5)).
+// True for init, and for systemd as a manager of a user's services. True for the first process of a
+// pid namespace below ours. NSpid lists its numbers, and the last one is 1 (proc_pid_status(5)).
 bool is_reaper(pid_t pid) {
   if (pid == kInit || process_name(pid) == "systemd") return true;
   const std::string status = read_proc_file(pid, "status");
@@ -153,7 +153,7 @@ std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
     return pid;
   };
   std::map<pid_t, pid_t> tops;
-  // Who took in an orphan of which job. A second pass is needed: all processes of that job below
+  // Who took in an orphan of which job. A second pass is needed. All processes of that job below
   // this parent are then leftovers, also those that show no sign of it.
   std::set<std::pair<pid_t, std::string>> takers;
   for (const auto& [pid, process] : processes) {

@@ -99,8 +99,8 @@ Result<FileHandle> take_owner_lock(const std::string& job_cookie) {
 void remove_owner_lock(const std::string& job_cookie) { ::unlink(path_of(job_cookie).c_str()); }
 
 // Every user may make names there, and each start reads them. So it looks at kMostLooked of them,
-// from a random one on: what is left out now is found by another start. Root ends other users' jobs
-// too, but not where there are more than kMostOfOthers: then somebody floods the folder.
+// from a random one on. Another start finds those that are left out now. Root ends other users'
+// jobs too, but not where there are more than kMostOfOthers: then somebody floods the folder.
 std::vector<GoneJob> take_gone_jobs() {
   const std::vector<std::string> names = names_in(kScratchBase, kLockPrefix);
   std::vector<std::string> own;

@@ -1,7 +1,7 @@
 // Shows whether a job's launcher lives: `/dev/shm/ddprun_lock-<cookie>` is locked (flock(2)) as
 // long as guardian or agent is there. The kernel frees the lock when both are gone, however they
-// ended, and shows it alike to every pid and time namespace. So a free lock proves the launcher's
-// end. A lock that is absent or may not be read proves nothing. It does I/O. Any thread.
+// ended. It shows the lock alike to every pid and time namespace. So a free lock proves the
+// launcher's end. A lock that is absent or may not be read proves nothing. It does I/O. Any thread.
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
-// Advice after a failure that we know, with what to type: a script that does not take
-// `--local-rank`, a Python without torch. It reads the last words of the root cause. Pure but for
-// the questions in AgentConfig. Any thread.
+// Advice after a failure that we know, with the command to type. The failure may be a script that
+// does not take `--local-rank`, or a Python without torch. It reads the last words of the root
+// cause. Pure but for the questions in AgentConfig. Any thread.
 #pragma once
 
 #include <string>

@@ -24,11 +24,11 @@ using SystemClock = std::chrono::system_clock;
 // 4,096 bytes; the rest is for the reason and the JSON around it.
 constexpr std::size_t kQuotedRecordBytes = 3000;
 
-// The content of an error file. Nothing if it is absent, too long, or no regular file: the worker
-// chose what is there, and reading a FIFO would hang the agent.
+// The content of an error file. Nothing if it is absent, too long, or no regular file. The worker
+// chose it, and reading a FIFO would hang the agent.
 std::optional<std::string> read_record(const std::string& path) {
-  // Through no link: a worker may run as another user, and the link may lead to what only we may
-  // read.
+  // Through no link. A worker may run as another user, and the link may lead to a file that only we
+  // may read.
   const FileHandle file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat facts {};
   if (file.get() < 0 || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode) ||
@@ -157,7 +157,7 @@ void Autopsy::file(const ReportFacts& facts, const Ending& ending, int exit_code
     leave_record(config_.error_report, error_report_json(facts, ending, exit_code));
 }
 
-// Writes the error file for the root cause if it wrote none itself, and the launcher's own error
+// Writes the error file for the root cause if it wrote none itself. Writes the launcher's own error
 // file, which tells of that worker.
 void Autopsy::leave_records(const ReportFacts& facts, const ReportedWorker& worker) const {
   const int exit_code = worker.worker.exit.exit_code;

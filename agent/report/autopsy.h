@@ -1,8 +1,9 @@
-// Gathers the facts for the failure report: the workers' error files, the last lines of the root
-// cause's stderr, and what the kernel says about a worker that was killed without a word. It also
-// leaves records for others to read: an error file for a worker that wrote none, the launcher's own
-// TORCHELASTIC_ERROR_FILE, and --error-report. It does not decide who is to blame and makes no text
-// for the user: report.h does. File system shell. Runs on the loop's thread. Owned by Reporter.
+// Gathers the facts for the failure report. They are the workers' error files and the last lines of
+// the root cause's stderr. For a worker that was killed without a word they are the kernel's words.
+// It also leaves records for others to read. They are an error file for a worker that wrote none,
+// the launcher's own TORCHELASTIC_ERROR_FILE, and --error-report. It does not decide who is to
+// blame and makes no text for the user: report.h does. File system shell. Runs on the loop's
+// thread. Owned by Reporter.
 #pragma once
 
 #include <string>

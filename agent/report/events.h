@@ -1,8 +1,8 @@
-// torchrun's event lines (--event-log-handler=console): one JSON object for each thing that happens
-// to the workers of a node, with the field names of torch/distributed/elastic/events/ of 2.11. Two
-// things differ: `local_rank` stands beside the other fields and not in the inner text, and the
-// node's rank is always null. And the text that the health port answers with. Makes text only; the
-// reporter and the health port write it. Pure; any thread.
+// torchrun's event lines (--event-log-handler=console). One JSON object tells each thing that
+// happens to the workers of a node. It has the field names of torch/distributed/elastic/events/ of
+// 2.11. Two things differ. `local_rank` stands beside the other fields and not in the inner text.
+// The node's rank is always null. And the text that the health port answers with. Makes text only;
+// the reporter and the health port write it. Pure; any thread.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Tells what each incident cost: a line on the console, a line of JSON in the job's log folder, and
-// an entry of --error-report. Shell around IncidentClock. Loop's thread; owned by Reporter.
+// Tells the cost of each incident. It is a line on the console, a line of JSON in the job's log
+// folder, and one of --error-report. Shell around IncidentClock. Loop's thread; owned by Reporter.
 #pragma once
 
 #include <functional>

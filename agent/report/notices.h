@@ -1,4 +1,4 @@
-// The few lines that ddprun prints without being asked: where the job runs, where its logs are,
+// The few lines that ddprun prints without being asked. They say where the job and its logs are,
 // that it waits for nodes, that it restarts. With --quiet there are none. If stderr is no terminal,
 // only restarts are told, because the log of a batch job belongs to its workers. Errors and the
 // failure report are not notices. Notices makes text and writes nothing. Pure. Owned by Reporter.

@@ -34,7 +34,7 @@ std::optional<std::uint64_t> kib(std::string_view text) {
 }
 
 // Adds the limit, if there is none yet, and the peak. The peak of the files is better than the use
-// that the log told: it is from all of the time.
+// that the log told. It is from all of the time.
 void read_files(const MemoryFolder& folder, OutOfMemory& record) {
   if (!record.limit_bytes)
     record.limit_bytes =
@@ -49,8 +49,8 @@ struct ChargedCgroup {
   MemoryFolder folder;
 };
 
-// The cgroup to which our memory is charged: our own, or the nearest above it that has the
-// controller (version 2, "Controlling Controllers": it may be on for a part of the tree only).
+// The cgroup to which our memory is charged. It is our own, or the nearest above it that has the
+// controller. It may be on for a part of the tree only (version 2, "Controlling Controllers").
 std::optional<ChargedCgroup> charged_cgroup() {
   for (std::string cgroup = own_memory_cgroup(); !cgroup.empty();) {
     if (const auto folder = memory_folder(cgroup)) return ChargedCgroup{cgroup, *folder};
@@ -214,7 +214,7 @@ void complete(OutOfMemory& record) {
 KillExplainer::KillExplainer(KernelLog log, Count oom_kills)
     : log_(std::move(log)), oom_kills_(std::move(oom_kills)) {}
 
-// Says less rather than something wrong: only a record of this pid, or a count that rose in this
+// Says less rather than something wrong. Only a record of this pid, or a count that rose in this
 // attempt, proves an out-of-memory kill.
 std::string KillExplainer::explain(int pid) {
   read_log();

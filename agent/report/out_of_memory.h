@@ -1,6 +1,6 @@
 // Why a worker got a SIGKILL that ddprun did not send. Mostly it was the kernel's out-of-memory
-// killer. The kernel's log names its victim and the cgroup (Linux mm/oom_kill.c, dump_oom_victim);
-// the files of the cgroup have its limit and its peak. Without a readable log the cgroup's count of
+// killer. The kernel's log names its victim and the cgroup (Linux mm/oom_kill.c, dump_oom_victim).
+// The files of the cgroup have its limit and its peak. Without a readable log the cgroup's count of
 // kills must do. Nothing here watches memory or prevents a kill. The parsing is pure; KernelLog and
 // the functions on cgroups are shells. Runs on the loop's thread. Owned by Autopsy.
 #pragma once
@@ -58,10 +58,11 @@ class KernelLog {
   FileHandle log_;
 };
 
-// How many processes the out-of-memory killer has killed in the cgroup to which this process's
-// memory is charged, its own or the nearest above it with the memory controller: the value
-// `oom_kill` of memory.events (version 2) or memory.oom_control (version 1). Both count where the
-// victim is, whatever cgroup had no memory left. Nothing if there is no such file to read.
+// Returns how many processes the out-of-memory killer has killed in the cgroup to which this
+// process's memory is charged. That is its own, or the nearest above it with the memory controller.
+// The value is `oom_kill` of memory.events (version 2) or memory.oom_control (version 1). Both
+// count where the victim is, whatever cgroup had no memory left. Nothing if there is no such file
+// to read.
 std::optional<std::uint64_t> own_cgroup_oom_kills();
 // The cgroup that had no memory left when a process of this one was killed: exhausted_cgroup().
 OutOfMemory own_cgroup_memory();
@@ -75,7 +76,7 @@ OutOfMemory exhausted_cgroup(MemoryFolder folder, std::string cgroup);
 void complete(OutOfMemory& record);
 
 // Explains a kill of which the worker itself could say nothing. It asks the kernel's log first. In
-// a container the log is mostly closed, and it names processes by the host's pids: then the
+// a container the log is mostly closed, and it names processes by the host's pids. Then the
 // cgroup's count of kills decides.
 class KillExplainer {
  public:
@@ -92,10 +93,10 @@ class KillExplainer {
   // One line about the SIGKILL of `pid`, a worker of this attempt. Call it only if ddprun did not
   // send that signal.
   std::string explain(int pid);
-  // One line if the kernel has killed another process of this attempt for want of memory: a data
-  // loader, or the program under a shell. Else empty. `says_killed`: the worker itself tells of a
-  // SIGKILL, as is_word_of_a_kill() finds it or by exit code 137. Without that a kill counts only
-  // in our own cgroup.
+  // One line if the kernel has killed another process of this attempt for want of memory. That may
+  // be a data loader, or the program under a shell. Else empty. `says_killed`: the worker itself
+  // tells of a SIGKILL, as is_word_of_a_kill() finds it or by exit code 137. Without that a kill
+  // counts only in our own cgroup.
   std::string explain_child(bool says_killed);
 
  private:

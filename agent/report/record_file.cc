@@ -78,7 +78,7 @@ int write_all(int fd, std::string_view text) {
 }
 
 // Writes to what is at `path`, and follows links. O_NONBLOCK: to open a FIFO that nobody reads is
-// then an error (ENXIO, fifo(7)); without it we would wait for ever. O_NOCTTY: a terminal must not
+// then an error (ENXIO, fifo(7)). Without it we would wait for ever. O_NOCTTY: a terminal must not
 // become ours.
 Result<void> write_through(const std::string& path, std::string_view text) {
   constexpr int kFlags = O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
@@ -107,8 +107,8 @@ std::string draft_beside(const std::string& path) {
   return fmt::format("{}/.ddprun-{:016x}", folder_of(path), random_number());
 }
 
-// Writes a draft beside `path` and renames it to `path`. Others may write the folder: the draft has
-// a name that nobody can guess, and it is made anew, through no link. rename(2) follows none
+// Writes a draft beside `path` and renames it to `path`. Others may write the folder. So the draft
+// has a name that nobody can guess, and it is made anew, through no link. rename(2) follows none
 // either.
 Result<void> replace(const std::string& path, std::string_view text) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;

@@ -1,7 +1,7 @@
-// Attempts that end in the same way, each before a step of training: the user reads once that
-// trying again changes nothing. Some of these deaths cannot change with another try: a program that
-// does not parse, does not take its arguments, or imports what is not there. Pure. Owned by
-// Reporter.
+// Attempts that end in the same way, each before a step of training. The user reads once that
+// trying again changes nothing. Some of these deaths cannot change with another try. Examples are a
+// program that does not parse, does not take its arguments, or imports what is not there. Pure.
+// Owned by Reporter.
 #pragma once
 
 #include <chrono>
@@ -37,9 +37,9 @@ std::string last_said(const Lines& lines) {
   return {};
 }
 
-// Whether no other try can end otherwise, as far as the last words tell: Python found an error in
-// the program's text, a module or the program's own file missing, or argparse or click refused an
-// argument.
+// Whether no other try can end otherwise, as far as the last words tell. Python found an error in
+// the program's text, or a module or the program's own file missing. Or argparse or click refused
+// an argument.
 bool cannot_start(const Death& death);
 
 class RepeatedDeaths {

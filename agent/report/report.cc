@@ -25,7 +25,7 @@ using SystemTime = std::chrono::system_clock::time_point;
 constexpr std::size_t kRuleWidth = 60;  // torchrun's upper limit
 // Further failures that are listed; the rest are counted.
 constexpr std::size_t kListedFailures = 4;
-// The file system's clock lags the system's by up to a tick: a record counts as earlier than a
+// The file system's clock lags the system's by up to a tick. A record counts as earlier than a
 // death only beyond this.
 constexpr std::chrono::milliseconds kClearlyBefore{10};
 
@@ -107,8 +107,8 @@ std::vector<std::string> shortened(std::vector<std::string> lines, std::size_t m
   return lines;
 }
 
-// One line for all workers that we stopped, grouped by exit code, so that a job of many workers
-// does not fill the screen. Exit codes come before signals.
+// One line for all workers that we stopped, grouped by exit code. So a job of many workers does not
+// fill the screen. Exit codes come before signals.
 void add_stopped(Lines& lines, const ReportFacts& facts, std::size_t cause) {
   std::map<int, std::vector<int>, std::greater<>> by_code;
   for (std::size_t i = 0; i < facts.workers.size(); ++i) {
@@ -149,7 +149,7 @@ void add_other_failures(Lines& lines, const ReportFacts& facts, std::size_t caus
   }
 }
 
-// With a restart window a job may have more attempts than the budget of one window: then "6 of 4"
+// With a restart window a job may have more attempts than the budget of one window. Then "6 of 4"
 // would be wrong, and only the number is shown.
 std::string attempt_text(const ReportFacts& facts) {
   return facts.restarts > facts.max_restarts
@@ -196,7 +196,7 @@ void add_cause(Lines& lines, const ReportFacts& facts, const ReportedWorker& wor
   }
 }
 
-// The last lines of the worker's stderr, without the last traceback if its record has one: Python
+// The last lines of the worker's stderr, without the last traceback if its record has one. Python
 // prints the same text to stderr, and it would be shown twice.
 std::vector<std::string> untold_stderr(const ReportedWorker& worker) {
   std::vector<std::string> lines = worker.stderr_end;
@@ -227,7 +227,7 @@ std::optional<std::size_t> root_cause(const ReportFacts& facts) {
   const auto by_itself = [](const ReportedWorker& worker) { return !worker.worker.stopped_by_us; };
   const auto first = std::find_if(workers.begin(), workers.end(), by_itself);
   if (first == workers.end()) return std::nullopt;
-  // Start with the first death. A worker whose record is clearly older takes its place: it may have
+  // Start with the first death. A worker whose record is clearly older takes its place. It may have
   // failed first and hung at its exit, while another died because of it.
   auto cause = first;
   SystemTime earliest =

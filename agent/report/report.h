@@ -1,6 +1,6 @@
-// The report that the user reads when a job has failed: which worker failed first, how and why, and
-// which workers were only stopped because of that. It fits on one screen. Words and labels are
-// those of torchrun if torchrun has them, so that programs which search logs keep working. This
+// The report that the user reads when a job has failed. It says which worker failed first, how and
+// why, and which workers were only stopped because of that. It fits on one screen. Words and labels
+// are those of torchrun if torchrun has them, so that programs which search logs keep working. This
 // file decides who is to blame (root_cause); it gathers no facts and writes no file: autopsy.h
 // does. Pure text; any thread.
 #pragma once
@@ -56,12 +56,13 @@ struct ReportFacts {
 };
 
 // Returns the worker with which the failure began, as an index into facts.workers. Mostly it is the
-// one that died first. But if a worker recorded an error clearly before that death, it is that
-// worker, even if it lived on and we stopped it. Nothing: no worker of this node failed by itself.
+// one that died first. But a worker may have recorded an error clearly before that death. Then it
+// is that worker, even if it lived on and we stopped it. Nothing: no worker of this node failed by
+// itself.
 std::optional<std::size_t> root_cause(const ReportFacts& facts);
 
-// Says why a worker failed: the traceback or message that it recorded, else why it could not be
-// started, else its signal. If nothing of this is known, it says where to read how to record
+// Says why a worker failed. It is the traceback or message that it recorded, else why it could not
+// be started, else its signal. If nothing of this is known, it says where to read how to record
 // errors.
 std::string reason_of(const ReportedWorker& worker);
 

@@ -151,7 +151,7 @@ void Reporter::attempt_begins(const std::string& log_folder) {
   end_waiting();  // first: else the next text would stand behind the line of waiting
   if (!stages.empty()) tell_cost(stages_line(stages));
   say(notices_.started(sources_.lifecycle.round(), log_folder));
-  // Without a terminal only now, and on one node: one that is refused, or gives up, prints one
+  // Without a terminal only now, and on one node. One that is refused, or gives up, prints one
   // line, and that is why.
   if (sources_.lifecycle.seat().node_rank == 0) tell_of_missing_token();
   tell(EventState::kAssignRanks);

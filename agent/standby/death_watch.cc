@@ -59,7 +59,7 @@ void DeathWatch::stop() {
 }
 
 // The kernel changes a word only if FUTEX_WAITERS is set in it (robust-futexes, the kernel's
-// documentation): so we set that bit, as a waiter for the lock does.
+// documentation). So we set that bit, as a waiter for the lock does.
 void DeathWatch::run(const std::vector<LockWord*>& locks, unsigned watch) {
   while (stopped_ == 0) {
     std::vector<futex_waitv> waits = {waiting_for(stopped_, 0)};

@@ -248,9 +248,9 @@ void Standbys::watch_for_deaths() {
   deaths_.start(std::move(locks));
 }
 
-// Whether the worker has shown that this command line comes to the hook, or to bootstrap(), in the
-// very process that we start, and the hook is still there. Else a standby would run the user's
-// program.
+// Whether the worker has shown that this command line comes to the hook, or to bootstrap(). It must
+// do so in the very process that we start, and the hook must still be there. Else a standby would
+// run the user's program.
 bool Standbys::can_wait(int local_rank) const {
   const auto parked = static_cast<pid_t>(pages_->page(local_rank).parks.load());
   const bool needs_hook = cold_[static_cast<std::size_t>(local_rank)].is_python;

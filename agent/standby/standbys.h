@@ -1,6 +1,6 @@
-// The standbys of this node: starts them when the plan says so, hears that they wait, and lets them
+// The standbys of this node. Starts them when the plan says so, hears that they wait, and lets them
 // go (proto/standby.h). A standby is the worker's own command line. A Python program has the hook
-// in front (python/) and waits before any line of the user; a program of the engine waits in
+// in front (python/) and waits before any line of the user. A program of the engine waits in
 // bootstrap(). It becomes the worker when it is given the new round's variables and its stdout and
 // stderr. Every standby may end at any time: then the worker is started cold. Loop's thread; owned
 // by WorkerGroup.

@@ -1,6 +1,6 @@
 // The pages of this node's workers (proto/worker_page.h): one file, mapped here and in each worker.
 // The file is in the job's scratch folder. The blocks of the pages are there from the beginning: a
-// write cannot fail for want of space. Behind the pages each worker has a place for notes; the hook
+// write cannot fail for want of space. Behind the pages each worker has a place for notes. The hook
 // asks for its blocks (python/), so only a Python program pays for them. Loop's thread; owned by
 // Standbys.
 #pragma once

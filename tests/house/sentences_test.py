@@ -16,7 +16,7 @@ BEGIN = re.compile(r"(?:Where|Whoever|What|Of)\b")
 PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
 MOST_WORDS = 20
 # Rooms in which no sentence has more words.
-SHORT = ("base/", "daemon/", "launcher/", "proto/", "store/")
+SHORT = ("agent/", "base/", "daemon/", "launcher/", "proto/", "store/")
 # Code that is being rewritten.
 OPEN = ("rendezvous/failover/", "worker/reducer/data_parallel",
         "worker/reducer/gradient_reducer")
@@ -69,13 +69,14 @@ def docstrings(text):
 
 def paragraphs(comments):
     """(line, text) of what is said without a break: a comment, and those alone on the lines below."""
-    said, first, last, column = [], 0, 0, 0
+    said, first, last, column, is_item = [], 0, 0, 0, False
     for line, at, alone, text in comments:
         together = said and alone and line == last + 1 and at == column
+        together = together and not (is_item and re.match(r"\s?\S", text))
         if not together or not text.strip() or LIST_ITEM.match(text):
             if said:
                 yield first, " ".join(said)
-            said, first = [], line
+            said, first, is_item = [], line, bool(LIST_ITEM.match(text))
         if text.strip():
             said.append(LIST_ITEM.sub("", text, count=1).strip())
         last, column = line + text.count("\n"), at
@@ -176,6 +177,7 @@ class ThisTest(unittest.TestCase):
         self.assertEqual(self.found("a.cc", "int a = 1'000;  // Of it.\n"), ["Of it."])
         self.assertEqual(self.found("a.cc", "int a;  // one\nint b;  // What\n"), ["What"])
         self.assertEqual(self.found("a.cc", "// - one\n// - Where\n"), ["Where"])
+        self.assertEqual(self.found("a.cc", "//   a row\n// Of it.\n"), ["Of it."])
         self.assertEqual(self.found("a.cc", "// It is\n//\n// Where it was.\n"), ["Where it was."])
 
     def test_finds_a_peer_that_is_he(self):

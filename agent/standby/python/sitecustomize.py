@@ -58,7 +58,8 @@ class Hook:
         self.find_spec = self.count_step = lambda *_: None
 
     def note_last(self):
-        """`-`: there is no such module, or it is not ready while it imports others; an import of its package does it again."""
+        """`-`: there is no such module, or it is not ready while it imports others. An import of
+        its package does it again."""
         spec = getattr(sys.modules.get(self.last), "__spec__", None)
         if self.last:
             self.note((b"-" if not spec else b"" if self.is_shared(spec) else b"!") + os.fsencode(self.last))

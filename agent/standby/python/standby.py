@@ -88,7 +88,8 @@ class Standby:
         os.environ.update({} if value is None else {name: os.fsdecode(value)})
 
     def wait(self):
-        """The variables that are new, other or (None) gone since it was started, and stdout and stderr of the worker that it becomes."""
+        """The variables that are new, other or (None) gone since it was started. And stdout and
+        stderr of the worker that it becomes."""
         agent.sendall(b"w")
         head, rights, *_ = agent.recvmsg(8, 64)
         block, size = b"", int.from_bytes(head, "little")
