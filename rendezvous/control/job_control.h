@@ -1,5 +1,6 @@
-// Shows one job to operators and does what they want: a Host, the log of its incidents, and those
-// who wait for the job's end. Loop's thread; owned by whoever owns the Host, which must outlive it.
+// Shows one job to operators and does what they want. It has a Host, the log of its incidents, and
+// those who wait for the job's end. Loop's thread; owned by whoever owns the Host, which must
+// outlive it.
 #pragma once
 
 #include <chrono>

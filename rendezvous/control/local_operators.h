@@ -1,7 +1,7 @@
-// Serves the operators of this host at a socket of its own (local_socket.h), without a token: the
+// Serves the operators of this host at a socket of its own (local_socket.h), without a token. The
 // kernel says that they are of the same user, or root. It has a gRPC server of its own, so nothing
-// that came over the network is ever taken for local; that starts with the first operator. Loop's
-// thread; owned by Daemon or HostedPort.
+// that came over the network is ever taken for local. The server starts with the first operator.
+// Loop's thread; owned by Daemon or HostedPort.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -1,5 +1,5 @@
 // The socket at which a rendezvous serves the operators of its own host. It is an abstract Unix
-// socket (unix(7)), named by the address and port of the rendezvous; a random end keeps others from
+// socket (unix(7)), named by the address and port of the rendezvous. A random end keeps others from
 // taking the name first. Both sides ask the kernel whose process the other is. Linux; any thread.
 #pragma once
 
@@ -23,8 +23,8 @@ struct LocalName {
 
 // The name of a new socket.
 LocalName new_local_name(const std::string& address, std::uint16_t port);
-// Those among the sockets of a host (/proc/net/unix) that may be the rendezvous at this port and
-// one of these addresses, the likeliest first. `is_own`: whether an address is one of this host.
+// Returns those sockets of a host (/proc/net/unix) that may be the rendezvous at this port and one
+// of these addresses. The likeliest comes first. `is_own`: whether an address is one of this host.
 // Pure.
 std::vector<LocalName> local_names(std::string_view sockets, std::uint16_t port,
                                    const std::vector<std::string>& addresses,
@@ -38,8 +38,8 @@ std::optional<uid_t> peer_of(int fd);
 // Listens. The descriptor belongs to the caller.
 Result<int> listen_locally(const std::string& name);
 // Connects to the rendezvous of this host that listens at the port of one of these numeric
-// addresses, if it is a process of this user; for root: of the user who listens there. -1: there is
-// none. The descriptor belongs to the caller.
+// addresses. It must be a process of this user; for root: of the user who listens there. -1: there
+// is none. The descriptor belongs to the caller.
 int connect_locally(const std::vector<std::string>& addresses, std::uint16_t port);
 
 }  // namespace ddprun::rendezvous

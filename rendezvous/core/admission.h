@@ -20,7 +20,7 @@ inline constexpr int kMaxLocalWorldSize = 4096;
 // Whether the node was given another --nnodes than the host.
 bool differs(const NodeSpec& spec, const RoundPolicy& policy);
 
-// Why a node cannot be in a job: for the host, and for a node of another machine that did not prove
+// Why a node cannot be in a job. One text is for the host, one for a remote node that did not prove
 // that it knows the token. That one learns nothing of other nodes and of the job's size. On the
 // host's own machine each user sees both in the list of processes.
 struct JoinRefusal {
@@ -44,7 +44,7 @@ std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
                                      const RoundPolicy& policy, const Members& members);
 
 // The job has one budget. If the nodes of a round were started with different ones, the smallest
-// holds: no node is restarted more often than its user allowed. Window and backoff are those of
+// holds. So no node is restarted more often than its user allowed. Window and backoff are those of
 // node rank 0, which comes first. `notes` gets a line for the log if they differ.
 RestartRules common_rules(const std::vector<const Entrant*>& entrants,
                           std::vector<std::string>& notes);

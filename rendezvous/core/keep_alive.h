@@ -2,15 +2,15 @@
 // the other. Pure. Any thread.
 //
 // A node's beat carries the time of the node's own clock, and the host sends it back. The host
-// heard the beat after it was sent, so the node's lease counts from that moment; when it ends, the
-// node kills its workers. The host waits as long, counted from when it heard the node, and
-// kFenceMargin longer before it takes the node for lost. So where packets are lost, also in one
-// direction only, a node that was cut off has no workers left when the others start a new round.
+// heard the beat after it was sent. So the node's lease counts from that moment; when it ends, the
+// node kills its workers. The host waits as long, counted from when it heard the node. It waits
+// kFenceMargin longer before it takes the node for lost. Packets may be lost, also in one direction
+// only. Then a node that was cut off has no workers left when the others start a new round.
 //
 // A connection that breaks ends no lease: the node may come back until then
-// (base/net/liveness_probe.h). The first lease over the new connection answers no beat, and the
-// host may not have read yet that the node is back: so it prolongs nothing. The first answer to a
-// beat does.
+// (base/net/liveness_probe.h). The first lease over the new connection answers no beat. The host
+// may not have read yet that the node is back. So it prolongs nothing. The first answer to a beat
+// does.
 //
 // Time in which this side did not run is no silence. The host counts its own looks. A node that did
 // not run near the end of its lease asks once more before it kills (HeldLease::is_over()).
@@ -31,11 +31,11 @@ inline constexpr std::chrono::milliseconds kFenceMargin{400};
 // A node that looks at its lease so late did not run meanwhile, and was perhaps not cut off.
 inline constexpr std::chrono::milliseconds kSuspendedFor{200};
 // Such a node asks the host, and its workers go on for so long at most without an answer. A node
-// looks at its lease so long before the end, too: one that wakes up just then needs the time for
-// an answer.
+// looks at its lease so long before the end, too. One that wakes up just then needs the time for an
+// answer.
 inline constexpr std::chrono::milliseconds kAskLimit{1000};
 // Each beat costs the host some 0.1 ms, and 0.2 where there are 10,000 nodes. With so much time for
-// each node, it spends less than 4 % of a processor on 3,000 nodes; beyond, the share grows, so
+// each node, it spends less than 4 % of a processor on 3,000 nodes. Beyond, the share grows, so
 // that silence never lasts too long.
 inline constexpr std::chrono::milliseconds kBeatPerNode{3};
 inline constexpr std::chrono::milliseconds kBeatAtMost{10'000};
@@ -43,9 +43,9 @@ inline constexpr std::chrono::milliseconds kBeatAtMost{10'000};
 inline constexpr std::chrono::milliseconds kDelayPerThousand{500};
 
 // torchrun's names for both (keep_alive_interval, keep_alive_max_attempt in --rdzv-conf). A process
-// that dies is noticed without them. So they are for what may come back: a node or host that stands
-// still for 30 s (a paused machine, a frozen container, SIGSTOP) keeps its seat, with some seconds
-// to spare.
+// that dies is noticed without them. So they are for what may come back. A node or host that stands
+// still for 30 s keeps its seat, with some seconds to spare. Examples are a paused machine, a
+// frozen container, SIGSTOP.
 struct KeepAlive {
   std::chrono::milliseconds interval{12'000};
   int max_attempts = 3;
@@ -61,7 +61,7 @@ struct Lease {
 };
 
 // The lease that the host of `nodes` nodes gives. One lost packet may delay a beat by some seconds
-// (RFC 6298 section 5), so a lease is much longer than the time between two beats. Beats are as
+// (RFC 6298 section 5). So a lease is much longer than the time between two beats. Beats are as
 // many as the host can hear without much work.
 constexpr Lease lease_for(const KeepAlive& wanted, int nodes) {
   const auto quarter = wanted.interval / 4;
@@ -77,7 +77,7 @@ constexpr std::chrono::milliseconds look_every(const KeepAlive& wanted) {
 }
 
 // How many looks without a word make a node lost. We count looks of our own timer and do not read
-// the clock: otherwise every node would be silent after our own loop stood still (a suspended
+// the clock. Otherwise every node would be silent after our own loop stood still (a suspended
 // machine).
 constexpr int patience(const KeepAlive& wanted, const Lease& lease) {
   const auto look = look_every(wanted);
@@ -90,9 +90,9 @@ class HeldLease {
  public:
   using Stamp = std::chrono::milliseconds;
 
-  // The lease counts from when the beat was sent that the host answered, and not from now: we do
-  // not know how long the answer was under way. The first one answers no beat. It counts from now:
-  // the node asks for a seat only when it was let in, and the host counts from what it heard last.
+  // The lease counts from when the beat was sent that the host answered, and not from now. We do
+  // not know how long the answer was under way. The first one answers no beat. It counts from now.
+  // The node asks for a seat only when it was let in. The host counts from what it heard last.
   void renewed(Stamp from, const Lease& lease) {
     // Said before this process stood still: it is not the answer that we wait for.
     if (asked_at_ && from < *asked_at_) return;
@@ -113,7 +113,7 @@ class HeldLease {
   }
 
   // Call it at look_at(), and sooner if you like. False: look again then, and send the beat that is
-  // due. A process that did not run until now cannot know whether it has its seat; it asks once,
+  // due. A process that did not run until now cannot know whether it has its seat. It asks once,
   // and the answer is near. A connection that ends meanwhile is the answer, too: the lease is over.
   bool is_over(Stamp now) {
     if (asked_at_ && now < look_at_) return false;
@@ -134,7 +134,7 @@ class HeldLease {
   // The lease has ended, and no answer was there yet: what the host said may be old. It waits until
   // then.
   bool is_doubted(Stamp now) const { return is_held() && now >= ends_; }
-  // This process did not run near the end of its lease, and does not know yet whether it has its
+  // This process did not run near the end of its lease. It does not know yet whether it has its
   // seat.
   bool stood_still(Stamp now) const {
     return asked_at_ || (is_held() && now >= last_quiet() && now >= look_at_ + kSuspendedFor);
@@ -148,7 +148,7 @@ class HeldLease {
   // As the last is_over() left it.
   Stamp look_at() const { return look_at_; }
   // When the next beat is due; valid once held. Ask again after each of the calls above. A beat
-  // waits for the answer of the one before: a node that hears nothing would only prolong the host's
+  // waits for the answer of the one before. A node that hears nothing would only prolong the host's
   // patience. But the host may leave an answer out, so it does not wait for ever.
   Stamp next_beat() const {
     return last_beat_ + (awaits_answer_ ? lease_.length / 4 : lease_.beat_every);
@@ -169,7 +169,7 @@ class HeldLease {
 };
 
 // The host's knowledge of a node's silence. A lease may be shorter than one before, and the node
-// may never hear of it: so no lease that was given is forgotten before its end.
+// may never hear of it. So no lease that was given is forgotten before its end.
 class Silence {
  public:
   // The host gives `lease`, for what it heard last.

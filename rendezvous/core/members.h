@@ -1,6 +1,6 @@
 // Who is here: the nodes that the membership knows, and how each of them stands. Finds a node by
-// its session, its id, the rank it wants and its arrival without looking at all of them, and counts
-// them by standing. Decides nothing: membership.h does. Pure. Owned by Membership.
+// its session, its id, the rank it wants and its arrival, without a look at all. Counts them by
+// standing. Decides nothing: membership.h does. Pure. Owned by Membership.
 #pragma once
 
 #include <array>
@@ -72,8 +72,8 @@ class Members {
   // All that are `gone`.
   void erase_gone();
 
-  // Takes the facts that the node brings. Its id and the rank that it must have are its own from
-  // now on, for as long as it listens: no holder may be here (holder_of_id(), holder_of_rank()).
+  // Takes the facts that the node brings. Its id and the rank that it must have are its own as long
+  // as it listens. No holder may be here (holder_of_id(), holder_of_rank()).
   void set_spec(Member& member, const NodeSpec& spec, const Observed& observed);
   void set_standing(Member& member, Standing standing);
   void set_gone(Member& member);
@@ -83,7 +83,7 @@ class Members {
   int listeners() const {
     return size() - count(Standing::kDismissed) - count(Standing::kLeaving) - gone_;
   }
-  // The node with this id, or the one that must have this rank, to which messages may be sent;
+  // Returns the node with this id, or the one that must have this rank. Messages may be sent to it;
   // null: none.
   const Member* holder_of_id(const std::string& node_id) const;
   const Member* holder_of_rank(int node_rank) const;
@@ -91,7 +91,7 @@ class Members {
   std::string missing_ranks(int ranks) const;
   // The spare that came first; null: none.
   Member* first_spare();
-  // In the order of the first joins and not of the last ones: so a node keeps its node rank over a
+  // In the order of the first joins and not of the last ones. So a node keeps its node rank over a
   // restart if the same nodes come back.
   std::vector<Member*> by_arrival(Standing standing);
   // Calls `act(member)` for each; it must not add or erase one.

@@ -206,15 +206,15 @@ Outcome Membership::resized(int min_nodes, int max_nodes, Time now) {
 // ---- who is here ----
 
 // Whether a report counts. It does not if the node reported the end of its round already, or if it
-// speaks of another round: such a message was under way when the round broke.
+// speaks of another round. Such a message was under way when the round broke.
 bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) const {
   return member != nullptr && member->standing == Standing::kRunning && round == round_number_;
 }
 
 // ---- what follows ----
 
-// Every event ends with this: it gives free seats to spares, then starts the round if it may start,
-// or sets when to look again.
+// Every event ends with this. It gives free seats to spares. Then it starts the round if it may
+// start, or sets when to look again.
 void Membership::settle(Outcome& outcome, Time now) {
   look_again_at_ = Time::max();
   if (phase_ == Phase::kRecovering) look_who_is_back(now, outcome);

@@ -1,4 +1,4 @@
-// The one state machine of a job: it decides who is in, when a round starts, what breaks the round
+// The one state machine of a job. It decides who is in, when a round starts, what breaks the round
 // and how the job ends. Pure: no I/O and no clock. An event and `now` go in; what the nodes are
 // told comes out. It does not know how a node is connected; it knows a node by its SessionId only.
 //
@@ -9,7 +9,7 @@
 //       |                            |
 //       +---(some missing)---- recovering ----(all back)----> running
 //
-// A leader that takes over begins with the record of the last round, as recovering: its nodes come
+// A leader that takes over begins with the record of the last round, as recovering. Its nodes come
 // back with resumed(). When all seats are back, the round runs on and no node was told anything. A
 // host without a record may take the round from the first node that comes back (takes_rounds_over).
 //
@@ -67,22 +67,22 @@ class Membership {
  public:
   // 1 <= policy.min_nodes <= policy.max_nodes <= kMaxNodes must hold. A record with a round: its
   // leader is gone, and its nodes are awaited: the round may go on. If the leader had a node in it,
-  // that broke the round: a restart is spent, and the next round's number is the one after.
+  // that broke the round. A restart is spent, and the next round's number is the one after.
   explicit Membership(RoundPolicy policy, JobRecord record = {});
 
-  // A session begins. It may be a node of the record's round, whose workers still run: no round
+  // A session begins. It may be a node of the record's round, whose workers still run. No round
   // starts before it has joined or is lost. Without a record this does nothing.
   void opened(SessionId session) { recovery_.opened(session); }
   // `session` asks for a seat in the next round. It is a new node, or a node of the broken round
   // whose workers are gone. If all seats are taken, it waits as a spare until one is free. It gets
-  // SessionLost if it cannot be in the job (its rank is taken, the job is over), or if it asked
-  // already or is in a round; a round that it was in breaks.
+  // SessionLost if it cannot be in the job (its rank is taken, the job is over). It gets it, too,
+  // if it asked already or is in a round. A round that it was in breaks.
   Outcome joined(SessionId session, const NodeSpec& spec, const Observed& observed, Time now);
   // The node had a session before, with this leader or another, and says how far it is. `session`
   // is that session where this leader knows it. A node that is where this leader takes it to be is
   // told nothing. Whatever it did not hear is said again. If it is in another round or seat, it is
-  // not believed: it is told that its round broke, must end its workers before the next round
-  // starts, and takes nobody's seat.
+  // not believed. It is told that its round broke, and must end its workers before the next round
+  // starts. It takes nobody's seat.
   Outcome resumed(SessionId session, const Resumed& node, const Observed& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; later ones
   // change nothing.
@@ -95,7 +95,7 @@ class Membership {
   Outcome left(SessionId session, const Failure& reason, Time now);
   // As left(), because an operator wants it: the node is told to leave.
   Outcome drained(SessionId session, const Drain& drain, const Failure& reason, Time now);
-  // As left(), of the node in whose process the rendezvous is: the job ends for all, since nobody
+  // As left(), of the node in whose process the rendezvous is. The job ends for all, since nobody
   // would be there to gather the others.
   Outcome host_left(SessionId session, const Failure& reason, Time now);
   // The node is unreachable for good; `how` says how we know, one clause for people ("its

@@ -1,10 +1,11 @@
-// The inheritance of a leader from the one before: the round that was published last, and its nodes
-// that are back. Pure: no I/O and no clock. It decides nothing about the round: membership.h does.
+// The inheritance of a leader from the one before. It is the round that was published last, and its
+// nodes that are back. Pure: no I/O and no clock. It decides nothing about the round: membership.h
+// does.
 //
-// A node that comes back says which round and which seat it is in. A seat is taken once; a node of
+// A node that comes back says which round and which seat it is in. A seat is taken once. A node of
 // an older round, or one that counts other nodes than the record, takes none. A node that is not
-// back has a lease of the leader before, and ends its workers with it: until worker_limit they may
-// run.
+// back has a lease of the leader before, and ends its workers with it. They may run until
+// worker_limit.
 //
 // Owned by Membership, used on its thread only.
 #pragma once

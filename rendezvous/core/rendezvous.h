@@ -1,5 +1,5 @@
 // The plain types of the rendezvous, and the interface through which a node speaks to it: Session.
-// The agent uses a Session and does not know whether the rendezvous is in its own process (host.h)
+// The agent uses a Session. It does not know whether the rendezvous is in its own process (host.h)
 // or across the network (client.h). No I/O here.
 //
 // The types may be used on any thread, a Session only on the loop's thread. The agent owns its
@@ -76,7 +76,7 @@ struct Seat {
 };
 
 // The facts that all nodes of a round agree on. Global ranks are 0 … world_size-1, node ranks 0
-// … node_count-1; the ranks follow each other in the order of the node ranks.
+// … node_count-1. The ranks follow each other in the order of the node ranks.
 struct Round {
   std::int64_t number = 0;  // only ever grows; 0: no round yet
   int restart_count = 0;    // restarts of the job so far; one count for all nodes
@@ -132,13 +132,13 @@ struct Resumed {
 // ---- messages of the host to a node ----
 
 // The round starts and this node is in it: start workers. A node is told its own seat and nobody
-// else's, so what a round sends grows with the number of nodes and not with its square.
+// else's. So the bytes of a round grow with the number of nodes and not with its square.
 struct RoundPublished {
   Round round;
   Seat seat;
 };
 // `round` is over before its workers are: stop this node's workers, then call join() again. Either
-// a worker or a node failed, and a restart is left; or nodes came or left (`is_resize`), and no
+// a worker or a node failed, and a restart is left. Or nodes came or left (`is_resize`), and no
 // restart is spent.
 struct RoundBroken {
   std::int64_t round = 0;
@@ -211,7 +211,7 @@ struct Unreached {
 };
 
 // One node's session with the rendezvous. Call it on the loop's thread. The host's messages come on
-// that thread too. They are posted: none comes while a function of this interface runs, so the
+// that thread too. They are posted: none comes while a function of this interface runs. So the
 // caller may change its own state after such a function returned. The one exception is a session of
 // Host::open_direct_session().
 class Session {
@@ -225,7 +225,7 @@ class Session {
 
   // Asks for a seat in the next round. Call it only when all workers of the node's previous round
   // are gone. The answer is RoundPublished, JobEnded or SessionLost. It comes when the round starts
-  // or the host gives up; a spare may wait for it as long as the job lives.
+  // or the host gives up. A spare may wait for it as long as the job lives.
   virtual void join(const NodeSpec& node) = 0;
   // Instead of join(), as the first word of a session of a node that had one before. If the host
   // believes it, nothing follows: the round goes on. Otherwise, and if the round broke meanwhile,

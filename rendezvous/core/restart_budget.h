@@ -2,10 +2,10 @@
 // it and uses it on its thread.
 //
 // With max_restarts alone, the job has that many restarts, each at once, as in torchrun. With a
-// window, it has that many within any span of the window's length: a job that makes progress gets
-// its budget back. With a backoff, the first restart after progress is immediate, and each further
-// one waits twice as long as the one before. The waits have a random part (jitter). Otherwise jobs
-// that failed together, of one cause, would all come back in one moment.
+// window, it has that many within any span of the window's length. A job that makes progress gets
+// its budget back. With a backoff, the first restart after progress is immediate. Each further one
+// waits twice as long as the one before. The waits have a random part (jitter). Otherwise jobs that
+// failed together, of one cause, would all come back in one moment.
 #pragma once
 
 #include <chrono>

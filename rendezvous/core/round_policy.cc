@@ -5,9 +5,9 @@
 namespace ddprun::rendezvous {
 
 Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
-  // Before all other reasons: workers of two rounds must not run at once, and who still stops its
-  // workers may keep its seat. Each of them ends by its own grace or lease, so there is no time to
-  // look at.
+  // Before all other reasons: workers of two rounds must not run at once. A node that still stops
+  // its workers may keep its seat. Each of them ends by its own grace or lease, so there is no time
+  // to look at.
   if (roster.leaving > 0) return {Choice::kWait, Reason::kLeaving, Time::max()};
   if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, Time::max()};
   if (roster.awaited > 0 && now < roster.workers_until)

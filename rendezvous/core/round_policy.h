@@ -18,20 +18,21 @@ struct RoundPolicy {
   // ends.
   std::chrono::nanoseconds join_timeout = std::chrono::seconds(600);
   // How long the first round, once it has min_nodes, waits for more nodes. The time starts when
-  // min_nodes is reached. A late joiner does not start it again: otherwise nodes that come one by
+  // min_nodes is reached. A late joiner does not start it again. Otherwise nodes that come one by
   // one could delay the round up to join_timeout.
   std::chrono::nanoseconds last_call = std::chrono::seconds(30);
   // The number of nodes of a round is a multiple of this; so must be min_nodes and max_nodes.
   int node_unit = 1;
   // How long the nodes of a round that another leader gathered are awaited. Until the first of
-  // these ends, workers of who is not back may run: it must not be shorter than a lease with the
-  // other leader. Until the second, no round that has room for them starts without them.
+  // these ends, workers of nodes that are not back may run. It must not be shorter than a lease
+  // with the other leader. Until the second, no round that has room for them starts without them.
   std::chrono::nanoseconds recovery_limit = std::chrono::seconds(5);
   std::chrono::nanoseconds return_limit = std::chrono::seconds(30);
-  // A host that has published no round goes on with the one that its first node to come back is in.
+  // A host that has published no round goes on with that of its first node to come back.
   bool takes_rounds_over = false;
-  // A running round with room is broken for newcomers: this long after the first of them came, so
-  // that several come at once, and not sooner than `resize_interval` after the last such break.
+  // A running round with room is broken for newcomers. That is this long after the first of them
+  // came, so that several come at once. It is not sooner than `resize_interval` after the last such
+  // break.
   std::chrono::nanoseconds resize_wait = std::chrono::seconds(1);
   std::chrono::nanoseconds resize_interval = std::chrono::seconds(30);
   std::uint64_t jitter_seed = 0;  // for the random part of the waits between restarts
@@ -42,7 +43,7 @@ struct Roster {
   int waiting = 0;    // nodes that asked for the next round and hold a seat in it
   int returning = 0;  // nodes of the broken round, or of one before, that still stop their workers
   int leaving = 0;    // as `returning`, but they will not be back
-  // Nodes of the round before that are not back yet, where another leader gathered that round: they
+  // Nodes of the round before that are not back yet, if another leader gathered that round. They
   // are known by number only. Their workers may run until `workers_until`; waited for until
   // `awaited_until`.
   int awaited = 0;
@@ -85,7 +86,7 @@ Await awaited(Reason reason);
 int usable_nodes(int nodes, const RoundPolicy& policy);
 
 // While a round runs: whether it is broken to take newcomers in, and when. `running` nodes are in
-// the round and `spares` wait; `since` is when the first of these came, `last` when a round was
+// the round and `spares` wait. `since` is when the first of these came, `last` when a round was
 // last broken for newcomers. Time::max(): no newcomer can be taken in.
 Time resize_at(int running, int spares, Time since, std::optional<Time> last,
                const RoundPolicy& policy);

@@ -72,7 +72,7 @@ void Election::job_ended(bool succeeded) {
   alarm_.set(Time::max());
   if (!led) return;
   job_.state = succeeded ? RecordedJob::State::kSucceeded : RecordedJob::State::kFailed;
-  // Before the first round there is no lease for a record, and nothing to record: the key goes with
+  // Before the first round there is no lease for a record, and nothing to record. The key goes with
   // its own lease.
   if (record_lease_ != 0)
     etcd_.transact_last(write_last_record(keys_, {revision, found_ ? found_->revision : 0},

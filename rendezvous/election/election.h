@@ -30,9 +30,9 @@ namespace ddprun::rendezvous {
 // ones to 2 s. A dead process is noticed without it, so it outlasts a firewall that is loaded anew.
 inline constexpr std::chrono::seconds kLeaderLease{5};
 inline constexpr std::chrono::milliseconds kLeaderMargin{500};
-// The record must outlive the leader until the next one has read it: so long after the last lease
-// of a node has ended. A job that died as a whole is forgotten then, and the next one of its id
-// begins anew.
+// The record must outlive the leader until the next one has read it. That is so long after the last
+// lease of a node has ended. A job that died as a whole is forgotten then, and the next one of its
+// id begins anew.
 inline constexpr std::chrono::seconds kRecordLease{20};
 // The time between two warnings about etcd: that it does not answer, or gives or takes no records.
 inline constexpr std::chrono::seconds kProblemEvery{10};

@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 
 constexpr int kMaxAnswerBytes = 1 << 20;  // kRecordsAtOnce records
 constexpr int kReconnectMs = 200;
-// After this time a connect gives up and a new one starts: the first packets to a host that was cut
+// After this time a connect gives up and a new one starts. The first packets to a host that was cut
 // off are sent again more and more rarely.
 constexpr int kConnectLimitMs = 2'000;
 // etcd cuts clients that ping more often than every 5 s (its --grpc-keepalive-min-time).
@@ -68,9 +68,9 @@ std::shared_ptr<grpc::Channel> connect(const EtcdMember& member, const EtcdOptio
                                    credentials(options), arguments);
 }
 
-// A channel is never freed. gRPC 1.51 ends its threads with the last channel, and waits for them;
-// on one of these threads, where a call's last owner may be, it would wait for itself. A process
-// has one client.
+// A channel is never freed. gRPC 1.51 ends its threads with the last channel, and waits for them. A
+// call's last owner may be on one of these threads. There it would wait for itself. A process has
+// one client.
 std::shared_ptr<grpc::Channel> keep_for_ever(std::shared_ptr<grpc::Channel> channel) {
   static auto* const kept = new std::vector<std::shared_ptr<grpc::Channel>>;
   return kept->emplace_back(std::move(channel));

@@ -1,8 +1,8 @@
-// A client of etcd's v3 API (proto/etcd.proto): one call at a time is asked of one member, of the
-// next one if that does not answer, and so on round; whoever answered last is asked first the next
-// time. It repeats nothing else and keeps no state of a job. User and password are turned into a
-// token when they are first needed, and again when etcd has forgotten it. Secrets are in no
-// message.
+// A client of etcd's v3 API (proto/etcd.proto): one call at a time is asked of one member. If that
+// does not answer, the next one is asked, and so on round. The member that answered last is asked
+// first the next time. It repeats nothing else and keeps no state of a job. User and password are
+// turned into a token when they are first needed, and again when etcd has forgotten it. Secrets are
+// in no message.
 //
 // Used on the loop's thread; gRPC's threads reach it through a LoopGate only. Owned by Election.
 #pragma once

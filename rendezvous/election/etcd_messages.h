@@ -24,7 +24,8 @@ v3::TxnRequest take_leader_key(const JobKeys& keys, std::int64_t if_revision,
 // Deletes the leader key if its revision is this one.
 v3::TxnRequest give_up_leader_key(const JobKeys& keys, std::int64_t revision);
 // The conditions of a write of the record: both keys as the leader knows them. A record of another
-// revision may be a newer one: what we asked for earlier and had no answer to may be done late.
+// revision may be a newer one. A write that we asked for earlier and had no answer to may be done
+// late.
 struct RecordGuard {
   std::int64_t leader_revision = 0;
   std::int64_t record_revision = 0;  // 0: it is not there

@@ -1,5 +1,5 @@
-// The etcd in which agents, or daemons, elect who leads: as the user named it, by keys of
-// --rdzv-conf or of ddprund's --etcd-conf. Plain values, pure; any thread.
+// The etcd in which agents, or daemons, elect the leader. The user names it, by keys of --rdzv-conf
+// or of ddprund's --etcd-conf. Plain values, pure; any thread.
 #pragma once
 
 #include <array>

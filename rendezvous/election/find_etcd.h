@@ -1,4 +1,4 @@
-// From what the user said of etcd to what a client of it needs: looks the members' names up, and
+// From the user's words about etcd to the needs of its client. It looks the members' names up, and
 // reads the PEM files. It does not connect. Loop's thread.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace ddprun::rendezvous {
 inline constexpr std::chrono::milliseconds kMemberLookUp{1000};
 
 // A member whose name is unknown is left out where another one is known. Errors: kNotFound, no name
-// became known within `limit`; kInvalidArgument, a file that cannot be read, with its name and the
+// became known within `limit`. Or kInvalidArgument: a file cannot be read; with its name and the
 // `flag` that has it.
 asio::awaitable<Result<EtcdOptions>> find_etcd(asio::io_context& loop, EtcdPlan plan,
                                                std::chrono::milliseconds limit,
                                                const char* flag = "--rdzv-conf");
 
-// The member through which our own address is found: one that is not this host's loopback address
-// where there is one, since other nodes must reach us.
+// The member through which our own address is found. It is not at this host's loopback address if
+// another is there, since other nodes must reach us.
 asio::ip::address facing(const EtcdOptions& options);
 
 }  // namespace ddprun::rendezvous

@@ -49,7 +49,7 @@ struct RecordedJob {
   State state = State::kRuns;
   JobRecord record;
   // ---- of daemons, which know no job before its nodes come ----
-  // What the nodes were started with: any of them may be the first at the next leader. 0: not told.
+  // The nodes' own settings: any of them may be the first at the next leader. 0: not told.
   int min_nodes = 0;
   int max_nodes = 0;
   int node_unit = 0;

@@ -1,7 +1,7 @@
-// Who leads the rendezvous of a job: one agent's view of a key in etcd that one agent can hold at a
-// time. Its value is the leader's address, its revision tells one holding from the next, and it is
-// there for as long as the holder renews a lease. Pure: an event and `now` go in, actions come out.
-// It does not know etcd's messages nor connections: election.h does.
+// Who leads the rendezvous of a job. It is one agent's view of a key in etcd that one agent can
+// hold at a time. Its value is the leader's address. Its revision tells one holding from the next.
+// It is there for as long as the holder renews a lease. Pure: an event and `now` go in, actions
+// come out. It does not know etcd's messages nor connections: election.h does.
 //
 //   candidate --(the key is taken)--> leader --(lease in doubt, key of another)--> deposed
 //      |   ^                                                                          |
@@ -9,17 +9,17 @@
 //   follower --(leader_lost())--> candidate
 //
 // A candidate reads the key. If nobody holds it, it takes it. Otherwise it knocks at the leader's
-// address. A refused connection, where one was taken before, means that the process is dead: the
-// key is taken over at once, by a transaction that compares its revision, so that one of many wins.
-// A firewall that is loaded anew refuses as well, and resets what is open: if it may be that, the
-// refusal must last. It closes nothing. So it is none where the leader's kernel has just closed a
-// connection: that of the session, or one on which nobody speaks (grpc/liveness.h). Silence may be
-// the network's, and a leader whom we never reached may be behind a firewall that refuses: the
-// lease decides, and the candidate watches the key and looks again.
+// address. A refused connection, where one was taken before, means that the process is dead. The
+// key is taken over at once, by a transaction that compares its revision. So one of many wins. A
+// firewall that is loaded anew refuses as well, and resets open connections. If it may be that, the
+// refusal must last. It closes nothing. So it is none if the leader's kernel has just closed a
+// connection. That is the session's, or one on which nobody speaks (grpc/liveness.h). Silence may
+// be the network's, and a leader whom we never reached may be behind a firewall that refuses. Then
+// the lease decides, and the candidate watches the key and looks again.
 //
 // A leader may publish only by transactions that compare the key's revision. Beside that it steps
-// down by its own clock: its lease counts from when it sent what etcd confirmed, since etcd counts
-// from later. So it has told its nodes before etcd gives the key to another.
+// down by its own clock. Its lease counts from when it sent the confirmed request, since etcd
+// counts from later. So it has told its nodes before etcd gives the key to another.
 //
 // Owned by Election, used on its thread only.
 #pragma once
@@ -74,10 +74,10 @@ struct LeadershipRules {
   // It never takes the key. It looks who has it also while it follows: the leader that it has a
   // session with may stand still.
   bool follows_only = false;
-  // While a session with the leader is being opened, and with follows_only as long as it is there,
-  // the key is read so often: a watch may say nothing, as at a member of etcd that was cut off. 0:
-  // never; not with follows_only. An etcd that is sick is left alone for so long by who has a
-  // leader.
+  // The key is read so often while a session with the leader is being opened. With follows_only it
+  // is so as long as the session is there. A watch may say nothing, as at a member of etcd that was
+  // cut off. 0: never; not with follows_only. An etcd that is sick is left alone for so long by who
+  // has a leader.
   std::chrono::milliseconds look_while_following{0};
   // After it has stepped down it takes its own key again at once, if nobody else did. Not where a
   // node of its own must end its workers first.
@@ -196,7 +196,7 @@ class Leadership {
   LeadershipActions publish(Time now);
   // Whether the transaction found the key as it must be.
   LeadershipActions record_written(Ticket ticket, bool done, Time now);
-  // Do not lead from now on, also if the key is about to be taken; whoever has it may be followed.
+  // Do not lead from now on, also if the key is about to be taken. Its holder may be followed.
   void withdraw() { is_withdrawn_ = true; }
   // The job is over here.
   void stop() { step_ = Step::kOver; }

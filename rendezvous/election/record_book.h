@@ -1,6 +1,6 @@
-// The records of a leader of many jobs: what etcd has of each, what is to be written, and when one
-// is removed. A record says on which revision of its key it is written: what was asked for earlier
-// and had no answer may be done late, and must not undo a newer one. Pure: an event and `now` go
+// The records of a leader of many jobs. They tell what etcd has of each, what is to be written, and
+// when one is removed. A record says on which revision of its key it is written. An earlier write
+// without an answer may be done late, and must not undo a newer one. Pure: an event and `now` go
 // in, actions come out. It does not know etcd: RecordKeeper does, and owns it.
 #pragma once
 

@@ -39,8 +39,8 @@ class RecordKeeper {
   // sense is left out, with a warning, and removed after kKeepSenseless. `found` is not called
   // where another leads meanwhile.
   void begin(std::function<void(Jobs)> found);
-  // `recorded` is called when the record, or a later one for the same id, is in etcd, and this
-  // process leads beyond doubt.
+  // `recorded` is called when the record, or a later one for the same id, is in etcd. This process
+  // must lead beyond doubt.
   void write(const std::string& rdzv_id, const RecordedJob& job, std::function<void()> recorded);
   // Removes the record after this time, unless it is written again.
   void forget(const std::string& rdzv_id, std::chrono::milliseconds after);

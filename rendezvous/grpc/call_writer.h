@@ -1,5 +1,5 @@
-// The sending side of one gRPC call. It keeps the messages in order, lets one write be under way at
-// a time, and ends the call exactly once, after everything that was queued before the end was
+// The sending side of one gRPC call. It keeps the messages in order, and lets one write be under
+// way at a time. It ends the call exactly once, after everything that was queued before the end was
 // written. It does not call gRPC: each function returns a Step, which is what its caller must do
 // next.
 //
@@ -78,8 +78,8 @@ class CallWriter {
   }
 
   // Calls `start` unless the call was ended. gRPC may free its side of the call after the end, but
-  // not before, and the lock keeps the end away while `start` runs. For what the loop does with a
-  // call besides writes. `start` must not use this writer.
+  // not before. The lock keeps the end away while `start` runs. For what the loop does with a call
+  // besides writes. `start` must not use this writer.
   template <typename Start>
   void while_alive(Start start) {
     const std::lock_guard lock(mutex_);

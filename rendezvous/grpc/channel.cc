@@ -26,11 +26,11 @@ namespace {
 // s and 120 s (gRPC doc/connection-backoff.md), a node would find a late host much too late.
 constexpr int kFirstBackoffMs = 50;
 constexpr int kMaxBackoffMs = 500;
-// After this time a connect gives up and a new one starts: the first packets to a host that is just
-// coming up are lost, and gRPC's default of 20 s is a third of read_timeout.
+// After this time a connect gives up and a new one starts. The first packets to a host that is just
+// coming up are lost. gRPC's default of 20 s is a third of read_timeout.
 constexpr int kConnectLimitMs = 3000;
-// With TLS the limit is the host's: a host to which a thousand nodes come at once needs seconds for
-// their handshakes, and each that is given up is one more.
+// With TLS the limit is the host's. A host to which a thousand nodes come at once needs seconds for
+// their handshakes. Each that is given up is one more.
 constexpr int kTlsConnectLimitMs = kIdleConnectionMs;
 
 constexpr std::chrono::seconds kGrpcWarningEvery{10};
@@ -75,7 +75,7 @@ void set_up_grpc() {
     return true;
   }();
   // Debian builds Abseil without NDEBUG. Each lock of gRPC then looks for deadlocks in a graph of
-  // all locks that were ever held together: with 1,000 nodes that is half of all time.
+  // all locks that were ever held together. With 1,000 nodes that is half of all time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
@@ -103,7 +103,7 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, std::uin
   // Our messages are small. To learn how much a connection can carry would cost two packets and a
   // timer for each of them.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // No pings of gRPC: the kernel's keep-alive and our beats find dead hosts, and gRPC sets a timer
+  // No pings of gRPC. The kernel's keep-alive and our beats find dead hosts, and gRPC sets a timer
   // anew for each message.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web, not for peers
@@ -119,9 +119,9 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, std::uin
 void set_up_server(grpc::ServerBuilder& builder) {
   set_up_grpc_of_host();
   builder.SetMaxReceiveMessageSize(kMaxUpBytes);
-  // gRPC copies all arguments for each connection, one by one, so what it bounds by default is not
-  // said again: a header list of 8 KiB, frames of 16 KiB, 2 pings in 300 s. The meter bounds frames
-  // and bytes in any case (http2_meter.h).
+  // gRPC copies all arguments for each connection, one by one. So its default bounds are not said
+  // again. They are a header list of 8 KiB, frames of 16 KiB, and 2 pings in 300 s. The meter
+  // bounds frames and bytes in any case (http2_meter.h).
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
   // As above.

@@ -1,5 +1,5 @@
-// How gRPC is set up, for both ends, and how it connects to the host: a channel to one numeric
-// address. For the two ends of a call only.
+// How gRPC is set up, for both ends, and how it connects to the host. That is a channel to one
+// numeric address. For the two ends of a call only.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -29,7 +29,7 @@ struct ChannelTls {
   std::string name;
 };
 
-// gRPC is given no name: its own resolver would ask a second time, and might get another answer
+// gRPC is given no name. Its own resolver would ask a second time, and might get another answer
 // than the agent. The channel connects when it is first used, and again after each failure.
 // `max_message_bytes`: of what is received; 0: as a node needs it. Null: the files are no good
 // (tls_probe.h says why).

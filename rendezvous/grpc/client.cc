@@ -291,9 +291,9 @@ void RemoteSession::schedule_beat() {
 }
 
 void RemoteSession::beat() {
-  // If a message waits to be written, a beat would wait behind it, and fill the queue of a host
-  // that does not read. The next try comes soon: a lease is not much longer than the time between
-  // beats.
+  // If a message waits to be written, a beat would wait behind it. It would fill the queue of a
+  // host that does not read. The next try comes soon: a lease is not much longer than the time
+  // between beats.
   if (!call_->idle())
     return set_timer(
         next_step_,
@@ -321,7 +321,7 @@ void RemoteSession::watch_lease() {
 void RemoteSession::finished(const std::shared_ptr<Call>& call, const grpc::Status& status) {
   if (call != call_ || state_ == State::kOver) return;
   if (handshake_.host() == NodeHandshake::Host::kRefuted) return distrust();
-  // A peer that cannot be reached, or that cuts us before it has let us in: it has too many
+  // A peer that cannot be reached, or that cuts us before it has let us in. It has too many
   // callers, or we were slow. Any other status is an answer, and another attempt would get the same
   // one.
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
@@ -364,8 +364,8 @@ void RemoteSession::not_reached(const std::string& tls_problem) {
   if (!tls_problem.empty() && (tls_problem == tls_problem_ || !options_.tries_again))
     return end(ErrorCode::kRejected, tls_problem);
   tls_problem_ = tls_problem;
-  // The next port may be the right one, and who tries once tries all of them; a pause comes after
-  // the last one.
+  // The next port may be the right one, and a session that tries once tries all of them. A pause
+  // comes after the last one.
   const bool is_last_one = ++attempts_ % (options_.addresses.size() * port_count()) == 0;
   if (!is_last_one && (port_count() > 1 || !options_.tries_again)) return attempt();
   if (!options_.tries_again) return end(ErrorCode::kUnavailable, "not reached: " + last_problem_);
@@ -391,8 +391,8 @@ void RemoteSession::set_timer(boost::asio::steady_timer& timer, std::chrono::mil
 }
 
 void RemoteSession::end(ErrorCode code, const std::string& what, bool is_fenced, bool was_closed) {
-  // At the end of a lease the call stays: the host would hear of its end at once, and the others
-  // might start before the workers here are gone.
+  // At the end of a lease the call stays. The host would hear of its end at once. The others might
+  // start before the workers here are gone.
   if (call_ && !is_fenced) call_->cut();
   deliver(SessionLost{
       .error = {code, "rendezvous at " + endpoint(options_.host, options_.port) + ": " + what},

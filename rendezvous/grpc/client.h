@@ -1,8 +1,8 @@
 // A node's session with a rendezvous in another process: the Session over gRPC. It connects, and
-// tries again while the host is not up yet. Once it is connected it does not connect again: if the
+// tries again while the host is not up yet. Once it is connected it does not connect again. If the
 // call breaks or the host is silent, the session is lost. SessionLost says how long the workers may
-// live on, and with another session the node may come back until then (Session::resume()). Used on
-// the loop's thread; gRPC's threads reach it through a LoopGate only. Owned by the agent.
+// live on. With another session the node may come back until then (Session::resume()). Used on the
+// loop's thread; gRPC's threads reach it through a LoopGate only. Owned by the agent.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -43,7 +43,7 @@ struct RemoteOptions {
   // False: a host that cannot be reached ends the session at once, with kUnavailable.
   bool tries_again = true;
   // The node comes back, and its workers may live until then. A lease prolongs that as soon as the
-  // host has surely read resume(), which must be said when the host lets us in.
+  // host has surely read resume(). That must be said when the host lets us in.
   std::optional<std::chrono::steady_clock::time_point> workers_until{};
   // Called when the host has let us in, there; may be empty.
   std::function<void(const std::string& address, std::uint16_t port)> let_in{};

@@ -69,8 +69,8 @@ class ClientCall final : public grpc::ClientBidiReactor<v4::FromNode, v4::ToNode
   }
 
  private:
-  // Write-through: OnWriteDone() then means that the bytes are in the socket and in no buffer of
-  // gRPC, where they would be lost with this process.
+  // Write-through: OnWriteDone() then means that the bytes are in the socket. In a buffer of gRPC
+  // they would be lost with this process.
   void perform(CallWriter<v4::FromNode>::Step step) {
     if (step.write != nullptr) StartWrite(step.write, grpc::WriteOptions().set_write_through());
     if (step.end) RemoveHold();

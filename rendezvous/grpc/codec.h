@@ -33,7 +33,7 @@ inline constexpr int kMaxDownBytes = kMaxUpBytes;
 inline constexpr const char* kJobMetadata = "ddprun-rdzv-id-bin";
 inline constexpr const char* kNonceMetadata = "ddprun-nonce-bin";
 
-// The messages of a node. A NodeSpec asks to join; Gone is the last one of a node that left; a Beat
+// The messages of a node. A NodeSpec asks to join; Gone is the last one of a node that left. A Beat
 // only says that the node lives, and when it said so by its own clock.
 struct WorkerFailed {
   std::int64_t round = 0;

@@ -19,7 +19,7 @@ namespace {
 // Below so many nobody looks which of them are closed.
 constexpr std::size_t kFewConnections = 64;
 
-// The address as text. A socket for IPv6 and IPv4 shows an IPv4 peer as ::ffff:10.0.0.1; it becomes
+// The address as text. A socket for IPv6 and IPv4 shows an IPv4 peer as ::ffff:10.0.0.1. It becomes
 // 10.0.0.1, because other nodes may have no IPv6 to connect with.
 std::string numeric(const sockaddr_storage& from, socklen_t length) {
   boost::asio::ip::tcp::endpoint endpoint;
@@ -32,7 +32,7 @@ std::string numeric(const sockaddr_storage& from, socklen_t length) {
   return address.to_string();
 }
 
-// An address stays empty if the kernel has none any more: getpeername() fails with ENOTCONN when
+// An address stays empty if the kernel has none any more. getpeername() fails with ENOTCONN when
 // the peer has reset the connection.
 Observed observe(int fd) {
   Observed observed;
@@ -68,7 +68,7 @@ Result<void> Connections::prepare(int fd) {
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
       ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)
     return Error(ErrorCode::kSystem, describe_errno(errno));
-  // As long as little is sent, the kernel tries a lost packet again six times at equal pauses, and
+  // As long as little is sent, the kernel tries a lost packet again six times at equal pauses. It
   // does not double each (the kernel's Documentation/networking/tcp-thin). The node's own bytes are
   // tried again at doubled pauses. A beat that is lost in a blip of 2 s comes after some 3 s.
   ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));

@@ -1,11 +1,11 @@
 // The TCP connections that were handed to gRPC. gRPC closes them when it likes and tells nobody.
 // Its reads are metered (metered_reads.h). This class keeps the addresses of each connection, for
-// the call that is opened over it later, and whether a node was let in over it. Without a node, a
-// connection is a stranger's. Beyond a limit the oldest stranger is cut. Otherwise somebody who
-// only connects could use up all descriptors, and no node could come in.
+// the call that is opened over it later. It keeps whether a node was let in over it, too. Without a
+// node, a connection is a stranger's. Beyond a limit the oldest stranger is cut. Otherwise somebody
+// who only connects could use up all descriptors, and no node could come in.
 //
-// Loop's thread. No other thread of the process may open sockets: only then does a descriptor's
-// number name the same connection until add() gets the number again. Owned by Service.
+// Loop's thread. No other thread of the process may open sockets. Only then does a descriptor's
+// number name the same connection until add() gets it again. Owned by Service.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -34,7 +34,7 @@ class Connections {
   // chttp2_server.cc, grpc_server_add_channel_from_fd), or "ipv4:10.0.0.1:4711" by its peer.
   enum class Way { kClear, kTls };
 
-  // Makes a connected socket what gRPC wants: it sets these options on the connections that it
+  // Makes a connected socket fit for gRPC. gRPC sets these options on the connections that it
   // accepts, but not on one that it is handed. Errors: kSystem.
   static Result<void> prepare(int fd);
   // `fd` is prepared, and gRPC gets it next. May cut the oldest stranger.

@@ -27,7 +27,7 @@ using namespace asio::experimental::awaitable_operators;  // NOLINT(google-build
 constexpr auto kLookWhileWaiting = 20ms;
 constexpr auto kLookWhileServing = 1000ms;
 constexpr auto kLookAtBeginners = 20ms;
-// The more there are, the less often it looks at them: one costs the kernel some 0.2 us, and one
+// The more there are, the less often it looks at them. One costs the kernel some 0.2 us, and one
 // that is served some 1 us.
 constexpr auto kLookAtOneBeginner = 10us;
 constexpr auto kLookAtOneWaiting = 100us;
@@ -67,8 +67,8 @@ bool has_begun(int fd, Connections::Way way) {
   return static_cast<std::size_t>(waiting) >= std::min<std::size_t>(wanted, 4096);
 }
 
-// Sends what refuses a peer, and reads on until it goes: bytes that are not read would make a close
-// a reset, and the peer might never read the answer.
+// Sends the refusal of a peer, and reads on until it goes. Unread bytes would make a close a reset,
+// and the peer might never read the answer.
 asio::awaitable<void> refuse(asio::posix::stream_descriptor peer) {
   asio::steady_timer timer(peer.get_executor());
   const auto until = std::chrono::steady_clock::now() + kClearPeerLimit;
@@ -134,8 +134,8 @@ void Intake::enter(int fd, Connections::Way way) {
 void Intake::let_in(const std::string& peer) {
   const int fd = connections_.let_in(peer);
   unproven_.proved(fd);
-  // Not at once: of those that prove themselves in one turn of the loop, the successors go to gRPC
-  // together, which costs its threads less.
+  // Not at once. The successors of those that prove themselves in one turn of the loop go to gRPC
+  // together. That costs its threads less.
   if (unproven_.is_waited()) alarm_.set_no_later_than(std::chrono::steady_clock::now());
 }
 

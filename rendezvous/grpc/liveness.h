@@ -1,8 +1,8 @@
 // Connections on which nobody speaks, from a node to the port of the agent that leads it. They tell
-// at once whether that agent died. The kernel of a dead process closes a connection (FIN) of which
-// the process has read all; one with unread bytes it resets. A firewall that is loaded anew resets
-// too, so a reset says nothing. The session's connection may have unread bytes at any time; this
-// one never has, since a node sends its first byte and no other.
+// at once whether that agent died. The kernel of a dead process closes a connection (FIN) if the
+// process has read all of it. It resets one with unread bytes. A firewall that is loaded anew
+// resets too, so a reset says nothing. The session's connection may have unread bytes at any time.
+// This one never has, since a node sends its first byte and no other.
 //
 // An agent that lives closes none of them: one that it does not want it resets. A device between
 // the two may close one. So the end counts only together with a refused connection (Leadership).

@@ -78,7 +78,7 @@ struct PortDemultiplexer::State {
   Alarm alarm;
 };
 
-// Adds a connection. The oldest must go if there are too many, or if descriptors run short: those
+// Adds a connection. The oldest must go if there are too many, or if descriptors run short. Those
 // from first_reserved on are for workers, pipes and logs (base/net/descriptors.h).
 void PortDemultiplexer::State::take(const std::shared_ptr<State>& self, tcp::socket socket) {
   // Most have sent their first byte by now.

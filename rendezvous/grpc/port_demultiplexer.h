@@ -1,11 +1,11 @@
 // One listening port for several protocols. A static rendezvous has only one address,
 // MASTER_ADDR:MASTER_PORT: workers expect the store there, and nodes the rendezvous. The first byte
 // of a connection tells which it is. A TCPStore client begins with 0x00 (VALIDATE, store/wire.h).
-// gRPC begins with the 'P' of HTTP/2's "PRI * HTTP/2.0" (RFC 9113, section 3.4), and with TLS by
-// the 0x16 of a handshake record (RFC 8446, section 5.1). A node that an agent leads opens one more
-// connection, with a byte of its own (rendezvous/grpc/liveness.h). This class looks at the byte
-// without consuming it, and hands the connection on. It speaks neither protocol. Loop's thread;
-// owned by NodeServices.
+// gRPC begins with the 'P' of HTTP/2's "PRI * HTTP/2.0" (RFC 9113, section 3.4). With TLS it begins
+// with the 0x16 of a handshake record (RFC 8446, section 5.1). A node that an agent leads opens one
+// more connection, with a byte of its own (rendezvous/grpc/liveness.h). This class looks at the
+// byte without consuming it, and hands the connection on. It speaks neither protocol. Loop's
+// thread; owned by NodeServices.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -22,7 +22,7 @@ namespace ddprun::rendezvous {
 // A connection that has sent no byte for this long is closed.
 inline constexpr std::chrono::milliseconds kFirstByteLimit{10'000};
 // The most connections that may be undecided: those that have sent no byte yet. If one more comes,
-// the oldest is closed. A job's nodes and workers send their first byte at once, so the oldest are
+// the oldest is closed. A job's nodes and workers send their first byte at once. So the oldest are
 // strangers' (a port scanner, a health check). All nodes of the largest job may come at once.
 inline constexpr std::size_t kUndecidedLimit = kMaxMembers;
 
@@ -51,11 +51,11 @@ class PortDemultiplexer {
   PortDemultiplexer& operator=(const PortDemultiplexer&) = delete;
   ~PortDemultiplexer();
 
-  // Closes every connection that may be an old worker's: those that wait in the kernel's queue, and
-  // those that are undecided. A connection stays if its first byte says that it is a node's. A node
-  // that has sent no byte yet is closed too; its client tries again. Call it when the old workers
-  // are gone and before new ones start, together with the store's reset(). It may call the
-  // rendezvous handler.
+  // Closes every connection that may be an old worker's. They are those that wait in the kernel's
+  // queue, and those that are undecided. A connection stays if its first byte says that it is a
+  // node's. A node that has sent no byte yet is closed too; its client tries again. Call it when
+  // the old workers are gone and before new ones start, together with the store's reset(). It may
+  // call the rendezvous handler.
   void reset();
 
   // The number of connections that were not handed on or closed yet.

@@ -183,7 +183,7 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions 
               connections_, refusals_, [this](int fd, Connections::Way way) { serve(fd, way); }) {}
 
 // Once the gate is closed no handler runs any more. Then the last messages are written, while gRPC
-// still serves, and the host hears last that the nodes are gone: when nodes_ is destroyed.
+// still serves. The host hears last that the nodes are gone: when nodes_ is destroyed.
 Service::Calls::~Calls() {
   // While the gate is open, what posts to it keeps each call alive.
   for (void* const call : doorkeeper_.overdue(Doorkeeper::Time::max()))
@@ -344,7 +344,7 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
 }
 
 // May run inside a function of the host, so it only sends. A node that got its last message is
-// forgotten later, by a post. `call` is valid: its Node holds it, and without a Node there is no
+// forgotten later, by a post. `call` is valid: its Node holds it. Without a Node there is no
 // session for which the host could have a message.
 void Service::Calls::deliver(Call* call, const HostMessage& message) {
   call->send(encode(message));

@@ -1,9 +1,9 @@
 // Lets remote nodes in to a Host: over gRPC, with one call per node (proto/rendezvous.proto). It
-// decides nothing: each call is a Session of a Host: that of the one job, or the one of its own
-// job. It accepts no connection: it gets those that were accepted elsewhere, so that one port can
-// serve this and the TCPStore protocol (the first byte of an HTTP/2 client is 'P', that of a store
-// client 0x00). A node whose call breaks is lost at once if its process is dead, which its store's
-// port tells, and may come back otherwise; a silent node is lost some time after its lease
+// decides nothing. Each call is a Session of a Host: that of the one job, or the one of its own
+// job. It accepts no connection. It gets those that were accepted elsewhere, so that one port can
+// serve this and the TCPStore protocol. The first byte of an HTTP/2 client is 'P', that of a store
+// client 0x00. A node whose call breaks is lost at once if its process is dead, which its store's
+// port tells. Otherwise it may come back. A silent node is lost some time after its lease
 // (keep_alive.h).
 //
 // Used on the loop's thread. gRPC's threads reach the loop through a LoopGate only. Owned by the
@@ -43,8 +43,8 @@ inline constexpr std::size_t kMaxStrangers = kMaxMembers;
 struct ManyJobs {
   // The token that a node of this job must prove to know; nothing: there can be no such job.
   std::function<std::optional<HostToken>(const std::string& rdzv_id)> token;
-  // The host of the job, when its node asks for its first seat, or comes back to one that it had in
-  // `round` (else 0). If there is none, it returns the one message that the node gets.
+  // The host of the job, when its node asks for its first seat. `round` is that of the seat to
+  // which it comes back, else 0. If there is none, it returns the one message that the node gets.
   std::function<std::variant<Host*, HostMessage>(const std::string& rdzv_id, const NodeSpec& spec,
                                                  std::int64_t round)>
       host;
@@ -102,8 +102,8 @@ class Service {
   // Frees what it keeps of connections that have ended. For a quiet moment after many have.
   void tidy();
 
-  // This process leads no more: breaks all calls off that were let in, with no last word, so that
-  // the nodes look for the next leader. The hosts hear that their nodes are lost. Not from inside a
+  // This process leads no more: breaks all calls off that were let in, with no last word. So the
+  // nodes look for the next leader. The hosts hear that their nodes are lost. Not from inside a
   // host.
   void let_go();
   // Sets the answer of gRPC's health service; at first it is serving.

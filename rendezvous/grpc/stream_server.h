@@ -1,8 +1,8 @@
-// Serves the nodes' calls (OpenSession): some completion queues of gRPC, a thread for each, and
-// what gRPC wants to be told of a call's life.
+// Serves the nodes' calls (OpenSession). It has some completion queues of gRPC, a thread for each,
+// and gRPC's view of a call's life.
 //
 // gRPC's callback API would need less of this. But it has one queue for the whole process, and
-// Debian builds gRPC without NDEBUG: each operation that ends is searched in a list of all that its
+// Debian builds gRPC without NDEBUG. Each operation that ends is searched in a list of all that its
 // queue has under way. With 10,000 nodes that search took a third of the host's time. Here a queue
 // serves some 1,000 nodes.
 #pragma once
@@ -152,7 +152,7 @@ class StreamServer {
     if (health != nullptr) health->SetServingStatus(is_serving);
   }
 
-  // Lets no call in any more, breaks those off that still run at the end of `limit`, and waits for
+  // Lets no call in any more, and breaks those off that still run at the end of `limit`. Waits for
   // the end of all.
   void shut_down(std::chrono::milliseconds limit) {
     if (!server_) return;

@@ -112,9 +112,9 @@ class CalledNodes {
   }
 
   // The call of a node ended without a last word. Its process is dead, or something between the two
-  // broke the connection. A dead process listens no more at the port of its store: where that took
-  // our connection before and refuses it now, the node is forgotten at once. A process that may
-  // live has until the end of the host's patience. One that did not say who it is cannot come back.
+  // broke the connection. A dead process listens no more at the port of its store. If that took our
+  // connection before and refuses it now, the node is forgotten at once. A process that may live
+  // has until the end of the host's patience. One that did not say who it is cannot come back.
   void broke(Call* call) {
     Node* const node = find(call);
     if (node == nullptr || node->knocker) return;

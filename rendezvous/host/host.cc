@@ -19,7 +19,7 @@ Time now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
 
-// One node's session in this process. Its handler is in the host's map and not here: close() erases
+// One node's session in this process. Its handler is in the host's map and not here. close() erases
 // it, and messages that are posted but not yet delivered find no handler any more.
 class Host::LocalSession final : public HostedSession {
  public:
@@ -48,7 +48,7 @@ class Host::LocalSession final : public HostedSession {
     host_.perform(is_here_ ? membership.host_left(id_, reason, now())
                            : membership.left(id_, reason, now()));
   }
-  // The end of the session says it: a host that leaves ends the job anyway, and service.h destroys
+  // The end of the session says it. A host that leaves ends the job anyway, and service.h destroys
   // the session of a node that is gone.
   void gone() override {}
   std::optional<Gathering> gathering() const override { return host_.membership_.gathering(now()); }

@@ -34,14 +34,14 @@ class Host {
   ~Host();
 
   // Called when a round is agreed, before any node hears of it. All workers of the round before are
-  // gone then. An agent whose store has a fixed port empties the store here: later, workers of the
+  // gone then. An agent whose store has a fixed port empties the store here. Later, workers of the
   // new round may have written to it. It must not call the host.
   std::function<void(const Round&)> before_publish;
 
   // Set if the host may be deposed. Called when a round is agreed, before all else. The round is
-  // published when `recorded` is called, and until then no node is told anything: what happens
-  // meanwhile is told after it. `recorded` may be called after the host's end. It must not be
-  // called from inside this function.
+  // published when `recorded` is called, and until then no node is told anything. Later events are
+  // told after it. `recorded` may be called after the host's end. It must not be called from inside
+  // this function.
   std::function<void(JobRecord, std::function<void()> recorded)> record_round;
 
   // As record_round, where the job has ended and there was a round: no node hears of it before.
@@ -56,8 +56,8 @@ class Host {
   // host.
   std::function<void(const Outcome&)> watch;
 
-  // Called with each of these when the nodes have been told of it: where the host may be deposed,
-  // the next leader would know it. It must not call the host.
+  // Called with each of these when the nodes have been told of it. If the host may be deposed, the
+  // next leader would know it. It must not call the host.
   std::function<void(const Outcome&)> told;
 
   // Called when the last session has ended. It must not destroy the host.
@@ -97,8 +97,8 @@ class Host {
 
   // As open_session(), but messages are not posted: `handler` runs inside the function of a Session
   // that caused the message. So when leave() of one node returns, the messages to the other nodes
-  // are on their way, even if this process ends right after. `handler` must not call the host and
-  // must not destroy a session. For service.h.
+  // are on their way. This process may end right after. `handler` must not call the host and must
+  // not destroy a session. For service.h.
   std::unique_ptr<HostedSession> open_direct_session(Session::MessageHandler handler,
                                                      Observed observed);
 

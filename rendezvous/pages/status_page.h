@@ -1,6 +1,6 @@
-// A status report as one HTML page for people: jobs, the seats of their nodes, the last reasons
-// with their times. The page needs nothing but itself: no script, no style sheet, no picture from
-// elsewhere. It loads itself anew every few seconds. Pure; any thread.
+// A status report as one HTML page for people. It shows jobs, the seats of their nodes, the last
+// reasons with their times. The page needs nothing but itself: no script, no style sheet, no
+// picture from elsewhere. It loads itself anew every few seconds. Pure; any thread.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// The pages by which a process tells of itself: the page for people, /metrics and /healthz, made of
-// a report when they are asked for. An agent and a daemon serve the same ones. No state; any
-// thread.
+// The pages by which a process tells of itself. They are the page for people, /metrics and
+// /healthz, made of a report when they are asked for. An agent and a daemon serve the same ones. No
+// state; any thread.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

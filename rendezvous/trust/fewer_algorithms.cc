@@ -81,8 +81,8 @@ struct Asked {
   void* argument;
 };
 
-// Each context looks for the keys of all groups that there are, and those that are not offered take
-// it longest.
+// Each context looks for the keys of all groups that there are. Those that are not offered take it
+// longest.
 int pass_on_group(const OSSL_PARAM* group, void* asked) {
   const auto& [callback, argument] = *static_cast<const Asked*>(asked);
   unsigned int number = 0;

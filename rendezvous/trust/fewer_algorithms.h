@@ -1,6 +1,6 @@
 // OpenSSL 3.0 looks through all the algorithms that it knows whenever it parses a key or a
-// certificate, and there are hundreds: that costs several times what the cryptography does. This
-// offers it those alone with which gRPC's connections and users' certificates work.
+// certificate. There are hundreds: that costs several times what the cryptography does. This offers
+// it those alone with which gRPC's connections and users' certificates work.
 #pragma once
 
 namespace ddprun::rendezvous {

@@ -1,5 +1,5 @@
-// The caller's side of the proofs, a node's or an operator's, for one call after the other to one
-// job's host. Pure but for the nonces. Owned by a session; on its thread.
+// The caller's side of the proofs, for one call after the other to one job's host. The caller is a
+// node or an operator. Pure but for the nonces. Owned by a session; on its thread.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace ddprun::rendezvous {
 
-// A bound of what is said to a host: gRPC allows 8 KiB for all metadata of a call, and its own
-// error would name no option.
+// A bound of the words to a host. gRPC allows 8 KiB for all metadata of a call, and its own error
+// would name no option.
 std::optional<Error> check_lengths(const std::string& token, const std::string& job);
 
 // Which token a caller has for a job.

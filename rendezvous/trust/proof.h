@@ -1,10 +1,10 @@
-// How two sides show each other that they know one token without sending it: each answers with
-// HMAC-SHA256 (RFC 2104, FIPS 180-4) under the token, over the nonces of both and what the proof is
-// for. Both nonces are fresh, so what was recorded of another call proves nothing in this one. A
-// proof is for one deed: what joins a job stops none, and what was asked cannot be exchanged. The
-// caller proves first, so a host proves nothing to a caller without the token. A caller proves it
-// to whoever is taken for the host, who can try tokens against that proof: key_of_token() makes a
-// short one slow to try.
+// How two sides show each other that they know one token without sending it. Each answers with
+// HMAC-SHA256 (RFC 2104, FIPS 180-4) under the token. It is over the nonces of both and the proof's
+// purpose. Both nonces are fresh, so what was recorded of another call proves nothing in this one.
+// A proof is for one deed: what joins a job stops none, and what was asked cannot be exchanged. The
+// caller proves first, so a host proves nothing to a caller without the token. A caller may prove
+// it to a false host, which can try tokens against that proof. key_of_token() makes a short one
+// slow to try.
 //
 // Pure but for make_nonce(). Any thread.
 #pragma once
@@ -61,8 +61,7 @@ struct ProofTerms {
 enum class Prover { kHost, kCaller };
 
 // Returns the key that proofs are made with. The token itself; one of fewer than kShortToken bytes
-// is stretched (scrypt, RFC 7914), which takes some 0.1 s: call it once. An empty token stays
-// empty.
+// is stretched (scrypt, RFC 7914). That takes some 0.1 s: call it once. An empty token stays empty.
 std::string key_of_token(const std::string& token);
 
 // kNonceBytes random bytes of the kernel's.

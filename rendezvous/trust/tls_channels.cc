@@ -74,7 +74,7 @@ std::vector<std::string> client_channels(ChannelMark mark, bool is_tls) {
     if (!channel.is_host && channel.number >= mark)
       found.emplace_back(channel.number, channel.name);
   std::ranges::sort(found);
-  // If there are many, those in between go. The host may not know the newest ones yet: it learns of
+  // If there are many, those in between go. The host may not know the newest ones yet. It learns of
   // a channel when it has read the last message of the handshake.
   constexpr auto kHalf = static_cast<std::ptrdiff_t>(kMostChannels / 2);
   if (found.size() > kMostChannels) found.erase(found.begin() + kHalf, found.end() - kHalf);

@@ -1,6 +1,6 @@
-// The PEM files of TLS, read and checked: who we are (certificate and key), and whose certificates
-// we trust (an authority). A fault in them is said in one line with the file's name, and not by a
-// handshake that fails. Blocking reads of small files; any thread.
+// The PEM files of TLS, read and checked. They say who we are (certificate and key), and whose
+// certificates we trust (an authority). A fault in them is said in one line with the file's name,
+// and not by a handshake that fails. Blocking reads of small files; any thread.
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,7 @@ Result<void> check_tls_texts(const TlsTexts& texts, const TlsFiles& files,
 // How often texts that did not change are checked again: they may have expired.
 inline constexpr std::chrono::minutes kCheckEvery{1};
 
-// check_tls_texts() for each connection. To parse the files costs as much as the handshake, so the
+// check_tls_texts() for each connection. To parse the files costs as much as the handshake. So the
 // texts that were found good last are only compared. One thread at a time.
 class RepeatedCheck {
  public:

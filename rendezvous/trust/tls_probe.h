@@ -1,6 +1,6 @@
-// Why a host cannot be reached by TLS. gRPC tells only that a handshake failed; this tries one of
-// its own and says what is wrong: whose certificate, and why. It connects, shakes hands, waits for
-// the host's first byte, and hangs up. Loop's thread.
+// Why a host cannot be reached by TLS. gRPC tells only that a handshake failed. This tries one of
+// its own and says the fault: whose certificate, and why. It connects, shakes hands, waits for the
+// host's first byte, and hangs up. Loop's thread.
 #pragma once
 
 #include <array>

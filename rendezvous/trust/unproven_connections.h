@@ -1,11 +1,11 @@
 // Which connections gRPC gets, and when: those over which nobody has proved yet that it knows the
 // token. Their cost is bounded: so many are served at a time, and so many a second may end without
-// proof. Nodes that prove themselves cost nothing of that, and while others wait each of them makes
-// room for one more, so that 10,000 need not come 256 by 256. A connection that ends without a
-// proof takes such room back, and so does quiet. Beyond the bounds connections wait: each address
-// has its turn, and in each address the newest and the oldest by turns, since those in between may
-// be one attacker's. While others wait, one that does not prove itself in time is cut. Pure: events
-// and `now` go in, what must be done comes out. Owned by Intake.
+// proof. Nodes that prove themselves cost nothing of that. While others wait each of them makes
+// room for one more. So 10,000 need not come 256 by 256. A connection that ends without a proof
+// takes such room back, and so does quiet. Beyond the bounds connections wait. Each address has its
+// turn, and in each address the newest and the oldest by turns. Those in between may be one
+// attacker's. While others wait, one that does not prove itself in time is cut. Pure: events and
+// `now` go in, what must be done comes out. Owned by Intake.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ struct UnprovenLimits {
   double earned_lost_per_second = 1024;
   // A handshake costs the host several times what a call costs.
   double tls_cost = 4;
-  // While others wait, a connection has so much time for its proof, and up to four times that where
+  // While others wait, a connection has so much time for its proof. It has up to four times that if
   // proofs have made room: the host is busy with nodes then.
   std::chrono::milliseconds turn{2000};
 };

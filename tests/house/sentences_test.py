@@ -16,7 +16,7 @@ BEGIN = re.compile(r"(?:Where|Whoever|What|Of)\b")
 PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
 MOST_WORDS = 20
 # Rooms in which no sentence has more words.
-SHORT = ("agent/", "base/", "daemon/", "launcher/", "proto/", "store/")
+SHORT = ("agent/", "base/", "daemon/", "launcher/", "proto/", "rendezvous/", "store/")
 # Code that is being rewritten.
 OPEN = ("rendezvous/failover/", "worker/reducer/data_parallel",
         "worker/reducer/gradient_reducer")
@@ -30,7 +30,7 @@ SHELL_TOKEN = re.compile(
     r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'|\[(?P<mark>=*)\[(?:.|\n)*?\](?P=mark)\]"""
     r"|(?:(?<=\s)|\A)#(?P<line>[^\n]*)")
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=\S)")
-LIST_ITEM = re.compile(r"\A(?:\s*(?:[-*]|\d+[.)])\s+|\s{3,})")
+LIST_ITEM = re.compile(r"\A(?:\s*(?:[-*]|-{3,}|\d+[.)])\s+|\s{3,})")
 
 
 def marked(token, text):
@@ -177,6 +177,7 @@ class ThisTest(unittest.TestCase):
         self.assertEqual(self.found("a.cc", "int a = 1'000;  // Of it.\n"), ["Of it."])
         self.assertEqual(self.found("a.cc", "int a;  // one\nint b;  // What\n"), ["What"])
         self.assertEqual(self.found("a.cc", "// - one\n// - Where\n"), ["Where"])
+        self.assertEqual(self.found("a.cc", "// ---- a part ----\n// Of it.\n"), ["Of it."])
         self.assertEqual(self.found("a.cc", "//   a row\n// Of it.\n"), ["Of it."])
         self.assertEqual(self.found("a.cc", "// It is\n//\n// Where it was.\n"), ["Where it was."])
 

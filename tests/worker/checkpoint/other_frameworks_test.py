@@ -334,7 +334,7 @@ class Frameworks(unittest.TestCase):
                     "client_state": Settings()}, self.file)
         self.opens(net, found="module")
 
-    # ---- What must not be guessed.
+    # ---- Names that must not be guessed.
 
     def test_two_nets_of_one_shape_are_refused_with_their_keys(self):
         one, other = make_net(3), make_net(4)

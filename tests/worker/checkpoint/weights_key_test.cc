@@ -184,7 +184,7 @@ TEST(WeightsKey, AKeyThatIsNotThereNamesThoseThatAre) {
             "'epoch' (int)");
 }
 
-// ---- What a reader passes over.
+// ---- Parts that a reader passes over.
 
 std::string passed_over(const std::string& pickle) {
   const auto read =
