@@ -1,8 +1,8 @@
 // A hook on each parameter, which runs when its `.grad` has the final value of a backward().
-// LibTorch forgets the node that the hook sits on when a parameter gets other data
-// (Tensor::set_data(), as torch::load() and Module::to() call it). So the hooks look for that
-// before each forward(), and move to the new node. GradientReducer owns it and calls it from the
-// training thread.
+// LibTorch forgets the node that the hook sits on when a parameter gets other data.
+// Tensor::set_data() gives it, as called by torch::load() and Module::to(). So the hooks look for
+// that before each forward(), and move to the new node. GradientReducer owns it and calls it from
+// the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

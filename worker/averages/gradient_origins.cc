@@ -24,9 +24,9 @@ std::string names_of(const std::vector<NamedParameter>& parameters, const Meant&
   return text;
 }
 
-// An average is known by its version, which autograd counts up from 0 at each change: that of an
+// An average is known by its version, which autograd counts up from 0 at each change. That of an
 // average begins here. So nothing is kept of it. A pointer to it, even a weak one, would keep its
-// memory for longer than the program does, and all gradients of a pass would lie elsewhere.
+// memory for longer than the program does. All gradients of a pass would lie elsewhere.
 constexpr std::uint32_t kVersion = 0x40000000;
 
 bool has_version_of_average(const at::Tensor& gradient) {

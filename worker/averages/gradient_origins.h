@@ -1,6 +1,6 @@
 // Tells whose gradients lie in `.grad` of each parameter: the average of all ranks, or those of
 // this rank alone. A step on the latter makes the ranks part, and nothing would say so. The rule
-// knows no ranks, and compares no numbers: a program may change an average in place, as clipping
+// knows no ranks, and compares no numbers. A program may change an average in place, as clipping
 // does it, or replace it before the step. GradientReducer owns it and calls it from the training
 // thread and the autograd thread, never from both at once.
 #pragma once

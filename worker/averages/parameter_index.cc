@@ -5,8 +5,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Weights and biases may be in groups of their own, or norms may be: one, two or three are left out
-// between two that are asked for.
+// Weights and biases may be in groups of their own, or norms may be. Then one, two or three are
+// left out between two that are asked for.
 constexpr std::size_t kLooks = 4;
 
 }  // namespace

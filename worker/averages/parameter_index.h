@@ -1,5 +1,5 @@
-// Finds tensors by identity among those of a list. Quick where they are asked for in about the
-// order of the list, as an optimizer has them: a step asks for each of them.
+// Finds tensors by identity among those of a list. Quick if they are asked for in about the order
+// of the list, as an optimizer has them. A step asks for each of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

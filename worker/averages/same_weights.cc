@@ -36,7 +36,7 @@ void read_elements(const void* data, std::span<const std::int64_t> elements,
     numbers.push_back(static_cast<double>(static_cast<const Number*>(data)[element]));
 }
 
-// Elements that are not there any more count as zeros: somebody may have given the tensor other
+// Elements that are not there any more count as zeros. Somebody may have given the tensor other
 // data since the forward().
 void read_elements(const at::Tensor& tensor, std::span<const std::int64_t> elements,
                    std::vector<double>& numbers) {

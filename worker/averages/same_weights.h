@@ -1,8 +1,8 @@
 // Whether all ranks still have the same weights, and step by the same settings. If averages are
-// right, they have, unless a rank left out a step, loaded other weights, or changed weights or
-// gradients alone. Each pass compares some numbers of each parameter, always the same ones. Ranks
-// on unlike processors may round a step in unlike ways: weights count as parted if they have
-// changed by unlike amounts since the pass before.
+// right, they have. They have not if a rank left out a step, loaded other weights, or changed
+// weights or gradients alone. Each pass compares some numbers of each parameter, always the same
+// ones. Ranks on unlike processors may round a step in unlike ways. Weights count as parted if they
+// have changed by unlike amounts since the pass before.
 //
 // On CPU only: on GPUs it would make the host wait. GradientReducer owns it and calls it from the
 // thread that runs backward(). All ranks must call it at the same places.
@@ -68,8 +68,8 @@ class SameWeights {
   // The name of the parameter in which two lists of them differ; empty: in none.
   std::string changed(const std::vector<double>& left, const std::vector<double>& right) const;
 
-  // The pass launches its sums: tells the other ranks what weights it was made with, and what came
-  // before it, by a sum that travels with those. `name`: of that sum.
+  // The pass launches its sums. Tells the other ranks its weights, and the events before it, by a
+  // sum that travels with those. `name`: of that sum.
   void tell(const Done& done, const OperationName& name);
   // The sums are complete. The message, on all ranks, if they had parted.
   std::optional<std::string> compare(const Done& done, std::uint64_t pass);

@@ -1,9 +1,9 @@
-// Replaces a file as a whole. A reader finds either all of the old bytes or all of the new ones,
-// also if the writer is killed at any moment. This holds after a crash of the machine too, if file
-// system and disk keep what they promise about fsync(2) and rename(2). A killed writer leaves its
-// temporary file; the next writer overwrites it. A symbolic link is replaced itself, not the file
-// it points to. The new file has mode 0644. A path must have only one writer at a time. One thread;
-// blocks until the disk has the bytes.
+// Replaces a file as a whole. A reader finds either all of the old bytes or all of the new ones.
+// The writer may be killed at any moment. This holds after a crash of the machine too. File system
+// and disk must keep the promises of fsync(2) and rename(2). A killed writer leaves its temporary
+// file; the next writer overwrites it. A symbolic link is replaced itself, not the file it points
+// to. The new file has mode 0644. A path must have only one writer at a time. One thread; blocks
+// until the disk has the bytes.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class AtomicFile {
   Result<void> write(std::span<const std::byte> bytes);
 
   // Flushes the file to disk, renames it over `path` and flushes the folder. After an error `path`
-  // is as it was. If only the last step failed, `path` has the new bytes, but a crash of the
+  // is as it was. If only the last step failed, `path` has the new bytes. But a crash of the
   // machine may bring the old ones back. `other`, where it is not empty, is replaced before: by a
   // second name of the file (also_name()). Who is killed in between has the new bytes there, and
   // the old ones in `path`.
@@ -53,9 +53,9 @@ class AtomicFile {
 // them is replaced. If the file system has no hard links, the bytes are copied.
 Result<void> also_name(const std::filesystem::path& path, const std::filesystem::path& other);
 
-// Whether an AtomicFile can replace `path`. The folder must exist and be writable. `path`
-// must be a regular file or not exist yet: a rename would put a file in the place of a device or a
-// pipe. Call it at the start, so that the user hears of it before hours of work and not after them.
+// Whether an AtomicFile can replace `path`. The folder must exist and be writable. `path` must be a
+// regular file or not exist yet. A rename would put a file in the place of a device or a pipe. Call
+// it at the start, so that the user hears of it before hours of work and not after them.
 Result<void> check_replaceable(const std::filesystem::path& path);
 
 }  // namespace ddprun::worker

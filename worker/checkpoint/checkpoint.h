@@ -1,6 +1,6 @@
 // The state of a training run on disk, in Python's format: torch.load opens the file, and this
-// opens torch.save's. Beside what Python's programs keep it has what a resumed run needs to end
-// with the bits of an undisturbed one: the layout of the buckets, where the sampler is, and each
+// opens torch.save's. It has more than Python's programs keep, so that a resumed run ends with the
+// bits of an undisturbed one. It has the layout of the buckets, the sampler's position, and each
 // rank's random numbers. Rank 0 writes, every rank reads to its own device. docs/checkpoints.md
 // shows a file and both sides' code.
 //
@@ -79,7 +79,7 @@ std::string describe(const LoadedCheckpoint& loaded);
 
 // All ranks call it, before the first forward(), with the path of the same file. It may be any
 // framework's: a state_dict, or one below some key (weights_key.h); objects beside it are passed
-// over. If one rank cannot load it, or finds other bytes than rank 0, all get an error; then the
+// over. If one rank cannot load it, or finds other bytes than rank 0, all get an error. Then the
 // module may be half filled.
 Result<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& path,
                                          const CheckpointRun& run, const LoadOptions& options = {});

@@ -190,8 +190,8 @@ Result<void> write_checkpoint_file(const std::filesystem::path& path, const Valu
   if (!file) return at("save", path, file.error());
   auto written = write_checkpoint(
       [&file](std::span<const std::byte> bytes) { return file->write(bytes); }, value);
-  // The best one's name comes first. Were it the other way round, who is killed in between would
-  // know the best number from the file, and have no file of it.
+  // The best one's name comes first. In the other order a program that is killed in between would
+  // know a best number without its file.
   if (written)
     written = file->commit(options.is_best ? best_name_of(path) : std::filesystem::path());
   if (!written) return at("save", path, written.error());

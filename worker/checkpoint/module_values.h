@@ -1,6 +1,6 @@
-// LibTorch's tensors and modules as plain values, and back: a module's state_dict with the keys,
-// the order and the types of Python's, so that either side loads the other's. The training thread.
-// Errors are one line.
+// LibTorch's tensors and modules as plain values, and back. They make a module's state_dict with
+// the keys, the order and the types of Python's. So either side loads the other's. The training
+// thread. Errors are one line.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ class Module;
 
 namespace ddprun::worker {
 
-// On CPU the value shares the tensor's storage, all of it, as in Python: write the value before the
+// On CPU the value shares the tensor's storage, all of it, as in Python. Write the value before the
 // next step. From another device it is a copy. Errors: kInvalidArgument for a tensor that is not
 // strided, or of a dtype that has no Python storage.
 Result<Value> tensor_value(const at::Tensor& tensor);

@@ -1,6 +1,6 @@
-// The state of LibTorch's SGD, Adam and AdamW as the state_dict of Python's optimizers, and back:
-// momenta, counts of steps, and the options of each group of parameters. The training thread.
-// Errors are one line.
+// The state of LibTorch's SGD, Adam and AdamW as the state_dict of Python's optimizers, and back.
+// It has momenta, counts of steps, and the options of each group of parameters. The training
+// thread. Errors are one line.
 #pragma once
 
 #include "base/result.h"
@@ -18,8 +18,8 @@ Result<Value> optimizer_state(const torch::optim::Optimizer& optimizer);
 
 // Replaces the optimizer's state and options. Parameters are known by their place, as in Python.
 // Keys that LibTorch has no place for are ignored (initial_lr, foreach, …), but for those that
-// would change a step: maximize, capturable with a tensor as learning rate, decoupled_weight_decay
-// of the other kind. Nothing is changed where the value does not fit.
+// would change a step. These are maximize, capturable with a tensor as learning rate, and
+// decoupled_weight_decay of the other kind. Nothing is changed where the value does not fit.
 Result<void> load_optimizer_state(const Value& state, torch::optim::Optimizer& optimizer);
 
 }  // namespace ddprun::worker

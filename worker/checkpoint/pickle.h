@@ -1,11 +1,11 @@
-// A subset of Python's pickle format, protocol 2: what torch.save writes for None, bool, int,
-// float, str, list, tuple, dict, collections.OrderedDict, collections.Counter, torch.Size and dense
-// tensors, and nothing else (CPython 3.11, Lib/pickletools.py; PyTorch 2.11,
+// A subset of Python's pickle format, protocol 2. torch.save writes it for None, bool, int, float,
+// str, list, tuple, dict, collections.OrderedDict, collections.Counter, torch.Size and dense
+// tensors. There is nothing else (CPython 3.11, Lib/pickletools.py; PyTorch 2.11,
 // torch/_weights_only_unpickler.py). A pickle is a program that may call any function. Here nothing
-// is looked up and nothing is called: a global that is not in the list, and an opcode that is not
-// of the subset, is an error that names it. Every length is compared with the bytes that are there,
-// and memory is bounded. A reader may be told to pass over such an object (Objects::kPassOver).
-// Pure.
+// is looked up and nothing is called. A global that is not in the list is an error that names it.
+// So is an opcode that is not of the subset. Every length is compared with the bytes that are
+// there, and memory is bounded. A reader may be told to pass over such an object
+// (Objects::kPassOver). Pure.
 #pragma once
 
 #include <cstddef>
@@ -52,8 +52,8 @@ struct Pickled {
   std::vector<std::shared_ptr<const StorageBytes>> storages;
 };
 
-// Errors: kInvalidArgument for a text that is not UTF-8, which Python would refuse, and for a
-// tensor that does not lie in its storage; kLimit for a tree deeper than kMaxDepth.
+// Errors: kInvalidArgument for a text that is not UTF-8, which Python would refuse. Also for a
+// tensor that does not lie in its storage. kLimit for a tree deeper than kMaxDepth.
 Result<Pickled> write_pickle(const Value& value);
 
 }  // namespace ddprun::worker

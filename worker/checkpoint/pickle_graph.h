@@ -50,10 +50,10 @@ struct TensorNode {
 using Node = std::variant<std::monostate, bool, std::int64_t, double, std::string, GlobalNode,
                           SequenceNode, DictNode, StorageNode, TensorNode, ObjectNode>;
 
-// The tree below the node. Errors: kProtocol where a dict has a key twice, or one that is neither
-// int nor str, or where something else than a value stands; kLimit where the tree is too deep (as
-// one that contains itself) or too large. With Objects::kPassOver a dict with other keys, and what
-// is no value, is an object.
+// The tree below the node. Errors: kProtocol if a dict has a key twice, or one that is neither int
+// nor str. Also if something else than a value stands there. kLimit if the tree is too deep (as one
+// that contains itself) or too large. With Objects::kPassOver a dict with other keys, and what is
+// no value, is an object.
 Result<Value> to_value(const std::vector<Node>& nodes, NodeId root, Objects objects);
 
 }  // namespace ddprun::worker

@@ -14,8 +14,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Whether Python decodes the text: no bytes out of place, no forms that are longer than needed, no
-// surrogates (RFC 3629).
+// Whether Python decodes the text. It has no bytes out of place, no forms that are longer than
+// needed, no surrogates (RFC 3629).
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
@@ -110,7 +110,7 @@ class Writer {
   }
 
   // The persistent id of the storage. One that tensors share is written once. Memory that is seen
-  // as two types, or with two lengths, is two storages: a reader takes type and length from the
+  // as two types, or with two lengths, is two storages. A reader takes type and length from the
   // first of an id.
   void put(const Storage& storage) {
     const StorageBytes* const bytes = storage.bytes.get();

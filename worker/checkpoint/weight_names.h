@@ -1,6 +1,6 @@
-// Finds for each tensor of a module its tensor in a state_dict of any framework, by name: the names
-// as they are, or without what wrappers have put into them. All names of both sides must fit, or
-// nothing does. Pure; no LibTorch.
+// Finds for each tensor of a module its tensor in a state_dict of any framework, by name. It takes
+// the names as they are, or without the parts that wrappers have put into them. All names of both
+// sides must fit, or nothing does. Pure; no LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ Result<TensorsByName> tensors_of(const Value::Dict& state);
 Result<NamedWeights> match_names(const TensorsByName& file, const WeightSlots& module,
                                  const LoadOptions& options);
 
-// The starts of the file's names below which all that the module needs is, and nothing else:
+// The starts of the file's names below which all that the module needs is, and nothing else. It is
 // "model" for a LightningModule that has tensors of its own beside those of its attribute `model`.
 std::vector<std::string> fitting_starts(const TensorsByName& file, const WeightSlots& module,
                                         const LoadOptions& options);

@@ -1,6 +1,6 @@
-// Finds a module's weights in a file of any framework: the file itself may be a state_dict, or one
-// of its keys holds it. Weights are never guessed: where two fit, the plain one is taken and the
-// others are named, or the file is refused with the keys to choose from. Pure; no LibTorch.
+// Finds a module's weights in a file of any framework. The file itself may be a state_dict, or one
+// of its keys holds it. Weights are never guessed. If two fit, the plain one is taken and the
+// others are named. Or the file is refused with the keys to choose from. Pure; no LibTorch.
 #pragma once
 
 #include <string>

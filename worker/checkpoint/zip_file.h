@@ -1,9 +1,9 @@
 // The container of a checkpoint: a zip file of stored entries, as torch.save writes it and
-// torch.load reads it (PKWARE's APPNOTE.TXT 6.3; PyTorch 2.11,
-// caffe2/serialize/inline_container.cc). An entry's bytes begin at a multiple of 64, so that they
-// can be mapped into memory. Files, entries and offsets above 4 GiB are allowed (zip64). Compressed
-// and encrypted entries are refused, so no file can become larger than it is on disk. Reads through
-// a ByteSource and writes to a ByteSink: it opens nothing. One thread at a time for the writer.
+// torch.load reads it. See PKWARE's APPNOTE.TXT 6.3, and caffe2/serialize/inline_container.cc of
+// PyTorch 2.11. An entry's bytes begin at a multiple of 64, so that they can be mapped into memory.
+// Files, entries and offsets above 4 GiB are allowed (zip64). Compressed and encrypted entries are
+// refused, so no file can become larger than it is on disk. Reads through a ByteSource and writes
+// to a ByteSink: it opens nothing. One thread at a time for the writer.
 #pragma once
 
 #include <cstddef>

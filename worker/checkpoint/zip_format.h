@@ -1,5 +1,5 @@
-// The records of a zip file as bytes: signatures, the numbers that mean "see the zip64 field", and
-// little-endian fields (PKWARE's APPNOTE.TXT 6.3, sections 4.3 to 4.5). Pure.
+// The records of a zip file as bytes (PKWARE's APPNOTE.TXT 6.3, sections 4.3 to 4.5). They have
+// signatures, the numbers that mean "see the zip64 field", and little-endian fields. Pure.
 #pragma once
 
 #include <concepts>

@@ -1,10 +1,10 @@
 // The operations of a job's ranks together, and the memory in which gradients are summed. There are
-// five implementations: alone (a world of one), shm (ranks of one host, on CPU), tcp (ranks of
-// several hosts), hierarchical (several hosts with as many ranks each) and nccl (GPUs). The
-// training program owns the collective.
+// five implementations. They are alone (a world of one), shm (ranks of one host, on CPU) and tcp
+// (ranks of several hosts). The others are hierarchical (several hosts with as many ranks each) and
+// nccl (GPUs). The training program owns the collective.
 //
-// All ranks must call the verbs in the same order. Only one thread of a process may call at a time:
-// the training thread or the autograd thread, never both at once.
+// All ranks must call the verbs in the same order. Only one thread of a process may call at a time.
+// It is the training thread or the autograd thread, never both at once.
 //
 // A failure throws CollectiveError: a peer died, a deadline passed, or the ranks do different
 // things. After it the program may only destroy the collective, and it should end. The agent then
@@ -121,7 +121,7 @@ class Collective {
   virtual std::string_view name() const = 0;  // "alone", "shm", "tcp", "hierarchical", "nccl"
 
   // New memory of this rank: `bytes` long (the same number on all ranks), zeroed, 64-byte aligned,
-  // on device(); on CUDA for what the current stream gets from now on. Only memory from here can be
+  // on device(). On CUDA it is for the current stream's later work. Only memory from here can be
   // summed. It lives until the last copy of the pointer is gone, even if the collective is gone
   // before.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
@@ -170,24 +170,24 @@ class Collective {
 
   // One rank sends and another one receives; the others have no part in it. Both complete the sums
   // that they have launched first. receive() returns when all has been received, and so does
-  // send(); over TCP send() returns when all is on its way and the other one receives. `flat` may
+  // send(). Over TCP send() returns when all is on its way and the other one receives. `flat` may
   // lie anywhere on device(). It must have as many bytes on both sides: on CPU CollectiveError is
   // thrown where it has not. Bytes from one rank to another arrive in order.
   virtual void send(Flat flat, int to) = 0;
   virtual void receive(Flat flat, int from) = 0;
 
-  // Makes a collective of each group of ranks: those that give the same `color`, ordered by `key`
-  // and then by rank here. All ranks must call it. Null where `color` is negative: that rank is in
-  // no group. Errors of the start, as CollectiveError. This collective goes on, beside the new
-  // ones. A group knows nothing of it: ranks of which one waits in the group and one outside come
-  // to their deadline.
+  // Makes a collective of each group of ranks. A group gives the same `color`, and is ordered by
+  // `key` and then by rank here. All ranks must call it. Null where `color` is negative: that rank
+  // is in no group. Errors of the start, as CollectiveError. This collective goes on, beside the
+  // new ones. A group knows nothing of it. If one rank waits in the group and one outside, both
+  // come to their deadline.
   virtual std::unique_ptr<Collective> split(int color, int key) = 0;
 
   // Gives up all sums under way, on all ranks: each must call it, and it returns when all have. A
   // rank that waits for anything of before throws CollectiveError, which says who has called
-  // reset(); after that error, and no other, a program may go on, with reset(). The memory of those
-  // sums then holds unspecified values. Throws CollectiveError where a rank has died or does not
-  // call it before the deadline, and where the implementation cannot do it: nccl, hierarchical.
+  // reset(). After that error, and no other, a program may go on, with reset(). The memory of those
+  // sums then holds unspecified values. Throws CollectiveError if a rank has died or does not call
+  // it before the deadline. Also if the implementation cannot do it: nccl, hierarchical.
   virtual void reset() = 0;
 
   // How often reset() has ended well: memory and tickets of before are void.

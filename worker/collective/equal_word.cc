@@ -20,9 +20,8 @@ WordSums pieces_of(std::uint64_t word) {
   return pieces;
 }
 
-// N times the sum of the squares, less the square of the sum, is the sum of (a - b)² over all
-// pairs of ranks: 0 only where all are equal. It is below 2^64, so numbers that wrap do no
-// harm.
+// N times the sum of the squares, less the square of the sum, is 0 only if all are equal. It is the
+// sum of (a - b)² over all pairs of ranks. It is below 2^64, so numbers that wrap do no harm.
 bool all_equal(const WordSums& sums, std::uint64_t ranks) {
   for (std::size_t i = 0; i < sums.size(); i += 2) {
     const auto sum = static_cast<std::uint64_t>(sums[i]);

@@ -1,8 +1,8 @@
 // How ranks find each other before they have a collective. All of them arrive. Then one announces a
-// short text (the name of a shared-memory segment, or an NCCL id), and the others hear it; or each
-// gives one (its address), and all get them. Jobs use StoreExchange, over the job's store. Tests
-// and benchmarks that fork their ranks use PipeExchange. Each process has its own exchange and
-// calls it from one thread. Calls block, for a bounded time.
+// short text, and the others hear it. It is the name of a shared-memory segment, or an NCCL id. Or
+// each gives one (its address), and all get them. Jobs use StoreExchange, over the job's store.
+// Tests and benchmarks that fork their ranks use PipeExchange. Each process has its own exchange
+// and calls it from one thread. Calls block, for a bounded time.
 #pragma once
 
 #include <string>
@@ -39,7 +39,7 @@ class Exchange {
 };
 
 // Exchange::gather() where a rank may have an error in place of its text. It tells that, so that
-// the others do not wait for it: then no rank gets the texts, and the others' error names the first
+// the others do not wait for it. Then no rank gets the texts, and the others' error names the first
 // such rank.
 Result<std::vector<std::string>> gather_or_fail(Exchange& exchange, int rank,
                                                 const Result<std::string>& mine);

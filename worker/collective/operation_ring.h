@@ -1,6 +1,6 @@
-// The last operations of one rank, in memory that the other ranks of the host read: whoever waits
-// for a rank can say what it does instead. Zero-filled memory is a valid ring. Only its own rank
-// writes, word by word; a reader may meet half an entry, and prints it to people.
+// The last operations of one rank, in memory that the other ranks of the host read. A rank that
+// waits for another can say what that does instead. Zero-filled memory is a valid ring. Only its
+// own rank writes, word by word; a reader may meet half an entry, and prints it to people.
 #pragma once
 
 #include <array>

@@ -11,7 +11,7 @@ namespace ddprun::worker {
 namespace {
 
 // The exchange of one group, over the collective of all. Each rank of all takes part in the same
-// two gathers: the wishes, and what the first rank of each group announces.
+// two gathers. They are the wishes, and the announcements of each group's first rank.
 class GroupExchange final : public Exchange {
  public:
   // `members`: the ranks in `all`, by rank in the group.

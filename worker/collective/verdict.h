@@ -1,7 +1,7 @@
 // The verdict over ranks that cannot go on together. A rank that waits for long posts its report:
 // what it waits in, and its last operations. It compares that with the reports of others. All ranks
-// call the verbs in the same order, so collective operations of one sequence number must be alike:
-// where they are not, no waiting helps. report_of(), verdict() and absent_from() are pure.
+// call the verbs in the same order. So collective operations of one sequence number must be alike.
+// If they are not, no waiting helps. report_of(), verdict() and absent_from() are pure.
 #pragma once
 
 #include <chrono>
@@ -44,13 +44,12 @@ std::optional<RankReport> report_from(int rank, std::string_view text);
 
 // Why `mine`, which waits, can never go on; nothing: the others may just be late. `others`: what
 // they say now. `before`: what they said at an earlier look, since when `mine` waits in the same
-// operation. "rank 0 is in barrier (operation 7), rank 1 in sum of 4096 bytes (operation 7): they
-// do different things, and none of them can go on".
+// operation. "rank 0 is in barrier (operation 7), rank 1 in sum of 4096 bytes (operation 7): …".
 std::optional<std::string> verdict(const RankReport& mine, const std::vector<RankReport>& others,
                                    const std::vector<RankReport>& before);
 
-// Those that were not seen in the collective operation that `mine` waits in: "rank 1 was not seen
-// in it (last in sum of 4096 bytes (operation 6))". Empty: all were.
+// Those that were not seen in the collective operation that `mine` waits in. An example: "rank 1
+// was not seen in it (last in sum of 4096 bytes (operation 6))". Empty: all were.
 std::string absent_from(const RankReport& mine, const std::vector<RankReport>& others);
 
 // Posts and compares, at growing distances. Not thread-safe. After an error of the board it does

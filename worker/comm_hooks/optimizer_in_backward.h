@@ -5,9 +5,9 @@
 //   …
 //   loss.backward();  // the gradients are summed, used and let go when it returns
 //
-// Gradients of the whole model are never there at once: memory is saved, and a step overlaps with
-// the sums that are still under way. The weights are those of one optimizer over all parameters,
-// for optimizers that treat each parameter alone, as all of LibTorch but LBFGS do.
+// Gradients of the whole model are never there at once. Memory is saved, and a step overlaps with
+// the sums that are still under way. The weights are those of one optimizer over all parameters.
+// The optimizer must treat each parameter alone, as all of LibTorch but LBFGS do.
 #pragma once
 
 #include <torch/nn/module.h>

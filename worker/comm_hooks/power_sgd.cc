@@ -23,8 +23,8 @@
 namespace ddprun::worker {
 namespace {
 
-// One gradient M (rows x columns) and the thin matrices P (rows x rank) and Q (columns x rank), as
-// batches of one.
+// One gradient M (rows x columns), as a batch of one. So are the thin matrices P (rows x rank) and
+// Q (columns x rank).
 struct Thin {
   at::Tensor m;
   at::Tensor p;

@@ -1,5 +1,5 @@
-// PowerSGD (Vogels, Karimireddy, Jaggi: "PowerSGD: Practical Low-Rank Gradient Compression for
-// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2), as a communication hook. The
+// PowerSGD as a communication hook. See Vogels, Karimireddy, Jaggi: "PowerSGD: Practical Low-Rank
+// Gradient Compression for Distributed Optimization", NeurIPS 2019, algorithms 1 and 2. The
 // gradient of a matrix travels as two thin matrices; what they cannot carry is added to the next
 // gradient. The rules and the numbers are those of PyTorch 2.11
 // (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py).

@@ -1,5 +1,5 @@
 // Batches of this rank's samples, read ahead by threads while the program trains. They come in the
-// sampler's order, whatever the threads do: those of PyTorch's DataLoader with its
+// sampler's order, whatever the threads do. They are those of PyTorch's DataLoader with its
 // DistributedSampler, the same batch size and drop_last.
 //
 //   DistributedSampler sampler(dataset.size(), ranks.world_size(), ranks.rank());
@@ -11,7 +11,7 @@
 //
 // A dataset is any class with `Batch batch(const BatchRequest&) const`. It is called from several
 // threads at once. An error that it throws comes out of the loop, at the place of its batch. Random
-// augmentation takes its seed from epoch and index, never from a generator that threads share: then
+// augmentation takes its seed from epoch and index, never from a generator that threads share. Then
 // it does not depend on the threads either.
 //
 // Dataset and sampler must outlive the loader. One thread uses it; one loop at a time.

@@ -15,8 +15,8 @@ void require(bool holds, const std::string& otherwise) {
 }
 
 // torch.randperm(n) of a CPU generator seeded with `seed`. std::mt19937 is the same generator with
-// the same seeding. As in torch, the swaps run forward, a number is taken modulo the rest (which is
-// a little uneven), and the last element draws none.
+// the same seeding. As in torch, the swaps run forward, and the last element draws none. A number
+// is taken modulo the rest, which is a little uneven.
 void shuffle_as_torch(std::vector<std::size_t>& order, std::uint64_t seed) {
   std::mt19937 generator(static_cast<std::uint32_t>(seed));
   for (std::size_t i = 0; i + 1 < order.size(); ++i) {

@@ -19,7 +19,7 @@ struct SamplerOptions {
   bool shuffle = true;
   // Must be equal on all ranks. The generator sees the low 32 bits of seed + epoch.
   std::uint64_t seed = 0;
-  // If the samples cannot be dealt out evenly: true leaves out the last few; false repeats some
+  // For samples that cannot be dealt out evenly. True leaves out the last few. False repeats some
   // from the start, so that all ranks get equally many.
   bool drop_last = false;
 };
@@ -34,9 +34,9 @@ struct SamplerState {
 
 class DistributedSampler {
  public:
-  // Deals `sample_count` samples to `replicas` ranks. Throws std::invalid_argument if
-  // replicas < 1, if rank is not in 0 … replicas-1, or if kMaxShuffledSamples samples or more
-  // shall be shuffled.
+  // Deals `sample_count` samples to `replicas` ranks. Throws std::invalid_argument if replicas < 1,
+  // or if rank is not in 0 … replicas-1. Also if kMaxShuffledSamples samples or more shall be
+  // shuffled.
   DistributedSampler(std::size_t sample_count, int replicas, int rank, SamplerOptions options = {});
 
   // Call before each epoch, with the same number on all ranks. Without it every epoch has the order
@@ -44,8 +44,9 @@ class DistributedSampler {
   void set_epoch(std::uint64_t epoch) { resume({.epoch = epoch}); }
 
   // Goes on in the middle of an epoch: what `state.consumed` leaves of it is dealt to these ranks.
-  // So as many ranks as before train on what they would have trained on, and with another number no
-  // sample of the epoch is lost or seen twice (but for the padding, and what drop_last leaves out).
+  // So as many ranks as before train on the samples that they would have had. With another number
+  // no sample of the epoch is lost or seen twice. The exceptions are the padding, and those that
+  // drop_last leaves out.
   void resume(const SamplerState& state) { state_ = state; }
 
   // The state after `taken` entries of indices() have been trained on, on each rank.
@@ -53,8 +54,8 @@ class DistributedSampler {
     return {state_.epoch, state_.consumed + taken * replicas_};
   }
 
-  // This rank's samples of the epoch, or of the rest of it, in order: size() indices, each in
-  // 0 … sample_count-1. Takes O(sample_count) time.
+  // This rank's samples of the epoch, or of the rest of it, in order. They are size() indices, each
+  // in 0 … sample_count-1. Takes O(sample_count) time.
   std::vector<std::size_t> indices() const;
 
   // How many samples a rank gets; equal on all ranks.

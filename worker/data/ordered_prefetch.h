@@ -1,4 +1,4 @@
-// Reads numbered things ahead, in threads of its own, and gives them in the order of their numbers,
+// Reads numbered things ahead, in threads of its own. Gives them in the order of their numbers,
 // whichever thread is done first. It knows nothing of what is read. The thread that made it calls
 // next() and destroys it; `read` runs in the reader threads, several at once.
 #pragma once

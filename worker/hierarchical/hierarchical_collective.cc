@@ -17,7 +17,7 @@
 namespace ddprun::worker {
 namespace {
 
-// This rank's chunk of a host's sum, on its way over TCP: the ranks of the host are added just
+// This rank's chunk of a host's sum, on its way over TCP. The ranks of the host are added just
 // before it travels, and get the result as it comes.
 class HostFeed final : public TcpFeed {
  public:
@@ -42,7 +42,7 @@ class HostFeed final : public TcpFeed {
   Reduction reduction_;
 };
 
-// Sums and barriers are composed; other verbs are those of all ranks over TCP, once all are known
+// Sums and barriers are composed. Other verbs are those of all ranks over TCP, once all are known
 // to do the same. Broadcasts, which are large, go to one rank of each host first.
 class HierarchicalCollective final : public Collective {
  public:

@@ -1,12 +1,11 @@
-// The collective of several hosts with several ranks each. A sum goes in three steps: the ranks of
-// a host add in shared memory, each one chunk; the ranks with the same local rank add their chunk
-// over TCP; each gives the result to its host. So each host sends 2 (H-1)/H of the bytes once, not
+// The collective of several hosts with several ranks each. A sum goes in three steps. The ranks of
+// a host add in shared memory, each one chunk. The ranks with the same local rank add their chunk
+// over TCP. Each gives the result to its host. So each host sends 2 (H-1)/H of the bytes once, not
 // once for each rank.
 //
-// The order of a sum is that of ring_order.h among the ranks of a host, and then once more among
-// the hosts. It is the same in each run with as many hosts and ranks, and differs from that of one
-// ring over all ranks: with floats the bits do, too. 16-bit floats are rounded once more, between
-// the two.
+// The order of a sum is that of ring_order.h: among the ranks of a host, then among the hosts. It
+// is the same in each run with as many hosts and ranks. It differs from that of one ring over all
+// ranks: with floats the bits do, too. 16-bit floats are rounded once more, between the two.
 #pragma once
 
 #include <chrono>

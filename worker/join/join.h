@@ -1,6 +1,6 @@
 // Training with unlike numbers of batches: torch.distributed.algorithms.join.Join of PyTorch 2.11.
-// A rank that has no more batches takes part in the others' sums until they have none either: with
-// zeros, as DataParallel does it.
+// A rank that has no more batches takes part in the others' sums until they have none either. It
+// does so with zeros, as DataParallel does it.
 //
 //   {
 //     const auto join = Join(parallel, optimizer);
@@ -40,7 +40,7 @@ class Join {
 
   // This rank has no more batches. Returns when no rank has. Throws what the collective does, and
   // std::runtime_error with throw_on_early_termination. After an exception in its scope it does
-  // nothing: others that wait for this rank are told by the collective, when the program ends.
+  // nothing. The collective tells others that wait for this rank, when the program ends.
   ~Join() noexcept(false);
 
  private:

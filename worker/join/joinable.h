@@ -16,8 +16,8 @@ struct JoinOptions {
   // The divisor of gradients: the number of ranks, so that each batch weighs the same. False: the
   // number of those that still have batches.
   bool divide_by_initial_world_size = true;
-  // All ranks throw std::runtime_error as soon as one has no more batches: it at the end of its
-  // Join, the others in their next forward(). For models whose forward() has calls of the
+  // All ranks throw std::runtime_error as soon as one has no more batches. It does so at the end of
+  // its Join, the others in their next forward(). For models whose forward() has calls of the
   // collective that nobody shadows (SyncBatchNorm).
   bool throw_on_early_termination = false;
 };

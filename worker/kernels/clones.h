@@ -1,6 +1,6 @@
 // Each kernel marked so is compiled once per instruction set, and the loader picks one. GCC can
 // clone plain functions only. So the kernels are plain, and what they call is inlined into each
-// clone; a call out of a clone would run code for plain x86-64.
+// clone. A call out of a clone would run code for plain x86-64.
 #pragma once
 
 // Not under a sanitizer: the loader would run the choice before the sanitizer is ready.

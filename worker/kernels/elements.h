@@ -29,11 +29,11 @@ DDPRUN_INLINE std::uint16_t float_to_half(float value) {
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
   // Below 2^-14 the half is subnormal. 0.5 is so large that a float near it has its last bit where
-  // a subnormal half has its own: the addition rounds there.
+  // a subnormal half has its own. The addition rounds there.
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
-  // Otherwise 13 bits go. Adding one less than half of their range, and one more if the last bit
-  // that stays is set, rounds to nearest even. A carry into the exponent is right.
+  // Otherwise 13 bits go. Rounds to nearest even. It adds one less than half of their range, and
+  // one more if the last bit that stays is set. A carry into the exponent is right.
   const std::uint32_t odd = (magnitude >> 13U) & 1U;
   const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + odd) >> 13U;
   std::uint32_t half = magnitude < 0x38800000U ? subnormal : normal;

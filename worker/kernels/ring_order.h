@@ -1,6 +1,6 @@
 // The order in which a sum over ranks is evaluated. It is the order of Gloo's ring all-reduce
-// (gloo/allreduce.cc, as in PyTorch 2.11), so that our sums equal those of PyTorch with Gloo bit
-// for bit. Floating-point addition is not associative: with three or more ranks another order gives
+// (gloo/allreduce.cc, as in PyTorch 2.11). So our sums equal those of PyTorch with Gloo bit for
+// bit. Floating-point addition is not associative: with three or more ranks another order gives
 // other bits. Pure arithmetic, any thread.
 #pragma once
 
@@ -24,8 +24,8 @@ inline constexpr std::size_t kSegmentBytesMax = std::size_t{1} << 20;
 // chunks are in order, do not overlap and cover the buffer; the last ones may be empty. Rank
 // `index` sums this chunk. Any rank could: the bits do not depend on who adds.
 //
-// An element of chunk c is x[c] + (x[c+1] + (… + (x[c-2] + x[c-1]))), where x[r] is the
-// element of rank r, and ranks are counted modulo world. The innermost pair is added first.
+// An element of chunk c is x[c] + (x[c+1] + (… + (x[c-2] + x[c-1]))). There x[r] is the element
+// of rank r. Ranks are counted modulo world. The innermost pair is added first.
 inline Chunk ring_chunk(std::size_t bytes, std::size_t element_bytes, std::size_t world,
                         std::size_t index) {
   const auto divide_up = [](std::size_t n, std::size_t by) { return (n + by - 1) / by; };

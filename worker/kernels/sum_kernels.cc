@@ -12,8 +12,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Elements of one tile in sum_tiled: 8 or 16 KiB of sums, which fit into a first-level cache of 32
-// KiB together with what is read.
+// Elements of one tile in sum_tiled: 8 or 16 KiB of sums. They fit into a first-level cache of 32
+// KiB together with the bytes that are read.
 constexpr std::size_t kTile = 2048;
 
 constexpr std::size_t kLineBytes = 64;  // of a cache line
@@ -51,7 +51,7 @@ DDPRUN_INLINE void add_tile(Buffers buffers, std::size_t start,
   }
 }
 
-// For any number of ranks: the sums of a tile stay in the first-level cache while the ranks are
+// For any number of ranks. The sums of a tile stay in the first-level cache while the ranks are
 // added one after another. The first `stores` buffers get them.
 template <typename Element>
 DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count, std::size_t stores) {

@@ -34,7 +34,7 @@ constexpr std::chrono::seconds kRequestTime{30};
 // How often rank 0 looks whether the file is still its own: somebody may clean up the folder.
 constexpr milliseconds kHoldTime{1000};
 // A wait for the file is that of inotify, which tells nothing of other hosts' files. So it is cut
-// short, each time later: what is on this host is known at once, and a file server is asked twice a
+// short, each time later. Files of this host are known at once, and a file server is asked twice a
 // second at most.
 constexpr milliseconds kFirstLook{20};
 constexpr milliseconds kLastLook{500};
@@ -267,8 +267,8 @@ Result<void> RankAtFile::place(RollCall& roll) {
   world_.local_world_size = own.local_ranks;
   world_.node_rank = own.node_rank;
   world_.node_count = 1 + std::ranges::max_element(places, {}, &RankPlace::node_rank)->node_rank;
-  // On several hosts rank 0, too, goes by the address that others know: it tells them where it is
-  // by that.
+  // On several hosts rank 0, too, goes by the address that others know. By that it tells them where
+  // it is.
   world_.master_addr = world_.node_count == 1 ? "127.0.0.1" : record_.address;
   world_.master_port = record_.port;
   world_.use_agent_store = true;

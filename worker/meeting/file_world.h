@@ -13,7 +13,8 @@ namespace ddprun::worker {
 
 // The path in `file:///PATH`; nothing for `env://`, or if `address` is empty. `named` is how the
 // user gave it, for messages: `DDPRUN_INIT_METHOD=file:///PATH`. kInvalidArgument: anything else,
-// such as `tcp://`, a path that is not absolute, or one with the `?rank=` that PyTorch would read.
+// such as `tcp://`, or a path that is not absolute. Also one with the `?rank=` that PyTorch would
+// read.
 Result<std::optional<std::string>> meeting_path(std::string_view address, std::string_view named);
 
 // The program's own words about its rank: both or neither.
@@ -22,11 +23,12 @@ struct RankWish {
   std::optional<int> world_size = std::nullopt;
 };
 
-// Rank, world size and the job's name: what the program says; else RANK and WORLD_SIZE, with what a
-// launcher gives a worker; else what mpirun or srun says. local_world_size is world_size where all
-// ranks are known to be on this host. run_id is `none` where the job has no name. The addresses of
-// the others are not known yet. `named` as above. Errors, each one line: none of them says it, a
-// value that makes no sense, a rank that is not below the world size.
+// Returns rank, world size and the job's name. The program says them, else RANK and WORLD_SIZE,
+// with the other variables of a launcher. Else mpirun's or srun's variables say them.
+// local_world_size is world_size where all ranks are known to be on this host. run_id is `none`
+// where the job has no name. The addresses of the others are not known yet. `named` as above.
+// Errors, each one line: none of them says it, or a value makes no sense. Or the rank is not below
+// the world size.
 Result<WorkerEnv> file_world(const RankWish& wish, const EnvLookup& env, std::string_view named);
 
 }  // namespace ddprun::worker

@@ -67,7 +67,7 @@ Error MeetingFile::unwritable(int why) const {
   return failed(fmt::format("write to the folder {}", folder_), why);
 }
 
-// Anew each time: a client of NFS keeps for a while that a name is not there, and asks the server
+// Anew each time. A client of NFS keeps for a while that a name is not there. It asks the server
 // again when the folder is opened (nfs(5), close-to-open).
 Result<FileHandle> MeetingFile::open_folder() const {
   FileHandle folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

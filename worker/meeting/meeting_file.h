@@ -1,7 +1,7 @@
-// The file at which ranks meet: what is in it, who may put a record there, and a wait for one. It
-// appears whole or not at all, and of several processes that want to put theirs there one does.
-// Both rest on link(2) and rename(2) alone, which NFS has too: no lock is taken, since who dies on
-// another host might keep it. It does not know what a record says. One thread.
+// The file at which ranks meet: its content, the right to put a record there, and a wait for one.
+// It appears whole or not at all, and of several processes that want to put theirs there one does.
+// Both rest on link(2) and rename(2) alone, which NFS has too. No lock is taken, since a process
+// that dies on another host might keep it. It does not know what a record says. One thread.
 #pragma once
 
 #include <chrono>

@@ -13,9 +13,9 @@
 namespace ddprun::worker {
 namespace {
 
-// Open MPI 4.1 mpirun(1), PALS mpiexec(1), MPICH's hydra as it was seen to set them, Slurm srun(1),
-// IBM's Job Step Manager, jsrun(1). An orted is itself a Slurm step, so MPI goes first; what PALS
-// starts may have variables of MPICH.
+// Sources: Open MPI 4.1 mpirun(1), PALS mpiexec(1), Slurm srun(1), IBM's Job Step Manager,
+// jsrun(1). MPICH's hydra as it was seen to set them. An orted is itself a Slurm step, so MPI goes
+// first; what PALS starts may have variables of MPICH.
 struct Starter {
   std::string_view name, size, rank, local_rank, local_size, job, hand_on;
   std::string_view by_host;  // what numbers the ranks host by host, as many on each

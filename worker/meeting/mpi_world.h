@@ -1,5 +1,5 @@
 // The world of a program that mpirun, mpiexec, srun or jsrun started once for each rank, without
-// ddprun: what their variables say, in place of those that a launcher gives a worker. Pure.
+// ddprun. Their variables say it, in place of those that a launcher gives a worker. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ inline constexpr int kMostRanks = 1 << 20;
 
 // Nothing: neither started this process as one of several ranks. `run_id` is the same on all ranks,
 // and master_addr is where rank 0 is. `parent` is the parent's pid: MPICH gives a job on one host
-// no other name. Errors, each with what to type: nothing names the host of rank 0; the ranks are
-// not numbered host by host; a variable makes no sense; a starter that is seen does not say all of
-// it.
+// no other name. Errors, each with the command to type. Nothing names the host of rank 0, or ranks
+// are not numbered host by host. A variable makes no sense; a starter that is seen does not say all
+// of it.
 Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent);
 
 // The words of mpirun or srun about a process, without a place to meet at.

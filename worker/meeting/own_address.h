@@ -47,9 +47,9 @@ struct AddressWish {
   bool one_host = false;
 };
 
-// The first address of the interfaces that are named; else the one towards the store; else, where
-// that is loopback and not all ranks are here, the first that is not. Pure. kInvalidArgument where
-// no such interface has an address; kNotFound where there is loopback only.
+// Returns the first address of the interfaces that are named; else the one towards the store. If
+// that is loopback and not all ranks are here, it is the first that is not. Pure. kInvalidArgument
+// where no such interface has an address; kNotFound where there is loopback only.
 Result<std::string> choose_address(const std::vector<InterfaceAddress>& all,
                                    const AddressWish& wish);
 

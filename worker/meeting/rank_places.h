@@ -18,8 +18,8 @@ struct RankPlace {
 // `places` are by rank.
 bool is_uniform(const std::vector<RankPlace>& places);
 
-// The places of ranks of which it is known on which host each is: hosts are numbered by their first
-// rank, and the ranks of a host in their order. `hosts` are by rank.
+// Returns the places of ranks whose hosts are known. Hosts are numbered by their first rank, and
+// the ranks of a host in their order. `hosts` are by rank.
 std::vector<RankPlace> place_ranks(const std::vector<HostId>& hosts);
 
 }  // namespace ddprun::worker

@@ -1,7 +1,7 @@
 // One NCCL communicator, and why it has failed. A communicator is not thread-safe, and both the
-// program and the watcher use it: each call takes the same mutex, so no two run at once. After the
-// first failure it is aborted, which ends the kernels that wait for a peer, and with them a host
-// that waits for its stream. Any thread. Its owners are the collective and each memory that is
+// program and the watcher use it. Each call takes the same mutex, so no two run at once. After the
+// first failure it is aborted, which ends the kernels that wait for a peer. With them ends the wait
+// of a host for its stream. Any thread. Its owners are the collective and each memory that is
 // registered with it.
 #pragma once
 
@@ -31,7 +31,7 @@ class Communicator {
   // All ranks must call it. Throws CollectiveError if they are not together after `limit`.
   void form(const ncclUniqueId& id, int ranks, std::chrono::milliseconds limit);
 
-  // Makes one call, and returns when NCCL has taken it: that takes microseconds, but for the first
+  // Makes one call, and returns when NCCL has taken it. That takes microseconds, but for the first
   // one, which connects the ranks. Throws CollectiveError if it fails, or if fail() is called
   // meanwhile: somebody must watch the time. `doing`: the middle of "rank 0: <doing>: NCCL: …".
   using Call = std::function<ncclResult_t(ncclComm_t)>;

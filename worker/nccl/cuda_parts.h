@@ -54,7 +54,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself: a copy
+// Bytes on the GPU, and as many in host memory that the GPU reads and writes by itself. A copy
 // between the two blocks nobody. It grows only while no copy is under way. Not movable.
 class Staging {
  public:

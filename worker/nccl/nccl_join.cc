@@ -32,7 +32,7 @@ Result<ncclUniqueId> from_hex(const std::string& text) {
   return id;
 }
 
-// Rank 0 makes the id when all ranks have arrived: ncclGetUniqueId opens a socket and waits there
+// Rank 0 makes the id when all ranks have arrived. ncclGetUniqueId opens a socket and waits there
 // for the ranks, in a thread of its own. It should not wait for ranks that never come.
 Result<ncclUniqueId> agree_on_id(const NcclJob& job, Exchange& exchange) {
   if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();

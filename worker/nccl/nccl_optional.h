@@ -1,5 +1,5 @@
-// Functions that only some releases of NCCL have. They are looked up when the program runs: the
-// library that torch loads may be older or newer than the header that we compile with.
+// Functions that only some releases of NCCL have. They are looked up when the program runs. The
+// library that torch loads may be older or newer than our header.
 #pragma once
 
 #include <nccl.h>

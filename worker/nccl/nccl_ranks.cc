@@ -94,7 +94,7 @@ void NcclRanks::check() {
   let_go();
 }
 
-// Memory is freed here and not by the watcher: to free memory may wait for the GPU, and thus for a
+// Memory is freed here and not by the watcher. To free memory may wait for the GPU, and thus for a
 // peer.
 void NcclRanks::let_go() {
   while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();

@@ -31,9 +31,9 @@ class NcclRanks final : public Collective {
   NcclRanks& operator=(NcclRanks&&) = delete;
   ~NcclRanks() override;
 
-  // Forms the communicator and runs one collective: NCCL connects to the peers only in the first
-  // one, and that shall fail here, within the deadline of the bring-up.
-  // Ranks that wait compare what they do over `board`, if there is one.
+  // Forms the communicator and runs one collective. NCCL connects to the peers only in the first
+  // one. That shall fail here, within the deadline of the bring-up. Ranks that wait compare what
+  // they do over `board`, if there is one.
   void form(const ncclUniqueId& id, std::unique_ptr<VerdictBoard> board);
 
   int rank() const override { return job().rank; }

@@ -13,9 +13,9 @@
 namespace ddprun::worker {
 namespace {
 
-// Between two looks, while the program waits or launches: short at first, as most operations take
-// microseconds; then longer, so that a wait for a slow rank does not burn a core. Else nobody is in
-// a hurry.
+// Between two looks, while the program waits or launches. It is short at first, as most operations
+// take microseconds. Then it is longer, so that a wait for a slow rank does not burn a core. Else
+// nobody is in a hurry.
 constexpr std::chrono::microseconds kFirstWatch{20};
 constexpr std::chrono::microseconds kLongestWatch{1'000};
 constexpr std::chrono::microseconds kIdleWatch{2'000};

@@ -1,10 +1,10 @@
 // Watches the operations of one NCCL communicator, in a thread of its own, so that the program need
 // not. It asks the GPU whether the oldest one is done, and NCCL whether anything is wrong; each has
-// a deadline. At a failure it ends the communicator: then the kernels that wait for a peer end, a
-// host that waits for its stream goes on, and every later call throws the reason. While nothing is
+// a deadline. At a failure it ends the communicator. Then the kernels that wait for a peer end, and
+// a host that waits for its stream goes on. Every later call throws the reason. While nothing is
 // under way it sleeps.
 //
-// It also keeps the ring of operations, and compares it with those of other ranks where they wait
+// It also keeps the ring of operations. It compares the ring with those of other ranks if they wait
 // for long (verdict.h). Owned by the collective; only one thread at a time may call it.
 #pragma once
 
@@ -73,7 +73,7 @@ class NcclWatcher {
   std::shared_ptr<Work> watch(std::uint32_t operation, Part part);
   // The same with what is left of the time of the bring-up.
   std::shared_ptr<Work> watch(std::uint32_t operation, Part part, std::chrono::milliseconds limit);
-  // It is in the stream, between these two; `ready`: where the program's work before it ends, if it
+  // It is in the stream, between these two. `ready`: the end of the program's work before it, if it
   // waits for that.
   void launched(Work& work, std::optional<Event> ready, Event done);
 

@@ -1,5 +1,5 @@
-// While it lives, operations of this thread that gain from 16 bits compute in them, and those that
-// need float32 keep it: Python's torch.autocast (torch 2.11, torch/amp/autocast_mode.py).
+// While it lives, operations of this thread that gain from 16 bits compute in them. Those that need
+// float32 keep it. It is Python's torch.autocast (torch 2.11, torch/amp/autocast_mode.py).
 // Parameters and gradients stay float32, so DataParallel needs nothing else.
 //
 //   at::Tensor loss;

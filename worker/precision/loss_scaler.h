@@ -1,5 +1,5 @@
-// Keeps small gradients of 16 bits from becoming zero: the loss is multiplied by a scale, the
-// averaged gradients are divided by it, and a step with an infinity or NaN is left out. Rules and
+// Keeps small gradients of 16 bits from becoming zero. The loss is multiplied by a scale, and the
+// averaged gradients are divided by it. A step with an infinity or NaN is left out. Rules and
 // defaults are those of torch.amp.GradScaler (torch 2.11, torch/amp/grad_scaler.py).
 //
 //   LossScaler scaler;
@@ -42,8 +42,8 @@ struct LossScalerState {
 
 class LossScaler {
  public:
-  // Throws std::invalid_argument for a scale or factor that is not positive, a growth below 1 or a
-  // backoff of 1 or more. `agreement`: see above; it must outlive this.
+  // Throws std::invalid_argument for a scale or factor that is not positive. Also for a growth
+  // below 1 or a backoff of 1 or more. `agreement`: see above; it must outlive this.
   explicit LossScaler(const LossScalerOptions& options = {}, Collective* agreement = nullptr);
 
   // The loss times the scale.

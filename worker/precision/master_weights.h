@@ -1,5 +1,5 @@
-// A model that computes in 16 bits, and float32 copies of its weights, the masters, which the
-// optimizer steps: small steps are not lost in the rounding of a weight. The gradients travel in 16
+// A model that computes in 16 bits, and float32 copies of its weights: the masters. The optimizer
+// steps these, so small steps are not lost in the rounding of a weight. The gradients travel in 16
 // bits; with DataParallel::comm_hook(float32_sum_hook()) they travel and are added in float32.
 //
 //   MasterWeights masters(*net, at::kBFloat16);  // net computes in bfloat16 from now on
@@ -9,8 +9,8 @@
 //   loss.backward();
 //   masters.step(parallel, optimizer);
 //
-// PyTorch's DistributedDataParallel does it the other way round (mixed_precision, private in 2.11):
-// the module keeps float32, and casts before each forward(). Both train the same: weights in
+// PyTorch's DistributedDataParallel does it the other way round (mixed_precision, private in 2.11).
+// The module keeps float32, and casts before each forward(). Both train the same: weights in
 // float32, rounded for each pass. A checkpoint needs the masters: parameters(), in the order of the
 // module's. Owned by the program; used on the training thread.
 #pragma once
@@ -29,7 +29,7 @@ class MasterWeights {
  public:
   // Rounds the module's float32 parameters to `dtype` (at::kBFloat16 or at::kHalf), once also its
   // buffers, unless they are integers or `keep_buffers`. Throws std::invalid_argument for another
-  // dtype, and where a parameter has a gradient already: then a DataParallel may know it by its old
+  // dtype. Also if a parameter has a gradient already: then a DataParallel may know it by its old
   // dtype.
   MasterWeights(torch::nn::Module& module, at::ScalarType dtype, bool keep_buffers = false);
 
@@ -62,8 +62,8 @@ class MasterWeights {
     return has_stepped;
   }
 
-  // The parts of a step: each master's `.grad` from its parameter's, or none where that has none;
-  // each parameter from its master, also after the masters were loaded.
+  // The parts of a step. Each master's `.grad` comes from its parameter's; it has none if that has
+  // none. Each parameter comes from its master, also after the masters were loaded.
   void take_gradients();
   void give_weights();
 

@@ -15,7 +15,7 @@
 
 namespace ddprun::worker {
 
-// The cells of a CSV text, row by row (RFC 4180): quoted cells may hold commas, doubled quotes and
+// The cells of a CSV text, row by row (RFC 4180). Quoted cells may hold commas, doubled quotes and
 // ends of lines. Spaces around a cell do not count, nor do empty lines and lines that begin with
 // `comment`. The error names the line.
 struct CsvOptions {
@@ -29,7 +29,7 @@ struct CsvRow {
 Result<std::vector<CsvRow>> parse_csv(std::string_view text, const CsvOptions& options = {});
 
 // The same, row after row: each goes to `take`, and is gone. A row keeps its first `cells_max`
-// cells alone, so a line of a million commas costs nothing; `count` is how many it has. `take`
+// cells alone, so a line of a million commas costs nothing. `count` is how many it has. `take`
 // returns why a row is refused, or an empty text; the error has it behind the row's line.
 Result<void> read_csv_rows(std::string_view text, const CsvOptions& options, std::size_t cells_max,
                            const std::function<std::string(CsvRow row, std::size_t count)>& take);

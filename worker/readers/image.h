@@ -23,7 +23,7 @@ inline constexpr std::size_t kMaxImagePixels = std::size_t{100} << 20;
 
 // By its first bytes a JPEG or a PNG. Grey images become colour; what is transparent is put on
 // white. A JPEG may come out smaller, down to half, a quarter or an eighth, but with no side below
-// `least_side`: that saves most of the work where a small picture is wanted. 0: as it is. The error
+// `least_side`. That saves most of the work if a small picture is wanted. 0: as it is. The error
 // says what is wrong with the bytes; a file that ends early is an error too.
 Result<Image> decode_image(std::string_view bytes, std::size_t least_side = 0);
 
@@ -39,8 +39,8 @@ struct Crop {
 // The largest square in the middle.
 Crop middle_square(const Image& image);
 
-// The part as side×side pixels by bilinear interpolation, [3, side, side], each (value / 255 -
-// mean) / deviation of its colour: those of ImageNet, which most trained models want. `into` has
+// The part as side×side pixels by bilinear interpolation, [3, side, side]. Each is (value / 255 -
+// mean) / deviation of its colour. These are ImageNet's, which most trained models want. `into` has
 // 3·side·side elements.
 void write_pixels(const Image& image, const Crop& crop, std::size_t side, std::span<float> into);
 

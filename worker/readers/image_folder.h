@@ -23,8 +23,8 @@ struct ImageFolder {
   std::size_t count() const { return files.size(); }
 };
 
-// The `.jpg`, `.jpeg` and `.png` files, in small or capital letters, of each folder below `root`,
-// and of the folders below that. Errors name the folder: not there, no classes, a class without
+// The `.jpg`, `.jpeg` and `.png` files, in small or capital letters, of each folder below `root`.
+// The folders below that count, too. Errors name the folder: not there, no classes, a class without
 // images.
 Result<ImageFolder> list_image_folder(const std::filesystem::path& root);
 

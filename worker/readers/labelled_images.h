@@ -1,5 +1,5 @@
-// Small images of one size with their labels, all in memory: what the readers of IDX files (MNIST
-// and its kin) and of CIFAR-10 give. Without LibTorch; the readers split no data. Any thread.
+// Small images of one size with their labels, all in memory. The readers of IDX files (MNIST and
+// its kin) and of CIFAR-10 give them. Without LibTorch; the readers split no data. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -32,15 +32,15 @@ struct IdxOptions {
 
 // One part ("train" or "t10k") of an IDX set in `folder`: MNIST, Fashion-MNIST, KMNIST. Reads the
 // files `<part>-images-idx3-ubyte` and `<part>-labels-idx1-ubyte`, each with or without `.gz`. An
-// IDX file is a magic number (0x08 for bytes, then the number of dimensions), one size a dimension,
-// then the bytes; numbers are 32 bits, big-endian. Errors name the file and what is wrong with it:
-// missing, wrong magic number, another side, too many images, cut short, longer than its header
-// says, a label too high, unequal counts, no images.
+// IDX file is a magic number, one size a dimension, then the bytes. The magic number is 0x08 for
+// bytes, then the number of dimensions. Numbers are 32 bits, big-endian. Errors name the file and
+// its fault: missing, wrong magic number, another side, too many images, cut short. Other faults
+// are more bytes than its header says, a label too high, unequal counts, no images.
 Result<LabelledImages> read_idx(const std::filesystem::path& folder, const std::string& part,
                                 const IdxOptions& options = {});
 
 // CIFAR-10's binary version: "train" is `data_batch_1.bin` … `data_batch_5.bin`, "test" is
-// `test_batch.bin`; a record is a label and 3×32×32 bytes, red, green, blue. Errors name the
+// `test_batch.bin`. A record is a label and 3×32×32 bytes, red, green, blue. Errors name the
 // file: missing, no whole records, a label above 9, empty.
 Result<LabelledImages> read_cifar10(const std::filesystem::path& folder, const std::string& part);
 

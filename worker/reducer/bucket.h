@@ -1,7 +1,7 @@
 // One bucket as a communication hook sees it: a hook says what travels instead of the plain sum. As
-// in PyTorch's DistributedDataParallel a hook is called for each bucket of a pass, in bucket order,
-// as soon as its gradients are there; they are not divided yet. When the pass ends, the bucket's
-// buffer must hold the average over the ranks.
+// in PyTorch's DistributedDataParallel a hook is called for each bucket of a pass. Buckets come in
+// their order, as soon as their gradients are there. These are not divided yet. When the pass ends,
+// the bucket's buffer must hold the average over the ranks.
 //
 //   parallel.comm_hook([](ddprun::worker::Bucket& bucket, ddprun::worker::Collective& collective) {
 //     bucket.buffer().div_(collective.world_size());
@@ -9,7 +9,7 @@
 //   });
 //
 // A hook runs on the thread that runs backward(). All ranks must call the collective's verbs in the
-// same order: hooks see to that if they do the same for the same bucket. An error that a hook
+// same order. Hooks see to that if they do the same for the same bucket. An error that a hook
 // throws ends the pass, and comes out of backward().
 #pragma once
 
@@ -44,7 +44,7 @@ class Bucket {
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
-  // The same memory as the buffer, by parameter and in its shape; complex ones have a last
+  // The same memory as the buffer, by parameter and in its shape. Complex ones have a last
   // dimension of two more.
   std::vector<at::Tensor> gradients() const;
 

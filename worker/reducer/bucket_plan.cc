@@ -30,8 +30,8 @@ std::size_t bucket_bytes(const ParameterSize& parameter) {
   return parameter.sparse ? 0 : parameter.bytes;
 }
 
-// Whether the plan has each parameter once. A plan from another rank is checked by this: a missing
-// index would leave a gradient unsummed, and one out of range would reach beyond our vectors.
+// Whether the plan has each parameter once. A plan from another rank is checked by this. A missing
+// index would leave a gradient unsummed. One out of range would reach beyond our vectors.
 bool is_permutation_of_indices(const BucketPlan& plan, std::size_t parameter_count) {
   std::vector<bool> seen(parameter_count, false);
   std::size_t count = 0;
@@ -81,7 +81,7 @@ BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
       plan_ready_buckets(parameters, registration_order,
                          limits.empty() ? std::span<const std::size_t>(kNoLimit) : limits);
   // By the lowest index, which comes first in its bucket. The list is reversed, as gradients come
-  // backwards; inside a bucket PyTorch keeps the order of registration, and so do we.
+  // backwards. Inside a bucket PyTorch keeps the order of registration, and so do we.
   std::ranges::sort(plan, std::ranges::greater{}, [&parameters](const auto& bucket) {
     return std::pair(!parameters[bucket.front()].delayed, bucket.front());
   });

@@ -1,6 +1,6 @@
 // Which parameter's gradient travels in which bucket, and at which byte. The assignment is PyTorch
 // 2.11's (compute_bucket_assignment_by_size, torch/csrc/distributed/c10d/reducer.cpp). We need the
-// same buckets for the same bits: the order of a ring sum depends on where a gradient lies in its
+// same buckets for the same bits. The order of a ring sum depends on where a gradient lies in its
 // bucket. Pure arithmetic: no tensors, no memory, any thread.
 #pragma once
 
@@ -34,15 +34,15 @@ BucketPlan plan_first_buckets(std::span<const ParameterSize> parameters,
 // The plan for all later passes: it fills buckets in the order in which gradients became ready. The
 // i-th bucket of a kind closes when it holds limits[i] bytes or more; the last limit repeats. So a
 // bucket may pass its limit by one parameter. Buckets are in the order in which they closed; that
-// of a sparse parameter closes at once. Those that are still open at the end follow, in the order
-// of a std::unordered_map of GNU's libstdc++ by kind: PyTorch has one. Then the delayed parameters
-// fill one bucket per kind. `ready_order` must hold each index of `parameters` once; `limits` must
-// not be empty.
+// of a sparse parameter closes at once. Those that are still open at the end follow. Their order is
+// that of a std::unordered_map of GNU's libstdc++ by kind, as PyTorch has it. Then the delayed
+// parameters fill one bucket per kind. `ready_order` must hold each index of `parameters` once;
+// `limits` must not be empty.
 BucketPlan plan_ready_buckets(std::span<const ParameterSize> parameters,
                               std::span<const std::size_t> ready_order,
                               std::span<const std::size_t> limits);
 
-// The same, but the limits count from the last bucket: with a small first limit the last bucket is
+// The same, but the limits count from the last bucket. With a small first limit the last bucket is
 // the small one, whose sum nothing can hide. So PyTorch does with DDP_SET_LAST_BUCKET_CAP=1: it
 // fills buckets in the reverse of `ready_order`, and reverses their list. Inside a bucket the
 // reverse order stays.
@@ -50,8 +50,8 @@ BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameter
                                         std::span<const std::size_t> ready_order,
                                         std::span<const std::size_t> limits);
 
-// Whether each bucket holds parameters of one kind, and a sparse one has a bucket of its own: for a
-// plan that this code has not made.
+// Whether each bucket holds parameters of one kind, and a sparse one has a bucket of its own. It is
+// for a plan that this code has not made.
 bool may_share_buckets(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
 // The byte offset of each bucket in one region of memory, and the region's size.
@@ -71,8 +71,8 @@ BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan
 // Bytes into which every plan of these parameters fits: memory is allocated once.
 std::size_t layout_bytes_max(std::span<const ParameterSize> parameters);
 
-// A plan as numbers, to send it to the other ranks: the count of buckets, then for each bucket its
-// size and its indices.
+// A plan as numbers, to send it to the other ranks. It has the count of buckets, then for each
+// bucket its size and its indices.
 std::vector<std::int32_t> to_numbers(const BucketPlan& plan);
 
 // The plan from the numbers. Empty if they are not a plan that holds each index below

@@ -7,9 +7,9 @@
 
 namespace ddprun::worker {
 
-// The trim threshold is how much free memory at the top of the heap goes back to the kernel, the
-// other one from which size on a block is mapped for itself, and unmapped when it is freed. glibc
-// takes no more than 32 MiB for that (mallopt(3)); below it freed blocks go back into the heap.
+// The trim threshold says how much free memory at the top of the heap goes back to the kernel. From
+// the other size on a block is mapped for itself, and unmapped when it is freed. glibc takes no
+// more than 32 MiB for that (mallopt(3)); below it freed blocks go back into the heap.
 std::string keep_freed_memory() {
   for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_",
                            "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"}) {

@@ -6,7 +6,7 @@
 
 namespace ddprun::worker {
 
-// Sets up malloc for the whole process, unless the environment does: then it changes nothing, and
+// Sets up malloc for the whole process, unless the environment does. Then it changes nothing, and
 // gives the name of the variable. Empty: done.
 std::string keep_freed_memory();
 

@@ -124,8 +124,8 @@ void GradientBuckets::adopt_gradients() {
 }
 
 // The strides are those that autograd gives to gradients (torch/csrc/autograd/functions/
-// accumulate_grad.h, "Gradient Layout Contract"): the parameter's own if it is dense, else those of
-// a contiguous tensor. With other strides each copy into the view would be slow.
+// accumulate_grad.h, "Gradient Layout Contract"). They are the parameter's own if it is dense, else
+// those of a contiguous tensor. With other strides each copy into the view would be slow.
 at::Tensor GradientBuckets::make_view(const at::Tensor& parameter, std::byte* memory) const {
   const auto keep_alive = [held = memory_](void* /*view*/) {};
   const at::TensorOptions options = parameter.options().requires_grad(false);
@@ -180,7 +180,7 @@ void GradientBuckets::warn_of_graph(std::size_t parameter, const at::Tensor& gra
       parameters_[parameter].name));
 }
 
-// As PyTorch's mark_variable_ready_sparse, but not in place: the values may be those of the
+// As PyTorch's mark_variable_ready_sparse, but not in place. The values may be those of the
 // gradient that goes on to other layers. A missing gradient counts as one without values.
 void GradientBuckets::fill_sparse(std::size_t parameter, int ranks) {
   const at::Tensor& tensor = parameters_.at(parameter).tensor;

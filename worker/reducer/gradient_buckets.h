@@ -1,4 +1,4 @@
-// The memory of the gradients: flat buckets in memory from the collective, and for each parameter a
+// The memory of the gradients: flat buckets in memory from the collective. Each parameter has a
 // view, which is a tensor that lies in its bucket. It fills buckets with PyTorch 2.11's arithmetic
 // (mark_variable_ready_dense in torch/csrc/distributed/c10d/reducer.cpp) and gives gradients back.
 // It launches no sums. GradientReducer owns it and calls it from the training thread and the
@@ -33,14 +33,14 @@ enum class GradientMode {
 
 class GradientBuckets {
  public:
-  // All ranks must call it. Allocates memory that holds any plan of these parameters, and divides
-  // it by the first plan, whose buckets have these limits (plan_first_buckets). `sparse` and
-  // `delayed`: by parameter (ParameterSize).
+  // All ranks must call it. Allocates memory that holds any plan of these parameters. Divides it by
+  // the first plan, whose buckets have these limits (plan_first_buckets). `sparse` and `delayed`:
+  // by parameter (ParameterSize).
   GradientBuckets(std::vector<NamedTensor> parameters, const std::vector<bool>& sparse,
                   const std::vector<bool>& delayed, Collective& collective, GradientMode mode,
                   std::span<const std::size_t> first_limits_bytes);
 
-  // Ends kStay: from now on gradients go through the buckets, which get memory of the collective
+  // Ends kStay: from now on gradients go through the buckets. These get memory of the collective
   // and, in view mode, the gradients that are there already. Before the first pass that is summed.
   // In another mode it does nothing.
   void use_buckets(GradientMode mode, Collective& collective);
@@ -51,10 +51,10 @@ class GradientBuckets {
 
   // Puts the parameter's `.grad`, divided by `ranks`, into its bucket. A gradient that lies in the
   // bucket already is divided in place. Every other one is multiplied by 1/ranks while it is
-  // copied; the last bit may differ from a division unless `ranks` is a power of two. Puts zeros if
+  // copied. The last bit may differ from a division unless `ranks` is a power of two. Puts zeros if
   // there is no gradient. It keeps a divided copy of a sparse gradient, without values if there is
   // none. A gradient that stays is only checked. Throws std::runtime_error if the gradient is
-  // sparse and the parameter is not, or the reverse, or if its dtype or size is not the
+  // sparse and the parameter is not, or the reverse. Also if its dtype or size is not the
   // parameter's.
   void fill(std::size_t parameter, int ranks);
 

@@ -21,7 +21,7 @@
 namespace ddprun::worker {
 namespace {
 
-// In a packed transfer every tensor starts at a multiple of this, so that a view of any dtype is
+// In a packed transfer every tensor starts at a multiple of this. So a view of any dtype is
 // aligned: complex doubles have 16 bytes.
 constexpr std::int64_t kPackAlignBytes = 16;
 

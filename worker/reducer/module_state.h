@@ -23,14 +23,14 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// In registration order, depth first. A tensor that two modules share appears once, under its first
-// name that is not among those to leave out, as in Python.
+// In registration order, depth first. A tensor that two modules share appears once, as in Python.
+// It has its first name that is not among those to leave out.
 std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
                                        const std::vector<std::string>& leave_out = {});
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
                                     const std::vector<std::string>& leave_out = {});
 
-// Whether the gradient of each of `parameters` is sparse: it belongs to an Embedding or
+// Whether the gradient of each of `parameters` is sparse. It belongs to an Embedding or
 // EmbeddingBag with sparse=true, or is named in `also`. Throws std::invalid_argument where `also`
 // has a name that is none of theirs.
 std::vector<bool> sparse_ones(const torch::nn::Module& module,

@@ -1,7 +1,7 @@
 // The outputs of forward() pass through one node of the graph, as PyTorch's _DDPSink
-// (torch/nn/parallel/distributed.py) makes it. So backward() goes through what is below each
-// output, also below one that the loss does not use: its gradients are undefined then. And somebody
-// hears that backward() has begun.
+// (torch/nn/parallel/distributed.py) makes it. So backward() goes through all below each output,
+// also below one that the loss does not use. Its gradients are undefined then. And somebody hears
+// that backward() has begun.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +19,8 @@
 
 namespace ddprun::worker {
 
-// Finds the tensors in a value of type T. A type of the program that holds tensors specialises it,
-// with kKnown = true and a collect() that appends the address of each of them.
+// Finds the tensors in a value of type T. A type of the program that holds tensors specialises it.
+// It has kKnown = true and a collect() that appends the address of each of them.
 template <typename T>
 struct OutputTensors {
   static constexpr bool kKnown = false;

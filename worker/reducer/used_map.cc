@@ -26,8 +26,8 @@ UsedMap::UsedMap(std::size_t parameters, at::Device device, Collective& collecti
 void UsedMap::launch_sum() {
   DDPRUN_ASSERT(!under_way_);
   const at::NoGradGuard no_grad;
-  // CUDA takes what lies in pageable memory before the call returns, and the host waits for no
-  // kernel (CUDA runtime API, "API synchronization behavior").
+  // CUDA takes pageable memory before the call returns. The host waits for no kernel (CUDA runtime
+  // API, "API synchronization behavior").
   summed_.copy_(over(used_), /*non_blocking=*/true);
   Flat flat = flat_of(summed_);
   flat.name = "used parameters";

@@ -29,13 +29,13 @@ struct ReplicaOptions {
   std::int64_t dim = 0;                     // of input and output, along which the batch is split
 };
 
-// The parts of the input, each on its device: as many as there are devices or fewer, all of the
+// The parts of the input, each on its device: as many as there are devices or fewer. All have the
 // size ceil(batch / devices) but for the last one, which may be smaller.
 std::vector<at::Tensor> scatter(const at::Tensor& input, const std::vector<at::Device>& devices,
                                 std::int64_t dim);
 
-// Runs each on a thread of its own, with this thread's modes (gradients, autocast), and its device
-// as the current one. Throws the first exception, in the order of the devices, when all have ended.
+// Runs each on a thread of its own, with this thread's modes (gradients, autocast). Its device is
+// the current one. Throws the first exception, in the order of the devices, when all have ended.
 void run_on_devices(const std::vector<at::Device>& devices,
                     const std::function<void(std::size_t index)>& run);
 

@@ -1,6 +1,6 @@
-// Ranks that share no memory: each keeps its shards, and gets the others' for as long as a unit's
-// parameters are needed. All of that is done by one thread, beside the training, with a collective
-// of its own: so the program's verbs, and those of its modules, may come at any time.
+// Ranks that share no memory. Each keeps its shards, and gets the others' for as long as a unit's
+// parameters are needed. One thread does all of that, beside the training, with a collective of its
+// own. So the program's verbs, and those of its modules, may come at any time.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 

@@ -1,5 +1,5 @@
-// The reduce-scatter of a unit's gradients: memory for those of one unit, which are summed into the
-// shards of their owners. One thread at a time.
+// The reduce-scatter of a unit's gradients. It has memory for those of one unit, which are summed
+// into the shards of their owners. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +22,8 @@ class ShardSums {
   // Moves the unit's gradients to where sum() finds them, divided by the number of ranks.
   void fill(std::size_t unit);
   // Adds the sums over all ranks to the gradient of this rank's shard of the unit. A shard without
-  // one gets it in memory that is always the same: what a program keeps of it is written again. All
-  // ranks must call it.
+  // one gets it in memory that is always the same. A tensor that a program keeps of it is written
+  // again. All ranks must call it.
   void sum(std::size_t unit, const at::Tensor& shard);
 
   // Bytes that this rank has got from the others.

@@ -1,7 +1,7 @@
 // Data-parallel training of a model whose parameters, gradients and optimizer's state are dealt to
-// the ranks, unit by unit: what torch.distributed.fsdp.fully_shard of PyTorch 2.11 does, on CPU, or
-// in a world of one on a GPU. A unit is a module that the program names and calls through this. Its
-// parameters are gathered before its forward and before its backward, and released afterwards; its
+// the ranks, unit by unit. It is torch.distributed.fsdp.fully_shard of PyTorch 2.11, on CPU, or in
+// a world of one on a GPU. A unit is a module that the program names and calls through this. Its
+// parameters are gathered before its forward and before its backward, and released afterwards. Its
 // gradients are summed into the shards of their owners, averaged. Ranks of one host share their
 // memory: there the parameters exist once, and nothing is gathered.
 //
@@ -51,8 +51,8 @@ namespace ddprun::worker {
 class ShardedParallel {
  public:
   // All ranks must call it, with the same model; rank 0's parameters and buffers count. `units`:
-  // the names of modules below `module`, as named_modules() has them, in the order in which they
-  // are called; "" is the whole of it. The collective must outlive this.
+  // the names of modules below `module`, as named_modules() has them. They stand in the order in
+  // which they are called; "" is the whole of it. The collective must outlive this.
   ShardedParallel(std::shared_ptr<torch::nn::Module> module, Collective& ranks,
                   const std::vector<std::string>& units);
   ShardedParallel(const ShardedParallel&) = delete;
@@ -79,7 +79,7 @@ class ShardedParallel {
 
   // By unit, this rank's part of its parameters, in a row: what the optimizer steps. One that
   // treats each number alone ends as it would with whole parameters. A unit that no forward() of a
-  // pass has called has no gradient; parameters that backward() did not come to count as zero.
+  // pass has called has no gradient. Parameters that backward() did not come to count as zero.
   const std::vector<at::Tensor>& shards() const { return units_->shards(); }
 
   // optimizer.step(), when all ranks have done with the parameters. All ranks must call it. A plain

@@ -26,7 +26,7 @@ class TaskQueue {
 
   // All that the task refers to must live until it is done.
   Number put(std::function<void()> task);
-  // Returns when this task and all before it are done. Throws what one of them threw: no task is
+  // Returns when this task and all before it are done. Throws the error of one of them. No task is
   // done after that one, and each wait() for a later one throws it, too.
   void wait(Number task);
   void wait_for_all() { wait(put_); }

@@ -26,7 +26,7 @@ bool UnitOrder::is_last(std::size_t unit) const {
   return !expected_.empty() && expected_.back() == unit;
 }
 
-// A second backward() over the same forward() finds units that this pass does not know: backward()
+// A second backward() over the same forward() finds units that this pass does not know. backward()
 // comes to them in reverse.
 std::optional<std::size_t> UnitOrder::begin_backward(std::size_t unit) {
   auto at = find(unit);

@@ -1,6 +1,6 @@
-// In which order the units of a model come, and what follows from it: which one is gathered ahead,
-// and whose gradients are summed now. All ranks must come to the same sums in the same order, so it
-// follows forward(), and not the order in which gradients are ready. Pure: units are numbers.
+// The order of a model's units, and its consequences: which one is gathered ahead, and whose
+// gradients are summed now. All ranks must come to the same sums in the same order. So it follows
+// forward(), and not the order in which gradients are ready. Pure: units are numbers.
 #pragma once
 
 #include <cstddef>

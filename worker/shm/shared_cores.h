@@ -3,8 +3,8 @@
 
 namespace ddprun::worker {
 
-// How many of `ranks` one core has, where all of them may use the cores of this process and no
-// others; rounded up.
+// Returns how many of `ranks` one core has, rounded up. All of them may use the cores of this
+// process and no others.
 int ranks_a_core(int ranks);
 
 // Whether this process may use other cores than its parent, which has started the other ranks of

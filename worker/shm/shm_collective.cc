@@ -129,7 +129,7 @@ Ticket ShmCollective::launch(Flat flat, Reduction reduction, Adder adder) {
   const std::uint32_t operation =
       peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
-  // The other ranks read our slot when they add that sum, so it can be overwritten once all have
+  // The other ranks read our slot when they add that sum. So it can be overwritten once all have
   // added it. For the first sums the target wraps to a number below 0: reached at once.
   peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, {"sum", operation});
   sum.operation = operation;
@@ -240,7 +240,7 @@ const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, P
   return post;
 }
 
-// Every rank posts, root its piece and the others nothing: so the numbers of the pieces stay equal,
+// Every rank posts, root its piece and the others nothing. So the numbers of the pieces stay equal,
 // and a rank that gathers meanwhile is found out.
 void ShmCollective::broadcast(Flat flat, int root) {
   auto* data = static_cast<std::byte*>(flat.data);

@@ -1,5 +1,5 @@
 // The collective of ranks that share one host's memory. Gradients live in shared memory. Each rank
-// owns one chunk of every sum: it adds that chunk from all ranks and stores the result to all of
+// owns one chunk of every sum. It adds that chunk from all ranks and stores the result to all of
 // them. So each buffer is read once and written once, which is the least possible. The order of the
 // sum is that of ring_order.h. Linux, x86-64. There is no thread: the work is done inside the
 // calls, on the caller's thread.
@@ -24,7 +24,8 @@ struct ShmJob {
   std::chrono::milliseconds timeout{};  // of every wait for a peer
 };
 
-// A rank's chunk of a sum: in its own buffer first, then in those of the next ranks, in a circle.
+// A rank's chunk of a sum. It is in its own buffer first, then in those of the next ranks, in a
+// circle.
 struct OwnedChunk {
   std::vector<std::byte*> buffers;
   std::size_t count = 0;  // elements
@@ -32,9 +33,9 @@ struct OwnedChunk {
 };
 
 // Sums that the caller adds, for collectives that reduce over other ranks as well before a host
-// gets the result. For each of them, in the order of the launches: launch_chunks(); await_launch(),
-// or may_add() says yes; owned_chunk(); the caller stores the result to all of its buffers;
-// note_added(); and wait().
+// gets the result. These follow for each of them, in the order of the launches. First
+// launch_chunks(), then await_launch(), or may_add() says yes, then owned_chunk(). The caller
+// stores the result to all of its buffers. Then come note_added() and wait().
 class HostCollective : public Collective {
  public:
   // Works as launch() does.
@@ -53,8 +54,8 @@ class HostCollective : public Collective {
                                                          std::span<const std::byte> mine) = 0;
 };
 
-// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, a segment that
-// this rank cannot map, or a rank that does not come in time. If rank 0 cannot make the shared
+// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, or a segment
+// that this rank cannot map. Or a rank does not come in time. If rank 0 cannot make the shared
 // memory, it logs why, and LoggedError is thrown on all ranks.
 Result<std::unique_ptr<HostCollective>> join_shm(const ShmJob& job, Exchange& exchange);
 

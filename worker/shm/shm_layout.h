@@ -1,6 +1,6 @@
 // The layout of the control segment that the ranks of a host share. A header comes first, then one
 // area per rank, then two staging slots and two parcels per rank. The marks of what each has read
-// of the others' parcels come last. Only its own rank writes an area, and all ranks read it; but in
+// of the others' parcels come last. Only its own rank writes an area, and all ranks read it. But in
 // each Counter the waiting ranks count themselves in `sleepers`. All ranks run the same program on
 // the same host, so plain structs have the same layout for all. Who waits for what: shm_peers.h and
 // shm_collective.cc.
@@ -87,7 +87,7 @@ inline constexpr std::size_t kParcelBytes = std::size_t{64} << 10;
 inline constexpr std::uint32_t kParcelSlots = 2;
 
 // The event that a rank waits for at this moment. Its `sequence` is odd while it waits, and moves
-// at each begin and end: two looks that find it unchanged have seen one and the same wait.
+// at each begin and end. Two looks that find it unchanged have seen one and the same wait.
 struct alignas(kLineBytes) Waiting {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> peer;       // for whom

@@ -38,7 +38,7 @@ std::uint32_t* address(std::atomic<std::uint32_t>& counter) {
 }
 
 // Sleeps while the counter is `seen`. Ends by a wake, after `limit`, at a signal, or without a
-// reason (futex(2)), so the caller must look at the counter again. Without FUTEX_PRIVATE_FLAG,
+// reason (futex(2)). So the caller must look at the counter again. Without FUTEX_PRIVATE_FLAG,
 // which is for the threads of one process only.
 void futex_wait(std::atomic<std::uint32_t>& counter, std::uint32_t seen,
                 std::chrono::nanoseconds limit) {
@@ -209,8 +209,8 @@ bool ShmPeers::spin(const Counter& counter, std::uint32_t target, std::chrono::n
   return false;
 }
 
-// The kernel compares the counter with `seen` before it sleeps, so that a value that comes in
-// between is not missed. An abort that comes in between is: it is seen at the end of the slice.
+// The kernel compares the counter with `seen` before it sleeps. So a value that comes in between is
+// not missed. An abort that comes in between is: it is seen at the end of the slice.
 void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanoseconds limit) const {
   counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t seen = counter.value.load(std::memory_order_seq_cst);
@@ -221,7 +221,7 @@ void ShmPeers::sleep(Counter& counter, std::uint32_t target, std::chrono::nanose
 }
 
 // Opens the peer's pidfd at the first look. If the peer has died before and its pid is in use
-// again, the pidfd is a stranger's; then only the deadline ends the wait.
+// again, the pidfd is another process's. Then only the deadline ends the wait.
 bool ShmPeers::died(std::size_t peer) {
   const pid_t pid = area(peer).pid.load(std::memory_order_acquire);
   // A peer that has not signed in yet has no pid here: only the deadline can tell. In another pid
@@ -253,8 +253,8 @@ void ShmPeers::throw_if_aborted() const {
   }
 }
 
-// A rank that has taken a step more than this one is in a reset that this one has not begun. Inside
-// reset() a peer may be one step ahead; that is no reason to throw.
+// A rank that has taken a step more is in a reset that this one has not begun. Inside reset() a
+// peer may be one step ahead; that is no reason to throw.
 std::optional<std::size_t> ShmPeers::who_resets() const {
   if (resetting_) return std::nullopt;
   const std::uint32_t mine_now = mine().resets.value.load(std::memory_order_seq_cst);

@@ -1,8 +1,8 @@
-// Waits for the other ranks of this host. A rank waits for a counter in shared memory: first it
-// spins for a short time, then it sleeps in the kernel (futex(2)). No wait is for ever: a peer that
-// died or left, an abort by another rank or a passed deadline ends it with an error that names the
-// rank. Ranks that wait for each other, since they do different things, end at the next look. Owns
-// the control segment and one pidfd per peer. ShmCollective owns it. One thread.
+// Waits for the other ranks of this host. A rank waits for a counter in shared memory. First it
+// spins for a short time, then it sleeps in the kernel (futex(2)). No wait is for ever. A peer that
+// died or left, another rank's abort or a passed deadline ends it. The error names the rank. Ranks
+// that wait for each other, since they do different things, end at the next look. Owns the control
+// segment and one pidfd per peer. ShmCollective owns it. One thread.
 #pragma once
 
 #include <chrono>
@@ -17,13 +17,13 @@
 
 namespace ddprun::worker {
 
-// A waiting rank looks so often whether the peer has died, ranks wait in a circle, or the
-// deadline has passed. Signals and other wake-ups in between change nothing about that. A
-// death is noticed within 5 ms so, which is less than what the kernel takes to end a process
-// of LibTorch's size. A look costs two system calls and a wake-up, 50 to 70 µs of CPU time in
-// a virtual machine: 1 to 2 % of a core that has nothing else to do. 1 ms would cost 4 %, and
-// no run ends sooner for it. If several ranks share a core, each looks so many times less often,
-// and all looks together cost no more.
+// A waiting rank looks so often. The peer may have died, ranks may wait in a circle, or the
+// deadline may have passed. Signals and other wake-ups in between change nothing about that. A
+// death is noticed within 5 ms so. The kernel takes longer to end a process of LibTorch's size. A
+// look costs two system calls and a wake-up, 50 to 70 µs of CPU time in a virtual machine. That is
+// 1 to 2 % of a core that has nothing else to do. 1 ms would cost 4 %, and no run ends sooner for
+// it. If several ranks share a core, each looks so many times less often, and all looks together
+// cost no more.
 inline constexpr std::chrono::milliseconds kWaitSlice{4};
 
 // A rank spins so long before it sleeps, if every rank can have a core. Longer than the usual delay
@@ -81,8 +81,8 @@ class ShmPeers {
     return {length, std::chrono::steady_clock::now() + length};
   }
 
-  // The wait: the middle of the error line "rank 0: <what>: rank 1 …", and the operation's number
-  // in this rank's ring.
+  // The middle of the error line "rank 0: <what>: rank 1 …", and the operation's number in the
+  // ring.
   struct Doing {
     const char* what;
     std::uint32_t operation;
@@ -98,13 +98,13 @@ class ShmPeers {
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   // Wait until `counter` of one rank, or of all ranks, has reached `target`. Throw CollectiveError
-  // if the peer has died, does not come in time, waits itself for something that cannot come, or if
-  // any rank has called abort().
+  // if the peer has died, or does not come in time. Also if it waits itself for something that
+  // cannot come, or any rank has called abort().
   void wait_for(std::size_t peer, Counter RankArea::*counter, std::uint32_t target, Doing doing);
   void wait_for_all(Counter RankArea::*counter, std::uint32_t target, Doing doing);
 
   // One step of a reset: returns when all ranks have taken it. At the first step a rank that waits
-  // for anything else throws CollectiveError, which says that this rank has called reset().
+  // for anything else throws CollectiveError. The error says that this rank has called reset().
   void take_reset_step();
 
   // Ends the collective for all ranks. Each rank that must wait, now or later, throws with the

@@ -57,8 +57,8 @@ std::string describe(const SumSlot& sum) {
                      sum.adder == Adder::kCaller ? ", with other hosts" : "");
 }
 
-// Compares the sizes first: the ranks map one common region, and slices of unequal size would make
-// each rank look for the others' gradients in the wrong place.
+// Compares the sizes first, since the ranks map one common region. With slices of unequal size each
+// rank would look for the others' gradients in the wrong place.
 std::shared_ptr<std::byte> ShmRegions::allocate(std::size_t bytes) {
   const std::size_t slice = slice_bytes_for(bytes);
   const auto blobs = ranks_.all_gather(std::as_bytes(std::span(&slice, 1)));

@@ -1,5 +1,5 @@
-// The memory in which the ranks of a host sum: regions that all ranks map, with a slice for each of
-// them. Part of ShmCollective: one thread.
+// The memory in which the ranks of a host sum. It has regions that all ranks map, with a slice for
+// each of them. Part of ShmCollective: one thread.
 #pragma once
 
 #include <cstddef>

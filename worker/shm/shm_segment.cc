@@ -99,8 +99,8 @@ std::shared_ptr<std::byte> owned(std::byte* memory, std::size_t bytes) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer knows memory by its address. So ranks that are threads of one process
-// (rank_threads_test) have one mapping of what they share: else it would see no race between them.
+// ThreadSanitizer knows memory by its address. So ranks that are threads of one process have one
+// mapping of their shared memory. Else rank_threads_test would see no race between them.
 struct Kept {
   std::mutex mutex;
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<std::byte>> mappings;

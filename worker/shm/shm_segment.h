@@ -1,8 +1,8 @@
 // A piece of memory that the ranks of one host map. It has no name in any file system
 // (memfd_create(2)), so no /dev/shm limits it, and nothing stays behind, whatever dies. While its
-// creator has the file open, other processes that may look into that one (ptrace(2),
-// PTRACE_MODE_READ) open it by its number, over /proc. A ShmSegment owns its mapping and its file;
-// it synchronises nobody. One thread at a time.
+// creator has the file open, others open it by its number, over /proc. They must be allowed to look
+// into that process (ptrace(2), PTRACE_MODE_READ). A ShmSegment owns its mapping and its file; it
+// synchronises nobody. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ namespace ddprun::worker {
 class ShmSegment {
  public:
   // Creates and maps `bytes` of zeroed memory. Nobody has its pages yet: reserve() takes them.
-  // kLimit if less memory is left than that, here or in our cgroup, swap not counted: "N MiB of
-  // shared memory needed for <purpose>, M MiB of memory are left: …". kSystem for every other
-  // failure.
+  // kLimit if less memory is left than that, here or in our cgroup, swap not counted. The text: "N
+  // MiB of shared memory needed for <purpose>, M MiB of memory are left: …". kSystem for every
+  // other failure.
   static Result<ShmSegment> create(std::size_t bytes, std::string_view purpose);
 
   // Maps the segment that another process has created. That must still have its file open (else
-  // kSystem), it must be `bytes` long, and nobody may make it shorter (else kProtocol).
+  // kSystem). It must be `bytes` long, and nobody may make it shorter (else kProtocol).
   static Result<ShmSegment> open(const std::string& name, std::size_t bytes);
 
   ShmSegment(const ShmSegment&) = delete;

@@ -38,11 +38,10 @@ struct WaitLook {
 // Each was seen at another moment, so ask still_wait() before you believe it.
 std::vector<WaitLook> circle_of(const ControlView& view, std::size_t rank);
 
-// A second look at all of them finds the same waits: then all of them waited at once, and for ever.
+// A second look at all of them finds the same waits. Then all of them waited at once, and for ever.
 bool still_wait(const ControlView& view, const std::vector<WaitLook>& circle);
 
-// "rank 0 waits in barrier (operation 7) for rank 1, rank 1 waits in … for rank 0: they do
-// different things, and none of them can go on".
+// "rank 0 waits in barrier (operation 7) for rank 1, rank 1 waits in … for rank 0: …".
 std::string describe(const ControlView& view, const std::vector<WaitLook>& circle);
 
 }  // namespace ddprun::worker

@@ -42,7 +42,7 @@ std::optional<Error> refuse(const WorkerEnv& world) {
       "(DDPRUN_INIT_METHOD=file:///PATH)");
 }
 
-// The exchange for this job. A world of one on CUDA needs one too, since NCCL asks for an id; it
+// The exchange for this job. A world of one on CUDA needs one too, since NCCL asks for an id. It
 // needs no store for that.
 Result<std::unique_ptr<Exchange>> meet(const WorkerEnv& world, const BootstrapOptions& options) {
   if (world.world_size == 1) return std::unique_ptr<Exchange>(std::make_unique<PipeExchange>(1));

@@ -1,7 +1,7 @@
-// From a worker's environment to a ready collective: reads the environment that ddprun (or
-// torchrun) gave this process, connects to the job's store and meets the other ranks. Keeps nothing
-// itself; the caller owns what it returns. Call it on the main thread, before the program starts
-// threads that could change the environment.
+// From a worker's environment to a ready collective. It reads the environment that ddprun (or
+// torchrun) gave this process. It connects to the job's store and meets the other ranks. Keeps
+// nothing itself; the caller owns what it returns. Call it on the main thread, before the program
+// starts threads that could change the environment.
 //
 //   auto process = ddprun::worker::bootstrap();
 //   if (!process) {
@@ -24,9 +24,8 @@
 namespace ddprun::worker {
 
 // A rank waits so long for the others, then gives up. The limit is long because a rank may load
-// data or save a checkpoint meanwhile. On CPU the error names the missing rank, and a rank that
-// died is noticed much sooner, within some 10 ms; where ranks share cores, up to kAllTimeSlices
-// later.
+// data or save a checkpoint meanwhile. On CPU the error names the missing rank. A rank that died is
+// noticed much sooner, within some 10 ms. If ranks share cores, it is up to kAllTimeSlices later.
 inline constexpr std::chrono::seconds kCollectiveTimeout{600};
 
 struct BootstrapOptions {
@@ -65,12 +64,12 @@ struct Process {
 };
 
 // Meets the other ranks of the job and returns when all are there. Without a launcher's environment
-// it makes a world of one; but under mpirun or srun, which start a process for each rank, the world
+// it makes a world of one. mpirun and srun start a process for each rank. Then it makes the world
 // of those, and rank 0 serves the store. Ranks that meet at a file need no starter at all
 // (file_meeting.h). On CPU the ranks of a host use shared memory, and hosts use TCP; on CUDA they
-// use NCCL. Errors are one line each: a broken environment, nothing that names the host of rank 0,
-// a file at which ranks cannot meet, no store that a launcher serves, no answer at
-// MASTER_ADDR:MASTER_PORT, hosts that cannot reach each other, no GPU, or a rank that does not come
+// use NCCL. Errors are one line each. A broken environment, nothing that names the host of rank 0,
+// a file at which ranks cannot meet. No store that a launcher serves, no answer at
+// MASTER_ADDR:MASTER_PORT, hosts that cannot reach each other. No GPU, or a rank that does not come
 // within the timeout. Throws LoggedError if shared memory cannot be had: rank 0 has logged why, one
 // line for the host. ddprun may start this program as a standby (docs/recovery.md): then it waits
 // here until it is needed.

@@ -17,9 +17,9 @@ struct HostsOptions {
   std::string congestion_control = kCongestionControl;
 };
 
-// All ranks of the job must call it. "tcp" where each host has one rank; "hierarchical" where each
-// has the same number; else "tcp" between all ranks, also between those of one host. Errors: no
-// answer of the store, a rank that does not come, hosts that cannot reach each other.
+// All ranks of the job must call it. "tcp" if each host has one rank; "hierarchical" if each has
+// the same number. Else "tcp" between all ranks, also between those of one host. Errors: no answer
+// of the store, a rank that does not come, hosts that cannot reach each other.
 Result<std::unique_ptr<Collective>> join_hosts(const WorkerEnv& world, const HostsOptions& options);
 
 }  // namespace ddprun::worker

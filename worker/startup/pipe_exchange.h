@@ -1,7 +1,7 @@
-// An exchange over pipes, for programs that fork their own ranks (bench/allreduce, tests): up to
-// 100 processes with one parent, no store, no network. The parent makes it before it forks; each
-// process then uses its own copy. One exchange serves one collective. A call waits for the others
-// for a minute, then returns kTimedOut.
+// An exchange over pipes, for programs that fork their own ranks (bench/allreduce, tests). It has
+// up to 100 processes with one parent, no store, no network. The parent makes it before it forks;
+// each process then uses its own copy. One exchange serves one collective. A call waits for the
+// others for a minute, then returns kTimedOut.
 #pragma once
 
 #include <array>

@@ -36,8 +36,8 @@ std::string fresh_word() {
 }  // namespace
 
 // PyTorch's clients put a slash in front of every key. With the slash our keys are visible to them,
-// and the prefix keeps them apart from theirs. With the number of ranks in it, a place that another
-// world left free cannot be taken for one of ours.
+// and the prefix keeps them apart from theirs. It has the number of ranks in it. So a place that
+// another world left free cannot be taken for one of ours.
 std::string StoreExchange::key_of_all(std::string_view name) const {
   return fmt::format("/ddprun/{}/{}/{}", options_.key, options_.ranks, name);
 }
@@ -69,8 +69,8 @@ Result<void> StoreExchange::await_ranks(std::string key, Deadline end) {
 }
 
 // Writes a key that nobody has written, and says what it holds then. PyTorch's store without libuv
-// wakes nobody who waits for the key at that (torch 2.11, TCPStore.cpp, compareSetHandler): so what
-// is ours is written once more.
+// wakes nobody who waits for the key at that (torch 2.11, TCPStore.cpp, compareSetHandler). So our
+// value is written once more.
 Result<std::string> StoreExchange::claim(const std::string& key, std::string_view value) {
   auto held = client_.compare_set(key, "", value);
   if (!held || *held != value) return held;

@@ -1,10 +1,10 @@
-// An exchange over the job's store. torchrun's store outlives an attempt, and where the membership
-// changes not even the restart count does: old keys must not be taken for new ones. So each meeting
-// has a round of its own, a number that rank 0 draws when it comes, and its keys carry that. A rank
-// takes its place in the latest round, under a word that no other process has, and waits until rank
-// 0 says that all are there. If that place is another's, or a later rank 0 has ended the round, it
-// goes to the next one. bootstrap() owns it while it meets the other ranks. Calls block, in the
-// store's WAIT.
+// An exchange over the job's store. torchrun's store outlives an attempt. If the membership
+// changes, even the restart count stays. Old keys must not be taken for new ones. So each meeting
+// has a round of its own. It is a number that rank 0 draws when it comes, and its keys carry that.
+// A rank takes its place in the latest round, under a word that no other process has. It waits
+// until rank 0 says that all are there. If that place is another's, or a later rank 0 has ended the
+// round, it goes to the next one. bootstrap() owns it while it meets the other ranks. Calls block,
+// in the store's WAIT.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@
 
 namespace ddprun::worker {
 
-// The launcher's store listens before any worker starts. So a minute is for a slow network only,
-// and a job without a store must not wait for the ten minutes of a collective.
+// The launcher's store listens before any worker starts. So a minute is for a slow network only. A
+// job without a store must not wait for the ten minutes of a collective.
 inline constexpr std::chrono::seconds kStoreConnectTimeout{60};
 
 // Which ranks meet, and for what.
@@ -47,7 +47,7 @@ class StoreExchange final : public Exchange {
   StoreExchange(store::Client client, Options options)
       : client_(std::move(client)), options_(std::move(options)) {}
 
-  // First. kTimedOut names the ranks that did not come; kUnavailable: this is rank 0, and a later
+  // First. kTimedOut names the ranks that did not come. kUnavailable: this is rank 0, and a later
   // one has begun another meeting. Other errors are those of store::Client.
   Result<void> arrive() override;
   Result<void> announce(std::string_view text) override;

@@ -15,9 +15,9 @@ inline constexpr std::chrono::milliseconds kAllTimeSlices{80};
 // Gives the ranks longer slices if `local_ranks` of this host are more than the cores that they may
 // use. The calling thread, and the threads and processes that it starts later, are scheduled as
 // SCHED_BATCH, with slices of kLongTimeSlice. The slices are shorter if many ranks share a core
-// (kAllTimeSlices). The kernel's own slices are of 1 to 4 ms, and after each one a core's caches
-// hold another rank's data. Processes with shorter slices still come first when they wake up. A
-// busy one on the same core makes all slices short. Returns whether something was changed.
+// (kAllTimeSlices). The kernel's own slices are of 1 to 4 ms. After each one a core's caches hold
+// another rank's data. Processes with shorter slices still come first when they wake up. A busy one
+// on the same core makes all slices short. Returns whether something was changed.
 //
 // Nothing is changed:
 // - where the ranks are bound to cores,

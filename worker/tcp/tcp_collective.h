@@ -1,6 +1,6 @@
 // The collective of ranks that TCP connects, one connection a pair. A sum moves 2 (N-1)/N of its
-// bytes out of each rank and as many in, which is the least possible, in two hops, and in the order
-// of ring_order.h. There is no thread: bytes move inside the calls, on the caller's thread, and
+// bytes out of each rank and as many in. That is the least possible. It takes two hops, in the
+// order of ring_order.h. There is no thread. Bytes move inside the calls, on the caller's thread.
 // progress() moves them while the program computes. Linux, x86-64.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace ddprun::worker {
 enum class Wire : std::uint8_t { kExact, kBFloat16 };
 
 // The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
-// TCP_CONGESTION); empty: the host's. BBR sends by a timer, which takes up to a third more time for
+// TCP_CONGESTION); empty: the host's. BBR sends by a timer. That takes up to a third more time for
 // a sum between two hosts with two ranks each. If the kernel does not have it, or does not allow
 // it, the host's stays.
 inline constexpr const char* kCongestionControl = "cubic";
@@ -51,8 +51,8 @@ class TcpCollective : public Collective {
   virtual void meet(Verb verb, int root) = 0;
 };
 
-// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, an address that
-// is not this host's, a rank that cannot be reached or does not come.
+// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, or an address
+// that is not this host's. Or a rank that cannot be reached or does not come.
 Result<std::unique_ptr<TcpCollective>> join_tcp(const TcpJob& job, Exchange& exchange);
 
 }  // namespace ddprun::worker

@@ -1,6 +1,6 @@
-// The source and target of a sum over TCP, piece by piece. It makes elements where they are about
-// to be sent or added, and takes results where they have come: each time while they are in a cache.
-// Used by one thread.
+// The source and target of a sum over TCP, piece by piece. It makes elements when they are about to
+// be sent or added, and takes results when they have come. Each time they are in a cache. Used by
+// one thread.
 #pragma once
 
 #include <cstddef>

@@ -169,8 +169,8 @@ void TcpLink::take_word(const FrameHead& head, TcpOperation* operation, std::siz
   }
 }
 
-// Bytes of the data frame under way: those that are buffered, else from the kernel, and then also
-// some of what follows it.
+// Bytes of the data frame under way. They are the buffered ones, else the kernel's, and then also
+// some of the next frame.
 std::size_t TcpLink::take_data(std::span<std::byte> place, TcpNews& news) {
   place = place.first(std::min(place.size(), body_left_));
   if (begin_ != end_) {

@@ -1,5 +1,5 @@
-// One connection to a peer: moves the bytes of an operation as far as the kernel takes or has them,
-// and never blocks. It owns its socket. One thread.
+// One connection to a peer. It moves the bytes of an operation as far as the kernel takes or has
+// them, and never blocks. It owns its socket. One thread.
 #pragma once
 
 #include <array>

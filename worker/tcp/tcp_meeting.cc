@@ -135,7 +135,7 @@ class MeshBuilder {
         lost_(cards_.size()),
         limit_(std::min<std::chrono::milliseconds>(job.timeout, kConnectLimit)) {}
 
-  // One that cannot be reached does not end it at once: the other ranks learn from their
+  // One that cannot be reached does not end it at once. The other ranks learn from their
   // connections with this one that it has given up.
   Result<TcpMeeting> run() {
     for (std::size_t peer = 0; peer < rank_; ++peer)

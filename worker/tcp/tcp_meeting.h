@@ -1,6 +1,7 @@
-// How ranks connect: each listens at its own address, all learn all addresses, and the higher rank
-// of a pair connects to the lower one. A connection begins with the listener's secret, which only
-// who can read the exchange knows; others are closed. When all are there, nobody listens any more.
+// The way of ranks to each other. Each listens at its own address, and all learn all addresses. The
+// higher rank of a pair connects to the lower one. A connection begins with the listener's secret,
+// which only who can read the exchange knows; others are closed. When all are there, nobody listens
+// any more.
 #pragma once
 
 #include <string>

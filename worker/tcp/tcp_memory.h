@@ -1,5 +1,5 @@
-// The memory in which a rank sums over TCP: ordinary memory of its process, zeroed, and at bounds
-// of a huge page where it is large. The registry knows what it has given out. One thread.
+// The memory in which a rank sums over TCP. It is ordinary memory of its process, zeroed, and at
+// bounds of a huge page if it is large. The registry knows what it has given out. One thread.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// One operation of a rank over TCP: which bytes go to which peer, and where the bytes of a peer go.
-// Pure: it moves nothing itself. tcp_link.h moves the bytes and tells it how many.
+// One operation of a rank over TCP. It knows which bytes go to which peer, and the place of a
+// peer's bytes. Pure: it moves nothing itself. tcp_link.h moves the bytes and tells it how many.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +66,7 @@ std::unique_ptr<TcpOperation> tcp_barrier(const OperationHead& head);
 std::unique_ptr<TcpOperation> tcp_gather(const OperationHead& head, TcpPlace place,
                                          std::vector<std::vector<std::byte>>& parts);
 
-// Root gives each rank one chunk, and the ranks give their chunks to each other as they come: so
+// Root gives each rank one chunk, and the ranks give their chunks to each other as they come. So
 // root sends all of it twice, not once for each rank.
 std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace place,
                                             std::span<std::byte> data);
@@ -85,7 +85,7 @@ std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace pla
 
 // The same for float32 elements that travel as bfloat16; `head` describes what travels. Each
 // element is rounded, the sum is made in float32 and rounded once. The bfloat16 are made and read
-// piece by piece, next to where they are sent and received: in a cache, not in memory.
+// piece by piece, when they are sent and received. So they are in a cache, not in memory.
 std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, TcpPlace place,
                                                      std::span<float> values, TcpScratch& scratch,
                                                      std::unique_ptr<TcpFeed> feed = nullptr);

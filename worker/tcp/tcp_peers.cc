@@ -172,8 +172,8 @@ void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpNews& news) {
   }
 }
 
-// Those to blame where nothing moves: the ones that have not come, that owe what only they can
-// send, or that do not take what is sent. All others wait for them, as we do.
+// Those to blame if nothing moves. They have not come, owe bytes that only they can send, or do not
+// take ours. All others wait for them, as we do.
 std::vector<std::size_t> TcpPeers::late_ones(const TcpOperation& operation) const {
   std::vector<std::size_t> late;
   std::vector<std::size_t> incomplete;

@@ -1,5 +1,5 @@
-// The links to all other ranks: brings one operation on with all of them, waits with a limit, and
-// says who is late, gone, or does something else. Part of TcpCollective: one thread.
+// The links to all other ranks. They bring one operation on with all of them, and wait with a
+// limit. They say who is late, gone, or does something else. Part of TcpCollective: one thread.
 #pragma once
 
 #include <chrono>

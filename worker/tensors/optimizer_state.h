@@ -1,5 +1,5 @@
-// The state of an optimizer for ranks that come later (DataParallel::resize): momenta, counts of
-// steps, and options like the learning rate. Owns nothing.
+// The state of an optimizer for ranks that come later (DataParallel::resize). It has momenta,
+// counts of steps, and options like the learning rate. Owns nothing.
 #pragma once
 
 #include "worker/collective/collective.h"

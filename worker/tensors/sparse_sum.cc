@@ -38,7 +38,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& contiguous) {
   return {static_cast<const std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
 }
 
-// Fills `tensors`, one of each rank, contiguous and in host memory, with what the ranks hold; this
+// Fills `tensors`, one of each rank, contiguous and in host memory, with the ranks' numbers. This
 // rank's is filled already. A gather takes so much at a time, so it goes in rounds.
 void gather_into(std::vector<at::Tensor>& tensors, Collective& collective) {
   const auto mine = bytes_of(tensors[static_cast<std::size_t>(collective.rank())]);

@@ -11,7 +11,7 @@
 // As with the collective, all ranks must call the same verbs in the same order, also wait(). Errors
 // of the collective are CollectiveError. A tensor that a verb cannot take is std::invalid_argument,
 // before any other rank has heard of it. One thread at a time: that of the collective. On CUDA
-// nothing but all_gather() blocks the host: results are there for the current stream, which must be
+// nothing but all_gather() blocks the host. Results are there for the current stream, which must be
 // the same one in all calls.
 #pragma once
 
@@ -95,7 +95,7 @@ class TensorVerbs {
   void keep_staging(at::Tensor memory);
 
   Collective& ranks_;
-  // Memory of the collective by its size in bytes, not in use. All ranks have the same: they launch
+  // Memory of the collective by its size in bytes, not in use. All ranks have the same. They launch
   // and wait in the same order, and a reset() of the collective empties it on all of them.
   std::map<std::size_t, std::vector<at::Tensor>> staging_;
   std::size_t kept_bytes_ = 0;

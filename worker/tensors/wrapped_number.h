@@ -1,7 +1,7 @@
 // A number as Python gives it to an operation: it does not change the dtype of the tensors beside
-// it. With a plain double tensor LibTorch would promote a tensor without dimensions to double;
-// LibTorch's mul_(double) swaps the factors, and rounds the number to 16 bits where the tensor has
-// 16. Any thread.
+// it. With a plain double tensor LibTorch would promote a tensor without dimensions to double.
+// LibTorch's mul_(double) swaps the factors. It rounds the number to 16 bits if the tensor has so
+// few. Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

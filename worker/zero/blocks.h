@@ -12,13 +12,13 @@
 
 namespace ddprun::worker {
 
-// Numbers of a part. Adam has seven tensors of them at most, 896 KiB of float32: servers of today
+// Numbers of a part. Adam has seven tensors of them at most, 896 KiB of float32. Servers of today
 // have a second-level cache of 1 MiB a core or more.
 inline constexpr std::int64_t kBlockNumbers = std::int64_t{1} << 15;
 
 // Whether parts of these are the same numbers in all of them. Undefined tensors do not count. On a
 // GPU a part costs more than it saves. Several threads of LibTorch would have too little to do in a
-// part, and round the last few numbers of each thread's in their own way.
+// part. They would round the last few numbers of each thread's in their own way.
 template <std::size_t kCount>
 bool fit_in_blocks(const std::array<at::Tensor, kCount>& tensors) {
   const at::Tensor& first = tensors[0];
@@ -32,11 +32,10 @@ bool fit_in_blocks(const std::array<at::Tensor, kCount>& tensors) {
   });
 }
 
-// Calls `step` with the same part of each tensor, one part after another, or with the tensors
-// themselves where they are small, or lie in memory in different ways. Undefined ones stay so.
-// `step` must treat each number alone: then the bits are those of one call, also where LibTorch
-// rounds the last few numbers in another way: a part is a power of two. The caller records no
-// gradients.
+// Calls `step` with the same part of each tensor, one part after another. Or calls it with the
+// tensors themselves, if they are small, or lie in memory in different ways. Undefined ones stay
+// so. `step` must treat each number alone. Then the bits are those of one call. LibTorch may round
+// the last few numbers in another way: a part is a power of two. The caller records no gradients.
 template <std::size_t kCount, typename Step>
 void in_blocks(const std::array<at::Tensor, kCount>& tensors, const Step& step) {
   if (!fit_in_blocks(tensors)) return step(tensors);

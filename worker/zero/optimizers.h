@@ -1,7 +1,7 @@
-// SGD, Adam and AdamW with the bits of Python's: those of torch.optim of PyTorch 2.11 on CPU
-// (_single_tensor_sgd and _single_tensor_adam in torch/optim/sgd.py and adam.py). LibTorch's own
-// have other last bits. They are LibTorch's optimizers otherwise: options, state and checkpoints
-// are theirs. One thread.
+// SGD, Adam and AdamW with the bits of Python's torch.optim, of PyTorch 2.11 on CPU. See
+// _single_tensor_sgd and _single_tensor_adam in torch/optim/sgd.py and adam.py. LibTorch's own have
+// other last bits. They are LibTorch's optimizers otherwise: options, state and checkpoints are
+// theirs. One thread.
 #pragma once
 
 #include <torch/optim/adam.h>

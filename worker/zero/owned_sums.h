@@ -1,5 +1,5 @@
-// The reduce-scatter of a bucket in which each parameter belongs to a rank: every rank gets the
-// sums of its own parameters, with the bits of an all-reduce of the bucket
+// The reduce-scatter of a bucket in which each parameter belongs to a rank. Every rank gets the
+// sums of its own parameters. They have the bits of an all-reduce of the bucket
 // (worker/kernels/ring_order.h). Ranks that share memory read each other's buckets; others send.
 // Called from the thread of the reducer; all ranks at the same places.
 #pragma once

@@ -13,9 +13,9 @@ namespace ddprun::worker {
 using Owners = std::vector<int>;
 
 // `groups`: the element counts of each group's parameters. In each group the largest comes first,
-// equal ones in their order; each goes to the rank with the fewest elements so far, of all groups,
-// and to the lowest of those. The order of a rank's parameters is that in which it got them:
-// owned_by().
+// equal ones in their order. Each goes to the rank with the fewest elements so far, of all groups.
+// If several ranks have as few, it is the lowest. The order of a rank's parameters is that in which
+// it got them: owned_by().
 std::vector<Owners> partition(std::span<const std::vector<std::int64_t>> groups, int ranks);
 
 // The parameters of a group that `rank` owns, in the order of Python's local optimizer: the largest

@@ -44,7 +44,7 @@ class Shards {
   // share() does.
   void use_one_copy();
 
-  // Before the owners step: with one copy it waits until all ranks have come, so nobody is in a
+  // Before the owners step. With one copy it waits until all ranks have come, so nobody is in a
   // forward() any more. All ranks must call it, and share() behind it.
   void begin_step();
   // Gives the parameters of each owner to all ranks. Throws std::runtime_error where somebody has

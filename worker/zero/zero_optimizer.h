@@ -11,9 +11,9 @@
 // optimizers.h have Python's bits. param_groups() are those of the program, with the options of
 // each, as a scheduler changes them.
 //
-// Bytes that a rank gets in a step, on average, where S are those of all parameters: the sums of
-// all-reduced gradients 2(N-1)/N·S, and the parameters (N-1)/N·S. With reduce_scatter() the sums
-// are half of it; where all ranks are on one host, they have one copy of the parameters then, and
+// Bytes that a rank gets in a step, on average; S are those of all parameters. The sums of
+// all-reduced gradients take 2(N-1)/N·S, and the parameters (N-1)/N·S. With reduce_scatter() the
+// sums are half of it. If all ranks are on one host, they have one copy of the parameters then, and
 // none travel.
 #pragma once
 
@@ -51,15 +51,15 @@ class ZeroOptimizer final : public torch::optim::Optimizer, public Joinable {
   ZeroOptimizer(std::vector<at::Tensor> parameters, Collective& ranks, const Options& options)
       : ZeroOptimizer({Group(std::move(parameters))}, ranks, options) {}
 
-  // Gradients of `parallel` are summed into the owners of their parameters, and nowhere else: after
-  // backward() the `.grad` of this rank's parameters is the average, and the others' is of no use.
-  // So nothing that needs all gradients goes with it, like clipping by their norm. Passes that are
+  // Gradients of `parallel` are summed into the owners of their parameters, and nowhere else. After
+  // backward() the `.grad` of this rank's parameters is the average. The others' is of no use. So
+  // nothing that needs all gradients goes with it, like clipping by their norm. Passes that are
   // added up are made under NoSync, but for the last one. All parameters of `parallel` must be
   // here. Once for each DataParallel, before its first forward(). All ranks must call it.
   //
   // If all ranks are on one host ("shm"), they have one copy of the parameters while this lives.
   // Each owner steps its own in place, and the others read them there. So what else changes
-  // parameters must set all ranks' to the same values, as loading a checkpoint does; a change that
+  // parameters must set all ranks' to the same values, as loading a checkpoint does. A change that
   // depends on the old value would be made N times. The others see it at once: put a barrier()
   // before it, and one behind it.
   void reduce_scatter(DataParallel& parallel) {
