@@ -1,5 +1,5 @@
-# Run by cpack between installation and packaging: what Debian's policy wants in each package beside the files that are installed
-# everywhere. Each component lies in a folder of its own below CPACK_TEMPORARY_DIRECTORY.
+# Run by cpack between installation and packaging. It adds the files that Debian's policy wants in
+# each package. Each component lies in a folder of its own below CPACK_TEMPORARY_DIRECTORY.
 foreach(_package IN LISTS CPACK_COMPONENTS_ALL)
   set(_usr "${CPACK_TEMPORARY_DIRECTORY}/${_package}/usr")
   set(_doc "${_usr}/share/doc/${_package}")

@@ -1,6 +1,6 @@
-# ddprun::nccl_headers: the headers of NCCL and of the CUDA runtime that came with the torch wheel; absent where it came without them.
-# A target that is compiled with them alone links a GPU that tests simulate. So builds without
-# LibTorch have it too.
+# ddprun::nccl_headers: the headers of NCCL and of the CUDA runtime that came with the torch wheel.
+# Absent if it came without them. A target that is compiled with them alone links a GPU that tests
+# simulate. So builds without LibTorch have it too.
 get_filename_component(ddprun_nvidia_dir "${DDPRUN_TORCH_DIR}/../nvidia" ABSOLUTE)
 if(EXISTS "${ddprun_nvidia_dir}/nccl/include/nccl.h" AND EXISTS "${ddprun_nvidia_dir}/cu13/include/cuda_runtime_api.h")
   add_library(ddprun_nccl_headers INTERFACE IMPORTED GLOBAL)

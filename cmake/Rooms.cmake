@@ -1,5 +1,5 @@
-# How every room is built: one static library `ddprun_<room>` with the alias `ddprun::<room>`, the repository root as
-# include root, warnings as errors.
+# Every room is built as one static library `ddprun_<room>` with the alias `ddprun::<room>`. The
+# repository root is the include root, and warnings are errors.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -41,13 +41,15 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(ddprun_flags INTERFACE $<BUILD_INTERFACE:-Wno-unknown-warning-option> $<BUILD_INTERFACE:-Wno-error>)
 endif()
 if(DDPRUN_SANITIZE)
-  # GCC 12 warns about code of its own headers once a sanitizer changes what it inlines (GCC bug 105562 and kin).
+  # GCC 12 warns about its own headers once a sanitizer changes what it inlines (GCC bug 105562 and
+  # kin).
   target_compile_options(ddprun_flags INTERFACE -Wno-error=maybe-uninitialized -Wno-tsan)
 endif()
 if(CMAKE_UNITY_BUILD)
-  # All presets but `dev` compile eight files as one, which takes half the time: with LibTorch's headers a file takes 10 s. `dev`
-  # compiles each file alone, so that a missing #include is noticed there. Eight in one means that one file includes the eight
-  # sources; GCC takes them for headers, and warns of each anonymous namespace in a header.
+  # All presets but `dev` compile eight files as one, which takes half the time. With LibTorch's
+  # headers a file takes 10 s. `dev` compiles each file alone, so that a missing #include is noticed
+  # there. Eight in one means that one file includes the eight sources. GCC takes them for headers,
+  # and warns of each anonymous namespace in a header.
   target_compile_options(ddprun_flags INTERFACE $<BUILD_INTERFACE:-Wno-subobject-linkage>)
 endif()
 target_compile_features(ddprun_flags INTERFACE cxx_std_20)
@@ -57,7 +59,8 @@ target_compile_definitions(ddprun_flags INTERFACE
   BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_SEPARATE_COMPILATION)
 target_link_libraries(ddprun_flags INTERFACE Threads::Threads)
 
-# Rooms whose code runs now and then: in a release they are compiled for size, since ddprun is one file that people copy.
+# Rooms whose code runs now and then. In a release they are compiled for size, since ddprun is one
+# file that people copy.
 set(DDPRUN_SMALL_ROOMS launcher_scheduler launcher_options launcher_job launcher_doctor agent agent_core agent_report agent_standby agent_monitors agent_network
   base_http rendezvous_election rendezvous_failover rendezvous_control rendezvous_pages rendezvous_trust daemon)
 

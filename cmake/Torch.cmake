@@ -1,7 +1,8 @@
-# ddprun::torch: LibTorch of the wheel at DDPRUN_TORCH_DIR as one imported target. find_package(Torch) is not used: it looks
-# for a CUDA toolkit with nvcc, which nothing here needs, and puts torch's own protobuf headers in the way.
-# ddprun::nccl: NCCL and the CUDA runtime that torch itself loads; absent where the wheel came without them (CPU wheels),
-# then DDPRUN_HAVE_NCCL is OFF and the engine has its CPU collectives only.
+# ddprun::torch: LibTorch of the wheel at DDPRUN_TORCH_DIR as one imported target.
+# find_package(Torch) is not used. It looks for a CUDA toolkit with nvcc, which nothing here needs.
+# It puts torch's own protobuf headers in the way. ddprun::nccl: NCCL and the CUDA runtime that
+# torch itself loads. Absent if the wheel came without them (CPU wheels). Then DDPRUN_HAVE_NCCL is
+# OFF and the engine has its CPU collectives only.
 if(NOT EXISTS "${DDPRUN_TORCH_DIR}/lib/libtorch_cpu.so")
   message(FATAL_ERROR "No LibTorch at DDPRUN_TORCH_DIR=${DDPRUN_TORCH_DIR}: pip install torch==2.11.0 into .venv, "
     "or configure with -DDDPRUN_BUILD_WORKER=OFF")

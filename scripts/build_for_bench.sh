@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Called by the benchmarks before they start: builds programs into build/bin. Says one line if there is something to do; if all is up
-# to date it is done in a quarter of a second.
+# Called by the benchmarks before they start: builds programs into build/bin. Says one line if there
+# is something to do. If all is up to date it is done in a quarter of a second.
 #
 #   scripts/build_for_bench.sh ddprun|bench-allreduce…
 #

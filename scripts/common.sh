@@ -1,5 +1,5 @@
-# Sourced by quickstart, run-tests, setup.sh and build_for_bench.sh: one line per step, how many compilers may run at once, and how
-# build/ is configured.
+# Sourced by quickstart, run-tests, setup.sh and build_for_bench.sh. It has one line per step, how
+# many compilers may run at once, and how build/ is configured.
 
 # step TEXT…: says what is about to happen, with the seconds since the command began. DDPRUN_STARTED is handed down to scripts
 # that a command calls, so that all count from one moment.
@@ -13,8 +13,9 @@ fail() {
   exit 1
 }
 
-# Compilers at once: one a processor, but no more than one per 2 GiB of memory, which is what a translation unit with LibTorch's
-# headers may need. A container's limit counts where it is below the machine's memory.
+# Compilers at once: one a processor, but no more than one per 2 GiB of memory. A translation unit
+# with LibTorch's headers may need that. A container's limit counts where it is below the machine's
+# memory.
 build_jobs() {
   local cpus memory_kib limit jobs
   cpus=$(nproc)

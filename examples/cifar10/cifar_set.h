@@ -1,6 +1,6 @@
-// CIFAR-10 as batches of tensors; training images are shifted by up to 4 pixels and half of them
-// mirrored, by numbers that follow from epoch and index alone: the same in each run, whichever
-// thread reads. batch() may be called from several threads.
+// CIFAR-10 as batches of tensors. Training images are shifted by up to 4 pixels and half of them
+// mirrored. The numbers follow from epoch and index alone: the same in each run, whichever thread
+// reads. batch() may be called from several threads.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -16,7 +16,7 @@
 namespace ddprun::examples {
 namespace {
 
-// LibTorch would start one thread per core in each worker, and the workers of a host would take the
+// LibTorch would start one thread per core in each worker. The workers of a host would take the
 // cores from each other. So each has one thread, unless the launcher or the user says otherwise.
 void limit_threads() {
   const char* const chosen = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe)

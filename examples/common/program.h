@@ -29,16 +29,16 @@ inline void require(std::string_view flag, const Result<void>& result) {
   if (!result) throw UsageError(std::string(flag) + ": " + result.error().message());
 }
 
-// main() of an example. Parses; calls `load` before it meets the others, so that with wrong data no
-// rank waits for them in vain; then calls `train`. Exit codes: 0 for success, 2 for a wrong command
+// main() of an example. Parses. Calls `load` before it meets the others, so that with wrong data no
+// rank waits for them in vain. Then calls `train`. Exit codes: 0 for success, 2 for a wrong command
 // line or wrong data, 1 for what fails later.
 int run_program(std::string_view name, Flags& flags, int argc, char** argv,
                 const std::function<void()>& load,
                 const std::function<void(worker::Process&)>& train);
 
 // The same for an example that trains. It takes the flag --device, which says whether the ranks
-// meet with their GPUs or with their CPUs; `cuda` where there is no GPU is a wrong command line.
-// The collective's device() says which of them they met with.
+// meet with their GPUs or with their CPUs. `cuda` without a GPU is a wrong command line. The
+// collective's device() says which of them they met with.
 int run_training(std::string_view name, Flags& flags, int argc, char** argv,
                  const std::function<void()>& load,
                  const std::function<void(worker::Process&)>& train);

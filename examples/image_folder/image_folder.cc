@@ -1,6 +1,6 @@
 // image_folder: ResNet-18 on photographs in folders, `train/class/name.jpg` and
-// `val/class/name.jpg` (ImageNette and its kin). Threads read and decode ahead; a training image is
-// a random part of the photograph, by numbers that follow from epoch and index; a corrupt file is
+// `val/class/name.jpg` (ImageNette and its kin). Threads read and decode ahead. A training image is
+// a random part of the photograph, by numbers that follow from epoch and index. A corrupt file is
 // named.
 //
 //   examples/data/fetch imagenette /tmp/imagenette

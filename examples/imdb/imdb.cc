@@ -1,6 +1,6 @@
 // imdb: are film reviews friendly? Words become vectors, a text is the mean of its words. Batches
-// of long texts go through another layer than batches of short ones, so each pass leaves a layer
-// unused, and not the same one on all ranks: that needs find_unused_parameters.
+// of long texts go through another layer than batches of short ones. So each pass leaves a layer
+// unused, and not the same one on all ranks. That needs find_unused_parameters.
 //
 //   examples/data/fetch imdb /tmp/imdb
 //   ddprun --standalone --nproc-per-node=2 build/bin/imdb --data /tmp/imdb

@@ -1,5 +1,5 @@
 // metrics: a mean over all ranks where each has another number of samples. Rank r has r+1 batches
-// of a loss. The mean of the ranks' means would weigh each sample of a small rank more; Mean sums
+// of a loss. The mean of the ranks' means would weigh each sample of a small rank more. Mean sums
 // values and counts, and divides once. Samples that a sampler repeats to fill up the last rank
 // weigh 0.
 //

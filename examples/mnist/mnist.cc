@@ -98,8 +98,8 @@ class Training {
         epochs_done_(load_or_start_anew()) {}
 
   // To the last epoch. The last lines are `loss=<of the last epoch, all digits>`,
-  // `weights=<checksum>` and `accuracy=<share>`. Two runs that start alike end with the same bits;
-  // so does a run that was resumed from a checkpoint with as many ranks.
+  // `weights=<checksum>` and `accuracy=<share>`. Two runs that start alike end with the same bits.
+  // So does a run that was resumed from a checkpoint with as many ranks.
   void run() {
     const auto start = std::chrono::steady_clock::now();
     std::optional<double> loss;
@@ -125,9 +125,9 @@ class Training {
  private:
   worker::CheckpointRun state() { return {*net_, optimizer_, ranks_, &parallel_}; }
 
-  // Whether there is a state to go on from. Rank 0 asks, and its answer counts for all ranks: on
+  // Whether there is a state to go on from. Rank 0 asks, and its answer counts for all ranks. On
   // another host the file may be missing or be older. A restarted or resized job goes on from the
-  // file if it has saved it itself; with --resume any job does.
+  // file if it has saved it itself. With --resume any job does.
   bool finds_own_checkpoint() const {
     const std::filesystem::path& file = options_.checkpoint;
     if (file.empty() || !std::filesystem::exists(file)) return false;

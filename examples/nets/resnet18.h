@@ -1,7 +1,7 @@
-// ResNet-18, as torchvision has it but for the first layer: with `stem` 3 that of small images
-// (CIFAR), a 3×3 convolution, with 7 that of photographs. `width` channels after the first layer;
-// 64 is the usual one, a smaller net is for tests. examples/pytorch/resnet18.py has the same
-// modules in the same order.
+// ResNet-18, as torchvision has it but for the first layer. With `stem` 3 it is that of small
+// images (CIFAR), a 3×3 convolution. With 7 it is that of photographs. `width` channels after the
+// first layer; 64 is the usual one, a smaller net is for tests. examples/pytorch/resnet18.py has
+// the same modules in the same order.
 #pragma once
 
 #include <torch/nn.h>

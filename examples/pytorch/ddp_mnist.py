@@ -142,8 +142,9 @@ def main():
     share = accuracy(net, held_out)
     if rank == 0:
         print(f"loss={loss!r}\naccuracy={share:.4f}")
-    # The model goes before its group. PyTorch 2.11 can block for good where a DistributedDataParallel is destroyed after its group: it
-    # holds the interpreter's lock while it waits for a thread of Gloo, and that thread may need the lock to free its last tensor.
+    # The model goes before its group. PyTorch 2.11 can block for good if a DistributedDataParallel
+    # is destroyed after its group. It holds the interpreter's lock while it waits for a thread of
+    # Gloo. That thread may need the lock to free its last tensor.
     del model
     dist.destroy_process_group()
 

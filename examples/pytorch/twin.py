@@ -60,7 +60,8 @@ def say_result(net, held_out, batch_size, collate=None):
 
 
 def made_set(seed, count):
-    """made_set.h of the C++ examples: rows of 20 random numbers; the class says which of the first 10 is the largest."""
+    """made_set.h of the C++ examples: rows of 20 random numbers. The class says which of the first
+    10 is the largest."""
     torch.manual_seed(seed)
     inputs = torch.randn(count, 20)
     return TensorDataset(inputs, inputs[:, :10].argmax(1))

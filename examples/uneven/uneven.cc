@@ -1,6 +1,6 @@
-// uneven: ranks with unlike numbers of batches: 10, 13, 7, 10, 13, … A rank that has no more
-// takes part in the sums of the others until they have no more either: Join. With --no-join
-// the others learn that it does something else, and the job ends.
+// uneven: ranks with unlike numbers of batches: 10, 13, 7, 10 and so on. A rank without more takes
+// part in the others' sums until they have no more either: Join. With --no-join the others learn
+// that it does something else, and the job ends.
 //
 //   ddprun --standalone --nproc-per-node=3 build/bin/uneven
 //

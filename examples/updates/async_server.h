@@ -1,6 +1,6 @@
-// An asynchronous parameter server: rank 0 has the parameters, applies each gradient when it comes,
-// and answers with what they are then. Nobody waits for the others. So a gradient may have been
-// computed at parameters that others have changed meanwhile: a stale update. Rank 0 trains too.
+// An asynchronous parameter server. Rank 0 has the parameters, applies each gradient when it comes,
+// and answers with the new ones. Nobody waits for the others. So a gradient may have been computed
+// at parameters that others have changed meanwhile: a stale update. Rank 0 trains too.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// A small net whose parameters and gradients are one row of numbers each, and data that each rank
-// makes for itself. The rows are padded to a multiple of 60, so that 2 to 6 ranks cut them into
-// equal chunks. One thread.
+// A small net whose parameters and gradients are one row of numbers each. Each rank makes its data
+// for itself. The rows are padded to a multiple of 60, so that 2 to 6 ranks cut them into equal
+// chunks. One thread.
 #pragma once
 
 #include <torch/nn.h>

@@ -1,7 +1,7 @@
 // Three ways in which the ranks' gradients become their sum, and the bytes that each rank sends and
-// receives. K bytes and N ranks: all through rank 0, it moves 2(N-1)K, which grows with N; around a
-// ring, each rank sends 2K(N-1)/N, which is the least possible; in shared memory nothing is sent.
-// One thread.
+// receives. K bytes and N ranks. If all go through rank 0, it moves 2(N-1)K, which grows with N.
+// Around a ring each rank sends 2K(N-1)/N, which is the least possible. In shared memory nothing is
+// sent. One thread.
 #pragma once
 
 #include <algorithm>
@@ -55,8 +55,8 @@ inline void sum_at_server(CountedLinks& links, std::span<float> gradient) {
   for (std::size_t rank = 1; rank < links.ranks(); ++rank) links.send(gradient, rank);
 }
 
-// The gradient is cut into N chunks. In N-1 steps each rank adds a chunk to what its neighbour has
-// summed and passes it on; in N-1 more the sums go round. The length must be a multiple of N.
+// The gradient is cut into N chunks. In N-1 steps each rank adds a chunk to its neighbour's sum and
+// passes it on. In N-1 more the sums go round. The length must be a multiple of N.
 inline void sum_around_ring(CountedLinks& links, std::span<float> gradient) {
   const std::size_t ranks = links.ranks(), rank = links.rank(), length = gradient.size() / ranks;
   const std::size_t next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;

@@ -1,4 +1,4 @@
-// How long a sum of S bytes takes by each way, and how well that fits alpha + beta * S.
+// The time of a sum of S bytes by each way, and its fit to alpha + beta * S.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-// updates: one model trained four ways: by a parameter server, synchronous and asynchronous, around
-// a ring, and in the engine's shared memory. It counts the bytes that ranks send, beside 2(N-1)K
-// and 2K(N-1)/N for a gradient of K bytes, and the updates that are stale. 2 to 6 workers.
+// updates: one model trained four ways. They are a parameter server, synchronous and asynchronous,
+// a ring, and the engine's shared memory. It counts the bytes that ranks send, beside 2(N-1)K and
+// 2K(N-1)/N for a gradient of K bytes. It counts stale updates, too. 2 to 6 workers.
 //
 //   ddprun --standalone --nproc-per-node=4 build/bin/updates --curves /tmp/updates.csv
 //   bench/plot curves /tmp/updates.csv updates.svg

@@ -1,6 +1,6 @@
 // zero: Adam keeps two numbers for each parameter. With --zero each parameter's are on one rank,
-// its owner, which steps it and gives the others the result (ZeRO, stage 1). The weights have the
-// same bits at the end; what a rank keeps is less.
+// its owner (ZeRO, stage 1). The owner steps it and gives the others the result. The weights have
+// the same bits at the end; what a rank keeps is less.
 //
 //   ddprun --standalone --nproc-per-node=4 build/bin/zero
 //   ddprun --standalone --nproc-per-node=4 build/bin/zero --zero

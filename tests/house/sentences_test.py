@@ -16,8 +16,8 @@ BEGIN = re.compile(r"(?:Where|Whoever|What|Of)\b")
 PERSON = re.compile(r"\b(?:[Hh]e|[Hh]im|[Hh]is|[Hh]imself)\b")
 MOST_WORDS = 20
 # Rooms in which no sentence has more words.
-SHORT = ("agent/", "base/", "daemon/", "launcher/", "proto/", "rendezvous/", "store/",
-         "worker/")
+SHORT = ("agent/", "base/", "cmake/", "daemon/", "examples/", "launcher/", "proto/", "rendezvous/",
+         "scripts/", "store/", "worker/")
 # Code that is being rewritten.
 OPEN = ("rendezvous/failover/", "worker/reducer/data_parallel",
         "worker/reducer/gradient_reducer")
