@@ -62,7 +62,7 @@ while goes_on:
 
 
 class Broken(Exception):
-    """The fate of the job."""
+    """How the job ended."""
 
 
 def wait_for(condition, what):

@@ -30,7 +30,7 @@ struct Incident {
   // False: the new workers failed, or the job ended, before they had done a step.
   bool recovered = false;
   // In order of time. The first one, "detected", goes from the first sign of the failure, on
-  // whatever node, until the deed there. The others begin when this node heard of it.
+  // whatever node, until the action there. The others begin when this node heard of it.
   std::vector<IncidentStage> stages{};
 
   std::chrono::nanoseconds lost() const;

@@ -22,8 +22,8 @@ std::string lower(std::string line) {
   return line;
 }
 
-// The words of parsers that do not know an argument. They are argparse, click, absl, getopt of C
-// and Python, fire, tyro, transformers. And the words of a program that finds no file of that name.
+// The errors of parsers that do not know an argument. They are argparse, click, absl, getopt of C
+// and Python, fire, tyro, transformers. And the error of a program that finds no file of that name.
 bool is_refusal(std::string_view line) {
   constexpr std::array<std::string_view, 14> kRefusals = {
       "unrecognized", "unrecognised", "unknown",           "no such option", "not recognized",

@@ -1,5 +1,5 @@
-// The words of the doctor: one line for each thing that was looked at. No logic but its two forms.
-// Pure; any thread.
+// The findings of the doctor: one line for each thing that was looked at. No logic but its two
+// forms. Pure; any thread.
 #pragma once
 
 #include <string>

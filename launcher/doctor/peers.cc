@@ -139,7 +139,7 @@ std::vector<Pair> try_all(const WorkerEnv& worker, const std::vector<Peer>& peer
   return pairs;
 }
 
-// Gathers the words of each node about its pairs. One limit for all: those that reach nobody say so
+// Gathers each node's results for its pairs. One limit for all: those that reach nobody say so
 // last, and those that are gone say nothing.
 Result<std::vector<std::optional<std::vector<Pair>>>> pairs_of_all(store::Client& store,
                                                                    const WorkerEnv& worker) {

@@ -1,6 +1,6 @@
-// The words of the command line about itself: the text of --help and the scripts of
-// --print-completion. Both are made from the flag table, so they cannot miss a flag. Pure: it
-// prints nothing and knows no terminal. Main thread.
+// The command line's own help: the text of --help and the scripts of --print-completion. Both are
+// made from the flag table, so they cannot miss a flag. Pure: it prints nothing and knows no
+// terminal. Main thread.
 #pragma once
 
 #include <string>

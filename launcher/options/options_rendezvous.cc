@@ -290,7 +290,7 @@ bool is_said(const ParseContext& context, FlagId id) {
   return !text.empty() || !context.given.flags.at(id).from_environment;
 }
 
-// Collects the words of the command line and of PET_ variables about nodes. --rdzv-conf and
+// Collects the values of flags and PET_ variables that are about nodes. --rdzv-conf and
 // --local-addr do not count: they hold wherever nodes meet.
 Asked asked_nodes(const ParseContext& context) {
   Asked asked{.called = context.host.called};

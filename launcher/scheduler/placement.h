@@ -13,7 +13,7 @@
 
 namespace ddprun::launcher {
 
-// The words of the command line about nodes; a PET_ variable says them too.
+// The flags about nodes; a PET_ variable counts as its flag.
 struct Asked {
   bool is_alone = false;  // --standalone, or an endpoint that is this machine on every machine
   bool meeting = false;   // a flag says how or where nodes meet, or which one this is

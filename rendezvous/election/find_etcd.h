@@ -1,4 +1,4 @@
-// From the user's words about etcd to the needs of its client. It looks the members' names up, and
+// From the user's settings of etcd to those of its client. It looks the members' names up, and
 // reads the PEM files. It does not connect. Loop's thread.
 #pragma once
 

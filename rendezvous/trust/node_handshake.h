@@ -12,8 +12,8 @@
 
 namespace ddprun::rendezvous {
 
-// A bound of the words to a host. gRPC allows 8 KiB for all metadata of a call, and its own error
-// would name no option.
+// A bound of the metadata for a host. gRPC allows 8 KiB for all metadata of a call, and its own
+// error would name no option.
 std::optional<Error> check_lengths(const std::string& token, const std::string& job);
 
 // Which token a caller has for a job.

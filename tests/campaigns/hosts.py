@@ -250,7 +250,7 @@ def status(network, host, endpoints, job):
 
 
 def heard(daemons, jobs):
-    """Returns the words of daemons and jobs so far, to explain a failure."""
+    """Returns the output of daemons and jobs so far, to explain a failure."""
     said = [f"{when:.1f} {daemon.address} {line}" for daemon in daemons for when, line in list(daemon.said)]
     for job in jobs:
         os.set_blocking(job.process.stderr.fileno(), False)

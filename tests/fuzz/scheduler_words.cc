@@ -1,4 +1,4 @@
-// The words of schedulers: host lists, variables and node files, and the output of scontrol and
+// The output of schedulers: host lists, variables and node files, and the output of scontrol and
 // squeue. Any text is read within its bounds. Lists that are put together have the names that they
 // were put together from.
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-"""The deeds of operators with ddpctl on a job whose agent hosts the rendezvous."""
+"""Operators use ddpctl on a job whose agent hosts the rendezvous."""
 
 import importlib.util
 import json

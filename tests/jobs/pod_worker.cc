@@ -4,7 +4,7 @@
 //   orphan  leaves a grandchild, which ends when a byte comes from /tmp/gate; ends by /tmp/door
 //   save    is told to end; then it waits for a byte of /tmp/gate and writes /tmp/saved-RANK
 //   fail    exits with 7
-// Its words to the test go through the named pipe /tmp/ready, a line each.
+// Its messages to the test go through the named pipe /tmp/ready, a line each.
 #include <fcntl.h>
 #include <sys/types.h>
 #include <sys/wait.h>

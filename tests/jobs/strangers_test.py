@@ -1,5 +1,5 @@
-"""The attacks of somebody without the token: orders to a job, a look at a secret's file, a place
-between node and host."""
+"""Attacks by peers without the token: orders to a job, a look at a secret's file, a place between
+node and host."""
 
 import os
 import pathlib

@@ -26,7 +26,7 @@ agent::Lifecycle::Settings settings_of(const NodePlan& plan) {
 
 }  // namespace
 
-// The memory's words to a host, said again.
+// The messages that the memory repeats to a host.
 class SimNode::Voice final : public rendezvous::Session {
  public:
   explicit Voice(SimNode& node) : node_(node) {}

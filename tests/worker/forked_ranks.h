@@ -91,7 +91,7 @@ inline void run_ranks(const RanksOptions& options, const RankBody& body) {
 
 inline void run_ranks(int ranks, const RankBody& body) { run_ranks({.ranks = ranks}, body); }
 
-// Returns the words of the error that the body throws, or an empty string.
+// Returns the message of the error that the body throws, or an empty string.
 inline std::string message_of(const std::function<void()>& body) {
   try {
     body();

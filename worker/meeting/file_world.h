@@ -17,7 +17,7 @@ namespace ddprun::worker {
 // read.
 Result<std::optional<std::string>> meeting_path(std::string_view address, std::string_view named);
 
-// The program's own words about its rank: both or neither.
+// The program's own values for its rank: both or neither.
 struct RankWish {
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;

@@ -21,7 +21,7 @@ inline constexpr int kMostRanks = 1 << 20;
 // of it.
 Result<std::optional<WorkerEnv>> mpi_world(const EnvLookup& env, int parent);
 
-// The words of mpirun or srun about a process, without a place to meet at.
+// The variables of mpirun or srun for a process, without a place to meet at.
 struct StartedRank {
   int rank = 0;
   int ranks = 1;

@@ -1,6 +1,6 @@
-// The words of ranks that meet at a file: who is there, and how the meeting ended. They stand in
-// the store of rank 0. It ends once, with the same line for all: all ranks are there, or why they
-// never will be. Blocks the calling thread, for a bounded time. One thread at a time.
+// The keys of ranks that meet at a file: who is there, and how the meeting ended. They stand in the
+// store of rank 0. It ends once, with the same line for all: all ranks are there, or why they never
+// will be. Blocks the calling thread, for a bounded time. One thread at a time.
 #pragma once
 
 #include <chrono>

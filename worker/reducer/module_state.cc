@@ -105,7 +105,7 @@ void throw_first(const std::string& mine, Collective& collective) {
   }
 }
 
-// Returns the first words of each rank: how many parameters it has, then why it refuses to go on.
+// Returns the greeting of each rank: how many parameters it has, then why it refuses to go on.
 std::vector<std::byte> greeting(std::size_t count, std::string_view refusal) {
   const std::size_t length = std::min(refusal.size(), kRefusalBytesMax);
   std::vector<std::byte> bytes(sizeof count + length);

@@ -60,7 +60,7 @@ struct Named {
   std::vector<FlatUnit> units;
 };
 
-// Returns the facts that one rank can tell of its own model.
+// Checks and names the parts of one rank's own model.
 Named named_units(const torch::nn::Module& module, const Collective& ranks,
                   const std::vector<std::string>& names) {
   const bool cuda = ranks.device() == Device::kCuda;

@@ -16,7 +16,7 @@ inline constexpr char kFailureMark = '!';
 // agent kills this process before it could log anything.
 std::string logged(const Error& error);
 
-// Returns rank 0's words to the others about the segment that it was to make.
+// Returns rank 0's message to the others about the segment that it was to make.
 std::string name_or_failure(const Result<ShmSegment>& segment);
 
 // The control segment: rank 0 makes it, the others map it. Throws LoggedError if rank 0 cannot make

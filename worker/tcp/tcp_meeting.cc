@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Secret = std::array<unsigned char, 16>;
 
-// The first words of a connecting rank.
+// The greeting of a connecting rank.
 struct Hello {
   std::array<char, 8> magic;
   Secret secret;

@@ -1,4 +1,4 @@
-// The words that a node says again after its connection or its leader was lost.
+// The messages that a node repeats after its connection or its leader was lost.
 #include "rendezvous/core/session_memory.h"
 
 #include <gtest/gtest.h>

@@ -306,7 +306,7 @@ TEST_F(RemoteTest, TheTokenNeverTravels) {
   EXPECT_NE(relay.from_node.find("host-a"), std::string::npos);  // the capture is one of clear text
 }
 
-// A node's words, heard by an eavesdropper, let nobody in again.
+// A node's bytes, recorded by an eavesdropper, let nobody in again.
 TEST_F(RemoteTest, AReplayedHandshakeIsRefused) {
   HostSide side(loop, 1);
   Relay relay(loop, side.port());

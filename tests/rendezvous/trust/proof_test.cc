@@ -137,7 +137,7 @@ TEST(NodeHandshake, BelievesNoImpostor) {
   EXPECT_FALSE(handshake.is_believed());
 }
 
-// An eavesdropper has the words of an earlier call.
+// An eavesdropper has the bytes of an earlier call.
 TEST(NodeHandshake, BelievesNoReplay) {
   NodeHandshake handshake({"secret"}, "job");
   const Admitted heard = admitted_for(handshake.begin());

@@ -8,7 +8,7 @@ import unittest
 
 DEADLINE_S = 60
 PASSES = 5
-# The words of the failed rank.
+# The messages of the failed rank.
 WORDS = {
     "unused": r"gave no gradient to 1 of 3 parameters: 0 \('rare'\)",
     "frozen": "parameter 'rare' was frozen since DataParallel was made",

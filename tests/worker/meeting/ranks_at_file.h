@@ -85,7 +85,7 @@ class RankProcess {
   int said_ = -1;
 };
 
-// Returns the fate of a rank: empty, after a sum over all.
+// Returns the error of a rank: empty, after a sum over all.
 inline std::string meet(const BootstrapOptions& how, const std::string& name = "shm") {
   auto process = bootstrap(how);
   if (!process) return process.error().message();

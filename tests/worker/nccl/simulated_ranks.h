@@ -60,7 +60,7 @@ class SimulatedGpu : public ::testing::Test {
     std::function<NcclOptional(int rank)> optional = [](int) { return sim::all_optional(); };
     bool board = false;
   };
-  // The belongings of a rank.
+  // The state of a rank.
   struct Rank {
     int rank;
     cudaStream_t stream;  // the program's

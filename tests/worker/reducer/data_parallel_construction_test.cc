@@ -83,7 +83,7 @@ TEST(DataParallelErrors, WarnOfOtherStridesOfAGradientOnce) {
   }
 }
 
-// The mistake of one rank, and the words of all of them.
+// The mistake of one rank, and the error message of all of them.
 struct Mistake {
   const char* words;
   std::function<void(Collective&)> make;

@@ -230,7 +230,7 @@ TEST(ShmSplit, LeavesOutWhoWantsNoGroup) {
   });
 }
 
-// Checks the words of both ranks where each does a sum of its own kind. `theirs` is rank 1's.
+// Checks the errors of both ranks when each does a sum of its own kind. `theirs` is rank 1's.
 void expect_unlike(Reduction mine, Reduction theirs, const std::vector<std::string_view>& words) {
   run_ranks(2, [&](Collective& collective) {
     const auto memory = collective.allocate(64);

@@ -230,7 +230,7 @@ TEST(Bootstrap, MeetsAfterAChangeOfTheMembership) {
   expect_worlds_meet({{2, 2}, {2, 2, 2}, {2, 2}}, "hierarchical");
 }
 
-// Some of the ranks come, and end; then all of them come. The words of the first ones must not
+// Some of the ranks come, and end; then all of them come. The keys of the first ones must not
 // count.
 TEST(Bootstrap, MeetsAfterAMeetingThatWasNotFinished) {
   for (const auto& first : {std::vector<int>{0}, {1}, {0, 2}, {1, 2}}) {

@@ -1,4 +1,4 @@
-// The words of the ranks when they do different things, when one dies or is silent, and after
+// The errors of the ranks when they do different things, when one dies or is silent, and after
 // reset().
 #include <gtest/gtest.h>
 #include <netinet/in.h>
