@@ -284,6 +284,13 @@ class Machine : private PickleBytes {
     }
   }
 
+  // Whether a call gives its first argument as it is.
+  bool gives_first(const std::string& name, const std::vector<NodeId>& items) const {
+    if (name == kCounter) return items.size() == 1 && get<DictNode>(items[0]) != nullptr;
+    if (name == kSize) return items.size() == 1 && get<SequenceNode>(items[0]) != nullptr;
+    return name == kRebuildParameter && items.size() == 3 && get<TensorNode>(items[0]) != nullptr;
+  }
+
   void call(NodeId callable, NodeId arguments) {
     const auto* global = get<GlobalNode>(callable);
     const auto* tuple = get<SequenceNode>(arguments);
@@ -297,17 +304,15 @@ class Machine : private PickleBytes {
     const std::vector<NodeId> items = tuple->items;
     const std::string name = global->name;
     if (name == kOrderedDict && items.empty()) return push(DictNode{{}, true});
-    if (name == kCounter && items.size() == 1 && get<DictNode>(items[0]) != nullptr) {
-      return push_id(items[0]);
-    }
-    if (name == kSize && items.size() == 1 && get<SequenceNode>(items[0]) != nullptr) {
-      return push_id(items[0]);
-    }
+    if (gives_first(name, items)) return push_id(items[0]);
     if (name == kRebuildTensor && items.size() == 6) return rebuild_tensor(items);
-    if (name == kRebuildParameter && items.size() == 3 && get<TensorNode>(items[0]) != nullptr) {
-      return push_id(items[0]);
-    }
     fail(fmt::format("'{}' with these {} arguments is not read", name, items.size()));
+  }
+
+  static bool holds(const Storage& storage, ElementType type, std::int64_t elements) {
+    const std::size_t size = storage.bytes->size();
+    return storage.type == type && elements >= 0 && size % bytes_of(type) == 0 &&
+           std::cmp_equal(elements, size / bytes_of(type));
   }
 
   // ('storage', torch.FloatStorage, key, device, elements)
@@ -332,12 +337,10 @@ class Machine : private PickleBytes {
       if (!bytes) return fail(bytes.error().message(), bytes.error().code());
       found->second = std::make_shared<Storage>(Storage{type, std::move(*bytes)});
     }
-    const Storage& storage = *found->second;
-    const std::size_t size = storage.bytes->size();
-    if (storage.type != type || *elements < 0 || size % bytes_of(type) != 0 ||
-        !std::cmp_equal(*elements, size / bytes_of(type))) {
+    if (!holds(*found->second, type, *elements)) {
       return fail(fmt::format("storage '{}' has {} bytes, which are not {} elements of a {}",
-                              printable(*key), size, *elements, storage_name(type)));
+                              printable(*key), found->second->bytes->size(), *elements,
+                              storage_name(type)));
     }
     push(StorageNode{found->second});
   }

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -28,6 +29,24 @@ int milliseconds_until(MeetingFile::Deadline until) {
   using std::chrono::milliseconds;
   const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+}
+
+// How much of a file was read, and the errno that ended it; 0: none.
+struct Got {
+  std::size_t size = 0;
+  int why = 0;
+};
+
+// Reads until `bytes` is full or the file ends.
+Got read_all(int file, std::span<char> bytes) {
+  Got all;
+  while (all.why == 0 && all.size < bytes.size()) {
+    const auto got = ::read(file, bytes.data() + all.size, bytes.size() - all.size);
+    if (got == 0) break;
+    if (got > 0) all.size += static_cast<std::size_t>(got);
+    if (got < 0 && errno != EINTR) all.why = errno;
+  }
+  return all;
 }
 
 // Beside the file: rename(2) and link(2) stay inside one file system.
@@ -98,16 +117,10 @@ Result<std::optional<std::string>> MeetingFile::read_name(int folder,
   if (why == ELOOP || why == ENXIO || (why == 0 && !S_ISREG(found.st_mode)))
     return error(ErrorCode::kInvalidArgument, "it is no regular file");
   std::array<char, kMeetingRecordBytes + 1> bytes{};
-  std::size_t size = 0;
-  while (why == 0 && size < bytes.size()) {
-    const auto got = ::read(file.get(), bytes.data() + size, bytes.size() - size);
-    if (got == 0) break;
-    if (got > 0) size += static_cast<std::size_t>(got);
-    if (got < 0 && errno != EINTR) why = errno;
-  }
-  if (why == ESTALE) return std::optional<std::string>();
-  if (why != 0) return failed("read it", why);
-  return std::optional(std::string(bytes.data(), size));
+  const Got got = why == 0 ? read_all(file.get(), bytes) : Got{.why = why};
+  if (got.why == ESTALE) return std::optional<std::string>();
+  if (got.why != 0) return failed("read it", got.why);
+  return std::optional(std::string(bytes.data(), got.size));
 }
 
 Result<std::optional<std::string>> MeetingFile::read() {

@@ -85,38 +85,50 @@ std::vector<std::uint8_t> to_rgb(const std::vector<std::uint8_t>& inks) {
   return rgb;
 }
 
+// Whether the last call has only warned of bytes that do no harm.
+bool only_warned(tjhandle jpeg) {
+  return tjGetErrorCode(jpeg) == TJERR_WARNING && is_harmless(tjGetErrorStr2(jpeg));
+}
+
+struct JpegHeader {
+  int width = 0;
+  int height = 0;
+  bool inks = false;   // four of them, in place of three colours
+  bool stray = false;  // there are bytes that do no harm
+};
+
+Result<JpegHeader> read_header(tjhandle jpeg, std::string_view bytes) {
+  const auto* const data = reinterpret_cast<const unsigned char*>(bytes.data());
+  JpegHeader header;
+  int subsampling = 0, colours = 0;
+  header.stray = tjDecompressHeader3(jpeg, data, bytes.size(), &header.width, &header.height,
+                                     &subsampling, &colours) != 0;
+  if (header.stray && (header.width <= 0 || !only_warned(jpeg)))
+    return broken(tjGetErrorStr2(jpeg));
+  if (!fits(static_cast<std::size_t>(header.width), static_cast<std::size_t>(header.height)))
+    return broken("an image of too many pixels");
+  header.inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  return header;
+}
+
 Result<Image> decode_jpeg(std::string_view bytes, std::size_t least_side, bool cleaned = false) {
   const std::unique_ptr<void, DestroyJpeg> jpeg(tjInitDecompress());
   if (!jpeg) return broken(tjGetErrorStr2(nullptr));
+  const auto header = read_header(jpeg.get(), bytes);
+  if (!header) return header.error();
   const auto* const data = reinterpret_cast<const unsigned char*>(bytes.data());
-  int width = 0, height = 0, subsampling = 0, colours = 0;
-  bool stray = false;
-  if (tjDecompressHeader3(jpeg.get(), data, bytes.size(), &width, &height, &subsampling,
-                          &colours) != 0) {
-    const std::string why = tjGetErrorStr2(jpeg.get());
-    if (tjGetErrorCode(jpeg.get()) != TJERR_WARNING || width <= 0 || !is_harmless(why))
-      return broken(why);
-    stray = true;
-  }
-  if (!fits(static_cast<std::size_t>(width), static_cast<std::size_t>(height)))
-    return broken("an image of too many pixels");
-  const bool inks = colours == TJCS_CMYK || colours == TJCS_YCCK;
-  const auto scale = smallest_scale(width, height, least_side);
-  width = TJSCALED(width, scale);
-  height = TJSCALED(height, scale);
+  const bool inks = header->inks;
+  const auto scale = smallest_scale(header->width, header->height, least_side);
+  const int width = TJSCALED(header->width, scale), height = TJSCALED(header->height, scale);
   Image image{static_cast<std::size_t>(width), static_cast<std::size_t>(height), {}};
   image.pixels.resize(image.width * image.height * (inks ? 4 : kColours));
-  const int failed =
+  const bool failed =
       tjDecompress2(jpeg.get(), data, bytes.size(), image.pixels.data(), width, 0, height,
                     inks ? TJPF_CMYK : TJPF_RGB,
                     // A small file may say so many passes over the image that they take minutes.
-                    TJFLAG_LIMITSCANS);
-  if (failed != 0) {
-    const std::string why = tjGetErrorStr2(jpeg.get());
-    if (tjGetErrorCode(jpeg.get()) != TJERR_WARNING || !is_harmless(why)) return broken(why);
-    stray = true;
-  }
-  if (stray && !cleaned) {
+                    TJFLAG_LIMITSCANS) != 0;
+  if (failed && !only_warned(jpeg.get())) return broken(tjGetErrorStr2(jpeg.get()));
+  if ((header->stray || failed) && !cleaned) {
     const std::string clean = without_stray_bytes(bytes);
     if (clean.empty()) return broken("Premature end of JPEG file, behind stray bytes");
     return decode_jpeg(clean, least_side, true);
