@@ -30,7 +30,7 @@ std::string kind(at::ScalarType dtype, at::IntArrayRef sizes, at::Device device)
 
 }  // namespace
 
-GradientHooks::GradientHooks(const std::vector<NamedParameter>& parameters,
+GradientHooks::GradientHooks(std::span<const NamedParameter> parameters,
                              std::function<void(std::size_t)> run)
     : parameters_(parameters), run_(std::move(run)) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "worker/averages/named_parameter.h"
@@ -24,8 +25,7 @@ namespace ddprun::worker {
 class GradientHooks {
  public:
   // `run` gets the index of the parameter. The parameters must outlive this.
-  GradientHooks(const std::vector<NamedParameter>& parameters,
-                std::function<void(std::size_t)> run);
+  GradientHooks(std::span<const NamedParameter> parameters, std::function<void(std::size_t)> run);
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
   GradientHooks(GradientHooks&&) = delete;
@@ -51,7 +51,7 @@ class GradientHooks {
 
   void add(std::size_t parameter);
 
-  const std::vector<NamedParameter>& parameters_;
+  std::span<const NamedParameter> parameters_;
   std::function<void(std::size_t)> run_;
   std::vector<Hook> hooks_;
 };

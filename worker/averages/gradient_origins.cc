@@ -13,7 +13,7 @@ constexpr std::size_t kNamedMax = 3;
 
 // "'a', 'b', 'c' and 7 more": those of `parameters` that are `meant`.
 template <typename Meant>
-std::string names_of(const std::vector<NamedParameter>& parameters, const Meant& meant) {
+std::string names_of(std::span<const NamedParameter> parameters, const Meant& meant) {
   std::string text;
   std::size_t count = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -42,7 +42,7 @@ void set_version_of_average(const at::Tensor& gradient) {
 
 }  // namespace
 
-GradientOrigins::GradientOrigins(const std::vector<NamedParameter>& parameters)
+GradientOrigins::GradientOrigins(std::span<const NamedParameter> parameters)
     : parameters_(parameters), marks_(parameters.size()) {}
 
 void GradientOrigins::begin(bool averaged) {
@@ -73,7 +73,7 @@ bool GradientOrigins::is_average(std::size_t parameter) const {
 }
 
 void GradientOrigins::follow(std::size_t parameter) {
-  set_version_of_average(parameters_.at(parameter).tensor.grad());
+  set_version_of_average(parameters_[parameter].tensor.grad());
 }
 
 void GradientOrigins::step(std::span<const std::size_t> stepped) {

@@ -22,7 +22,7 @@ namespace ddprun::worker {
 class GradientOrigins {
  public:
   // The parameters must outlive this.
-  explicit GradientOrigins(const std::vector<NamedParameter>& parameters);
+  explicit GradientOrigins(std::span<const NamedParameter> parameters);
 
   // A forward() has ended whose gradients shall be averaged; or one under NoSync.
   void begin(bool averaged);
@@ -64,7 +64,7 @@ class GradientOrigins {
 
   std::string name_all(Own own) const;
 
-  const std::vector<NamedParameter>& parameters_;
+  std::span<const NamedParameter> parameters_;
   std::vector<Mark> marks_;
   bool silent_ = false;  // the last forward() was under NoSync
   bool begun_ = false;   // a forward() that averages came, and no gradient since

@@ -214,7 +214,7 @@ std::optional<std::string> parted(const std::vector<WeightsReport>& reports,
   return std::nullopt;
 }
 
-SameWeights::SameWeights(const std::vector<NamedParameter>& parameters, Collective& collective,
+SameWeights::SameWeights(std::span<const NamedParameter> parameters, Collective& collective,
                          bool alike)
     : parameters_(parameters), collective_(collective) {
   if (collective_.world_size() == 1 || collective_.device() != Device::kCpu) return;
@@ -266,8 +266,33 @@ std::vector<double> SameWeights::read() const {
 void SameWeights::start() {
   stopped_ = false;
   before_ = read();
+  forget_done();
 }
 
+void SameWeights::forget_done() {
+  done_.steps = done_.forwards = 0;
+  done_.settings.clear();
+}
+
+void SameWeights::count_forward() {
+  ++done_.forwards;
+  silent_changes_ = 0;
+}
+
+void SameWeights::add_settings(const torch::optim::Optimizer& optimizer) {
+  if (compares()) done_.settings.add(optimizer);
+}
+
+// Weights may change once for another reason: a program gives passes up, and loads a checkpoint.
+std::string SameWeights::changed_silently(bool any_silent) {
+  std::vector<double> now = read();
+  std::string name = any_silent ? changed(before_silent_, now) : std::string();
+  before_silent_ = std::move(now);
+  silent_changes_ = name.empty() ? 0 : silent_changes_ + 1;
+  return silent_changes_ < 2 ? std::string() : name;
+}
+
+// The name of the parameter in which two lists of numbers differ; empty: in none.
 std::string SameWeights::changed(const std::vector<double>& left,
                                  const std::vector<double>& right) const {
   std::size_t i = 0;
@@ -286,39 +311,42 @@ std::vector<WeightsReport> SameWeights::gather(const WeightsReport& mine) {
   return reports;
 }
 
-void SameWeights::tell(const Done& done, const OperationName& name) {
+void SameWeights::tell(const OperationName& name) {
   if (!compares()) return;
   read_into(now_);
-  same_->launch(hash_of(done, now_), name);
+  same_->launch(hash_of(done_, now_), name);
 }
 
 void SameWeights::drop() {
   if (same_) same_->drop();
+  forget_done();
 }
 
-std::optional<std::string> SameWeights::compare(const Done& done, std::uint64_t pass) {
-  if (!same_ || !same_->under_way()) return std::nullopt;
-  const bool same = same_->finish();
-  const auto why = same ? std::nullopt : explain(done, pass);
-  before_.swap(now_);
-  return why;
+bool SameWeights::compare(std::uint64_t pass) {
+  parted_.reset();
+  if (same_ && same_->under_way()) {
+    if (!same_->finish()) parted_ = explain(pass);
+    before_.swap(now_);
+  }
+  forget_done();
+  return !parted_;
 }
 
 // The ranks tell each other all that they compare. They may be on unlike processors, and all well.
-std::optional<std::string> SameWeights::explain(const Done& done, std::uint64_t pass) {
-  WeightsReport mine{.steps = done.steps,
-                     .forwards = done.forwards,
+std::optional<std::string> SameWeights::explain(std::uint64_t pass) {
+  WeightsReport mine{.steps = done_.steps,
+                     .forwards = done_.forwards,
                      .now = now_,
                      .before = before_,
-                     .counts = done.settings.counts(),
+                     .counts = done_.settings.counts(),
                      .rounding = rounding_kind()};
-  for (const StepSetting& setting : done.settings.named()) mine.settings.push_back(setting.value);
+  for (const StepSetting& setting : done_.settings.named()) mine.settings.push_back(setting.value);
   std::vector<WeightsPlace> places;
   for (const Part& part : parts_) {
     const auto& [name, tensor] = parameters_[part.parameter];
     places.insert(places.end(), part.count, {name, rounding_of(tensor)});
   }
-  return parted(gather(mine), places, done.settings.named(), pass);
+  return parted(gather(mine), places, done_.settings.named(), pass);
 }
 
 }  // namespace ddprun::worker

@@ -59,21 +59,28 @@ class SameWeights {
   };
 
   // The parameters and the collective must outlive this. `alike`: all ranks have the same weights.
-  SameWeights(const std::vector<NamedParameter>& parameters, Collective& collective, bool alike);
+  SameWeights(std::span<const NamedParameter> parameters, Collective& collective, bool alike);
 
-  // Whether anything is compared.
-  bool compares() const { return !parts_.empty() && !stopped_; }
-  // Some numbers of the weights, as they are compared.
-  std::vector<double> read() const;
-  // The name of the parameter in which two lists of them differ; empty: in none.
-  std::string changed(const std::vector<double>& left, const std::vector<double>& right) const;
+  // A forward() has ended whose gradients are to be averaged.
+  void count_forward();
+  // The program has made a step, or is about to make one by this optimizer.
+  void count_step() { ++done_.steps; }
+  void add_settings(const torch::optim::Optimizer& optimizer);
+
+  // A forward() under NoSync begins. `any_silent`: some gradient was made under NoSync, and no sum
+  // has taken it since. Returns the name of a parameter that was changed after such gradients twice
+  // in a row; empty: there is none. A forward() that averages ends the row.
+  std::string changed_silently(bool any_silent);
 
   // The pass launches its sums. Tells the other ranks its weights, and the events before it, by a
   // sum that travels with those. `name`: of that sum.
-  void tell(const Done& done, const OperationName& name);
-  // The sums are complete. The message, on all ranks, if they had parted.
-  std::optional<std::string> compare(const Done& done, std::uint64_t pass);
-  // The sums were given up.
+  void tell(const OperationName& name);
+  // The sums are complete. Returns whether the ranks still have the same weights; all get the same
+  // answer. Forwards, steps and settings count anew.
+  [[nodiscard]] bool compare(std::uint64_t pass);
+  // The message, if they had parted.
+  const std::optional<std::string>& how_parted() const { return parted_; }
+  // The sums were given up. Forwards, steps and settings count anew.
   void drop();
 
   // Nothing is compared any more, or again: all ranks have the same weights now. All must call
@@ -95,17 +102,25 @@ class SameWeights {
     mutable std::array<const void*, kNumbersOfOneMax> places = {};
   };
 
+  bool compares() const { return !parts_.empty() && !stopped_; }
+  void forget_done();
+  std::vector<double> read() const;
   void read_into(std::vector<double>& numbers) const;
+  std::string changed(const std::vector<double>& left, const std::vector<double>& right) const;
   std::vector<WeightsReport> gather(const WeightsReport& mine);
-  std::optional<std::string> explain(const Done& done, std::uint64_t pass);
+  std::optional<std::string> explain(std::uint64_t pass);
 
-  const std::vector<NamedParameter>& parameters_;
+  std::span<const NamedParameter> parameters_;
   Collective& collective_;
   std::vector<Part> parts_;
   std::optional<EqualWord> same_;  // where something is compared
   bool stopped_ = false;
   std::vector<double> now_;     // at tell()
   std::vector<double> before_;  // in the pass before
+  Done done_;
+  std::optional<std::string> parted_;
+  std::vector<double> before_silent_;  // before the last forward() under NoSync
+  int silent_changes_ = 0;             // in a row
 };
 
 }  // namespace ddprun::worker

@@ -112,8 +112,8 @@ BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameter
   return plan;
 }
 
-BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan) {
-  BucketLayout layout;
+BucketOffsets lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan) {
+  BucketOffsets layout;
   layout.offsets.reserve(plan.size());
   for (const auto& bucket : plan) {
     layout.offsets.push_back(layout.total_bytes);

@@ -55,7 +55,7 @@ BucketPlan plan_ready_buckets_backwards(std::span<const ParameterSize> parameter
 bool may_share_buckets(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
 // The byte offset of each bucket in one region of memory, and the region's size.
-struct BucketLayout {
+struct BucketOffsets {
   std::vector<std::size_t> offsets;
   std::size_t total_bytes = 0;
 };
@@ -66,7 +66,7 @@ inline constexpr std::size_t kBucketAlignBytes = 128;
 
 // Puts the buckets one after another; inside a bucket, parameters follow each other without gaps.
 // A sparse parameter takes no bytes.
-BucketLayout lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan);
+BucketOffsets lay_out(std::span<const ParameterSize> parameters, const BucketPlan& plan);
 
 // Bytes into which every plan of these parameters fits: memory is allocated once.
 std::size_t layout_bytes_max(std::span<const ParameterSize> parameters);

@@ -18,11 +18,16 @@ namespace ddprun::worker {
 class BucketSums {
  public:
   BucketSums(GradientBuckets& buckets, Collective& collective)
-      : buckets_(buckets), collective_(collective) {}
+      : buckets_(buckets), collective_(collective), divisor_(collective.world_size()) {}
 
   // Takes a hook instead of the plain sums. Once.
   void set_hook(CommHook hook) { hook_ = std::move(hook); }
   bool has_hook() const { return static_cast<bool>(hook_); }
+
+  // Sets the divisor of the gradients, which at first is the count of ranks.
+  void divide_by(int divisor) { divisor_ = divisor; }
+  // The number that gradients are divided by before they travel. A hook divides them itself.
+  int divisor() const { return hook_ ? 1 : divisor_; }
 
   // Begins a pass. `skipped`: by bucket; none of them: nobody is skipped.
   void begin(std::vector<bool> skipped);
@@ -49,6 +54,7 @@ class BucketSums {
   GradientBuckets& buckets_;
   Collective& collective_;
   CommHook hook_;
+  int divisor_;
   std::vector<bool> skipped_;
   std::vector<UnderWay> under_way_;  // by bucket
   std::size_t launched_ = 0;

@@ -83,7 +83,7 @@ void GradientBuckets::carve(BucketPlan plan) {
   plan_ = std::move(plan);
   views_.resize(parameters_.size());
   if (stay()) return;
-  const BucketLayout layout = lay_out(sizes_, plan_);
+  const BucketOffsets layout = lay_out(sizes_, plan_);
   flats_.clear();
   for (std::size_t bucket = 0; bucket < plan_.size(); ++bucket) {
     std::byte* const start = memory_.get() + layout.offsets[bucket];

@@ -25,10 +25,12 @@ GradientMode mode_of(GradientMode asked, int ranks) {
   return ranks > 1 ? asked : GradientMode::kStay;
 }
 
-std::vector<NamedParameter> with_frozen(std::vector<NamedParameter> trained,
+std::vector<NamedParameter> with_frozen(const std::vector<NamedTensor>& trained,
                                         const std::vector<NamedParameter>& frozen) {
-  trained.insert(trained.end(), frozen.begin(), frozen.end());
-  return trained;
+  std::vector<NamedParameter> all;
+  for (const auto& [name, tensor] : trained) all.push_back({name, tensor});
+  all.insert(all.end(), frozen.begin(), frozen.end());
+  return all;
 }
 
 }  // namespace
@@ -39,16 +41,14 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
       options_(std::move(options)),
       buckets_(std::move(parameters), options_.sparse, options_.delayed, collective,
                mode_of(options_.mode, collective.world_size()), options_.first_limits_bytes),
+      layout_(buckets_.plan()),
       queue_(buckets_.plan()),
       sums_(buckets_, collective),
-      named_(named(buckets_)),
-      hooks_(named_, [this](std::size_t parameter) { on_gradient(parameter); }),
-      origins_(named_),
-      compared_(with_frozen(named_, options_.frozen)),
-      weights_(compared_, collective, options_.alike),
-      first_plan_(buckets_.plan()),
-      alone_(collective.world_size() == 1),
-      divisor_(collective.world_size()) {
+      compared_(with_frozen(buckets_.parameters(), options_.frozen)),
+      hooks_(std::span(compared_).first(buckets_.sizes().size()),
+             [this](std::size_t parameter) { on_gradient(parameter); }),
+      origins_(std::span(compared_).first(buckets_.sizes().size())),
+      weights_(compared_, collective, options_.alike) {
   const auto& parameters_here = buckets_.parameters();
   if (options_.graph != GraphMode::kDefault)
     used_.emplace(parameters_here.size(), parameters_here.front().tensor.device(), collective_);
@@ -56,126 +56,110 @@ GradientReducer::GradientReducer(std::vector<NamedTensor> parameters, Collective
 }
 
 // The order is known once a pass was armed and has run. Passes under NoSync are not armed: after
-// them rebuild_order_ is still empty, on all ranks.
+// them no rank knows an order.
 void GradientReducer::begin_pass() {
   check_finished();
   if (hooks_.renew()) readiness_->follow(hooks_.nodes());
   collective_.check();  // on CUDA the sums may have failed after backward()
-  // Whoever begins anew has used the sums: his step is done.
-  if (std::exchange(summed_, false)) {
-    if (!stepped_) ++steps_;
-    count_step(own_worker_page());
-  }
-  stepped_ = false;
-  if (!rebuilt_ && !rebuild_order_.empty()) rebuild();
+  if (pass_.begin() == Pass::Begun::kAfterSums) count_step(own_worker_page());
+  if (layout_.waits_for_rebuild()) rebuild();
   times_.mark(PassTimes::Moment::kForwardBegins);
 }
 
-// Weights may change once for another reason: a program gives passes up, and loads a checkpoint.
 void GradientReducer::check_silent() {
-  if (collective_.world_size() == 1) return;
-  std::vector<double> now = weights_.read();
-  const std::string name =
-      origins_.any_silent() ? weights_.changed(before_silent_, now) : std::string();
-  before_silent_ = std::move(now);
-  silent_steps_ = name.empty() ? 0 : silent_steps_ + 1;
-  if (silent_steps_ < 2) return;
+  if (alone()) return;
+  const std::string changed = weights_.changed_silently(origins_.any_silent());
+  if (changed.empty()) return;
   throw std::runtime_error(fmt::format(
       "forward() on rank {}: parameter '{}' was stepped after a backward() under NoSync, twice: "
       "its gradient was this rank's own, so the ranks have parted. End the NoSync before the last "
       "forward() and backward() of a step, and step by parallel.step(optimizer). Ranks that shall "
       "train alone call net->forward()",
-      collective_.rank(), name));
+      collective_.rank(), changed));
 }
 
 void GradientReducer::arm(std::span<const at::Tensor> outputs) {
   queue_.rearm();
   readiness_->begin(outputs);
   sums_.begin(wholly_unused_buckets());
-  gradient_order_.clear();
-  given_back_ = 0;
-  if (!rebuilt_) rebuild_order_.clear();
-  if (!alone_) origins_.begin(true);
-  armed_ = true;
-  told_ = end_queued_ = false;
-  silent_steps_ = 0;
-  ++pass_;
-  ++done_.forwards;
+  layout_.begin_pass();
+  if (!alone()) origins_.begin(true);
+  pass_.arm();
+  weights_.count_forward();
   times_.mark(PassTimes::Moment::kBackwardBegins);
+}
+
+// Sums what the other ranks sum in the pass that this rank has no batch for.
+void GradientReducer::shadow_pass() {
+  const at::NoGradGuard no_grad;
+  if (options_.graph == GraphMode::kStatic && readiness_->waits_for_end()) {
+    throw std::runtime_error(
+        "Join: with static_graph each rank needs a batch of its own first: it counts gradients "
+        "there");
+  }
+  if (options_.skip_unused_buckets && pass_.summed() == 0) {
+    throw std::runtime_error(
+        "Join: with skip_all_reduce_unused_params each rank needs a batch of its own first: it "
+        "learns there what is left out");
+  }
+  pass_.shadow();
+  guard([this] {
+    queue_.rearm();
+    sums_.begin_again();
+    // With a static graph the use that the first pass has summed holds for all.
+    if (used_ && readiness_->use_changes()) used_->clear();
+    for (const auto& [name, tensor] : buckets_.parameters()) tensor.mutable_grad().reset();
+    for (std::size_t i = 0; i < buckets_.sizes().size(); ++i) mark_ready(i);
+    launch_ready_buckets();
+    if (readiness_->asks_for_use()) used_->launch_sum();
+  });
+  finish();
+  // As PyTorch's _push_all_rebuilt_params: should this be rank 0, its order counts.
+  if (!readiness_->use_changes()) layout_.all_ready(buckets_.sizes().size());
 }
 
 void GradientReducer::on_gradient(std::size_t parameter) {
   // Also under NoSync: the next pass sums what this one adds.
   if (used_ && buckets_.parameters()[parameter].tensor.grad().defined()) used_->mark(parameter);
-  if (!armed_) {
-    origins_.add_own(parameter);
-    return warn_of_second_backward();
-  }
-  try {
-    take_gradient(parameter);
-  } catch (...) {
-    failed_ = true;
-    throw;
-  }
-}
-
-void GradientReducer::warn_of_second_backward() {
-  if (!summed_ || std::exchange(warned_again_, true)) return;
-  log::warning(fmt::format(
-      "backward() ran again after pass {} was summed, without a forward() of DataParallel before "
-      "it. Its gradients are added on this rank only: rank {} parts from the others.",
-      pass_, collective_.rank()));
+  const Pass::Gradient gradient = pass_.gradient();
+  if (gradient == Pass::Gradient::kTakesPart) return guard([&] { take_gradient(parameter); });
+  origins_.add_own(parameter);
+  if (gradient == Pass::Gradient::kOwnAfterSums) log::warning(second_backward(name()));
 }
 
 void GradientReducer::take_gradient(std::size_t parameter) {
   // backward(create_graph=true) turns gradients on: autograd must not record our copies.
   const at::NoGradGuard no_grad;
-  // From here to finish() the pass is unfinished. check_finished() finds it so if a gradient is
-  // missing.
-  unfinished_ = true;
-  gradient_order_.push_back(parameter);
-  ready_.clear();
-  if (!readiness_->on_hook(parameter, ready_)) {
-    throw std::runtime_error(fmt::format(
-        "Your training graph has changed in this iteration, which static_graph does not allow: "
-        "parameter {} got more gradients in pass {} on rank {} than in the first pass. Leave "
-        "static_graph out, or make every pass alike.",
-        describe({parameter}), pass_, collective_.rank()));
-  }
-  if (ready_.empty()) return;
-  for (const std::size_t ready : ready_) mark_ready(ready);
-  // The buckets of later passes follow the order of the hooks. Where each pass may have another
-  // one, the first buckets stay.
-  const bool learns = !rebuilt_ && !readiness_->use_changes();
-  if (learns && ready_.back() == parameter) rebuild_order_.push_back(parameter);
+  layout_.hook_ran(parameter);
+  const Readiness::Ready ready = readiness_->on_hook(parameter);
+  if (!ready) throw std::runtime_error(graph_has_changed(name(), parameter));
+  if (ready->empty()) return;
+  for (const std::size_t each : *ready) mark_ready(each);
+  // The buckets of later passes follow the order of the hooks. If each pass may have another one,
+  // the first buckets stay.
+  const bool learns = !layout_.rebuilt() && !readiness_->use_changes();
+  if (learns && ready->back() == parameter) layout_.became_ready(parameter);
   launch_ready_buckets();
   finish_after_backward();
 }
 
 void GradientReducer::mark_ready(std::size_t parameter) {
-  if (queue_.gradient_ready(parameter) == BucketQueue::Mark::kAgain) {
-    throw std::runtime_error(fmt::format(
-        "Expected to mark a variable ready only once. Parameter {} got a second gradient in pass "
-        "{} on rank {}. Causes: 1) it is used outside of forward(); 2) it is used in several "
-        "reentrant backward passes, as with activation checkpointing: static_graph allows that; 3) "
-        "forward() ran twice before backward() over the same graph.",
-        describe({parameter}), pass_, collective_.rank()));
-  }
-  // What nobody uses stays as it is, where it does not travel. A communication hook divides itself.
-  if (sums_.skipped(queue_.bucket_of(parameter))) return;
-  buckets_.fill(parameter, sums_.has_hook() ? 1 : divisor_);
+  if (queue_.gradient_ready(parameter) == BucketQueue::Mark::kAgain)
+    throw std::runtime_error(second_gradient(name(), parameter));
+  // A gradient that nobody uses stays as it is, if its bucket does not travel.
+  if (!sums_.skipped(queue_.bucket_of(parameter))) buckets_.fill(parameter, sums_.divisor());
 }
 
-// The weights are told before the last sum, which all ranks wait for anyway; and early where there
-// are many: on several hosts they travel while backward() runs. Their sum has the name of the one
-// behind it: ranks that miss each other there mostly do so on its account.
+// The weights are told before the last sum, which all ranks wait for anyway. If there are many sums
+// they are told early: on several hosts they travel while backward() runs. Their sum has the name
+// of the one behind it. Ranks that miss each other there mostly do so on its account.
 void GradientReducer::launch_ready_buckets() {
   static const std::array<OperationName, 2> names{"bucket 0 (weights)", "bucket 1 (weights)"};
   const std::size_t behind = std::min(names.size(), plan().size()) - 1;
   for (auto bucket = queue_.next_to_launch(); bucket != BucketQueue::kNone;
        bucket = queue_.next_to_launch()) {
     times_.mark_first(PassTimes::Moment::kSumsBegin);
-    if (bucket == behind) weights_.tell(done_, names[behind]);
+    if (bucket == behind) weights_.tell(names[behind]);
     sums_.launch(bucket);
   }
   // Sums that all ranks have launched by now are added here, in the middle of backward(). The rest
@@ -203,11 +187,10 @@ std::vector<bool> GradientReducer::wholly_unused_buckets() const {
 }
 
 void GradientReducer::set_comm_hook(CommHook hook) {
-  if (sums_.has_hook() || pass_ > 0) {
+  if (sums_.has_hook() || pass_.armed() > 0) {
     throw std::runtime_error(
         "register_comm_hook or register_builtin_comm_hook can only be called once. comm_hook() "
-        "must "
-        "come before the first forward()");
+        "must come before the first forward()");
   }
   if (std::ranges::find(options_.sparse, true) != options_.sparse.end()) {
     throw std::invalid_argument("comm_hook: parameters with sparse gradients cannot have one");
@@ -217,7 +200,7 @@ void GradientReducer::set_comm_hook(CommHook hook) {
 }
 
 void GradientReducer::set_step(ParameterStep step) {
-  if (step_ || pass_ > 0) {
+  if (step_ || pass_.armed() > 0) {
     throw std::runtime_error(
         "step_in_backward() can only be called once, and must come before the first forward()");
   }
@@ -225,25 +208,28 @@ void GradientReducer::set_step(ParameterStep step) {
 }
 
 void GradientReducer::on_backward() {
-  if (!armed_ || !readiness_->waits_for_end() || std::exchange(end_queued_, true)) return;
-  unfinished_ = true;
-  autograd::Engine::get_default_engine().queue_callback([this] { take_all(); });
+  if (!readiness_->waits_for_end() || !pass_.backward_began()) return;
+  autograd::Engine::get_default_engine().queue_callback([this] { guard([this] { take_all(); }); });
 }
 
 void GradientReducer::take_all() {
   const at::NoGradGuard no_grad;
-  failed_ = true;  // until all is well
   for (std::size_t i = 0; i < buckets_.sizes().size(); ++i) mark_ready(i);
   launch_ready_buckets();
   finish_after_backward();
 }
 
-// Gives each bucket back as soon as its own sum is complete: later sums may still be under way.
-// Where parameters may be unused, the last sum of the pass says which of them were. All ranks wait
-// for it at the same place: the collective's verbs have one order.
 void GradientReducer::finish() {
+  guard([this] { wait_for_sums(); });
+  pass_.all_summed();
+  if (step_) count_step_made();
+}
+
+// Gives each bucket back as soon as its own sum is complete: later sums may still be under way.
+// If parameters may be unused, the last sum of the pass says which of them were. All ranks wait for
+// it at the same place: the collective's verbs have one order.
+void GradientReducer::wait_for_sums() {
   const at::NoGradGuard no_grad;
-  failed_ = true;  // until all is well
   times_.mark(PassTimes::Moment::kBackwardEnds);
   const std::size_t count = plan().size();
   for (std::size_t bucket = 0; bucket < count; ++bucket) {
@@ -259,37 +245,23 @@ void GradientReducer::finish() {
   readiness_->end();
   times_.mark(PassTimes::Moment::kSumsEnd);
   times_.count_pass();
-  failed_ = false;
-  armed_ = false;
-  unfinished_ = false;
-  summed_ = true;
-  ++passes_summed_;
-  stepped_parameters_ = 0;
-  if (step_) count_step_made();
 }
 
 void GradientReducer::compare_weights() {
-  parted_ = weights_.compare(done_, pass_);
-  forget_steps();
-  if (parted_) throw std::runtime_error(*parted_);
+  if (!weights_.compare(pass_.armed())) throw std::runtime_error(*weights_.how_parted());
 }
 
-void GradientReducer::forget_steps() {
-  done_.steps = done_.forwards = 0;
-  done_.settings.clear();
-}
-
-// What no rank has used keeps its gradient as it was.
+// A parameter that no rank has used keeps its gradient as it was.
 void GradientReducer::give_back(std::size_t bucket) {
   for (const std::size_t parameter : plan()[bucket]) {
     if (sums_.skipped(bucket) || (used_ && !used_->anywhere(parameter))) continue;
     buckets_.give_back(parameter);
     if (step_)
       step(parameter);
-    else if (!alone_)
+    else if (!alone())
       origins_.set_average(parameter);
   }
-  ++given_back_;
+  pass_.bucket_done();
 }
 
 // Later sums may still be under way meanwhile.
@@ -297,79 +269,55 @@ void GradientReducer::step(std::size_t parameter) {
   at::Tensor tensor = buckets_.parameters()[parameter].tensor;
   step_(tensor);
   tensor.mutable_grad().reset();
-  ++stepped_parameters_;
-}
-
-void GradientReducer::start_comparing() {
-  weights_.start();
-  forget_steps();
+  pass_.parameter_stepped();
 }
 
 void GradientReducer::count_step_made(std::span<const std::size_t> stepped) {
   origins_.step(stepped);
-  ++done_.steps;
-  if (summed_ && !std::exchange(stepped_, true)) ++steps_;
-}
-
-void GradientReducer::note_settings(const torch::optim::Optimizer& optimizer) {
-  if (weights_.compares()) done_.settings.add(optimizer);
+  weights_.count_step();
+  pass_.step_made();
 }
 
 void GradientReducer::reset() {
-  if (parted_) throw std::runtime_error("reset: " + *parted_);
+  if (weights_.how_parted()) throw std::runtime_error("reset: " + *weights_.how_parted());
   collective_.reset();
   check_same_progress();
   for (const auto& [name, tensor] : buckets_.parameters()) tensor.mutable_grad().reset();
   if (used_) used_->drop_sum();
-  if (!rebuilt_) rebuild_order_.clear();
+  layout_.forget();
   origins_.clear();
   weights_.drop();
-  forget_steps();
-  armed_ = unfinished_ = failed_ = told_ = summed_ = stepped_ = false;
+  pass_.reset();
 }
 
 void GradientReducer::check_same_progress() {
-  const std::array<std::uint64_t, 4> mine{passes_summed_, steps_, rebuilt_ ? 1U : 0U,
-                                          stepped_parameters_};
-  const auto all = collective_.all_gather(std::as_bytes(std::span(mine)));
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    std::array<std::uint64_t, 4> theirs{};
-    if (all[rank].size() == sizeof theirs)
-      std::memcpy(theirs.data(), all[rank].data(), sizeof theirs);
-    if (theirs == mine && stepped_parameters_ == 0) continue;
-    // Whatever happens to this error, no step may follow.
-    unfinished_ = failed_ = true;
-    if (mine[3] != 0 || theirs[3] != 0) {
-      throw std::runtime_error(fmt::format(
-          "reset: step_in_backward() has stepped {} parameters of the pass on rank {}, and {} on "
-          "rank {}: the pass cannot be given up any more, so the job must start anew from a "
-          "checkpoint",
-          mine[3], collective_.rank(), theirs[3], rank));
-    }
-    throw std::runtime_error(fmt::format(
-        "reset: rank {} has summed {} passes and made {} steps, rank {} has summed {} and "
-        "made {}: the weights have parted, so the job must start anew from a checkpoint",
-        collective_.rank(), passes_summed_, steps_, rank, theirs[0], theirs[1]));
+  const Progress mine{.passes_summed = pass_.summed(),
+                      .steps = pass_.steps(),
+                      .rebuilt = layout_.rebuilt() ? 1U : 0U,
+                      .parameters_stepped = pass_.parameters_stepped()};
+  const auto told = collective_.all_gather(std::as_bytes(std::span(&mine, 1)));
+  std::vector<Progress> ranks(told.size(), Progress{});
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (told[rank].size() == sizeof mine) std::memcpy(&ranks[rank], told[rank].data(), sizeof mine);
   }
+  const auto parted = parted_in_reset(ranks, collective_.rank());
+  if (!parted) return;
+  // Whatever happens to this error, no step may follow.
+  pass_.ranks_parted();
+  throw std::runtime_error(*parted);
 }
 
 void GradientReducer::rebuild() {
-  // A static graph may leave parameters out; they come last.
-  std::vector<bool> ordered(buckets_.sizes().size(), false);
-  for (const std::size_t parameter : rebuild_order_) ordered[parameter] = true;
-  for (std::size_t i = 0; i < ordered.size(); ++i) {
-    if (!ordered[i]) rebuild_order_.push_back(i);
-  }
   const auto plan_them =
       options_.limits_from_the_last ? plan_ready_buckets_backwards : plan_ready_buckets;
-  BucketPlan plan =
-      plan_of_root(plan_them(buckets_.sizes(), rebuild_order_, options_.bucket_limits_bytes));
+  const auto order = layout_.whole_order(buckets_.sizes().size());
+  BucketPlan plan = plan_of_root(plan_them(buckets_.sizes(), order, options_.bucket_limits_bytes));
   if (plan.empty()) throw CollectiveError("rank 0 sent buckets that do not fit this rank's model");
   adopt(std::move(plan));
 }
 
-// All ranks take rank 0's order: on another rank gradients may become ready in another order, and
-// unequal buckets must not be added. Empty where it does not fit.
+// All ranks take rank 0's order. On another rank gradients may become ready in another order, and
+// unequal buckets must not be added. Returns an empty plan if rank 0's does not fit.
 BucketPlan GradientReducer::plan_of_root(const BucketPlan& mine) const {
   const std::vector<std::int32_t> numbers = to_numbers(mine);
   const auto blob = collective_.from_root(std::as_bytes(std::span(numbers)), 0);
@@ -386,12 +334,12 @@ void GradientReducer::adopt(BucketPlan plan) {
   for (std::size_t i = 0; i < averages.size(); ++i)
     if (averages[i]) origins_.follow(i);
   queue_ = BucketQueue(buckets_.plan());
-  rebuild_order_.clear();
-  rebuilt_ = true;
+  layout_.set_rebuilt();
 }
 
 bool GradientReducer::restore(const BucketPlan& plan) {
-  if (pass_ > 0) throw std::runtime_error("restore_buckets() must come before the first forward()");
+  if (pass_.armed() > 0)
+    throw std::runtime_error("restore_buckets() must come before the first forward()");
   BucketPlan root = plan_of_root(plan);
   if (root.empty() || readiness_->use_changes() || !may_share_buckets(buckets_.sizes(), root)) {
     return false;
@@ -400,47 +348,46 @@ bool GradientReducer::restore(const BucketPlan& plan) {
   return true;
 }
 
-void GradientReducer::check_finished() const {
+void GradientReducer::check_finished() {
   const auto why = why_unfinished();
   if (!why) return;
-  told_ = true;
+  pass_.tell();
   throw std::runtime_error(*why);
 }
 
-void GradientReducer::check_averaged() const {
+void GradientReducer::check_averaged() {
   check_finished();
-  if (alone_) return;
+  if (alone()) return;
   if (const auto why = origins_.why_own())
     throw std::runtime_error(fmt::format("step() on rank {}: {}", collective_.rank(), *why));
 }
 
 std::optional<std::string> GradientReducer::why_unfinished() const {
-  if (parted_) return parted_;
-  if (!unfinished_) return std::nullopt;
-  const std::string begin = fmt::format(
-      "Expected to have finished reduction in the prior iteration before starting a new one. On "
-      "rank {}, backward() of pass {} ",
-      collective_.rank(), pass_);
-  if (failed_) {
-    return begin + "ended with an error: " + not_reduced() +
-           "call reset() on all ranks to give the pass up, or start the job anew from a "
-           "checkpoint.";
-  }
-  const std::vector<std::size_t> missing = queue_.missing();
-  if (missing.empty()) return begin + "ended before its sums were complete.";
-  return begin + fmt::format(
-                     "gave no gradient to {} of {} parameters: {}. Every parameter that needs a "
-                     "gradient must take part in the loss: use all outputs of forward(), set "
-                     "find_unused_parameters, or freeze what is not trained with "
-                     "requires_grad_(false). If backward() threw, call reset() on all ranks.",
-                     missing.size(), buckets_.sizes().size(), describe(missing));
+  if (weights_.how_parted()) return weights_.how_parted();
+  if (!pass_.unfinished()) return std::nullopt;
+  if (pass_.state() == Pass::State::kFailed)
+    return ended_with_error(name(), plan(), pass_.buckets_done());
+  return ended_early(name(), queue_.missing());
 }
 
-// In bucket order each one is given back, so it is the first of those that are not.
-std::string GradientReducer::not_reduced() const {
-  if (given_back_ >= plan().size()) return {};
-  return fmt::format("{} of {} buckets were not reduced, the first of them with parameters {}; ",
-                     plan().size() - given_back_, plan().size(), describe(plan()[given_back_]));
+PassName GradientReducer::name() const {
+  return {.number = pass_.armed(), .rank = collective_.rank(), .parameters = buckets_.parameters()};
+}
+
+void GradientReducer::write(LogRecord& record) const {
+  layout_.write(record, plan(), buckets_.sizes());
+  std::size_t unused_bytes = 0;
+  for (const std::size_t parameter : readiness_->unused())
+    unused_bytes += buckets_.sizes()[parameter].bytes;
+  record.texts["comm_hook"] = sums_.has_hook() ? "custom" : "";
+  record.numbers["can_set_static_graph"] = readiness_->unchanged() ? 1 : 0;
+  record.numbers["iteration"] = static_cast<std::int64_t>(pass_.armed());
+  record.numbers["num_buckets_reduced"] = static_cast<std::int64_t>(sums_.launched());
+  record.numbers["unused_parameter_size"] = static_cast<std::int64_t>(unused_bytes);
+  const auto why = why_unfinished();
+  record.numbers["has_error"] = why ? 1 : 0;
+  record.texts["error"] = why.value_or("");
+  times_.write(record);
 }
 
 }  // namespace ddprun::worker

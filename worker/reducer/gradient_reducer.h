@@ -1,13 +1,17 @@
 // Averages gradients over the ranks while backward() runs. A hook on each parameter fills its
-// bucket; full buckets are launched in order; backward() returns when all sums are complete. A pass
-// is one forward() and its backward(). This class knows how far the pass is and when to rebuild the
-// buckets. Readiness knows when a gradient is ready, GradientBuckets the memory, BucketQueue the
-// order, and the Collective carries the sums. DataParallel owns it and calls it from the training
-// thread. Its hooks run on the thread that runs backward() for the parameters' device.
+// bucket. Full buckets are launched in order. backward() returns when all sums are complete. A pass
+// is one forward() and its backward(). This class does what others decide:
+//   Pass            how far the pass is
+//   BucketLayout    when to rebuild the buckets
+//   Readiness       when a gradient is ready
+//   BucketQueue     which bucket is launched next
+//   GradientBuckets where gradients lie
+//   BucketSums      what travels, by the Collective
+// DataParallel owns it and calls it from the training thread. Its hooks run on the thread that runs
+// backward() for the parameters' device.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,10 +24,13 @@
 #include "worker/averages/gradient_origins.h"
 #include "worker/averages/named_parameter.h"
 #include "worker/averages/same_weights.h"
+#include "worker/reducer/bucket_layout.h"
 #include "worker/reducer/bucket_queue.h"
 #include "worker/reducer/bucket_sums.h"
 #include "worker/reducer/gradient_buckets.h"
 #include "worker/reducer/log_record.h"
+#include "worker/reducer/pass.h"
+#include "worker/reducer/pass_messages.h"
 #include "worker/reducer/readiness.h"
 #include "worker/reducer/used_map.h"
 
@@ -62,12 +69,12 @@ class GradientReducer {
   // backward() adds to this rank's own gradients.
   void arm(std::span<const at::Tensor> outputs);
   // Call before a forward under NoSync. Throws std::runtime_error if steps were made on gradients
-  // of passes under NoSync, twice in a row: no sum would ever tell that the ranks have parted.
+  // of passes under NoSync, twice in a row. No sum would ever tell that the ranks have parted.
   void check_silent();
   // Call after a forward under NoSync, instead of arm().
   void begin_silent_pass() { origins_.begin(false); }
   // arm() was called, and no backward() has begun since.
-  bool waits_for_backward() const { return armed_ && !unfinished_; }
+  bool waits_for_backward() const { return pass_.state() == Pass::State::kArmed; }
 
   // backward() has begun, below the outputs of forward(). Only a pass that waits for its end needs
   // it.
@@ -80,7 +87,7 @@ class GradientReducer {
 
   // Gradients become averages by this divisor from the next backward() on, where no hook divides
   // them.
-  void divide_by(int divisor) { divisor_ = divisor; }
+  void divide_by(int divisor) { sums_.divide_by(divisor); }
 
   // Takes a hook instead of the plain sums (bucket.h). Once, and before the first pass.
   void set_comm_hook(CommHook hook);
@@ -97,9 +104,9 @@ class GradientReducer {
   // Adds what it knows of the buckets and of the latest pass.
   void write(LogRecord& record) const;
 
-  // Gives the pass up, on all ranks: all of them must call it, and those that wait in a sum of it
-  // throw first. All gradients are undefined after it. Throws std::runtime_error on all ranks if
-  // one of them has summed more passes, or made more steps, than another, or has stepped parameters
+  // Gives the pass up. All ranks must call it; those that wait in a sum of it throw first. All
+  // gradients are undefined after it. Throws std::runtime_error on all ranks if one of them has
+  // summed more passes or made more steps than another. Throws, too, if one has stepped parameters
   // of this pass.
   void reset();
 
@@ -107,88 +114,73 @@ class GradientReducer {
   // step counts when the next pass begins.
   void count_step_made(std::span<const std::size_t> stepped = {});
   // The settings of that step are compared with those of the other ranks.
-  void note_settings(const torch::optim::Optimizer& optimizer);
+  void note_settings(const torch::optim::Optimizer& optimizer) { weights_.add_settings(optimizer); }
 
-  // Throws std::runtime_error if backward() left parameters without a gradient, and names them; or
-  // if it ended by an error of ours.
-  void check_finished() const;
-  // The one place that says whether a step may be made: throws as check_finished(), or if a `.grad`
-  // has this rank's own gradient in it, and not the average of all ranks.
-  void check_averaged() const;
+  // Throws std::runtime_error if backward() left parameters without a gradient, and names them.
+  // Throws, too, if it ended by an error of ours.
+  void check_finished();
+  // The one place that says whether a step may be made. Throws as check_finished(). Throws, too, if
+  // a `.grad` has this rank's own gradient in it, and not the average of all ranks.
+  void check_averaged();
   // Ranks may have unlike weights from now on; or they have the same ones again. All must call
   // them.
   void stop_comparing() { weights_.stop(); }
-  void start_comparing();
-  // What check_finished() throws. Nothing: it throws nothing.
+  void start_comparing() { weights_.start(); }
+  // The message that check_finished() throws. Nothing: it throws nothing.
   std::optional<std::string> why_unfinished() const;
   // An exception of this pass has told the program that it is unfinished.
-  bool program_knows() const { return failed_ || told_; }
+  bool program_knows() const { return pass_.told(); }
   const BucketPlan& plan() const { return buckets_.plan(); }
-  bool rebuilt() const { return rebuilt_; }
+  bool rebuilt() const { return layout_.rebuilt(); }
   // The parameters whose hooks ran in the latest armed pass, in their order; one may come twice.
-  const std::vector<std::size_t>& gradient_order() const { return gradient_order_; }
+  const std::vector<std::size_t>& gradient_order() const { return layout_.hook_order(); }
 
  private:
-  static std::vector<NamedParameter> named(const GradientBuckets& buckets);
+  // Does a part of a pass. An exception of it fails the pass.
+  template <typename Part>
+  void guard(const Part& part) {
+    try {
+      part();
+    } catch (...) {
+      pass_.threw();
+      throw;
+    }
+  }
+  // One rank: its gradients are the averages.
+  bool alone() const { return collective_.world_size() == 1; }
+  PassName name() const;
   void on_gradient(std::size_t parameter);
-  void warn_of_second_backward();
   void take_gradient(std::size_t parameter);
+  void take_all();
   void mark_ready(std::size_t parameter);
   void launch_ready_buckets();
   void finish_after_backward();
   std::vector<bool> wholly_unused_buckets() const;
-  void take_all();
   void finish();
+  void wait_for_sums();
   void compare_weights();
-  void forget_steps();
   void give_back(std::size_t bucket);
   void step(std::size_t parameter);
   void check_same_progress();
   void rebuild();
   BucketPlan plan_of_root(const BucketPlan& mine) const;
   void adopt(BucketPlan plan);
-  std::string not_reduced() const;
-  std::string describe(const std::vector<std::size_t>& parameters) const;
 
   Collective& collective_;
   Options options_;
   GradientBuckets buckets_;
+  BucketLayout layout_;
   BucketQueue queue_;
   BucketSums sums_;
   ParameterStep step_;
-  std::optional<UsedMap> used_;        // where a parameter may be unused
-  std::vector<NamedParameter> named_;  // for the two below
+  std::optional<UsedMap> used_;           // where a parameter may be unused
+  std::vector<NamedParameter> compared_;  // the parameters, then the frozen ones
   GradientHooks hooks_;
   GradientOrigins origins_;
-  std::vector<NamedParameter> compared_;  // those of named_, and frozen ones
   SameWeights weights_;
   std::unique_ptr<Readiness> readiness_;
-  std::vector<std::size_t> ready_;           // by one hook
-  std::vector<std::size_t> rebuild_order_;   // as gradients became ready; empty once rebuilt
-  std::vector<std::size_t> gradient_order_;  // of the hooks
-  BucketPlan first_plan_;
-  bool alone_;  // one rank: its gradients are the averages
-  int divisor_;
-  std::size_t given_back_ = 0;  // buckets of this pass
   PassTimes times_;
-  std::uint64_t pass_ = 0;  // armed passes, for messages
-  std::uint64_t passes_summed_ = 0;
-  std::uint64_t steps_ = 0;
-  SameWeights::Done done_;  // since the last pass was summed: arm(), count_step_made()
-  std::vector<double>
-      before_silent_;     // numbers of the weights, before the last forward under NoSync
-  int silent_steps_ = 0;  // in a row, without a sum between them
-  std::optional<std::string> parted_;  // how the ranks' weights have parted
-  bool warned_again_ = false;
-  std::size_t stepped_parameters_ = 0;  // by step_, in a pass that is not summed yet
-  bool armed_ = false;
-  bool end_queued_ = false;    // take_all() runs when this backward() ends
-  bool unfinished_ = false;    // a gradient of this pass came, not yet all
-  bool failed_ = false;        // a hook, or a sum, has thrown in this pass
-  mutable bool told_ = false;  // check_finished() has thrown in this pass
-  bool summed_ = false;        // a pass was summed, and no other one began
-  bool stepped_ = false;       // count_step_made() was called since
-  bool rebuilt_ = false;
+  Pass pass_;
 };
 
 }  // namespace ddprun::worker

@@ -15,10 +15,13 @@ using torch::autograd::Node;
 
 class EveryParameter final : public Readiness {
  public:
-  bool on_hook(std::size_t parameter, std::vector<std::size_t>& ready) override {
-    ready.push_back(parameter);
-    return true;
+  Ready on_hook(std::size_t parameter) override {
+    ready_ = parameter;
+    return std::span(&ready_, 1);
   }
+
+ private:
+  std::size_t ready_ = 0;
 };
 
 // All nodes of the graph below the outputs.
@@ -66,10 +69,11 @@ class UnusedParameters final : public Readiness {
     }
   }
 
-  bool on_hook(std::size_t parameter, std::vector<std::size_t>& ready) override {
-    if (std::exchange(first_hook_, false)) ready = unused_;
-    ready.push_back(parameter);
-    return true;
+  Ready on_hook(std::size_t parameter) override {
+    ready_.clear();
+    if (std::exchange(first_hook_, false)) ready_ = unused_;
+    ready_.push_back(parameter);
+    return ready_;
   }
 
   void follow(std::vector<const Node*> accumulators) override {
@@ -84,6 +88,7 @@ class UnusedParameters final : public Readiness {
  private:
   std::vector<const Node*> accumulators_;
   std::vector<std::size_t> unused_;
+  std::vector<std::size_t> ready_;  // by one hook
   bool begun_ = false;
   bool unchanged_ = true;
   bool first_hook_ = true;
@@ -103,15 +108,16 @@ class StaticGraph final : public Readiness {
     left_ = hooks_;
   }
 
-  bool on_hook(std::size_t parameter, std::vector<std::size_t>& ready) override {
+  Ready on_hook(std::size_t parameter) override {
+    ready_.clear();
     if (!counted_) {
       ++hooks_.at(parameter);
-      return true;
+      return ready_;
     }
-    if (left_.at(parameter) == 0) return false;
-    if (std::exchange(first_hook_, false)) ready = unused_;
-    if (--left_[parameter] == 0) ready.push_back(parameter);
-    return true;
+    if (left_.at(parameter) == 0) return std::nullopt;
+    if (std::exchange(first_hook_, false)) ready_ = unused_;
+    if (--left_[parameter] == 0) ready_.push_back(parameter);
+    return ready_;
   }
 
   // Once: the first pass tells for all.
@@ -130,6 +136,7 @@ class StaticGraph final : public Readiness {
   std::vector<int> hooks_;  // of the first pass, by parameter
   std::vector<int> left_;   // of this pass
   std::vector<std::size_t> unused_;
+  std::vector<std::size_t> ready_;  // by one hook
   bool counted_ = false;
   bool first_hook_ = true;
 };

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,9 +36,10 @@ class Readiness {
   // A pass begins: forward() has given these tensors.
   virtual void begin(std::span<const at::Tensor> /*outputs*/) {}
 
-  // The hook of a parameter runs in this pass. Appends the parameters whose gradients are ready
-  // now. False: the graph is not the one that the mode was promised.
-  [[nodiscard]] virtual bool on_hook(std::size_t parameter, std::vector<std::size_t>& ready) = 0;
+  // The hook of a parameter runs in this pass. Returns the parameters whose gradients are ready
+  // now, until the next call. Nothing: the graph is not the one that the mode was promised.
+  using Ready = std::optional<std::span<const std::size_t>>;
+  [[nodiscard]] virtual Ready on_hook(std::size_t parameter) = 0;
 
   // The nodes that add to `.grad` are others now.
   virtual void follow(std::vector<const torch::autograd::Node*> /*accumulators*/) {}

@@ -109,7 +109,7 @@ TEST(BucketPlan, CountsItsLimitsFromTheLastBucketBackwards) {
 
 TEST(BucketPlan, LaysBucketsOutAlignedAndWithoutGapsInside) {
   const auto parameters = floats({100, 4, 12});
-  const BucketLayout layout = lay_out(parameters, {{2, 1}, {0}});
+  const BucketOffsets layout = lay_out(parameters, {{2, 1}, {0}});
   EXPECT_EQ(layout.offsets, (std::vector<std::size_t>{0, 128}));
   EXPECT_EQ(layout.total_bytes, 256U);
 }
