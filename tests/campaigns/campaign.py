@@ -1,10 +1,10 @@
 """The common parts of the campaigns: the programs, events with deadlines, tables. Only the standard
 library.
 
-A campaign is one experiment done many times, by hand:  tests/campaigns/NAME [--help]. It prints one
-table, closes with one line that says whether all went well, and exits with 1 where it did not, with
-77 where it could not be done here (the last line says why). DDPRUN names the program under test
-(default build/bin/ddprun); the workers lie beside it.
+A campaign is one experiment done many times, by hand: tests/campaigns/NAME [--help]. It prints one
+table, and closes with one line that says whether all went well. It exits with 1 if it did not. It
+exits with 77 if it could not be done here (the last line says why). DDPRUN names the program under
+test (default build/bin/ddprun); the workers lie beside it.
 """
 
 import os

@@ -1,7 +1,7 @@
-// A worker that meets the others of its job in the store, for the campaigns, and ends well: it must
+// A worker that meets the others of its job in the store, for the campaigns, and ends well. It must
 // find them there and nobody else. Prints the port of its store; leaves a segment of shared memory
-// behind, as a worker that dies does. greeting_worker [FIFO GATE]: says in FIFO that they have met
-// and waits until nobody holds a lock on the file GATE. Every wait has a limit.
+// behind, as a worker that dies does. greeting_worker [FIFO GATE]: says in FIFO that they have met.
+// Then it waits until nobody holds a lock on the file GATE. Every wait has a limit.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>

@@ -1,7 +1,8 @@
 """A worker that does one step and then waits: stepping_worker.py FIFO GATE.
 
-It writes "ATTEMPT RANK start PID" to FIFO, counts a step in its page as an optimizer's would be, waits until
-nobody has an exclusive lock on GATE, writes "ATTEMPT RANK done PID" and ends well.
+It writes "ATTEMPT RANK start PID" to FIFO, and counts a step in its page as an optimizer's would
+be. It waits until nobody has an exclusive lock on GATE, writes "ATTEMPT RANK done PID" and ends
+well.
 """
 
 import fcntl

@@ -1,8 +1,8 @@
 // A worker that does not let go easily, for the campaigns: unruly_worker BEHAVIOUR FIFO. It and all
-// that it starts write "worker PID" or "descendant PID" to FIFO once they are what BEHAVIOUR says,
-// then wait. `good` ends with 0 at a signal, `hearing` goes on; the worker says "heard PID" then.
-// Whatever a launcher does, all are gone after kLifeSeconds; there are at most 1 + kDescendants
-// processes at a time, or, of the behaviour `forking`, 1 + 2 * kComets.
+// that it starts write "worker PID" or "descendant PID" to FIFO once BEHAVIOUR is true of them.
+// Then they wait. `good` ends with 0 at a signal, `hearing` goes on; the worker says "heard PID"
+// then. Whatever a launcher does, all are gone after kLifeSeconds. There are at most 1 +
+// kDescendants processes at a time, or, of the behaviour `forking`, 1 + 2 * kComets.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -62,8 +62,8 @@ void in_child(Body body) {
   wait_for_the_end();
 }
 
-// Always one step ahead: a process that is only there to start the next one, in a session of its
-// own. A list of processes is out of date before it has been read.
+// Always one step ahead. A process is only there to start the next one, in a session of its own. A
+// list of processes is out of date before it has been read.
 [[noreturn]] void fly() {
   say_ready();
   while (std::chrono::steady_clock::now() < last_moment) {

@@ -1,7 +1,6 @@
-// verbs_worker TRANSPORT RANKS CALLS SEED: forks the ranks, which do CALLS random verbs of random
-// size with random delays, and compare each result with what it must be. The last line says how
-// many calls, elements and seconds; exit code 1 where a rank failed, which says why. For
-// engine_verbs.
+// verbs_worker TRANSPORT RANKS CALLS SEED: forks the ranks. They do CALLS random verbs of random
+// size with random delays, and compare each result with the right one. The last line says how many
+// calls, elements and seconds; exit code 1 where a rank failed, which says why. For engine_verbs.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
-"""Runs one command line under a launcher and notes what came of it, in words that do not change
-from run to run. Only the standard library.
+"""Runs one command line under a launcher and notes the results. The notes do not change from run to
+run. Only the standard library.
 
-These are normalised: the folder of the run, random parts of folder names, pids, UUIDs, this host's
-names, the interpreter's path. So are ports, but for those that the line names.
+These are normalised: the folder of the run, random parts of folder names, pids, UUIDs. So are this
+host's names and the interpreter's path. So are ports, but for those that the line names.
 """
 
 import json

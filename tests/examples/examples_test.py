@@ -1,4 +1,5 @@
-"""Each example on a synthetic set: it runs with 1, 2 and 4 workers, and ends as its Python twin does.
+"""Each example on a synthetic set. It runs with 1, 2 and 4 workers, and ends as its Python twin
+does.
 
 DDPRUN names the launcher; the examples are beside it.
 """
@@ -245,7 +246,8 @@ class Cifar10(Example):
         self.assertIn("epoch 1/1 loss=", self.ours(3, "cifar10", *data, *self.FLAGS, "--epochs=1", *save))
 
     def test_in_16_bits_is_as_good_as_in_32(self):
-        """With a low rate, and four classes: with more of them so short a training ends anywhere between 0.5 and 1."""
+        """With a low rate, and four classes. With more of them so short a training ends anywhere
+        between 0.5 and 1."""
         flags = *self.make("cifar10", 800, 240, "--classes=4"), "--width=4", "--batch-size=20", "--lr=0.005", "--epochs=5"
         whole, half = self.ours(2, "cifar10", *flags), self.ours(2, "cifar10", *flags, "--bf16")
         accuracy = [float(support.value_of("accuracy", output)) for output in (whole, half)]

@@ -33,7 +33,8 @@ class OnGpu(Example):
         return output
 
     def check_as_on_cpu(self, name, *flags):
-        """The loss of the first epoch within 1 %, and other weights: those of the CPU would show that nothing ran on the GPU."""
+        """The loss of the first epoch within 1 %, and other weights. Those of the CPU would show
+        that nothing ran on the GPU."""
         gpu, cpu = self.on_gpu(name, *flags), self.ours(1, name, *flags)
         first = [float(re.search(r"^epoch 1/\d+ loss=(\S+)$", output, re.MULTILINE)[1]) for output in (gpu, cpu)]
         self.assertAlmostEqual(first[0], first[1], delta=0.01 * first[1], msg=gpu + cpu)

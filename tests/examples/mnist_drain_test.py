@@ -1,4 +1,5 @@
-"""A node is drained in the midst of training: it exits 0, and the other two go on from the checkpoint."""
+"""A node is drained in the midst of training. It exits 0, and the other two go on from the
+checkpoint."""
 
 import json
 import os

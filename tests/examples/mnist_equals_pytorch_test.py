@@ -1,5 +1,6 @@
-"""The engine against PyTorch: mnist and examples/pytorch/ddp_mnist.py, the same job on DDP and Gloo, must end with the same
-loss, digit for digit, and the same accuracy. Alone, and on two workers under the launcher that DDPRUN names.
+"""The engine against PyTorch. examples/pytorch/ddp_mnist.py is the same job as mnist, on DDP and
+Gloo. Both must end with the same loss, digit for digit, and the same accuracy. Alone, and on two
+workers under the launcher that DDPRUN names.
 """
 
 import os

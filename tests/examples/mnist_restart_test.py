@@ -1,4 +1,5 @@
-"""A worker of mnist is killed in epoch 2: the job goes on from its checkpoint and ends with the weights of an undisturbed run.
+"""A worker of mnist is killed in epoch 2. The job goes on from its checkpoint and ends with the
+weights of an undisturbed run.
 
 DDPRUN and MNIST name the programs. The launcher may be any that takes torchrun's flags: DDPRUN=.venv/bin/torchrun works.
 """

@@ -1,5 +1,5 @@
-"""A run that was killed after any of its epochs, and resumed, ends with the weights of an undisturbed one: with 1, 2, 3 and 4 workers, and
-from a checkpoint that Python has written.
+"""A run that was killed after any of its epochs, and resumed, ends with the weights of an
+undisturbed one. It has 1, 2, 3 and 4 workers, or starts from a checkpoint that Python has written.
 
 DDPRUN and MNIST name the programs.
 """

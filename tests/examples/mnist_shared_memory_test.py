@@ -1,5 +1,6 @@
-"""Too little memory for what the ranks share is said in one line a job, whatever the number of workers; the size of /dev/shm does
-not matter, for small models and for ResNet-18. In a mount namespace with a /proc/meminfo and a /dev/shm of its own, which needs root or unprivileged user namespaces.
+"""Too little shared memory is said in one line a job, whatever the number of workers. The size of
+/dev/shm does not matter, for small models and for ResNet-18. In a mount namespace with a
+/proc/meminfo and a /dev/shm of its own, which needs root or unprivileged user namespaces.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""A checkpoint that Python has written, for tests that go on from it: the net of an example, and the momenta of its optimizer."""
+"""A checkpoint that Python has written, for tests that go on from it. It has the net of an example,
+and the momenta of its optimizer."""
 
 import os
 import pathlib

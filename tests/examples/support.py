@@ -16,7 +16,8 @@ DEADLINE = float(os.environ.get("DDPRUN_TEST_DEADLINE", "120"))  # seconds until
 
 
 def environment(**changes):
-    """This process's, without what a launcher above us may have set: a program started with it is a world of one."""
+    """This process's, without those that a launcher above us may have set. A program started with
+    it is a world of one."""
     ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDPRUN_JOB")
     clean = {name: value for name, value in os.environ.items()
              if name not in ours and not name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_", "PET_"))}

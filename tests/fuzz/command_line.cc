@@ -1,6 +1,6 @@
 // The whole command line and the variables that stand for flags. The input is text: a word a line,
-// an empty line, then a NAME=VALUE a line. A bad line is one clear error; a good one is a valid
-// job, which is then planned as far as that goes without starting anything.
+// an empty line, then a NAME=VALUE a line. A bad line is one clear error. A good one is a valid
+// job, which is then planned as far as that starts nothing.
 #include <map>
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
-// The port demultiplexer over real loopback connections. The input is a script: whether TLS is
-// taken, which connection is opened, what it sends, when it goes, when the port is reset. At the
-// end each connection is with the one whom its first byte names, with nothing read from it, or it
+// The port demultiplexer over real loopback connections. The input is a script. It says whether TLS
+// is taken, which connection is opened, its bytes and its end, and when the port is reset. At the
+// end each connection is with the one that its first byte names, with nothing read from it. Or it
 // is closed for a reason. Who begins TLS where it is not taken gets the alert that says so.
 #include <netinet/in.h>
 #include <poll.h>
@@ -162,7 +162,7 @@ class Port {
     DDPRUN_ASSERT(
         ::connect(client.fd, reinterpret_cast<const sockaddr*>(&address_), sizeof(address_)) == 0);
     client.port = local_port(client.fd);
-    // The oldest of those that have said nothing go; one that has spoken may be among them as long
+    // The oldest of those that have said nothing go. One that has spoken may be among them as long
     // as the loop has not seen it.
     if (undecided_at_most() >= kUndecided)
       for (Client& one : clients_) one.may_be_closed = true;

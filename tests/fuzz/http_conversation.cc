@@ -1,7 +1,6 @@
 // The HTTP server over real loopback connections. The input is a script: which connection is
-// opened, what it sends, when it goes. Answers are well formed; requests that were put together get
-// the answers that they must have; and bytes that came in pieces get the same answers as in one
-// piece.
+// opened, what it sends, when it goes. Answers are well formed. Requests that were put together get
+// the right answers. Bytes that came in pieces get the same answers as in one piece.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>

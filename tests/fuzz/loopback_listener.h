@@ -1,6 +1,6 @@
-// A listener for a fuzzer that makes many of them. A port is the kernel's for a minute after the
-// connections that it had, so it must be none that the kernel gives to those who connect: they
-// would run out of ports.
+// A listener for a fuzzer that makes many of them. A port is the kernel's for a minute after its
+// connections. So it must be none that the kernel gives to peers that connect: they would run out
+// of ports.
 #pragma once
 
 #include <unistd.h>

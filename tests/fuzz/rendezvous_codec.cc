@@ -1,6 +1,6 @@
 // The rendezvous's messages, both ways. Any bytes: they are refused, or understood and then written
-// and read again without a change. Values that make sense: what the peer reads is what was meant,
-// and no message is longer than a peer takes.
+// and read again without a change. Values that make sense. The peer reads what was meant, and no
+// message is longer than a peer takes.
 
 #include <string>
 #include <variant>

@@ -1,5 +1,5 @@
 // The bytes of a host to a node that probes it by TLS, and the PEM files of both. The host is a
-// script: it sends bytes of its own, or is OpenSSL's server whose bytes are changed, cut or
+// script that sends bytes of its own. Or it is OpenSSL's server whose bytes are changed, cut or
 // followed by others. The probe ends, says one line, and says the right one where the host is what
 // it claims to be.
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs/contract.md is held to the tests: each case is there once and names tests that are there, and every test whose name carries
-the number of a case is named in its row."""
+"""docs/contract.md is held to the tests. Each case is there once and names tests that are there.
+Every test whose name carries the number of a case is named in its row."""
 
 import re
 import unittest

@@ -1,4 +1,5 @@
-"""The examples: each is short, has a twin, a line in docs/examples.md, and a test with 1, 2 and 4 workers. Only the standard library."""
+"""The examples. Each is short, has a twin, a line in docs/examples.md, and a test with 1, 2 and 4
+workers. Only the standard library."""
 
 import ast
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every C++ file is as clang-format would write it, and no line of it is longer than 100 bytes:
+"""Every C++ file is as clang-format would write it, and no line of it is longer than 100 bytes.
 clang-format breaks neither comments nor texts. Exit code 77 if clang-format is not installed."""
 
 import shutil

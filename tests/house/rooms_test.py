@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The habits that a machine can hold: every file has an owner and is built, every header says what it is. Files that are long
-are named, and fail nothing: a limit would cut one thing into two files."""
+"""The habits that a machine can hold. Every file has an owner and is built, and every header says
+what it is. Files that are long are named, and fail nothing: a limit would cut one thing into two
+files."""
 
 import ast
 import unittest

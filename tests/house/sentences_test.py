@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Sentences in comments and docstrings begin with their subject, and never with "Where", "Whoever",
-"What" or "Of"; no peer or thing is "he". In the rooms of SHORT each has 20 words at most. Only the
+"What" or "Of". No peer or thing is "he". In the rooms of SHORT each has 20 words at most. Only the
 standard library."""
 
 import ast

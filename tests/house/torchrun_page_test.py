@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs/torchrun.md is held to what it speaks of: every flag has a row, every row of a flag or
-variable a test, and every test is there."""
+"""docs/torchrun.md is held to its subjects. Every flag has a row, every row of a flag or variable a
+test, and every test is there."""
 
 import re
 import unittest

@@ -37,7 +37,8 @@ class Consumer(FolderTest):
         self.assertEqual(lines[0][1:], lines[1][1:])
 
     def test_takes_the_torch_of_python3(self):
-        """A stand-in for a python3 that has torch: what is asked for is the package's folder, and torch is not imported."""
+        """A stand-in for a python3 that has torch. The question is the package's folder, and torch
+        is not imported."""
         programs = self.folder / "bin"
         programs.mkdir()
         self.file("bin/python3", f"#!/bin/sh\nexec {sys.executable} -c 'print(\"{torch_folder()}\")'\n", 0o755)
@@ -52,7 +53,8 @@ class Consumer(FolderTest):
         return self.folder / name
 
     def test_a_failure_is_forgotten_when_its_cause_is_gone(self):
-        """A python3 without torch, then one with another release, then none that can run, then the right one: in one build folder."""
+        """In one build folder: a python3 without torch, one with another release, none that can
+        run, the right one."""
         (self.folder / "old" / "lib").mkdir(parents=True)
         self.file("old/lib/libtorch_cpu.so", "")
         self.file("old/version.py", "__version__ = '1.9.0+cpu'\n")

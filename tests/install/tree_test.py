@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The tree of `cmake --install --component ddprun`: the program runs from there, man shows its page, each shell loads its completion."""
+"""The tree of `cmake --install --component ddprun`. The program runs from there, man shows its
+page, each shell loads its completion."""
 
 import os
 import re
@@ -30,7 +31,8 @@ PAGES = ("ddprun", 1), ("ddprund", 8), ("ddpctl", 1)
 
 
 def plain(page):
-    """A page of man as text: roff's bold and underlined letters are overstruck, its line ends may break a word only at a space."""
+    """A page of man as text. roff's bold and underlined letters are overstruck, and its line ends
+    may break a word only at a space."""
     return re.sub(r"\s+", " ", re.sub(r".\x08", "", page)).replace("−", "-").replace("‐", "-")
 
 

@@ -24,7 +24,8 @@ trap 'exit 0' TERM
 echo $RANK > {fifo}
 while :; do echo a line of some length that a reader who pauses does not read; done
 """
-# Once all buffers are full, that worker waits in its echo and cannot act on a signal: it is killed after the grace.
+# Once all buffers are full, that worker waits in its echo and cannot act on a signal. It is killed
+# after the grace.
 ENDS_BLOCKED = "--shutdown-timeout=1"
 
 

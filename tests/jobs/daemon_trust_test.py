@@ -36,7 +36,8 @@ class Certificates(DaemonTest):
         return self.node(daemon, "job", "1", *args, "/bin/true", conf=f"is_host=false,{conf}")
 
     def refused(self, files, node_says, operator_says, daemon=None):
-        """A node and an operator with these files are refused, each by one line; those with the right ones are not."""
+        """A node and an operator with these files are refused, each by one line. Those with the
+        right ones are not."""
         daemon = daemon or self.tls_daemon()
         code, _, err = self.guest(daemon, files).finish()
         print(err.strip())

@@ -47,8 +47,9 @@ signal.signal(signal.SIGTERM, checkpoint)
 say("ready")
 """ + WAITS_FOR_SIGNALS
 
-# Saves when it is told to end, once however often that is said: until its test opens the gate, and for a second more, in which it
-# would be killed by whoever took one of the signals for another request.
+# Saves when it is told to end, once however often that is said. It saves until its test opens the
+# gate, and for a second more. A peer that took one of the signals for another request would kill it
+# then.
 SLOW_SAVER = """#!/usr/bin/env python3
 import os, signal, time
 """ + HEARS_SIGNALS + """

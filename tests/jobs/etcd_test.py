@@ -266,7 +266,8 @@ class StandsStill(EtcdTest):
         self.go_on((host, whole, lost_host, lost_whole, long))
 
     def test_nothing_starts_anew_of_a_job_that_may_have_ended(self):
-        """Nobody else is left of its job, and etcd has forgotten it: the others may have finished while this node stood still."""
+        """Nobody else is left of its job, and etcd has forgotten it. The others may have finished
+        while this node stood still."""
         three = self.three("ended", ",keep_alive_interval=2", nnodes="1:3")
         others = [job for job in three.jobs if job is not three.leader]
         self.send([three.leader], signal.SIGSTOP)
@@ -300,7 +301,8 @@ class Etcds(EtcdTest):
                      "--rdzv-conf=read_timeout=1", "/bin/true")
 
     def test_an_etcd_that_comes_back(self):
-        """Without etcd no leader is sure of its lease: it steps down, and the job goes on when etcd is back."""
+        """Without etcd no leader is sure of its lease. It steps down, and the job goes on when etcd
+        is back."""
         # The guest's lease ends, too: a node that hears of no leader keeps its workers until then.
         jobs = self.nodes(2, "2", "--max-restarts=3", self.worker(WORKER), conf="keep_alive_interval=1,last_call_timeout=600")
         self.world(2)

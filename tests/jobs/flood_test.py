@@ -1,4 +1,5 @@
-"""Much output of many ranks at once, and a rank that is killed in the midst of it: nothing is lost and no line torn."""
+"""Much output of many ranks at once, and a rank that is killed in the midst of it. Nothing is lost
+and no line torn."""
 
 import os
 import re
@@ -10,8 +11,9 @@ import time
 from machine import DEADLINE, state_of, wait_until
 from support import JobTest, LoggedTest, main, sanitized, with_variables
 
-# Writes LINES lines, after half of them one line of LONG bytes, all with write(2) itself. How many bytes have been written is in a
-# file that others see, so that it is known even of a worker that was killed. The victim tells its pid in the midst of the long line.
+# Writes LINES lines, after half of them one line of LONG bytes, all with write(2) itself. The count
+# of written bytes is in a file that others see. So it is known even of a worker that was killed.
+# The victim tells its pid in the midst of the long line.
 FLOOD = """
 import mmap, os, signal, sys
 counts, fifo, lines, long, victim = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
@@ -123,8 +125,8 @@ class Flood(LoggedTest):
             self.assertEqual((sizes[rank], written[rank]), (self.whole(), self.whole()), rank)
 
     def read_while_flooding(self, job):
-        """Kills the victim when it says that it is in the midst of its long line, and all others that
-        they write on. A child reads the console meanwhile, or the victim would never get there."""
+        """Kills the victim when it says that it is in the midst of its long line. Tells all others
+        to write on. A child reads the console meanwhile, or the victim would never get there."""
         with open(self.folder / "screen", "wb") as screen:
             reader = subprocess.Popen(["cat"], stdin=job.process.stdout, stdout=screen)
         pid = max(map(int, self.heard(WORKERS + 1)))
@@ -134,7 +136,8 @@ class Flood(LoggedTest):
 
 class Stranger(JobTest):
     def test_who_writes_on_does_not_hold_the_end(self):
-        """A worker's pipe may be written to by what ddprun cannot end, such as a process in a dead network file system."""
+        """A process that ddprun cannot end may write to a worker's pipe. It may be in a dead
+        network file system."""
         gate = self.fifo("gate")
         script = self.worker(f"#!/bin/sh\necho $$ > {{fifo}}\nread word < {gate}\n")
         job = self.start("-t", "1", script)

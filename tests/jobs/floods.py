@@ -1,10 +1,12 @@
-"""Floods of a port by peers without a token: what a host must bear at its rendezvous, status page and store. Only the standard library.
+"""Floods of a port by peers without a token. A host must bear them at its rendezvous, status page
+and store. Only the standard library.
 
   floods.py KIND PORT CONNECTIONS RATE SECONDS [--hold N] [--path PATH]
 
-Sends RATE frames (calls, resets, bytes, connections: see KINDS) a second over all of its connections together, to 127.0.0.1 alone, with
-the lowest priority, and connects again when it is cut. At its end it prints one line: how many a second the kernel took of it, and how
-often it connected. PATH: the method of the calls. Used by http2_floods_test.py and bench/floods."""
+Sends RATE frames (calls, resets, bytes, connections: see KINDS) a second over all of its
+connections together, to 127.0.0.1 alone. It has the lowest priority, and connects again when it is
+cut. At its end it prints one line. It says how many a second the kernel took of it, and how often
+it connected. PATH: the method of the calls. Used by http2_floods_test.py and bench/floods."""
 
 import argparse
 import os

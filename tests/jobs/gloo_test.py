@@ -34,7 +34,8 @@ os._exit(0)  # PyTorch's own exit aborts now and then, under any launcher
 @unittest.skipUnless(torch_python(), "needs PyTorch in .venv")
 class Gloo(JobTest):
     def test_case_60_pytorch_knows_its_launcher(self):
-        """With the version of PyTorch that is in .venv (2.11); the case names 2.15 too, which this repository does not install."""
+        """With the version of PyTorch that is in .venv (2.11). The case names 2.15 too, which this
+        repository does not install."""
         env = with_variables(PYTHON_EXEC=torch_python(), OMP_NUM_THREADS="1")
         code, out, err = self.run_job("--nproc-per-node=2", self.script(LAUNCHED, "launched.py"), env=env, timeout=JOB_DEADLINE)
         self.assertEqual(code, 0, err)
@@ -42,8 +43,8 @@ class Gloo(JobTest):
         self.assertEqual(sorted(line.split(" ", 1)[1] for line in out.splitlines()), ["rank 0 sum 2.0", "rank 1 sum 2.0"])
 
     def all_heal(self, kind, flags):
-        """Jobs whose rank 1 dies in its first attempt, and is late in the second, run to their end in the second, every time. Under
-        torchrun's 2.11 5 of 17 did."""
+        """Rank 1 of these jobs dies in its first attempt, and is late in the second. They run to
+        their end in the second, every time. Under torchrun's 2.11 5 of 17 did."""
         env = with_variables(PYTHON_EXEC=torch_python(), OMP_NUM_THREADS="1")
         took = []
         for run in range(RUNS):

@@ -32,7 +32,8 @@ class Program(ctypes.Structure):
 
 
 def without_ipv6():
-    """Runs in the child before exec: from here on sockets of IPv6 are refused as on a host booted with ipv6.disable=1."""
+    """Runs in the child before exec. From here on sockets of IPv6 are refused as on a host booted
+    with ipv6.disable=1."""
     steps = ((LOAD, 0, 0, OFFSET_OF_NUMBER), (JUMP_EQUAL, 0, 3, SOCKET_CALL[platform.machine()]),
              (LOAD, 0, 0, OFFSET_OF_FIRST_ARGUMENT), (JUMP_EQUAL, 0, 1, AF_INET6),
              (RETURN, 0, 0, RETURN_ERRNO | errno.EAFNOSUPPORT), (RETURN, 0, 0, RETURN_ALLOW))
@@ -144,7 +145,8 @@ class Names(HostsTest):
         self.assertEqual(self.ranks(*jobs)[0], ["0", "1"])
 
     def test_sources_of_names_that_are_plugins_of_libc(self):
-        """Debian 13 names some in this file, made for another libc than the one in ddprun: it must load none of them."""
+        """Debian 13 names some in this file, made for another libc than the one in ddprun. It must
+        load none of them."""
         if not TRAP.exists():
             self.skipTest(f"{TRAP} is not built: a sanitizer's build is linked dynamically")
         self.files["nsswitch.conf"].write_text("passwd: trap files\nservices: trap files\nhosts: trap [!UNAVAIL=return] files dns\n")

@@ -1,4 +1,5 @@
-"""Jobs whose rendezvous is flooded by peers without a token (floods.py): on a ddprund and on a hosting agent, in clear and with TLS."""
+"""Jobs whose rendezvous is flooded by peers without a token (floods.py). It is on a ddprund and on
+a hosting agent, in clear and with TLS."""
 
 import shutil
 import socket

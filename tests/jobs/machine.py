@@ -69,8 +69,8 @@ def signal_waits(pid, signo):
 
 
 def each_process_with(variable):
-    """Pids of the live processes but this one that have this NAME=value in their environment, in any order, each as soon as it is
-    seen. Zombies do not count."""
+    """Pids of the live processes but this one that have this NAME=value in their environment. They
+    come in any order, each as soon as it is seen. Zombies do not count."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     for pid in random.sample(pids, len(pids)):
         if pid != os.getpid() and variable.encode() in environment_of(pid) and state_of(pid) not in ("Z", None):

@@ -13,8 +13,8 @@ from machine import free_port
 from support import SLEEPER, JobTest, main, torch_python, with_variables
 
 TORCH_DEADLINE = 120  # seconds; importing PyTorch takes a few
-# Rank 1 sets deadlines as torch.distributed.elastic.timer does: one that it gives back, in the same write, so that it cannot pass
-# before; and in its first attempt one that passes.
+# Rank 1 sets deadlines as torch.distributed.elastic.timer does. It gives one back, in the same
+# write, so that it cannot pass before. In its first attempt it sets one that passes.
 REQUESTS = """
 import json, os, stat, sys, time
 path = os.environ["TORCHELASTIC_TIMER_FILE"]
@@ -46,8 +46,9 @@ with timer.expires(after=60, scope="given back"):
 with timer.expires(after=0.5, scope="step"):
     time.sleep(1000)
 """
-# Rank 1 sleeps uninterruptibly, as the parent of a vfork(2) does until its child lets go; not before rank 0 is there. That child
-# runs in this one's memory, so it must do nothing more than wait.
+# Rank 1 sleeps uninterruptibly, as the parent of a vfork(2) does until its child lets go. It does
+# so not before rank 0 is there. That child runs in this one's memory, so it must do nothing more
+# than wait.
 UNINTERRUPTIBLE = """
 import ctypes, os, sys
 libc = ctypes.PyDLL(None)

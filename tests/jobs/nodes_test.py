@@ -210,8 +210,8 @@ class SeveralJobs(NodesTest):
         self.stop(long)
 
     def test_case_58_one_endpoint_and_two_ids(self):
-        # A rendezvous inside an agent serves that agent's job alone: the other one is refused at once, where torchrun would have
-        # it die when the first ends.
+        # A rendezvous inside an agent serves that agent's job alone. The other one is refused at
+        # once; torchrun would have it die when the first ends.
         script = self.worker(WAITING)
         long = [self.c10d(script, run_id="long") for _ in range(2)]
         self.heard(2)
@@ -230,7 +230,8 @@ class Waits(NodesTest):
     """The lines that a log file gets while a node waits."""
 
     def lines_of(self, job, count, pattern):
-        """The first `count` lines of its stderr that have the pattern, and the seconds after its start at which they came."""
+        """The first `count` lines of its stderr that have the pattern, with the seconds from its
+        start to each."""
         begin, found = time.monotonic(), []
         for line in job.process.stderr:
             if re.search(pattern, line):

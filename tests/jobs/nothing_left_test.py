@@ -203,8 +203,8 @@ while :; do sleep 0.05; done
         self.stop(next_start)
 
     def test_guardian_and_agent_killed_at_once(self):
-        # The workers die by their parent-death signal; who escaped all that is ended by the next start of ddprun on this host; that
-        # may be one of another job.
+        # The workers die by their parent-death signal. A process that escaped all that is ended by
+        # the next start of ddprun on this host. That may be one of another job.
         for name, prefix in self.prefixes():
             with self.subTest(name):
                 job = self.start_escaping(prefix)
@@ -437,7 +437,8 @@ class Surroundings(JobTest):
         os.kill(earlier, signal.SIGKILL)  # raises where it is gone
 
     def test_the_environment_of_a_worker_that_is_gone_condemns_nobody(self):
-        """A worker may resubmit its job: its cookie is then in the environment of a new one, and of the shell above it."""
+        """A worker may resubmit its job. Its cookie is then in the environment of a new one, and of
+        the shell above it."""
         cookie = f"{os.stat('/proc/self/ns/pid').st_ino}-4194000-12345-{uuid.uuid4().hex[:16]}"
         lock = pathlib.Path(f"/dev/shm/ddprun_lock-{cookie}")  # free: the launcher is gone
         lock.touch(0o600)

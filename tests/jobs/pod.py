@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Runs a command as a kubelet's container runtime does, without one: process 1 in namespaces of its own (pid, mount, network, names, IPC,
-user), on a read-only root, as a user without a capability and without a way to one. Only the standard library; needs root.
+"""Runs a command as a kubelet's container runtime does, without one. It is process 1 in namespaces
+of its own (pid, mount, network, names, IPC, user), on a read-only root. Its user has no capability
+and no way to one. Only the standard library; needs root.
 
   pod.py --image FOLDER --tmp FOLDER --message FILE [--bind FROM:TO …] COMMAND [ARGUMENT …]
 
-The image is the root. Beside what is in it the pod has /proc, /sys, a /dev with what OCI's runtime specification lists, /dev/shm of 64 MiB,
-/dev/termination-log (FILE), the emptyDir /tmp (FOLDER), and what is bound. It exits as the command does.
+The image is the root. Beside its content the pod has /proc, /sys, a /dev as in OCI's runtime
+specification, and /dev/shm of 64 MiB. It has /dev/termination-log (FILE), the emptyDir /tmp
+(FOLDER), and the bound files. It exits as the command does.
 """
 
 import argparse

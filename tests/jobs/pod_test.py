@@ -1,5 +1,6 @@
-"""ddprun as process 1 of a pod: read-only root, user 65532, no capability, no way to get one. pod.py is the kubelet's runtime; the images are
-those of examples/kubernetes, made as their Dockerfiles make them: nothing but ddprun and a static program, and a slim Python.
+"""ddprun as process 1 of a pod: read-only root, user 65532, no capability, no way to get one.
+pod.py is the kubelet's runtime. The images are those of examples/kubernetes, made as their
+Dockerfiles make them. They are nothing but ddprun and a static program, and a slim Python.
 """
 
 import json

@@ -233,7 +233,8 @@ class LegacyMode(JobTest):
 
     @unittest.skipUnless(LAUNCH.exists(), "no ddprun-launch beside ddprun")
     def test_a_script_that_takes_no_local_rank(self):
-        """Its parser ends it with 2, and one line says why; not where it fails for another reason, nor where we handed it none."""
+        """Its parser ends it with 2, and one line says why. It does not if it fails for another
+        reason, or if we handed it none."""
         parser = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('{}')\nparser.parse_args()\n"
         for accepted, told in ("--epochs", True), ("--local_rank", True), ("--local-rank", False):
             with self.subTest(accepted):

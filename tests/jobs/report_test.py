@@ -1,5 +1,5 @@
-"""The end of a job: the failure report, its JSON form, the exit code, and the kernel's knowledge of
-a silent death."""
+"""The end of a job: the failure report, its JSON form, the exit code, and the evidence of a silent
+death."""
 
 import json
 import os

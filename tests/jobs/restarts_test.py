@@ -69,8 +69,9 @@ class RestartPace(JobTest):
     """A crash loop does not spin, and a job that goes on has its budget back."""
 
     def pauses(self, count, *flags):
-        """Runs a worker that fails at once so many times; the times from the end of one to the start of the next, in seconds. The
-        workers look at the clock themselves: whoever comes late on a loaded machine, no pause looks shorter than it was."""
+        """Runs a worker that fails at once so many times. Returns the seconds from the end of one
+        to the start of the next. The workers look at the clock themselves. So no pause looks
+        shorter than it was, even on a loaded machine."""
         script = self.worker("#!/bin/sh\nbegin=$(date +%s.%N)\n"
                              'echo "$TORCHELASTIC_RESTART_COUNT $begin $(date +%s.%N)" > {fifo}\nexit 4\n')
         code, _, err = self.run_job(*flags, script, env=with_variables())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Standby workers and the Python hook, as a user meets them. The workers are Python without PyTorch: they count a step themselves, and
-import a module of a virtual environment of their own."""
+"""Standby workers and the Python hook, as a user meets them. The workers are Python without
+PyTorch. They count a step themselves, and import a module of a virtual environment of their own."""
 
 import json
 import os
@@ -14,8 +14,9 @@ import sys
 from machine import environment_of, wait_until, waiting_standbys
 from support import MARKER, JobTest, main, with_variables
 
-# The workers run unbuffered. So print() writes one piece only where it is given one text with its end; the pieces of two ranks may mix.
-# Says that it runs, and how. Counts a step, as an optimizer's would be, and waits to be killed; ends well in the attempt LAST.
+# The workers run unbuffered. So print() writes one piece only if it is given one text with its end.
+# The pieces of two ranks may mix. Says that it runs, and how. Counts a step, as an optimizer's
+# would be, and waits to be killed; ends well in the attempt LAST.
 WORKER = """
 import sys
 begin = {"path": list(sys.path), "modules": sorted(sys.modules)}
@@ -323,7 +324,8 @@ class Standby(JobTest):
             with self.subTest(text):
                 job = self.begin(python=self.wrapper("python", text), last=2)
                 first = {self.said(rank, 0)["pid"] for rank in (0, 1)}
-                # Without a first line of the hook nothing is warmed, and the plan looks no more when the step is done.
+                # Without a first line of the hook nothing is warmed. The plan looks no more when
+                # the step is done.
                 other = self.folder / f"other.{job.pid}"
                 other.mkdir()
                 control = self.begin(told=other)

@@ -200,7 +200,8 @@ class SecretsOfPods(ControlTest):
 
 
 class Between(Relay):
-    """Ends TLS of a node with a certificate of the authority, and goes on by TLS to the host: it carries what both say."""
+    """Ends TLS of a node with a certificate of the authority, and goes on by TLS to the host. It
+    carries the bytes of both."""
 
     def __init__(self, files, port):
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

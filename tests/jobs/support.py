@@ -1,7 +1,7 @@
 """Drives the program `ddprun` as a user would, for tests. Only the standard library.
 
-DDPRUN names the program (default build/bin/ddprun). Every job gets a marker in its environment, so that a test can see whether
-any process of it is left, whatever that process did to hide.
+DDPRUN names the program (default build/bin/ddprun). Every job gets a marker in its environment. So
+a test can see whether any process of it is left, whatever that process did to hide.
 """
 
 import functools
@@ -42,9 +42,10 @@ for argument in "$@"; do line="${line}ARG=$argument;"; done
 printf '%s\\n' "$line"
 """
 
-# Workers for JobTest.worker(); {fifo} in them is a named pipe to which they say their rank. The first sleeps until it is told to
-# end, and does so well; the second ignores what ends a job; the third says that it heard SIGTERM, and goes on: `wait` returns at
-# a trapped signal, where a foreground command would hold it back. The last one sleeps, and dies of what it is told.
+# Workers for JobTest.worker(); {fifo} in them is a named pipe to which they say their rank. The
+# first sleeps until it is told to end, and does so well. The second ignores the signals that end a
+# job. The third says that it heard SIGTERM, and goes on. `wait` returns at a trapped signal; a
+# foreground command would hold it back. The last one sleeps, and dies of what it is told.
 SLEEPER = """#!/bin/sh
 trap 'exit 0' TERM
 echo $RANK > {fifo}
@@ -113,7 +114,8 @@ class Job:
         self.pid = self.process.pid
 
     def each_process(self):
-        """Pids of the live processes of this job, by the marker in their environment, each as soon as it is seen."""
+        """Pids of this job's live processes, by the marker in their environment, each as soon as it
+        is seen."""
         return each_process_with(f"{MARKER}={self.marker}")
 
     def processes(self):
@@ -349,7 +351,8 @@ class LoggedTest(JobTest):
 
 
 def main():
-    """Runs the tests named on the command line; exit code 77 when all were skipped, so that CTest counts them as such."""
+    """Runs the tests named on the command line. Exit code 77 when all were skipped, so that CTest
+    counts them as such."""
     result = unittest.main(verbosity=2, exit=False).result
     skipped = result.testsRun > 0 and len(result.skipped) == result.testsRun
     for test, reason in result.skipped:

@@ -1,4 +1,5 @@
-"""Jobs that stand still in part or as a whole (a closed lid, a paused machine, SIGSTOP), and nodes that are cut off for a while."""
+"""Jobs that stand still in part or as a whole (a closed lid, a paused machine, SIGSTOP). Nodes that
+are cut off for a while."""
 
 import contextlib
 import os

@@ -8,8 +8,8 @@ import sys
 import unittest
 
 DDPRUN = sys.argv.pop(1)
-# Prints what the function leaves in COMPREPLY for a line given as words, with `=` a word of its own
-# as readline has it.
+# Prints COMPREPLY as the function leaves it for a line given as words. `=` is a word of its own as
+# readline has it.
 ASK_BASH = """
 source <("$1" --print-completion=bash) || exit 9
 shift

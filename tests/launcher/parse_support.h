@@ -32,7 +32,7 @@ inline Parsed parse_line(const std::vector<std::string>& args, const Variables& 
   return parse(args, environment(variables), facts);
 }
 
-// The Options of a line that must be good; a bad one throws, which fails the test with the
+// The Options of a line that must be good. A bad one throws, which fails the test with the
 // variant's name.
 inline Options good(const std::vector<std::string>& args, const Variables& variables = {},
                     FakeHost host = {}) {

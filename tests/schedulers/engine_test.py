@@ -1,4 +1,5 @@
-"""A program on the engine that mpirun or srun starts for each rank, without ddprun: the digits of the same run under ddprun."""
+"""A program on the engine that mpirun or srun starts for each rank, without ddprun. It must give
+the digits of the same run under ddprun."""
 
 import os
 import pathlib

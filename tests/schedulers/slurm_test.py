@@ -1,4 +1,5 @@
-"""Real jobs of a real Slurm, on four nodes in namespaces (tests/schedulers/cluster), with Open MPI and MPICH where they are installed."""
+"""Real jobs of a real Slurm, on four nodes in namespaces (tests/schedulers/cluster). Open MPI and
+MPICH run if they are installed."""
 
 import os
 import pathlib
@@ -179,7 +180,8 @@ wait""", CLUSTER_PROCTRACK=proctrack, CLUSTER_KILL_WAIT="5")
 
     @unittest.skipUnless(shutil.which("mpirun.openmpi"), "Open MPI is not installed")
     def test_a_part_of_an_allocation_by_open_mpi(self):
-        """Slurm's list begins with a host on which nothing runs: rank 0 says so at once, and what it says to type helps."""
+        """Slurm's list begins with a host on which nothing runs. Rank 0 says so at once, and its
+        remedy helps."""
         script = self.script(PRINT_ENV, "env.sh")
         job = f"salloc --nodes=4 --ntasks-per-node=1 mpirun.openmpi --host node03,node04 --map-by ppr:1:node {{more}} {{{{ddprun}}}} --nproc-per-node=2 {script}"
         code, out, err = self.cluster(job.format(more=""))

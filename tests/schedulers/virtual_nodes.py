@@ -30,8 +30,9 @@ def lacking():
 
 
 def results_of(words, **variables):
-    """Runs a program on the login node of a cluster of its own: (its exit code, the JSON lines that it said). None where such a
-    cluster cannot be had here, and it has said why. A cluster ends with whoever waits for it."""
+    """Runs a program on the login node of a cluster of its own. Returns (its exit code, the JSON
+    lines that it said). None where such a cluster cannot be had here, and it has said why. A
+    cluster ends with whoever waits for it."""
     cluster = subprocess.Popen([CLUSTER, *words], stdout=subprocess.PIPE, text=True, env=os.environ | variables)
     try:
         out, _ = cluster.communicate()
@@ -57,8 +58,8 @@ def step(*words, nodes=NODES):
 
 
 def launcher(name, nodes=NODES):
-    """The words that start a launcher on each node: "ddprun", "ddprun with flags" or "torchrun with flags", which need a first node and a
-    port that somebody has found for them."""
+    """The words that start a launcher on each node: "ddprun", "ddprun with flags" or "torchrun with
+    flags". The latter need a first node and a port that somebody has found for them."""
     program = str(VENV / "torchrun") if name.startswith("torchrun") else DDPRUN
     if not name.endswith("with flags"):
         return [program]

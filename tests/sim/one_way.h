@@ -1,6 +1,6 @@
-// One direction of a connection between a node and the host: what was sent arrives in its order,
-// after some time. A blocked one holds everything back; once free again, it delivers after the
-// pause in which TCP tries again. A closed one delivers nothing more.
+// One direction of a connection between a node and the host. Messages arrive in their order, after
+// some time. A blocked one holds everything back; once free again, it delivers after the pause in
+// which TCP tries again. A closed one delivers nothing more.
 #pragma once
 
 #include <deque>

@@ -138,7 +138,7 @@ class SimEtcd {
     if (!record_) record_.emplace();
     record_->succeeded = succeeded;
   }
-  // Once, one of them is called: the key changes in this revision or later, or it cannot be watched
+  // Once, one of them is called. The key changes in this revision or later, or it cannot be watched
   // from there (after the pause of EtcdClient).
   void watch(std::int64_t from_revision, std::function<void()> changed,
              std::function<void()> ended) {

@@ -1,6 +1,6 @@
-// The host of a simulated job: the real Membership and the real leases, and the invariants that can
-// be seen where the decisions are made. It may be one of several that lead in turn: then it begins
-// with a record, and each round is recorded before it is told.
+// The host of a simulated job. It has the real Membership and the real leases, and checks the
+// invariants at the place of the decisions. It may be one of several that lead in turn. Then it
+// begins with a record, and each round is recorded before it is told.
 #pragma once
 
 #include <deque>

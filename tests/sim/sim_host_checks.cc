@@ -118,8 +118,8 @@ void SimHost::check_room() {
            });
 }
 
-// No more nodes wait than there are seats; a round with all the nodes that it can have waits for
-// nobody; and every wait has an end.
+// No more nodes wait than there are seats. A round with all the nodes that it can have waits for
+// nobody. Every wait has an end.
 void SimHost::check_waits() const {
   using rendezvous::Await;
   const auto gathering = membership_.gathering(now());

@@ -125,8 +125,8 @@ void SimLeader::perform(const rendezvous::GrantLease& action) {
       });
 }
 
-// Behind a firewall that refuses, a leader may live: whom we never reached keeps the key, and who
-// is refused for a short time.
+// Behind a firewall that refuses, a leader may live. A leader that we never reached keeps the key;
+// so does one that is refused for a short time.
 void SimLeader::check_overtaken(std::int64_t revision) const {
   const auto& leader = world_.etcd.leader();
   if (revision == 0 || !leader || leader->revision != revision) return;

@@ -1,5 +1,5 @@
 // A process that may lead a simulated job: the real Leadership, and a host while it leads. It may
-// be killed, stand still, lose its way to etcd, and have a clock that runs too slow or too fast.
+// be killed, stand still, or lose its way to etcd. Its clock may run too slow or too fast.
 #pragma once
 
 #include <cstdint>

@@ -173,7 +173,7 @@ void SimNode::heard(const rendezvous::HostMessage& message) {
 // The connection is gone, or nobody let us in. As ElectedSession and ResumingSession do it.
 void SimNode::lose(bool is_fenced) {
   const bool was_let_in = is_let_in();
-  // At the end of a lease the host must not hear of the end at once: the workers are not gone yet.
+  // At the end of a lease the host must not hear of the end at once. The workers are not gone yet.
   if (!is_fenced) say([](SimHost& host, SessionId session) { host.broke(session); });
   // A cut may swallow that for ever. The host looks for silence of whom it let in, as the service
   // does.

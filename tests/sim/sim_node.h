@@ -1,5 +1,5 @@
-// One node of a simulated job: the real Lifecycle, the real lease, the real memory of what was
-// said, and workers that exit, hang, fail or ignore the request to end. Its clock need not run as
+// One node of a simulated job. It has the real Lifecycle, the real lease and the real memory of its
+// messages. Its workers exit, hang, fail or ignore the request to end. Its clock need not run as
 // fast as the host's. A connection that breaks is followed by another, to the host of then.
 #pragma once
 

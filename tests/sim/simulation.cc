@@ -12,8 +12,8 @@ using std::chrono::seconds;
 namespace {
 
 constexpr seconds kFaults{60};
-// From the end of the faults until the job must be over: the longest waits of a round (the last
-// call, the interval between two resizes, a grace) and the work itself, with room.
+// From the end of the faults until the job must be over. It has room for the longest waits of a
+// round (the last call, the interval between two resizes, a grace) and the work itself.
 constexpr seconds kRest{180};
 constexpr seconds kJoinTimeout{3600};  // longer than all of it: no round may need it
 

@@ -1,6 +1,6 @@
-// A whole job from one seed: a host, nodes that come, crash, are cut off, stall, leave and are
-// replaced or not, and workers. After every step the promises of a job hold; when the faults stop,
-// a job that has budget and enough nodes runs to its good end within bounded time.
+// A whole job from one seed. It has a host, workers, and nodes that come, crash, are cut off,
+// stall, leave and are replaced or not. After every step the promises of a job hold. When the
+// faults stop, a job that has budget and enough nodes runs to its good end within bounded time.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
-// A job whose leader is elected in etcd, from one seed: some processes that may lead, nodes that
-// keep their workers while one leader follows another, and faults of all of them. Beside the
-// promises of every job: workers of two rounds never run at once, whoever leads; a round's number
-// only grows, and is in etcd before a node is told of it; where only leaders die, no worker is ever
+// A job whose leader is elected in etcd, from one seed. Some processes may lead. Nodes keep their
+// workers while one leader follows another. All of them have faults. These hold beside the promises
+// of every job. Workers of two rounds never run at once, whoever leads. A round's number only
+// grows, and is in etcd before a node is told of it. If only leaders die, no worker is ever
 // restarted.
 #pragma once
 

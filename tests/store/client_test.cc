@@ -1,5 +1,5 @@
-// Our client against a store: our own server or, where DDPRUN_TEST_STORE=host:port is set, the one
-// that listens there (stock_store_test.py runs this program against PyTorch's). Keys carry the
+// Our client against a store. It is our own server or, if DDPRUN_TEST_STORE=host:port is set, the
+// one that listens there. stock_store_test.py runs this program against PyTorch's. Keys carry the
 // test's name: the store outlives a test.
 #include "store/client.h"
 

@@ -1,6 +1,6 @@
-// A store server on a loop with a thread of its own, and raw peers that send whatever bytes a test
-// wants. Every wait has a deadline. A test uses these on its own thread; on_loop() runs a function
-// on the loop's thread.
+// A store server on a loop with a thread of its own. Raw peers send whatever bytes a test wants.
+// Every wait has a deadline. A test uses these on its own thread; on_loop() runs a function on the
+// loop's thread.
 #pragma once
 
 #include <gtest/gtest.h>

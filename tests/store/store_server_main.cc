@@ -1,6 +1,6 @@
 // Serves a store on 127.0.0.1 for test scripts. Prints its port. Each line on stdin is an order,
-// answered by a line when done: `reset`, `keys` (how many), `await N` (until N keys are waited
-// for). Ends when stdin does.
+// answered by a line when done. Orders are `reset`, `keys` (how many), `await N` (until N keys are
+// waited for). Ends when stdin does.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read_until.hpp>

@@ -1,7 +1,7 @@
 """torch.distributed.checkpoint: dist_checkpoint.py FOLDER [--die-once]
 
 Trains an epoch, saves, trains another, goes back to what it saved and trains that epoch again. With
---die-once it is the next attempt that goes back: an optimizer's state or a weight that is not
+--die-once it is the next attempt that goes back. An optimizer's state or a weight that is not
 restored shows in the loss.
 """
 

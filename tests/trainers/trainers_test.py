@@ -1,4 +1,4 @@
-"""Other people's trainers, unmodified, under torchrun and under ddprun: both must end well and give
+"""Other people's trainers, unmodified, under torchrun and under ddprun. Both must end well and give
 the same loss, digit for digit.
 
 Each script beside this file trains a tiny model on two CPU ranks with Gloo, and rank 0 prints
@@ -27,13 +27,13 @@ from support import DDPRUN, ROOT, Job, JobTest, main  # noqa: E402  (found by th
 PYTHON = ROOT / ".venv-trainers" / "bin" / "python"
 LAUNCHERS = {"torchrun": (str(PYTHON), "-m", "torch.distributed.run"), "ddprun": (DDPRUN,)}
 RUN_DEADLINE = 90  # seconds for one job, which takes some ten
-# The thread of pytorch_exit.py can also block the end for good: a DistributedDataParallel that is destroyed after its group waits for
-# the thread with the interpreter's lock in its hands, and the thread waits for the lock. The scripts here let the model go first; a
-# framework may not.
+# The thread of pytorch_exit.py can also block the end for good. A DistributedDataParallel that is
+# destroyed after its group waits for the thread with the interpreter's lock in its hands. The
+# thread waits for the lock. The scripts here let the model go first; a framework may not.
 BLOCKED_AT_EXIT = "the loss was printed, and a thread of ProcessGroupGloo blocks the end"
 RUNS_MAX = 6  # of one job: 4 of 14 runs of FSDP2 under torchrun aborted on two busy processors
-# A standby is given a second to go on. A machine that stands still for longer has its worker started cold, which is right, but no
-# proof for standbys: such a run is repeated too.
+# A standby is given a second to go on. A machine that stands still for longer has its worker
+# started cold. That is right, but no proof for standbys: such a run is repeated too.
 NOT_IN_TIME = "has no standby: it hangs"
 
 
@@ -168,7 +168,7 @@ class TorchrunsDigits(JobTest):
 
     def compare(self, script, *ways):
         """The script under torchrun, once, and under ddprun in each of the ways, which are methods.
-        torchrun is spared deaths: its restarts fail now and then, when a worker finds its peer's
+        torchrun is spared deaths. Its restarts fail now and then, when a worker finds its peer's
         address of the attempt before in the store."""
         failures = []
         theirs = self.run_well("torchrun", "torchrun", [], [script], failures)

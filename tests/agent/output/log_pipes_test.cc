@@ -78,8 +78,8 @@ TEST_F(LogPipesTest, AFullDiskIsWarnedOfOnceAndTheConsoleHasTheText) {
   EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
 }
 
-// A worker that writes more than all buffers hold, and a lines that is read only when nothing else
-// can move.
+// A worker that writes more than all buffers hold. Its lines are read only when nothing else can
+// move.
 TEST_F(LogPipesTest, NothingIsLostWhenTheConsoleIsSlow) {
   constexpr int kLines = 400'000;  // some 2.7 MB: pipes and backlog together hold half of it
   std::string expected;

@@ -67,8 +67,8 @@ TEST_F(DescendantsTest, OfAShellThatDiesOfTheRequestToEndHaveTheGraceToo) {
 TEST_F(DescendantsTest, OrphansAreReapedAlsoWhileAShellIsWaitedFor) {
   Children children({});
   Output output;
-  // The shell dies of the request to end; what it runs in its group goes on, and the orphan, in a
-  // session of its own, dies at once.
+  // The shell dies of the request to end. Its group goes on, and the orphan, in a session of its
+  // own, dies at once.
   ASSERT_TRUE(
       spawn(children,
             shell(0,
@@ -116,8 +116,8 @@ TEST_F(DescendantsTest, EndsWhatForkedTwiceCalledSetsidAndIgnoresTerm) {
   EXPECT_TRUE(descendants(::getpid()).empty());
 }
 
-// A child of a live worker, in a session of its own, changes its parent while the sweep reads the
-// lists.
+// A child of a live worker has a session of its own. It changes its parent while the sweep reads
+// the lists.
 TEST_F(DescendantsTest, EndsWhatMovesUpWhileItLooks) {
   for (int turn = 0; turn < 50; ++turn) {
     Children children({});

@@ -1,5 +1,5 @@
-// Names of hosts, known and unknown. No DNS server is asked: the names are of a domain that never
-// exists (RFC 6761), and what is waited for is the limit.
+// Names of hosts, known and unknown. No DNS server is asked. The names are of a domain that never
+// exists (RFC 6761), and the wait is for the limit.
 #include "base/net/name_lookup.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-"""ddprun doctor between two nodes, with faults that were planted in namespaces, and what a job says of them at its start."""
+"""ddprun doctor between two nodes, with faults that were planted in namespaces. And a job's lines
+about them at its start."""
 
 import json
 import pathlib
@@ -12,8 +13,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "jobs"))
 import namespaces_test  # noqa: E402
 from support import Job, main, with_variables  # noqa: E402
 
-# Stands before a host whose clock is 2 s ahead: all that is connected to there comes to port 9, and goes on to where it was for; the first
-# answer of each connection is the clock, 8 bytes. A host of namespaces has no clock of its own.
+# Stands before a host whose clock is 2 s ahead. All connections to there come to port 9, and go on
+# to their own port. The first answer of each connection is the clock, 8 bytes. A host of namespaces
+# has no clock of its own.
 CLOCK_AHEAD = """import socket, struct, sys, threading
 def relay(source, sink):
     while data := source.recv(1 << 16): sink.sendall(data)

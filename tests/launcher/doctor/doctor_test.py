@@ -26,8 +26,9 @@ def can_unshare():
 
 
 class HeldFile:
-    """A file of a server that is slow: who opens it waits for `seconds`, or where that is None as long as this is held. So a lease has it (fcntl(2)):
-    its holder is told of each open(), and then has 45 s to give it up."""
+    """A file of a server that is slow. A process that opens it waits for `seconds`, or if that is
+    None as long as this is held. So a lease has it (fcntl(2)). Its holder is told of each open(),
+    and then has 45 s to give it up."""
 
     def __init__(self, path, seconds=None):
         self.path, self.seconds = path, seconds

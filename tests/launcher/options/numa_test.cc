@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Cpus = std::vector<int>;
 
-// Two sockets with two NUMA nodes each, four cores a node, two threads a core (sibling + 16), two
+// Two sockets with two NUMA nodes each, four cores a node. Two threads a core (sibling + 16), two
 // cores a cache. GPUs 0 1 2 on node 1, GPU 3 on node 2.
 NumaFacts two_sockets() {
   NumaFacts facts;

@@ -196,8 +196,8 @@ TEST(Surroundings, KnowCpusAndTheEnd) {
   EXPECT_EQ(detect(recorded("slurm_step_on_one_of_two_nodes")).job_nodes, 2);
 }
 
-// A batch script has the processors of all tasks of its node, and only one that is alone has those
-// of one task.
+// A batch script has the processors of all tasks of its node. Only one that is alone has those of
+// one task.
 TEST(Surroundings, KnowTheCpusOfABatchScriptWithOneTask) {
   Variables batch = recorded("slurm_batch_script");
   batch["SLURM_CPUS_PER_TASK"] = "6";

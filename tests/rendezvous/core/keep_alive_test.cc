@@ -29,8 +29,8 @@ TEST(KeepAlive, TheDefaultOutlivesASuspensionOfThirtySeconds) {
   EXPECT_GE(lease.length - lease.beat_every, milliseconds(35'000));
 }
 
-// Whatever the settings: the host's patience is longer than the lease, by the time that the node
-// needs to end its workers.
+// Whatever the settings, the host's patience is longer than the lease. The difference is the time
+// that the node needs to end its workers.
 TEST(KeepAlive, TheHostWaitsLongerThanTheLease) {
   for (const int interval : {1, 7, 1000, 60'000})
     for (const int attempts : {1, 3, 100})

@@ -192,7 +192,7 @@ TEST_F(PortDemultiplexerTest, AtItsLimitTheOldestSilentConnectionMakesRoom) {
   run_until([&] { return rendezvous_fd >= 0; });
 }
 
-// Asio hands the state of a closed socket to the next one, and with it a readiness that was on its
+// Asio hands the state of a closed socket to the next one. With it goes a readiness that was on its
 // way.
 TEST_F(PortDemultiplexerTest, TheByteOfOneThatMadeRoomDoesNotEndTheOneInItsPlace) {
   start({.undecided = 4});

@@ -1,7 +1,7 @@
 // For tests of a node and a host in one process. Listener is the listening side of a host: it
 // accepts connections and hands them over, as the agent does. Relay is a TCP relay between node and
-// host: cut() is what a dying machine does, freeze() what a broken network does. It keeps what it
-// carried, as an eavesdropper does.
+// host. cut() acts as a dying machine, freeze() as a broken network. It keeps what it carried, as
+// an eavesdropper does.
 #pragma once
 
 #include <array>

@@ -281,7 +281,7 @@ TEST_F(RemoteTest, AStrangersJoinIsNoHarmToARoundOfAFixedSize) {
   EXPECT_EQ(spare.messages.size(), 0U) << "it learned nothing";
 }
 
-// The host proves nothing to a caller that has not proved that it knows the token: it cannot be
+// The host proves nothing to a caller that has not proved that it knows the token. It cannot be
 // asked for proofs against which tokens are tried.
 TEST_F(RemoteTest, TheHostProvesNothingToACallerWithoutTheToken) {
   HostSide side(loop, 1);

@@ -1,6 +1,6 @@
-// The fixture of the remote tests: a host that listens on a loopback port, and nodes that come to
-// it over TCP. The host's connections are accepted by a Listener and adopted by its Service, as in
-// the agent. All of it is on one loop and one thread.
+// The fixture of the remote tests. A host listens on a loopback port, and nodes come to it over
+// TCP. The host's connections are accepted by a Listener and adopted by its Service, as in the
+// agent. All of it is on one loop and one thread.
 #pragma once
 
 #include <gtest/gtest.h>

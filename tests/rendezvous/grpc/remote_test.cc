@@ -133,7 +133,7 @@ TEST_F(RemoteTest, TellsTheOthersWhenTheHostsOwnNodeLeavesAndEnds) {
   EXPECT_EQ(there.last<JobEnded>().cause, make_failure("SIGTERM"));
 }
 
-// The host is on a loop and a thread of its own: the end of the session blocks this thread until
+// The host is on a loop and a thread of its own. The end of the session blocks this thread until
 // the receipt comes.
 TEST_F(RemoteTest, WhatALeavingNodeSaidReachesTheHostBeforeTheSessionEnds) {
   std::promise<std::uint16_t> port;

@@ -153,8 +153,8 @@ TEST_F(AtomicFileTest, KeepsTheOldBytesWhereTheDiskIsFull) {
   EXPECT_FALSE(std::filesystem::exists(temporary())) << "the space is given back";
 }
 
-// Writes the file over and over, all of one letter, another letter each time, and tells of each new
-// one through the pipe.
+// Writes the file over and over, all of one letter, another letter each time. Tells of each new one
+// through the pipe.
 [[noreturn]] void write_for_ever(const std::filesystem::path& path, int told) {
   for (char letter = 'a';; letter = letter == 'z' ? 'a' : static_cast<char>(letter + 1)) {
     if (!write_file_atomically(path, std::string(kLargeBytes, letter))) ::_exit(1);
@@ -162,8 +162,8 @@ TEST_F(AtomicFileTest, KeepsTheOldBytesWhereTheDiskIsFull) {
   }
 }
 
-// Starts a writer and kills it once it has told of `writes` of them, and the file of the next one
-// is there or was there.
+// Starts a writer and kills it once it has told of `writes` of them. The file of the next one is
+// there or was there.
 void kill_a_writer_after(int writes, const std::filesystem::path& path,
                          const std::filesystem::path& temporary) {
   std::array<int, 2> pipe{};

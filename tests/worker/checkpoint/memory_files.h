@@ -1,5 +1,5 @@
-// Checkpoints that are only in memory, for tests: bytes that can be read anywhere, zip files of
-// given entries, and pickles written by hand.
+// Checkpoints that are only in memory, for tests. They are bytes that can be read anywhere, zip
+// files of given entries, and pickles written by hand.
 #pragma once
 
 #include <algorithm>

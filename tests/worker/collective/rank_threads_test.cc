@@ -1,6 +1,6 @@
-// Ranks that are threads of one process, over shared memory and over TCP: so ThreadSanitizer sees
-// both ends of all that ranks share, and finds what is not ordered between them. Without it this is
-// one more test of sums.
+// Ranks that are threads of one process, over shared memory and over TCP. So ThreadSanitizer sees
+// both ends of all that ranks share, and finds races between them. Without it this is one more test
+// of sums.
 #include <gtest/gtest.h>
 #include <poll.h>
 

@@ -35,7 +35,7 @@ class OneGpu : public ::testing::Test {
   std::unique_ptr<Collective> ranks_;
 };
 
-// Says that there is a second rank, which has the same model and brings nothing: sums over both are
+// Says that there is a second rank, which has the same model and brings nothing. Sums over both are
 // those of the one that is there. So what ranks do that are not alone runs on one GPU.
 class BesideARankWithoutSamples final : public PassingCollective {
  public:

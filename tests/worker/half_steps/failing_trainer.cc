@@ -1,6 +1,6 @@
 // Trains a small model; on rank 1, and only there, one pass fails in the way of the command line.
-// Then each rank prints `rank N weights HASH`, unless an error ended it: that is printed, and the
-// exit code is 1.
+// Then each rank prints `rank N weights HASH`. If an error ended it, that is printed, and the exit
+// code is 1.
 //
 //   failing_trainer unused|frozen|unfrozen|added|replaced|hook|backward|peer|none safe|plain PASS
 //

@@ -1,5 +1,6 @@
-"""One rank of two fails in a pass, in each way that a training program can. Never do the ranks part and the job end well, whether the
-program steps by DataParallel::step() or by itself; and the rank that lives says in what it waited, and for whom.
+"""One rank of two fails in a pass, in each way that a training program can. Never do the ranks part
+and the job end well, whether the program steps by DataParallel::step() or by itself. The rank that
+lives says in what it waited, and for which rank.
 """
 import os
 import re

@@ -1,4 +1,4 @@
-// Several hosts with several ranks each, as processes of one host: each "host" has a shared memory
+// Several hosts with several ranks each, as processes of one host. Each "host" has a shared memory
 // of its own, and all else goes over loopback.
 #include <gtest/gtest.h>
 

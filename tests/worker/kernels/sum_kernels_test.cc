@@ -31,7 +31,7 @@ TEST(RingOrder, CutsABufferIntoOrderedDisjointChunksThatCoverIt) {
   }
 }
 
-// Worked by hand from the rule: B = 4,000 bytes, N = 3: 6 segments of 668 bytes, chunks of 1,336.
+// Worked by hand from the rule. B = 4,000 bytes, N = 3: 6 segments of 668 bytes, chunks of 1,336.
 TEST(RingOrder, HasGloosBounds) {
   EXPECT_EQ(ring_chunk(4000, 4, 3, 0), (Chunk{0, 1336}));
   EXPECT_EQ(ring_chunk(4000, 4, 3, 1), (Chunk{1336, 2672}));
@@ -112,8 +112,7 @@ TEST_P(SumKernels, AddIntegers) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, SumKernels, ::testing::Range(std::size_t{2}, std::size_t{9}));
 
-// A large sum is cut at a cache line where all buffers have one at the same element, and nowhere
-// else.
+// A large sum is cut only at a cache line that all buffers have at the same element.
 template <typename T>
 void expect_sums_from(const std::vector<std::size_t>& offsets, Dtype dtype) {
   constexpr std::size_t kCount = 70'001;

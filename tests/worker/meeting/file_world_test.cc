@@ -76,7 +76,7 @@ TEST(FileWorld, IsWhatTheVariablesSay) {
   EXPECT_EQ(launched.restart_count, 3);
 }
 
-// Several hosts, ranks dealt to them in turn, and nothing that names the first host: the file makes
+// Several hosts, ranks dealt to them in turn, and nothing that names the first host. The file makes
 // it all good.
 TEST(FileWorld, IsWhatMpiSays) {
   const Surrounding mpi{{"OMPI_COMM_WORLD_SIZE", "4"},

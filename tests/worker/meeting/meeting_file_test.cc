@@ -125,8 +125,8 @@ TEST_F(MeetingFileTest, IsOneOfManyThatCreateAtOnce) {
 }
 
 // One of them may put its own there in the very moment in which another takes the old one away.
-// Then a third may come between, and the first finds out when it looks again; so what holds is that
-// one of them is there.
+// Then a third may come between, and the first finds out when it looks again. So one of them is
+// there.
 TEST_F(MeetingFileTest, IsReplacedByOneOfManyThatFindAStaleOne) {
   for (int round = 0; round < 20; ++round) {
     write("stale");

@@ -1,5 +1,5 @@
-// The NCCL collective on one GPU: world of one, as the NCCL that torch 2.11 brings refuses two
-// ranks on a device.
+// The NCCL collective on one GPU. It is a world of one, as the NCCL that torch 2.11 brings refuses
+// two ranks on a device.
 #include "worker/nccl/nccl_collective.h"
 
 #include <ATen/cuda/Sleep.h>
@@ -113,7 +113,7 @@ class Nccl : public ::testing::Test {
 };
 
 // A sum over one rank changes nothing; what shows is when it may begin. The fill runs late on the
-// producing stream, and the result is read on a third stream, which only wait() orders after it.
+// producing stream. The result is read on a third stream, which only wait() orders after it.
 TEST_F(Nccl, SumsAfterWhatTheStreamHolds) {
   const auto memory = collective_->allocate(kElements * sizeof(float));
   for (int i = 1; i <= 5; ++i) {

@@ -31,7 +31,7 @@ class NcclFailures : public SimulatedGpu {
   }
 };
 
-// The host waits for its stream, as torch does in item(), and the stream waits for a sum that never
+// The host waits for its stream, as torch does in item(). The stream waits for a sum that never
 // comes.
 TEST_F(NcclFailures, TheDeadlineEndsASumAndFreesTheHost) {
   run({.timeout = kShort}, [](Rank& rank) {

@@ -1,7 +1,7 @@
-// A GPU and an NCCL for machines without: simulated_gpu.cc defines the functions of both that
-// worker/nccl calls, and the test program links it instead of the libraries. GPU memory is host
-// memory; a stream is a thread with a queue; ranks are threads, each with a GPU of its own. A
-// communicator behaves as a non-blocking one: its calls answer ncclInProgress, and put their kernel
+// A GPU and an NCCL for machines without. simulated_gpu.cc defines the functions of both that
+// worker/nccl calls. The test program links it instead of the libraries. GPU memory is host memory,
+// and a stream is a thread with a queue. Ranks are threads, each with a GPU of its own. A
+// communicator behaves as a non-blocking one. Its calls answer ncclInProgress, and put their kernel
 // into the stream only when it has settled. A kernel of NCCL waits for its peers until it is
 // aborted. cudaFree waits for all streams of its GPU, as the real one does.
 #pragma once

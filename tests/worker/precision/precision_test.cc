@@ -313,8 +313,8 @@ TEST(MasterWeights, AreMadeBeforeAGradientIs) {
   EXPECT_THROW(MasterWeights(*net, at::kBFloat16), std::invalid_argument);
 }
 
-// The largest error of the averages, against those of single ranks added in double, as part of the
-// bound's sum |g|/N.
+// The largest error of the averages, as part of the bound's sum |g|/N. It is against those of
+// single ranks added in double.
 double error_with(const CommHook& hook, Collective& collective) {
   const auto gradients_of = [&](int rank, Collective& ranks, bool hooked) {
     auto net = small_net();

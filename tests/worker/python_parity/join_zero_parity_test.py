@@ -1,5 +1,6 @@
-"""Join and ZeroOptimizer end with the bits of PyTorch's, with Gloo: weights and buffers of three ranks with 10, 13 and 7 batches, weights
-after 50 steps of each optimizer, and who owns what of 200 random lists. DDPRUN_BIN names the folder of the engine's program, DDPRUN the
+"""Join and ZeroOptimizer end with the bits of PyTorch's, with Gloo. They are weights and buffers of
+three ranks with 10, 13 and 7 batches, and weights after 50 steps of each optimizer. The owners of
+200 random lists are equal, too. DDPRUN_BIN names the folder of the engine's program, DDPRUN the
 launcher.
 """
 import os

@@ -1,6 +1,6 @@
 // Trains with Join and with ZeroOptimizer, as join_zero_trainer.py does with PyTorch, and prints a
-// line `mode hash` for each mode: the hash of all weights and buffers at the end; for `partition`
-// one of who owns what. Started by ddprun, with the modes as arguments.
+// line `mode hash` for each mode. It is the hash of all weights and buffers at the end; for
+// `partition` one of the owners. Started by ddprun, with the modes as arguments.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -41,7 +41,7 @@ void step(ParityNet& net, DataParallel& parallel, Optimizer& optimizer, int numb
   parallel.step(optimizer);
 }
 
-// The rank that comes last always does: PyTorch counts what a joined rank used in its last pass,
+// The rank that comes last always does. PyTorch counts the parameters of a joined rank's last pass,
 // and we do not (docs/join.md).
 bool uses_aside(const std::string& mode, int number, int rank) {
   return !has(mode, "unused") || rank == 1 || number % 4 == 2;

@@ -33,7 +33,8 @@ def step(parallel, optimizer, number, aside):
 
 
 def uses_aside(mode, number):
-    """The rank that comes last always does: PyTorch counts what a joined rank used in its last pass, and we do not (docs/join.md)."""
+    """The rank that comes last always does. PyTorch counts the parameters of a joined rank's last
+    pass, and we do not (docs/join.md)."""
     return "unused" not in mode or dist.get_rank() == 1 or number % 4 == 2
 
 

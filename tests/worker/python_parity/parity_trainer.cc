@@ -1,7 +1,7 @@
-// Trains one small model in each of DDP's modes, as parity_trainer.py does with PyTorch, and prints
-// a line `mode hash` for each: the hash of all weights and buffers after twenty steps; for
-// power_sgd the weights themselves; for the modes float16_wire and bfloat16_wire what the wire
-// costs in bits. Started by ddprun, with the modes as arguments.
+// Trains one small model in each of DDP's modes, as parity_trainer.py does with PyTorch. Prints a
+// line `mode hash` for each: the hash of all weights and buffers after twenty steps. For power_sgd
+// it prints the weights themselves. For the modes float16_wire and bfloat16_wire it prints the
+// wire's cost in bits. Started by ddprun, with the modes as arguments.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
@@ -156,7 +156,7 @@ at::Tensor gradients_of(DataParallel& parallel, ParityNet& net, int rank) {
 }
 
 // How far averages that travel in 16 bits are from the true ones: `worst,mean`. The worst is told
-// as a share of sum |g|/N · 2e + 1e-7, where e is the half distance of two numbers of that dtype;
+// as a share of sum |g|/N · 2e + 1e-7. Here e is the half distance of two numbers of that dtype;
 // the mean is absolute.
 std::string wire_error(const std::string& mode, Collective& collective) {
   const bool half = mode == "float16_wire";

@@ -1,5 +1,6 @@
-"""The engine and PyTorch's DistributedDataParallel with Gloo train the same model in each mode: after twenty steps all weights and
-buffers must have the same bits. DDPRUN_BIN names the folder of the engine's program, DDPRUN the launcher.
+"""The engine and PyTorch's DistributedDataParallel with Gloo train the same model in each mode.
+After twenty steps all weights and buffers must have the same bits. DDPRUN_BIN names the folder of
+the engine's program, DDPRUN the launcher.
 """
 import os
 import pathlib

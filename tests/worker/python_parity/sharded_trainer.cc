@@ -1,6 +1,6 @@
-// Trains with ShardedParallel, as sharded_trainer.py does with PyTorch's fully_shard, and prints a
-// line `mode numbers` for each mode: all weights at the end. Started by ddprun, with the modes as
-// arguments: sgd, adam; with _sent behind the ranks use no shared memory for parameters.
+// Trains with ShardedParallel, as sharded_trainer.py does with PyTorch's fully_shard. Prints a line
+// `mode numbers` for each mode: all weights at the end. Started by ddprun, with the modes as
+// arguments: sgd, adam. With _sent behind the ranks use no shared memory for parameters.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>

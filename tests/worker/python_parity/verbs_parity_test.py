@@ -10,7 +10,8 @@ from python_parity_test import HERE, PYTHON, ends, main
 FLOATS, INTEGERS, COMPLEX = 4, 4, 2
 MOVED = 3  # gather, broadcast, receive
 README = 4  # loss, largest, all, half
-# Beside these sum, min, max, group, scatter; average for floats; of complex ones sum, average, group; bool is moved only; the mean.
+# Beside these sum, min, max, group, scatter; average for floats. For complex ones sum, average,
+# group; bool is moved only; the mean.
 LINES_A_RANK = FLOATS * (MOVED + README + 6) + INTEGERS * (MOVED + README + 5) + COMPLEX * (MOVED + README + 3) + MOVED + 1
 # README.md's five lines, which verbs_program.cc has for each type.
 CALLS = ("mean_loss.over(ranks)", "verbs.all_reduce(largest, Reduction::kMax)", "const auto all = verbs.all_gather(",

@@ -1,5 +1,5 @@
-// Does each verb with tensors of each type, as verbs_program.py does with torch.distributed, and
-// prints a line `rank.name numbers` for each. Started by ddprun.
+// Does each verb with tensors of each type, as verbs_program.py does with torch.distributed. Prints
+// a line `rank.name numbers` for each. Started by ddprun.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
-// Ranks that do different things while they train, over shared memory and over TCP: with the
-// timeout that a job has, ten minutes, all of them end at once, and say who did what.
+// Ranks that do different things while they train, over shared memory and over TCP. With a job's
+// timeout, ten minutes, all of them end at once. They say which rank did what.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim.h>

@@ -1,4 +1,4 @@
-// Passes that leave parameters out, or come by one several times: find_unused_parameters,
+// Passes that leave parameters out, or come by one several times. They have find_unused_parameters,
 // static_graph, ignored parameters, and a pass that all ranks give up.
 #include <gtest/gtest.h>
 #include <torch/nn.h>

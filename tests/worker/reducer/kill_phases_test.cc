@@ -1,4 +1,4 @@
-// A rank is killed in each phase of training, over shared memory and over TCP: the others throw
+// A rank is killed in each phase of training, over shared memory and over TCP. The others throw
 // soon, and never with weights that differ.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

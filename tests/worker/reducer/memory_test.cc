@@ -60,7 +60,7 @@ std::int64_t peak_of_passes(Collective& collective, bool view) {
 }
 
 // Case 12. Each rank's own weights, its part of the buckets and one gradient at a time are there in
-// both modes; copies have all gradients a second time.
+// both modes. Copies have all gradients a second time.
 TEST(Memory, GradientsInBucketsSaveASecondCopyOfThem) {
   constexpr std::int64_t kGradients = 64 * kMiB;
   void* memory = ::mmap(nullptr, 2 * sizeof(std::int64_t), PROT_READ | PROT_WRITE,

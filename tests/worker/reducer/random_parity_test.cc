@@ -1,6 +1,6 @@
-// Random models under our engine and under PyTorch's c10d::Reducer, side by side in each rank: in
-// the default mode, with unused parameters and with a static graph, gradients, weights, buckets and
-// the order of the gradients must be equal in each iteration, bit for bit, with 2, 3 and 4 ranks.
+// Random models under our engine and under PyTorch's c10d::Reducer, side by side in each rank.
+// Modes are the default, unused parameters and a static graph, with 2, 3 and 4 ranks. Gradients,
+// weights, buckets and the order of the gradients must be equal in each iteration, bit for bit.
 // DDPRUN_PARITY_SEED=N begins with another seed; each seed is one model.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -101,8 +101,8 @@ TEST(RandomRuns, HaveEachModeWithEachNumberOfRanksOften) {
   EXPECT_GE(models["list of limits"], kModels / 4);
 }
 
-// A layer that is used twice in a pass, and runs its forward again in backward() for each use: four
-// hooks of two parameters, in reentrant backward passes.
+// A layer that is used twice in a pass, and runs its forward again in backward() for each use. It
+// has four hooks of two parameters, in reentrant backward passes.
 TEST(CheckpointedTwice, TrainsWithAStaticGraphAsUnderPyTorch) {
   for (const int ranks : kRanks) {
     run_torch_ranks(ranks, [](Collective& collective) {

@@ -1,5 +1,6 @@
 // The material of the random comparisons. A seed is a model: layers, limits of buckets. A seed and
-// a number of ranks are a run of it: mode, views or copies, how gradients are zeroed, hooks.
+// a number of ranks are a run of it. They say mode, views or copies, how gradients are zeroed, and
+// hooks.
 #pragma once
 
 #include <algorithm>
@@ -127,8 +128,8 @@ inline Recipe random_recipe(unsigned seed, int ranks) {
   return recipe;
 }
 
-// Which layers a pass uses. With unused parameters each rank and each pass is different; a static
-// graph is different on each rank; where unused buckets are skipped, ranks are alike.
+// Which layers a pass uses. With unused parameters each rank and each pass is different. A static
+// graph is different on each rank. If unused buckets are skipped, ranks are alike.
 inline std::vector<bool> used_layers(const Recipe& recipe, int iteration, int rank) {
   const unsigned pass = recipe.mode == Mode::kStatic ? 0 : static_cast<unsigned>(iteration);
   Dice dice(recipe.seed * 1000 + pass * 10 + (recipe.skips ? 8 : static_cast<unsigned>(rank)));

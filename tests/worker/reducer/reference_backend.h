@@ -1,6 +1,6 @@
-// PyTorch's own gradient reducer (c10d::Reducer of the wheel), driven as Python's
-// DistributedDataParallel drives it, over a small c10d::Backend that sums through our collective.
-// The peer that our engine is compared with, bit for bit, in one process.
+// PyTorch's own gradient reducer (c10d::Reducer of the wheel), driven as by Python's
+// DistributedDataParallel. A small c10d::Backend under it sums through our collective. The peer
+// that our engine is compared with, bit for bit, in one process.
 #pragma once
 
 #include <cstring>

@@ -4,8 +4,9 @@
     extract_samples.py FILE       writes one translation unit with all samples, if FILE does not hold the same already
     extract_samples.py --check    prints the samples' names; exit code 1 if one is missing, empty or new
 
-README's sample is a whole program. It comes first and as printed, so that it must include what it uses. The sample of a
-header is part of a function: PROLOGUE and the function's parameters have what it uses and does not declare.
+README's sample is a whole program. It comes first and as printed, so that it must include what it
+uses. The sample of a header is part of a function. PROLOGUE and the function's parameters have the
+names that it uses and does not declare.
 """
 
 import pathlib

@@ -147,7 +147,8 @@ double sum_over(Collective& ranks, double mine) {
 }
 
 // Parameters, gradients and two numbers of Adam for each: 4 S in all. Counted are all tensors,
-// outputs and those in between as well, and the collective's memory for the gradients of one unit.
+// outputs and those in between as well. So is the collective's memory for the gradients of one
+// unit.
 TEST(ShardedMemory, IsAnNthAndOneUnitOverTcp) {
   for (const int world : {2, 3, 4}) {
     run_torch_ranks(tcp_ranks(world), [](Collective& ranks) {

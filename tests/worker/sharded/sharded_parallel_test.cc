@@ -188,7 +188,7 @@ TEST(ShardedParallel, AddsGradientsOfSeveralPassesAndEvaluatesBetween) {
   run_ranks(tcp_ranks(2), body);
 }
 
-// A unit used twice, in another order than it was named; one that is not used; a parameter without
+// A unit used twice, in another order than it was named. One that is not used; a parameter without
 // a gradient.
 TEST(ShardedParallel, TakesUnitsInAnyOrder) {
   const auto body = [](Collective& ranks) {

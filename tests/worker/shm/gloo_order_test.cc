@@ -1,5 +1,5 @@
-// Sums of three ranks and more against those that Gloo gave, bit for bit: recorded from PyTorch by
-// record_gloo_sums.py, which says how the elements are made.
+// Sums of three ranks and more against those that Gloo gave, bit for bit. They were recorded from
+// PyTorch by record_gloo_sums.py, which says how the elements are made.
 #include <gtest/gtest.h>
 
 #include <bit>

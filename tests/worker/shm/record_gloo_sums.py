@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/worker/shm/record_gloo_sums.py > tests/worker/shm/gloo_sums.txt
 
-One line a case: ranks elements | hash of the float32 sums' bits. Element i of rank r is
-((i * 2654435761 + r * 40503) mod 100003) / 7, so that the order of the additions shows in the last bits.
+One line a case: ranks elements | hash of the float32 sums' bits. Element i of rank r is ((i *
+2654435761 + r * 40503) mod 100003) / 7. So the order of the additions shows in the last bits.
 """
 import os
 import tempfile

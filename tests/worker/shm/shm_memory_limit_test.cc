@@ -1,4 +1,4 @@
-// A real limit of a memory cgroup, which the ranks' memory does not fit into: one line says so, and
+// A real limit of a memory cgroup, which the ranks' memory does not fit into. One line says so, and
 // no rank dies of SIGBUS or of the kernel's killer.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

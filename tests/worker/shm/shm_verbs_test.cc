@@ -1,5 +1,5 @@
-// The verbs that training with DDP does not need: other reductions, parcels from rank to rank,
-// groups, the barrier that names who is late.
+// The verbs that training with DDP does not need. They are other reductions, parcels from rank to
+// rank, groups, and the barrier that names a late rank.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Every way to miss a reduction either trains, with the same weights on all ranks, or throws on all
-// of them before a second step. None is silent.
+// Every way to miss a reduction either trains, with the same weights on all ranks. Or it throws on
+// all of them before a second step. None is silent.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

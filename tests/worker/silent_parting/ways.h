@@ -1,5 +1,5 @@
-// Ways in which a training program can miss a reduction, as rows of a table: what it does, and what
-// must come of it.
+// Ways in which a training program can miss a reduction, as rows of a table. A row has its act, and
+// the right result.
 #pragma once
 
 #include <torch/nn.h>
@@ -82,7 +82,7 @@ struct Outcome {
 struct Way {
   const char* name;
   // Nothing: all ranks train, and have the same weights. Else all of them throw, one of them with
-  // these words; none has stepped more than once since the way began, or all have the same weights.
+  // these words. None has stepped more than once since the way began, or all have the same weights.
   std::optional<std::string> words;
   // Puts what the rank has come to into its second argument, also where it throws.
   std::function<void(Collective&, Outcome&)> run;

@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Descriptors of this process. A segment that ranks share has no name: it is gone with those that
-// hold it, so nothing is left of it if no rank is left and we hold nothing more than before.
+// hold it. So nothing is left of it if no rank is left and we hold nothing more than before.
 std::ptrdiff_t descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
                        std::filesystem::directory_iterator());

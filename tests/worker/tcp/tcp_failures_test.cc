@@ -131,7 +131,7 @@ TEST(TcpFailures, ARankIsKilledInTheMiddle) {
   EXPECT_EQ(statuses[2], 0);
 }
 
-// A rank that comes too late may pass the operation that the others have begun; it fails at the
+// A rank that comes too late may pass the operation that the others have begun. It fails at the
 // next one.
 void expect_others_gave_up(Collective& ranks) {
   expect_at_once(
@@ -174,7 +174,7 @@ TEST(TcpFailures, TheRankThatASumWaitsForIsNamed) {
   });
 }
 
-// A rank that has heard of a reset must call it, too: it cannot go on with what was under way.
+// A rank that has heard of a reset must call it, too. It cannot go on with its operation.
 TEST(TcpFailures, NothingButResetAfterAReset) {
   run_ranks(patient_ranks(3), [](Collective& ranks) {
     const auto memory = ranks.allocate(4'000'000);
@@ -360,7 +360,7 @@ TEST(TcpMeeting, ARankThatCannotBeReachedIsNamed) {
   run_ranks(options, [](Collective& /*ranks*/) {});
 }
 
-// Ranks 1 and 2 find each other, and rank 2 does not reach rank 0: the others hear of it at once.
+// Ranks 1 and 2 find each other, and rank 2 does not reach rank 0. The others hear of it at once.
 TEST(TcpMeeting, ARankThatGivesUpEndsTheMeetingOfAll) {
   auto options = tcp_ranks(3);
   options.timeout = 600s;

@@ -24,8 +24,8 @@ class TcpHosts : public TwoHosts {
     std::uint64_t hash = 0;
   };
 
-  // Sums some buffers of that many numbers, and says what one of them cost the host: the least,
-  // since TCP sends again what a busy kernel drops.
+  // Sums some buffers of that many numbers, and says the cost of one of them to the host. It is the
+  // least, since TCP sends again what a busy kernel drops.
   static Found measure(Collective& ranks, std::size_t count) {
     constexpr int kSums = 5;
     const auto memory = ranks.allocate(count * 4);

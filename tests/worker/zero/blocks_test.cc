@@ -1,6 +1,6 @@
-// A step of a large parameter, which is made part by part, has the bits of a step of small ones,
-// which is not. (Small ones of a power of two: LibTorch rounds the last few numbers of a 16-bit
-// tensor in another way than the others.)
+// A step of a large parameter is made part by part. It has the bits of a step of small ones, which
+// is not. (Small ones of a power of two. LibTorch rounds the last few numbers of a 16-bit tensor in
+// another way than the others.)
 #include "worker/zero/blocks.h"
 
 #include <ATen/Parallel.h>

@@ -14,8 +14,8 @@
 namespace ddprun::worker {
 namespace {
 
-// Rank 1 sets its net's first parameter to 3, all others to 0; what this rank finds in its own
-// then.
+// Rank 1 sets its net's first parameter to 3, all others to 0. Returns what this rank finds in its
+// own then.
 double seen_after_rank_1_writes(torch::nn::Sequential& net, Collective& collective) {
   const torch::NoGradGuard no_grad;
   at::Tensor parameter = net->parameters()[0];
@@ -69,8 +69,8 @@ class SlowSgd final : public torch::optim::SGD {
 };
 thread_local bool SlowSgd::is_slow = false;
 
-// A rank may use its net until it comes to the step, however early the others are there; and behind
-// the step all parameters are those of after it.
+// A rank may use its net until it comes to the step, however early the others are there. Behind the
+// step all parameters are those of after it.
 TEST(ZeroOptimizer, StepsTheOneCopyWhileNobodyReadsIt) {
   run_torch_ranks(2, [](Collective& collective) {
     SlowSgd::is_slow = collective.rank() == 1;
