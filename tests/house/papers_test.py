@@ -30,10 +30,11 @@ def pages():
 def plain_pages():
     """Those whose sentences and lines are held to the rules."""
     docs = ROOT / "docs"
-    names = ("architecture", "checkpoints", "contract", "data", "development", "doctor", "examples",
-             "install", "join", "kubernetes", "metrics", "mixed_precision", "operators", "recovery",
-             "replicas", "schedulers", "sharded", "sources", "spawn", "store", "sync_batch_norm",
-             "torchrun", "training_metrics", "trust", "vocabulary", "zero")
+    names = ("architecture", "checkpoints", "contract", "data", "data_parallel", "development",
+             "doctor", "examples", "install", "join", "kubernetes", "metrics", "mixed_precision",
+             "operators", "recovery", "replicas", "schedulers", "sharded", "sources", "spawn",
+             "store", "sync_batch_norm", "torchrun", "training_metrics", "trust", "vocabulary",
+             "zero")
     named = [docs / f"{name}.md" for name in names] + [ROOT / "examples" / "data" / "README.md"]
     named += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "README", "SECURITY")]
     return named + sorted(DECISIONS.glob("*.md"))

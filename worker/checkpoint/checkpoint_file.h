@@ -22,7 +22,7 @@ struct CheckpointFile {
   std::uint64_t fingerprint = 0;
 };
 
-// Tensors' bytes stay in the file, which is open until the last of them is gone. Reading them
+// Tensors' bytes stay in the file, which is open until the last of them is gone. A read
 // compares their CRC. Errors: kSystem if the file cannot be read, kProtocol if it is no checkpoint,
 // kLimit if a bound is passed. Objects of other classes are an error, or passed over (pickle.h).
 Result<CheckpointFile> read_checkpoint_file(const std::filesystem::path& path,
