@@ -27,19 +27,6 @@ def pages():
     return sorted({ROOT / name for name in names.split() if (ROOT / name).exists()})
 
 
-def plain_pages():
-    """Those whose sentences and lines are held to the rules."""
-    docs = ROOT / "docs"
-    names = ("architecture", "checkpoints", "contract", "data", "data_parallel", "development",
-             "doctor", "examples", "install", "join", "kubernetes", "metrics", "mixed_precision",
-             "operators", "recovery", "replicas", "schedulers", "sharded", "sources", "spawn",
-             "store", "sync_batch_norm", "torchrun", "training_metrics", "trust", "vocabulary",
-             "zero")
-    named = [docs / f"{name}.md" for name in names] + [ROOT / "examples" / "data" / "README.md"]
-    named += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "README", "SECURITY")]
-    return named + sorted(DECISIONS.glob("*.md"))
-
-
 def anchors(page):
     """Returns GitHub's anchor for each heading: lower case, no marks, hyphens for blanks."""
     found = set()
@@ -108,13 +95,13 @@ class Pages(unittest.TestCase):
         self.assertEqual(anchors("# How `MASTER_PORT` is *chosen*"), {"how-master_port-is-chosen"})
 
     def test_each_path_that_is_named_is_there(self):
-        lost = {path.name: lost_paths(path.read_text()) for path in plain_pages()}
+        lost = {path.name: lost_paths(path.read_text()) for path in pages()}
         self.assertEqual({name: paths for name, paths in lost.items() if paths}, {})
         self.assertEqual(lost_paths("`store/wire` `store/table.h` `agent/core/`, `out/x`"), [])
         self.assertEqual(lost_paths("`store/no_such_file`"), ["store/no_such_file"])
 
     def test_sentences_are_short_and_begin_with_their_subject(self):
-        for path in plain_pages():
+        for path in pages():
             page = path.read_text()
             self.assertEqual(long_sentences(page), [], path.name)
             self.assertEqual(turned_sentences(page), [], path.name)
