@@ -1,12 +1,12 @@
 // Our side of bench/allreduce. It forks the ranks, sums float32 buffers of several sizes and prints
-// one line of JSON for each size: the time of one sum on rank 0 in microseconds, from launch to
-// complete, as a training step sees it.
+// one line of JSON for each size. It is the time of one sum on rank 0 in microseconds, from launch
+// to complete, as a training step sees it.
 //   bench-allreduce [--hosts NAMESPACE=ADDRESS,… | --bound] [--wire bfloat16] RANKS
 //                   BYTES:REPETITIONS…
 // RANKS are those of a host. With --hosts each host is a network namespace (ip-netns(8)) with that
-// address, and the lines have what host 0 sent for one sum. With --bound the ranks do what a rank
-// computes in a sum, all at once, each in memory of its own (of the same kind) and with nobody to
-// wait for; a repetition begins on all ranks together, and its time is that of the slowest.
+// address. The lines have the bytes that host 0 sent for one sum. With --bound the ranks do a
+// rank's additions of a sum, all at once. Each has memory of its own (of the same kind) and nobody
+// to wait for. A repetition begins on all ranks together, and its time is that of the slowest.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -150,7 +150,7 @@ double microseconds(Act act) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// The ranks need no barrier between two sums: a sum is complete on one rank only when all have
+// The ranks need no barrier between two sums. A sum is complete on one rank only when all have
 // added their chunks.
 Times time_sums(Collective& collective, const Size& size) {
   const auto memory = collective.allocate(size.bytes);

@@ -1,4 +1,4 @@
-// The light nodes of bench/floods: many sessions with one host, in one process, which measure how
+// The light nodes of bench/floods: many sessions with one host, in one process. They measure how
 // long the host takes to answer their heartbeats.
 //
 //   bench-floods PORT NODES ALL [PEM]

@@ -220,7 +220,7 @@ class Nodes {
   std::vector<std::unique_ptr<rendezvous::Session>> sessions_;
 };
 
-// Agents have machines of their own: the host shall not wait for a processor that ten processes of
+// Agents have machines of their own. The host shall not wait for a processor that ten processes of
 // them share with it.
 constexpr int kNiceness = 10;
 

@@ -1,6 +1,6 @@
-// One training step of a batch, the same for each way: in one call, in copies of the module on the
-// threads of one process (data_parallel()), or with a process for each part (DataParallel; started
-// by ddprun). bench/replicas runs them in turn.
+// One training step of a batch, the same for each way. It is in one call, or in copies of the
+// module on the threads of one process (data_parallel()). Or it has a process for each part
+// (DataParallel; started by ddprun). bench/replicas runs them in turn.
 //
 //   bench-replicas one|copies|ranks LAYERS WIDTH BATCH WORKERS STEPS
 //

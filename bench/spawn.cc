@@ -1,6 +1,6 @@
-// Ranks that a program forks: from the call of spawn() to the end of rank 0's first training step,
-// and to the return. Prints `first_step SECONDS` and `returned SECONDS`. bench/spawn runs it beside
-// Python's torch.multiprocessing.spawn.
+// Ranks that a program forks. Times are from the call of spawn() to the end of rank 0's first
+// training step, and to the return. Prints `first_step SECONDS` and `returned SECONDS`. bench/spawn
+// runs it beside Python's torch.multiprocessing.spawn.
 #include "worker/startup/spawn.h"
 
 #include <fmt/format.h>

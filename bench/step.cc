@@ -1,7 +1,7 @@
 // Our side of bench/step: one rank. It takes orders `MODEL VARIANT WARM_UPS STEPS` from a named
-// pipe and writes a line of JSON for each to another one: the time of each step, and what the
-// measured steps used together. It ends when nobody has the other end of the orders open any more.
-// Started by ddprun:
+// pipe and writes a line of JSON for each to another one. The line has the time of each step, and
+// the usage of the measured steps together. It ends when nobody has the other end of the orders
+// open any more. Started by ddprun:
 //   bench-step FOLDER      with FOLDER/orders.RANK and FOLDER/answers.RANK
 // bench/step_torch.py does the same with PyTorch.
 #include <ATen/Parallel.h>
@@ -173,8 +173,8 @@ std::string measure(const Order& order, Trainer& trainer, Collective& collective
       after.page_faults - before.page_faults, ::getpid());
 }
 
-// The first DataParallel of a process sets up malloc, for good. It is made before the first order:
-// else orders without DataParallel would find one malloc in the first round and another one later.
+// The first DataParallel of a process sets up malloc, for good. It is made before the first order.
+// Else orders without DataParallel would find one malloc in the first round and another one later.
 void set_up_malloc(Collective& collective) {
   const torch::nn::Linear module(1, 1);
   const worker::DataParallel parallel(module.ptr(), collective);

@@ -1,6 +1,6 @@
 // The models of bench/step and one batch for each. bench/step_models.py has the same ones in
-// Python: the same modules in the same order, the same weights and the same batches, bit for bit.
-// Change both; bench/step compares the losses.
+// Python. They have the same modules in the same order, the same weights and the same batches, bit
+// for bit. Change both; bench/step compares the losses.
 #pragma once
 
 #include <torch/torch.h>

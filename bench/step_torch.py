@@ -2,8 +2,9 @@
 
     step_torch.py FOLDER
 
-It takes orders `MODEL VARIANT WARM_UPS STEPS` from the named pipe FOLDER/orders.RANK and writes a line of JSON for each to
-FOLDER/answers.RANK. It ends when nobody has the other end of the orders open any more.
+It takes orders `MODEL VARIANT WARM_UPS STEPS` from the named pipe FOLDER/orders.RANK. It writes a
+line of JSON for each to FOLDER/answers.RANK. It ends when nobody has the other end of the orders
+open any more.
 """
 import gc
 import json

@@ -161,8 +161,8 @@ int idle(std::uint16_t port, int connections) {
   return 0;
 }
 
-// This thread runs before all others that want its processor, where that is allowed (sched(7)):
-// what is measured is the server then, and not who else runs here.
+// This thread runs before all others that want its processor, if that is allowed (sched(7)). Then
+// the server is measured, and not the other programs here.
 class FirstOfAll {
  public:
   FirstOfAll() {
@@ -178,7 +178,7 @@ class FirstOfAll {
 };
 
 // The latencies of connections that ask in turn, each at its time, whatever became of the one
-// before: what waits because the server was busy counts with its whole wait.
+// before. A request that waits because the server was busy counts with its whole wait.
 std::vector<double> calm(std::vector<Socket>& sockets, std::chrono::milliseconds span) {
   const std::string request = get("bench-key-00");
   const FirstOfAll first;
@@ -193,8 +193,8 @@ std::vector<double> calm(std::vector<Socket>& sockets, std::chrono::milliseconds
   return times;
 }
 
-// The 99th percentile of each second, and the median of those: where the machine itself
-// stands still for a moment, one of them has it.
+// The 99th percentile of each second, and the median of those. If the machine itself stands still
+// for a moment, one of them has it.
 double steady_p99(const std::vector<double>& times) {
   constexpr std::ptrdiff_t kWindow = std::chrono::seconds(1) / kCalmPause;
   std::vector<double> found;

@@ -1,5 +1,5 @@
 // Clients that load a store server over raw sockets, for bench/store. All of an object's
-// connections share one thread, so the client itself is part of what is measured, the same for both
+// connections share one thread. So the client itself is part of the measurement, the same for both
 // servers. Any error ends the program.
 #pragma once
 

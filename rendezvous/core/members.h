@@ -1,6 +1,6 @@
 // Who is here: the nodes that the membership knows, and how each of them stands. Finds a node by
-// its session, its id, the rank it wants and its arrival, without a look at all. Counts them by
-// standing. Decides nothing: membership.h does. Pure. Owned by Membership.
+// its session, its id, the rank it wants and its arrival. Does not look at all nodes for that.
+// Counts them by standing. Decides nothing: membership.h does. Pure. Owned by Membership.
 #pragma once
 
 #include <array>

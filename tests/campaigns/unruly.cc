@@ -2,7 +2,7 @@
 // that it starts write "worker PID" or "descendant PID" to FIFO once BEHAVIOUR is true of them.
 // Then they wait. `good` ends with 0 at a signal, `hearing` goes on; the worker says "heard PID"
 // then. Whatever a launcher does, all are gone after kLifeSeconds. There are at most 1 +
-// kDescendants processes at a time, or, of the behaviour `forking`, 1 + 2 * kComets.
+// kDescendants processes at a time. With the behaviour `forking` there are 1 + 2 * kComets.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -22,7 +22,7 @@ def in_mounts(*commands):
 
 class BareHost(JobTest):
     def runs(self, *flags, warnings=1, wanted=(), env=None, prefix=(), **options):
-        """A job that runs, with so many lines of our own, and all the wanted words in them; its own
+        """A job that runs, with so many lines of our own, and all the wanted words in them. Its own
         files."""
         env = {"OMP_NUM_THREADS": "1", **(env or {})}
         code, out, err = self.run_job("--standalone", "--nproc-per-node=2", *flags, *SAY, env=with_variables(**env), prefix=prefix,

@@ -37,7 +37,8 @@ class ElasticTest(JobTest):
 
     def nodes(self, count, nnodes, *args, **options):
         """The first of them hosts the rendezvous, so it has node rank 0. If they are as many as
-        there may be, the first round starts with all of them, however late they come."""
+        there may be, the first round starts with all of them. It does not matter how late they
+        come."""
         if str(count) == nnodes.rpartition(":")[2]:
             options.setdefault("conf", "last_call_timeout=600")
         return [self.node(nnodes, number == 0, *args, **options) for number in range(count)]

@@ -1,5 +1,5 @@
-"""The end of a job: the failure report, its JSON form, the exit code, and the evidence of a silent
-death."""
+"""The end of a job: the failure report, its JSON form, the exit code, and a silent death's
+evidence."""
 
 import json
 import os

@@ -3,11 +3,11 @@
     python3 scanner.py [--slow N] [--each-second N] PORT...
 
 Until its stdin is closed. It opens so many connections at each port that say next to nothing. Half
-of them say no byte, half of them the first one of a gRPC client and then one each second. One that
-is cut comes again. Each second it sends so many of each kind: an HTTP request, the hello of a TLS
-client, random bytes, half of HTTP/2's preface. These read until the other side ends, at most for
-two seconds. Prints "scanning" when all slow ones have connected once and the others have begun. At
-its end it prints one line of JSON: how many came, and how many could not connect.
+of them say no byte. Half of them say the first one of a gRPC client and then one each second. One
+that is cut comes again. Each second it sends so many of each kind. Kinds are an HTTP request, the
+hello of a TLS client, random bytes, half of HTTP/2's preface. These read until the other side ends,
+at most for two seconds. Prints "scanning" when all slow ones have connected once and the others
+have begun. At its end it prints one line of JSON: how many came, and how many could not connect.
 """
 import argparse
 import asyncio

@@ -1,5 +1,5 @@
-"""Attacks by peers without the token: orders to a job, a look at a secret's file, a place between
-node and host."""
+"""Attacks by peers without the token: orders to a job, a look at a secret's file, a place in
+between."""
 
 import os
 import pathlib

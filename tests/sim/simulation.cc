@@ -13,7 +13,7 @@ namespace {
 
 constexpr seconds kFaults{60};
 // From the end of the faults until the job must be over. It has room for the longest waits of a
-// round (the last call, the interval between two resizes, a grace) and the work itself.
+// round and the work itself. Waits are the last call, the interval between two resizes, a grace.
 constexpr seconds kRest{180};
 constexpr seconds kJoinTimeout{3600};  // longer than all of it: no round may need it
 

@@ -163,9 +163,9 @@ class Collective {
   // nccl cannot tell which, and throws at once.
   virtual void monitored_barrier(std::chrono::milliseconds limit) = 0;
 
-  // Returns the place of `rank`'s `flat`, if this rank can read it. Ranks may share memory from
-  // allocate(). Null where they share none. Bytes that another rank writes are there after a
-  // barrier() of both, and must stay until the next one.
+  // Returns the memory of `rank` that corresponds to `flat` here. This rank can read it if ranks
+  // share the memory of allocate(). Null where they share none. Bytes that another rank writes are
+  // there after a barrier() of both, and must stay until the next one.
   virtual std::byte* memory_of(Flat /*flat*/, int /*rank*/) { return nullptr; }
 
   // One rank sends and another one receives; the others have no part in it. Both complete the sums

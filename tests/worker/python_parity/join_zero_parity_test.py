@@ -1,7 +1,7 @@
 """Join and ZeroOptimizer end with the bits of PyTorch's, with Gloo. They are weights and buffers of
-three ranks with 10, 13 and 7 batches, and weights after 50 steps of each optimizer. The owners of
-200 random lists are equal, too. DDPRUN_BIN names the folder of the engine's program, DDPRUN the
-launcher.
+three ranks with 10, 13 and 7 batches. Others are weights after 50 steps of each optimizer. The
+owners of 200 random lists are equal, too. DDPRUN_BIN names the folder of the engine's program,
+DDPRUN the launcher.
 """
 import os
 import pathlib

@@ -1,7 +1,7 @@
 // Random models for comparisons. They have layers of several kinds, shapes and dtypes, frozen
-// parameters, layers used twice, and layers with the weight of another one. They have sparse
-// layers, layers that a pass leaves out, and layers that recompute their forward in backward().
-// Everything follows from one seed, so all ranks and both sides of a comparison build the same.
+// parameters, layers used twice, and shared weights. They have sparse layers, layers that a pass
+// leaves out, and layers that recompute their forward in backward(). Everything follows from one
+// seed, so all ranks and both sides of a comparison build the same.
 #pragma once
 
 #include <torch/autograd.h>

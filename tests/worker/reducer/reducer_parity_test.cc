@@ -1,6 +1,6 @@
 // Our engine and PyTorch's c10d::Reducer train the same model side by side in each rank, on the
 // same samples. Gradients and weights must stay equal bit for bit, through PyTorch's bucket
-// rebuild, in both gradient modes, for N = 2, 3 and 4.
+// rebuild. This holds in both gradient modes, for N = 2, 3 and 4.
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>

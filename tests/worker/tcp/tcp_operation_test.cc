@@ -1,5 +1,5 @@
 // Operations over TCP without any socket. The bytes of each rank are put where the other one wants
-// them, in pieces of random size and in random order.
+// them. They go in pieces of random size and in random order.
 #include "worker/tcp/tcp_operation.h"
 
 #include <gtest/gtest.h>
