@@ -125,8 +125,8 @@ void Takeover::plan_faults(SimLeader& leader) {
   });
 }
 
-// A candidate does not take over at once from a leader that it never reached. So if no worker may be
-// restarted, a leader lives until the others know it.
+// A candidate does not take over at once from a leader that it never reached. So if no worker may
+// be restarted, a leader lives until the others know it.
 void Takeover::kill(SimLeader& leader) {
   if (live_leaders() < 2) return;
   // While nobody leads, a second death may hold the key until the nodes' leases are over.
