@@ -1,8 +1,7 @@
 // cifar10: ResNet-18 on small images. A run goes on within an epoch, on any number of workers.
 //
 //   examples/data/fetch cifar10 /tmp/cifar10
-//   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 \
-//     --checkpoint /tmp/c.pt
+//   ddprun --standalone --nproc-per-node=2 build/bin/cifar10 --data /tmp/cifar10 --checkpoint c.pt
 // examples/pytorch/cifar10.py does the same, without the checkpoint.
 #include <torch/nn.h>
 #include <torch/utils.h>
