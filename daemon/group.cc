@@ -69,7 +69,7 @@ std::string Group::who_leads() const {
 }
 
 void Group::lead() {
-  knocker_.reset();
+  probe_.reset();
   leader_.reset();
   records_.begin([this](rendezvous::RecordKeeper::Jobs jobs) {
     is_ready_ = true;
@@ -82,7 +82,7 @@ void Group::follow(const Leader& leader) {
     log::info("this ddprund waits as a standby; " + text_of(leader) + " leads");
   leader_ = leader;
   // Refused: its process is dead. The election looks at it once more, and takes its key.
-  knocker_ = std::make_unique<Knocker>(
+  probe_ = std::make_unique<LivenessProbe>(
       loop_,
       std::vector{asio::ip::tcp::endpoint(asio::ip::make_address(leader.address), leader.port)},
       [this] { election_.leader_lost(); }, std::numeric_limits<int>::max(), Haste::kBelieveAtOnce);
@@ -113,7 +113,7 @@ void Group::forget(const std::string& rdzv_id, std::chrono::milliseconds after) 
 
 void Group::resign(std::function<void()> done) {
   is_ready_ = false;
-  knocker_.reset();
+  probe_.reset();
   records_.end();
   election_.resign(std::move(done));
 }

@@ -68,7 +68,7 @@ class Group {
   bool is_refused_ = false;
   std::optional<rendezvous::Leader> leader_;  // another one
   // Held with the leader: it ends with the leader's process.
-  std::unique_ptr<Knocker> knocker_;
+  std::unique_ptr<LivenessProbe> probe_;
 };
 
 }  // namespace ddprun::daemon

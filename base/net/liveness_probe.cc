@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 // A process that dies may take so many connections that it closes at once.
-constexpr int kHastyKnocks = 4;
+constexpr int kHastyProbes = 4;
 
 }  // namespace
 
@@ -64,21 +64,21 @@ bool is_refused_by_host(tcp::socket& socket, const error_code& failure) {
   return true;
 }
 
-// Held by the Knocker and by the operation under way.
-class Knocker::Visit : public std::enable_shared_from_this<Visit> {
+// Held by the LivenessProbe and by the operation under way.
+class LivenessProbe::Visit : public std::enable_shared_from_this<Visit> {
  public:
-  Visit(asio::io_context& loop, tcp::endpoint to, std::function<void()> refused, int most_knocks,
+  Visit(asio::io_context& loop, tcp::endpoint to, std::function<void()> refused, int most_probes,
         Haste haste)
       : loop_(loop),
         to_(std::move(to)),
         refused_(std::move(refused)),
-        most_knocks_(most_knocks),
+        most_probes_(most_probes),
         haste_(haste),
         socket_(loop),
         pause_(loop) {}
 
   void connect() {
-    if (is_over_ || tries_++ >= most_knocks_) return;
+    if (is_over_ || tries_++ >= most_probes_) return;
     socket_ = open_socket(loop_, to_);
     socket_.async_connect(to_, [self = shared_from_this()](const error_code& failed) {
       if (self->is_over_) return;
@@ -123,9 +123,9 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
   // kept busy with it. A process short of descriptors does so.
   void try_next() {
     const auto held = Clock::now() - std::exchange(held_since_, Clock::time_point());
-    short_ = held < kKnockPause ? short_ + 1 : 0;
-    if (short_ < kHastyKnocks) return connect();
-    connect_after(kKnockPause);
+    short_ = held < kProbePause ? short_ + 1 : 0;
+    if (short_ < kHastyProbes) return connect();
+    connect_after(kProbePause);
   }
   void connect_after(std::chrono::milliseconds pause) {
     pause_.expires_after(pause);
@@ -137,7 +137,7 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
   asio::io_context& loop_;
   const tcp::endpoint to_;
   std::function<void()> refused_;
-  const int most_knocks_;
+  const int most_probes_;
   const Haste haste_;
   tcp::socket socket_;
   asio::steady_timer pause_;
@@ -149,8 +149,8 @@ class Knocker::Visit : public std::enable_shared_from_this<Visit> {
   bool is_over_ = false;
 };
 
-Knocker::Knocker(asio::io_context& loop, const std::vector<tcp::endpoint>& to,
-                 std::function<void()> refused, int most_knocks, Haste haste) {
+LivenessProbe::LivenessProbe(asio::io_context& loop, const std::vector<tcp::endpoint>& to,
+                             std::function<void()> refused, int most_probes, Haste haste) {
   const auto left = std::make_shared<std::size_t>(to.size());
   for (const tcp::endpoint& endpoint : to)
     visits_.push_back(std::make_shared<Visit>(
@@ -158,15 +158,15 @@ Knocker::Knocker(asio::io_context& loop, const std::vector<tcp::endpoint>& to,
         [left, refused] {
           if (--*left == 0) refused();
         },
-        most_knocks, haste));
+        most_probes, haste));
   for (const auto& visit : visits_) visit->connect();
 }
 
-Knocker::~Knocker() {
+LivenessProbe::~LivenessProbe() {
   for (const auto& visit : visits_) visit->end();
 }
 
-KnownPorts::KnownPorts(asio::io_context& loop, const std::vector<tcp::endpoint>& to)
+ProbedPorts::ProbedPorts(asio::io_context& loop, const std::vector<tcp::endpoint>& to)
     : taken_(std::make_shared<std::vector<tcp::endpoint>>()) {
   for (const tcp::endpoint& endpoint : to) {
     const auto socket = std::make_shared<tcp::socket>(open_socket(loop, endpoint));
@@ -181,7 +181,7 @@ KnownPorts::KnownPorts(asio::io_context& loop, const std::vector<tcp::endpoint>&
   }
 }
 
-KnownPorts::~KnownPorts() {
+ProbedPorts::~ProbedPorts() {
   error_code ignored;
   for (const auto& one : under_way_)
     if (const auto socket = one.lock()) socket->close(ignored);

@@ -20,10 +20,10 @@
 namespace ddprun {
 
 // So many connections are tried. Another program may own the port and close each of them: this
-// limit, or the Knocker's end, ends that loop.
-inline constexpr int kMostKnocks = 20;
+// limit, or the LivenessProbe's end, ends that loop.
+inline constexpr int kMostProbes = 20;
 // No connection is tried for this time if some connections one after another ended sooner.
-inline constexpr std::chrono::milliseconds kKnockPause{200};
+inline constexpr std::chrono::milliseconds kProbePause{200};
 
 // A socket that is closed when a worker is started, and that can tell who refused it.
 boost::asio::ip::tcp::socket open_socket(boost::asio::io_context& loop,
@@ -36,15 +36,17 @@ bool is_refused_by_host(boost::asio::ip::tcp::socket& socket,
 // Whether a refusal by another host is asked again before it counts.
 enum class Haste { kNone, kBelieveAtOnce };
 
-class Knocker {
+class LivenessProbe {
  public:
   // All of the ports must refuse; with none, nothing is found out. `refused` is called once at
   // most. It may destroy this.
-  Knocker(boost::asio::io_context& loop, const std::vector<boost::asio::ip::tcp::endpoint>& to,
-          std::function<void()> refused, int most_knocks = kMostKnocks, Haste haste = Haste::kNone);
-  Knocker(const Knocker&) = delete;
-  Knocker& operator=(const Knocker&) = delete;
-  ~Knocker();
+  LivenessProbe(boost::asio::io_context& loop,
+                const std::vector<boost::asio::ip::tcp::endpoint>& to,
+                std::function<void()> refused, int most_probes = kMostProbes,
+                Haste haste = Haste::kNone);
+  LivenessProbe(const LivenessProbe&) = delete;
+  LivenessProbe& operator=(const LivenessProbe&) = delete;
+  ~LivenessProbe();
 
  private:
   class Visit;
@@ -53,12 +55,12 @@ class Knocker {
 
 // Which ports of a process take connections while it lives: those whose refusal will count. Each is
 // tried once.
-class KnownPorts {
+class ProbedPorts {
  public:
-  KnownPorts(boost::asio::io_context& loop, const std::vector<boost::asio::ip::tcp::endpoint>& to);
-  KnownPorts(const KnownPorts&) = delete;
-  KnownPorts& operator=(const KnownPorts&) = delete;
-  ~KnownPorts();
+  ProbedPorts(boost::asio::io_context& loop, const std::vector<boost::asio::ip::tcp::endpoint>& to);
+  ProbedPorts(const ProbedPorts&) = delete;
+  ProbedPorts& operator=(const ProbedPorts&) = delete;
+  ~ProbedPorts();
 
   // So far.
   const std::vector<boost::asio::ip::tcp::endpoint>& taken() const { return *taken_; }

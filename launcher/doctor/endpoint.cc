@@ -78,16 +78,16 @@ int connect_by(const addrinfo& address, Clock::time_point end) {
   return error;
 }
 
-void knock(const addrinfo* list, Clock::time_point end, EndpointFacts& facts) {
+void probe(const addrinfo* list, Clock::time_point end, EndpointFacts& facts) {
   for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
     const int error = connect_by(*one, end);
     if (error == 0) {
-      facts.knock = Knock::kAnswered;
+      facts.probe = ProbeResult::kAnswered;
       return;
     }
-    if (error == ECONNREFUSED) facts.knock = Knock::kRefused;
-    if (facts.knock == Knock::kRefused) continue;
-    facts.knock = Knock::kSilent;
+    if (error == ECONNREFUSED) facts.probe = ProbeResult::kRefused;
+    if (facts.probe == ProbeResult::kRefused) continue;
+    facts.probe = ProbeResult::kSilent;
     facts.error = error == ETIMEDOUT ? "no answer" : std::generic_category().message(error);
   }
 }
@@ -110,7 +110,7 @@ EndpointFacts gather_endpoint(const std::string& host, std::uint16_t port, Clock
   if (facts.is_here) {
     facts.port_owner = port_owner(port);
   } else {
-    knock(list.get(), std::min(end, Clock::now() + kKnockLimit), facts);
+    probe(list.get(), std::min(end, Clock::now() + kProbeAnswerLimit), facts);
   }
   return facts;
 }

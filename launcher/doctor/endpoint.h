@@ -11,7 +11,7 @@
 namespace ddprun::launcher {
 
 // A connection that is not there by then is none: packets to there are dropped.
-inline constexpr std::chrono::milliseconds kKnockLimit{2000};
+inline constexpr std::chrono::milliseconds kProbeAnswerLimit{2000};
 
 LookUp look_up(const std::string& name);
 

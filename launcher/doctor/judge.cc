@@ -168,7 +168,7 @@ Finding judge_endpoint(const NodeQuestion& question, const NodeFacts& facts) {
     return {Level::kFailure, kWhat, fmt::format("no such host: {}", host),
             fmt::format("check the name, or put `ADDRESS {}` into /etc/hosts", host)};
   const std::string fact = fmt::format("{} is {}", host, list_text(endpoint.found.addresses));
-  if (endpoint.knock == Knock::kSilent)
+  if (endpoint.probe == ProbeResult::kSilent)
     return {Level::kFailure, kWhat,
             fmt::format("{}, and port {} cannot be reached: {}", fact, question.endpoint_port,
                         endpoint.error),
@@ -178,9 +178,9 @@ Finding judge_endpoint(const NodeQuestion& question, const NodeFacts& facts) {
   if (endpoint.found.seconds > kSlow)
     return {Level::kWarning, kWhat, fmt::format("{}, after {:.1f} s", fact, endpoint.found.seconds),
             "check the servers in /etc/resolv.conf"};
-  if (endpoint.knock == Knock::kAnswered)
+  if (endpoint.probe == ProbeResult::kAnswered)
     return ok(kWhat, fmt::format("{}, and port {} answers", fact, question.endpoint_port));
-  if (endpoint.knock == Knock::kRefused)
+  if (endpoint.probe == ProbeResult::kRefused)
     return ok(kWhat,
               fmt::format("{}, where nobody serves port {} yet", fact, question.endpoint_port));
   return ok(kWhat, fact);

@@ -64,7 +64,7 @@ struct LookUp {
 };
 
 // The result of a connection to the endpoint.
-enum class Knock {
+enum class ProbeResult {
   kNotTried,  // it is this node, or has no address
   kAnswered,
   kRefused,  // the host is there, and nobody listens yet
@@ -75,7 +75,7 @@ struct EndpointFacts {
   LookUp found{};
   bool is_here = false;      // an address is one of this node
   std::string port_owner{};  // with is_here: another program that has the port
-  Knock knock = Knock::kNotTried;
+  ProbeResult probe = ProbeResult::kNotTried;
   std::string error{};  // with kSilent
 };
 

@@ -189,31 +189,31 @@ Unreached Election::unreached() const {
   return told;
 }
 
-asio::awaitable<void> Election::knock(asio::io_context& loop, SharedGate gate, Knock action,
+asio::awaitable<void> Election::probe(asio::io_context& loop, SharedGate gate, ProbeLeader action,
                                       tcp::endpoint to) {
   tcp::socket socket = open_socket(loop, to);
   asio::steady_timer timer(loop);
-  const auto first = co_await (socket.async_connect(to, kAsTuple) || expires(timer, kKnockLimit));
+  const auto first = co_await (socket.async_connect(to, kAsTuple) || expires(timer, kProbeLimit));
   Election* const self = gate->owner();
   if (self == nullptr) co_return;
   const std::string who = name_of(*decode_leader(action.value));
   if (first.index() != 0) {
     self->leader_problem_ = who + " does not answer";
-    co_return self->perform(self->leadership_.knocked_in_vain(action.ticket, Refused::kNo, now()));
+    co_return self->perform(self->leadership_.probed_in_vain(action.ticket, Refused::kNo, now()));
   }
   const boost::system::error_code failure = std::get<0>(std::get<0>(first));
   if (!failure) co_return self->taken(action, std::move(socket));
   self->leader_problem_ = fmt::format("{}: {}", who, failure.message());
   const bool is_refused = is_refused_by_host(socket, failure);
   const Refused refused = is_refused ? self->judge(to) : Refused::kNo;
-  self->perform(self->leadership_.knocked_in_vain(action.ticket, refused, now()));
+  self->perform(self->leadership_.probed_in_vain(action.ticket, refused, now()));
 }
 
 // Daemons believe a refusal at once, and who follows them never takes the key.
-void Election::taken(const Knock& action, tcp::socket socket) {
+void Election::taken(const ProbeLeader& action, tcp::socket socket) {
   if (!options_.listens_at && !options_.follows_only)
     liveness_.hold(action.value, std::move(socket));
-  perform(leadership_.knocked(action.ticket, now()));
+  perform(leadership_.probed(action.ticket, now()));
 }
 
 // If daemons take the key from one that lives, no worker is lost. They do it at once.
@@ -229,7 +229,7 @@ Refused Election::judge(const tcp::endpoint& leader) const {
   return Refused::kNo;
 }
 
-void Election::perform(const Knock& action) {
+void Election::perform(const ProbeLeader& action) {
   const auto leader = decode_leader(action.value);
   boost::system::error_code no_address;
   const auto address = asio::ip::make_address(leader ? leader->address : std::string(), no_address);
@@ -237,7 +237,7 @@ void Election::perform(const Knock& action) {
     return fail(leader ? Error(ErrorCode::kProtocol, "rendezvous: the leader has no address")
                        : leader.error());
   if (options_.listens_at == *leader)
-    return perform(leadership_.knocked_in_vain(action.ticket, Refused::kYes, now()));
+    return perform(leadership_.probed_in_vain(action.ticket, Refused::kYes, now()));
   // Nobody would answer there, and each would take the lead from the other, again and again.
   const bool is_elsewhere = address.is_loopback() && leader->hostname != options_.hostname;
   if (is_elsewhere && (options_.follows_only || options_.listens_at))
@@ -249,18 +249,18 @@ void Election::perform(const Knock& action) {
                      "give --rdzv-endpoint an address of etcd that all hosts have in common, "
                      "or each host its own address by --local-addr",
                      leader->hostname, leader->address)});
-  spawn(loop_, "knock", knock(loop_, gate_, action, {address, leader->port}));
+  spawn(loop_, "probe", probe(loop_, gate_, action, {address, leader->port}));
 }
 
 // A daemon of another host. A fault there must not end the jobs: it counts as silent.
-void Election::pass_by(const Knock& action, const Leader& leader) {
+void Election::pass_by(const ProbeLeader& action, const Leader& leader) {
   leader_problem_ = fmt::format(
       "the leader, {}, is at {}, which other hosts do not reach: expected an address "
       "of its host in --listen of its ddprund",
       leader.hostname, leader.address);
   if (std::exchange(passed_by_, action.value) != action.value)
     log::warning(leader_problem_ + "; waiting for another leader");
-  perform(leadership_.knocked_in_vain(action.ticket, Refused::kNo, now()));
+  perform(leadership_.probed_in_vain(action.ticket, Refused::kNo, now()));
 }
 
 void Election::perform(const Follow& action) {

@@ -37,7 +37,7 @@ inline constexpr std::chrono::seconds kRecordLease{20};
 // The time between two warnings about etcd: that it does not answer, or gives or takes no records.
 inline constexpr std::chrono::seconds kProblemEvery{10};
 // No answer to a connect for so long: the leader is silent.
-inline constexpr std::chrono::milliseconds kKnockLimit{1000};
+inline constexpr std::chrono::milliseconds kProbeLimit{1000};
 
 struct ElectionOptions {
   EtcdOptions etcd;
@@ -121,9 +121,9 @@ class Election {
 
  private:
   using SharedGate = std::shared_ptr<LoopGate<Election>>;
-  static asio::awaitable<void> knock(asio::io_context& loop, SharedGate gate, Knock action,
+  static asio::awaitable<void> probe(asio::io_context& loop, SharedGate gate, ProbeLeader action,
                                      asio::ip::tcp::endpoint to);
-  void taken(const Knock& action, asio::ip::tcp::socket socket);
+  void taken(const ProbeLeader& action, asio::ip::tcp::socket socket);
 
   Refused judge(const asio::ip::tcp::endpoint& leader) const;
 
@@ -131,7 +131,7 @@ class Election {
   void perform(const ReadKey& action);
   void perform(const GrantLease& action);
   void perform(const TakeKey& action);
-  void perform(const Knock& action);
+  void perform(const ProbeLeader& action);
   void perform(const Follow& action);
   void perform(const WatchKey& action);
   void perform(const StopWatching& action);
@@ -151,7 +151,7 @@ class Election {
   void etcd_failed(Ticket ticket, const Error& error);
   bool is_over();
   std::chrono::seconds record_lease() const;
-  void pass_by(const Knock& action, const Leader& leader);
+  void pass_by(const ProbeLeader& action, const Leader& leader);
   void key_seen(const std::optional<KeyHolder>& holder);
   void fail(const Error& error);
   void tell_lease();

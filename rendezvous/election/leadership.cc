@@ -68,7 +68,7 @@ LeadershipActions Leadership::key_read(Ticket ticket, const KeyView& view, Time 
   // We took it, and the answer was lost.
   if (holder && lease_ != 0 && holder->lease == lease_ && now < lease_ends_)
     return lead(holder->revision, now);
-  return holder ? follow_or_knock(*holder, now) : grant(0, now);
+  return holder ? follow_or_probe(*holder, now) : grant(0, now);
 }
 
 WatchKey Leadership::watch() {
@@ -76,7 +76,7 @@ WatchKey Leadership::watch() {
   return {etcd_revision_ + 1};
 }
 
-LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now) {
+LeadershipActions Leadership::follow_or_probe(const KeyHolder& holder, Time now) {
   if (followed_ == holder) return stay(now);
   // A session with this one is being opened: let it.
   if (is_following_ && holder == seen_) {
@@ -92,8 +92,8 @@ LeadershipActions Leadership::follow_or_knock(const KeyHolder& holder, Time now)
   // Ours, of before: nobody has led since.
   if (rules_.retakes && past_lease_ != 0 && holder.lease == past_lease_)
     return grant(holder.revision, now);
-  step_ = Step::kKnocking;
-  return {watch(), Knock{++ticket_, seen_.value}};
+  step_ = Step::kProbing;
+  return {watch(), ProbeLeader{++ticket_, seen_.value}};
 }
 
 void Leadership::wait_as(Step step, Time now) {
@@ -105,14 +105,14 @@ void Leadership::wait_as(Step step, Time now) {
 
 LeadershipActions Leadership::looked_while_following(const std::optional<KeyHolder>& holder,
                                                      Time now) {
-  if (holder != seen_) return holder ? follow_or_knock(*holder, now) : grant(0, now);
+  if (holder != seen_) return holder ? follow_or_probe(*holder, now) : grant(0, now);
   check_at_ = now + rules_.look_while_following;
   if (is_watched_) return {};
   return {watch()};
 }
 
-LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
-  if (is_late(ticket, Step::kKnocking)) return {};
+LeadershipActions Leadership::probed(Ticket ticket, Time now) {
+  if (is_late(ticket, Step::kProbing)) return {};
   if (std::exchange(followed_, std::nullopt)) search_ends_ = now + rules_.search_limit;
   is_following_ = true;
   refused_since_.reset();
@@ -121,8 +121,8 @@ LeadershipActions Leadership::knocked(Ticket ticket, Time now) {
   return {Follow{seen_.value}};
 }
 
-LeadershipActions Leadership::knocked_in_vain(Ticket ticket, Refused refused, Time now) {
-  if (is_late(ticket, Step::kKnocking)) return {};
+LeadershipActions Leadership::probed_in_vain(Ticket ticket, Refused refused, Time now) {
+  if (is_late(ticket, Step::kProbing)) return {};
   if (refused == Refused::kPerhaps && closed_at_) refused = Refused::kYes;
   if (refused != Refused::kPerhaps) refused_since_.reset();
   if (refused == Refused::kNo || seen_ != reached_) return pause(rules_.look_again, now);
@@ -167,7 +167,7 @@ LeadershipActions Leadership::key_taken(Ticket ticket, bool is_done, const KeyVi
   const std::optional<KeyHolder>& holder = view.holder;
   // An earlier try of ours may have been done, although its answer was lost.
   if (holder && holder->lease == lease_) return lead(holder->revision, now);
-  if (holder) return follow_or_knock(*holder, now);
+  if (holder) return follow_or_probe(*holder, now);
   return pause(rules_.retry, now);
 }
 
@@ -208,7 +208,7 @@ LeadershipActions Leadership::key_changed(Time now) {
   is_watched_ = false;
   if (step_ == Step::kLeading) return check();
   const bool looks_while_it_follows = step_ == Step::kFollowed && followed_;
-  if (step_ == Step::kFollowing || step_ == Step::kKnocking || step_ == Step::kPausing ||
+  if (step_ == Step::kFollowing || step_ == Step::kProbing || step_ == Step::kPausing ||
       looks_while_it_follows)
     return read(now);
   return {};
@@ -217,8 +217,8 @@ LeadershipActions Leadership::key_changed(Time now) {
 LeadershipActions Leadership::watch_ended(Time now) {
   is_watched_ = false;
   if (step_ == Step::kLeading) return check();
-  // A knock must not wait for a watch that may never hold.
-  if (step_ == Step::kKnocking) return {watch()};
+  // A probe must not wait for a watch that may never hold.
+  if (step_ == Step::kProbing) return {watch()};
   // Who pauses, or has its leader, looks anyway, and then watches again.
   return step_ == Step::kFollowing ? read(now) : LeadershipActions{};
 }

@@ -8,7 +8,7 @@
 //      v   +------------------------(leader_lost())-----------------------------------+
 //   follower --(leader_lost())--> candidate
 //
-// A candidate reads the key. If nobody holds it, it takes it. Otherwise it knocks at the leader's
+// A candidate reads the key. If nobody holds it, it takes it. Otherwise it probes the leader's
 // address. A refused connection, where one was taken before, means that the process is dead. The
 // key is taken over at once, by a transaction that compares its revision. So one of many wins. A
 // firewall that is loaded anew refuses as well, and resets open connections. If it may be that, the
@@ -104,8 +104,8 @@ struct TakeKey {
   LeaseId lease = 0;
   std::int64_t if_revision = 0;
 };
-// Connect to the leader's address and hang up: knocked() or knocked_in_vain().
-struct Knock {
+// Connect to the leader's address and hang up: probed() or probed_in_vain().
+struct ProbeLeader {
   Ticket ticket = 0;
   std::string value;
 };
@@ -149,7 +149,7 @@ struct GiveUp {
   Error error;
 };
 using LeadershipAction =
-    std::variant<ReadKey, GrantLease, TakeKey, Knock, Follow, WatchKey, StopWatching, Lead,
+    std::variant<ReadKey, GrantLease, TakeKey, ProbeLeader, Follow, WatchKey, StopWatching, Lead,
                  RenewLease, WriteRecord, RecordWritten, ReleaseKey, StepDown, GiveUp>;
 using LeadershipActions = std::vector<LeadershipAction>;
 
@@ -175,9 +175,9 @@ class Leadership {
   LeadershipActions key_taken(Ticket ticket, bool is_done, const KeyView& view, Time now);
   // etcd cannot be asked (kUnavailable: asked again), or said no (all other codes).
   LeadershipActions etcd_failed(Ticket ticket, const Error& error, Time now);
-  LeadershipActions knocked(Ticket ticket, Time now);
+  LeadershipActions probed(Ticket ticket, Time now);
   // kNo: there was no answer.
-  LeadershipActions knocked_in_vain(Ticket ticket, Refused refused, Time now);
+  LeadershipActions probed_in_vain(Ticket ticket, Refused refused, Time now);
   LeadershipActions key_changed(Time now);
   // Nobody watches the key any more; it may be as it was. Say it after a pause: the next may end,
   // too.
@@ -222,7 +222,7 @@ class Leadership {
     kReading,  // candidate: …
     kGranting,
     kTaking,
-    kKnocking,
+    kProbing,
     kPausing,    // etcd or the leader is silent; looks again in a moment
     kFollowing,  // a session is being opened
     kFollowed,   // follower
@@ -237,7 +237,7 @@ class Leadership {
   LeadershipActions grant(std::int64_t if_revision, Time now);
   LeadershipActions lead(std::int64_t revision, Time now);
   LeadershipActions release(std::int64_t revision, Time now);
-  LeadershipActions follow_or_knock(const KeyHolder& holder, Time now);
+  LeadershipActions follow_or_probe(const KeyHolder& holder, Time now);
   LeadershipActions stay(Time now);
   bool has_its_leader() const { return followed_ && *followed_ == seen_; }
   bool follows() const { return step_ == Step::kFollowing || step_ == Step::kFollowed; }
@@ -259,7 +259,7 @@ class Leadership {
   bool is_watched_ = false;
   KeyHolder reached_;                  // the last leader that took a connection of ours
   std::optional<Time> closed_at_;      // a connection to it, since it let us in
-  std::optional<Time> refused_since_;  // perhaps, each knock at this one
+  std::optional<Time> refused_since_;  // perhaps, each probe this one
   std::int64_t if_revision_ = 0;       // of the key that we are about to take over
   std::string last_problem_;           // why etcd did not answer
   bool is_contacted_ = false;          // etcd has answered once

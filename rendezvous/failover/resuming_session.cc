@@ -95,7 +95,7 @@ void ResumingSession::let_in(const std::string& address, std::uint16_t port) {
                        : "rendezvous: connected again; the workers were let be");
   is_fenced_ = false;
   lost_.reset();
-  knocker_.reset();
+  probe_.reset();
   wait_.end();
   alarm_.set(Clock::time_point::max());
   memory_.say_to(*session_);
@@ -120,7 +120,7 @@ void ResumingSession::reconnect(const SessionLost& lost) {
   if (lost.is_fenced) fenced_ = std::move(session_);
   session_.reset();
   if (!lost.host_returns)
-    knocker_ = std::make_unique<Knocker>(loop_, host_, [this] { give_up(false); });
+    probe_ = std::make_unique<LivenessProbe>(loop_, host_, [this] { give_up(false); });
   if (Clock::now() >= lost.lease_ends) return fence();
   log::warning(lost.error.message() + "; connecting again, the workers go on");
   // A host that is about to end lets nodes in and sends them away again.

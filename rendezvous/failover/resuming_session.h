@@ -75,7 +75,7 @@ class ResumingSession final : public Session {
   // While there is no session that was let in: why, and what was found out about the host.
   std::optional<SessionLost> lost_;
   std::string last_try_;  // why it failed
-  std::unique_ptr<Knocker> knocker_;
+  std::unique_ptr<LivenessProbe> probe_;
   WaitTeller wait_;
   bool is_fenced_ = false;  // and the lease is over
   Time rejoin_until_{};     // then

@@ -35,10 +35,10 @@ class CalledNodes {
     // Null: one of many jobs, and the node did not ask for a seat yet.
     std::unique_ptr<HostedSession> session{};
     Silence silence{};
-    NodeSpec spec{};                      // as it said last
-    std::int64_t connection = 0;          // as Resumed has it
-    std::unique_ptr<KnownPorts> ports{};  // of its process
-    std::unique_ptr<Knocker> knocker{};   // its call broke, and it may come back
+    NodeSpec spec{};                         // as it said last
+    std::int64_t connection = 0;             // as Resumed has it
+    std::unique_ptr<ProbedPorts> ports{};    // of its process
+    std::unique_ptr<LivenessProbe> probe{};  // its call broke, and it may come back
   };
 
   // `may_return`: nodes whose calls break may come back.
@@ -82,7 +82,7 @@ class CalledNodes {
   void joins(Node& node, const NodeSpec& spec) {
     calls_of_[key(node.rdzv_id, spec)] = node.call.get();
     node.spec = spec;
-    if (may_return_) node.ports = std::make_unique<KnownPorts>(loop_, ports_of(node));
+    if (may_return_) node.ports = std::make_unique<ProbedPorts>(loop_, ports_of(node));
   }
 
   // The node speaks over a later call already: what came over this one was under way for long.
@@ -117,10 +117,10 @@ class CalledNodes {
   // has until the end of the host's patience. One that did not say who it is cannot come back.
   void broke(Call* call) {
     Node* const node = find(call);
-    if (node == nullptr || node->knocker) return;
+    if (node == nullptr || node->probe) return;
     if (!may_return_ || node->spec.node_id.empty()) return forget(call);
-    node->knocker =
-        std::make_unique<Knocker>(loop_, node->ports->taken(), [this, call] { forget(call); });
+    node->probe = std::make_unique<LivenessProbe>(loop_, node->ports->taken(),
+                                                  [this, call] { forget(call); });
   }
 
   void forget(Call* call) {

@@ -59,9 +59,9 @@ void lead(const TransactionAnswer& answer) {
       if (const auto* take = std::get_if<TakeKey>(&action))
         next = candidate.key_taken(take->ticket, answer.is_done, {answer.leader, answer.revision},
                                    now);
-      if (const auto* knock = std::get_if<Knock>(&action)) {
-        DDPRUN_ASSERT(knock->value.size() <= kMaxValueBytes);
-        next = candidate.knocked_in_vain(knock->ticket, Refused::kYes, now);
+      if (const auto* probe = std::get_if<ProbeLeader>(&action)) {
+        DDPRUN_ASSERT(probe->value.size() <= kMaxValueBytes);
+        next = candidate.probed_in_vain(probe->ticket, Refused::kYes, now);
       }
     }
     if (next.empty() && candidate.look_again_at() < Time::max()) {

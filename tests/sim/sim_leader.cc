@@ -152,7 +152,7 @@ void SimLeader::perform(const rendezvous::TakeKey& action) {
                        }));
 }
 
-void SimLeader::perform(const rendezvous::Knock& action) {
+void SimLeader::perform(const rendezvous::ProbeLeader& action) {
   world_.time.after(world_.time.up_to(world_.most_delay_ms), [this, action] {
     when_awake([this, action] {
       const SimLeader& leader = world_.holder_of(action.value);
@@ -160,8 +160,8 @@ void SimLeader::perform(const rendezvous::Knock& action) {
       if (is_taken) reached_ = action.value;
       const auto refused =
           world_.is_refusal_doubted ? rendezvous::Refused::kPerhaps : rendezvous::Refused::kYes;
-      perform(is_taken ? leadership_.knocked(action.ticket, now())
-                       : leadership_.knocked_in_vain(action.ticket, refused, now()));
+      perform(is_taken ? leadership_.probed(action.ticket, now())
+                       : leadership_.probed_in_vain(action.ticket, refused, now()));
     });
   });
 }

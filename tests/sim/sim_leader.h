@@ -82,7 +82,7 @@ class SimLeader {
   void perform(const rendezvous::ReadKey& action);
   void perform(const rendezvous::GrantLease& action);
   void perform(const rendezvous::TakeKey& action);
-  void perform(const rendezvous::Knock& action);
+  void perform(const rendezvous::ProbeLeader& action);
   void perform(const rendezvous::Follow& action);
   void perform(const rendezvous::WatchKey& action);
   void perform(const rendezvous::StopWatching& action);

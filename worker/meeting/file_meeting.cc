@@ -28,7 +28,7 @@ using Deadline = Clock::time_point;
 using std::chrono::milliseconds;
 
 // A rank 0 that is busy answers within this; one that does not is asked again, until the deadline.
-constexpr milliseconds kKnockTime{1000};
+constexpr milliseconds kProbeTime{1000};
 // For one request to a store that has answered before.
 constexpr std::chrono::seconds kRequestTime{30};
 // How often rank 0 looks whether the file is still its own: somebody may clean up the folder.
@@ -39,20 +39,20 @@ constexpr milliseconds kHoldTime{1000};
 constexpr milliseconds kFirstLook{20};
 constexpr milliseconds kLastLook{500};
 
-struct Knock {
+struct ProbeLeader {
   Heard heard = Heard::kNobody;
   std::optional<store::Client> client;  // where it is the store of the record
 };
 
-Knock knock_at(const MeetingRecord& record, const std::string& address) {
+ProbeLeader probe_at(const MeetingRecord& record, const std::string& address) {
   // The client itself tries a refused connection again, and an answer of nobody must be quick.
   const auto socket =
-      store::BlockingSocket::connect(address, record.port, Clock::now() + kKnockTime);
+      store::BlockingSocket::connect(address, record.port, Clock::now() + kProbeTime);
   if (!socket) {
     const bool is_silent = socket.error().code() == ErrorCode::kTimedOut;
     return {is_silent ? Heard::kSilence : Heard::kNobody, {}};
   }
-  auto client = store::Client::connect(address, record.port, kKnockTime);
+  auto client = store::Client::connect(address, record.port, kProbeTime);
   if (!client) return {Heard::kSilence, {}};
   const std::array key{meeting_key(record, "served")};
   const auto served = client->check(key);
@@ -149,7 +149,7 @@ Result<void> RankAtFile::replace(const std::string& text) {
                          "what is in it was not written by ranks that meet: name another file");
     const std::string address = address_from(*other, here_);
     const bool lives = ::kill(other->process, 0) == 0 || errno == EPERM;
-    const Heard heard = knock_at(*other, address).heard;
+    const Heard heard = probe_at(*other, address).heard;
     const Earlier earlier = judge_earlier(*other, here_, lives, heard);
     if (earlier == Earlier::kRuns)
       return file_.error(ErrorCode::kRejected,
@@ -227,14 +227,14 @@ Result<std::unique_ptr<OwnStore>> RankAtFile::follow() {
 // False: what the file says is of another run, which is over, or which has met without this rank.
 Result<bool> RankAtFile::join(const MeetingRecord& record) {
   record_ = record;
-  auto knock = knock_at(record, address_from(record, here_));
-  if (!knock.client) return false;
+  auto probe = probe_at(record, address_from(record, here_));
+  if (!probe.client) return false;
   if (are_two_jobs(record.job, job()))
     return file_.error(
         ErrorCode::kRejected,
         fmt::format("two jobs use it at once: {} is of job {}, this rank {} of job {}",
                     rank0_of(record), record.job, world_.rank, job()));
-  RollCall roll(std::move(*knock.client), file_, record, world_.rank);
+  RollCall roll(std::move(*probe.client), file_, record, world_.rank);
   if (record.ranks != world_.world_size) {
     const auto ended =
         roll.end(ErrorCode::kInvalidArgument,

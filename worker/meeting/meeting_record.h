@@ -49,14 +49,14 @@ struct Arrival {
 std::string format_arrival(const Arrival& arrival);
 std::optional<Arrival> parse_arrival(std::string_view text);
 
-// The answer to a knock at the store of a record.
+// The answer to a probe the store of a record.
 enum class Heard {
   kItsStore,  // the store of this very meeting answers
   kNobody,    // nobody listens, the host cannot be reached, or the store of another meeting answers
   kSilence,   // something took the connection, or nothing refused it, and no answer came
 };
 
-// Returns the address at which a process on `here` knocks: loopback on rank 0's own host, where it
+// Returns the address at which a process on `here` probes: loopback on rank 0's own host, where it
 // always listens.
 std::string address_from(const MeetingRecord& record, const HostId& here);
 

@@ -16,36 +16,36 @@
 namespace ddprun::rendezvous {
 namespace {
 
-struct KnockTest : testing::Test {
+struct LivenessProbeTest : testing::Test {
   asio::io_context loop{1};
   int refusals = 0;
 
-  void knock(std::uint16_t port) { knock(std::vector{at(port)}); }
-  void knock(const std::vector<tcp::endpoint>& ports) {
-    knocker.emplace(loop, ports, [this] { ++refusals; });
+  void probe(std::uint16_t port) { probe(std::vector{at(port)}); }
+  void probe(const std::vector<tcp::endpoint>& ports) {
+    probe.emplace(loop, ports, [this] { ++refusals; });
   }
   static tcp::endpoint at(std::uint16_t port) { return {asio::ip::address_v4::loopback(), port}; }
   std::uint16_t closed_port() {
     return Listener(loop, [](const tcp::socket&) {}).port();
   }
-  std::optional<Knocker> knocker;
+  std::optional<LivenessProbe> probe;
 };
 
-TEST_F(KnockTest, ARefusedConnectionMeansADeadProcess) {
+TEST_F(LivenessProbeTest, ARefusedConnectionMeansADeadProcess) {
   std::uint16_t port = 0;
   {
     port = Listener(loop, [](const tcp::socket&) {}).port();
   }
-  knock(port);
+  probe(port);
   EXPECT_TRUE(run_until(loop, [&] { return refusals == 1; }));
 }
 
 // The port of a process that dies may be closed after the connection that ended.
-TEST_F(KnockTest, NoticesAPortThatIsClosedLater) {
+TEST_F(LivenessProbeTest, NoticesAPortThatIsClosedLater) {
   std::vector<tcp::socket> taken;
   std::optional<Listener> listener;
   listener.emplace(loop, [&](tcp::socket socket) { taken.push_back(std::move(socket)); });
-  knock(listener->port());
+  probe(listener->port());
   ASSERT_TRUE(run_until(loop, [&] { return taken.size() == 1; }));
   EXPECT_EQ(refusals, 0);
   listener.reset();
@@ -53,49 +53,49 @@ TEST_F(KnockTest, NoticesAPortThatIsClosedLater) {
   EXPECT_TRUE(run_until(loop, [&] { return refusals == 1; }));
 }
 
-TEST_F(KnockTest, DoesNotKnockForEver) {
+TEST_F(LivenessProbeTest, DoesNotProbeForEver) {
   int taken = 0;
   const auto began = std::chrono::steady_clock::now();
   Listener listener(loop, [&](const tcp::socket&) { ++taken; });  // hangs up at once
-  knock(listener.port());
-  ASSERT_TRUE(run_until(loop, [&] { return taken == kMostKnocks; }));
-  EXPECT_GE(std::chrono::steady_clock::now() - began, 10 * kKnockPause) << "it pauses between them";
+  probe(listener.port());
+  ASSERT_TRUE(run_until(loop, [&] { return taken == kMostProbes; }));
+  EXPECT_GE(std::chrono::steady_clock::now() - began, 10 * kProbePause) << "it pauses between them";
   EXPECT_FALSE(run_until(
-      loop, [&] { return taken > kMostKnocks; }, std::chrono::milliseconds(20)));
+      loop, [&] { return taken > kMostProbes; }, std::chrono::milliseconds(20)));
   EXPECT_EQ(refusals, 0);
 }
 
-TEST_F(KnockTest, AllPortsMustRefuse) {
+TEST_F(LivenessProbeTest, AllPortsMustRefuse) {
   std::vector<tcp::socket> taken;
   Listener other(loop, [&](tcp::socket socket) { taken.push_back(std::move(socket)); });
   const std::uint16_t closed = closed_port();
-  knock({at(closed), at(other.port())});
+  probe({at(closed), at(other.port())});
   ASSERT_TRUE(run_until(loop, [&] { return taken.size() == 1; }));
   EXPECT_FALSE(run_until(
       loop, [&] { return refusals > 0; }, std::chrono::milliseconds(20)));
-  knock({at(closed), at(closed_port())});
+  probe({at(closed), at(closed_port())});
   EXPECT_TRUE(run_until(loop, [&] { return refusals == 1; }));
 }
 
-TEST_F(KnockTest, WithoutAPortNothingIsFoundOut) {
-  knock(std::vector<tcp::endpoint>{});
+TEST_F(LivenessProbeTest, WithoutAPortNothingIsFoundOut) {
+  probe(std::vector<tcp::endpoint>{});
   EXPECT_FALSE(run_until(
       loop, [&] { return refusals > 0; }, std::chrono::milliseconds(20)));
 }
 
-TEST_F(KnockTest, KnowsThePortsThatTookAConnection) {
+TEST_F(LivenessProbeTest, KnowsThePortsThatTookAConnection) {
   int taken = 0;
   Listener listener(loop, [&](const tcp::socket&) { ++taken; });
   const std::uint16_t closed = closed_port();
-  const KnownPorts ports(loop, {at(closed), at(listener.port())});
+  const ProbedPorts ports(loop, {at(closed), at(listener.port())});
   EXPECT_TRUE(run_until(loop, [&] { return taken == 1 && ports.taken().size() == 1; }));
   EXPECT_EQ(ports.taken(), std::vector{at(listener.port())});
 }
 
 // It hangs up before this loop looks: the connection looks like one that failed.
-TEST_F(KnockTest, APortThatHangsUpAtOnceIsKnown) {
+TEST_F(LivenessProbeTest, APortThatHangsUpAtOnceIsKnown) {
   tcp::acceptor acceptor(loop, at(0));
-  const KnownPorts ports(loop, {acceptor.local_endpoint()});
+  const ProbedPorts ports(loop, {acceptor.local_endpoint()});
   tcp::socket taken = acceptor.accept();
   taken.set_option(asio::socket_base::linger(true, 0));  // by a reset
   taken.close();
@@ -105,7 +105,7 @@ TEST_F(KnockTest, APortThatHangsUpAtOnceIsKnown) {
 // A firewall's refusal is no word of the host behind it. Each in a network of its own, where we may
 // have one.
 enum class Firewall { kNone, kIcmp, kIcmp6 };
-class KnockBehindAFirewall : public testing::TestWithParam<Firewall> {};
+class ProbeBehindAFirewall : public testing::TestWithParam<Firewall> {};
 
 // Runs in a child, which may leave our network. Returns whether the host itself refused; nothing
 // where there can be no such network.
@@ -145,7 +145,7 @@ int outlive_resets() {
   if (std::system(kRules) != 0) return 2;
   int refusals = 0;
   int taken = 0;
-  const Knocker knocker(loop, {to}, [&] { ++refusals; });
+  const LivenessProbe probe(loop, {to}, [&] { ++refusals; });
   const auto half_a_second = std::chrono::milliseconds(500);
   if (run_until(
           loop, [&] { return refusals > 0; }, half_a_second))
@@ -159,7 +159,7 @@ int outlive_resets() {
   return run_until(loop, [&] { return refusals > 0; }) ? 0 : 6;  // dead at last
 }
 
-TEST(KnockBehindResets, ForAWhileTheProcessIsNotTakenForDead) {
+TEST(ProbeBehindResets, ForAWhileTheProcessIsNotTakenForDead) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(outlive_resets());
   int status = 0;
@@ -170,7 +170,7 @@ TEST(KnockBehindResets, ForAWhileTheProcessIsNotTakenForDead) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST_P(KnockBehindAFirewall, ToldApartFromTheHost) {
+TEST_P(ProbeBehindAFirewall, ToldApartFromTheHost) {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto is_refused = is_refused_behind(GetParam());
@@ -184,16 +184,16 @@ TEST_P(KnockBehindAFirewall, ToldApartFromTheHost) {
   EXPECT_EQ(WEXITSTATUS(status), GetParam() == Firewall::kNone ? 1 : 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Firewalls, KnockBehindAFirewall,
+INSTANTIATE_TEST_SUITE_P(Firewalls, ProbeBehindAFirewall,
                          testing::Values(Firewall::kNone, Firewall::kIcmp, Firewall::kIcmp6));
 
-TEST_F(KnockTest, TellsNothingAfterItsEnd) {
+TEST_F(LivenessProbeTest, TellsNothingAfterItsEnd) {
   std::uint16_t port = 0;
   {
     port = Listener(loop, [](const tcp::socket&) {}).port();
   }
-  knock(port);
-  knocker.reset();
+  probe(port);
+  probe.reset();
   EXPECT_FALSE(run_until(
       loop, [&] { return refusals > 0; }, std::chrono::milliseconds(20)));
 }

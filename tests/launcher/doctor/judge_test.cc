@@ -249,7 +249,7 @@ TEST(Doctor, FindsOneFaultAndItsFix) {
        "29500 through the firewall, or give all nodes the name of a node that is up\n",
        [](auto&, auto& facts) {
          facts.endpoint->is_here = false;
-         facts.endpoint->knock = Knock::kSilent;
+         facts.endpoint->probe = ProbeResult::kSilent;
          facts.endpoint->error = "no answer";
        }},
       {"FAIL port: 29500 is taken by pid 7 (nginx) — end that program, or give all nodes another "
@@ -300,11 +300,11 @@ TEST(Doctor, AsksNothingOfANodeThatTheJobDoesNotNeed) {
       with([](auto& question, auto&) { question.variables["NCCL_SOCKET_IFNAME"] = "^docker"; }),
       "");
   // Another node that is there, and serves its port or does not serve it yet.
-  for (const Knock knock : {Knock::kAnswered, Knock::kRefused}) {
-    EXPECT_EQ(with([knock](auto& question, auto& facts) {
+  for (const ProbeResult probe : {ProbeResult::kAnswered, ProbeResult::kRefused}) {
+    EXPECT_EQ(with([probe](auto& question, auto& facts) {
                 question.served_port = 0;
                 facts.endpoint->is_here = false;
-                facts.endpoint->knock = knock;
+                facts.endpoint->probe = probe;
               }),
               "");
   }

@@ -14,7 +14,7 @@ struct FollowsOnlyTest : LeadershipTest {
   void follow() {
     show(leadership.start(now));
     key_is(KeyHolder{"a", 5, 1});
-    ASSERT_EQ(knocked(), "follow a");
+    ASSERT_EQ(probed(), "follow a");
     ASSERT_EQ(show(leadership.followed(now)), "");
   }
 };
@@ -24,7 +24,7 @@ TEST_F(FollowsOnlyTest, WaitsForALeaderAndTakesNoKey) {
   etcd_revision = 4;
   EXPECT_EQ(key_is({}), "watch from 5");
   EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; probe a");
   EXPECT_EQ(refused(), "") << "its process is dead, and another one takes the key";
   EXPECT_EQ(after(milliseconds(500)), "read");
 }
@@ -32,15 +32,15 @@ TEST_F(FollowsOnlyTest, WaitsForALeaderAndTakesNoKey) {
 TEST_F(FollowsOnlyTest, GoesToTheNextLeaderWhileThePreviousOneStandsStill) {
   follow();
   EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
-  EXPECT_EQ(knocked(), "follow b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; probe b");
+  EXPECT_EQ(probed(), "follow b");
   EXPECT_EQ(show(leadership.followed(now)), "");
 }
 
 TEST_F(FollowsOnlyTest, WatchesAnewWhoWasLetInWhileItReadTheKey) {
   show(leadership.start(now));
   key_is(KeyHolder{"a", 5, 1});
-  knocked();
+  probed();
   EXPECT_EQ(changed(), "read");
   EXPECT_EQ(show(leadership.followed(now)), "watch from 6");
 }
@@ -52,7 +52,7 @@ TEST_F(FollowsOnlyTest, LooksAtTheKeyWhileItHasALeader) {
   EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "");
   EXPECT_EQ(after(milliseconds(3999)), "");
   EXPECT_EQ(after(milliseconds(1)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; probe b");
 }
 
 TEST_F(FollowsOnlyTest, LeavesASickEtcdAloneWhileItHasALeader) {
@@ -64,7 +64,7 @@ TEST_F(FollowsOnlyTest, LeavesASickEtcdAloneWhileItHasALeader) {
     EXPECT_EQ(after(milliseconds(3999)), "");
     EXPECT_EQ(after(milliseconds(1)), "read");
   }
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; probe b");
 }
 
 TEST_F(FollowsOnlyTest, WatchesAgainWithItsNextLook) {
@@ -89,7 +89,7 @@ TEST_F(FollowsOnlyTest, WatchesAgainAfterAChangeThatItCouldNotRead) {
 TEST_F(FollowsOnlyTest, AsksSoonWhereAnotherLeads) {
   follow();
   EXPECT_EQ(changed(), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; probe b");
   EXPECT_EQ(silent(), "");
   EXPECT_EQ(after(milliseconds(500)), "read");
   EXPECT_EQ(failed(ErrorCode::kUnavailable), "");

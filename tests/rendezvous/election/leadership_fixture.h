@@ -26,7 +26,7 @@ struct Show {
   std::string operator()(const TakeKey& it) const {
     return fmt::format("take lease={} if={}", it.lease, it.if_revision);
   }
-  std::string operator()(const Knock& it) const { return "knock " + it.value; }
+  std::string operator()(const ProbeLeader& it) const { return "probe " + it.value; }
   std::string operator()(const Follow& it) const { return "follow " + it.value; }
   std::string operator()(const WatchKey& it) const {
     return fmt::format("watch from {}", it.from_revision);
@@ -83,12 +83,12 @@ struct LeadershipTest : testing::Test {
   std::string not_taken(const std::optional<KeyHolder>& holder) {
     return show(leadership.key_taken(ticket, false, view(holder), now));
   }
-  std::string knocked() { return show(leadership.knocked(ticket, now)); }
-  std::string refused() { return show(leadership.knocked_in_vain(ticket, Refused::kYes, now)); }
+  std::string probed() { return show(leadership.probed(ticket, now)); }
+  std::string refused() { return show(leadership.probed_in_vain(ticket, Refused::kYes, now)); }
   std::string perhaps_refused() {
-    return show(leadership.knocked_in_vain(ticket, Refused::kPerhaps, now));
+    return show(leadership.probed_in_vain(ticket, Refused::kPerhaps, now));
   }
-  std::string silent() { return show(leadership.knocked_in_vain(ticket, Refused::kNo, now)); }
+  std::string silent() { return show(leadership.probed_in_vain(ticket, Refused::kNo, now)); }
   std::string changed() { return show(leadership.key_changed(now)); }
   std::string watch_ended() { return show(leadership.watch_ended(now)); }
   std::string failed(ErrorCode code, const std::string& what = "e: no") {
@@ -108,7 +108,7 @@ struct LeadershipTest : testing::Test {
   void follow() {
     start();
     key_is(KeyHolder{"a", 5, 1});
-    knocked();
+    probed();
     ASSERT_EQ(show(leadership.followed(now)), "stop watching");
   }
 };

@@ -21,8 +21,8 @@ TEST_F(LeadershipTest, FollowsWhoWasFaster) {
   start();
   key_is({});
   granted(7);
-  EXPECT_EQ(not_taken(KeyHolder{"a", 9, 3}), "watch from 10; knock a");
-  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(not_taken(KeyHolder{"a", 9, 3}), "watch from 10; probe a");
+  EXPECT_EQ(probed(), "follow a");
   EXPECT_EQ(show(leadership.followed(now)), "stop watching");
   EXPECT_EQ(leadership.look_again_at(), Time::max());
 }
@@ -31,7 +31,7 @@ TEST_F(LeadershipTest, FollowsWhoWasFaster) {
 TEST_F(LeadershipTest, AReadFromBeforeItWasLetInChangesNothing) {
   show(leadership.start(now));
   key_is(KeyHolder{"a", 5, 1});
-  knocked();
+  probed();
   EXPECT_EQ(changed(), "read");
   EXPECT_EQ(show(leadership.followed(now)), "stop watching");
   EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
@@ -75,7 +75,7 @@ TEST_F(LeadershipTest, DoesNotLeadByAnAnswerThatCameTooLate) {
 TEST_F(LeadershipTest, TakesOverFromADeadProcessAtOnce) {
   follow();
   EXPECT_EQ(show(leadership.leader_lost(now)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; probe a");
   EXPECT_EQ(refused(), "grant");
   EXPECT_EQ(granted(7), "take lease=7 if=5");
   EXPECT_EQ(taken(11), "lead 11; watch from 12");
@@ -86,23 +86,23 @@ TEST_F(LeadershipTest, TakesOverFromADeadProcessAtOnce) {
 TEST_F(LeadershipTest, ARefusalOfAnotherHostMustLast) {
   follow();
   show(leadership.leader_lost(now));
-  const auto knocks = [this] { return key_is(KeyHolder{"a", 5, 1}); };
-  EXPECT_EQ(knocks(), "watch from 6; knock a");
+  const auto probes = [this] { return key_is(KeyHolder{"a", 5, 1}); };
+  EXPECT_EQ(probes(), "watch from 6; probe a");
   const auto is_refused_for_long = [&] {
     for (int tries = 0; tries < 12; ++tries) {
       EXPECT_EQ(perhaps_refused(), "") << tries;
       EXPECT_EQ(after(milliseconds(200)), "read");
-      knocks();
+      probes();
     }
   };
   is_refused_for_long();
   EXPECT_EQ(silent(), "") << "no refusal: it begins anew";
   EXPECT_EQ(after(milliseconds(500)), "read");
-  knocks();
+  probes();
   is_refused_for_long();
   EXPECT_EQ(perhaps_refused(), "");
   after(milliseconds(200));
-  knocks();
+  probes();
   EXPECT_EQ(perhaps_refused(), "grant");
 }
 
@@ -118,7 +118,7 @@ TEST_F(LeadershipTest, AClosedConnectionSaysNothingOfTheNextOne) {
   follow();
   show(leadership.leader_lost(now, true));
   key_is(KeyHolder{"a", 5, 1});
-  knocked();
+  probed();
   show(leadership.followed(now));
   show(leadership.leader_lost(now));
   key_is(KeyHolder{"a", 5, 1});
@@ -148,7 +148,7 @@ TEST_F(LeadershipTest, ALivenessConnectionThatIsClosedWhileItIsRefusedEndsTheWai
   key_is(KeyHolder{"a", 5, 1});
   EXPECT_EQ(perhaps_refused(), "");
   EXPECT_EQ(show(leadership.leader_closed("a", now)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; probe a");
   EXPECT_EQ(perhaps_refused(), "grant");
 }
 
@@ -158,7 +158,7 @@ TEST_F(LeadershipTest, AProcessThatTakesAConnectionWhileItDiesIsDead) {
   show(leadership.leader_closed("a", now));
   show(leadership.leader_lost(now));
   key_is(KeyHolder{"a", 5, 1});
-  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(probed(), "follow a");
   EXPECT_EQ(show(leadership.leader_lost(now)), "");
   after(milliseconds(200));
   key_is(KeyHolder{"a", 5, 1});
@@ -184,14 +184,14 @@ TEST_F(LeadershipTest, AClosedLivenessConnectionAloneDeposesNobody) {
   EXPECT_EQ(silent(), "");
   after(milliseconds(500));
   key_is(KeyHolder{"a", 5, 1});
-  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(probed(), "follow a");
 }
 
 TEST_F(LeadershipTest, AClosedLivenessConnectionSaysNothingOfAnotherLeader) {
   follow();
   show(leadership.leader_lost(now));
   key_is(KeyHolder{"b", 8, 2});
-  knocked();
+  probed();
   show(leadership.followed(now));
   EXPECT_EQ(show(leadership.leader_closed("a", now)), "");
   show(leadership.leader_lost(now));
@@ -206,7 +206,7 @@ TEST_F(LeadershipTest, ALeaderThatIsThereAgainIsFollowed) {
   perhaps_refused();
   after(milliseconds(2400));
   key_is(KeyHolder{"a", 5, 1});
-  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(probed(), "follow a");
   show(leadership.leader_lost(now));
   after(milliseconds(200));
   key_is(KeyHolder{"a", 5, 1});
@@ -219,8 +219,8 @@ TEST_F(LeadershipTest, WaitsForTheLeaseOfALeaderThatItNeverReached) {
   key_is(KeyHolder{"a", 5, 1});
   EXPECT_EQ(refused(), "");
   EXPECT_EQ(after(milliseconds(500)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
-  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; probe a");
+  EXPECT_EQ(probed(), "follow a");
   show(leadership.leader_lost(now));
   after(milliseconds(200));
   key_is(KeyHolder{"b", 8, 2});
@@ -233,7 +233,7 @@ TEST_F(LeadershipTest, FollowsAnotherThatTookOverFirst) {
   key_is(KeyHolder{"a", 5, 1});
   refused();
   granted(7);
-  EXPECT_EQ(not_taken(KeyHolder{"b", 6, 2}), "watch from 7; knock b");
+  EXPECT_EQ(not_taken(KeyHolder{"b", 6, 2}), "watch from 7; probe b");
 }
 
 TEST_F(LeadershipTest, WaitsForTheLeaseOfASilentLeader) {
@@ -242,18 +242,18 @@ TEST_F(LeadershipTest, WaitsForTheLeaseOfASilentLeader) {
   EXPECT_EQ(silent(), "");
   EXPECT_EQ(after(milliseconds(499)), "");
   EXPECT_EQ(after(milliseconds(1)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; knock a");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6; probe a");
   EXPECT_EQ(silent(), "");
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
   EXPECT_EQ(key_is({}), "grant");
 }
 
-TEST_F(LeadershipTest, HearsThatTheKeyIsGoneWhileItKnocksAtASilentLeader) {
+TEST_F(LeadershipTest, HearsThatTheKeyIsGoneWhileItProbesASilentLeader) {
   start();
   key_is(KeyHolder{"a", 5, 1});
-  const Ticket knock = ticket;
+  const Ticket probe = ticket;
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
-  EXPECT_EQ(show(leadership.knocked_in_vain(knock, Refused::kNo, now)), "");
+  EXPECT_EQ(show(leadership.probed_in_vain(probe, Refused::kNo, now)), "");
   EXPECT_EQ(key_is({}), "grant");
 }
 
@@ -271,21 +271,21 @@ TEST_F(LeadershipTest, IgnoresAnAnswerToAnOlderQuestion) {
 TEST_F(LeadershipTest, WatchesFromTheRevisionThatEtcdHadWhenItWasAsked) {
   etcd_revision = 20;
   start();
-  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 21; knock a");
+  EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 21; probe a");
   EXPECT_EQ(refused(), "");
   etcd_revision = 30;
   EXPECT_EQ(after(milliseconds(500)), "read");
   EXPECT_EQ(key_is({}), "grant");
   EXPECT_EQ(granted(7), "take lease=7 if=0");
   etcd_revision = 40;
-  EXPECT_EQ(not_taken(KeyHolder{"b", 32, 2}), "watch from 41; knock b");
+  EXPECT_EQ(not_taken(KeyHolder{"b", 32, 2}), "watch from 41; probe b");
 }
 
-TEST_F(LeadershipTest, AWatchThatEndedDoesNotBreakAKnockOff) {
+TEST_F(LeadershipTest, AWatchThatEndedDoesNotBreakAProbeOff) {
   start();
   key_is(KeyHolder{"a", 5, 1});
   EXPECT_EQ(watch_ended(), "watch from 6");
-  EXPECT_EQ(knocked(), "follow a");
+  EXPECT_EQ(probed(), "follow a");
   EXPECT_EQ(watch_ended(), "read");
   etcd_revision = 20;
   EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 21");
@@ -309,17 +309,17 @@ TEST_F(LeadershipTest, LooksForTheNextLeaderWhenItsOwnIsLost) {
 TEST_F(LeadershipTest, LeavesASessionThatIsBeingOpenedAlone) {
   start();
   key_is(KeyHolder{"a", 5, 1});
-  knocked();
+  probed();
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
   EXPECT_EQ(key_is(KeyHolder{"a", 5, 1}), "watch from 6");
   EXPECT_EQ(show(leadership.key_changed(now)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; probe b");
 }
 
 TEST_F(LeadershipTest, RestsAfterALeaderThatLetNobodyIn) {
   start();
   key_is(KeyHolder{"a", 5, 1});
-  knocked();
+  probed();
   EXPECT_EQ(show(leadership.leader_lost(now)), "");
   EXPECT_EQ(after(milliseconds(200)), "read");
 }
@@ -351,7 +351,7 @@ TEST_F(LeadershipTest, WhoWithdrawsWhileTheKeyIsTakenGivesItBack) {
   EXPECT_FALSE(leadership.leads());
   // The answer to the release may be lost, or late.
   EXPECT_EQ(after(milliseconds(200)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"us", 10, 7}), "watch from 11; knock us");
+  EXPECT_EQ(key_is(KeyHolder{"us", 10, 7}), "watch from 11; probe us");
 }
 
 TEST_F(LeadershipTest, WhoWithdrewGivesAKeyBackWhoseAnswerWasLost) {
@@ -415,7 +415,7 @@ struct DaemonsTest : LeadershipTest {
   void stand_by() {
     start();
     key_is(KeyHolder{"a", 5, 1});
-    ASSERT_EQ(knocked(), "follow a");
+    ASSERT_EQ(probed(), "follow a");
   }
 };
 
@@ -434,7 +434,7 @@ TEST_F(DaemonsTest, LooksAgainSoonWhereEtcdDidNotAnswer) {
   after(milliseconds(1000));
   EXPECT_EQ(failed(ErrorCode::kUnavailable), "");
   EXPECT_EQ(after(milliseconds(200)), "read");
-  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; knock b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 8, 2}), "watch from 9; probe b");
 }
 
 TEST_F(DaemonsTest, AnAnswerToALookIsIgnoredOnceTheKeyWasReadAnew) {
@@ -456,19 +456,19 @@ TEST_F(DaemonsTest, TakesItsOwnKeyAgainAfterADoubt) {
   EXPECT_EQ(taken(12), "lead 12; watch from 13");
 }
 
-TEST_F(DaemonsTest, KnocksAtWhoeverLedAfterIt) {
+TEST_F(DaemonsTest, ProbesWhoeverLedAfterIt) {
   lead();
   after(kLength);
   show(leadership.leader_lost(now));
-  EXPECT_EQ(key_is(KeyHolder{"b", 12, 9}), "watch from 13; knock b");
+  EXPECT_EQ(key_is(KeyHolder{"b", 12, 9}), "watch from 13; probe b");
 }
 
 // Its own node's workers may still end.
-TEST_F(LeadershipTest, AnAgentKnocksAtItsOwnKeyOfBefore) {
+TEST_F(LeadershipTest, AnAgentProbesItsOwnKeyOfBefore) {
   lead();
   after(kLength);
   show(leadership.leader_lost(now));
-  EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "watch from 11; knock me");
+  EXPECT_EQ(key_is(KeyHolder{"me", 10, 7}), "watch from 11; probe me");
   EXPECT_EQ(refused(), "");
 }
 

@@ -88,7 +88,7 @@ TEST(MeetingRecord, RefusesNumbersThatMakeNoSense) {
   EXPECT_FALSE(with("ddprun-meeting 1", "ddprun-meeting 2"));
 }
 
-TEST(MeetingRecord, KnowsWhereToKnock) {
+TEST(MeetingRecord, KnowsWhereToProbe) {
   EXPECT_EQ(address_from(some_record(), kHere), "127.0.0.1");
   EXPECT_EQ(address_from(some_record(), kElsewhere), "10.0.0.7");
   EXPECT_EQ(rank0_of(some_record()), "process 17 on n1");
