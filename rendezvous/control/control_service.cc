@@ -46,8 +46,8 @@ constexpr const char* kNoToken =
     "the job has no token, so it listens to nobody over the network: run ddpctl on the "
     "rendezvous's own host, as the job's user or root, or start the job with DDPRUN_TOKEN";
 
-Doorkeeper::Options doorkeeper_options(const ControlService::Options& options) {
-  Doorkeeper::TokenOf token_of = options.token;
+NodeAuthenticator::Options authenticator_options(const ControlService::Options& options) {
+  NodeAuthenticator::TokenOf token_of = options.token;
   if (options.is_local) token_of = [](const std::string&) { return HostToken{}; };
   return {.token_of = std::move(token_of), .most = kMaxUnproven, .deed = Deed::kOperate};
 }
@@ -60,7 +60,7 @@ class ControlService::Calls final : public v2::Control::CallbackService {
   Calls(boost::asio::io_context& loop, Options options)
       : options_(std::move(options)),
         gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
-        doorkeeper_(doorkeeper_options(options_)),
+        authenticator_(authenticator_options(options_)),
         proof_alarm_(loop, [this] { cut_overdue(); }) {}
 
   grpc::ServerBidiReactor<v2::ProvenQuestion, v2::Answer>* Ask(
@@ -86,7 +86,7 @@ class ControlService::Calls final : public v2::Control::CallbackService {
 
   const Options options_;
   const std::shared_ptr<LoopGate<Calls>> gate_;
-  Doorkeeper doorkeeper_;
+  NodeAuthenticator authenticator_;
   Alarm proof_alarm_;
   std::map<void*, SharedCall> unproven_;
   std::vector<SharedCall> waiting_;  // for the end of a job
@@ -176,10 +176,10 @@ grpc::ServerBidiReactor<v2::ProvenQuestion, v2::Answer>* ControlService::Calls::
 }
 
 void ControlService::Calls::called(const SharedCall& call, std::string job, std::string nonce) {
-  const auto challenge = doorkeeper_.called(call.get(), std::move(job), std::move(nonce),
-                                            make_nonce(), std::chrono::steady_clock::now());
+  const auto challenge = authenticator_.called(call.get(), std::move(job), std::move(nonce),
+                                               make_nonce(), std::chrono::steady_clock::now());
   if (!challenge) {
-    doorkeeper_.forget(call.get());
+    authenticator_.forget(call.get());
     return call->break_off(unauthenticated(challenge.error().message()));
   }
   unproven_.emplace(call.get(), call);
@@ -188,17 +188,17 @@ void ControlService::Calls::called(const SharedCall& call, std::string job, std:
 }
 
 void ControlService::Calls::cut_overdue() {
-  for (void* const overdue : doorkeeper_.overdue(std::chrono::steady_clock::now()))
+  for (void* const overdue : authenticator_.overdue(std::chrono::steady_clock::now()))
     unproven_.extract(overdue).mapped()->cut();
-  proof_alarm_.set(doorkeeper_.look_again_at());
+  proof_alarm_.set(authenticator_.look_again_at());
 }
 
 void ControlService::Calls::asked(const SharedCall& call, const Result<Proof>& proof,
                                   const std::string& question) {
   if (unproven_.erase(call.get()) == 0) return;  // it was cut
   const auto in =
-      doorkeeper_.answered(call.get(), proof ? *proof : Proof{}, call->is_clear(), question);
-  doorkeeper_.forget(call.get());
+      authenticator_.answered(call.get(), proof ? *proof : Proof{}, call->is_clear(), question);
+  authenticator_.forget(call.get());
   if (!in) return call->break_off(unauthenticated(in.error().message()));
   if (!in->is_proven && !options_.is_local)
     return call->break_off({grpc::StatusCode::PERMISSION_DENIED, kNoToken});

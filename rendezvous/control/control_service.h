@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "rendezvous/control/job_control.h"
-#include "rendezvous/trust/doorkeeper.h"
+#include "rendezvous/trust/node_authenticator.h"
 
 namespace grpc {
 class ServerBuilder;

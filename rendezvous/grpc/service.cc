@@ -26,7 +26,7 @@
 namespace ddprun::rendezvous {
 namespace {
 
-Doorkeeper::TokenOf token_of(const ServiceOptions& options) {
+NodeAuthenticator::TokenOf token_of(const ServiceOptions& options) {
   if (options.jobs) return options.jobs->token;
   return [&options](const std::string& job) {
     return job == options.rdzv_id ? std::optional(options.token) : std::nullopt;
@@ -79,7 +79,7 @@ class Service::Calls {
   boost::asio::steady_timer timer_;
   bool ticking_ = false;
   bool is_serving_ = true;
-  Doorkeeper doorkeeper_;
+  NodeAuthenticator authenticator_;
   Alarm proof_alarm_;
   Nodes nodes_;
   Connections connections_;
@@ -174,7 +174,7 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions 
       options_(std::move(options)),
       gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
       timer_(loop),
-      doorkeeper_({.token_of = token_of(options_), .most = options_.max_strangers}),
+      authenticator_({.token_of = token_of(options_), .most = options_.max_strangers}),
       proof_alarm_(loop, [this] { cut_overdue(); }),
       nodes_(loop, options_.resumes),
       connections_(options_.max_strangers),
@@ -186,7 +186,7 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions 
 // still serves. The host hears last that the nodes are gone: when nodes_ is destroyed.
 Service::Calls::~Calls() {
   // While the gate is open, what posts to it keeps each call alive.
-  for (void* const call : doorkeeper_.overdue(Doorkeeper::Time::max()))
+  for (void* const call : authenticator_.overdue(NodeAuthenticator::Time::max()))
     static_cast<Call*>(call)->cut();
   gate_->close();
   nodes_.for_each([](Node& node) { node.call->close(); });
@@ -218,8 +218,8 @@ void Service::Calls::serve(int fd, Connections::Way way) {
 }
 
 void Service::Calls::called(const std::shared_ptr<Call>& call, std::string job, std::string nonce) {
-  const auto challenge = doorkeeper_.called(call.get(), std::move(job), std::move(nonce),
-                                            make_nonce(), std::chrono::steady_clock::now());
+  const auto challenge = authenticator_.called(call.get(), std::move(job), std::move(nonce),
+                                               make_nonce(), std::chrono::steady_clock::now());
   cut_overdue();
   if (!challenge) return refuse(call, challenge.error());
   call->send(encode(*challenge));
@@ -229,8 +229,8 @@ void Service::Calls::called(const std::shared_ptr<Call>& call, std::string job, 
 void Service::Calls::answered(const std::shared_ptr<Call>& call,
                               const Result<NodeMessage>& message) {
   const Proof* const proof = message ? std::get_if<Proof>(&*message) : nullptr;
-  const auto in = doorkeeper_.answered(call.get(), proof != nullptr ? *proof : Proof{},
-                                       connections_.is_clear(call->peer()));
+  const auto in = authenticator_.answered(call.get(), proof != nullptr ? *proof : Proof{},
+                                          connections_.is_clear(call->peer()));
   if (!in) return refuse(call, in.error());
   call->send(encode(in->answer));
   opened(call, in->job, in->is_proven);
@@ -238,14 +238,14 @@ void Service::Calls::answered(const std::shared_ptr<Call>& call,
 }
 
 void Service::Calls::cut_overdue() {
-  for (void* const overdue : doorkeeper_.overdue(std::chrono::steady_clock::now())) {
+  for (void* const overdue : authenticator_.overdue(std::chrono::steady_clock::now())) {
     // It lives: broke() has not been posted yet, or what was posted holds it.
     auto* const call = static_cast<Call*>(overdue);
     refusals_.refused(connections_.observed(call->peer()).address,
                       "it did not prove in time that it knows the job's token");
     call->cut();
   }
-  proof_alarm_.set(doorkeeper_.look_again_at());
+  proof_alarm_.set(authenticator_.look_again_at());
 }
 
 void Service::Calls::refuse(const std::shared_ptr<Call>& call, const Error& refusal) {
@@ -254,7 +254,7 @@ void Service::Calls::refuse(const std::shared_ptr<Call>& call, const Error& refu
 }
 
 void Service::Calls::broke(Call* call) {
-  doorkeeper_.forget(call);
+  authenticator_.forget(call);
   nodes_.broke(call);
 }
 
@@ -302,7 +302,7 @@ void Service::Calls::grant_lease(Node& node, const Beat& beat) {
 }
 
 void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message) {
-  if (doorkeeper_.awaits(call.get())) return answered(call, message);
+  if (authenticator_.awaits(call.get())) return answered(call, message);
   Node* const node = nodes_.find(call.get());
   if (node == nullptr) return;
   if (!message) {

@@ -22,7 +22,7 @@
 
 #include "rendezvous/core/keep_alive.h"
 #include "rendezvous/host/host.h"
-#include "rendezvous/trust/doorkeeper.h"
+#include "rendezvous/trust/node_authenticator.h"
 #include "rendezvous/trust/tls_files.h"
 
 namespace grpc {

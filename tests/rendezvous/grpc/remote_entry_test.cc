@@ -12,7 +12,7 @@
 
 #include "rendezvous/grpc/channel.h"
 #include "rendezvous/grpc/client_call.h"
-#include "rendezvous/trust/doorkeeper.h"
+#include "rendezvous/trust/node_authenticator.h"
 #include "tests/rendezvous/grpc/remote_fixture.h"
 
 namespace ddprun::rendezvous {

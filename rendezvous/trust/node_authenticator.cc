@@ -1,4 +1,4 @@
-#include "rendezvous/trust/doorkeeper.h"
+#include "rendezvous/trust/node_authenticator.h"
 
 #include <utility>
 
@@ -7,8 +7,8 @@
 
 namespace ddprun::rendezvous {
 
-Result<Challenge> Doorkeeper::called(CallId call, std::string job, std::string node_nonce,
-                                     std::string host_nonce, Time now) {
+Result<Challenge> NodeAuthenticator::called(CallId call, std::string job, std::string node_nonce,
+                                            std::string host_nonce, Time now) {
   const bool is_ours = node_nonce.size() == kNonceBytes && job.size() <= kMaxJobBytes;
   std::optional<HostToken> token = is_ours ? options_.token_of(job) : std::nullopt;
   if (!token) {
@@ -27,8 +27,8 @@ Result<Challenge> Doorkeeper::called(CallId call, std::string job, std::string n
 }
 
 // A proof for another channel, one that ends at somebody in between, is none.
-Result<Doorkeeper::LetIn> Doorkeeper::answered(CallId call, const Proof& proof, bool is_clear,
-                                               std::string question) {
+Result<NodeAuthenticator::LetIn> NodeAuthenticator::answered(CallId call, const Proof& proof,
+                                                             bool is_clear, std::string question) {
   DDPRUN_ASSERT(awaits(call));
   const auto found = waiting_.find(call);
   Waiting& one = found->second;
@@ -47,11 +47,11 @@ Result<Doorkeeper::LetIn> Doorkeeper::answered(CallId call, const Proof& proof, 
   return in;
 }
 
-void Doorkeeper::forget(CallId call) {
+void NodeAuthenticator::forget(CallId call) {
   if (const auto found = waiting_.find(call); found != waiting_.end()) erase(found);
 }
 
-std::vector<Doorkeeper::CallId> Doorkeeper::overdue(Time now) {
+std::vector<NodeAuthenticator::CallId> NodeAuthenticator::overdue(Time now) {
   std::vector<CallId> calls;
   while (!order_.empty() && (order_.front().until <= now || order_.size() > options_.most)) {
     calls.push_back(order_.front().call);
@@ -60,13 +60,13 @@ std::vector<Doorkeeper::CallId> Doorkeeper::overdue(Time now) {
   return calls;
 }
 
-void Doorkeeper::add(CallId call, Waiting one, Time now) {
+void NodeAuthenticator::add(CallId call, Waiting one, Time now) {
   DDPRUN_ASSERT(!waiting_.contains(call));
   one.place = order_.insert(order_.end(), {call, now + kProofLimit});
   waiting_.emplace(call, std::move(one));
 }
 
-void Doorkeeper::erase(std::unordered_map<CallId, Waiting>::iterator one) {
+void NodeAuthenticator::erase(std::unordered_map<CallId, Waiting>::iterator one) {
   order_.erase(one->second.place);
   waiting_.erase(one);
 }

@@ -1,4 +1,4 @@
-#include "rendezvous/trust/doorkeeper.h"
+#include "rendezvous/trust/node_authenticator.h"
 
 #include <gtest/gtest.h>
 
@@ -14,57 +14,58 @@ namespace ddprun::rendezvous {
 namespace {
 
 using std::chrono::seconds;
-using Ids = std::vector<Doorkeeper::CallId>;
+using Ids = std::vector<NodeAuthenticator::CallId>;
 
 std::string nonce(char byte) { return std::string(kNonceBytes, byte); }
 
 // Serves "a" with the token "token-a", and "b".
-struct DoorkeeperTest : testing::Test {
+struct NodeAuthenticatorTest : testing::Test {
   Result<Challenge> call(int number, const std::string& job = "a", seconds at = seconds(0)) {
-    return doorkeeper.called(id(number), job, nonce('n'), nonce('h'), start + at);
+    return authenticator.called(id(number), job, nonce('n'), nonce('h'), start + at);
   }
-  Doorkeeper::CallId id(int number) { return &calls.at(static_cast<std::size_t>(number)); }
+  NodeAuthenticator::CallId id(int number) { return &calls.at(static_cast<std::size_t>(number)); }
   static ProofTerms terms(const std::string& job = "a") {
     return {.job = job, .caller_nonce = nonce('n'), .host_nonce = nonce('h')};
   }
   static Proof proof(const std::string& token, const std::string& job = "a") {
     return {prove(Prover::kCaller, token, terms(job))};
   }
-  Result<Doorkeeper::LetIn> answer(int number, const Proof& proof, bool is_clear = true) {
-    return doorkeeper.answered(id(number), proof, is_clear);
+  Result<NodeAuthenticator::LetIn> answer(int number, const Proof& proof, bool is_clear = true) {
+    return authenticator.answered(id(number), proof, is_clear);
   }
 
-  const Doorkeeper::Time start{};
+  const NodeAuthenticator::Time start{};
   std::array<int, 8> calls{};
   std::string channel_here;
-  Doorkeeper doorkeeper{{.token_of = [](const std::string& job) -> std::optional<HostToken> {
-                           if (job == "a" || job == "b") return HostToken{"token-" + job};
-                           if (job == "open") return HostToken{};
-                           if (job == "either") return HostToken{"token-either", true};
-                           return std::nullopt;
-                         },
-                         .most = 3,
-                         .has_channel =
-                             [this](const std::vector<std::string>& names) {
-                               return std::ranges::count(names, channel_here) > 0;
-                             }}};
+  NodeAuthenticator authenticator{
+      {.token_of = [](const std::string& job) -> std::optional<HostToken> {
+         if (job == "a" || job == "b") return HostToken{"token-" + job};
+         if (job == "open") return HostToken{};
+         if (job == "either") return HostToken{"token-either", true};
+         return std::nullopt;
+       },
+       .most = 3,
+       .has_channel =
+           [this](const std::vector<std::string>& names) {
+             return std::ranges::count(names, channel_here) > 0;
+           }}};
 };
 
-TEST_F(DoorkeeperTest, LetsInWhoProvesThatItKnowsTheToken) {
+TEST_F(NodeAuthenticatorTest, LetsInWhoProvesThatItKnowsTheToken) {
   const auto challenge = call(0);
   ASSERT_TRUE(challenge.has_value());
   EXPECT_EQ(challenge->nonce, nonce('h'));
-  ASSERT_TRUE(doorkeeper.awaits(id(0)));
+  ASSERT_TRUE(authenticator.awaits(id(0)));
   const auto in = answer(0, proof("token-a"));
   ASSERT_TRUE(in.has_value());
   EXPECT_EQ(in->job, "a");
   EXPECT_TRUE(in->is_proven);
   EXPECT_EQ(in->answer.bytes, prove(Prover::kHost, "token-a", terms()));
-  EXPECT_FALSE(doorkeeper.awaits(id(0)));
-  EXPECT_EQ(doorkeeper.look_again_at(), Doorkeeper::Time::max());
+  EXPECT_FALSE(authenticator.awaits(id(0)));
+  EXPECT_EQ(authenticator.look_again_at(), NodeAuthenticator::Time::max());
 }
 
-TEST_F(DoorkeeperTest, RefusesWhatIsNoProof) {
+TEST_F(NodeAuthenticatorTest, RefusesWhatIsNoProof) {
   for (const Proof& wrong :
        {Proof{}, Proof{"token-a"}, proof("token-b"), proof("token-b", "b"), proof("token-a", "b"),
         Proof{prove(Prover::kHost, "token-a", terms())}}) {
@@ -73,13 +74,13 @@ TEST_F(DoorkeeperTest, RefusesWhatIsNoProof) {
     ASSERT_TRUE(in.has_error());
     EXPECT_EQ(in.error().code(), ErrorCode::kRejected);
     EXPECT_EQ(in.error().message(), "the job's token is missing or wrong");
-    EXPECT_FALSE(doorkeeper.awaits(id(0)));
-    doorkeeper.forget(id(0));
+    EXPECT_FALSE(authenticator.awaits(id(0)));
+    authenticator.forget(id(0));
   }
 }
 
 // A node's proof to a false host stops no job.
-TEST_F(DoorkeeperTest, AProofToJoinIsNoneToOperate) {
+TEST_F(NodeAuthenticatorTest, AProofToJoinIsNoneToOperate) {
   ProofTerms operates = terms();
   operates.deed = Deed::kOperate;
   ASSERT_TRUE(call(0).has_value());
@@ -87,7 +88,7 @@ TEST_F(DoorkeeperTest, AProofToJoinIsNoneToOperate) {
 }
 
 // A proof over the channel to somebody in between does not hold over the one from there to here.
-TEST_F(DoorkeeperTest, AProofIsForTheChannelThatItCameBy) {
+TEST_F(NodeAuthenticatorTest, AProofIsForTheChannelThatItCameBy) {
   const auto over = [](const std::string& channel) {
     ProofTerms said = terms();
     if (!channel.empty()) said.channels = {channel};
@@ -98,7 +99,7 @@ TEST_F(DoorkeeperTest, AProofIsForTheChannelThatItCameBy) {
   const auto is_let_in = [&](const Proof& proof, bool is_clear) {
     EXPECT_TRUE(call(0).has_value());
     const bool in = answer(0, proof, is_clear).has_value();
-    doorkeeper.forget(id(0));
+    authenticator.forget(id(0));
     return in;
   };
   channel_here = here;
@@ -112,7 +113,7 @@ TEST_F(DoorkeeperTest, AProofIsForTheChannelThatItCameBy) {
 
 // Without a token, or with one that nobody asked for, a caller that proves nothing is proved
 // nothing.
-TEST_F(DoorkeeperTest, AnOpenJobProvesNothing) {
+TEST_F(NodeAuthenticatorTest, AnOpenJobProvesNothing) {
   for (const auto& [job, sent] :
        std::vector<std::pair<std::string, Proof>>{{"open", {}},
                                                   {"open", proof("a guess", "open")},
@@ -128,57 +129,57 @@ TEST_F(DoorkeeperTest, AnOpenJobProvesNothing) {
   EXPECT_TRUE(answer(0, proof("token-either", "either"))->is_proven);
 }
 
-TEST_F(DoorkeeperTest, EachJobHasItsToken) {
+TEST_F(NodeAuthenticatorTest, EachJobHasItsToken) {
   ASSERT_TRUE(call(0, "b").has_value());
   EXPECT_EQ(answer(0, proof("token-b", "b"))->job, "b");
   const auto other = call(1, "c");
   ASSERT_TRUE(other.has_error());
   EXPECT_EQ(other.error().code(), ErrorCode::kNotFound);
   EXPECT_EQ(other.error().message(), "it serves another job than the one with rdzv_id=c");
-  EXPECT_FALSE(doorkeeper.awaits(id(1)));
+  EXPECT_FALSE(authenticator.awaits(id(1)));
 }
 
-TEST_F(DoorkeeperTest, RefusesWhatNoNodeOfOursBrings) {
+TEST_F(NodeAuthenticatorTest, RefusesWhatNoNodeOfOursBrings) {
   for (const std::string& wrong : {std::string(), nonce('n') + "x", nonce('n').substr(1)}) {
-    const auto refused = doorkeeper.called(id(0), "a", wrong, nonce('h'), start);
+    const auto refused = authenticator.called(id(0), "a", wrong, nonce('h'), start);
     ASSERT_TRUE(refused.has_error());
     EXPECT_EQ(refused.error().code(), ErrorCode::kProtocol);
-    doorkeeper.forget(id(0));
+    authenticator.forget(id(0));
   }
   EXPECT_EQ(call(1, std::string(256, 'a')).error().code(), ErrorCode::kProtocol);
   EXPECT_EQ(call(2, std::string(255, 'a')).error().code(), ErrorCode::kNotFound);
 }
 
-TEST_F(DoorkeeperTest, CutsWhoAnswersTooLate) {
+TEST_F(NodeAuthenticatorTest, CutsWhoAnswersTooLate) {
   ASSERT_TRUE(call(0, "a", seconds(0)) && call(1, "a", seconds(1)));
-  EXPECT_EQ(doorkeeper.look_again_at(), start + kProofLimit);
-  EXPECT_EQ(doorkeeper.overdue(start + kProofLimit - seconds(1)), Ids{});
-  EXPECT_EQ(doorkeeper.overdue(start + kProofLimit), Ids{id(0)});
-  EXPECT_FALSE(doorkeeper.awaits(id(0)));
-  EXPECT_EQ(doorkeeper.look_again_at(), start + kProofLimit + seconds(1));
-  doorkeeper.forget(id(1));
-  EXPECT_EQ(doorkeeper.look_again_at(), Doorkeeper::Time::max());
-  doorkeeper.forget(id(1));  // of a call that it does not know
+  EXPECT_EQ(authenticator.look_again_at(), start + kProofLimit);
+  EXPECT_EQ(authenticator.overdue(start + kProofLimit - seconds(1)), Ids{});
+  EXPECT_EQ(authenticator.overdue(start + kProofLimit), Ids{id(0)});
+  EXPECT_FALSE(authenticator.awaits(id(0)));
+  EXPECT_EQ(authenticator.look_again_at(), start + kProofLimit + seconds(1));
+  authenticator.forget(id(1));
+  EXPECT_EQ(authenticator.look_again_at(), NodeAuthenticator::Time::max());
+  authenticator.forget(id(1));  // of a call that it does not know
 }
 
-TEST_F(DoorkeeperTest, CutsWhoNeverReadsItsRefusal) {
+TEST_F(NodeAuthenticatorTest, CutsWhoNeverReadsItsRefusal) {
   ASSERT_TRUE(call(0, "unknown").has_error());
   ASSERT_TRUE(call(1).has_value());
   ASSERT_TRUE(answer(1, {"wrong"}).has_error());
-  EXPECT_FALSE(doorkeeper.awaits(id(0)) || doorkeeper.awaits(id(1)));
-  EXPECT_EQ(doorkeeper.overdue(start + kProofLimit), (Ids{id(0), id(1)}));
+  EXPECT_FALSE(authenticator.awaits(id(0)) || authenticator.awaits(id(1)));
+  EXPECT_EQ(authenticator.overdue(start + kProofLimit), (Ids{id(0), id(1)}));
   ASSERT_TRUE(call(2, "unknown").has_error());
-  doorkeeper.forget(id(2));  // it has read it
-  EXPECT_EQ(doorkeeper.look_again_at(), Doorkeeper::Time::max());
+  authenticator.forget(id(2));  // it has read it
+  EXPECT_EQ(authenticator.look_again_at(), NodeAuthenticator::Time::max());
 }
 
-TEST_F(DoorkeeperTest, CutsTheOldestOfTooMany) {
+TEST_F(NodeAuthenticatorTest, CutsTheOldestOfTooMany) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(call(i).has_value());
-  EXPECT_EQ(doorkeeper.overdue(start), Ids{id(0)});
+  EXPECT_EQ(authenticator.overdue(start), Ids{id(0)});
   ASSERT_TRUE(call(4).has_value());
   ASSERT_TRUE(call(5).has_value());
-  EXPECT_EQ(doorkeeper.overdue(start), (Ids{id(1), id(2)}));
-  EXPECT_EQ(doorkeeper.overdue(Doorkeeper::Time::max()), (Ids{id(3), id(4), id(5)}));
+  EXPECT_EQ(authenticator.overdue(start), (Ids{id(1), id(2)}));
+  EXPECT_EQ(authenticator.overdue(NodeAuthenticator::Time::max()), (Ids{id(3), id(4), id(5)}));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ struct HostToken {
   bool is_optional = false;
 };
 
-class Doorkeeper {
+class NodeAuthenticator {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using CallId = void*;
@@ -53,7 +53,7 @@ class Doorkeeper {
     bool is_proven = false;  // it knows the token
   };
 
-  explicit Doorkeeper(Options options) : options_(std::move(options)) {}
+  explicit NodeAuthenticator(Options options) : options_(std::move(options)) {}
 
   // A call came that asks for `job` and brings a nonce; `host_nonce` is a fresh one of ours.
   // Errors: kProtocol, it brings something that no node of ours brings; kNotFound, the job is not
