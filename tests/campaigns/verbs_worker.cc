@@ -162,7 +162,7 @@ class Rank {
     if (ranks_.rank() != to) return;
     ranks_.receive(flat, from);
     for (std::size_t i = 0; i < numbers.size(); ++i)
-      expect(numbers[i] == brought(call, from, i), "parcel", call);
+      expect(numbers[i] == brought(call, from, i), "chunk", call);
   }
 
   Collective& ranks_;

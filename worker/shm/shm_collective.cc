@@ -13,9 +13,9 @@
 #include "worker/collective/split.h"
 #include "worker/kernels/reduce_kernels.h"
 #include "worker/kernels/ring_order.h"
+#include "worker/shm/shm_chunks.h"
 #include "worker/shm/shm_layout.h"
 #include "worker/shm/shm_meeting.h"
-#include "worker/shm/shm_parcels.h"
 #include "worker/shm/shm_peers.h"
 #include "worker/shm/shm_regions.h"
 #include "worker/shm/shm_segment.h"
@@ -73,11 +73,11 @@ class ShmCollective final : public HostCollective {
   }
   void send(Flat flat, int to) override {
     wait(launched_);
-    parcels_.send(flat, other_rank(to));
+    chunks_.send(flat, other_rank(to));
   }
   void receive(Flat flat, int from) override {
     wait(launched_);
-    parcels_.receive(flat, other_rank(from));
+    chunks_.receive(flat, other_rank(from));
   }
   std::uint32_t resets() const override { return resets_; }
   std::unique_ptr<Collective> split(int color, int key) override;
@@ -112,7 +112,7 @@ class ShmCollective final : public HostCollective {
   ShmPeers::Doing sum_of(Ticket ticket) const { return {"sum", operation_of(ticket)}; }
 
   ShmPeers peers_;
-  ShmParcels parcels_{peers_};
+  ShmChunks chunks_{peers_};
   ShmRegions regions_{*this, peers_};
   // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have
   // dropped its pointer meanwhile.
@@ -332,7 +332,7 @@ void ShmCollective::reset() {
   launched_ = added_ = launched;
   posted_ = posted;
   held_.fill(nullptr);
-  parcels_.forget();
+  chunks_.forget();
   ++resets_;
   peers_.mine().operations.go_on_after(operation);
   advance(peers_.mine().launched, launched);

@@ -1,6 +1,6 @@
 // The layout of the control segment that the ranks of a host share. A header comes first, then one
-// area per rank, then two staging slots and two parcels per rank. The marks of what each has read
-// of the others' parcels come last. Only its own rank writes an area, and all ranks read it. But in
+// area per rank, then two staging slots and two chunks per rank. The marks of what each has read
+// of the others' chunks come last. Only its own rank writes an area, and all ranks read it. But in
 // each Counter the waiting ranks count themselves in `sleepers`. All ranks run the same program on
 // the same host, so plain structs have the same layout for all. Who waits for what: shm_peers.h and
 // shm_collective.cc.
@@ -66,9 +66,8 @@ struct PostSlot {
 };
 
 // A piece of what a rank sends to one other rank. The piece itself lies behind the staging slots.
-struct Parcel {
-  std::atomic<std::uint64_t>
-      number;  // of its rank's parcels, from 1 on; 0 while its rank writes it
+struct SentChunk {
+  std::atomic<std::uint64_t> number;  // of its rank's chunks, from 1 on; 0 while its rank writes it
   std::atomic<std::uint32_t> to;
   std::uint64_t bytes;        // of the piece
   std::uint64_t total_bytes;  // of all that is sent
@@ -83,8 +82,8 @@ inline constexpr std::size_t kStagingBytes = Collective::kGatherBytesMax;
 inline constexpr std::uint32_t kStagingSlots = 2;
 
 // As above, for what one rank sends to another. They fit into a second-level cache.
-inline constexpr std::size_t kParcelBytes = std::size_t{64} << 10;
-inline constexpr std::uint32_t kParcelSlots = 2;
+inline constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
+inline constexpr std::uint32_t kChunkSlots = 2;
 
 // The event that a rank waits for at this moment. Its `sequence` is odd while it waits, and moves
 // at each begin and end. Two looks that find it unchanged have seen one and the same wait.
@@ -101,9 +100,9 @@ struct RankArea {
   Counter summed;    // sums whose chunk this rank has added and stored
   Counter posted;    // gathers, barriers and broadcast pieces that this rank has put into staging
   Counter taken;     // … and those that it has read from every rank it reads from
-  Counter parcels;   // that this rank has written, to whomever
-  Counter parcels_read;  // … and that it has read, from whomever
-  Counter resets;        // steps of resets: three make one
+  Counter chunks;    // that this rank has written, to whomever
+  Counter chunks_read;  // … and that it has read, from whomever
+  Counter resets;       // steps of resets: three make one
   Waiting waiting;
   std::atomic<std::int32_t> pid;  // 0: it has not signed in
   // The inode of its pid namespace, in which alone `pid` means something.
@@ -112,7 +111,7 @@ struct RankArea {
   OperationRing operations;
   std::array<SumSlot, kSumSlots> sums;
   std::array<PostSlot, kStagingSlots> posts;
-  std::array<Parcel, kParcelSlots> parcel_slots;
+  std::array<SentChunk, kChunkSlots> chunk_slots;
 };
 
 struct Header {
@@ -136,7 +135,7 @@ inline constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
 // The size of the whole segment. All ranks map exactly so many bytes.
 inline constexpr std::size_t control_bytes(std::size_t ranks) {
   return round_up(sizeof(Header), kLineBytes) +
-         ranks * (sizeof(RankArea) + kStagingSlots * kStagingBytes + kParcelSlots * kParcelBytes) +
+         ranks * (sizeof(RankArea) + kStagingSlots * kStagingBytes + kChunkSlots * kChunkBytes) +
          ranks * round_up(ranks * sizeof(std::uint64_t), kLineBytes);
 }
 
@@ -152,12 +151,12 @@ struct ControlView {
   std::byte* staging(std::size_t rank, std::uint32_t slot) const {
     return behind_areas() + (rank * kStagingSlots + slot) * kStagingBytes;
   }
-  std::byte* parcel(std::size_t rank, std::uint32_t slot) const {
-    return parcels() + (rank * kParcelSlots + slot) * kParcelBytes;
+  std::byte* chunk(std::size_t rank, std::uint32_t slot) const {
+    return chunks() + (rank * kChunkSlots + slot) * kChunkBytes;
   }
-  // The number of the latest parcel of `from` that `reader` has read. The reader writes it.
+  // The number of the latest chunk of `from` that `reader` has read. The reader writes it.
   std::atomic<std::uint64_t>& last_read(std::size_t reader, std::size_t from) const {
-    std::byte* rows = parcels() + ranks * kParcelSlots * kParcelBytes;
+    std::byte* rows = chunks() + ranks * kChunkSlots * kChunkBytes;
     std::byte* row = rows + reader * round_up(ranks * sizeof(std::uint64_t), kLineBytes);
     return reinterpret_cast<std::atomic<std::uint64_t>*>(row)[from];
   }
@@ -166,7 +165,7 @@ struct ControlView {
   std::byte* behind_areas() const {
     return base + round_up(sizeof(Header), kLineBytes) + ranks * sizeof(RankArea);
   }
-  std::byte* parcels() const { return behind_areas() + ranks * kStagingSlots * kStagingBytes; }
+  std::byte* chunks() const { return behind_areas() + ranks * kStagingSlots * kStagingBytes; }
 };
 
 }  // namespace ddprun::worker

@@ -303,7 +303,7 @@ void ShmPeers::wake_everybody() const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     RankArea& woken = area(peer);
     for (Counter* counter : {&woken.launched, &woken.summed, &woken.posted, &woken.taken,
-                             &woken.parcels, &woken.parcels_read, &woken.resets}) {
+                             &woken.chunks, &woken.chunks_read, &woken.resets}) {
       futex_wake(counter->value);
     }
   }

@@ -10,8 +10,8 @@ namespace ddprun::worker {
 namespace {
 
 // The counters that a rank can wait for, in the order of Waiting::counter.
-constexpr std::array kCounters{&RankArea::launched, &RankArea::summed,  &RankArea::posted,
-                               &RankArea::taken,    &RankArea::parcels, &RankArea::parcels_read};
+constexpr std::array kCounters{&RankArea::launched, &RankArea::summed, &RankArea::posted,
+                               &RankArea::taken,    &RankArea::chunks, &RankArea::chunks_read};
 
 // Nothing: it does not wait, or what it waits for is there.
 std::optional<WaitLook> look_at(const ControlView& view, std::size_t rank) {

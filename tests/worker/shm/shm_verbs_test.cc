@@ -1,4 +1,4 @@
-// The verbs that training with DDP does not need. They are other reductions, parcels from rank to
+// The verbs that training with DDP does not need. They are other reductions, chunks from rank to
 // rank, groups, and the barrier that names a late rank.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -135,7 +135,7 @@ TEST_P(ShmVerbs, SendAnyLengthToAnyRank) {
 }
 
 // A sum that was launched before and is awaited after: the rank that receives does its part of it.
-TEST(ShmParcels, ComeInOrderAndBesideSums) {
+TEST(ShmChunks, ComeInOrderAndBesideSums) {
   run_ranks(3, [](Collective& collective) {
     constexpr int kRounds = 200;
     const auto memory = collective.allocate(sizeof(std::int32_t));
@@ -159,7 +159,7 @@ TEST(ShmParcels, ComeInOrderAndBesideSums) {
   });
 }
 
-TEST(ShmParcels, RefuseAnotherLengthAndAnotherRank) {
+TEST(ShmChunks, RefuseAnotherLengthAndAnotherRank) {
   run_ranks(2, [](Collective& collective) {
     std::vector<std::uint8_t> text(collective.rank() == 0 ? 8 : 9);
     expect_says(message_of([&] { collective.send(flat_of(text), 2); }),
@@ -177,7 +177,7 @@ TEST(ShmParcels, RefuseAnotherLengthAndAnotherRank) {
 }
 
 // Both send first: with the default timeout nobody waits for it.
-TEST(ShmParcels, SayAtOnceThatBothSend) {
+TEST(ShmChunks, SayAtOnceThatBothSend) {
   run_ranks(2, [](Collective& collective) {
     std::vector<std::uint8_t> text(3);
     const auto said = message_of([&] { collective.send(flat_of(text), 1 - collective.rank()); });
@@ -186,7 +186,7 @@ TEST(ShmParcels, SayAtOnceThatBothSend) {
   });
 }
 
-TEST(ShmParcels, AreGivenUpByAReset) {
+TEST(ShmChunks, AreGivenUpByAReset) {
   run_ranks(2, [](Collective& collective) {
     std::vector<std::uint8_t> text(100, 1);
     if (collective.rank() == 0) {

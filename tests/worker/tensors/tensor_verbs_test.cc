@@ -52,9 +52,9 @@ TEST(TensorVerbs, AreCalledByTheProgramsNames) {
     verbs.reduce_scatter(loss, Reduction::kSum, "rows");
     verbs.broadcast(loss, 0, "start");
     verbs.all_gather(loss, "all");
-    collective.rank() == 0 ? verbs.send(loss, 1, "parcel") : verbs.receive(loss, 0, "parcel");
+    collective.rank() == 0 ? verbs.send(loss, 1, "chunk") : verbs.receive(loss, 0, "chunk");
     const std::string record = collective.flight_record();
-    for (const char* name : {"loss", "later", "rows", "start", "all", "parcel"})
+    for (const char* name : {"loss", "later", "rows", "start", "all", "chunk"})
       EXPECT_NE(record.find(fmt::format("\"name\": \"{}\"", name)), std::string::npos) << name;
     const auto said = message_of([&] {
       if (collective.rank() == 0)

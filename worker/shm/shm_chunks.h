@@ -12,10 +12,10 @@
 
 namespace ddprun::worker {
 
-class ShmParcels {
+class ShmChunks {
  public:
   // `peers` must outlive this.
-  explicit ShmParcels(ShmPeers& peers) : peers_(peers) {}
+  explicit ShmChunks(ShmPeers& peers) : peers_(peers) {}
 
   // As in collective.h. `to` and `from` are another rank of the collective.
   void send(Flat flat, std::size_t to);
@@ -27,7 +27,7 @@ class ShmParcels {
  private:
   void write(std::size_t to, std::span<const std::byte> piece, std::size_t total_bytes);
   void await_read(std::uint64_t number, std::size_t reader, std::uint32_t operation);
-  std::uint64_t await_parcel(std::size_t from, std::uint32_t operation);
+  std::uint64_t await_chunk(std::size_t from, std::uint32_t operation);
   std::uint64_t oldest_for_us(std::size_t from) const;
 
   ShmPeers& peers_;
