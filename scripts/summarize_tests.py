@@ -70,10 +70,10 @@ def read_run(name, path):
     healed = passed_again(pathlib.Path(path).with_name("again.xml"))
     found = []
     for case in cases:
-        verdict, why = outcome(case)
-        if verdict == "failed" and case.get("name") in healed and may_be_load(case):
-            verdict = "unsteady"
-        found.append((verdict, f"{name}: {case.get('name')}", why))
+        state, why = outcome(case)
+        if state == "failed" and case.get("name") in healed and may_be_load(case):
+            state = "unsteady"
+        found.append((state, f"{name}: {case.get('name')}", why))
     return found
 
 
@@ -102,14 +102,14 @@ def is_engines(test):
 
 def tests_that(wanted, results):
     """Their names, in the order of the runs."""
-    return [test for verdict, test, _ in results if verdict == wanted]
+    return [test for state, test, _ in results if state == wanted]
 
 
 def counts_of(results):
     """`N passed, N failed, N skipped`, and the numbers."""
-    verdicts = ["passed" if verdict == "unsteady" else verdict for verdict, _, _ in results]
-    counts = {verdict: verdicts.count(verdict) for verdict in ("passed", "failed", "skipped")}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()), counts
+    outcomes = ["passed" if state == "unsteady" else state for state, _, _ in results]
+    counts = {state: outcomes.count(state) for state in ("passed", "failed", "skipped")}
+    return ", ".join(f"{count} {state}" for state, count in counts.items()), counts
 
 
 def main(arguments):
@@ -117,8 +117,8 @@ def main(arguments):
     results_of = {name: read_run(name, path) for name, _, path in runs}
     results = [result for found in results_of.values() for result in found]
     for wanted in ("skipped", "unsteady", "failed"):
-        for verdict, test, why in results:
-            if verdict == wanted:
+        for state, test, why in results:
+            if state == wanted:
                 print(f"{wanted}: {test}" + (f": {why}" if why else ""))
     for name, found in results_of.items():
         engines = [result for result in found if is_engines(result[1])]

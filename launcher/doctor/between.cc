@@ -25,7 +25,7 @@ constexpr const char* kDoctorWord = "doctor";
 constexpr const char* kPeersWord = "--peers";
 // Ours to our workers: what they say of this node, where they write what came out, in which form.
 constexpr const char* kSelfVariable = "DDPRUN_DOCTOR_SELF";
-constexpr const char* kVerdictVariable = "DDPRUN_DOCTOR_VERDICT";
+constexpr const char* kResultVariable = "DDPRUN_DOCTOR_RESULT";
 constexpr const char* kJsonVariable = "DDPRUN_DOCTOR_JSON";
 
 // The user's rendezvous, and nothing of the user's workers.
@@ -56,12 +56,12 @@ std::string own_program() {
 
 // A file of this node for one word of its worker. It is in no folder, so nothing is left of it
 // however this process ends.
-class VerdictFile {
+class ResultFile {
  public:
-  VerdictFile() : file_(::memfd_create("ddprun-doctor", MFD_CLOEXEC)) {}
-  VerdictFile(const VerdictFile&) = delete;
-  VerdictFile& operator=(const VerdictFile&) = delete;
-  ~VerdictFile() {
+  ResultFile() : file_(::memfd_create("ddprun-doctor", MFD_CLOEXEC)) {}
+  ResultFile(const ResultFile&) = delete;
+  ResultFile& operator=(const ResultFile&) = delete;
+  ~ResultFile() {
     if (file_ >= 0) ::close(file_);
   }
   // As others of this user open it.
@@ -83,7 +83,7 @@ void print(const Findings& found, std::string_view host, bool as_json) {
   std::fflush(stdout);
 }
 
-void write_verdict(const std::string& path, bool failed) {
+void write_result(const std::string& path, bool failed) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
   [[maybe_unused]] const auto written = ::write(fd, failed ? "1" : "0", 1);
@@ -99,9 +99,9 @@ RendezvousConf conf_of_meeting(RendezvousConf conf) {
 }
 
 int examine_between(const Options& job, Inherited inherited, const Peer& self, bool as_json) {
-  const VerdictFile verdict;
+  const ResultFile result;
   inherited.variables.push_back(fmt::format("{}={}", kSelfVariable, write_peer(self)));
-  inherited.variables.push_back(fmt::format("{}={}", kVerdictVariable, verdict.path()));
+  inherited.variables.push_back(fmt::format("{}={}", kResultVariable, result.path()));
   if (as_json) inherited.variables.push_back(fmt::format("{}=1", kJsonVariable));
   const Options options = options_of(job);
   const Command command{.file = own_program(),
@@ -112,7 +112,7 @@ int examine_between(const Options& job, Inherited inherited, const Peer& self, b
   const int code = agent::run_guarded(guarded, [&plan](const agent::AgentStart& start) {
     return agent::run_agent(plan.agent, start);
   });
-  const auto is_good = verdict.is_good();
+  const auto is_good = result.is_good();
   if (!is_good)
     print({{Level::kFailure, "rendezvous",
             fmt::format("the nodes did not meet (exit code {}); stderr has the reason", code),
@@ -123,7 +123,7 @@ int examine_between(const Options& job, Inherited inherited, const Peer& self, b
 }
 
 bool is_peer(const std::vector<std::string>& args, const EnvLookup& env) {
-  return args == std::vector<std::string>{kDoctorWord, kPeersWord} && env(kVerdictVariable);
+  return args == std::vector<std::string>{kDoctorWord, kPeersWord} && env(kResultVariable);
 }
 
 int run_peers(const EnvLookup& env) {
@@ -139,7 +139,7 @@ int run_peers(const EnvLookup& env) {
     found = Findings{{Level::kFailure, self.host_name, found.error().message(),
                       "let the ports that the kernel gives out through the firewall"}};
   const bool failed = has_failure(*found);
-  write_verdict(env(kVerdictVariable).value_or(""), failed);
+  write_result(env(kResultVariable).value_or(""), failed);
   if ((*worker)->rank == 0) print(*found, {}, env(kJsonVariable).has_value());
   return 0;
 }

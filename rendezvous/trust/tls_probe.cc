@@ -88,12 +88,12 @@ class Probe : public std::enable_shared_from_this<Probe> {
                        is_alert ? fmt::format(" ({})", error.message()) : "");
   }
   std::string problem(const error_code& error) {
-    const long verdict = ::SSL_get_verify_result(stream_.native_handle());
-    if (verdict == X509_V_ERR_HOSTNAME_MISMATCH || verdict == X509_V_ERR_IP_ADDRESS_MISMATCH)
+    const long result = ::SSL_get_verify_result(stream_.native_handle());
+    if (result == X509_V_ERR_HOSTNAME_MISMATCH || result == X509_V_ERR_IP_ADDRESS_MISMATCH)
       return fmt::format("its certificate is not one for {}", target_.name);
-    if (verdict != X509_V_OK)
+    if (result != X509_V_OK)
       return fmt::format("tls_ca={} does not vouch for its certificate: {}", target_.files.ca,
-                         ::X509_verify_cert_error_string(verdict));
+                         ::X509_verify_cert_error_string(result));
     return is_answer(error) ? fmt::format("it does not take TLS ({})", error.message()) : "";
   }
 

@@ -5,7 +5,7 @@
 namespace ddprun::worker {
 
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& /*job*/, Exchange& /*exchange*/,
-                                              std::unique_ptr<VerdictBoard> /*board*/) {
+                                              std::unique_ptr<DesyncBoard> /*board*/) {
   return Error(ErrorCode::kInvalidArgument, why_no_gpu());
 }
 

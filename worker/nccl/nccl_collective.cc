@@ -22,7 +22,7 @@ GpuStreams torch_streams(int gpu) {
 }  // namespace
 
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
-                                              std::unique_ptr<VerdictBoard> board) {
+                                              std::unique_ptr<DesyncBoard> board) {
   return join_nccl_on(
       {.job = job, .streams = torch_streams(job.local_rank), .optional = find_nccl_optional()},
       exchange, std::move(board));

@@ -19,8 +19,8 @@
 
 #include "base/result.h"
 #include "worker/collective/collective.h"
+#include "worker/collective/desync_board.h"
 #include "worker/collective/exchange.h"
-#include "worker/collective/verdict_board.h"
 
 namespace ddprun::worker {
 
@@ -35,9 +35,9 @@ struct NcclJob {
 // All ranks must call it: they meet over `exchange`. Makes GPU local_rank this thread's current
 // device. Errors: this build has no NCCL, or there is no such GPU. Or NCCL fails, or a rank does
 // not come in time. Sums of 16-bit floats may round more than once: NCCL decides. With a `board`
-// ranks that wait for long compare what they do (verdict.h): all must give one, cleared, or none.
+// ranks that wait for long compare what they do (desync_report.h): all must give one, cleared, or none.
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
-                                              std::unique_ptr<VerdictBoard> board = nullptr);
+                                              std::unique_ptr<DesyncBoard> board = nullptr);
 
 // Why join_nccl cannot work here; empty if it can. For tests that need a GPU, and for programs that
 // choose a device.

@@ -66,7 +66,7 @@ int gpu_count() {
 }
 
 Result<std::unique_ptr<Collective>> join_nccl_on(const NcclParts& parts, Exchange& exchange,
-                                                 std::unique_ptr<VerdictBoard> board) {
+                                                 std::unique_ptr<DesyncBoard> board) {
   const NcclJob& job = parts.job;
   if (std::string why = why_no_gpu(); !why.empty()) {
     return Error(ErrorCode::kInvalidArgument, std::move(why));

@@ -18,6 +18,6 @@ struct NcclParts {
 
 // As join_nccl().
 Result<std::unique_ptr<Collective>> join_nccl_on(const NcclParts& parts, Exchange& exchange,
-                                                 std::unique_ptr<VerdictBoard> board);
+                                                 std::unique_ptr<DesyncBoard> board);
 
 }  // namespace ddprun::worker

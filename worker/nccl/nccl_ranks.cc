@@ -77,7 +77,7 @@ NcclRanks::~NcclRanks() {
 }
 
 // All ranks register their memory, or none does.
-void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<VerdictBoard> board) {
+void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board) {
   const auto deadline = Clock::now() + job().timeout;
   communicator_->form(id, job().ranks, job().timeout);
   const auto mine = static_cast<std::byte>(memory_.can_register());

@@ -34,7 +34,7 @@ class NcclRanks final : public Collective {
   // Forms the communicator and runs one collective. NCCL connects to the peers only in the first
   // one. That shall fail here, within the deadline of the bring-up. Ranks that wait compare what
   // they do over `board`, if there is one.
-  void form(const ncclUniqueId& id, std::unique_ptr<VerdictBoard> board);
+  void form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board);
 
   int rank() const override { return job().rank; }
   int world_size() const override { return job().ranks; }

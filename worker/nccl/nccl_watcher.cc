@@ -49,7 +49,7 @@ NcclWatcher::~NcclWatcher() {
   if (looks_) looks_->leave(report_of(*ring_, options_.rank));
 }
 
-void NcclWatcher::compare_over(std::unique_ptr<VerdictBoard> board) {
+void NcclWatcher::compare_over(std::unique_ptr<DesyncBoard> board) {
   const std::lock_guard lock(mutex_);
   looks_.emplace(std::move(board), options_.rank, options_.ranks);
 }

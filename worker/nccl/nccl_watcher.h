@@ -5,7 +5,7 @@
 // under way it sleeps.
 //
 // It also keeps the ring of operations. It compares the ring with those of other ranks if they wait
-// for long (verdict.h). Owned by the collective; only one thread at a time may call it.
+// for long (desync_report.h). Owned by the collective; only one thread at a time may call it.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@
 #include <string>
 #include <thread>
 
+#include "worker/collective/desync_report.h"
 #include "worker/collective/operation_ring.h"
-#include "worker/collective/verdict.h"
 #include "worker/nccl/communicator.h"
 #include "worker/nccl/cuda_parts.h"
 
@@ -61,7 +61,7 @@ class NcclWatcher {
   ~NcclWatcher();  // whatever is under way is watched no longer
 
   // From now on it compares this rank with the others. Nothing is under way, and all have a board.
-  void compare_over(std::unique_ptr<VerdictBoard> board);
+  void compare_over(std::unique_ptr<DesyncBoard> board);
 
   // An operation begins. Its number. Throws the reason after a failure. `peer`: of a transfer.
   std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8, int peer = -1);
@@ -105,7 +105,7 @@ class NcclWatcher {
   std::condition_variable moved_;            // the program: something is over, or failed
   std::deque<std::shared_ptr<Work>> works_;  // in stream order
   std::unique_ptr<OperationRing> ring_;      // large
-  std::optional<VerdictLooks> looks_;        // of the thread; nothing: ranks cannot see each other
+  std::optional<DesyncLooks> looks_;         // of the thread; nothing: ranks cannot see each other
   std::array<int, OperationRing::kLength> peers_{};  // of transfers, beside the ring
   Clock::time_point last_done_{};                    // when the work before the first of works_ was
   std::chrono::microseconds pause_{};                // between two looks

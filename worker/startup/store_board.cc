@@ -18,7 +18,7 @@ constexpr std::string_view kNothing = "-";
 }  // namespace
 
 std::string StoreBoard::key_of(int rank) const {
-  return fmt::format("/ddprun/verdict/{}/{}", key_, rank);
+  return fmt::format("/ddprun/desync/{}/{}", key_, rank);
 }
 
 Result<void> StoreBoard::clear() {
@@ -39,8 +39,8 @@ Result<std::vector<std::string>> StoreBoard::read(std::span<const int> ranks) {
   return texts;
 }
 
-Result<std::unique_ptr<VerdictBoard>> make_store_board(const WorkerEnv& world,
-                                                       std::string_view name) {
+Result<std::unique_ptr<DesyncBoard>> make_store_board(const WorkerEnv& world,
+                                                      std::string_view name) {
   auto client = store::Client::connect(world.master_addr, world.master_port, kStoreConnectTimeout,
                                        fmt::format("rank {}", world.rank));
   if (!client) return client.error();
@@ -48,7 +48,7 @@ Result<std::unique_ptr<VerdictBoard>> make_store_board(const WorkerEnv& world,
   auto board = std::make_unique<StoreBoard>(
       std::move(*client), fmt::format("{}/{}", name, world.restart_count), world.rank);
   if (auto cleared = board->clear(); !cleared) return cleared.error();
-  return std::unique_ptr<VerdictBoard>(std::move(board));
+  return std::unique_ptr<DesyncBoard>(std::move(board));
 }
 
 }  // namespace ddprun::worker

@@ -1,4 +1,4 @@
-// A verdict board over the job's store, on a connection of its own. The thread that watches the
+// A desync report board over the job's store, on a connection of its own. The thread that watches the
 // collective uses it, while the program may use another. The collective owns it. A call blocks for
 // a second at most.
 #pragma once
@@ -12,11 +12,11 @@
 
 #include "proto/worker_env.h"
 #include "store/client.h"
-#include "worker/collective/verdict_board.h"
+#include "worker/collective/desync_board.h"
 
 namespace ddprun::worker {
 
-class StoreBoard final : public VerdictBoard {
+class StoreBoard final : public DesyncBoard {
  public:
   // `key`: equal on all ranks, and fresh in each attempt.
   StoreBoard(store::Client client, std::string key, int rank)
@@ -40,7 +40,7 @@ class StoreBoard final : public VerdictBoard {
 
 // For the ranks of this worker's job that form the collective `name`; cleared. Errors: no answer at
 // MASTER_ADDR:MASTER_PORT.
-Result<std::unique_ptr<VerdictBoard>> make_store_board(const WorkerEnv& world,
-                                                       std::string_view name);
+Result<std::unique_ptr<DesyncBoard>> make_store_board(const WorkerEnv& world,
+                                                      std::string_view name);
 
 }  // namespace ddprun::worker

@@ -152,7 +152,7 @@ TEST_F(LifecycleTest, JoinsAgainWhenTheLastWorkerIsGoneAndARestartWasGranted) {
   EXPECT_EQ(cycle.look_again_at(), Time::max());
 }
 
-TEST_F(LifecycleTest, WaitsForTheVerdictWhenTheWorkersAreGoneFirst) {
+TEST_F(LifecycleTest, WaitsForTheDecisionWhenTheWorkersAreGoneFirst) {
   run_round(1);
   cycle.worker_exited(exit(1, 7), now);
   EXPECT_EQ(names(cycle.worker_exited(exit(0, -SIGTERM), now)), Names{});

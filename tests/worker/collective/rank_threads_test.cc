@@ -134,7 +134,7 @@ TEST(ThreadRanks, DoNotTakeTheirOwnProcessForDead) {
 }
 
 // An abort of one rank reaches the other while it waits, whole.
-TEST(ThreadRanks, EndWithOneVerdict) {
+TEST(ThreadRanks, EndWithOneDesyncReport) {
   for (const JoinRank& join : {JoinRank(join_by_shm), JoinRank(join_by_tcp)}) {
     run_threads({.ranks = 2, .join = join}, [](Collective& collective) {
       int number = 0;

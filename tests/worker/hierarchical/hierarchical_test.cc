@@ -288,8 +288,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Hierarchical,
                                   std::to_string(shape.param.local_ranks);
                          });
 
-// One verdict at once, with a limit of 600 s.
-void expect_verdict(const std::function<void(Collective&, const Flat&)>& body) {
+// One desync report at once, with a limit of 600 s.
+void expect_desync_report(const std::function<void(Collective&, const Flat&)>& body) {
   Exchanges exchanges({2, 2});
   auto options = hierarchical_ranks({2, 2}, exchanges);
   options.timeout = std::chrono::seconds(600);
@@ -314,21 +314,21 @@ void expect_verdict(const std::function<void(Collective&, const Flat&)>& body) {
 }
 
 TEST(HierarchicalFailures, ABarrierMeetsASumOfItsHost) {
-  expect_verdict([](Collective& ranks, const Flat& flat) {
+  expect_desync_report([](Collective& ranks, const Flat& flat) {
     if (ranks.rank() == 0) return ranks.barrier();
     ranks.wait(ranks.launch_sum(flat));
   });
 }
 
 TEST(HierarchicalFailures, ABarrierMeetsASumOfAnotherHost) {
-  expect_verdict([](Collective& ranks, const Flat& flat) {
+  expect_desync_report([](Collective& ranks, const Flat& flat) {
     if (ranks.rank() < 2) return ranks.barrier();
     ranks.wait(ranks.launch_sum(flat));
   });
 }
 
 TEST(HierarchicalFailures, OneStepMoreOnOneRank) {
-  expect_verdict([](Collective& ranks, const Flat& flat) {
+  expect_desync_report([](Collective& ranks, const Flat& flat) {
     ranks.wait(ranks.launch_sum(flat));
     if (ranks.rank() == 0) ranks.wait(ranks.launch_sum(flat));
     ranks.barrier();

@@ -203,7 +203,7 @@ TEST_F(NcclFailures, ABringUpWithoutAPeerEnds) {
       << joined.error().message();
 }
 
-// With the usual ten minutes: only the verdict can end it so soon.
+// With the usual ten minutes: only the desync report can end it so soon.
 TEST_F(NcclFailures, RanksThatDoDifferentThingsEndAtOnce) {
   const auto begun = std::chrono::steady_clock::now();
   run({.ranks = 2, .timeout = 600s, .board = true}, [&](Rank& rank) {

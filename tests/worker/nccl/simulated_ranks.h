@@ -26,7 +26,7 @@ struct SharedTexts {
   std::mutex mutex;
   std::map<int, std::string> by_rank;
 };
-class MemoryBoard final : public VerdictBoard {
+class MemoryBoard final : public DesyncBoard {
  public:
   MemoryBoard(std::shared_ptr<SharedTexts> texts, int rank)
       : texts_(std::move(texts)), rank_(rank) {}

@@ -20,7 +20,7 @@ namespace ddprun::worker {
 namespace {
 
 // At once, and not by the deadline of the sums; a machine that does much else may need longer.
-constexpr std::chrono::seconds kVerdictLimit{10};
+constexpr std::chrono::seconds kDesyncLimit{10};
 
 struct Transport {
   const char* name;
@@ -34,8 +34,8 @@ class Desync : public ::testing::TestWithParam<Transport> {
  protected:
   // All ranks come to the place where their ways part; from there it takes a moment. `words`: by
   // rank, of its error.
-  void expect_verdict(const std::function<std::function<void()>(Collective&)>& prepare,
-                      const std::vector<std::vector<std::string>>& words) {
+  void expect_desync_report(const std::function<std::function<void()>(Collective&)>& prepare,
+                            const std::vector<std::vector<std::string>>& words) {
     const RanksOptions options{.ranks = static_cast<int>(words.size()),
                                .timeout = kCollectiveTimeout,
                                .join = GetParam().join};
@@ -46,7 +46,7 @@ class Desync : public ::testing::TestWithParam<Transport> {
       const auto since = std::chrono::steady_clock::now();
       const auto message = message_of(part);
       const auto took = std::chrono::steady_clock::now() - since;
-      EXPECT_LE(took, kVerdictLimit);
+      EXPECT_LE(took, kDesyncLimit);
       for (const std::string& word : words.at(static_cast<std::size_t>(collective.rank())))
         EXPECT_NE(message.find(word), std::string::npos) << word << " not in: " << message;
       if (collective.rank() == 0)
@@ -82,7 +82,7 @@ TEST_P(Desync, ABarrierMeetsABackward) {
   const std::vector<std::string> both{"rank 0", "rank 1", "barrier (operation ",
                                       "sum of bucket 0 (weights), 64 bytes (operation ",
                                       "they do different things"};
-  expect_verdict(prepare, {both, both});
+  expect_desync_report(prepare, {both, both});
 }
 
 TEST_P(Desync, OneStepMoreOnOneRank) {
@@ -97,7 +97,7 @@ TEST_P(Desync, OneStepMoreOnOneRank) {
   };
   const std::vector<std::string> both{"rank 0", "rank 1", "gather of 8 bytes (operation ",
                                       "they do different things"};
-  expect_verdict(prepare, {both, both});
+  expect_desync_report(prepare, {both, both});
 }
 
 // The other one has nothing more to do, and goes on to its end.
@@ -109,8 +109,8 @@ TEST_P(Desync, OneStepMoreWhereTheOtherRankIsDone) {
       if (collective.rank() == 0) training->step();
     };
   };
-  expect_verdict(prepare,
-                 {{"rank 0", "rank 1", "sum of bucket 0 (weights), 64 bytes (operation "}, {}});
+  expect_desync_report(
+      prepare, {{"rank 0", "rank 1", "sum of bucket 0 (weights), 64 bytes (operation "}, {}});
 }
 
 TEST_P(Desync, BucketsOfAnotherModel) {
@@ -122,7 +122,7 @@ TEST_P(Desync, BucketsOfAnotherModel) {
     };
     const std::vector<std::string> both{"rank 0", "rank 1", "(operation ", " bytes",
                                         "train different models"};
-    expect_verdict(prepare, {both, both});
+    expect_desync_report(prepare, {both, both});
   }
 }
 

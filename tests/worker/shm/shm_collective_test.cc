@@ -350,7 +350,8 @@ TEST(ShmFailures, RefuseDifferentVerbs) {
 }
 
 // With a deadline that does not pass in the life of a test's rank.
-void expect_a_verdict(int ranks, const RankBody& verbs, const std::vector<std::string>& words) {
+void expect_a_desync_report(int ranks, const RankBody& verbs,
+                            const std::vector<std::string>& words) {
   const RanksOptions options{.ranks = ranks, .timeout = std::chrono::minutes(10)};
   const auto statuses = run_ranks_to_end(options, [&](Collective& collective) {
     ::alarm(kSoonSeconds);
@@ -362,7 +363,7 @@ void expect_a_verdict(int ranks, const RankBody& verbs, const std::vector<std::s
 }
 
 TEST(ShmFailures, EndRanksThatWaitForEachOther) {
-  expect_a_verdict(
+  expect_a_desync_report(
       2,
       [](Collective& collective) {
         const auto memory = collective.allocate(4096);
@@ -376,15 +377,16 @@ TEST(ShmFailures, EndRanksThatWaitForEachOther) {
 }
 
 TEST(ShmFailures, EndThreeRanksOfWhichOneDoesAnotherThing) {
-  expect_a_verdict(3,
-                   [](Collective& collective) {
-                     const auto memory = collective.allocate(4096);
-                     if (collective.rank() == 2) collective.barrier();
-                     collective.wait(collective.launch_sum({memory.get(), 1024, Dtype::kFloat32}));
-                     collective.barrier();
-                   },
-                   {"rank 2 waits in barrier (operation ", "waits in sum of 4096 bytes (operation ",
-                    ": they do different things"});
+  expect_a_desync_report(
+      3,
+      [](Collective& collective) {
+        const auto memory = collective.allocate(4096);
+        if (collective.rank() == 2) collective.barrier();
+        collective.wait(collective.launch_sum({memory.get(), 1024, Dtype::kFloat32}));
+        collective.barrier();
+      },
+      {"rank 2 waits in barrier (operation ", "waits in sum of 4096 bytes (operation ",
+       ": they do different things"});
 }
 
 TEST(ShmFailures, NameTheLastOperationOfARankThatDoesNotCome) {

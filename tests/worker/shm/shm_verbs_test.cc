@@ -243,7 +243,7 @@ void expect_unlike(Reduction mine, Reduction theirs, const std::vector<std::stri
   });
 }
 
-TEST(ShmVerdicts, NameEachReduction) {
+TEST(ShmDesyncReports, NameEachReduction) {
   expect_unlike(Reduction::kMax, Reduction::kMin,
                 {"rank 0 takes the greatest of 16 elements of type float32 at byte 0",
                  "rank 1 takes the least of 16 elements"});
@@ -256,7 +256,7 @@ TEST(ShmVerdicts, NameEachReduction) {
                 {"rank 0 adds in 32 bits 16 elements", "rank 1 adds 16 elements"});
 }
 
-TEST(ShmVerdicts, TellABarrierFromAGatherOfNothing) {
+TEST(ShmDesyncReports, TellABarrierFromAGatherOfNothing) {
   run_ranks({.ranks = 2, .timeout = std::chrono::seconds(600)}, [](Collective& collective) {
     const auto said = message_of([&] {
       if (collective.rank() == 0)
@@ -270,7 +270,7 @@ TEST(ShmVerdicts, TellABarrierFromAGatherOfNothing) {
   });
 }
 
-TEST(ShmVerdicts, NameASumThatOtherHostsHaveAPartIn) {
+TEST(ShmDesyncReports, NameASumThatOtherHostsHaveAPartIn) {
   run_ranks(2, [&](Collective& collective) {
     auto& host = dynamic_cast<HostCollective&>(collective);
     const auto memory = collective.allocate(64);

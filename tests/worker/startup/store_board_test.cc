@@ -1,4 +1,4 @@
-// The verdict board over a real store.
+// The desync report board over a real store.
 #include "worker/startup/store_board.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ class StoreThread {
   std::thread thread_;
 };
 
-std::unique_ptr<VerdictBoard> board_of(const WorkerEnv& world) {
+std::unique_ptr<DesyncBoard> board_of(const WorkerEnv& world) {
   auto made = make_store_board(world, "nccl");
   EXPECT_TRUE(made) << made.error().message();
   return std::move(*made);

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As a job has it: nobody waits so long for a verdict.
+// As a job has it: nobody waits so long for a desync report.
 RanksOptions patient_ranks(int ranks) {
   return {.ranks = ranks, .timeout = 600s, .join = join_by_tcp};
 }

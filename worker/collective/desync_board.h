@@ -1,5 +1,5 @@
 // The board on which ranks that share no memory write what they wait in, for the others to read. It
-// lies in the job's store, or in a test's memory. verdict.h has their conclusions. One thread at a
+// lies in the job's store, or in a test's memory. desync_report.h has their conclusions. One thread at a
 // time; calls block for a short time. A collective owns its own.
 #pragma once
 
@@ -12,14 +12,14 @@
 
 namespace ddprun::worker {
 
-class VerdictBoard {
+class DesyncBoard {
  public:
-  VerdictBoard() = default;
-  VerdictBoard(const VerdictBoard&) = delete;
-  VerdictBoard& operator=(const VerdictBoard&) = delete;
-  VerdictBoard(VerdictBoard&&) = delete;
-  VerdictBoard& operator=(VerdictBoard&&) = delete;
-  virtual ~VerdictBoard() = default;
+  DesyncBoard() = default;
+  DesyncBoard(const DesyncBoard&) = delete;
+  DesyncBoard& operator=(const DesyncBoard&) = delete;
+  DesyncBoard(DesyncBoard&&) = delete;
+  DesyncBoard& operator=(DesyncBoard&&) = delete;
+  virtual ~DesyncBoard() = default;
 
   // This rank's text, instead of the one of before. At most a few KiB, not empty.
   virtual Result<void> post(std::string_view text) = 0;

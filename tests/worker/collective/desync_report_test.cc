@@ -1,4 +1,4 @@
-#include "worker/collective/verdict.h"
+#include "worker/collective/desync_report.h"
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class Teller {
   std::unique_ptr<OperationRing> ring_ = std::make_unique<OperationRing>();
 };
 
-TEST(RankVerdict, NamesBothRanksThatDoDifferentThings) {
+TEST(DesyncReport, NamesBothRanksThatDoDifferentThings) {
   Teller zero(0);
   Teller one(1);
   zero.does(Verb::kSum, 64).does(Verb::kBarrier);
@@ -49,56 +49,57 @@ TEST(RankVerdict, NamesBothRanksThatDoDifferentThings) {
   const std::string expected =
       "rank 0 is in barrier (operation 2), rank 1 in sum of 4096 bytes (operation 2): they do "
       "different things, and none of them can go on";
-  EXPECT_EQ(verdict(zero.waits(), {one.waits()}, {}), expected);
-  EXPECT_EQ(verdict(one.waits(), {zero.waits()}, {}), expected);
-  EXPECT_EQ(verdict(one.waits(), {zero.runs()}, {}), expected) << "it need not wait";
+  EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}), expected);
+  EXPECT_EQ(desync_report(one.waits(), {zero.waits()}, {}), expected);
+  EXPECT_EQ(desync_report(one.waits(), {zero.runs()}, {}), expected) << "it need not wait";
 }
 
-TEST(RankVerdict, FindsTheFirstOperationThatIsNotTheSame) {
+TEST(DesyncReport, FindsTheFirstOperationThatIsNotTheSame) {
   Teller zero(0);
   Teller one(1);
   zero.does(Verb::kSum, 64).does(Verb::kSum, 4).does(Verb::kSum, 8);
   one.does(Verb::kSum, 64).does(Verb::kSum, 8).does(Verb::kSum, 4).does(Verb::kBarrier);
   EXPECT_EQ(
-      verdict(zero.waits(), {one.waits()}, {}),
+      desync_report(zero.waits(), {one.waits()}, {}),
       "rank 0 is in sum of 4 bytes (operation 2), rank 1 in sum of 8 bytes (operation 2): they "
       "do different things, and none of them can go on");
 }
 
-TEST(RankVerdict, LetsRanksBeLate) {
+TEST(DesyncReport, LetsRanksBeLate) {
   Teller zero(0);
   Teller one(1);
   zero.does(Verb::kSum, 64).does(Verb::kBarrier);
-  EXPECT_EQ(verdict(zero.waits(), {one.runs()}, {}), std::nullopt) << "it has done nothing yet";
+  EXPECT_EQ(desync_report(zero.waits(), {one.runs()}, {}), std::nullopt)
+      << "it has done nothing yet";
   one.does(Verb::kSum, 64);
-  EXPECT_EQ(verdict(zero.waits(2), {one.waits(2)}, {one.waits(1)}), std::nullopt)
+  EXPECT_EQ(desync_report(zero.waits(2), {one.waits(2)}, {one.waits(1)}), std::nullopt)
       << "its sum is still on its way";
   one.does(Verb::kBarrier).does(Verb::kSum, 8);
-  EXPECT_EQ(verdict(zero.waits(), {one.waits()}, {}), std::nullopt) << "it is ahead";
+  EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}), std::nullopt) << "it is ahead";
 }
 
-TEST(RankVerdict, AllowsGathersOfUnequalLength) {
+TEST(DesyncReport, AllowsGathersOfUnequalLength) {
   Teller zero(0);
   Teller one(1);
   zero.does(Verb::kGather, 64);
   one.does(Verb::kGather, 8);
-  EXPECT_EQ(verdict(zero.waits(), {one.waits()}, {}), std::nullopt);
+  EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}), std::nullopt);
 }
 
-TEST(RankVerdict, NamesARankThatHasEnded) {
+TEST(DesyncReport, NamesARankThatHasEnded) {
   Teller zero(0);
   Teller one(1);
   zero.does(Verb::kSum, 64).does(Verb::kSum, 64);
   one.does(Verb::kSum, 64);
-  EXPECT_EQ(verdict(zero.waits(), {one.ended()}, {}),
+  EXPECT_EQ(desync_report(zero.waits(), {one.ended()}, {}),
             "rank 0 waits in sum of 64 bytes (operation 2), and rank 1 has ended: its last "
             "operation was sum of 64 bytes (operation 1)");
   one.does(Verb::kSum, 64);
-  EXPECT_EQ(verdict(zero.waits(), {one.ended()}, {}), std::nullopt) << "it has done its part";
+  EXPECT_EQ(desync_report(zero.waits(), {one.ended()}, {}), std::nullopt) << "it has done its part";
 }
 
 // A transfer has no number that all ranks share, so both must be seen to wait.
-TEST(RankVerdict, FindsATransferWhosePeerWaitsInSomethingElse) {
+TEST(DesyncReport, FindsATransferWhosePeerWaitsInSomethingElse) {
   Teller zero(0);
   Teller one(1);
   zero.does(Verb::kSend, 64, 1);
@@ -106,28 +107,30 @@ TEST(RankVerdict, FindsATransferWhosePeerWaitsInSomethingElse) {
   const std::string expected =
       "rank 0 is in send of 64 bytes (operation 1), rank 1 in barrier (operation 1): they do "
       "different things, and none of them can go on";
-  EXPECT_EQ(verdict(zero.waits(1), {one.waits(1)}, {}), std::nullopt) << "one look is no proof";
-  EXPECT_EQ(verdict(zero.waits(2), {one.waits(1)}, {one.waits(1)}), std::nullopt)
+  EXPECT_EQ(desync_report(zero.waits(1), {one.waits(1)}, {}), std::nullopt)
+      << "one look is no proof";
+  EXPECT_EQ(desync_report(zero.waits(2), {one.waits(1)}, {one.waits(1)}), std::nullopt)
       << "it may wait no longer";
-  EXPECT_EQ(verdict(zero.waits(2), {one.waits(2)}, {one.waits(1)}), expected);
-  EXPECT_EQ(verdict(one.waits(2), {zero.waits(2)}, {zero.waits(1)}), expected);
+  EXPECT_EQ(desync_report(zero.waits(2), {one.waits(2)}, {one.waits(1)}), expected);
+  EXPECT_EQ(desync_report(one.waits(2), {zero.waits(2)}, {zero.waits(1)}), expected);
 }
 
-TEST(RankVerdict, LetsTransfersMeet) {
+TEST(DesyncReport, LetsTransfersMeet) {
   Teller zero(0);
   Teller one(1);
   Teller two(2);
   zero.does(Verb::kSend, 64, 1);
   one.does(Verb::kReceive, 64, 0);
   two.does(Verb::kReceive, 64, 0);
-  EXPECT_EQ(verdict(zero.waits(2), {one.waits(2), two.waits(2)}, {one.waits(1), two.waits(1)}),
-            std::nullopt);
+  EXPECT_EQ(
+      desync_report(zero.waits(2), {one.waits(2), two.waits(2)}, {one.waits(1), two.waits(1)}),
+      std::nullopt);
   Teller sends_too(1);
   sends_too.does(Verb::kSend, 64, 0);
-  EXPECT_NE(verdict(zero.waits(2), {sends_too.waits(2)}, {sends_too.waits(1)}), std::nullopt);
+  EXPECT_NE(desync_report(zero.waits(2), {sends_too.waits(2)}, {sends_too.waits(1)}), std::nullopt);
 }
 
-TEST(RankVerdict, SaysWhoWasNotSeen) {
+TEST(DesyncReport, SaysWhoWasNotSeen) {
   Teller zero(0);
   Teller one(1);
   zero.does(Verb::kSum, 64).does(Verb::kBarrier);
@@ -140,7 +143,7 @@ TEST(RankVerdict, SaysWhoWasNotSeen) {
   EXPECT_EQ(absent_from(zero.waits(), {one.waits()}), "");
 }
 
-TEST(RankVerdict, TravelsAsText) {
+TEST(DesyncReport, TravelsAsText) {
   Teller zero(0);
   for (std::uint64_t i = 1; i <= 40; ++i) zero.does(Verb::kSum, i);
   const RankReport report = zero.does(Verb::kReceive, 7, 3).waits(9);
@@ -161,7 +164,7 @@ TEST(RankVerdict, TravelsAsText) {
     EXPECT_FALSE(report_from(0, wrong)) << wrong;
 }
 
-class Board final : public VerdictBoard {
+class Board final : public DesyncBoard {
  public:
   struct Texts {
     std::map<int, std::string> by_rank;
@@ -186,24 +189,24 @@ class Board final : public VerdictBoard {
   int rank_;
 };
 
-TEST(VerdictLooks, ComeAfterAWhileAndThenMoreRarely) {
+TEST(DesyncLooks, ComeAfterAWhileAndThenMoreRarely) {
   Board::Texts texts;
-  VerdictLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
-  const auto since = VerdictLooks::Clock::now() - std::chrono::hours(1);
+  DesyncLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
+  const auto since = DesyncLooks::Clock::now() - std::chrono::hours(1);
   EXPECT_FALSE(looks.due(1, since, since + std::chrono::milliseconds(499)));
   EXPECT_TRUE(looks.due(1, since, since + std::chrono::milliseconds(500)));
   Teller zero(0);
   zero.does(Verb::kBarrier);
   EXPECT_EQ(looks.look(zero.waits()), std::nullopt);
-  const auto now = VerdictLooks::Clock::now();
+  const auto now = DesyncLooks::Clock::now();
   EXPECT_FALSE(looks.due(1, since, now));
   EXPECT_TRUE(looks.due(1, since, now + std::chrono::milliseconds(200)));
   EXPECT_FALSE(looks.due(2, now, now)) << "another operation begins anew";
 }
 
-TEST(VerdictLooks, TellThatARankWaitsNoLonger) {
+TEST(DesyncLooks, TellThatARankWaitsNoLonger) {
   Board::Texts texts;
-  VerdictLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
+  DesyncLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
   Teller zero(0);
   zero.does(Verb::kBarrier);
   looks.go_on(zero.runs());
@@ -216,15 +219,15 @@ TEST(VerdictLooks, TellThatARankWaitsNoLonger) {
   EXPECT_EQ(report_from(0, texts.by_rank[0])->state, State::kEnded);
 }
 
-TEST(VerdictLooks, EndWithTheBoard) {
+TEST(DesyncLooks, EndWithTheBoard) {
   Board::Texts texts{.by_rank = {}, .broken = true};
-  VerdictLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
+  DesyncLooks looks(std::make_unique<Board>(texts, 0), 0, 2);
   Teller zero(0);
   zero.does(Verb::kBarrier);
-  const auto since = VerdictLooks::Clock::now() - std::chrono::hours(1);
-  EXPECT_TRUE(looks.due(1, since, VerdictLooks::Clock::now()));
+  const auto since = DesyncLooks::Clock::now() - std::chrono::hours(1);
+  EXPECT_TRUE(looks.due(1, since, DesyncLooks::Clock::now()));
   EXPECT_EQ(looks.look(zero.waits()), std::nullopt);
-  EXPECT_FALSE(looks.due(1, since, VerdictLooks::Clock::now()));
+  EXPECT_FALSE(looks.due(1, since, DesyncLooks::Clock::now()));
   EXPECT_EQ(looks.absent(zero.waits()), "");
   EXPECT_EQ(texts.reads, 0);
 }

@@ -1,7 +1,7 @@
-// The verdict over ranks that cannot go on together. A rank that waits for long posts its report:
+// The desync report of ranks that cannot go on together. A rank that waits for long posts its report:
 // what it waits in, and its last operations. It compares that with the reports of others. All ranks
 // call the verbs in the same order. So collective operations of one sequence number must be alike.
-// If they are not, no waiting helps. report_of(), verdict() and absent_from() are pure.
+// If they are not, no waiting helps. report_of(), desync_report() and absent_from() are pure.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "worker/collective/desync_board.h"
 #include "worker/collective/operation_ring.h"
-#include "worker/collective/verdict_board.h"
 
 namespace ddprun::worker {
 
@@ -45,8 +45,9 @@ std::optional<RankReport> report_from(int rank, std::string_view text);
 // Why `mine`, which waits, can never go on; nothing: the others may just be late. `others`: what
 // they say now. `before`: what they said at an earlier look, since when `mine` waits in the same
 // operation. "rank 0 is in barrier (operation 7), rank 1 in sum of 4096 bytes (operation 7): …".
-std::optional<std::string> verdict(const RankReport& mine, const std::vector<RankReport>& others,
-                                   const std::vector<RankReport>& before);
+std::optional<std::string> desync_report(const RankReport& mine,
+                                         const std::vector<RankReport>& others,
+                                         const std::vector<RankReport>& before);
 
 // Those that were not seen in the collective operation that `mine` waits in. An example: "rank 1
 // was not seen in it (last in sum of 4096 bytes (operation 6))". Empty: all were.
@@ -54,19 +55,19 @@ std::string absent_from(const RankReport& mine, const std::vector<RankReport>& o
 
 // Posts and compares, at growing distances. Not thread-safe. After an error of the board it does
 // nothing more.
-class VerdictLooks {
+class DesyncLooks {
  public:
   using Clock = std::chrono::steady_clock;
 
   // A longer wait is worth a look: most waits are over by then.
   static constexpr std::chrono::milliseconds kFirstLook{500};
 
-  VerdictLooks(std::unique_ptr<VerdictBoard> board, int rank, int ranks);
+  DesyncLooks(std::unique_ptr<DesyncBoard> board, int rank, int ranks);
 
   // Whether it is time for look(): this operation waits since `since`.
   bool due(std::uint32_t operation, Clock::time_point since, Clock::time_point now);
 
-  // The rank waits, and its report says in what. The verdict, if there is one. Blocks for the
+  // The rank waits, and its report says in what. The desync report, if there is one. Blocks for the
   // board.
   std::optional<std::string> look(RankReport mine);
   // At the deadline: absent_from() of all ranks.
@@ -81,11 +82,11 @@ class VerdictLooks {
   bool post(RankReport report);
   std::vector<RankReport> read(const std::vector<int>& ranks);
 
-  std::unique_ptr<VerdictBoard> board_;  // null: it has failed
-  std::vector<int> looked_at_;           // ranks
-  std::vector<int> all_;                 // other ranks
-  std::vector<RankReport> before_;       // at the last look at the same operation
-  std::uint32_t operation_ = 0;          // that the looks are at
+  std::unique_ptr<DesyncBoard> board_;  // null: it has failed
+  std::vector<int> looked_at_;          // ranks
+  std::vector<int> all_;                // other ranks
+  std::vector<RankReport> before_;      // at the last look at the same operation
+  std::uint32_t operation_ = 0;         // that the looks are at
   Clock::time_point next_{};
   std::chrono::milliseconds distance_{};
   std::uint32_t looks_ = 0;

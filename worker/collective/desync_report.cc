@@ -1,4 +1,4 @@
-#include "worker/collective/verdict.h"
+#include "worker/collective/desync_report.h"
 
 #include <fmt/format.h>
 
@@ -129,8 +129,9 @@ std::optional<RankReport> report_from(int rank, std::string_view posted) {
   return report;
 }
 
-std::optional<std::string> verdict(const RankReport& mine, const std::vector<RankReport>& others,
-                                   const std::vector<RankReport>& before) {
+std::optional<std::string> desync_report(const RankReport& mine,
+                                         const std::vector<RankReport>& others,
+                                         const std::vector<RankReport>& before) {
   for (const RankReport& theirs : others) {
     if (auto found = parted(mine, theirs)) return found;
     const bool collective = !is_transfer(mine.waits_in.verb);
@@ -163,7 +164,7 @@ std::string absent_from(const RankReport& mine, const std::vector<RankReport>& o
 }
 
 // Each rank looks at those behind it: where two ranks do different things, two neighbours do.
-VerdictLooks::VerdictLooks(std::unique_ptr<VerdictBoard> board, int rank, int ranks)
+DesyncLooks::DesyncLooks(std::unique_ptr<DesyncBoard> board, int rank, int ranks)
     : board_(std::move(board)) {
   for (int step = 1; step < ranks; ++step) {
     all_.push_back((rank + step) % ranks);
@@ -171,7 +172,7 @@ VerdictLooks::VerdictLooks(std::unique_ptr<VerdictBoard> board, int rank, int ra
   }
 }
 
-bool VerdictLooks::due(std::uint32_t operation, Clock::time_point since, Clock::time_point now) {
+bool DesyncLooks::due(std::uint32_t operation, Clock::time_point since, Clock::time_point now) {
   if (board_ == nullptr || all_.empty()) return false;
   if (std::exchange(operation_, operation) != operation) {
     next_ = since + kFirstLook;
@@ -181,31 +182,31 @@ bool VerdictLooks::due(std::uint32_t operation, Clock::time_point since, Clock::
   return now >= next_;
 }
 
-std::optional<std::string> VerdictLooks::look(RankReport mine) {
+std::optional<std::string> DesyncLooks::look(RankReport mine) {
   waits_ = true;
   if (!post(mine)) return std::nullopt;
   auto others = read(looked_at_);
-  auto found = verdict(mine, others, before_);
+  auto found = desync_report(mine, others, before_);
   before_ = std::move(others);
   next_ = Clock::now() + distance_;
   distance_ = std::min(distance_ * 2, kLongestDistance);
   return found;
 }
 
-std::string VerdictLooks::absent(RankReport mine) {
+std::string DesyncLooks::absent(RankReport mine) {
   return board_ == nullptr ? "" : absent_from(mine, read(all_));
 }
 
-void VerdictLooks::go_on(RankReport mine) {
+void DesyncLooks::go_on(RankReport mine) {
   if (std::exchange(waits_, false)) post(std::move(mine));
 }
 
-void VerdictLooks::leave(RankReport mine) {
+void DesyncLooks::leave(RankReport mine) {
   mine.state = RankReport::State::kEnded;
   post(std::move(mine));
 }
 
-bool VerdictLooks::post(RankReport report) {
+bool DesyncLooks::post(RankReport report) {
   if (board_ == nullptr) return false;
   report.look = ++looks_;
   const auto posted = board_->post(to_text(report));
@@ -217,7 +218,7 @@ bool VerdictLooks::post(RankReport report) {
 }
 
 // A rank whose text we cannot read has said nothing.
-std::vector<RankReport> VerdictLooks::read(const std::vector<int>& ranks) {
+std::vector<RankReport> DesyncLooks::read(const std::vector<int>& ranks) {
   std::vector<RankReport> reports;
   const auto texts = board_->read(ranks);
   for (std::size_t i = 0; texts && i < texts->size(); ++i)
