@@ -307,10 +307,10 @@ HostFacts real_host_facts(const EnvLookup& env) {
       .gpu_count = [env] { return visible_gpu_count(device_count(), env("CUDA_VISIBLE_DEVICES")); },
       .make_run_id = make_uuid,
       .allowed_cpu_count = allowed_cpu_count,
-      .surroundings = {.read_file = read_node_file,
-                       .full_host_name = full_host_name,
-                       .slurm_step_above = slurm_step_above,
-                       .is_typed_at_terminal = is_typed_at_terminal},
+      .scheduler_inputs = {.read_file = read_node_file,
+                           .full_host_name = full_host_name,
+                           .slurm_step_above = slurm_step_above,
+                           .is_typed_at_terminal = is_typed_at_terminal},
       .ask = [](const std::vector<std::string>& words) { return ask_program(words); }};
 }
 

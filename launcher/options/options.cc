@@ -70,7 +70,7 @@ Parsed parse(const std::vector<std::string>& args, const EnvLookup& env, const H
   if (auto words = answer(context)) return *std::move(words);
   // The order decides which of several errors is told. read_environment() also compares the health
   // port with the endpoint, so it must come after read_rendezvous().
-  read_surroundings(context);
+  read_scheduler(context);
   if (context.error) return *context.error;
   read_program(context);
   read_lifecycle(context);

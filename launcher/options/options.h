@@ -19,7 +19,7 @@
 #include "launcher/options/flag_values.h"
 #include "launcher/options/numa.h"
 #include "launcher/scheduler/deadlines.h"
-#include "launcher/scheduler/surroundings.h"
+#include "launcher/scheduler/scheduler_facts.h"
 #include "proto/worker_env.h"
 
 namespace ddprun::launcher {
@@ -127,7 +127,7 @@ struct HostFacts {
   std::string called{kProgramName};
   // CPUs that this process may use, for `cpu` under a scheduler.
   std::function<int()> allowed_cpu_count{};
-  SurroundingsFacts surroundings{};
+  SchedulerInputs scheduler_inputs{};
   Ask ask{};  // only under Slurm
 };
 

@@ -59,7 +59,7 @@ std::chrono::seconds shutdown_timeout(ParseContext& context) {
 void read_deadlines(ParseContext& context) {
   Options& options = context.options;
   const bool is_said = context.given.has(FlagId::kShutdownTimeout) || context.env(kTimeoutVariable);
-  const Deadlines found = ask_deadlines(context.surroundings, context.host.ask, !is_said);
+  const Deadlines found = ask_deadlines(context.scheduler_facts, context.host.ask, !is_said);
   options.ends_at = found.ends_at;
   options.shutdown_timeout = found.grace ? *found.grace : shutdown_timeout(context);
 }

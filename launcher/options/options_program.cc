@@ -53,7 +53,7 @@ void read_start_method(ParseContext& context) {
 
 // For `cpu`. torchrun counts the machine's. A scheduler gives a job a part of them.
 int workers_by_cpu(const ParseContext& context) {
-  const Surroundings& found = context.surroundings;
+  const SchedulerFacts& found = context.scheduler_facts;
   const bool is_scheduled = found.in_pod || (found.scheduler != Scheduler::kNone &&
                                              found.scheduler != Scheduler::kOperator);
   const auto& count = is_scheduled ? context.host.allowed_cpu_count : context.host.cpu_count;

@@ -312,12 +312,12 @@ Asked asked_nodes(const ParseContext& context) {
 
 }  // namespace
 
-void read_surroundings(ParseContext& context) {
+void read_scheduler(ParseContext& context) {
   Options& options = context.options;
-  context.surroundings = detect_surroundings(context.env, context.host.surroundings);
-  options.cpus_per_task = context.surroundings.cpus_per_task;
+  context.scheduler_facts = detect_scheduler(context.env, context.host.scheduler_inputs);
+  options.cpus_per_task = context.scheduler_facts.cpus_per_task;
   options.start_mark = start_mark(context.env);
-  const auto placed = place(context.surroundings, asked_nodes(context));
+  const auto placed = place(context.scheduler_facts, asked_nodes(context));
   if (!placed) {
     context.error = UsageError{2, placed.error().message()};
     return;

@@ -55,7 +55,7 @@ class ParseContext {
   GivenFlags& given;
   const EnvLookup& env;
   const HostFacts& host;
-  Surroundings surroundings{};  // the scheduler that started us, whatever the flags say
+  SchedulerFacts scheduler_facts{};  // the scheduler that started us, whatever the flags say
   // Whether the rendezvous is here, if the scheduler says it.
   std::optional<bool> is_first_node{};
   Options options{};
@@ -63,7 +63,7 @@ class ParseContext {
 };
 
 // Replaces flags that were not given by the scheduler's values. The others need it.
-void read_surroundings(ParseContext& context);
+void read_scheduler(ParseContext& context);
 void read_program(ParseContext& context);      // SCRIPT, its mode, workers and their devices
 void read_lifecycle(ParseContext& context);    // restarts, signals, grace, exit codes
 void read_rendezvous(ParseContext& context);   // how nodes meet

@@ -44,37 +44,38 @@ std::optional<std::int64_t> end_of(std::string_view job, std::string_view lines)
 
 }  // namespace
 
-std::optional<std::chrono::seconds> grace_under(const Surroundings& surroundings, const Ask& ask) {
+std::optional<std::chrono::seconds> grace_under(const SchedulerFacts& scheduler_facts,
+                                                const Ask& ask) {
   std::optional<std::chrono::seconds> wait;
-  if (!surroundings.slurm_job.empty()) {
+  if (!scheduler_facts.slurm_job.empty()) {
     const auto config = ask({"scontrol", "show", "config"});
     wait = config ? kill_wait_in(*config).value_or(kSlurmKillWait) : kSlurmKillWait;
-  } else if (surroundings.in_pod) {
+  } else if (scheduler_facts.in_pod) {
     wait = kPodKillWait;
   }
   if (!wait) return std::nullopt;
   return std::max(*wait - kReportTime, std::chrono::seconds(0));
 }
 
-std::optional<std::chrono::sys_seconds> end_of_job(const Surroundings& surroundings,
+std::optional<std::chrono::sys_seconds> end_of_job(const SchedulerFacts& scheduler_facts,
                                                    const Ask& ask) {
-  if (surroundings.ends_at || surroundings.slurm_job.empty()) return surroundings.ends_at;
+  if (scheduler_facts.ends_at || scheduler_facts.slurm_job.empty()) return scheduler_facts.ends_at;
   // As seconds after 1970: local time could not be told apart where clocks are set back. A job
   // without an end has a word there. The number of the last task of an array is also that of the
   // whole array. So each line has the number of its own job.
   const auto shown = ask({"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--format=%A %e",
-                          "--jobs=" + surroundings.slurm_job});
-  const auto end = shown ? end_of(surroundings.slurm_job, *shown) : std::nullopt;
+                          "--jobs=" + scheduler_facts.slurm_job});
+  const auto end = shown ? end_of(scheduler_facts.slurm_job, *shown) : std::nullopt;
   if (!end || *end == 0) return std::nullopt;
   return std::chrono::sys_seconds(std::chrono::seconds(*end));
 }
 
-Deadlines ask_deadlines(const Surroundings& surroundings, const Ask& ask, bool wants_grace) {
-  const bool asks = wants_grace && !surroundings.slurm_job.empty();
+Deadlines ask_deadlines(const SchedulerFacts& scheduler_facts, const Ask& ask, bool wants_grace) {
+  const bool asks = wants_grace && !scheduler_facts.slurm_job.empty();
   auto grace = std::async(asks ? std::launch::async : std::launch::deferred, [&] {
-    return wants_grace ? grace_under(surroundings, ask) : std::nullopt;
+    return wants_grace ? grace_under(scheduler_facts, ask) : std::nullopt;
   });
-  const auto ends_at = end_of_job(surroundings, ask);
+  const auto ends_at = end_of_job(scheduler_facts, ask);
   return {grace.get(), ends_at};
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/scheduler/surroundings.h"
+#include "launcher/scheduler/scheduler_facts.h"
 
 namespace ddprun::launcher {
 
@@ -27,10 +27,11 @@ inline constexpr std::chrono::seconds kPodKillWait{30};
 
 // The grace of the workers that leaves us kReportTime. Nothing: it is not known how long the
 // scheduler waits.
-std::optional<std::chrono::seconds> grace_under(const Surroundings& surroundings, const Ask& ask);
+std::optional<std::chrono::seconds> grace_under(const SchedulerFacts& scheduler_facts,
+                                                const Ask& ask);
 
 // Nothing: the scheduler sets no end, or does not say it.
-std::optional<std::chrono::sys_seconds> end_of_job(const Surroundings& surroundings,
+std::optional<std::chrono::sys_seconds> end_of_job(const SchedulerFacts& scheduler_facts,
                                                    const Ask& ask);
 
 struct Deadlines {
@@ -40,7 +41,7 @@ struct Deadlines {
 
 // Both of the above, asked at once. A Slurm that does not answer costs a start one limit, and not
 // two. `ask` is called on two threads. Without `wants_grace` that question is left out.
-Deadlines ask_deadlines(const Surroundings& surroundings, const Ask& ask, bool wants_grace);
+Deadlines ask_deadlines(const SchedulerFacts& scheduler_facts, const Ask& ask, bool wants_grace);
 
 // The program really runs, with our variables but the token, and no input. It is killed after
 // `limit`, and what it prints beyond 64 KiB is dropped.

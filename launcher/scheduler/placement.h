@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "launcher/scheduler/surroundings.h"
+#include "launcher/scheduler/scheduler_facts.h"
 
 namespace ddprun::launcher {
 
@@ -35,6 +35,6 @@ struct Placement {
 };
 
 // Error: one clause of the form `what: why: what to type`, for exit code 2.
-Result<std::optional<Placement>> place(const Surroundings& surroundings, const Asked& asked);
+Result<std::optional<Placement>> place(const SchedulerFacts& scheduler_facts, const Asked& asked);
 
 }  // namespace ddprun::launcher

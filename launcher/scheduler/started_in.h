@@ -1,5 +1,5 @@
 // In which step or job of a scheduler this process was started. A worker, and whatever it starts,
-// inherits the variables of its launcher's surroundings. A job that a worker submits (sbatch in
+// inherits the variables of its launcher's scheduler. A job that a worker submits (sbatch in
 // train.py) has new ones, and old ones among them. A mark that workers are given tells them apart.
 #pragma once
 

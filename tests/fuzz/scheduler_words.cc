@@ -13,7 +13,7 @@
 #include "base/assert.h"
 #include "launcher/scheduler/deadlines.h"
 #include "launcher/scheduler/placement.h"
-#include "launcher/scheduler/surroundings.h"
+#include "launcher/scheduler/scheduler_facts.h"
 #include "proto/host_list.h"
 #include "tests/fuzz/script_input.h"
 
@@ -111,7 +111,7 @@ Machine split(std::string_view text) {
   return machine;
 }
 
-void check(const Surroundings& found) {
+void check(const SchedulerFacts& found) {
   DDPRUN_ASSERT(found.nodes >= 0 && found.most_tasks >= 0 && found.node_rank >= 0);
   DDPRUN_ASSERT(found.cpus_per_task >= 0 && found.job_nodes >= 0);
   if (found.scheduler == Scheduler::kNone || !found.problem.empty()) return;
@@ -123,7 +123,7 @@ void check(const Surroundings& found) {
 }
 
 // No way leads to a world that is smaller than asked.
-void check(const Surroundings& found, const Asked& asked) {
+void check(const SchedulerFacts& found, const Asked& asked) {
   const auto placed = place(found, asked);
   if (!placed) {
     DDPRUN_ASSERT(!placed.error().message().empty());
@@ -153,16 +153,16 @@ void read_variables(ScriptInput script) {
     const auto known = machine.variables.find(name);
     return known == machine.variables.end() ? std::nullopt : std::optional(known->second);
   };
-  const SurroundingsFacts facts{
+  const SchedulerInputs facts{
       .read_file = [&](const std::string&) { return std::optional(machine.file); },
       .full_host_name = [&] { return machine.file.substr(0, machine.file.find('\n')); }};
-  const Surroundings found = detect_surroundings(env, facts);
+  const SchedulerFacts found = detect_scheduler(env, facts);
   check(found);
   check(found, asked);
 }
 
 void read_deadlines(std::string_view text) {
-  Surroundings slurm{.scheduler = Scheduler::kSlurmStep, .slurm_job = "1"};
+  SchedulerFacts slurm{.scheduler = Scheduler::kSlurmStep, .slurm_job = "1"};
   const Ask ask = [&](const std::vector<std::string>& words) {
     DDPRUN_ASSERT(!words.empty());
     return std::optional(std::string(text));

@@ -403,7 +403,7 @@ def cgroups_named(cookie):
             for name in names if cookie in name]
 
 
-class Surroundings(JobTest):
+class OddStarts(JobTest):
     """Odd ways to be started."""
 
     def test_sigchld_ignored_by_the_parent(self):

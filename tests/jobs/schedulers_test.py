@@ -35,7 +35,7 @@ class SchedulersTest(JobTest):
 
     def setUp(self):
         super().setUp()
-        # Jobs have blocks of 8 ports from 15000 on, 37 blocks apart for each job (launcher/surroundings). Any job will do: where its
+        # Jobs have blocks of 8 ports from 15000 on, 37 blocks apart for each job (launcher/scheduler). Any job will do: where its
         # first port is taken the next one is used.
         self.job = str(free_port())
 

@@ -31,7 +31,7 @@ TEST(Deadlines, AreAskedForWhereNoVariableSaysThem) {
 }
 
 TEST(Deadlines, AreThoseOfThisTaskOfAnArray) {
-  Surroundings task = detect(recorded("slurm_step"));
+  SchedulerFacts task = detect(recorded("slurm_step"));
   task.slurm_job = "5";
   const Ask ask = [](const auto&) {
     return std::optional<std::string>("8 1795570973\n55 1795570974\n5 1795570975\n6 N/A\n");
@@ -42,7 +42,7 @@ TEST(Deadlines, AreThoseOfThisTaskOfAnArray) {
 }
 
 TEST(Deadlines, AreTheUsualOnesWhereSlurmDoesNotAnswer) {
-  const Surroundings step = detect(recorded("slurm_step"));
+  const SchedulerFacts step = detect(recorded("slurm_step"));
   for (const char* text : {"", "KillWait", "\nKillWait = x", "N/A\n", "NONE\n"}) {
     const Ask ask = [&](const auto&) { return std::optional<std::string>(text); };
     EXPECT_EQ(grace_under(step, ask), std::chrono::seconds(28)) << text;

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "launcher/scheduler/surroundings.h"
+#include "launcher/scheduler/scheduler_facts.h"
 #include "tests/launcher/parse_support.h"
 
 namespace ddprun::launcher {
 
-inline const std::string kFolder = DDPRUN_SURROUNDINGS;
+inline const std::string kFolder = DDPRUN_RECORDED;
 
 inline std::optional<std::string> text_of(const std::string& name) {
   std::ifstream file(kFolder + "/" + name);
@@ -36,13 +36,12 @@ inline Variables recorded(const std::string& name) {
   return variables;
 }
 
-inline SurroundingsFacts facts(
-    std::string host_name = "digits-3.digits.default.svc.cluster.local") {
+inline SchedulerInputs facts(std::string host_name = "digits-3.digits.default.svc.cluster.local") {
   return {.read_file = text_of, .full_host_name = [host_name] { return host_name; }};
 }
 
-inline Surroundings detect(const Variables& variables, const SurroundingsFacts& all = facts()) {
-  return detect_surroundings(environment(variables), all);
+inline SchedulerFacts detect(const Variables& variables, const SchedulerInputs& all = facts()) {
+  return detect_scheduler(environment(variables), all);
 }
 
 // Returns the output of Slurm's programs.
@@ -59,7 +58,7 @@ inline Parsed parse_in(const std::string& name, const std::vector<std::string>& 
   for (const auto& [key, value] : more) variables[key] = value;
   HostFacts host{[] { return 8; }, [] { return 0; }, [] { return std::string("a-fresh-id"); }};
   host.allowed_cpu_count = [] { return 3; };
-  host.surroundings = facts();
+  host.scheduler_inputs = facts();
   host.ask = answer;
   return parse(args, environment(variables), host);
 }

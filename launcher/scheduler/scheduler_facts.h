@@ -19,7 +19,7 @@ namespace ddprun::launcher {
 
 // The questions of the detection beside the variables. Each is called only if a variable asks for
 // it.
-struct SurroundingsFacts {
+struct SchedulerInputs {
   // The text of a file; nothing if it cannot be read.
   std::function<std::optional<std::string>(const std::string& path)> read_file{};
   // This host's name with its domain, as its hosts file or DNS has it.
@@ -35,7 +35,7 @@ struct OperatorWords {
   std::string first_host{};
 };
 
-struct Surroundings {
+struct SchedulerFacts {
   Scheduler scheduler = Scheduler::kNone;
   // ddprun was started once on each node; otherwise the job has nodes, and ddprun is on one.
   bool is_step = false;
@@ -65,6 +65,6 @@ struct Surroundings {
 
 // In a worker of a launcher the variables are those of the launcher. They count only if they name
 // another step or job than it was started in (DDPRUN_STARTED_IN; torchrun's workers have none).
-Surroundings detect_surroundings(const EnvLookup& env, const SurroundingsFacts& facts);
+SchedulerFacts detect_scheduler(const EnvLookup& env, const SchedulerInputs& facts);
 
 }  // namespace ddprun::launcher

@@ -1,4 +1,4 @@
-#include "launcher/scheduler/surroundings.h"
+#include "launcher/scheduler/scheduler_facts.h"
 
 #include <fmt/format.h>
 
@@ -68,7 +68,7 @@ std::uint16_t block_of(std::optional<std::int64_t> job, std::int64_t step, std::
   return meeting_port_of(number);
 }
 
-// A worker of ddprun or torchrun has inherited the variables of its launcher's surroundings.
+// A worker of ddprun or torchrun has inherited the variables of its launcher's scheduler.
 bool is_worker(const EnvLookup& env) {
   return env("TORCHELASTIC_RUN_ID").has_value() || env("DDPRUN_JOB").has_value();
 }
@@ -76,9 +76,9 @@ bool is_worker(const EnvLookup& env) {
 // One detection: the variables, and what is found in them.
 class Detection {
  public:
-  Detection(const EnvLookup& env, const SurroundingsFacts& facts) : env_(env), facts_(facts) {}
+  Detection(const EnvLookup& env, const SchedulerInputs& facts) : env_(env), facts_(facts) {}
 
-  Surroundings run() {
+  SchedulerFacts run() {
     for (const SchedulerRow& row : scheduler_table()) {
       if (!env_(row.sign) || !is_new(row) || !is_complete(row)) continue;
       found_.scheduler = row.scheduler;
@@ -340,13 +340,13 @@ class Detection {
   }
 
   const EnvLookup& env_;
-  const SurroundingsFacts& facts_;
-  Surroundings found_;
+  const SchedulerInputs& facts_;
+  SchedulerFacts found_;
 };
 
 }  // namespace
 
-Surroundings detect_surroundings(const EnvLookup& env, const SurroundingsFacts& facts) {
+SchedulerFacts detect_scheduler(const EnvLookup& env, const SchedulerInputs& facts) {
   return Detection(env, facts).run();
 }
 

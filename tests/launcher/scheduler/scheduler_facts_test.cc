@@ -1,4 +1,4 @@
-#include "launcher/scheduler/surroundings.h"
+#include "launcher/scheduler/scheduler_facts.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace ddprun::launcher {
 namespace {
 
 // Who, then what is known: `rank/nodes first-host id tasks`.
-std::string summary(const Surroundings& found) {
+std::string summary(const SchedulerFacts& found) {
   if (found.scheduler == Scheduler::kNone) return "none";
   return fmt::format("{}: {}/{} {} {} {}{}", row_of(found.scheduler).name, found.node_rank,
                      found.nodes, found.first_host.empty() ? "?" : found.first_host,
@@ -22,7 +22,7 @@ std::string summary(const Surroundings& found) {
                      found.problem.empty() ? "" : " " + found.problem);
 }
 
-TEST(Surroundings, AreReadFromRecordedEnvironments) {
+TEST(SchedulerFacts, AreReadFromRecordedEnvironments) {
   const std::map<std::string, std::string> expected = {
       {"slurm_step", "Slurm step: 1/2 node01 slurm-1.0 1"},
       {"slurm_step_of_four_tasks", "Slurm step: 0/2 node01 slurm-2.0 3"},
@@ -56,13 +56,13 @@ TEST(Surroundings, AreReadFromRecordedEnvironments) {
   EXPECT_GE(found.size(), 12U);
 }
 
-TEST(Surroundings, AreNoneOnAPlainHost) {
+TEST(SchedulerFacts, AreNoneOnAPlainHost) {
   EXPECT_EQ(summary(detect({{"PATH", "/bin"}, {"HOSTNAME", "a"}})), "none");
   EXPECT_EQ(summary(detect({{"MASTER_ADDR", "a"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}})), "none");
   EXPECT_EQ(summary(detect({{"MASTER_ADDR", "a"}})), "none");
 }
 
-TEST(Surroundings, AreNoneInAWorker) {
+TEST(SchedulerFacts, AreNoneInAWorker) {
   // A worker of torchrun, and one of a ddprun in the same step.
   Variables variables = recorded("slurm_step");
   variables["TORCHELASTIC_RUN_ID"] = "x";
@@ -82,13 +82,13 @@ Variables inside(const std::string& name) {
   return variables;
 }
 
-TEST(Surroundings, AreThoseOfAJobThatAWorkerSubmits) {
+TEST(SchedulerFacts, AreThoseOfAJobThatAWorkerSubmits) {
   for (const char* name : {"slurm_step", "slurm_batch_script", "open_mpi_in_slurm", "pbs_job"})
     EXPECT_EQ(summary(detect(inside(name))), "none") << name;
   Variables submitted = inside("slurm_step");
   submitted["SLURM_JOB_ID"] = "77";
   submitted["SLURM_TASK_PID"] = "4242";
-  SurroundingsFacts batch = facts();
+  SchedulerInputs batch = facts();
   batch.slurm_step_above = [] { return "77.batch"; };
   EXPECT_EQ(summary(detect(submitted, batch)), "Slurm job: 0/2 ? ? 1");
   // The step that the batch script starts has the same number as the worker's.
@@ -107,8 +107,8 @@ TEST(Surroundings, AreThoseOfAJobThatAWorkerSubmits) {
   EXPECT_TRUE(summary(detect(old)).starts_with("Slurm step: ")) << summary(detect(old));
 }
 
-TEST(Surroundings, SeeABatchScriptBehindTheVariablesOfAnOldStep) {
-  SurroundingsFacts all = facts();
+TEST(SchedulerFacts, SeeABatchScriptBehindTheVariablesOfAnOldStep) {
+  SchedulerInputs all = facts();
   for (const char* above : {"9.batch", "9.interactive", "9.extern"}) {
     all.slurm_step_above = [above] { return above; };
     EXPECT_EQ(summary(detect(recorded("slurm_step"), all)), "Slurm job: 0/2 ? ? 1") << above;
@@ -119,9 +119,9 @@ TEST(Surroundings, SeeABatchScriptBehindTheVariablesOfAnOldStep) {
   }
 }
 
-TEST(Surroundings, TakeTheShellOfAnInteractiveStepForAnAllocation) {
+TEST(SchedulerFacts, TakeTheShellOfAnInteractiveStepForAnAllocation) {
   Variables step = recorded("slurm_step");
-  SurroundingsFacts typed = facts();
+  SchedulerInputs typed = facts();
   typed.is_typed_at_terminal = [] { return true; };
   // It counts in a step with a terminal only: others have terminals that Slurm knows nothing of.
   EXPECT_TRUE(summary(detect(step, typed)).starts_with("Slurm step: "));
@@ -139,7 +139,7 @@ TEST(Surroundings, TakeTheShellOfAnInteractiveStepForAnAllocation) {
   EXPECT_TRUE(summary(detect(step, typed)).starts_with("Slurm step: "));
 }
 
-TEST(Surroundings, SayWhatMakesNoSense) {
+TEST(SchedulerFacts, SayWhatMakesNoSense) {
   Variables step = recorded("slurm_step");
   step["SLURM_STEP_NODELIST"] = "node[01-03]";
   EXPECT_EQ(detect(step).problem, "SLURM_STEP_NODELIST=node[01-03]: expected 2 hosts");
@@ -159,27 +159,27 @@ TEST(Surroundings, SayWhatMakesNoSense) {
   EXPECT_EQ(detect(sagemaker).problem, "SM_HOSTS=algo-1: expected a JSON list of hosts");
 }
 
-TEST(Surroundings, TakeTheHostThatTheUserNamesToMpi) {
+TEST(SchedulerFacts, TakeTheHostThatTheUserNamesToMpi) {
   Variables variables = recorded("open_mpi_in_slurm");
   variables["MASTER_ADDR"] = "node09";
   EXPECT_EQ(detect(variables).first_host, "node09");
 }
 
 // The host of the script is first in the list, and jsrun may start fewer than the job has.
-TEST(Surroundings, TellApartTwoJsrunsOfOneAllocation) {
+TEST(SchedulerFacts, TellApartTwoJsrunsOfOneAllocation) {
   Variables variables = recorded("jsrun");
   variables["JSM_NAMESPACE_SIZE"] = "2";
   variables["JSM_NAMESPACE_RANK"] = "1";
   EXPECT_EQ(detect(variables).first_host, "h41n01");
   variables["PMIX_NAMESPACE"] = "1";
-  const Surroundings first = detect(variables);
+  const SchedulerFacts first = detect(variables);
   EXPECT_EQ(first.id, "mpi-714301.1");
   variables["PMIX_NAMESPACE"] = "2";
   EXPECT_EQ(detect(variables).id, "mpi-714301.2");
   EXPECT_NE(detect(variables).first_port, first.first_port);
 }
 
-TEST(Surroundings, NameNoPodWithoutADomain) {
+TEST(SchedulerFacts, NameNoPodWithoutADomain) {
   EXPECT_EQ(detect(recorded("indexed_job"), facts("digits-3")).first_host, "");
   EXPECT_EQ(detect(recorded("indexed_job"), facts("other")).first_host, "");
   Variables first = recorded("indexed_job");
@@ -187,7 +187,7 @@ TEST(Surroundings, NameNoPodWithoutADomain) {
   EXPECT_EQ(detect(first, facts("digits-0")).first_host, "digits-0");
 }
 
-TEST(Surroundings, KnowCpusAndTheEnd) {
+TEST(SchedulerFacts, KnowCpusAndTheEnd) {
   Variables step = recorded("slurm_step");
   EXPECT_EQ(detect(step).cpus_per_task, 4);
   EXPECT_EQ(detect(step).ends_at, std::nullopt);
@@ -198,7 +198,7 @@ TEST(Surroundings, KnowCpusAndTheEnd) {
 
 // A batch script has the processors of all tasks of its node. Only one that is alone has those of
 // one task.
-TEST(Surroundings, KnowTheCpusOfABatchScriptWithOneTask) {
+TEST(SchedulerFacts, KnowTheCpusOfABatchScriptWithOneTask) {
   Variables batch = recorded("slurm_batch_script");
   batch["SLURM_CPUS_PER_TASK"] = "6";
   EXPECT_EQ(detect(batch).cpus_per_task, 6);
@@ -211,7 +211,7 @@ TEST(Surroundings, KnowTheCpusOfABatchScriptWithOneTask) {
 }
 
 // Jobs that follow each other, and the steps of one, have blocks of their own.
-TEST(Surroundings, GiveEachJobPortsOfItsOwn) {
+TEST(SchedulerFacts, GiveEachJobPortsOfItsOwn) {
   std::set<int> blocks;
   Variables step = recorded("slurm_step");
   for (int job = 100; job < 110; ++job) {
@@ -229,7 +229,7 @@ TEST(Surroundings, GiveEachJobPortsOfItsOwn) {
 }
 
 // docs/schedulers.md has the table with the same rows, in the same order.
-TEST(Surroundings, AreShownInTheDocs) {
+TEST(SchedulerFacts, AreShownInTheDocs) {
   std::istringstream page(text_of("../../../docs/schedulers.md").value());
   std::vector<std::string> rows;
   for (std::string line; std::getline(page, line) && line != "## What is refused";) {
