@@ -115,7 +115,7 @@ Agent::Agent(asio::io_context& loop, AgentConfig config, const AgentStart& start
                [this](int local_rank, Time noticed) { worker_is_dying(local_rank, noticed); }),
       reporter_(loop,
                 {config_, lifecycle_, workers_.files(), consoles_,
-                 [this] { return services_->session().gathering(); },
+                 [this] { return services_->session().wait_status(); },
                  [this] { return services_->unreached(); }, [this] { return workers_.progress(); }},
                 hostname_),
       events_(loop, config_.signals, start),

@@ -27,7 +27,7 @@ std::string unhealthy(const NodeFacts& facts) {
   if (lifecycle.phase() == Phase::kDone) return "the job is over";
   if (facts.services == nullptr || !facts.services->is_open())
     return "the rendezvous is not reached yet";
-  if (!facts.services->session().gathering()) return "there is no session with the rendezvous";
+  if (!facts.services->session().wait_status()) return "there is no session with the rendezvous";
   return {};
 }
 

@@ -16,7 +16,7 @@ const char* plural(Count count) {
 }
 
 // "last call ends in 12 s"
-std::string until(const rendezvous::Gathering& it) {
+std::string until(const rendezvous::WaitStatus& it) {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(it.ends_in).count();
   switch (it.awaits) {
     case rendezvous::Await::kNodes:
@@ -36,7 +36,7 @@ std::string until(const rendezvous::Gathering& it) {
 }
 
 // "have 3 of 2:4 nodes, last call ends in 12 s"
-std::string what_is_awaited(const rendezvous::Gathering& it) {
+std::string what_is_awaited(const rendezvous::WaitStatus& it) {
   const std::string range = it.min_nodes == it.max_nodes
                                 ? fmt::format("{}", it.min_nodes)
                                 : fmt::format("{}:{}", it.min_nodes, it.max_nodes);
@@ -104,21 +104,21 @@ std::string Notices::resizing(const rendezvous::Failure& cause) {
 }
 
 std::string Notices::waiting(const std::string& where, std::chrono::seconds waited,
-                             const std::optional<rendezvous::Gathering>& gathering,
+                             const std::optional<rendezvous::WaitStatus>& wait_status,
                              const NoHost& no_host) {
   if (!shows_waiting()) return {};
   waiting_ = true;  // the cursor now stands behind a text without a newline
   // Erases what a longer line before it left (ECMA-48, EL).
   return fmt::format("\r{}: waiting at {} for {} s: {}\033[K", called_, where, waited.count(),
-                     gathering ? shown_text(what_is_awaited(*gathering)) : no_word(no_host));
+                     wait_status ? shown_text(what_is_awaited(*wait_status)) : no_word(no_host));
 }
 
 std::string Notices::still_waiting(const std::string& where, std::chrono::seconds waited,
-                                   const std::optional<rendezvous::Gathering>& gathering,
+                                   const std::optional<rendezvous::WaitStatus>& wait_status,
                                    const NoHost& no_host) const {
   if (quiet_) return {};
   return fmt::format("{}: waiting for nodes at {} for {} s: {}\n", called_, where, waited.count(),
-                     shown_text(gathering ? what_is_awaited(*gathering) : no_answer(no_host)));
+                     shown_text(wait_status ? what_is_awaited(*wait_status) : no_answer(no_host)));
 }
 
 std::string Notices::still_waiting(const std::string& what, std::chrono::seconds waited) const {

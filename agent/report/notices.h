@@ -42,14 +42,14 @@ class Notices {
   // not shown: nobody could tell what it speaks of.
   std::string cost(const std::string& stages) const;
   // The line that is shown while nodes are awaited. It starts with \r and has no newline, so each
-  // one is written over the last. `where` is the endpoint. Without a `gathering` nothing is known
+  // one is written over the last. `where` is the endpoint. Without a `wait_status` nothing is known
   // of the other nodes yet. Call waited() before anything else is written.
   std::string waiting(const std::string& where, std::chrono::seconds waited,
-                      const std::optional<rendezvous::Gathering>& gathering,
+                      const std::optional<rendezvous::WaitStatus>& wait_status,
                       const NoHost& no_host = {});
   // The lines of a wait that goes on, for a log. Empty with --quiet. For nodes:
   std::string still_waiting(const std::string& where, std::chrono::seconds waited,
-                            const std::optional<rendezvous::Gathering>& gathering,
+                            const std::optional<rendezvous::WaitStatus>& wait_status,
                             const NoHost& no_host) const;
   // For anything else: "waiting for 7 s: " and `what`.
   std::string still_waiting(const std::string& what, std::chrono::seconds waited) const;

@@ -74,7 +74,7 @@ void Reporter::show_waiting() {
   const RendezvousPlan& plan = sources_.config.rendezvous;
   if (!notices_.shows_waiting() || plan.max_nodes == 1) {
     wait_.begin([this](std::chrono::seconds waited) {
-      return notices_.still_waiting(meeting_place(), waited, sources_.gathering(), no_host());
+      return notices_.still_waiting(meeting_place(), waited, sources_.wait_status(), no_host());
     });
     return;
   }
@@ -84,7 +84,7 @@ void Reporter::show_waiting() {
     if (cancelled || sources_.lifecycle.phase() != Phase::kJoining) return;
     say(notices_.waiting(meeting_place(),
                          std::chrono::duration_cast<std::chrono::seconds>(now() - joining_since_),
-                         sources_.gathering(), no_host()));
+                         sources_.wait_status(), no_host()));
     show_waiting();
   });
 }

@@ -11,16 +11,17 @@
 namespace ddprun::rendezvous {
 namespace {
 
-std::string waiting_text(const Gathering& gathering) {
-  const std::string here = gathering.min_nodes == gathering.max_nodes
-                               ? fmt::format("{} of {} nodes", gathering.have, gathering.min_nodes)
-                               : fmt::format("{} of {} to {} nodes", gathering.have,
-                                             gathering.min_nodes, gathering.max_nodes);
-  const std::string left = fmt::format("{:.0f} s left", in_seconds(gathering.ends_in));
-  switch (gathering.awaits) {
+std::string waiting_text(const WaitStatus& wait_status) {
+  const std::string here =
+      wait_status.min_nodes == wait_status.max_nodes
+          ? fmt::format("{} of {} nodes", wait_status.have, wait_status.min_nodes)
+          : fmt::format("{} of {} to {} nodes", wait_status.have, wait_status.min_nodes,
+                        wait_status.max_nodes);
+  const std::string left = fmt::format("{:.0f} s left", in_seconds(wait_status.ends_in));
+  switch (wait_status.awaits) {
     case Await::kNodes:
       return fmt::format("{} are here, {}{}", here, left,
-                         gathering.missing.empty() ? "" : "; missing: " + gathering.missing);
+                         wait_status.missing.empty() ? "" : "; missing: " + wait_status.missing);
     case Await::kLastCall:
       return fmt::format("{} are here, more may come, {}", here, left);
     case Await::kOldWorkers:
@@ -119,8 +120,8 @@ JobStatus status_of(const Membership& membership, const IncidentLog& log, Time n
                    .max_nodes = membership.policy().max_nodes,
                    .end = membership.end_text(),
                    .incidents = {log.incidents().begin(), log.incidents().end()}};
-  if (const auto gathering = membership.gathering(now); gathering && !membership.ended())
-    status.waits_for = waiting_text(*gathering);
+  if (const auto wait_status = membership.wait_status(now); wait_status && !membership.ended())
+    status.waits_for = waiting_text(*wait_status);
   membership.members().for_each([&](const Member& member) {
     // One that was refused, or whose session is about to end, is in no job.
     if (member.standing == Standing::kDismissed || member.gone) return;

@@ -246,21 +246,21 @@ void Membership::settle(Outcome& outcome, Time now) {
   }
 }
 
-std::optional<Gathering> Membership::gathering(Time now) const {
+std::optional<WaitStatus> Membership::wait_status(Time now) const {
   if (phase_ == Phase::kEnded) return std::nullopt;
   const bool runs = has_round();
   const bool grows = phase_ == Phase::kRunning && look_again_at_ != Time::max();
-  Gathering gathering{.awaits = grows  ? Await::kResize
-                                : runs ? Await::kSeat
-                                       : awaited(reason_),
-                      .have = members_.count(runs ? Standing::kRunning : Standing::kWaiting),
-                      .min_nodes = policy_.min_nodes,
-                      .max_nodes = policy_.max_nodes};
-  if (look_again_at_ == Time::max()) return gathering;
-  gathering.ends_in = std::chrono::ceil<std::chrono::milliseconds>(look_again_at_ - now);
+  WaitStatus wait_status{.awaits = grows  ? Await::kResize
+                                   : runs ? Await::kSeat
+                                          : awaited(reason_),
+                         .have = members_.count(runs ? Standing::kRunning : Standing::kWaiting),
+                         .min_nodes = policy_.min_nodes,
+                         .max_nodes = policy_.max_nodes};
+  if (look_again_at_ == Time::max()) return wait_status;
+  wait_status.ends_in = std::chrono::ceil<std::chrono::milliseconds>(look_again_at_ - now);
   const bool needs_all = policy_.min_nodes == policy_.max_nodes;
-  if (!runs && needs_all) gathering.missing = members_.missing_ranks(policy_.max_nodes);
-  return gathering;
+  if (!runs && needs_all) wait_status.missing = members_.missing_ranks(policy_.max_nodes);
+  return wait_status;
 }
 
 // A node holds a seat if it waits for the next round or will be back for it. So a spare never takes

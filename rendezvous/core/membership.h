@@ -118,7 +118,7 @@ class Membership {
   Time look_again_at() const { return look_again_at_; }
 
   // Returns the events that a waiting node waits for; nothing when the job is over.
-  std::optional<Gathering> gathering(Time now) const;
+  std::optional<WaitStatus> wait_status(Time now) const;
 
   enum class Phase { kRecovering, kGathering, kRunning, kEnded };
 

@@ -191,7 +191,7 @@ enum class Await {
   kSeat,          // a round runs, and a node that waits is a spare; no time
   kResize,        // a round runs that has room, and breaks at the end of the time
 };
-struct Gathering {
+struct WaitStatus {
   Await awaits = Await::kNodes;
   // Nodes that wait and hold a seat; with kSeat and kResize, the nodes of the round that runs.
   int have = 0;
@@ -200,7 +200,7 @@ struct Gathering {
   std::chrono::milliseconds ends_in{0};
   std::string missing;  // wanted node ranks that are not here, "1, 3"; empty: not known
 
-  bool operator==(const Gathering&) const = default;
+  bool operator==(const WaitStatus&) const = default;
 };
 
 // A node that no host has let in yet.
@@ -249,7 +249,7 @@ class Session {
   virtual void gone() = 0;
   // As far as this node was told; over the network that is some moments old. Nothing: the job is
   // over, or nothing is known yet.
-  virtual std::optional<Gathering> gathering() const = 0;
+  virtual std::optional<WaitStatus> wait_status() const = 0;
   // Returns why this node reaches no host; nothing of it is set once a host has let it in.
   virtual Unreached unreached() const { return {}; }
   // Another is the host now: this session ends without leave() or gone(), and waits for no receipt.

@@ -105,8 +105,8 @@ void ElectedSession::gone() {
   election_.job_ended(false);
 }
 
-std::optional<Gathering> ElectedSession::gathering() const {
-  return session_ ? session_->gathering() : std::nullopt;
+std::optional<WaitStatus> ElectedSession::wait_status() const {
+  return session_ ? session_->wait_status() : std::nullopt;
 }
 
 Unreached ElectedSession::unreached() const {

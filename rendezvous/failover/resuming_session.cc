@@ -57,8 +57,8 @@ void ResumingSession::gone() {
   if (!lost_) session_->gone();
 }
 
-std::optional<Gathering> ResumingSession::gathering() const {
-  return lost_ ? std::nullopt : session_->gathering();
+std::optional<WaitStatus> ResumingSession::wait_status() const {
+  return lost_ ? std::nullopt : session_->wait_status();
 }
 
 Unreached ResumingSession::unreached() const {

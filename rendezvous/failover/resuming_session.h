@@ -50,7 +50,7 @@ class ResumingSession final : public Session {
   void report_success(std::int64_t round) override;
   void leave(const Failure& reason) override;
   void gone() override;
-  std::optional<Gathering> gathering() const override;
+  std::optional<WaitStatus> wait_status() const override;
   Unreached unreached() const override;
 
  private:

@@ -76,7 +76,7 @@ class RemoteSession final : public Session {
   void report_success(std::int64_t round) override { say(NodeSucceeded{round}); }
   void leave(const Failure& reason) override;
   void gone() override;
-  std::optional<Gathering> gathering() const override { return grant_.gathering; }
+  std::optional<WaitStatus> wait_status() const override { return grant_.wait_status; }
   Unreached unreached() const override;
   void abandon() override { state_ = State::kOver; }
   std::chrono::steady_clock::time_point lease_ends() const override {

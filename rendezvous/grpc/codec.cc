@@ -218,20 +218,21 @@ Result<DownMessage> decode_lease(const v4::Lease& message) {
     return Error(ErrorCode::kProtocol,
                  fmt::format("a lease of {} ms from {} ms on with a beat every {} ms",
                              message.length_ms(), message.stamp_ms(), message.beat_every_ms()));
-  if (auto error = too_long("missing", message.gathering().missing(), kMaxNameBytes)) return *error;
+  if (auto error = too_long("missing", message.wait_status().missing(), kMaxNameBytes))
+    return *error;
   LeaseGrant grant{.stamp = std::chrono::milliseconds(message.stamp_ms()),
                    .lease = {.length = decode_wait(message.length_ms()),
                              .beat_every = decode_wait(message.beat_every_ms())},
                    .may_return = message.may_return(),
                    .host_returns = message.host_returns()};
-  if (message.has_gathering()) {
-    const v4::Gathering& gathering = message.gathering();
-    grant.gathering = {.awaits = decode_awaits(gathering.awaits()),
-                       .have = gathering.have(),
-                       .min_nodes = gathering.min_nodes(),
-                       .max_nodes = gathering.max_nodes(),
-                       .ends_in = decode_wait(gathering.ends_in_ms()),
-                       .missing = gathering.missing()};
+  if (message.has_wait_status()) {
+    const v4::WaitStatus& wait_status = message.wait_status();
+    grant.wait_status = {.awaits = decode_awaits(wait_status.awaits()),
+                         .have = wait_status.have(),
+                         .min_nodes = wait_status.min_nodes(),
+                         .max_nodes = wait_status.max_nodes(),
+                         .ends_in = decode_wait(wait_status.ends_in_ms()),
+                         .missing = wait_status.missing()};
   }
   return DownMessage(std::move(grant));
 }
@@ -315,14 +316,14 @@ v4::ToNode encode(const LeaseGrant& grant) {
   lease.set_beat_every_ms(grant.lease.beat_every.count());
   lease.set_may_return(grant.may_return);
   lease.set_host_returns(grant.host_returns);
-  if (!grant.gathering) return message;
-  v4::Gathering& gathering = *lease.mutable_gathering();
-  gathering.set_have(grant.gathering->have);
-  gathering.set_min_nodes(grant.gathering->min_nodes);
-  gathering.set_max_nodes(grant.gathering->max_nodes);
-  gathering.set_awaits(static_cast<std::int32_t>(grant.gathering->awaits));
-  gathering.set_ends_in_ms(grant.gathering->ends_in.count());
-  gathering.set_missing(grant.gathering->missing);
+  if (!grant.wait_status) return message;
+  v4::WaitStatus& wait_status = *lease.mutable_wait_status();
+  wait_status.set_have(grant.wait_status->have);
+  wait_status.set_min_nodes(grant.wait_status->min_nodes);
+  wait_status.set_max_nodes(grant.wait_status->max_nodes);
+  wait_status.set_awaits(static_cast<std::int32_t>(grant.wait_status->awaits));
+  wait_status.set_ends_in_ms(grant.wait_status->ends_in.count());
+  wait_status.set_missing(grant.wait_status->missing);
   return message;
 }
 

@@ -61,7 +61,7 @@ inline constexpr int kMostRestarts = 1 << 30;
 struct LeaseGrant {
   std::chrono::milliseconds stamp{0};
   Lease lease;
-  std::optional<Gathering> gathering{};
+  std::optional<WaitStatus> wait_status{};
   bool may_return = false;    // as in SessionLost
   bool host_returns = false;  // as in SessionLost
 };

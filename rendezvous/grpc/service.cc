@@ -296,7 +296,7 @@ void Service::Calls::grant_lease(Node& node, const Beat& beat) {
   const int here = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));
   const Lease lease = lease_for(options_.keep_alive, std::min(here, options_.most_nodes));
   node.silence.granted(options_.keep_alive, lease);
-  const auto awaits = node.session ? node.session->gathering() : std::nullopt;
+  const auto awaits = node.session ? node.session->wait_status() : std::nullopt;
   const bool returns = options_.jobs.has_value();
   node.call->send(encode(LeaseGrant{beat.stamp, lease, awaits, options_.resumes, returns}));
 }

@@ -51,7 +51,9 @@ class Host::LocalSession final : public HostedSession {
   // The end of the session says it. A host that leaves ends the job anyway, and service.h destroys
   // the session of a node that is gone.
   void gone() override {}
-  std::optional<Gathering> gathering() const override { return host_.membership_.gathering(now()); }
+  std::optional<WaitStatus> wait_status() const override {
+    return host_.membership_.wait_status(now());
+  }
   void went_silent(std::chrono::milliseconds silence) override {
     silence_ = silence;
     how_lost_ = fmt::format("it was silent for {} s", in_seconds(silence));

@@ -223,18 +223,18 @@ void write_to_node(ScriptInput script) {
                    .lease = {.length = milliseconds(1 + script.byte()),
                              .beat_every = milliseconds(1 + script.byte())}};
   if (script.flag())
-    grant.gathering = {.awaits = static_cast<Await>(script.choice(6)),
-                       .have = number(script),
-                       .min_nodes = number(script),
-                       .max_nodes = number(script),
-                       .ends_in = wait(script),
-                       .missing = script.text()};
+    grant.wait_status = {.awaits = static_cast<Await>(script.choice(6)),
+                         .have = number(script),
+                         .min_nodes = number(script),
+                         .max_nodes = number(script),
+                         .ends_in = wait(script),
+                         .missing = script.text()};
   const auto granted = decode(travelled(encode(grant)));
   DDPRUN_ASSERT(granted.has_value() && std::holds_alternative<LeaseGrant>(*granted));
   const auto& lease = std::get<LeaseGrant>(*granted);
   DDPRUN_ASSERT(lease.stamp == grant.stamp && lease.lease.length == grant.lease.length);
   DDPRUN_ASSERT(lease.lease.beat_every == grant.lease.beat_every);
-  DDPRUN_ASSERT(lease.gathering == grant.gathering);
+  DDPRUN_ASSERT(lease.wait_status == grant.wait_status);
 }
 
 }  // namespace

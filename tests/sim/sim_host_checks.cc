@@ -122,12 +122,12 @@ void SimHost::check_room() {
 // nobody. Every wait has an end.
 void SimHost::check_waits() const {
   using rendezvous::Await;
-  const auto gathering = membership_.gathering(now());
-  if (!gathering || gathering->have == 0) return;
-  EXPECT_LE(gathering->have, plan_.policy.max_nodes) << "a spare waits as if it had a seat";
-  const bool is_last_call = gathering->awaits == Await::kLastCall;
-  EXPECT_FALSE(is_last_call && gathering->have == plan_.policy.max_nodes) << "a full round waits";
-  if (is_last_call || gathering->awaits == Await::kNodes) {
+  const auto wait_status = membership_.wait_status(now());
+  if (!wait_status || wait_status->have == 0) return;
+  EXPECT_LE(wait_status->have, plan_.policy.max_nodes) << "a spare waits as if it had a seat";
+  const bool is_last_call = wait_status->awaits == Await::kLastCall;
+  EXPECT_FALSE(is_last_call && wait_status->have == plan_.policy.max_nodes) << "a full round waits";
+  if (is_last_call || wait_status->awaits == Await::kNodes) {
     EXPECT_NE(membership_.look_again_at(), Time::max()) << "a wait without an end";
   }
 }

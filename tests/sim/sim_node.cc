@@ -48,7 +48,7 @@ class SimNode::Voice final : public rendezvous::Session {
     node_.say([](SimHost& host, SessionId session) { host.left(session); });
   }
   void gone() override {}
-  std::optional<rendezvous::Gathering> gathering() const override { return {}; }
+  std::optional<rendezvous::WaitStatus> wait_status() const override { return {}; }
 
  private:
   SimNode& node_;

@@ -53,21 +53,21 @@ TEST(Notices, TheLineOfWaitingIsEndedOnce) {
   EXPECT_EQ(terminal.waited(), "");
   EXPECT_EQ(terminal.waiting("h:1", 3s, {}),
             "\rddprun: waiting at h:1 for 3 s: no word from the host yet\033[K");
-  rendezvous::Gathering gathering{.awaits = rendezvous::Await::kLastCall,
-                                  .have = 3,
-                                  .min_nodes = 2,
-                                  .max_nodes = 4,
-                                  .ends_in = 11'001ms};
-  EXPECT_EQ(terminal.waiting("h:1", 4s, gathering),
+  rendezvous::WaitStatus wait_status{.awaits = rendezvous::Await::kLastCall,
+                                     .have = 3,
+                                     .min_nodes = 2,
+                                     .max_nodes = 4,
+                                     .ends_in = 11'001ms};
+  EXPECT_EQ(terminal.waiting("h:1", 4s, wait_status),
             "\rddprun: waiting at h:1 for 4 s: have 3 of 2:4 nodes, last call ends in 12 s\033[K");
-  gathering = {.awaits = rendezvous::Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 2};
-  EXPECT_TRUE(terminal.waiting("h:1", 4s, gathering).ends_with("this node is a spare\033[K"));
-  gathering.awaits = rendezvous::Await::kResize;
-  gathering.ends_in = 30s;
+  wait_status = {.awaits = rendezvous::Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 2};
+  EXPECT_TRUE(terminal.waiting("h:1", 4s, wait_status).ends_with("this node is a spare\033[K"));
+  wait_status.awaits = rendezvous::Await::kResize;
+  wait_status.ends_in = 30s;
   EXPECT_TRUE(
-      terminal.waiting("h:1", 4s, gathering).ends_with("the job takes newcomers in 30 s\033[K"));
-  gathering = {.have = 1, .min_nodes = 3, .max_nodes = 3, .ends_in = 600s, .missing = "0, 2"};
-  EXPECT_EQ(terminal.waiting("h:1", 5s, gathering),
+      terminal.waiting("h:1", 4s, wait_status).ends_with("the job takes newcomers in 30 s\033[K"));
+  wait_status = {.have = 1, .min_nodes = 3, .max_nodes = 3, .ends_in = 600s, .missing = "0, 2"};
+  EXPECT_EQ(terminal.waiting("h:1", 5s, wait_status),
             "\rddprun: waiting at h:1 for 5 s: have 1 of 3 nodes, giving up in 600 s, missing node "
             "rank 0, 2\033[K");
   EXPECT_EQ(terminal.waited(), "\n");
@@ -87,7 +87,7 @@ TEST(Notices, TellsWhyNoHostIsReached) {
   EXPECT_EQ(log.still_waiting("h:1", 5s, std::nullopt, {}),
             "ddprun: waiting for nodes at h:1 for 5 s: no word from the host yet\n");
   // A host that has let this node in says what is awaited.
-  EXPECT_NE(log.still_waiting("h:1", 5s, rendezvous::Gathering{.have = 1}, refused).find("have 1"),
+  EXPECT_NE(log.still_waiting("h:1", 5s, rendezvous::WaitStatus{.have = 1}, refused).find("have 1"),
             std::string::npos);
   EXPECT_EQ(Notices("ddprun", true, false).still_waiting("h:1", 5s, std::nullopt, refused), "");
   // On a terminal it is short: a line that wraps cannot be written over.

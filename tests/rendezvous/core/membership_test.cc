@@ -144,26 +144,26 @@ TEST(Membership, SaysWhatTheNextRoundWaitsFor) {
   second.node_rank = 1;
   membership.joined(1, second, {}, kStart);
   EXPECT_EQ(
-      membership.gathering(kStart + seconds(10)),
-      (Gathering{
+      membership.wait_status(kStart + seconds(10)),
+      (WaitStatus{
           .have = 1, .min_nodes = 3, .max_nodes = 3, .ends_in = seconds(590), .missing = "0, 2"}));
   Membership elastic(kElastic);
   elastic.joined(1, node("a"), {}, kStart);
   elastic.joined(2, node("b"), {}, kStart + seconds(5));
-  EXPECT_EQ(elastic.gathering(kStart + seconds(5)), (Gathering{.awaits = Await::kLastCall,
-                                                               .have = 2,
-                                                               .min_nodes = 2,
-                                                               .max_nodes = 4,
-                                                               .ends_in = seconds(30)}));
+  EXPECT_EQ(elastic.wait_status(kStart + seconds(5)), (WaitStatus{.awaits = Await::kLastCall,
+                                                                  .have = 2,
+                                                                  .min_nodes = 2,
+                                                                  .max_nodes = 4,
+                                                                  .ends_in = seconds(30)}));
   elastic.tick(kStart + seconds(35));
-  EXPECT_EQ(elastic.gathering(kStart + seconds(36)),
-            (Gathering{.awaits = Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 4}));
+  EXPECT_EQ(elastic.wait_status(kStart + seconds(36)),
+            (WaitStatus{.awaits = Await::kSeat, .have = 2, .min_nodes = 2, .max_nodes = 4}));
   elastic.joined(3, node("c"), {}, kStart + seconds(40));
-  EXPECT_EQ(elastic.gathering(kStart + seconds(40)), (Gathering{.awaits = Await::kResize,
-                                                                .have = 2,
-                                                                .min_nodes = 2,
-                                                                .max_nodes = 4,
-                                                                .ends_in = seconds(1)}));
+  EXPECT_EQ(elastic.wait_status(kStart + seconds(40)), (WaitStatus{.awaits = Await::kResize,
+                                                                   .have = 2,
+                                                                   .min_nodes = 2,
+                                                                   .max_nodes = 4,
+                                                                   .ends_in = seconds(1)}));
 }
 
 TEST(Membership, RefusesOneNodeMoreThanItsLimit) {

@@ -22,7 +22,7 @@ class Ear final : public Session {
   void report_success(std::int64_t /*round*/) override { said.emplace_back("succeeded"); }
   void leave(const Failure& reason) override { said.push_back("leave " + reason.message); }
   void gone() override {}
-  std::optional<Gathering> gathering() const override { return {}; }
+  std::optional<WaitStatus> wait_status() const override { return {}; }
 
   std::vector<std::string> said;
   Resumed resumed;

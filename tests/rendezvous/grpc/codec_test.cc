@@ -120,16 +120,16 @@ TEST(Codec, CarriesLeases) {
   const LeaseGrant grant{.stamp = std::chrono::milliseconds(5),
                          .lease = {.length = std::chrono::milliseconds(3500),
                                    .beat_every = std::chrono::milliseconds(250)},
-                         .gathering = Gathering{.awaits = Await::kRestartPause,
-                                                .have = 1,
-                                                .min_nodes = 2,
-                                                .max_nodes = 3,
-                                                .ends_in = std::chrono::milliseconds(9),
-                                                .missing = "0"},
+                         .wait_status = WaitStatus{.awaits = Await::kRestartPause,
+                                                   .have = 1,
+                                                   .min_nodes = 2,
+                                                   .max_nodes = 3,
+                                                   .ends_in = std::chrono::milliseconds(9),
+                                                   .missing = "0"},
                          .may_return = true,
                          .host_returns = true};
   const auto got = std::get<LeaseGrant>(*travel(encode(grant)));
-  EXPECT_EQ(got.gathering, grant.gathering);
+  EXPECT_EQ(got.wait_status, grant.wait_status);
   EXPECT_EQ(got.stamp, grant.stamp);
   EXPECT_EQ(got.lease, grant.lease);
   EXPECT_TRUE(got.may_return && got.host_returns);
@@ -138,8 +138,8 @@ TEST(Codec, CarriesLeases) {
 TEST(Codec, CarriesWhatIsAwaited) {
   const auto carried = [](Await awaits) {
     const LeaseGrant grant{.lease = rendezvous::lease_for({}, 1),
-                           .gathering = Gathering{.awaits = awaits}};
-    return std::get<LeaseGrant>(*travel(encode(grant))).gathering->awaits;
+                           .wait_status = WaitStatus{.awaits = awaits}};
+    return std::get<LeaseGrant>(*travel(encode(grant))).wait_status->awaits;
   };
   for (const Await awaits : {Await::kNodes, Await::kLastCall, Await::kOldWorkers,
                              Await::kRestartPause, Await::kSeat, Await::kResize})

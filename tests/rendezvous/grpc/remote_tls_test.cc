@@ -143,7 +143,7 @@ TEST_F(RemoteTlsTest, FilesAreReadAnewForEachConnection) {
   TestNode before;
   join(before, to_tls(side.port(), node_files), make_node("a"));
   // A new authority on both sides: what was read at start fits nothing any more.
-  ASSERT_TRUE(run_until(loop, [&] { return before.session->gathering().has_value(); }));
+  ASSERT_TRUE(run_until(loop, [&] { return before.session->wait_status().has_value(); }));
   const TestAuthority next("the next authority");
   folder.write("host", next.pem(), next.issue());
   TestNode after;
@@ -194,7 +194,7 @@ TEST_F(RemoteTlsTest, AHostWarnsOnceOfEachTimeThatItsFilesAreWrong) {
   const auto one_comes = [&] {
     nodes.push_back(std::make_unique<TestNode>());
     join(*nodes.back(), to_tls(side.port(), node_files), make_node(std::to_string(nodes.size())));
-    return run_until(loop, [&] { return nodes.back()->session->gathering().has_value(); });
+    return run_until(loop, [&] { return nodes.back()->session->wait_status().has_value(); });
   };
   const PemPair right = authority.issue();
   for (int i = 0; i < 2; ++i) {
