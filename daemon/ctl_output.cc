@@ -34,7 +34,7 @@ Json node_json(const NodeStatus& node) {
                {"role", node.role},
                {"node_rank", nullptr},
                {"workers", node.workers},
-               {"standing", rendezvous::name_of(node.standing)},
+               {"standing", rendezvous::name_of(node.state)},
                {"hosts_rendezvous", node.hosts}};
   if (node.node_rank >= 0) json["node_rank"] = node.node_rank;
   return json;
@@ -132,8 +132,8 @@ std::string range(int min, int max) {
 
 int in_round(const JobStatus& job) {
   return static_cast<int>(std::ranges::count_if(job.nodes, [](const NodeStatus& node) {
-    return node.standing == rendezvous::Standing::kRunning ||
-           node.standing == rendezvous::Standing::kSucceeded;
+    return node.state == rendezvous::MemberState::kRunning ||
+           node.state == rendezvous::MemberState::kSucceeded;
   }));
 }
 
@@ -153,8 +153,8 @@ std::string nodes_table(const JobStatus& job) {
   for (const NodeStatus& node : job.nodes)
     rows.push_back({node.node_rank < 0 ? "-" : fmt::format("{}", node.node_rank),
                     shown_text(node.hostname) + (node.hosts ? " (host)" : ""),
-                    std::string(rendezvous::name_of(node.standing)),
-                    fmt::format("{}", node.workers), shown_text(node.role), shown_text(node.id)});
+                    std::string(rendezvous::name_of(node.state)), fmt::format("{}", node.workers),
+                    shown_text(node.role), shown_text(node.id)});
   return table(rows);
 }
 

@@ -10,15 +10,15 @@ namespace ddprun::daemon {
 namespace {
 
 using rendezvous::IncidentStatus;
+using rendezvous::MemberState;
 using rendezvous::NodeStatus;
-using rendezvous::Standing;
 
 bool is_in_round(const NodeStatus& node) {
-  return node.standing == Standing::kRunning || node.standing == Standing::kSucceeded;
+  return node.state == MemberState::kRunning || node.state == MemberState::kSucceeded;
 }
 
-int count(const std::vector<NodeStatus>& nodes, Standing standing) {
-  return static_cast<int>(std::ranges::count(nodes, standing, &NodeStatus::standing));
+int count(const std::vector<NodeStatus>& nodes, MemberState state) {
+  return static_cast<int>(std::ranges::count(nodes, state, &NodeStatus::state));
 }
 
 // Nodes come by rank; those without one come last.
@@ -29,7 +29,7 @@ void add_seats(const std::vector<NodeStatus>& nodes, http::JobStatus& job) {
                          .hostname = node.hostname,
                          .first_rank = is_seated ? job.world_size : -1,
                          .workers = node.workers,
-                         .state = std::string(rendezvous::name_of(node.standing))});
+                         .state = std::string(rendezvous::name_of(node.state))});
     if (!is_seated) continue;
     ++job.nodes_in_round;
     job.world_size += node.workers;
@@ -46,8 +46,8 @@ http::JobStatus job_status(const ShownJob& shown, bool hides_ids) {
       .max_restarts = known.max_restarts,
       .min_nodes = known.min_nodes,
       .max_nodes = known.max_nodes,
-      .nodes_waiting = count(known.nodes, Standing::kWaiting),
-      .spares = count(known.nodes, Standing::kSpare),
+      .nodes_waiting = count(known.nodes, MemberState::kWaiting),
+      .spares = count(known.nodes, MemberState::kSpare),
       .sessions = static_cast<int>(shown.host->sessions()),
       .knows_all_seats = true};
   add_seats(known.nodes, job);

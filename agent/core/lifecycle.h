@@ -97,7 +97,7 @@ struct EndedWorker {
 };
 
 enum class Phase { kIdle, kJoining, kRunning, kFinished, kDraining, kDone };
-// For people and for JSON; a node that drains is "stopping", as its standing is.
+// For people and for JSON; a node that drains is "stopping", as its member state is.
 std::string_view name_of(Phase phase);
 
 // Why the job ended on this node, for the report and the exit code.

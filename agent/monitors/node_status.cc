@@ -9,7 +9,7 @@ namespace ddprun::agent {
 namespace {
 
 using rendezvous::Member;
-using rendezvous::Standing;
+using rendezvous::MemberState;
 
 // Without a token the id is enough to join, so it is not shown to other hosts. "none" is
 // everybody's.
@@ -48,7 +48,7 @@ void add_seats(const rendezvous::Members& members, http::JobStatus& job) {
                          .hostname = spec.hostname,
                          .first_rank = is_seated ? first_rank : -1,
                          .workers = spec.local_world_size,
-                         .state = std::string(rendezvous::name_of(member->standing))});
+                         .state = std::string(rendezvous::name_of(member->state))});
     if (is_seated) first_rank += spec.local_world_size;
   }
 }
@@ -57,9 +57,10 @@ void add_what_the_host_knows(const rendezvous::Host& host, http::JobStatus& job)
   const rendezvous::Membership& membership = host.membership();
   const rendezvous::Members& members = membership.members();
   job.restarts = membership.restart_count();
-  job.nodes_in_round = members.count(Standing::kRunning) + members.count(Standing::kSucceeded);
-  job.nodes_waiting = members.count(Standing::kWaiting);
-  job.spares = members.count(Standing::kSpare);
+  job.nodes_in_round =
+      members.count(MemberState::kRunning) + members.count(MemberState::kSucceeded);
+  job.nodes_waiting = members.count(MemberState::kWaiting);
+  job.spares = members.count(MemberState::kSpare);
   job.sessions = static_cast<int>(host.sessions());
   job.knows_all_seats = true;
   add_seats(members, job);

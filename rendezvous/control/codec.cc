@@ -40,7 +40,7 @@ void fill(v2::Node& message, const NodeStatus& node) {
   message.set_role(node.role);
   message.set_node_rank(node.node_rank);
   message.set_workers(node.workers);
-  message.set_standing(static_cast<int>(node.standing));
+  message.set_state(static_cast<int>(node.state));
   message.set_hosts(node.hosts);
 }
 
@@ -87,7 +87,7 @@ JobStatus decode_job(const v2::Job& message) {
          .role = node.role(),
          .node_rank = node.node_rank(),
          .workers = node.workers(),
-         .standing = decode_enum(node.standing(), Standing::kDisbelieved, Standing::kDismissed),
+         .state = decode_enum(node.state(), MemberState::kDisbelieved, MemberState::kDismissed),
          .hosts = node.hosts()});
   for (const v2::Incident& incident : message.incidents())
     job.incidents.push_back(

@@ -124,7 +124,7 @@ JobStatus status_of(const Membership& membership, const IncidentLog& log, Time n
     status.waits_for = waiting_text(*wait_status);
   membership.members().for_each([&](const Member& member) {
     // One that was refused, or whose session is about to end, is in no job.
-    if (member.standing == Standing::kDismissed || member.gone) return;
+    if (member.state == MemberState::kDismissed || member.gone) return;
     const NodeSpec& spec = member.entrant.spec;
     status.nodes.push_back({.session = member.session(),
                             .id = spec.node_id,
@@ -132,7 +132,7 @@ JobStatus status_of(const Membership& membership, const IncidentLog& log, Time n
                             .role = spec.role,
                             .node_rank = member.last_seat(),
                             .workers = spec.local_world_size,
-                            .standing = member.standing});
+                            .state = member.state});
   });
   std::ranges::stable_sort(status.nodes, {}, [](const NodeStatus& node) {
     return node.node_rank < 0 ? std::numeric_limits<int>::max() : node.node_rank;

@@ -30,7 +30,7 @@ struct NodeStatus {
   std::string role;
   int node_rank = -1;  // in the round that runs, or in the last one; -1: in none
   int workers = 0;
-  Standing standing = Standing::kSpare;
+  MemberState state = MemberState::kSpare;
   bool hosts = false;  // the rendezvous is in its process
 
   bool operator==(const NodeStatus&) const = default;

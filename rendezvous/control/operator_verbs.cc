@@ -32,7 +32,7 @@ const Member* member_of(const Membership& membership, SessionId session) {
 
 // A spare may have had a seat in an earlier round; it is somebody else's now.
 bool has_seat(const Member& member) {
-  return member.holds_seat() || member.standing == Standing::kLeaving;
+  return member.holds_seat() || member.state == MemberState::kLeaving;
 }
 
 std::string describe(const Member& member) {
@@ -50,7 +50,7 @@ Result<SessionId> find_node(const Membership& membership, const std::string& nam
   std::vector<const Member*> with_rank;
   std::vector<const Member*> with_hostname;
   membership.members().for_each([&](const Member& member) {
-    if (!member.listens() && member.standing != Standing::kLeaving) return;
+    if (!member.listens() && member.state != MemberState::kLeaving) return;
     const NodeSpec& spec = member.entrant.spec;
     if (spec.node_id == name) with_id.push_back(&member);
     if (rank && has_seat(member) && member.last_seat() == *rank) with_rank.push_back(&member);
@@ -71,12 +71,12 @@ Result<Outcome> drain(Membership& membership, SessionId session, std::chrono::mi
                       Time now) {
   if (auto error = unchangeable(membership)) return *std::move(error);
   const Member* const member = member_of(membership, session);
-  if (member != nullptr && member->standing == Standing::kLeaving)
+  if (member != nullptr && member->state == MemberState::kLeaving)
     return Outcome{.deliveries = {{session, Drain{deadline}}}};
   if (member == nullptr || !member->listens())
     return Error(ErrorCode::kNotFound, "the node is not in the job any more");
   const std::string who = describe(*member);
-  if (member->standing == Standing::kSucceeded)
+  if (member->state == MemberState::kSucceeded)
     return Error(ErrorCode::kRejected, fmt::format("all workers of {} have succeeded", who));
   const int remain = membership.members().listeners() - 1;
   if (remain < membership.policy().min_nodes)

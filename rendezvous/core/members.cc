@@ -9,22 +9,22 @@
 
 namespace ddprun::rendezvous {
 
-std::string_view name_of(Standing standing) {
-  switch (standing) {
-    case Standing::kSpare:
+std::string_view name_of(MemberState state) {
+  switch (state) {
+    case MemberState::kSpare:
       return "spare";
-    case Standing::kWaiting:
+    case MemberState::kWaiting:
       return "waiting";
-    case Standing::kRunning:
+    case MemberState::kRunning:
       return "running";
-    case Standing::kSucceeded:
+    case MemberState::kSucceeded:
       return "succeeded";
-    case Standing::kStopping:
-    case Standing::kDisbelieved:
+    case MemberState::kStopping:
+    case MemberState::kDisbelieved:
       return "stopping";
-    case Standing::kLeaving:
+    case MemberState::kLeaving:
       return "leaving";
-    case Standing::kDismissed:
+    case MemberState::kDismissed:
       return "dismissed";
   }
   return "unknown";
@@ -48,7 +48,7 @@ Member& Members::add(SessionId session) {
   Member& member = added->second;
   member.entrant.session = session;
   member.arrival = ++arrivals_;
-  ++counts_[index(member.standing)];
+  ++counts_[index(member.state)];
   spares_.emplace(member.arrival, &member);
   return member;
 }
@@ -56,14 +56,14 @@ Member& Members::add(SessionId session) {
 void Members::erase(Member& member) {
   drop_claims(member);
   spares_.erase(member.arrival);
-  --counts_[index(member.standing)];
+  --counts_[index(member.state)];
   if (member.gone) --gone_;
   members_.erase(member.session());
 }
 
 void Members::erase_gone() {
   if (gone_ == 0) return;
-  for (Member* const member : by_arrival(Standing::kSucceeded))
+  for (Member* const member : by_arrival(MemberState::kSucceeded))
     if (member->gone) erase(*member);
 }
 
@@ -75,15 +75,15 @@ void Members::set_spec(Member& member, const NodeSpec& spec, const Observed& obs
   if (spec.node_rank >= 0 && !spec.rank_is_wish) by_rank_.emplace(spec.node_rank, &member);
 }
 
-void Members::set_standing(Member& member, Standing standing) {
-  --counts_[index(member.standing)];
-  ++counts_[index(standing)];
-  if (standing == Standing::kSpare) {
+void Members::set_state(Member& member, MemberState state) {
+  --counts_[index(member.state)];
+  ++counts_[index(state)];
+  if (state == MemberState::kSpare) {
     spares_.emplace(member.arrival, &member);
   } else {
     spares_.erase(member.arrival);
   }
-  member.standing = standing;
+  member.state = state;
   if (!member.listens()) drop_claims(member);
 }
 
@@ -116,11 +116,11 @@ std::string Members::missing_ranks(int ranks) const {
 
 Member* Members::first_spare() { return spares_.empty() ? nullptr : spares_.begin()->second; }
 
-std::vector<Member*> Members::by_arrival(Standing standing) {
+std::vector<Member*> Members::by_arrival(MemberState state) {
   std::vector<Member*> found;
-  found.reserve(static_cast<std::size_t>(count(standing)));
+  found.reserve(static_cast<std::size_t>(count(state)));
   for (auto& [session, member] : members_)
-    if (member.standing == standing) found.push_back(&member);
+    if (member.state == state) found.push_back(&member);
   std::ranges::sort(found, {}, &Member::arrival);
   return found;
 }

@@ -1,6 +1,6 @@
 // Who is here: the nodes that the membership knows, and how each of them stands. Finds a node by
 // its session, its id, the rank it wants and its arrival. Does not look at all nodes for that.
-// Counts them by standing. Decides nothing: membership.h does. Pure. Owned by Membership.
+// Counts them by state. Decides nothing: membership.h does. Pure. Owned by Membership.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ inline constexpr std::size_t kMissingShown = 8;
 // In a larger job nobody looks for them: it would cost too much for each node that is told.
 inline constexpr int kMissingSearched = 512;
 
-enum class Standing {
+enum class MemberState {
   kSpare,        // all seats are taken: waits until one is free
   kWaiting,      // holds a seat in the next round
   kRunning,      // in the round
@@ -33,26 +33,26 @@ enum class Standing {
 };
 
 // For people and for JSON: "running", "waiting".
-std::string_view name_of(Standing standing);
+std::string_view name_of(MemberState state);
 
 struct Member {
   Entrant entrant;
-  Standing standing = Standing::kSpare;
+  MemberState state = MemberState::kSpare;
   std::uint64_t arrival = 0;  // order of the first joins; a restart does not change it
   bool gone = false;          // it left, or was lost, after its success
   // An operator wants it to leave; said again if it comes back and may not have heard it.
   std::optional<Drain> drain{};
 
   bool in_round() const {
-    return standing == Standing::kRunning || standing == Standing::kSucceeded;
+    return state == MemberState::kRunning || state == MemberState::kSucceeded;
   }
   // In the round of now, or kept for it in the next one.
   bool holds_seat() const {
-    return in_round() || standing == Standing::kWaiting || standing == Standing::kStopping;
+    return in_round() || state == MemberState::kWaiting || state == MemberState::kStopping;
   }
   // Whether a message may still be sent to it.
   bool listens() const {
-    return standing != Standing::kDismissed && standing != Standing::kLeaving && !gone;
+    return state != MemberState::kDismissed && state != MemberState::kLeaving && !gone;
   }
   SessionId session() const { return entrant.session; }
   // The node rank that it had in the last round it was in; -1: it was in none.
@@ -75,13 +75,13 @@ class Members {
   // Takes the facts that the node brings. Its id and the rank that it must have are its own as long
   // as it listens. No holder may be here (holder_of_id(), holder_of_rank()).
   void set_spec(Member& member, const NodeSpec& spec, const Observed& observed);
-  void set_standing(Member& member, Standing standing);
+  void set_state(Member& member, MemberState state);
   void set_gone(Member& member);
 
-  int count(Standing standing) const { return counts_[index(standing)]; }
+  int count(MemberState state) const { return counts_[index(state)]; }
   int size() const { return static_cast<int>(members_.size()); }
   int listeners() const {
-    return size() - count(Standing::kDismissed) - count(Standing::kLeaving) - gone_;
+    return size() - count(MemberState::kDismissed) - count(MemberState::kLeaving) - gone_;
   }
   // Returns the node with this id, or the one that must have this rank. Messages may be sent to it;
   // null: none.
@@ -93,7 +93,7 @@ class Members {
   Member* first_spare();
   // In the order of the first joins and not of the last ones. So a node keeps its node rank over a
   // restart if the same nodes come back.
-  std::vector<Member*> by_arrival(Standing standing);
+  std::vector<Member*> by_arrival(MemberState state);
   // Calls `act(member)` for each; it must not add or erase one.
   template <typename Act>
   void for_each(Act act) {
@@ -105,13 +105,13 @@ class Members {
   }
 
  private:
-  static constexpr std::size_t kStandings = 8;
-  static std::size_t index(Standing standing) { return static_cast<std::size_t>(standing); }
+  static constexpr std::size_t kMemberStates = 8;
+  static std::size_t index(MemberState state) { return static_cast<std::size_t>(state); }
   void drop_claims(const Member& member);
 
   std::map<SessionId, Member> members_;
   std::uint64_t arrivals_ = 0;
-  std::array<int, kStandings> counts_{};
+  std::array<int, kMemberStates> counts_{};
   int gone_ = 0;
   std::map<std::uint64_t, Member*> spares_;  // by arrival
   std::unordered_map<std::string, Member*> by_id_;

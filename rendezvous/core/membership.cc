@@ -49,9 +49,9 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   if (!is_new && !known->listens()) return outcome;
   Member& member = is_new ? members_.add(session) : *known;
   std::optional<JoinRefusal> error;
-  const bool was_stopping = member.standing == Standing::kStopping;
-  const bool out_of_turn = !is_new && !was_stopping && member.standing != Standing::kDisbelieved;
-  // Asked before the standing changes. break_round() comes after the change, so that this node gets
+  const bool was_stopping = member.state == MemberState::kStopping;
+  const bool out_of_turn = !is_new && !was_stopping && member.state != MemberState::kDisbelieved;
+  // Asked before the member state changes. break_round() comes after the change, so that this node gets
   // SessionLost only and no RoundBroken.
   const bool breaks_round = member.in_round();
   if (out_of_turn) {
@@ -63,7 +63,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
     error = objection(session, spec, given_, members_);
   }
   if (error) {
-    members_.set_standing(member, Standing::kDismissed);
+    members_.set_state(member, MemberState::kDismissed);
     note_refusal(*error, observed, now, outcome);
     outcome.deliveries.push_back({session, SessionLost{error->told_to(observed)}});
   } else {
@@ -73,7 +73,7 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
     // says whose.
     const int seats = std::max(policy_.max_nodes, round_.node_count);
     const bool has_seat = was_stopping && !has_round() && seats_held() <= seats;
-    members_.set_standing(member, has_seat ? Standing::kWaiting : Standing::kSpare);
+    members_.set_state(member, has_seat ? MemberState::kWaiting : MemberState::kSpare);
   }
   if (breaks_round)
     break_round(lost_node(member, "it asked for a round while in one"), now, outcome);
@@ -104,7 +104,7 @@ Outcome Membership::succeeded(SessionId session, std::int64_t round, Time now) {
   Outcome outcome;
   Member* const member = members_.find(session);
   if (!speaks_of_this_round(member, round)) return outcome;
-  members_.set_standing(*member, Standing::kSucceeded);
+  members_.set_state(*member, MemberState::kSucceeded);
   end_if_all_succeeded(outcome);
   settle(outcome, now);
   return outcome;
@@ -114,15 +114,15 @@ Outcome Membership::left(SessionId session, const Failure& reason, Time now) {
   Outcome outcome;
   Member* const member = members_.find(session);
   if (member == nullptr || !member->listens()) return outcome;
-  if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
-  const bool is_disbelieved = member->standing == Standing::kDisbelieved;
+  if (member->state == MemberState::kSucceeded) return lost_after_success(*member);
+  const bool is_disbelieved = member->state == MemberState::kDisbelieved;
   // Neither holds a seat. For one that was in no round yet the others wait for somebody else.
-  const bool is_spare = member->standing == Standing::kSpare || is_disbelieved;
+  const bool is_spare = member->state == MemberState::kSpare || is_disbelieved;
   const bool is_needed = !is_spare && member->last_seat() >= 0;
   const bool breaks_round = member->in_round();
   const bool has_workers =
-      breaks_round || is_disbelieved || member->standing == Standing::kStopping;
-  members_.set_standing(*member, has_workers ? Standing::kLeaving : Standing::kDismissed);
+      breaks_round || is_disbelieved || member->state == MemberState::kStopping;
+  members_.set_state(*member, has_workers ? MemberState::kLeaving : MemberState::kDismissed);
   if (is_needed && members_.listeners() + recovery_.missing() < policy_.min_nodes) {
     end_job({.succeeded = false, .cause = reason}, outcome);
   } else if (breaks_round) {
@@ -144,7 +144,7 @@ Outcome Membership::host_left(SessionId session, const Failure& reason, Time now
   Outcome outcome;
   Member* const member = members_.find(session);
   if (member == nullptr || !member->listens()) return outcome;
-  members_.set_standing(*member, Standing::kDismissed);
+  members_.set_state(*member, MemberState::kDismissed);
   end_job({.succeeded = false, .cause = reason}, outcome);
   settle(outcome, now);
   return outcome;
@@ -157,7 +157,7 @@ Outcome Membership::session_lost(SessionId session, const std::string& how, Time
     if (recovery_.known(session)) settle(outcome, now);
     return outcome;
   }
-  if (member->standing == Standing::kSucceeded) return lost_after_success(*member);
+  if (member->state == MemberState::kSucceeded) return lost_after_success(*member);
   const bool breaks_round = member->in_round();
   const Failure cause = lost_node(*member, how);
   members_.erase(*member);
@@ -191,9 +191,9 @@ Outcome Membership::resized(int min_nodes, int max_nodes, Time now) {
   policy_.min_nodes = min_nodes;
   policy_.max_nodes = max_nodes;
   resized_at_.reset();  // an operator need not wait for the interval
-  const int running = members_.count(Standing::kRunning);
+  const int running = members_.count(MemberState::kRunning);
   // As in consider_resize(): a round that is about to succeed is let be.
-  const bool ending = members_.count(Standing::kSucceeded) > 0;
+  const bool ending = members_.count(MemberState::kSucceeded) > 0;
   if (phase_ == Phase::kRunning && running > max_nodes && !ending)
     stop_round({.round = round_number_,
                 .cause = {.message = fmt::format("an operator wants at most {} nodes", max_nodes)},
@@ -208,7 +208,7 @@ Outcome Membership::resized(int min_nodes, int max_nodes, Time now) {
 // Whether a report counts. It does not if the node reported the end of its round already, or if it
 // speaks of another round. Such a message was under way when the round broke.
 bool Membership::speaks_of_this_round(const Member* member, std::int64_t round) const {
-  return member != nullptr && member->standing == Standing::kRunning && round == round_number_;
+  return member != nullptr && member->state == MemberState::kRunning && round == round_number_;
 }
 
 // ---- what follows ----
@@ -223,9 +223,9 @@ void Membership::settle(Outcome& outcome, Time now) {
   if (phase_ != Phase::kGathering) return;
   promote_spares(now);
   update_times(now);
-  const Roster roster{.waiting = members_.count(Standing::kWaiting),
+  const Roster roster{.waiting = members_.count(MemberState::kWaiting),
                       .returning = stopping(),
-                      .leaving = members_.count(Standing::kLeaving),
+                      .leaving = members_.count(MemberState::kLeaving),
                       .awaited = recovery_.missing(),
                       .workers_until = recovery_.workers_until(),
                       .awaited_until = recovery_.nodes_until(),
@@ -250,12 +250,13 @@ std::optional<WaitStatus> Membership::wait_status(Time now) const {
   if (phase_ == Phase::kEnded) return std::nullopt;
   const bool runs = has_round();
   const bool grows = phase_ == Phase::kRunning && look_again_at_ != Time::max();
-  WaitStatus wait_status{.awaits = grows  ? Await::kResize
-                                   : runs ? Await::kSeat
-                                          : awaited(reason_),
-                         .have = members_.count(runs ? Standing::kRunning : Standing::kWaiting),
-                         .min_nodes = policy_.min_nodes,
-                         .max_nodes = policy_.max_nodes};
+  WaitStatus wait_status{
+      .awaits = grows  ? Await::kResize
+                : runs ? Await::kSeat
+                       : awaited(reason_),
+      .have = members_.count(runs ? MemberState::kRunning : MemberState::kWaiting),
+      .min_nodes = policy_.min_nodes,
+      .max_nodes = policy_.max_nodes};
   if (look_again_at_ == Time::max()) return wait_status;
   wait_status.ends_in = std::chrono::ceil<std::chrono::milliseconds>(look_again_at_ - now);
   const bool needs_all = policy_.min_nodes == policy_.max_nodes;
@@ -271,16 +272,16 @@ void Membership::promote_spares(Time now) {
   while (free_seats-- > 0) {
     Member* const spare = members_.first_spare();
     if (spare == nullptr) return;
-    members_.set_standing(*spare, Standing::kWaiting);
+    members_.set_state(*spare, MemberState::kWaiting);
   }
 }
 
 // Each time is set once and stays, until too few nodes wait for it to mean something. A node that
 // joins later does not move it.
 void Membership::update_times(Time now) {
-  const int waiting = members_.count(Standing::kWaiting);
+  const int waiting = members_.count(MemberState::kWaiting);
   // While old workers end, nobody is late.
-  const bool gathers = waiting > 0 && stopping() == 0 && members_.count(Standing::kLeaving) == 0;
+  const bool gathers = waiting > 0 && stopping() == 0 && members_.count(MemberState::kLeaving) == 0;
   if (!gathers) gathering_since_.reset();
   if (gathers && !gathering_since_) gathering_since_ = now;
   if (waiting < policy_.min_nodes) min_reached_at_.reset();
@@ -288,12 +289,12 @@ void Membership::update_times(Time now) {
 }
 
 void Membership::publish(Time now, Outcome& outcome) {
-  std::vector<Member*> arrivals = members_.by_arrival(Standing::kWaiting);
+  std::vector<Member*> arrivals = members_.by_arrival(MemberState::kWaiting);
   const auto size =
       static_cast<std::size_t>(usable_nodes(static_cast<int>(arrivals.size()), policy_));
   // node_unit leaves no seat for the last ones.
   for (std::size_t i = size; i < arrivals.size(); ++i)
-    members_.set_standing(*arrivals[i], Standing::kSpare);
+    members_.set_state(*arrivals[i], MemberState::kSpare);
   arrivals.resize(size);
   std::vector<const Entrant*> entrants;
   entrants.reserve(size);
@@ -308,7 +309,7 @@ void Membership::publish(Time now, Outcome& outcome) {
   publication.sessions.reserve(size);
   for (std::size_t seat = 0; seat < size; ++seat) {
     Member& member = *arrivals[order[seat]];
-    members_.set_standing(member, Standing::kRunning);
+    members_.set_state(member, MemberState::kRunning);
     member.entrant.previous_seat = static_cast<int>(seat);
     publication.sessions.push_back(member.session());
   }
@@ -339,7 +340,7 @@ void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
   members_.erase_gone();
   members_.for_each([&](Member& member) {
     if (!member.in_round()) return;
-    members_.set_standing(member, Standing::kStopping);
+    members_.set_state(member, MemberState::kStopping);
     outcome.deliveries.push_back({member.session(), message});
   });
 }
@@ -347,9 +348,9 @@ void Membership::stop_round(const RoundBroken& message, Outcome& outcome) {
 // Breaks a running round that has room for spares. A round in which a node has finished is let be:
 // the job is about to end.
 void Membership::consider_resize(Time now, Outcome& outcome) {
-  const int running = members_.count(Standing::kRunning);
-  const bool ending = members_.count(Standing::kSucceeded) > 0;
-  const int spares = ending ? 0 : members_.count(Standing::kSpare);
+  const int running = members_.count(MemberState::kRunning);
+  const bool ending = members_.count(MemberState::kSucceeded) > 0;
+  const int spares = ending ? 0 : members_.count(MemberState::kSpare);
   const Time at = resize_at(running, spares, newcomer_since_.value_or(now), resized_at_, policy_);
   if (at == Time::max()) return newcomer_since_.reset();
   if (!newcomer_since_) newcomer_since_ = now;
@@ -368,7 +369,7 @@ void Membership::consider_resize(Time now, Outcome& outcome) {
 // Too few nodes came in time. The job ends for all that are here.
 void Membership::give_up(Outcome& outcome) {
   end_text_ = fmt::format("{} of {} nodes joined within join_timeout={} s",
-                          members_.count(Standing::kWaiting), policy_.min_nodes,
+                          members_.count(MemberState::kWaiting), policy_.min_nodes,
                           in_seconds(policy_.join_timeout));
   const Error error(ErrorCode::kTimedOut, "rendezvous: " + end_text_);
   phase_ = Phase::kEnded;
@@ -381,7 +382,7 @@ Error Membership::over() const {
 }
 
 void Membership::end_if_all_succeeded(Outcome& outcome) {
-  if (phase_ == Phase::kRunning && members_.count(Standing::kRunning) == 0)
+  if (phase_ == Phase::kRunning && members_.count(MemberState::kRunning) == 0)
     end_job({.succeeded = true, .cause = {}}, outcome);
 }
 
@@ -398,7 +399,7 @@ void Membership::end_job(const JobEnded& end, Outcome& outcome) {
 void Membership::dismiss_all(const HostMessage& message, Outcome& outcome) {
   members_.for_each([&](Member& member) {
     if (!member.listens()) return;
-    members_.set_standing(member, Standing::kDismissed);
+    members_.set_state(member, MemberState::kDismissed);
     outcome.deliveries.push_back({member.session(), message});
   });
 }

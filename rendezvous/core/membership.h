@@ -155,7 +155,7 @@ class Membership {
   bool has_round() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }
   // Nodes that wait for the next round with a seat, or that will be back for it.
   int seats_held() const {
-    return members_.count(Standing::kWaiting) + members_.count(Standing::kStopping);
+    return members_.count(MemberState::kWaiting) + members_.count(MemberState::kStopping);
   }
   // Returns the message to a node that comes when the job is over. Its last round tells whether it
   // had a part.
@@ -165,7 +165,7 @@ class Membership {
                     Outcome& outcome);
   // Nodes whose old workers may still run, and that will be back.
   int stopping() const {
-    return members_.count(Standing::kStopping) + members_.count(Standing::kDisbelieved) +
+    return members_.count(MemberState::kStopping) + members_.count(MemberState::kDisbelieved) +
            recovery_.unknown();
   }
   void promote_spares(Time now);

@@ -61,14 +61,14 @@ void Membership::take_round_over(const Resumed& node) {
   recovery_ = Recovery(std::move(record));
   round_number_ = node.round;
   phase_ = Phase::kRecovering;
-  for (Member* const waiting : members_.by_arrival(Standing::kWaiting))
-    members_.set_standing(*waiting, Standing::kSpare);
+  for (Member* const waiting : members_.by_arrival(MemberState::kWaiting))
+    members_.set_state(*waiting, MemberState::kSpare);
 }
 
 // It asks for a seat. It may have asked before, or it did not hear that it has one.
 Outcome Membership::rejoined(Member& member, const Resumed& node, const Observed& observed,
                              Time now) {
-  const bool asked = member.standing == Standing::kWaiting || member.standing == Standing::kSpare;
+  const bool asked = member.state == MemberState::kWaiting || member.state == MemberState::kSpare;
   const bool is_seated = member.in_round() && node.round < round_number_ && !seats_.empty();
   if (member.in_round() && node.round == round_number_) return gave_up(member, node, now);
   if (!asked && !is_seated) return joined(member.session(), node.spec, observed, now);
@@ -85,7 +85,7 @@ Outcome Membership::rejoined(Member& member, const Resumed& node, const Observed
 Outcome Membership::gave_up(Member& member, const Resumed& node, Time now) {
   Outcome outcome;
   members_.set_spec(member, node.spec, Observed(member.entrant.observed));
-  members_.set_standing(member, Standing::kWaiting);
+  members_.set_state(member, MemberState::kWaiting);
   break_round(lost_node(member, "its lease ended, and it ended its workers"), now, outcome);
   settle(outcome, now);
   return outcome;
@@ -100,7 +100,7 @@ void Membership::returned(SessionId session, const Resumed& node, const Observed
     last = SessionLost{error->told_to(observed)};
   if (phase_ == Phase::kEnded) last = end_for(node.round);
   if (last) {
-    members_.set_standing(member, Standing::kDismissed);
+    members_.set_state(member, MemberState::kDismissed);
     return outcome.deliveries.push_back({session, *std::move(last)});
   }
   members_.set_spec(member, node.spec, observed);
@@ -110,14 +110,14 @@ void Membership::returned(SessionId session, const Resumed& node, const Observed
   const bool has_workers = node.state != NodeState::kJoining;
   const bool is_late = !recovers && seats_held() >= policy_.max_nodes;
   if (has_workers && !(is_back && recovers)) {
-    if (is_back && !is_late) members_.set_standing(member, Standing::kStopping);
+    if (is_back && !is_late) members_.set_state(member, MemberState::kStopping);
     return disbelieve(member, node, outcome);
   }
   if (!is_back || is_late) return;  // a spare
-  if (node.state == NodeState::kRunning) return members_.set_standing(member, Standing::kRunning);
+  if (node.state == NodeState::kRunning) return members_.set_state(member, MemberState::kRunning);
   if (node.state == NodeState::kSucceeded)
-    return members_.set_standing(member, Standing::kSucceeded);
-  members_.set_standing(member, has_workers ? Standing::kStopping : Standing::kWaiting);
+    return members_.set_state(member, MemberState::kSucceeded);
+  members_.set_state(member, has_workers ? MemberState::kStopping : MemberState::kWaiting);
   if (recovers) break_as_told(node, now, outcome);
 }
 
@@ -128,7 +128,7 @@ void Membership::came_back(Member& member, const Resumed& node, Time now, Outcom
       was_in_round && node.round == round_number_ && node.seat == member.last_seat();
   if (is_in_place && node.state == NodeState::kRunning) return;
   if (is_in_place && node.state == NodeState::kSucceeded) {
-    members_.set_standing(member, Standing::kSucceeded);
+    members_.set_state(member, MemberState::kSucceeded);
     return end_if_all_succeeded(outcome);
   }
   disbelieve(member, node, outcome);
@@ -143,7 +143,7 @@ void Membership::disbelieve(Member& member, const Resumed& node, Outcome& outcom
   // Who has a seat keeps it.
   const bool has_seat = member.holds_seat();
   if (!has_seat) member.entrant.previous_seat = -1;
-  members_.set_standing(member, has_seat ? Standing::kStopping : Standing::kDisbelieved);
+  members_.set_state(member, has_seat ? MemberState::kStopping : MemberState::kDisbelieved);
   if (node.state == NodeState::kStopping) return;  // it knows
   RoundBroken message = last_break_;
   if (message.round != node.round)

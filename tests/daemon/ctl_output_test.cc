@@ -25,7 +25,7 @@ const rendezvous::JobStatus kJob{
                .role = "default",
                .node_rank = 0,
                .workers = 8,
-               .standing = rendezvous::Standing::kRunning,
+               .state = rendezvous::MemberState::kRunning,
                .hosts = true},
               {.id = "n1-1", .hostname = "n1", .role = "default", .workers = 8}},
     .incidents = {{.unix_ms = 1'700'000'000'123, .round = 1, .text = "it died"}}};

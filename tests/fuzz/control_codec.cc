@@ -56,7 +56,7 @@ void read_question(std::string_view bytes) {
 // Checks values that have a name only: name_of() asserts nothing of a number that it does not know.
 void check_names(const JobStatus& job) {
   DDPRUN_ASSERT(!name_of(job.phase).empty());
-  for (const NodeStatus& node : job.nodes) DDPRUN_ASSERT(!name_of(node.standing).empty());
+  for (const NodeStatus& node : job.nodes) DDPRUN_ASSERT(!name_of(node.state).empty());
   for (const IncidentStatus& incident : job.incidents)
     DDPRUN_ASSERT(!name_of(incident.kind).empty());
 }
@@ -132,7 +132,7 @@ JobStatus job(ScriptInput& script) {
                          .role = script.text(),
                          .node_rank = script.small_number(),
                          .workers = number(script),
-                         .standing = static_cast<Standing>(script.choice(3)),
+                         .state = static_cast<MemberState>(script.choice(3)),
                          .hosts = script.flag()});
   for (std::size_t count = script.choice(4); count > 0; --count)
     job.incidents.push_back({.unix_ms = script.number(),

@@ -37,7 +37,7 @@ TEST(ControlCodec, AnAnswerArrives) {
                                  .role = "r",
                                  .node_rank = 1,
                                  .workers = 8,
-                                 .standing = Standing::kDisbelieved,
+                                 .state = MemberState::kDisbelieved,
                                  .hosts = true}},
                       .incidents = {{.unix_ms = 9,
                                      .round = 6,

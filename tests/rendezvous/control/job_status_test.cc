@@ -40,7 +40,7 @@ TEST_F(JobStatusTest, SaysWhatARoundWaitsFor) {
   EXPECT_EQ(status().phase, JobPhase::kGathering);
   EXPECT_EQ(status().waits_for, "1 of 2 nodes are here, 60 s left");
   ASSERT_EQ(status().nodes.size(), 1U);
-  EXPECT_EQ(status().nodes[0].standing, Standing::kWaiting);
+  EXPECT_EQ(status().nodes[0].state, MemberState::kWaiting);
   EXPECT_EQ(status().nodes[0].node_rank, -1);
 }
 
@@ -55,7 +55,7 @@ TEST_F(JobStatusTest, ShowsNodesByRankAndSparesLast) {
   EXPECT_EQ(shown.nodes[1].hostname, "host-2");
   EXPECT_EQ(shown.nodes[1].node_rank, 1);
   EXPECT_EQ(shown.nodes[1].workers, 4);
-  EXPECT_EQ(shown.nodes[2].standing, Standing::kSpare);
+  EXPECT_EQ(shown.nodes[2].state, MemberState::kSpare);
 }
 
 TEST_F(JobStatusTest, AnIncidentIsToldWithWhenItWasOver) {
