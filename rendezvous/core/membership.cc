@@ -236,12 +236,12 @@ void Membership::settle(Outcome& outcome, Time now) {
   const Decision decision = decide(roster, policy_, now);
   reason_ = decision.reason;
   switch (decision.choice) {
-    case Choice::kWait:
+    case RoundDecision::kWait:
       look_again_at_ = decision.look_again_at;
       return;
-    case Choice::kClose:
+    case RoundDecision::kClose:
       return publish(now, outcome);
-    case Choice::kGiveUp:
+    case RoundDecision::kGiveUp:
       return give_up(outcome);
   }
 }

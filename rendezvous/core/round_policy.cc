@@ -8,28 +8,28 @@ Decision decide(const Roster& roster, const RoundPolicy& policy, Time now) {
   // Before all other reasons: workers of two rounds must not run at once. A node that still stops
   // its workers may keep its seat. Each of them ends by its own grace or lease, so there is no time
   // to look at.
-  if (roster.leaving > 0) return {Choice::kWait, Reason::kLeaving, Time::max()};
-  if (roster.returning > 0) return {Choice::kWait, Reason::kReturning, Time::max()};
+  if (roster.leaving > 0) return {RoundDecision::kWait, Reason::kLeaving, Time::max()};
+  if (roster.returning > 0) return {RoundDecision::kWait, Reason::kReturning, Time::max()};
   if (roster.awaited > 0 && now < roster.workers_until)
-    return {Choice::kWait, Reason::kReturning, roster.workers_until};
-  if (roster.waiting == 0) return {Choice::kWait, Reason::kNobody, Time::max()};
+    return {RoundDecision::kWait, Reason::kReturning, roster.workers_until};
+  if (roster.waiting == 0) return {RoundDecision::kWait, Reason::kNobody, Time::max()};
   // A full round has to wait for its restart, too.
-  if (now < roster.not_before) return {Choice::kWait, Reason::kBackoff, roster.not_before};
+  if (now < roster.not_before) return {RoundDecision::kWait, Reason::kBackoff, roster.not_before};
   const Time given_up_at = roster.gathering_since + policy.join_timeout;
   // More wait only where an operator lowered max_nodes.
-  if (roster.waiting >= policy.max_nodes) return {Choice::kClose, Reason::kFull, now};
+  if (roster.waiting >= policy.max_nodes) return {RoundDecision::kClose, Reason::kFull, now};
   const bool enough = roster.waiting >= policy.min_nodes;
   if (now >= given_up_at)
-    return {enough ? Choice::kClose : Choice::kGiveUp, Reason::kJoinTimeout, now};
-  if (!enough) return {Choice::kWait, Reason::kTooFew, given_up_at};
+    return {enough ? RoundDecision::kClose : RoundDecision::kGiveUp, Reason::kJoinTimeout, now};
+  if (!enough) return {RoundDecision::kWait, Reason::kTooFew, given_up_at};
   if (roster.awaited > 0 && now < roster.awaited_until)
-    return {Choice::kWait, Reason::kReturning, std::min(roster.awaited_until, given_up_at)};
+    return {RoundDecision::kWait, Reason::kReturning, std::min(roster.awaited_until, given_up_at)};
   // After a restart everybody who lives is back: a last call would only cost time. Who comes later
   // is taken in by a resize.
-  if (!roster.is_first) return {Choice::kClose, Reason::kAllBack, now};
+  if (!roster.is_first) return {RoundDecision::kClose, Reason::kAllBack, now};
   const Time last_call_ends = roster.min_reached_at + policy.last_call;
-  if (now >= last_call_ends) return {Choice::kClose, Reason::kLastCallOver, now};
-  return {Choice::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
+  if (now >= last_call_ends) return {RoundDecision::kClose, Reason::kLastCallOver, now};
+  return {RoundDecision::kWait, Reason::kLastCall, std::min(last_call_ends, given_up_at)};
 }
 
 Await awaited(Reason reason) {

@@ -56,7 +56,7 @@ struct Roster {
 };
 
 // kWait: for an event or for a time. kClose: the round starts. kGiveUp: too few came, the job ends.
-enum class Choice { kWait, kClose, kGiveUp };
+enum class RoundDecision { kWait, kClose, kGiveUp };
 // Why decide() chose so.
 enum class Reason {
   kNobody,
@@ -71,7 +71,7 @@ enum class Reason {
   kBackoff
 };
 struct Decision {
-  Choice choice;
+  RoundDecision choice;
   Reason reason;
   Time look_again_at;  // for kWait: decide again then; Time::max(): only an event can change it
 };

@@ -38,7 +38,7 @@ const Kind& only_message(const Outcome& outcome) {
 
 TEST(Decide, NeverLooksAgainWhileNobodyWaits) {
   const Decision decision = decide(roster(0), kElastic, kStart + seconds(10000));
-  EXPECT_EQ(decision.choice, Choice::kWait);
+  EXPECT_EQ(decision.choice, RoundDecision::kWait);
   EXPECT_EQ(decision.reason, Reason::kNobody);
   EXPECT_EQ(decision.look_again_at, Time::max());
 }
@@ -50,10 +50,10 @@ TEST(Decide, ClosesAtOnceWhenFull) {
 TEST(Decide, GivesUpExactlyAtTheJoinTimeout) {
   const Time deadline = kStart + seconds(600);
   const Decision before = decide(roster(1), kElastic, deadline - nanoseconds(1));
-  EXPECT_EQ(before.choice, Choice::kWait);
+  EXPECT_EQ(before.choice, RoundDecision::kWait);
   EXPECT_EQ(before.reason, Reason::kTooFew);
   EXPECT_EQ(before.look_again_at, deadline);
-  EXPECT_EQ(decide(roster(1), kElastic, deadline).choice, Choice::kGiveUp);
+  EXPECT_EQ(decide(roster(1), kElastic, deadline).choice, RoundDecision::kGiveUp);
 }
 
 TEST(Decide, GivesOneLastCallFromTheMinimumOn) {
@@ -69,7 +69,7 @@ TEST(Decide, WaitsForNodesThatStillStopTheirWorkers) {
   for (const int waiting : {0, 1, 2, 4})
     for (const int passed : {100, 600, 10'000}) {
       const Decision decision = decide(roster(waiting, 1), kElastic, kStart + seconds(passed));
-      EXPECT_EQ(decision.choice, Choice::kWait);
+      EXPECT_EQ(decision.choice, RoundDecision::kWait);
       EXPECT_EQ(decision.reason, Reason::kReturning);
       EXPECT_EQ(decision.look_again_at, Time::max());
     }
