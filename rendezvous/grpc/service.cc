@@ -19,7 +19,7 @@
 #include "rendezvous/grpc/connections.h"
 #include "rendezvous/grpc/loop_gate.h"
 #include "rendezvous/grpc/stream_server.h"
-#include "rendezvous/host/called_nodes.h"
+#include "rendezvous/host/connected_nodes.h"
 #include "rendezvous/trust/refusals.h"
 #include "rendezvous/trust/tls_credentials.h"
 
@@ -52,7 +52,7 @@ class Service::Calls {
  private:
   class Call;
   using SharedGate = std::shared_ptr<LoopGate<Calls>>;
-  using Nodes = CalledNodes<Call, Host::HostedSession>;
+  using Nodes = ConnectedNodes<Call, Host::HostedSession>;
   using Node = Nodes::Node;
 
   bool start_server();

@@ -69,7 +69,7 @@ void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
                              now()));
 }
 
-// As CalledNodes.
+// As ConnectedNodes.
 bool SimHost::is_overtaken(SessionId session, const rendezvous::Resumed& node) const {
   return std::ranges::any_of(sessions_, [&](const auto& entry) {
     const Session& other = entry.second;

@@ -23,7 +23,7 @@
 namespace ddprun::rendezvous {
 
 template <typename Call, typename HostedSession>
-class CalledNodes {
+class ConnectedNodes {
  public:
   // The way of a session's messages: to the call over which its node speaks now.
   using Route = std::shared_ptr<Call*>;
@@ -42,7 +42,7 @@ class CalledNodes {
   };
 
   // `may_return`: nodes whose calls break may come back.
-  CalledNodes(boost::asio::io_context& loop, bool may_return)
+  ConnectedNodes(boost::asio::io_context& loop, bool may_return)
       : loop_(loop), may_return_(may_return) {}
 
   std::size_t size() const { return nodes_.size(); }
