@@ -83,7 +83,7 @@ class Membership {
   // told nothing. Whatever it did not hear is said again. If it is in another round or seat, it is
   // not believed. It is told that its round broke, and must end its workers before the next round
   // starts. It takes nobody's seat.
-  Outcome resumed(SessionId session, const Resumed& node, const Observed& observed, Time now);
+  Outcome resumed(SessionId session, const ResumeRequest& node, const Observed& observed, Time now);
   // A worker of `round` failed on that node. The first failure of a round breaks it; later ones
   // change nothing.
   Outcome failed(SessionId session, std::int64_t round, const Failure& failure, Time now);
@@ -138,18 +138,18 @@ class Membership {
 
   void settle(Outcome& outcome, Time now);
   // The round of the node, where this host knows of none and may take it over.
-  void take_round_over(const Resumed& node);
+  void take_round_over(const ResumeRequest& node);
   // The first event, where a round is inherited.
   void begin_recovery(Time now, Outcome& outcome);
   void look_who_is_back(Time now, Outcome& outcome);
   void look_whether_any_is_back(Time now);
-  Outcome rejoined(Member& member, const Resumed& node, const Observed& observed, Time now);
-  Outcome gave_up(Member& member, const Resumed& node, Time now);
-  void returned(SessionId session, const Resumed& node, const Observed& observed, Time now,
+  Outcome rejoined(Member& member, const ResumeRequest& node, const Observed& observed, Time now);
+  Outcome gave_up(Member& member, const ResumeRequest& node, Time now);
+  void returned(SessionId session, const ResumeRequest& node, const Observed& observed, Time now,
                 Outcome& outcome);
-  void came_back(Member& member, const Resumed& node, Time now, Outcome& outcome);
-  void disbelieve(Member& member, const Resumed& node, Outcome& outcome);
-  void break_as_told(const Resumed& node, Time now, Outcome& outcome);
+  void came_back(Member& member, const ResumeRequest& node, Time now, Outcome& outcome);
+  void disbelieve(Member& member, const ResumeRequest& node, Outcome& outcome);
+  void break_as_told(const ResumeRequest& node, Time now, Outcome& outcome);
   void end_if_all_succeeded(Outcome& outcome);
   // A round has its nodes: it runs, or is about to.
   bool has_round() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }

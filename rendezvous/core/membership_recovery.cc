@@ -23,7 +23,7 @@ bool Outcome::hears(SessionId session, const HostMessage& message) const {
          std::ranges::find(withheld_from, session) == withheld_from.end();
 }
 
-Outcome Membership::resumed(SessionId session, const Resumed& node, const Observed& observed,
+Outcome Membership::resumed(SessionId session, const ResumeRequest& node, const Observed& observed,
                             Time now) {
   recovery_.known(session);
   take_round_over(node);
@@ -50,7 +50,7 @@ Outcome Membership::resumed(SessionId session, const Resumed& node, const Observ
 
 // The others of that round come back, too, or their leases end. Who waits here already is a
 // newcomer.
-void Membership::take_round_over(const Resumed& node) {
+void Membership::take_round_over(const ResumeRequest& node) {
   const bool is_round = node.round > 0 && node.round < kMostRoundsAhead && node.node_count > 0 &&
                         node.node_count <= kMaxNodes && node.seat >= 0 &&
                         node.seat < node.node_count;
@@ -66,7 +66,7 @@ void Membership::take_round_over(const Resumed& node) {
 }
 
 // It asks for a seat. It may have asked before, or it did not hear that it has one.
-Outcome Membership::rejoined(Member& member, const Resumed& node, const Observed& observed,
+Outcome Membership::rejoined(Member& member, const ResumeRequest& node, const Observed& observed,
                              Time now) {
   const bool asked = member.state == MemberState::kWaiting || member.state == MemberState::kSpare;
   const bool is_seated = member.in_round() && node.round < round_number_ && !seats_.empty();
@@ -82,7 +82,7 @@ Outcome Membership::rejoined(Member& member, const Resumed& node, const Observed
 }
 
 // Its lease ended before it came back, and it has ended its workers.
-Outcome Membership::gave_up(Member& member, const Resumed& node, Time now) {
+Outcome Membership::gave_up(Member& member, const ResumeRequest& node, Time now) {
   Outcome outcome;
   members_.set_spec(member, node.spec, Observed(member.entrant.observed));
   members_.set_state(member, MemberState::kWaiting);
@@ -92,7 +92,7 @@ Outcome Membership::gave_up(Member& member, const Resumed& node, Time now) {
 }
 
 // A node that this leader sees for the first time.
-void Membership::returned(SessionId session, const Resumed& node, const Observed& observed,
+void Membership::returned(SessionId session, const ResumeRequest& node, const Observed& observed,
                           Time now, Outcome& outcome) {
   Member& member = members_.add(session);
   std::optional<HostMessage> last;
@@ -122,7 +122,7 @@ void Membership::returned(SessionId session, const Resumed& node, const Observed
 }
 
 // A node that this leader knows, over another connection.
-void Membership::came_back(Member& member, const Resumed& node, Time now, Outcome& outcome) {
+void Membership::came_back(Member& member, const ResumeRequest& node, Time now, Outcome& outcome) {
   const bool was_in_round = member.in_round();
   const bool is_in_place =
       was_in_round && node.round == round_number_ && node.seat == member.last_seat();
@@ -139,7 +139,7 @@ void Membership::came_back(Member& member, const Resumed& node, Time now, Outcom
 }
 
 // It must end its workers and join. If the round that it speaks of broke, it is told why.
-void Membership::disbelieve(Member& member, const Resumed& node, Outcome& outcome) {
+void Membership::disbelieve(Member& member, const ResumeRequest& node, Outcome& outcome) {
   // Who has a seat keeps it.
   const bool has_seat = member.holds_seat();
   if (!has_seat) member.entrant.previous_seat = -1;
@@ -160,7 +160,7 @@ HostMessage Membership::end_for(std::int64_t round) const {
 }
 
 // The leader before had broken the round, and not all of its nodes have heard of it.
-void Membership::break_as_told(const Resumed& node, Time now, Outcome& outcome) {
+void Membership::break_as_told(const ResumeRequest& node, Time now, Outcome& outcome) {
   if (!node.is_resize) return break_round(node.cause, now, outcome);
   stop_round({.round = round_number_, .cause = node.cause, .is_resize = true}, outcome);
 }

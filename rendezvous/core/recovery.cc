@@ -5,7 +5,7 @@
 
 namespace ddprun::rendezvous {
 
-JobRecord remembered(const Resumed& node) {
+JobRecord remembered(const ResumeRequest& node) {
   const NodeSpec& spec = node.spec;
   return {.round = node.round,
           .restarts = node.restarts,

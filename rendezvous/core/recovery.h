@@ -40,7 +40,7 @@ struct JobRecord {
 };
 
 // Returns the record that a node of a round remembers, whoever led.
-JobRecord remembered(const Resumed& node);
+JobRecord remembered(const ResumeRequest& node);
 
 // How long the nodes of the inherited round are waited for, from the first event on.
 struct RecoveryLimits {

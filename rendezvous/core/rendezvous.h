@@ -112,7 +112,7 @@ struct Failure {
 };
 
 // The report of a node that was in the job already, over a new connection or to a new leader.
-struct Resumed {
+struct ResumeRequest {
   NodeSpec spec;  // as in its last join
   // How many times it has said this. A connection over which it said it earlier, or joined, is cut
   // when its words come late. 0: an older agent does not count.
@@ -126,7 +126,7 @@ struct Resumed {
   Failure cause{};
   bool is_resize = false;
 
-  bool operator==(const Resumed&) const = default;
+  bool operator==(const ResumeRequest&) const = default;
 };
 
 // ---- messages of the host to a node ----
@@ -231,7 +231,7 @@ class Session {
   // believes it, nothing follows: the round goes on. Otherwise, and if the round broke meanwhile,
   // the answer is RoundBroken; if the job ended meanwhile, JobEnded. With kJoining it is as join().
   // It may be said twice.
-  virtual void resume(const Resumed& node) = 0;
+  virtual void resume(const ResumeRequest& node) = 0;
   // A worker of `round` failed. The answer is RoundBroken if a restart is left, otherwise JobEnded.
   // A restart is one for all nodes. May be called while this node still stops its other workers.
   // A report about an older round changes nothing and gets no answer.

@@ -28,7 +28,7 @@ class SessionMemory {
   // It was not told yet that this round is over.
   bool is_round_whole() const { return is_in_round_ && resumed_.state != NodeState::kStopping; }
   std::int64_t round() const { return resumed_.round; }
-  const Resumed& resumed() const { return resumed_; }
+  const ResumeRequest& resumed() const { return resumed_; }
 
   // The first words of the next session. Nothing, if the node has not asked for a seat yet.
   void say_to(Session& session);
@@ -36,7 +36,7 @@ class SessionMemory {
  private:
   bool has_joined_ = false;
   bool is_in_round_ = false;
-  Resumed resumed_;
+  ResumeRequest resumed_;
   std::optional<Failure> failure_;  // of this round; the host has not answered it
   std::optional<Failure> left_;
 };

@@ -70,7 +70,7 @@ void ElectedSession::join(const NodeSpec& node) {
 }
 
 // The agent never says it: for the agent this session is the same from the first join to the end.
-void ElectedSession::resume(const Resumed& node) { join(node.spec); }
+void ElectedSession::resume(const ResumeRequest& node) { join(node.spec); }
 
 // Without a leader it is said to the next one.
 void ElectedSession::report_failure(std::int64_t round, const Failure& failure) {

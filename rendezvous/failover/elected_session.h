@@ -57,7 +57,7 @@ class ElectedSession final : public Session {
   ~ElectedSession() override = default;
 
   void join(const NodeSpec& node) override;
-  void resume(const Resumed& node) override;
+  void resume(const ResumeRequest& node) override;
   void report_failure(std::int64_t round, const Failure& failure) override;
   void report_success(std::int64_t round) override;
   void leave(const Failure& reason) override;

@@ -45,7 +45,7 @@ class ResumingSession final : public Session {
   ~ResumingSession() override = default;
 
   void join(const NodeSpec& node) override;
-  void resume(const Resumed& node) override { join(node.spec); }
+  void resume(const ResumeRequest& node) override { join(node.spec); }
   void report_failure(std::int64_t round, const Failure& failure) override;
   void report_success(std::int64_t round) override;
   void leave(const Failure& reason) override;

@@ -69,7 +69,7 @@ class RemoteSession final : public Session {
   ~RemoteSession() override;
 
   void join(const NodeSpec& node) override { say(node); }
-  void resume(const Resumed& node) override { say(node); }
+  void resume(const ResumeRequest& node) override { say(node); }
   void report_failure(std::int64_t round, const Failure& failure) override {
     say(WorkerFailed{round, failure});
   }

@@ -164,7 +164,7 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   return spec;
 }
 
-Result<NodeMessage> decode_resumed(const v4::Resumed& message) {
+Result<NodeMessage> decode_resumed(const v4::ResumeRequest& message) {
   auto spec = decode_spec(message.join());
   if (!spec) return spec.error();
   auto cause = decode_failure(message.cause());
@@ -174,15 +174,15 @@ Result<NodeMessage> decode_resumed(const v4::Resumed& message) {
   if (!is_known || message.round() < 0 || message.round() > kMostRounds)
     return Error(ErrorCode::kProtocol,
                  fmt::format("a node in round {} with state {}", message.round(), message.state()));
-  return NodeMessage(Resumed{.spec = *std::move(spec),
-                             .connection = message.connection(),
-                             .round = message.round(),
-                             .seat = message.seat(),
-                             .node_count = message.node_count(),
-                             .restarts = std::clamp(message.restarts(), 0, kMostRestarts),
-                             .state = static_cast<NodeState>(message.state()),
-                             .cause = *std::move(cause),
-                             .is_resize = message.is_resize()});
+  return NodeMessage(ResumeRequest{.spec = *std::move(spec),
+                                   .connection = message.connection(),
+                                   .round = message.round(),
+                                   .seat = message.seat(),
+                                   .node_count = message.node_count(),
+                                   .restarts = std::clamp(message.restarts(), 0, kMostRestarts),
+                                   .state = static_cast<NodeState>(message.state()),
+                                   .cause = *std::move(cause),
+                                   .is_resize = message.is_resize()});
 }
 
 Result<DownMessage> decode_published(const v4::Published& message) {
@@ -258,8 +258,8 @@ v4::FromNode encode(const NodeMessage& said) {
         *message.mutable_leave()->mutable_reason() = encode_failure(leave.reason);
       },
       [&](const Gone&) { message.mutable_gone(); },
-      [&](const Resumed& resumed) {
-        v4::Resumed& fields = *message.mutable_resumed();
+      [&](const ResumeRequest& resumed) {
+        v4::ResumeRequest& fields = *message.mutable_resumed();
         *fields.mutable_join() = encode_spec(resumed.spec);
         fields.set_round(resumed.round);
         fields.set_seat(resumed.seat);

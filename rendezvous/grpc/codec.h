@@ -50,7 +50,7 @@ struct Beat {
   std::chrono::milliseconds stamp{0};
 };
 using NodeMessage =
-    std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Beat, Resumed, Proof>;
+    std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Beat, ResumeRequest, Proof>;
 
 // A node knows of no later round.
 inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;

@@ -63,7 +63,7 @@ class Service::Calls {
   void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id, bool is_proven);
   void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void open_session(Node& node, Host& host);
-  bool find_job(Node& node, const NodeSpec& spec, const Resumed* resumed);
+  bool find_job(Node& node, const NodeSpec& spec, const ResumeRequest* resumed);
   void obey(Node& node, const NodeMessage& message);
   void grant_lease(Node& node, const Beat& beat);
   void deliver(Call* call, const HostMessage& message);
@@ -281,7 +281,7 @@ void Service::Calls::open_session(Node& node, Host& host) {
 }
 
 // False: the node was refused.
-bool Service::Calls::find_job(Node& node, const NodeSpec& spec, const Resumed* resumed) {
+bool Service::Calls::find_job(Node& node, const NodeSpec& spec, const ResumeRequest* resumed) {
   const auto found = options_.jobs->host(node.rdzv_id, spec, resumed ? resumed->round : 0);
   Host* const* const host = std::get_if<Host*>(&found);
   if (host == nullptr) deliver(node.call.get(), std::get<HostMessage>(found));
@@ -321,7 +321,7 @@ void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeM
 void Service::Calls::obey(Node& node, const NodeMessage& message) {
   if (const auto* beat = std::get_if<Beat>(&message)) return grant_lease(node, *beat);
   const auto* const first = std::get_if<NodeSpec>(&message);
-  const auto* const resumed = std::get_if<Resumed>(&message);
+  const auto* const resumed = std::get_if<ResumeRequest>(&message);
   const NodeSpec* const named = resumed != nullptr ? &resumed->spec : first;
   if (nodes_.is_overtaken(node, named, resumed)) return node.call->cut();
   const bool is_new = named != nullptr && node.spec.node_id.empty();

@@ -36,7 +36,7 @@ class ConnectedNodes {
     std::unique_ptr<HostedSession> session{};
     Silence silence{};
     NodeSpec spec{};                         // as it said last
-    std::int64_t connection = 0;             // as Resumed has it
+    std::int64_t connection = 0;             // as ResumeRequest has it
     std::unique_ptr<ProbedPorts> ports{};    // of its process
     std::unique_ptr<LivenessProbe> probe{};  // its call broke, and it may come back
   };
@@ -87,7 +87,7 @@ class ConnectedNodes {
 
   // The node speaks over a later call already: what came over this one was under way for long.
   // Null: it did not say who it is, or that it comes back.
-  bool is_overtaken(const Node& node, const NodeSpec* named, const Resumed* resumed) {
+  bool is_overtaken(const Node& node, const NodeSpec* named, const ResumeRequest* resumed) {
     const Node* const latest = named != nullptr ? latest_of(node.rdzv_id, *named) : nullptr;
     const auto connection = resumed != nullptr ? resumed->connection : node.connection;
     return latest != nullptr && latest != &node && connection < latest->connection;
@@ -95,7 +95,7 @@ class ConnectedNodes {
 
   // The node says who it is, and that it comes back. If its session is here still, that one goes on
   // over this call: true. It may not have noticed that the call before is gone: that one is cut.
-  bool comes_back(Node& node, const Resumed& resumed) {
+  bool comes_back(Node& node, const ResumeRequest& resumed) {
     const NodeSpec& spec = resumed.spec;
     node.connection = resumed.connection;
     Node* const old = latest_of(node.rdzv_id, spec);

@@ -33,7 +33,7 @@ class Host::LocalSession final : public HostedSession {
   void join(const NodeSpec& node) override {
     host_.perform(host_.membership_.joined(id_, node, observed_, now()));
   }
-  void resume(const Resumed& node) override {
+  void resume(const ResumeRequest& node) override {
     for (Outcome& untold : host_.untold_) untold.withheld_from.push_back(id_);
     host_.perform(host_.membership_.resumed(id_, node, observed_, now()));
   }

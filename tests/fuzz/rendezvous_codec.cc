@@ -57,7 +57,7 @@ void check_bounds(const NodeMessage& message) {
   if (const auto* failed = std::get_if<WorkerFailed>(&message))
     DDPRUN_ASSERT(is_short(failed->failure));
   if (const auto* leave = std::get_if<Leave>(&message)) DDPRUN_ASSERT(is_short(leave->reason));
-  if (const auto* resumed = std::get_if<Resumed>(&message)) {
+  if (const auto* resumed = std::get_if<ResumeRequest>(&message)) {
     DDPRUN_ASSERT(is_short(resumed->cause) && resumed->round >= 0);
     DDPRUN_ASSERT(resumed->spec.node_id.size() <= kMaxNameBytes);
   }

@@ -70,7 +70,7 @@ void SimHost::joined(SessionId session, const rendezvous::NodeSpec& spec) {
 }
 
 // As ConnectedNodes.
-bool SimHost::is_overtaken(SessionId session, const rendezvous::Resumed& node) const {
+bool SimHost::is_overtaken(SessionId session, const rendezvous::ResumeRequest& node) const {
   return std::ranges::any_of(sessions_, [&](const auto& entry) {
     const Session& other = entry.second;
     return entry.first != session && other.spec.node_id == node.spec.node_id && !other.told_last &&
@@ -78,7 +78,7 @@ bool SimHost::is_overtaken(SessionId session, const rendezvous::Resumed& node) c
   });
 }
 
-void SimHost::move(SessionId to, const rendezvous::Resumed& node) {
+void SimHost::move(SessionId to, const rendezvous::ResumeRequest& node) {
   const auto old = std::ranges::find_if(sessions_, [&](const auto& entry) {
     return entry.first != to && entry.second.spec.node_id == node.spec.node_id &&
            !entry.second.told_last;
@@ -93,7 +93,7 @@ void SimHost::move(SessionId to, const rendezvous::Resumed& node) {
   perform(membership_.session_lost(unused, "", now()));
 }
 
-void SimHost::resumed(SessionId session, const rendezvous::Resumed& node) {
+void SimHost::resumed(SessionId session, const rendezvous::ResumeRequest& node) {
   if (heard(session) == nullptr) return;
   if (is_overtaken(session, node)) {
     find(session)->ears.closed();

@@ -59,7 +59,7 @@ class SimHost {
   void opened(SessionId session, Ears ears);
   void joined(SessionId session, const rendezvous::NodeSpec& spec);
   // If the node has a session here, that one goes on over this connection.
-  void resumed(SessionId session, const rendezvous::Resumed& node);
+  void resumed(SessionId session, const rendezvous::ResumeRequest& node);
   // The connection ended, and the process of the node lives or does not answer: it may come back.
   void broke(SessionId session);
   void failed(SessionId session, std::int64_t round, const rendezvous::Failure& failure);
@@ -82,7 +82,7 @@ class SimHost {
     rendezvous::NodeSpec spec;
     rendezvous::Silence silence;
     SessionId member = 0;         // what the membership knows it as
-    std::int64_t connection = 0;  // as Resumed has it
+    std::int64_t connection = 0;  // as ResumeRequest has it
     bool has_workers = false;     // it said so when it came back
     bool is_cut = false;          // without a connection
     bool watched = false;
@@ -93,8 +93,8 @@ class SimHost {
   Session* find(SessionId session);
   Session* holder(SessionId member);
   Time now() const { return clock_.local(time_.now()); }
-  bool is_overtaken(SessionId session, const rendezvous::Resumed& node) const;
-  void move(SessionId to, const rendezvous::Resumed& node);
+  bool is_overtaken(SessionId session, const rendezvous::ResumeRequest& node) const;
+  void move(SessionId to, const rendezvous::ResumeRequest& node);
   Session* heard(SessionId session);
   void perform(rendezvous::Outcome outcome);
   void tell(const rendezvous::Outcome& outcome);
@@ -111,7 +111,7 @@ class SimHost {
   bool round_runs() const;
   void check_room();
   void check_waits() const;
-  void check_seat_is_given_once(const rendezvous::Resumed& node);
+  void check_seat_is_given_once(const rendezvous::ResumeRequest& node);
   void check_stale_reports_change_nothing(SessionId session);
   void look_again();
   void look_for_silence(SessionId session);

@@ -149,13 +149,13 @@ void SimHost::check_seats_are_kept(const std::vector<SessionId>& sessions) {
 }
 
 // Checks that another node that claims the seat is not believed.
-void SimHost::check_seat_is_given_once(const rendezvous::Resumed& node) {
+void SimHost::check_seat_is_given_once(const rendezvous::ResumeRequest& node) {
   if (over_ || !decides_ || !membership_.recovers() || now() >= membership_.look_again_at()) return;
   const bool is_believed =
       node.round == last_round_ && node.state == rendezvous::NodeState::kRunning;
   if (!is_believed) return;
   constexpr SessionId kStranger = ~SessionId{0};
-  rendezvous::Resumed stranger = node;
+  rendezvous::ResumeRequest stranger = node;
   stranger.spec.node_id = "stranger";
   const auto outcome = membership_.resumed(kStranger, stranger, {"10.0.0.250", ""}, now());
   EXPECT_EQ(outcome.deliveries.size(), 1) << "a seat is given twice";

@@ -32,7 +32,7 @@ class SimNode::Voice final : public rendezvous::Session {
   explicit Voice(SimNode& node) : node_(node) {}
   // The first word of all is a plain join.
   void join(const rendezvous::NodeSpec& /*spec*/) override { node_.ask_for_seat(); }
-  void resume(const rendezvous::Resumed& resumed) override {
+  void resume(const rendezvous::ResumeRequest& resumed) override {
     if (node_.connections_ == 1) return join(resumed.spec);
     node_.say([resumed](SimHost& host, SessionId session) { host.resumed(session, resumed); });
   }

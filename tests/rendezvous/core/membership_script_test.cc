@@ -113,14 +113,14 @@ class Script {
                                   command.number("proven", 1) == 1},
                                  now_);
     if (verb == "resume") {
-      const Resumed node{.spec = specs_[session] = make_spec(name, command),
-                         .round = round,
-                         .seat = command.number("seat", 0),
-                         .node_count = command.number("of", 2),
-                         .restarts = command.number("spent", 0),
-                         .state = make_state(command.value("state", "running")),
-                         .cause = failure,
-                         .is_resize = command.number("resize", 0) == 1};
+      const ResumeRequest node{.spec = specs_[session] = make_spec(name, command),
+                               .round = round,
+                               .seat = command.number("seat", 0),
+                               .node_count = command.number("of", 2),
+                               .restarts = command.number("spent", 0),
+                               .state = make_state(command.value("state", "running")),
+                               .cause = failure,
+                               .is_resize = command.number("resize", 0) == 1};
       return membership_->resumed(
           session, node, {command.value("from", "127.0.0.1"), command.value("via", "")}, now_);
     }

@@ -12,7 +12,7 @@ namespace {
 class Ear final : public Session {
  public:
   void join(const NodeSpec& /*node*/) override { said.emplace_back("join"); }
-  void resume(const Resumed& node) override {
+  void resume(const ResumeRequest& node) override {
     said.emplace_back("resume");
     resumed = node;
   }
@@ -25,7 +25,7 @@ class Ear final : public Session {
   std::optional<WaitStatus> wait_status() const override { return {}; }
 
   std::vector<std::string> said;
-  Resumed resumed;
+  ResumeRequest resumed;
 };
 
 using Said = std::vector<std::string>;
@@ -55,19 +55,19 @@ TEST_F(SessionMemoryTest, AsksAgainForASeat) {
   EXPECT_FALSE(memory.is_in_round());
   const Ear& ear = next();
   EXPECT_EQ(ear.said, Said{"resume"});
-  EXPECT_EQ(ear.resumed, (Resumed{.spec = make_node("a"), .connection = 1}));
+  EXPECT_EQ(ear.resumed, (ResumeRequest{.spec = make_node("a"), .connection = 1}));
 }
 
 TEST_F(SessionMemoryTest, SaysTheRoundAndTheSeatThatItIsIn) {
   memory.joined(make_node("a"));
   publish(4);
   EXPECT_TRUE(memory.is_round_whole());
-  EXPECT_EQ(next().resumed, (Resumed{.spec = make_node("a"),
-                                     .connection = 1,
-                                     .round = 4,
-                                     .seat = 2,
-                                     .node_count = 3,
-                                     .state = NodeState::kRunning}));
+  EXPECT_EQ(next().resumed, (ResumeRequest{.spec = make_node("a"),
+                                           .connection = 1,
+                                           .round = 4,
+                                           .seat = 2,
+                                           .node_count = 3,
+                                           .state = NodeState::kRunning}));
   memory.succeeded(3);
   EXPECT_EQ(next().resumed.state, NodeState::kRunning);
   memory.succeeded(4);
@@ -82,12 +82,12 @@ TEST_F(SessionMemoryTest, ARoundThatIsNotNewerChangesNothing) {
   memory.succeeded(4);
   for (const std::int64_t round : {3, 4})
     EXPECT_FALSE(memory.told(RoundPublished{.round = {.number = round, .node_count = 1}}));
-  EXPECT_EQ(next().resumed, (Resumed{.spec = make_node("a"),
-                                     .connection = 1,
-                                     .round = 4,
-                                     .seat = 2,
-                                     .node_count = 3,
-                                     .state = NodeState::kSucceeded}));
+  EXPECT_EQ(next().resumed, (ResumeRequest{.spec = make_node("a"),
+                                           .connection = 1,
+                                           .round = 4,
+                                           .seat = 2,
+                                           .node_count = 3,
+                                           .state = NodeState::kSucceeded}));
   EXPECT_TRUE(memory.told(RoundPublished{.round = {.number = 5, .node_count = 1}}));
 }
 
@@ -113,7 +113,7 @@ TEST_F(SessionMemoryTest, SaysWhyTheRoundBrokeAlsoWhenItHasJoined) {
   EXPECT_FALSE(memory.is_round_whole());
   EXPECT_EQ(next().resumed.state, NodeState::kStopping);
   memory.joined(make_node("a"));
-  const Resumed resumed = next().resumed;
+  const ResumeRequest resumed = next().resumed;
   EXPECT_EQ(resumed.state, NodeState::kJoining);
   EXPECT_EQ(resumed.round, 4);
   EXPECT_EQ(resumed.cause, make_failure("why"));

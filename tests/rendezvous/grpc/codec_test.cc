@@ -75,18 +75,18 @@ TEST(Codec, CarriesEveryMessageOfANode) {
 TEST(Codec, CarriesWhatANodeSaysThatComesBack) {
   for (const NodeState state :
        {NodeState::kJoining, NodeState::kRunning, NodeState::kSucceeded, NodeState::kStopping}) {
-    const Resumed resumed{.spec = spec(),
-                          .connection = 3,
-                          .round = 7,
-                          .seat = 2,
-                          .node_count = 3,
-                          .restarts = 4,
-                          .state = state,
-                          .cause = failure(),
-                          .is_resize = true};
-    EXPECT_EQ(std::get<Resumed>(*travel(NodeMessage(resumed))), resumed);
+    const ResumeRequest resumed{.spec = spec(),
+                                .connection = 3,
+                                .round = 7,
+                                .seat = 2,
+                                .node_count = 3,
+                                .restarts = 4,
+                                .state = state,
+                                .cause = failure(),
+                                .is_resize = true};
+    EXPECT_EQ(std::get<ResumeRequest>(*travel(NodeMessage(resumed))), resumed);
   }
-  auto message = encode(NodeMessage(Resumed{.spec = spec()}));
+  auto message = encode(NodeMessage(ResumeRequest{.spec = spec()}));
   message.mutable_resumed()->set_state(4);
   EXPECT_EQ(decode(message).error().code(), ErrorCode::kProtocol);
   message.mutable_resumed()->set_state(1);
@@ -195,8 +195,9 @@ TEST(Codec, RefusesWhatMakesNoSense) {
 TEST(Codec, TakesNoNumberOfRestartsThatCannotGrow) {
   for (const auto& [told, taken] : {std::pair(std::numeric_limits<int>::max(), kMostRestarts),
                                     std::pair(std::numeric_limits<int>::min(), 0)}) {
-    const auto got = travel(NodeMessage(Resumed{.spec = spec(), .round = 1, .restarts = told}));
-    EXPECT_EQ(std::get<Resumed>(*got).restarts, taken);
+    const auto got =
+        travel(NodeMessage(ResumeRequest{.spec = spec(), .round = 1, .restarts = told}));
+    EXPECT_EQ(std::get<ResumeRequest>(*got).restarts, taken);
   }
 }
 

@@ -146,11 +146,11 @@ TEST_F(ReturnTest, NobodyTakesThePlaceOfANodeThatMayComeBack) {
 // It was under way for long: its node gave that connection up, and came back over the next one.
 TEST_F(ReturnTest, WhatAnOlderConnectionBringsLateIsNotBelieved) {
   form_round(4000);
-  const Resumed again{.spec = make_node("b", 1),
-                      .round = 1,
-                      .seat = behind.last<RoundPublished>().seat.node_rank,
-                      .node_count = 2,
-                      .state = NodeState::kRunning};
+  const ResumeRequest again{.spec = make_node("b", 1),
+                            .round = 1,
+                            .seat = behind.last<RoundPublished>().seat.node_rank,
+                            .node_count = 2,
+                            .state = NodeState::kRunning};
   TestNode older;
   TestNode newer;
   for (TestNode* const node : {&older, &newer}) {
@@ -160,11 +160,11 @@ TEST_F(ReturnTest, WhatAnOlderConnectionBringsLateIsNotBelieved) {
     open_session(*node, options);
     ASSERT_TRUE(run_until(loop, [&] { return is_in; }));
   }
-  Resumed newest = again;
+  ResumeRequest newest = again;
   newest.connection = 3;
   newer.session->resume(newest);
   ASSERT_TRUE(all_hear<SessionLost>({&behind}));  // it has come
-  Resumed late = again;
+  ResumeRequest late = again;
   late.connection = 2;
   late.state = NodeState::kStopping;
   older.session->resume(late);
