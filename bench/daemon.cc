@@ -78,7 +78,7 @@ class Job {
   void join(int node) {
     sessions_[static_cast<std::size_t>(node)]->join({.node_id = fmt::format("{}-{}", id_, node),
                                                      .hostname = fmt::format("host-{}", node),
-                                                     .rank_is_wish = true,
+                                                     .rank_is_preferred = true,
                                                      .store_port = 1,
                                                      .max_restarts = kManyRestarts,
                                                      .backoff = std::chrono::milliseconds(1),

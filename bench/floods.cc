@@ -57,7 +57,7 @@ class LightNodes {
       sessions_.back()->join({.node_id = fmt::format("light-{}", i),
                               .hostname = fmt::format("light-{}", i),
                               .node_rank = all - count + i,
-                              .rank_is_wish = true,
+                              .rank_is_preferred = true,
                               .store_port = 1,
                               .min_nodes = all,
                               .max_nodes = all});

@@ -191,15 +191,15 @@ void Daemon::forget_inherited() {
 rendezvous::RoundPolicy Daemon::policy_of(const NodeSpec& spec) const {
   rendezvous::RoundPolicy policy{.min_nodes = spec.min_nodes,
                                  .max_nodes = spec.max_nodes,
-                                 .node_unit = spec.wishes.node_unit,
+                                 .node_unit = spec.settings.node_unit,
                                  .jitter_seed = random_number()};
-  const auto take = [](std::chrono::nanoseconds& field, std::chrono::milliseconds wish) {
-    if (wish.count() > 0) field = wish;
+  const auto take = [](std::chrono::nanoseconds& field, std::chrono::milliseconds setting) {
+    if (setting.count() > 0) field = setting;
   };
-  take(policy.join_timeout, spec.wishes.join_timeout);
-  take(policy.last_call, spec.wishes.last_call);
-  take(policy.resize_wait, spec.wishes.resize_wait);
-  take(policy.resize_interval, spec.wishes.resize_interval);
+  take(policy.join_timeout, spec.settings.join_timeout);
+  take(policy.last_call, spec.settings.last_call);
+  take(policy.resize_wait, spec.settings.resize_wait);
+  take(policy.resize_interval, spec.settings.resize_interval);
   // The leases that the leader before gave. Alone, we do not know to how many nodes.
   policy.takes_rounds_over = options_.resumes && !options_.has_group();
   const int nodes = options_.has_group() ? inherited_nodes_ : rendezvous::kMaxMembers;
@@ -263,12 +263,12 @@ void Daemon::make_job(JobNumber number, const std::string& rdzv_id, const NodeSp
   if (goes_on && inherited.mapped().max_nodes > 0) {
     first.min_nodes = inherited.mapped().min_nodes;
     first.max_nodes = inherited.mapped().max_nodes;
-    first.wishes.node_unit = inherited.mapped().node_unit;
+    first.settings.node_unit = inherited.mapped().node_unit;
   }
   rendezvous::RecordedJob recorded = goes_on ? inherited.mapped() : rendezvous::RecordedJob{};
   recorded.min_nodes = first.min_nodes;
   recorded.max_nodes = first.max_nodes;
-  recorded.node_unit = first.wishes.node_unit;
+  recorded.node_unit = first.settings.node_unit;
   auto host = std::make_unique<Host>(loop_, policy_of(first), recorded.record);
   Job job{.host = std::move(host), .recorded = std::move(recorded), .is_recorded = goes_on};
   job.control = std::make_unique<JobControl>(*job.host, rdzv_id);

@@ -18,7 +18,7 @@ std::optional<Error> JobTable::objection(const std::string& id, const rendezvous
     return Error(ErrorCode::kInvalidArgument,
                  fmt::format("rendezvous: an rdzv_id of {} bytes: expected 1 to {}", id.size(),
                              kMaxIdBytes));
-  const int unit = spec.wishes.node_unit;
+  const int unit = spec.settings.node_unit;
   const bool fits = spec.min_nodes >= 1 && spec.min_nodes <= spec.max_nodes &&
                     spec.max_nodes <= rendezvous::kMaxNodes && unit >= 1 &&
                     spec.min_nodes % unit == 0 && spec.max_nodes % unit == 0;

@@ -125,7 +125,7 @@ struct RendezvousPlan {
   int min_nodes = 1;
   int max_nodes = 1;
   int node_unit = 1;               // a round has a multiple of this
-  int node_rank = 0;               // kStatic: this node's; otherwise a wish, -1: any
+  int node_rank = 0;               // kStatic: this node's; otherwise preferred, -1: any
   rendezvous::EtcdPlan etcd;       // kEtcd only
   std::string host = "127.0.0.1";  // of the endpoint, or the master address; not by kAlone, kEtcd
   std::uint16_t port = 0;          // 0: any free port; not used by kAlone

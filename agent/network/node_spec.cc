@@ -14,7 +14,7 @@ rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hos
           .local_world_size = config.worker_count,
           .role = config.role,
           .node_rank = plan.node_rank,
-          .rank_is_wish = plan.kind != RendezvousPlan::Kind::kStatic,
+          .rank_is_preferred = plan.kind != RendezvousPlan::Kind::kStatic,
           .store_address = store.host,
           .store_port = store.port,
           .worker_store_port = store.worker_port,
@@ -24,11 +24,11 @@ rendezvous::NodeSpec node_spec(const AgentConfig& config, const std::string& hos
           .backoff_max = restarts.backoff_max,
           .min_nodes = plan.min_nodes,
           .max_nodes = plan.max_nodes,
-          .wishes = {.join_timeout = plan.join_timeout,
-                     .last_call = plan.last_call,
-                     .resize_wait = plan.resize_wait,
-                     .resize_interval = plan.resize_interval,
-                     .node_unit = plan.node_unit}};
+          .settings = {.join_timeout = plan.join_timeout,
+                       .last_call = plan.last_call,
+                       .resize_wait = plan.resize_wait,
+                       .resize_interval = plan.resize_interval,
+                       .node_unit = plan.node_unit}};
 }
 
 }  // namespace ddprun::agent

@@ -33,7 +33,7 @@ constexpr std::array kTable = {
   Flag{FlagId::kRdzvConf, "rdzv-conf", 0, kValue, kTorchrun, kPet, "", "K=V,…",
        "c10d, etcd: join_timeout, last_call_timeout, …; static: timeout"},
   Flag{FlagId::kNodeRank, "node-rank", 0, kValue, kTorchrun, kPet, "0", "R",
-       "this node's rank (c10d: a wish)"},
+       "this node's rank (c10d: preferred, not guaranteed)"},
   Flag{FlagId::kMasterAddr, "master-addr", 0, kValue, kTorchrun, kPet, "127.0.0.1", "HOST",
        "address of node rank 0 (static)"},
   Flag{FlagId::kMasterPort, "master-port", 0, kValue, kTorchrun, kPet, "", "PORT",

@@ -58,7 +58,7 @@ struct Options {
   std::string run_id = "none";
   RendezvousConf rendezvous_conf{};
   int node_rank =
-      0;  // kStatic: 0 … nodes.max-1; kC10d, kEtcd: a wish, -1 without one; else without effect
+      0;  // kStatic: 0 … nodes.max-1; kC10d, kEtcd: preferred, -1 without one; else without effect
   std::optional<std::string> local_addr{};  // --local-addr: this node's address for its peers
 
   agent::RestartPlan restarts{};

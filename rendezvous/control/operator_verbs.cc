@@ -102,7 +102,7 @@ Result<Outcome> resize(Membership& membership, int min_nodes, int max_nodes, Tim
   bool has_claims = false;
   membership.members().for_each([&](const Member& member) {
     const NodeSpec& spec = member.entrant.spec;
-    has_claims = has_claims || (spec.node_rank >= 0 && !spec.rank_is_wish);
+    has_claims = has_claims || (spec.node_rank >= 0 && !spec.rank_is_preferred);
   });
   if (has_claims)
     return Error(ErrorCode::kRejected, "the nodes of a job with the static backend are fixed");

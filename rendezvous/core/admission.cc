@@ -50,7 +50,7 @@ std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
     return JoinRefusal(Error(ErrorCode::kInvalidArgument,
                              fmt::format("rendezvous: a node with {} workers: expected 1 to {}",
                                          spec.local_world_size, kMaxLocalWorldSize)));
-  if (!spec.rank_is_wish && (spec.node_rank < -1 || spec.node_rank >= policy.max_nodes))
+  if (!spec.rank_is_preferred && (spec.node_rank < -1 || spec.node_rank >= policy.max_nodes))
     return rank_refused(ErrorCode::kInvalidArgument, spec.node_rank, "is out of range",
                         fmt::format(": the job has {} node(s), their ranks are 0 to {}",
                                     policy.max_nodes, policy.max_nodes - 1));
@@ -66,7 +66,7 @@ std::optional<JoinRefusal> objection(SessionId session, const NodeSpec& spec,
         {ErrorCode::kRejected, fmt::format("{} ({})", text, same_id->entrant.spec.hostname)},
         {ErrorCode::kRejected, text}, false);
   }
-  if (spec.rank_is_wish) return std::nullopt;
+  if (spec.rank_is_preferred) return std::nullopt;
   const Member* const same_rank = members.holder_of_rank(spec.node_rank);
   if (same_rank == nullptr || same_rank->session() == session) return std::nullopt;
   return rank_refused(ErrorCode::kRejected, spec.node_rank, "is taken already",

@@ -72,7 +72,7 @@ void Members::set_spec(Member& member, const NodeSpec& spec, const Observed& obs
   member.entrant.spec = spec;
   member.entrant.observed = observed;
   by_id_.emplace(spec.node_id, &member);
-  if (spec.node_rank >= 0 && !spec.rank_is_wish) by_rank_.emplace(spec.node_rank, &member);
+  if (spec.node_rank >= 0 && !spec.rank_is_preferred) by_rank_.emplace(spec.node_rank, &member);
 }
 
 void Members::set_state(Member& member, MemberState state) {

@@ -25,14 +25,14 @@ inline constexpr int kMaxMembers = kMaxNodes + 1024;
 
 // How a job's rounds are formed, as its nodes were told (rendezvous/core/round_policy.h says what
 // each means). A time of 0: not told.
-struct JobWishes {
+struct RoundSettings {
   std::chrono::milliseconds join_timeout{0};
   std::chrono::milliseconds last_call{0};
   std::chrono::milliseconds resize_wait{0};
   std::chrono::milliseconds resize_interval{0};
   int node_unit = 1;
 
-  bool operator==(const JobWishes&) const = default;
+  bool operator==(const RoundSettings&) const = default;
 };
 
 // The facts that a node brings to a round.
@@ -42,9 +42,9 @@ struct NodeSpec {
   int local_world_size = 1;  // workers that this node will start
   std::string role = "default";
   int node_rank = -1;  // the node rank it wants (--node-rank); -1: any
-  // With c10d a rank is a wish: it is met if it is free and in the round. The static backend's must
+  // With c10d a rank is a preference: it is met if it is free and in the round. The static backend's must
   // be met, and a node that cannot have it is refused.
-  bool rank_is_wish = false;
+  bool rank_is_preferred = false;
   // Numeric address of its store. Empty: the address from which the rendezvous sees this node.
   std::string store_address;
   std::uint16_t store_port = 0;  // it serves the round's store here if it gets node rank 0
@@ -60,7 +60,7 @@ struct NodeSpec {
   int max_nodes = 0;
   // The settings of the job, used if this node is its first one. A host that serves one job has its
   // own.
-  JobWishes wishes;
+  RoundSettings settings;
 
   bool operator==(const NodeSpec&) const = default;
 };

@@ -44,7 +44,9 @@ std::vector<std::size_t> order_of_seats(const std::vector<const Entrant*>& arriv
     });
   };
   const auto wanted = [](const Entrant& entrant) { return entrant.spec.node_rank; };
-  take([&](const Entrant& entrant) { return entrant.spec.rank_is_wish ? -1 : wanted(entrant); });
+  take([&](const Entrant& entrant) {
+    return entrant.spec.rank_is_preferred ? -1 : wanted(entrant);
+  });
   take([](const Entrant& entrant) { return entrant.previous_seat; });
   take(wanted);
   // As many seats are free as nodes are left.

@@ -54,15 +54,15 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_restart_window_ms(spec.restart_window.count());
   message.set_backoff_ms(spec.backoff.count());
   message.set_backoff_max_ms(spec.backoff_max.count());
-  message.set_rank_is_wish(spec.rank_is_wish);
+  message.set_rank_is_wish(spec.rank_is_preferred);
   message.set_min_nodes(spec.min_nodes);
   message.set_max_nodes(spec.max_nodes);
-  v4::JobWishes& wishes = *message.mutable_wishes();
-  wishes.set_join_timeout_ms(spec.wishes.join_timeout.count());
-  wishes.set_last_call_ms(spec.wishes.last_call.count());
-  wishes.set_resize_wait_ms(spec.wishes.resize_wait.count());
-  wishes.set_resize_interval_ms(spec.wishes.resize_interval.count());
-  wishes.set_node_unit(spec.wishes.node_unit);
+  v4::RoundSettings& settings = *message.mutable_settings();
+  settings.set_join_timeout_ms(spec.settings.join_timeout.count());
+  settings.set_last_call_ms(spec.settings.last_call.count());
+  settings.set_resize_wait_ms(spec.settings.resize_wait.count());
+  settings.set_resize_interval_ms(spec.settings.resize_interval.count());
+  settings.set_node_unit(spec.settings.node_unit);
   return message;
 }
 
@@ -123,7 +123,7 @@ Result<Failure> decode_failure(const v4::Failure& message) {
 }
 
 // A node of an older version sends none.
-JobWishes decode_wishes(const v4::JobWishes& message) {
+RoundSettings decode_settings(const v4::RoundSettings& message) {
   return {.join_timeout = decode_wait(message.join_timeout_ms()),
           .last_call = decode_wait(message.last_call_ms()),
           .resize_wait = decode_wait(message.resize_wait_ms()),
@@ -157,10 +157,10 @@ Result<NodeSpec> decode_spec(const v4::Join& message) {
   spec.restart_window = decode_wait(message.restart_window_ms());
   spec.backoff = decode_wait(message.backoff_ms());
   spec.backoff_max = decode_wait(message.backoff_max_ms());
-  spec.rank_is_wish = message.rank_is_wish();
+  spec.rank_is_preferred = message.rank_is_preferred();
   spec.min_nodes = message.min_nodes();
   spec.max_nodes = message.max_nodes();
-  spec.wishes = decode_wishes(message.wishes());
+  spec.settings = decode_settings(message.settings());
   return spec;
 }
 

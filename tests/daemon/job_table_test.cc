@@ -12,7 +12,7 @@ const Time kStart = Time{} + std::chrono::hours(1);
 constexpr std::uint64_t kMiB = 1 << 20;
 
 rendezvous::NodeSpec nodes(int min, int max, int unit = 1) {
-  return {.min_nodes = min, .max_nodes = max, .wishes = {.node_unit = unit}};
+  return {.min_nodes = min, .max_nodes = max, .settings = {.node_unit = unit}};
 }
 
 class JobTableTest : public testing::Test {

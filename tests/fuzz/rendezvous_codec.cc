@@ -147,7 +147,7 @@ NodeSpec spec(ScriptInput& script) {
   spec.local_world_size = number(script);
   spec.role = script.text();
   spec.node_rank = number(script);
-  spec.rank_is_wish = script.flag();
+  spec.rank_is_preferred = script.flag();
   spec.store_address = address(script);
   spec.store_port = port(script);
   spec.worker_store_port = port(script);

@@ -225,8 +225,8 @@ while :; do sleep 1000 & wait; done
 
     def test_case_51_the_node_of_rank_0_is_lost(self):
         """The rendezvous lives on another one."""
-        host, lost, other = (self.node("2:3", wish == 2, "--max-restarts=3", f"--node-rank={wish}", self.worker(WORKER),
-                                       conf="last_call_timeout=600") for wish in (2, 0, 1))
+        host, lost, other = (self.node("2:3", rank == 2, "--max-restarts=3", f"--node-rank={rank}", self.worker(WORKER),
+                                       conf="last_call_timeout=600") for rank in (2, 0, 1))
         self.world(3)
         self.assertIsNotNone(lost.worker(0))
         os.kill(lost.agent(), signal.SIGKILL)
@@ -315,10 +315,10 @@ class Mixed(ElasticTest):
         self.assertEqual(self.world(2)[0], 0)
         self.stop_all(jobs)
 
-    def test_wished_ranks_are_met(self):
-        script = self.worker("#!/bin/sh\necho $GROUP_RANK $WISH > {fifo}\n")
-        jobs = [self.node("3", wish == 2, f"--node-rank={wish}", script, env=with_variables(WISH=str(wish)))
-                for wish in (2, 0, 1)]
+    def test_preferred_ranks_are_met(self):
+        script = self.worker("#!/bin/sh\necho $GROUP_RANK $NODE > {fifo}\n")
+        jobs = [self.node("3", rank == 2, f"--node-rank={rank}", script, env=with_variables(NODE=str(rank)))
+                for rank in (2, 0, 1)]
         self.assertEqual(sorted(self.heard(3)), ["0 0", "1 1", "2 2"])
         self.assertEqual([job.finish()[0] for job in jobs], [0, 0, 0])
 

@@ -77,7 +77,7 @@ void Simulation::add_node() {
                 .most_delay_ms = most_delay_ms_};
   if (time_.one_in(6)) {
     plan.spec.node_rank = time_.draw(plan_.policy.max_nodes + 1);
-    plan.spec.rank_is_wish = true;
+    plan.spec.rank_is_preferred = true;
   }
   nodes_.push_back(std::make_unique<SimNode>(
       SimNode::World{.time = time_,

@@ -11,14 +11,14 @@ namespace ddprun::worker {
 namespace {
 
 // The exchange of one group, over the collective of all. Each rank of all takes part in the same
-// two gathers. They are the wishes, and the announcements of each group's first rank.
+// two gathers. They are the requests, and the announcements of each group's first rank.
 class GroupExchange final : public Exchange {
  public:
   // `members`: the ranks in `all`, by rank in the group.
   GroupExchange(Collective& all, std::vector<int> members)
       : all_(all), members_(std::move(members)) {}
 
-  // The gather of the wishes was that.
+  // The gather of the requests was that.
   Result<void> arrive() override { return {}; }
   Result<void> announce(std::string_view text) override {
     gather_all(text);
@@ -51,36 +51,36 @@ class GroupExchange final : public Exchange {
   bool gathered_ = false;
 };
 
-std::vector<GroupWish> gather_wishes(Collective& all, GroupWish wish) {
-  std::vector<GroupWish> wishes;
-  for (const auto& blob : all.all_gather(std::as_bytes(std::span(&wish, 1)))) {
-    GroupWish theirs;
+std::vector<SplitRequest> gather_requests(Collective& all, SplitRequest request) {
+  std::vector<SplitRequest> requests;
+  for (const auto& blob : all.all_gather(std::as_bytes(std::span(&request, 1)))) {
+    SplitRequest theirs;
     if (blob.size() != sizeof theirs) throw CollectiveError("ranks disagree on what they do");
     std::memcpy(&theirs, blob.data(), sizeof theirs);
-    wishes.push_back(theirs);
+    requests.push_back(theirs);
   }
-  return wishes;
+  return requests;
 }
 
 // The ranks in all of the group of this color, by rank in the group.
-std::vector<int> members_of(const std::vector<GroupWish>& wishes, int color) {
+std::vector<int> members_of(const std::vector<SplitRequest>& requests, int color) {
   std::vector<int> members;
-  for (int rank = 0; color >= 0 && rank < static_cast<int>(wishes.size()); ++rank) {
-    if (wishes[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
+  for (int rank = 0; color >= 0 && rank < static_cast<int>(requests.size()); ++rank) {
+    if (requests[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
   }
   std::ranges::stable_sort(members, {},
-                           [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
+                           [&](int rank) { return requests[static_cast<std::size_t>(rank)].key; });
   return members;
 }
 
 }  // namespace
 
-GroupPlace group_place(const std::vector<GroupWish>& wishes, int rank) {
-  const GroupWish& mine = wishes[static_cast<std::size_t>(rank)];
+GroupPlace group_place(const std::vector<SplitRequest>& requests, int rank) {
+  const SplitRequest& mine = requests[static_cast<std::size_t>(rank)];
   GroupPlace place;
   if (mine.color < 0) return place;
-  for (int other = 0; other < static_cast<int>(wishes.size()); ++other) {
-    const GroupWish& theirs = wishes[static_cast<std::size_t>(other)];
+  for (int other = 0; other < static_cast<int>(requests.size()); ++other) {
+    const SplitRequest& theirs = requests[static_cast<std::size_t>(other)];
     if (theirs.color != mine.color) continue;
     ++place.ranks;
     const bool before = theirs.key != mine.key ? theirs.key < mine.key : other < rank;
@@ -89,10 +89,11 @@ GroupPlace group_place(const std::vector<GroupWish>& wishes, int rank) {
   return place;
 }
 
-std::unique_ptr<Collective> split_group(Collective& all, GroupWish wish, const JoinGroup& join) {
-  const auto wishes = gather_wishes(all, wish);
-  const GroupPlace place = group_place(wishes, all.rank());
-  GroupExchange exchange(all, members_of(wishes, wish.color));
+std::unique_ptr<Collective> split_group(Collective& all, SplitRequest request,
+                                        const JoinGroup& join) {
+  const auto requests = gather_requests(all, request);
+  const GroupPlace place = group_place(requests, all.rank());
+  GroupExchange exchange(all, members_of(requests, request.color));
   if (place.ranks == 0) {
     exchange.complete();
     return nullptr;

@@ -20,13 +20,13 @@ struct GroupPlace {
 };
 
 // The arguments of a rank.
-struct GroupWish {
+struct SplitRequest {
   int color = 0;
   int key = 0;
 };
 
 // The place of `rank` among all, by the rule of Collective::split(). Pure.
-GroupPlace group_place(const std::vector<GroupWish>& wishes, int rank);
+GroupPlace group_place(const std::vector<SplitRequest>& requests, int rank);
 
 // A collective of some kind as one of any kind.
 template <typename Kind>
@@ -39,6 +39,7 @@ using JoinGroup =
     std::function<Result<std::unique_ptr<Collective>>(const GroupPlace& place, Exchange& exchange)>;
 
 // Collective::split(): `join` makes the collective of a group, and has one exchange for that.
-std::unique_ptr<Collective> split_group(Collective& all, GroupWish wish, const JoinGroup& join);
+std::unique_ptr<Collective> split_group(Collective& all, SplitRequest request,
+                                        const JoinGroup& join);
 
 }  // namespace ddprun::worker

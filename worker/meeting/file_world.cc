@@ -25,11 +25,11 @@ WorkerEnv world_of(int rank, int world_size) {
 
 // Returns the world that the program names. It needs no variable, and those that are set may be
 // about another world.
-Result<WorkerEnv> world_of_wish(const RankWish& wish, std::string_view named) {
-  if (!wish.rank || !wish.world_size)
+Result<WorkerEnv> world_of_preference(const RankPreference& preference, std::string_view named) {
+  if (!preference.rank || !preference.world_size)
     return not_accepted(
         fmt::format("{}: rank and world_size go together, one is not given", named));
-  WorkerEnv world = world_of(*wish.rank, *wish.world_size);
+  WorkerEnv world = world_of(*preference.rank, *preference.world_size);
   if (world.world_size >= 1 && world.rank >= 0 && world.rank < world.world_size) return world;
   return not_accepted(
       fmt::format("{}: rank={} with world_size={}: expected a rank from 0 on that is below it",
@@ -78,10 +78,11 @@ Result<std::optional<std::string>> meeting_path(std::string_view address, std::s
   return std::optional(std::string(path));
 }
 
-Result<WorkerEnv> file_world(const RankWish& wish, const EnvLookup& env, std::string_view named) {
-  const bool by_program = wish.rank || wish.world_size;
+Result<WorkerEnv> file_world(const RankPreference& preference, const EnvLookup& env,
+                             std::string_view named) {
+  const bool by_program = preference.rank || preference.world_size;
   const bool by_variables = env("RANK") || env("WORLD_SIZE");
-  auto world = by_program     ? world_of_wish(wish, named)
+  auto world = by_program     ? world_of_preference(preference, named)
                : by_variables ? world_of_variables(env)
                               : world_of_starter(env, named);
   if (world && world->world_size > kMostRanks)

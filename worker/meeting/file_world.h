@@ -18,7 +18,7 @@ namespace ddprun::worker {
 Result<std::optional<std::string>> meeting_path(std::string_view address, std::string_view named);
 
 // The program's own values for its rank: both or neither.
-struct RankWish {
+struct RankPreference {
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
 };
@@ -29,6 +29,7 @@ struct RankWish {
 // where the job has no name. The addresses of the others are not known yet. `named` as above.
 // Errors, each one line: none of them says it, or a value makes no sense. Or the rank is not below
 // the world size.
-Result<WorkerEnv> file_world(const RankWish& wish, const EnvLookup& env, std::string_view named);
+Result<WorkerEnv> file_world(const RankPreference& preference, const EnvLookup& env,
+                             std::string_view named);
 
 }  // namespace ddprun::worker

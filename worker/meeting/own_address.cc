@@ -38,13 +38,13 @@ bool is_link_local(const sockaddr& address) {
          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-Error no_such_interface(const std::vector<InterfaceAddress>& all, const std::string& wish) {
+Error no_such_interface(const std::vector<InterfaceAddress>& all, const std::string& preference) {
   std::vector<std::string> names;
   for (const InterfaceAddress& one : all)
     if (std::ranges::find(names, one.interface) == names.end()) names.push_back(one.interface);
   return {ErrorCode::kInvalidArgument,
           fmt::format("GLOO_SOCKET_IFNAME={}: no such interface has an address; these have: {}",
-                      wish, fmt::join(names, ", "))};
+                      preference, fmt::join(names, ", "))};
 }
 
 // `pid:[4026531836]`; empty where the kernel has no such namespaces.
@@ -82,16 +82,16 @@ std::optional<std::string> named_interfaces() {
 }
 
 Result<std::string> choose_address(const std::vector<InterfaceAddress>& all,
-                                   const AddressWish& wish) {
-  if (wish.interfaces) {
-    for (const std::string_view name : words_of(*wish.interfaces)) {
+                                   const AddressPreference& preference) {
+  if (preference.interfaces) {
+    for (const std::string_view name : words_of(*preference.interfaces)) {
       const auto found = std::ranges::find(all, name, &InterfaceAddress::interface);
       if (found != all.end()) return found->address;
     }
-    return no_such_interface(all, *wish.interfaces);
+    return no_such_interface(all, *preference.interfaces);
   }
-  const auto towards = std::ranges::find(all, wish.towards_store, &InterfaceAddress::address);
-  const bool reaches = towards != all.end() && (wish.one_host || !towards->is_loopback);
+  const auto towards = std::ranges::find(all, preference.towards_store, &InterfaceAddress::address);
+  const bool reaches = towards != all.end() && (preference.one_host || !towards->is_loopback);
   if (reaches) return towards->address;
   const auto outside = std::ranges::find(all, false, &InterfaceAddress::is_loopback);
   if (outside != all.end()) return outside->address;

@@ -37,7 +37,7 @@ struct InterfaceAddress {
   bool is_loopback = false;
 };
 
-struct AddressWish {
+struct AddressPreference {
   // The value of GLOO_SOCKET_IFNAME, which people have set for PyTorch: names of interfaces,
   // separated by commas.
   std::optional<std::string> interfaces;
@@ -51,7 +51,7 @@ struct AddressWish {
 // that is loopback and not all ranks are here, it is the first that is not. Pure. kInvalidArgument
 // where no such interface has an address; kNotFound where there is loopback only.
 Result<std::string> choose_address(const std::vector<InterfaceAddress>& all,
-                                   const AddressWish& wish);
+                                   const AddressPreference& preference);
 
 // Those of this host that are up, IPv4 first, without those of one link only. kSystem where the
 // kernel does not tell.

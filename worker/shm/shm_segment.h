@@ -40,7 +40,7 @@ class ShmSegment {
   // failure.
   Result<void> reserve(std::size_t offset, std::size_t bytes, bool huge, std::string_view purpose);
 
-  // Enters all pages into this process's page table, so that no use of them faults. A wish.
+  // Enters all pages into this process's page table, so that no use of them faults. May fail.
   void enter_pages();
 
   // Nobody can open it any more. The memory lives until the last process unmaps it.

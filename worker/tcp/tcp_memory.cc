@@ -27,7 +27,7 @@ std::shared_ptr<std::byte> TcpMemory::allocate(std::size_t bytes) {
   }
   const auto address = reinterpret_cast<std::uintptr_t>(mapped);
   auto* base = static_cast<std::byte*>(mapped) + ((bound - address % bound) % bound);
-  if (bound == kHugePageBytes) ::madvise(base, length, MADV_HUGEPAGE);  // a wish
+  if (bound == kHugePageBytes) ::madvise(base, length, MADV_HUGEPAGE);  // may fail
   std::shared_ptr<std::byte> memory(
       base, [mapped, all = length + bound](std::byte* /*base*/) { ::munmap(mapped, all); });
   adopt(memory, length);

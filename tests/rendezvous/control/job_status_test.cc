@@ -19,7 +19,7 @@ class JobStatusTest : public testing::Test {
                                    {.node_id = "id-" + std::to_string(session),
                                     .hostname = "host-" + std::to_string(session),
                                     .local_world_size = 4,
-                                    .rank_is_wish = true,
+                                    .rank_is_preferred = true,
                                     .store_port = 1,
                                     .max_restarts = 3},
                                    {"10.0.0.1", ""}, now));

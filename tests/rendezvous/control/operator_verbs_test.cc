@@ -13,7 +13,7 @@ NodeSpec node(const std::string& id, const std::string& hostname, int rank = -1)
   return {.node_id = id,
           .hostname = hostname,
           .node_rank = rank,
-          .rank_is_wish = rank < 0,
+          .rank_is_preferred = rank < 0,
           .store_port = 1};
 }
 

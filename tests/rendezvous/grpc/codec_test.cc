@@ -14,7 +14,7 @@ NodeSpec spec() {
           .local_world_size = 8,
           .role = "trainer",
           .node_rank = 3,
-          .rank_is_wish = true,
+          .rank_is_preferred = true,
           .store_address = "10.0.0.1",
           .store_port = 29500,
           .worker_store_port = 40001,

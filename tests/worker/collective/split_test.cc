@@ -7,21 +7,21 @@ namespace ddprun::worker {
 namespace {
 
 TEST(GroupPlace, OrdersByKeyAndThenByRank) {
-  const std::vector<GroupWish> wishes{{0, 5}, {1, 0}, {0, 5}, {0, -1}, {1, 0}};
-  EXPECT_EQ(group_place(wishes, 0).rank, 1);
-  EXPECT_EQ(group_place(wishes, 1).rank, 0);
-  EXPECT_EQ(group_place(wishes, 2).rank, 2);
-  EXPECT_EQ(group_place(wishes, 3).rank, 0);
-  EXPECT_EQ(group_place(wishes, 4).rank, 1);
-  EXPECT_EQ(group_place(wishes, 0).ranks, 3);
-  EXPECT_EQ(group_place(wishes, 1).ranks, 2);
+  const std::vector<SplitRequest> requests{{0, 5}, {1, 0}, {0, 5}, {0, -1}, {1, 0}};
+  EXPECT_EQ(group_place(requests, 0).rank, 1);
+  EXPECT_EQ(group_place(requests, 1).rank, 0);
+  EXPECT_EQ(group_place(requests, 2).rank, 2);
+  EXPECT_EQ(group_place(requests, 3).rank, 0);
+  EXPECT_EQ(group_place(requests, 4).rank, 1);
+  EXPECT_EQ(group_place(requests, 0).ranks, 3);
+  EXPECT_EQ(group_place(requests, 1).ranks, 2);
 }
 
 TEST(GroupPlace, IsInNoGroupWithANegativeColor) {
-  const std::vector<GroupWish> wishes{{-1, 0}, {0, 0}, {-1, 0}};
-  EXPECT_EQ(group_place(wishes, 0).ranks, 0);
-  EXPECT_EQ(group_place(wishes, 1).ranks, 1);
-  EXPECT_EQ(group_place(wishes, 2).ranks, 0);
+  const std::vector<SplitRequest> requests{{-1, 0}, {0, 0}, {-1, 0}};
+  EXPECT_EQ(group_place(requests, 0).ranks, 0);
+  EXPECT_EQ(group_place(requests, 1).ranks, 1);
+  EXPECT_EQ(group_place(requests, 2).ranks, 0);
 }
 
 }  // namespace

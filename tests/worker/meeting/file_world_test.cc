@@ -10,16 +10,16 @@ namespace {
 
 using Surrounding = std::map<std::string, std::string>;
 
-Result<WorkerEnv> world_at_file(const RankWish& wish, const Surrounding& variables) {
+Result<WorkerEnv> world_at_file(const RankPreference& preference, const Surrounding& variables) {
   const auto lookup = [&variables](std::string_view name) -> std::optional<std::string> {
     const auto found = variables.find(std::string(name));
     return found == variables.end() ? std::nullopt : std::optional(found->second);
   };
-  return file_world(wish, lookup, "init_method=file:///m");
+  return file_world(preference, lookup, "init_method=file:///m");
 }
 
-std::string refused_world(const RankWish& wish, const Surrounding& variables) {
-  const auto world = world_at_file(wish, variables);
+std::string refused_world(const RankPreference& preference, const Surrounding& variables) {
+  const auto world = world_at_file(preference, variables);
   return world ? "accepted" : world.error().message();
 }
 

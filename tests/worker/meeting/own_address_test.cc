@@ -12,8 +12,8 @@ const std::vector<InterfaceAddress> kHost{{"lo", "127.0.0.1", true},
                                           {"ib0", "10.1.0.7", false},
                                           {"eth0", "fe80::7%eth0", false}};
 
-std::string chosen(const AddressWish& wish) {
-  const auto address = choose_address(kHost, wish);
+std::string chosen(const AddressPreference& preference) {
+  const auto address = choose_address(kHost, preference);
   return address ? *address : "error: " + address.error().message();
 }
 
