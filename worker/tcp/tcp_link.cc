@@ -31,15 +31,15 @@ Plain read_plain(std::span<const std::byte> bytes) {
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-void note_end(TcpNews& news, const std::string& how) {
-  news.what = TcpNews::What::kEnded;
-  news.text = how;
+void note_end(TcpEvent& event, const std::string& how) {
+  event.what = TcpEvent::What::kEnded;
+  event.text = how;
 }
 
 // recv() or recvmsg() gave no bytes.
-void note_no_bytes(TcpNews& news, ssize_t got) {
-  if (got == 0) note_end(news, "it closed the connection");
-  if (got < 0 && !would_block(errno)) note_end(news, std::generic_category().message(errno));
+void note_no_bytes(TcpEvent& event, ssize_t got) {
+  if (got == 0) note_end(event, "it closed the connection");
+  if (got < 0 && !would_block(errno)) note_end(event, std::generic_category().message(errno));
 }
 
 // Whether a body of that kind may be so long.
@@ -63,13 +63,13 @@ bool is_sound(const FrameHead& head) {
 
 TcpLink::TcpLink(FileHandle socket) : socket_(std::move(socket)) {}
 
-std::size_t TcpLink::send(TcpOperation& operation, std::size_t peer, TcpNews& news) {
+std::size_t TcpLink::send(TcpOperation& operation, std::size_t peer, TcpEvent& event) {
   if (!std::exchange(begun_, true)) {
     append(pending_, FrameHead{FrameKind::kBegin, sizeof(OperationHead)});
     append(pending_, operation.head());
   }
   std::size_t moved = 0;
-  while (news.what == TcpNews::What::kNone && moved < kTurnBytes) {
+  while (event.what == TcpEvent::What::kNone && moved < kTurnBytes) {
     const auto ready = operation.to_send(peer);
     if (frame_left_ == 0 && !ready.empty()) {
       frame_left_ = std::min(ready.size(), kFrameBytesMax);
@@ -77,7 +77,7 @@ std::size_t TcpLink::send(TcpOperation& operation, std::size_t peer, TcpNews& ne
     }
     if (flushed()) break;
     const std::size_t before = pending_.size();
-    const std::size_t of_body = send_frame(ready.first(frame_left_), news);
+    const std::size_t of_body = send_frame(ready.first(frame_left_), event);
     if (of_body != 0) operation.sent(peer, of_body);
     if (before == pending_.size() && of_body == 0) break;
     moved += before - pending_.size() + of_body;
@@ -97,7 +97,7 @@ void TcpLink::say(FrameKind kind, std::span<const std::byte> body) {
 }
 
 // Sends what is queued, and `body` behind it. Returns how much of `body` went.
-std::size_t TcpLink::send_frame(std::span<const std::byte> body, TcpNews& news) {
+std::size_t TcpLink::send_frame(std::span<const std::byte> body, TcpEvent& event) {
   if (pending_.empty() && body.empty()) return 0;
   std::array<iovec, 2> parts{iovec{pending_.data(), pending_.size()},
                              iovec{const_cast<std::byte*>(body.data()), body.size()}};
@@ -106,7 +106,7 @@ std::size_t TcpLink::send_frame(std::span<const std::byte> body, TcpNews& news) 
   message.msg_iovlen = parts.size();
   const ssize_t done = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (done < 0) {
-    if (!would_block(errno)) note_end(news, std::generic_category().message(errno));
+    if (!would_block(errno)) note_end(event, std::generic_category().message(errno));
     return 0;
   }
   const std::size_t queued = std::min(static_cast<std::size_t>(done), pending_.size());
@@ -117,13 +117,13 @@ std::size_t TcpLink::send_frame(std::span<const std::byte> body, TcpNews& news) 
 }
 
 // Reads behind what is buffered. False: nothing is there now.
-bool TcpLink::fill(TcpNews& news) {
+bool TcpLink::fill(TcpEvent& event) {
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   const ssize_t got =
       ::recv(socket_.get(), buffer_.data() + end_, buffer_.size() - end_, MSG_DONTWAIT);
   if (got <= 0) {
-    note_no_bytes(news, got);
+    note_no_bytes(event, got);
     return false;
   }
   end_ += static_cast<std::size_t>(got);
@@ -132,46 +132,46 @@ bool TcpLink::fill(TcpNews& news) {
 
 // The head of the next frame, once that is here; but for data its body must be here, too. It stays
 // buffered.
-bool TcpLink::next_frame(FrameHead& head, TcpNews& news) {
+bool TcpLink::next_frame(FrameHead& head, TcpEvent& event) {
   while (true) {
     if (buffered().size() >= sizeof head) {
       head = read_plain<FrameHead>(buffered());
       if (!is_sound(head)) {
-        news.what = TcpNews::What::kNonsense;
+        event.what = TcpEvent::What::kNonsense;
         return false;
       }
       if (head.kind == FrameKind::kData || buffered().size() >= sizeof head + head.bytes)
         return true;
     }
-    if (!fill(news)) return false;
+    if (!fill(event)) return false;
   }
 }
 
 // Takes a frame that is no data out of the buffer. `operation` is null in a reset.
 void TcpLink::take_word(const FrameHead& head, TcpOperation* operation, std::size_t peer,
-                        TcpNews& news) {
-  using What = TcpNews::What;
+                        TcpEvent& event) {
+  using What = TcpEvent::What;
   const auto body = buffered().subspan(sizeof head, head.bytes);
   begin_ += sizeof head + head.bytes;
   if (head.kind == FrameKind::kBegin && operation != nullptr) {
-    news.head = last_ = read_plain<OperationHead>(body);
-    if (met_) news.what = What::kNonsense;
-    if (!met_ && !operation->meet(peer, news.head)) news.what = What::kOther;
+    event.head = last_ = read_plain<OperationHead>(body);
+    if (met_) event.what = What::kNonsense;
+    if (!met_ && !operation->meet(peer, event.head)) event.what = What::kOther;
     met_ = true;
   } else if (head.kind == FrameKind::kReset) {
-    news.what = What::kReset;
-    news.reset = read_plain<ResetNote>(body);
+    event.what = What::kReset;
+    event.reset = read_plain<ResetNote>(body);
   } else if (head.kind == FrameKind::kAbort) {
-    news.what = What::kAbort;
-    news.text.assign(reinterpret_cast<const char*>(body.data()), body.size());
+    event.what = What::kAbort;
+    event.text.assign(reinterpret_cast<const char*>(body.data()), body.size());
   } else if (head.kind == FrameKind::kLeave) {
-    news.what = What::kLeft;
+    event.what = What::kLeft;
   }
 }
 
 // Bytes of the data frame under way. They are the buffered ones, else the kernel's, and then also
 // some of the next frame.
-std::size_t TcpLink::take_data(std::span<std::byte> place, TcpNews& news) {
+std::size_t TcpLink::take_data(std::span<std::byte> place, TcpEvent& event) {
   place = place.first(std::min(place.size(), body_left_));
   if (begin_ != end_) {
     const std::size_t bytes = std::min(place.size(), end_ - begin_);
@@ -188,7 +188,7 @@ std::size_t TcpLink::take_data(std::span<std::byte> place, TcpNews& news) {
   message.msg_iovlen = parts.size();
   const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
   if (got <= 0) {
-    note_no_bytes(news, got);
+    note_no_bytes(event, got);
     return 0;
   }
   const std::size_t bytes = std::min(static_cast<std::size_t>(got), place.size());
@@ -198,16 +198,16 @@ std::size_t TcpLink::take_data(std::span<std::byte> place, TcpNews& news) {
   return bytes;
 }
 
-std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpNews& news) {
+std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpEvent& event) {
   std::size_t moved = 0;
-  while (news.what == TcpNews::What::kNone && moved < kTurnBytes) {
+  while (event.what == TcpEvent::What::kNone && moved < kTurnBytes) {
     if (body_left_ != 0) {
       const auto place = operation.to_receive(peer);
       if (place.empty()) {
-        if (operation.all_received(peer)) news.what = TcpNews::What::kNonsense;
+        if (operation.all_received(peer)) event.what = TcpEvent::What::kNonsense;
         break;
       }
-      const std::size_t bytes = take_data(place, news);
+      const std::size_t bytes = take_data(place, event);
       if (bytes == 0) break;
       operation.received(peer, bytes);
       moved += bytes;
@@ -216,33 +216,33 @@ std::size_t TcpLink::receive(TcpOperation& operation, std::size_t peer, TcpNews&
     // Later bytes belong to the next operation.
     if (received(operation, peer)) break;
     FrameHead head{};
-    if (!next_frame(head, news)) break;
+    if (!next_frame(head, event)) break;
     if (head.kind == FrameKind::kData) {
-      if (!met_) news.what = TcpNews::What::kNonsense;
+      if (!met_) event.what = TcpEvent::What::kNonsense;
       begin_ += sizeof head;
       body_left_ = head.bytes;
     } else {
-      take_word(head, &operation, peer, news);
+      take_word(head, &operation, peer, event);
       moved += sizeof head;
     }
   }
   return moved;
 }
 
-void TcpLink::discard(TcpNews& news) {
+void TcpLink::discard(TcpEvent& event) {
   std::array<std::byte, 65536> nowhere;
-  while (news.what == TcpNews::What::kNone) {
+  while (event.what == TcpEvent::What::kNone) {
     if (body_left_ != 0) {
-      if (take_data(nowhere, news) == 0) return;
+      if (take_data(nowhere, event) == 0) return;
       continue;
     }
     FrameHead head{};
-    if (!next_frame(head, news)) return;
+    if (!next_frame(head, event)) return;
     if (head.kind == FrameKind::kData) {
       begin_ += sizeof head;
       body_left_ = head.bytes;
     } else {
-      take_word(head, nullptr, 0, news);
+      take_word(head, nullptr, 0, event);
     }
   }
 }

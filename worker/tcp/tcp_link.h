@@ -15,7 +15,7 @@
 namespace ddprun::worker {
 
 // The message of a peer, or the state of its connection, in place of the operation's bytes.
-struct TcpNews {
+struct TcpEvent {
   enum class What {
     kNone,
     kOther,     // `head`: the peer does something else
@@ -41,9 +41,9 @@ class TcpLink {
   // The next operation begins. The last one must be complete or given up.
   void start() { begun_ = met_ = false; }
 
-  // Each returns how many bytes moved. `news` stays as it is where there is none.
-  std::size_t send(TcpOperation& operation, std::size_t peer, TcpNews& news);
-  std::size_t receive(TcpOperation& operation, std::size_t peer, TcpNews& news);
+  // Each returns how many bytes moved. `event` stays as it is where there is none.
+  std::size_t send(TcpOperation& operation, std::size_t peer, TcpEvent& event);
+  std::size_t receive(TcpOperation& operation, std::size_t peer, TcpEvent& event);
 
   bool sent(const TcpOperation& operation, std::size_t peer) const {
     return begun_ && pending_.empty() && frame_left_ == 0 && operation.all_sent(peer);
@@ -62,21 +62,21 @@ class TcpLink {
   // Queues something beside operations. No operation may be under way, or it must be detached.
   void say(FrameKind kind, std::span<const std::byte> body);
   // Sends what is queued.
-  void flush(TcpNews& news) { send_frame({}, news); }
+  void flush(TcpEvent& event) { send_frame({}, event); }
   bool flushed() const { return pending_.empty() && frame_left_ == 0; }
-  // Reads and drops what a reset makes void. The peer's kReset ends it, and is news.
-  void discard(TcpNews& news);
+  // Reads and drops what a reset makes void. The peer's kReset ends it, and is event.
+  void discard(TcpEvent& event);
   // No more is sent. Bytes that the kernel has still travel.
   void end_sending();
 
   int descriptor() const { return socket_.get(); }
 
  private:
-  std::size_t send_frame(std::span<const std::byte> body, TcpNews& news);
-  bool fill(TcpNews& news);
-  bool next_frame(FrameHead& head, TcpNews& news);
-  void take_word(const FrameHead& head, TcpOperation* operation, std::size_t peer, TcpNews& news);
-  std::size_t take_data(std::span<std::byte> place, TcpNews& news);
+  std::size_t send_frame(std::span<const std::byte> body, TcpEvent& event);
+  bool fill(TcpEvent& event);
+  bool next_frame(FrameHead& head, TcpEvent& event);
+  void take_word(const FrameHead& head, TcpOperation* operation, std::size_t peer, TcpEvent& event);
+  std::size_t take_data(std::span<std::byte> place, TcpEvent& event);
   std::span<const std::byte> buffered() const {
     return std::span(buffer_).subspan(begin_, end_ - begin_);
   }

@@ -13,7 +13,7 @@ namespace ddprun::worker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using What = TcpNews::What;
+using What = TcpEvent::What;
 
 std::span<const std::byte> bytes_of(const ResetNote& note) {
   return std::as_bytes(std::span(&note, 1));
@@ -37,7 +37,7 @@ TcpPeers::TcpPeers(std::vector<TcpLink> links, std::vector<std::string> hosts,
 TcpPeers::~TcpPeers() {
   if (!failure_.empty()) return;
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
-    TcpNews unheard;
+    TcpEvent unheard;
     // After half of a frame a word would be taken for its rest. The peer sees the connection end.
     if (peer == options_.place.rank || !links_[peer].flushed()) continue;
     links_[peer].say(FrameKind::kLeave, {});
@@ -68,13 +68,13 @@ std::size_t TcpPeers::pass(TcpOperation& operation) {
   std::size_t moved = 0;
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
     if (!has_part(operation, peer)) continue;
-    TcpNews news;
-    moved += links_[peer].send(operation, peer, news);
+    TcpEvent event;
+    moved += links_[peer].send(operation, peer, event);
     // The reason why a peer has gone may lie in front of the end.
-    TcpNews heard;
+    TcpEvent heard;
     moved += links_[peer].receive(operation, peer, heard);
-    if (heard.what != What::kNone) news = heard;
-    if (news.what != What::kNone) note(operation, peer, news);
+    if (heard.what != What::kNone) event = heard;
+    if (event.what != What::kNone) note(operation, peer, event);
   }
   return moved;
 }
@@ -133,19 +133,19 @@ void TcpPeers::sleep(TcpOperation& operation, std::chrono::milliseconds limit) {
   for (std::size_t i = 0; i < peers.size(); ++i) {
     if ((watched[i].revents & POLLRDHUP) == 0) continue;
     // The reason may lie in front of the end here, too, behind all bytes of this operation.
-    TcpNews news;
-    links_[peers[i]].discard(news);
-    if (news.what == What::kNone || news.what == What::kEnded)
-      news = {.what = What::kEnded, .text = "it gave up, and its output says why"};
-    note(operation, peers[i], news);
+    TcpEvent event;
+    links_[peers[i]].discard(event);
+    if (event.what == What::kNone || event.what == What::kEnded)
+      event = {.what = What::kEnded, .text = "it gave up, and its output says why"};
+    note(operation, peers[i], event);
   }
 }
 
 // Notes a peer's message in place of the operation's bytes: it ends the wait.
-void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpNews& news) {
+void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpEvent& event) {
   const std::string doing =
       fmt::format("rank {}: {}: {}", options_.place.rank, describe(operation.head()), name(peer));
-  switch (news.what) {
+  switch (event.what) {
     case What::kNone:
       return;
     case What::kOther:
@@ -153,19 +153,19 @@ void TcpPeers::note(TcpOperation& operation, std::size_t peer, TcpNews& news) {
             fmt::format("rank {} does {}, {} does {}: they do different things, or train different "
                         "models",
                         options_.place.rank, describe(operation.head()), name(peer),
-                        describe(news.head)));
+                        describe(event.head)));
     case What::kReset:
-      resets_[peer] = news.reset;
+      resets_[peer] = event.reset;
       for (std::size_t other = 0; other < links_.size(); ++other)
         if (has_part(operation, other)) links_[other].detach(operation, other);
       return throw_if_reset();
     case What::kAbort:
-      abort(&operation, news.text);
+      abort(&operation, event.text);
     case What::kLeft:
       abort(&operation, fmt::format("{} has left: its program has destroyed its collective; {}",
                                     doing, last_of(peer)));
     case What::kEnded:
-      abort(&operation, fmt::format("{} has ended ({}); {}", doing, news.text, last_of(peer)));
+      abort(&operation, fmt::format("{} has ended ({}); {}", doing, event.text, last_of(peer)));
     case What::kNonsense:
       abort(&operation,
             doing + " sent bytes that make no sense here: all ranks must run the same build");
@@ -212,7 +212,7 @@ void TcpPeers::abort(const TcpOperation* current, const std::string& why) {
   const std::span<const char> text(why.data(), std::min(why.size(), kReasonBytesMax));
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
     if (peer == options_.place.rank) continue;
-    TcpNews unheard;
+    TcpEvent unheard;
     if (current != nullptr && has_part(*current, peer)) links_[peer].detach(*current, peer);
     links_[peer].say(FrameKind::kAbort, std::as_bytes(text));
     links_[peer].flush(unheard);
@@ -229,18 +229,18 @@ bool TcpPeers::reset_step(const ResetNote& mine, std::vector<std::optional<Reset
       theirs[peer] = mine;
       continue;
     }
-    TcpNews news;
-    links_[peer].flush(news);
+    TcpEvent event;
+    links_[peer].flush(event);
     // The reason why a peer has gone may lie in front of the end.
-    TcpNews heard;
+    TcpEvent heard;
     if (!theirs[peer]) links_[peer].discard(heard);
-    if (heard.what != What::kNone) news = heard;
-    if (news.what == What::kReset) {
-      theirs[peer] = news.reset;
-    } else if (news.what != What::kNone) {
-      abort(nullptr, news.what == What::kAbort ? news.text
-                                               : fmt::format("rank {}: reset: {} has ended",
-                                                             options_.place.rank, name(peer)));
+    if (heard.what != What::kNone) event = heard;
+    if (event.what == What::kReset) {
+      theirs[peer] = event.reset;
+    } else if (event.what != What::kNone) {
+      abort(nullptr, event.what == What::kAbort ? event.text
+                                                : fmt::format("rank {}: reset: {} has ended",
+                                                              options_.place.rank, name(peer)));
     }
     all = all && theirs[peer].has_value() && links_[peer].flushed();
   }

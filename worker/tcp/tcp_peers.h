@@ -70,7 +70,7 @@ class TcpPeers {
   void sleep(TcpOperation& operation, std::chrono::milliseconds limit);
   std::vector<std::size_t> late_ones(const TcpOperation& operation) const;
   void throw_if_reset() const;
-  void note(TcpOperation& operation, std::size_t peer, TcpNews& news);
+  void note(TcpOperation& operation, std::size_t peer, TcpEvent& event);
   void give_up_late(const Doing& doing);
   bool reset_step(const ResetNote& mine, std::vector<std::optional<ResetNote>>& theirs);
   void throw_if_failed() const;
