@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "rendezvous/trust/fewer_algorithms.h"
+#include "rendezvous/trust/cipher_list.h"
 #include "rendezvous/trust/tls_channels.h"
 
 namespace ddprun::rendezvous {
@@ -43,7 +43,7 @@ bool configure() {
   ::OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
   const bool done = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, nullptr, connection_made,
                                             nullptr, connection_ends) >= 0 &&
-                    offer_fewer_algorithms();
+                    offer_cipher_list();
   ::ERR_clear_error();
   return done;
 }

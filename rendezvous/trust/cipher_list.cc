@@ -1,4 +1,4 @@
-#include "rendezvous/trust/fewer_algorithms.h"
+#include "rendezvous/trust/cipher_list.h"
 
 #include <openssl/core_dispatch.h>
 #include <openssl/core_names.h>
@@ -116,7 +116,7 @@ int start(const OSSL_CORE_HANDLE* /*core*/, const OSSL_DISPATCH* /*of_core*/,
 
 }  // namespace
 
-bool offer_fewer_algorithms() {
+bool offer_cipher_list() {
   Offered& all = offered();
   OSSL_LIB_CTX* const context = ::OSSL_LIB_CTX_new();
   all.whole = context == nullptr ? nullptr : ::OSSL_PROVIDER_load(context, "default");
