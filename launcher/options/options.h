@@ -57,8 +57,8 @@ struct Options {
   int port_count = 1;  // kC10d: ports from the endpoint's on; the host takes the first free one
   std::string run_id = "none";
   RendezvousConf rendezvous_conf{};
-  int node_rank =
-      0;  // kStatic: 0 … nodes.max-1; kC10d, kEtcd: preferred, -1 without one; else without effect
+  // kStatic: 0 … nodes.max-1. kC10d, kEtcd: preferred, -1: any. Else without effect.
+  int node_rank = 0;
   std::optional<std::string> local_addr{};  // --local-addr: this node's address for its peers
 
   agent::RestartPlan restarts{};

@@ -51,8 +51,8 @@ Outcome Membership::joined(SessionId session, const NodeSpec& spec, const Observ
   std::optional<JoinRefusal> error;
   const bool was_stopping = member.state == MemberState::kStopping;
   const bool out_of_turn = !is_new && !was_stopping && member.state != MemberState::kDisbelieved;
-  // Asked before the member state changes. break_round() comes after the change, so that this node gets
-  // SessionLost only and no RoundBroken.
+  // Asked before the member state changes. break_round() comes after the change, so that this node
+  // gets SessionLost only and no RoundBroken.
   const bool breaks_round = member.in_round();
   if (out_of_turn) {
     error = JoinRefusal(

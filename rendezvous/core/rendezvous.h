@@ -42,8 +42,8 @@ struct NodeSpec {
   int local_world_size = 1;  // workers that this node will start
   std::string role = "default";
   int node_rank = -1;  // the node rank it wants (--node-rank); -1: any
-  // With c10d a rank is a preference: it is met if it is free and in the round. The static backend's must
-  // be met, and a node that cannot have it is refused.
+  // With c10d a rank is a preference: it is met if it is free and in the round. The static
+  // backend's must be met, and a node that cannot have it is refused.
   bool rank_is_preferred = false;
   // Numeric address of its store. Empty: the address from which the rendezvous sees this node.
   std::string store_address;

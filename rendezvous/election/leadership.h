@@ -259,7 +259,7 @@ class Leadership {
   bool is_watched_ = false;
   KeyHolder reached_;                  // the last leader that took a connection of ours
   std::optional<Time> closed_at_;      // a connection to it, since it let us in
-  std::optional<Time> refused_since_;  // perhaps, each probe this one
+  std::optional<Time> refused_since_;  // perhaps, each probe of this one
   std::int64_t if_revision_ = 0;       // of the key that we are about to take over
   std::string last_problem_;           // why etcd did not answer
   bool is_contacted_ = false;          // etcd has answered once

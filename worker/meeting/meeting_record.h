@@ -49,7 +49,7 @@ struct Arrival {
 std::string format_arrival(const Arrival& arrival);
 std::optional<Arrival> parse_arrival(std::string_view text);
 
-// The answer to a probe the store of a record.
+// The answer of the store that a record names.
 enum class Heard {
   kItsStore,  // the store of this very meeting answers
   kNobody,    // nobody listens, the host cannot be reached, or the store of another meeting answers

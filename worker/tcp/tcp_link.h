@@ -64,7 +64,7 @@ class TcpLink {
   // Sends what is queued.
   void flush(TcpEvent& event) { send_frame({}, event); }
   bool flushed() const { return pending_.empty() && frame_left_ == 0; }
-  // Reads and drops what a reset makes void. The peer's kReset ends it, and is event.
+  // Reads and drops what a reset makes void. The peer's kReset ends it, and is an event.
   void discard(TcpEvent& event);
   // No more is sent. Bytes that the kernel has still travel.
   void end_sending();

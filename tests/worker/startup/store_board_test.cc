@@ -1,4 +1,4 @@
-// The desync report board over a real store.
+// The desync board over a real store.
 #include "worker/startup/store_board.h"
 
 #include <gtest/gtest.h>
