@@ -34,13 +34,10 @@ std::string numeric(const sockaddr_storage& from, socklen_t length) {
 
 // An address stays empty if the kernel has none any more. getpeername() fails with ENOTCONN when
 // the peer has reset the connection.
-Observed observe(int fd) {
-  Observed observed;
+Observed observe(int fd, std::string address) {
+  Observed observed{.address = std::move(address)};
   sockaddr_storage from{};
   socklen_t length = sizeof(from);
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
-    observed.address = numeric(from, length);
-  length = sizeof(from);
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0)
     observed.reached_at = numeric(from, length);
   return observed;
@@ -89,7 +86,7 @@ void Connections::forget_closed() {
   look_at_size_ = 2 * connections_.size() + kFewConnections;
 }
 
-void Connections::add(int fd, Way way) {
+void Connections::add(int fd, Way way, std::string address) {
   if (connections_.size() >= look_at_size_) forget_closed();
   // The kernel gives out a number again only when it is free: its last connection is closed.
   std::erase(strangers_, fd);
@@ -97,7 +94,8 @@ void Connections::add(int fd, Way way) {
   if (const auto old = by_name_.find(one.name); old != by_name_.end() && old->second == fd)
     by_name_.erase(old);
   const bool is_tls = way == Way::kTls;
-  one = {observe(fd), meter_reads(fd, is_tls ? Http2Meter::Wire::kTls : Http2Meter::Wire::kClear),
+  one = {observe(fd, std::move(address)),
+         meter_reads(fd, is_tls ? Http2Meter::Wire::kTls : Http2Meter::Wire::kClear),
          is_tls ? name_of_peer(fd) : fmt::format("fd:{}", fd)};
   by_name_[one.name] = fd;
   strangers_.push_back(fd);

@@ -37,8 +37,8 @@ class Connections {
   // Makes a connected socket fit for gRPC. gRPC sets these options on the connections that it
   // accepts, but not on one that it is handed. Errors: kSystem.
   static Result<void> prepare(int fd);
-  // `fd` is prepared, and gRPC gets it next. May cut the oldest stranger.
-  void add(int fd, Way way);
+  // `fd` is prepared, and gRPC gets it next. `address` is its peer's. May cut the oldest stranger.
+  void add(int fd, Way way, std::string address);
   // A node was let in over the connection `peer`, which is no stranger's any more. `peer` is gRPC's
   // name for it. Returns its descriptor, or -1.
   int let_in(const std::string& peer);
@@ -105,9 +105,16 @@ class Intake {
  private:
   using Time = Alarm::Time;
 
+  struct Waiting {
+    Connections::Way way;
+    Time since;
+    std::string address;  // of the peer
+    bool is_greeted = false;
+  };
+
   void enter(int fd, Connections::Way way);
   void serve_next();
-  void serve(int fd, Connections::Way way);
+  void serve(int fd, const Waiting& one);
   void look();
   void sweep();
   void look_at_beginners();
@@ -123,11 +130,6 @@ class Intake {
   Refusals& refusals_;
   const Serve serve_;
   UnprovenConnections unproven_;
-  struct Waiting {
-    Connections::Way way;
-    Time since;
-    bool is_greeted = false;
-  };
   std::unordered_map<int, Waiting> waiting_;  // by descriptor
   struct Beginner {
     int fd;

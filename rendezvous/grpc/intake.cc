@@ -36,6 +36,7 @@ constexpr auto kLookAtOneServed = 100us;
 constexpr auto kGreetAfter = 1000ms;
 // A node sends its beginning at once.
 constexpr auto kBeginningLimit = 10'000ms;
+constexpr std::size_t kTlsRecordHead = 5;  // bytes; the last two are the record's length
 // So many that come in clear where TLS is wanted are told so. The others are closed without a word.
 constexpr int kMostClearPeers = 64;
 constexpr auto kClearPeerLimit = 2000ms;
@@ -57,13 +58,14 @@ std::unordered_set<int> which_of(std::vector<pollfd> fds) {
 
 // It has sent all that its side begins with, or as much as the kernel may hold of it.
 bool has_begun(int fd, Connections::Way way) {
-  std::array<std::uint8_t, 5> head{};
+  std::array<std::uint8_t, kHttp2Preface.size() + Http2Head().size()> head{};
   const auto peeked = ::recv(fd, head.data(), head.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (peeked <= 0) return true;  // gone
+  const auto seen = static_cast<std::size_t>(peeked);
+  if (way == Connections::Way::kClear || seen < kTlsRecordHead) return seen == head.size();
   int waiting = 0;
-  if (peeked <= 0 || ::ioctl(fd, FIONREAD, &waiting) < 0) return true;  // gone
-  const auto wanted = way == Connections::Way::kTls
-                          ? head.size() + (std::size_t{head[3]} << 8U) + head[4]
-                          : kHttp2Preface.size() + Http2Head().size();
+  if (::ioctl(fd, FIONREAD, &waiting) < 0) return true;
+  const auto wanted = kTlsRecordHead + (std::size_t{head[3]} << 8U) + head[4];
   return static_cast<std::size_t>(waiting) >= std::min<std::size_t>(wanted, 4096);
 }
 
@@ -125,8 +127,9 @@ void Intake::take(int fd, Connections::Way way) {
 
 void Intake::enter(int fd, Connections::Way way) {
   const bool is_tls = way == Connections::Way::kTls;
-  waiting_[fd] = {way, std::chrono::steady_clock::now()};
-  unproven_.arrived(fd, Connections::address_of(fd),
+  Waiting& one = waiting_[fd];
+  one = {way, std::chrono::steady_clock::now(), Connections::address_of(fd)};
+  unproven_.arrived(fd, one.address,
                     is_tls ? UnprovenConnections::Wire::kTls : UnprovenConnections::Wire::kClear);
   serve_next();
 }
@@ -142,13 +145,14 @@ void Intake::let_in(const std::string& peer) {
 void Intake::serve_next() {
   const auto now = std::chrono::steady_clock::now();
   while (const auto fd = unproven_.next(now)) {
-    const auto way = waiting_.extract(*fd).mapped().way;
-    if (is_gone(*fd)) {
+    const Waiting one = waiting_.extract(*fd).mapped();
+    // Of one that came just now, the beginning was there a moment ago.
+    if (now > one.since + kLookWhileWaiting && is_gone(*fd)) {
       unproven_.was_gone(*fd);
       ::close(*fd);
       continue;
     }
-    serve(*fd, way);
+    serve(*fd, one);
   }
   for (const int fd : unproven_.too_many()) {
     waiting_.erase(fd);
@@ -157,7 +161,7 @@ void Intake::serve_next() {
   alarm_.set_no_later_than(now + (unproven_.is_waited() ? kLookWhileWaiting : kLookWhileServing));
 }
 
-void Intake::serve(int fd, Connections::Way way) {
+void Intake::serve(int fd, const Waiting& one) {
   if (const auto prepared = Connections::prepare(fd); prepared.has_error()) {
     refusals_.warn("cannot serve a connection: " + prepared.error().message());
     unproven_.ended(fd);
@@ -165,8 +169,8 @@ void Intake::serve(int fd, Connections::Way way) {
     return;
   }
   // Before gRPC gets the descriptor: afterwards gRPC may close it at any time.
-  connections_.add(fd, way);
-  serve_(fd, way);
+  connections_.add(fd, one.way, one.address);
+  serve_(fd, one.way);
 }
 
 void Intake::look_at_beginners() {

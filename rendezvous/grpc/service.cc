@@ -60,11 +60,13 @@ class Service::Calls {
   void called(const std::shared_ptr<Call>& call, std::string job, std::string nonce);
   void answered(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void cut_overdue();
-  void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id, bool is_proven);
+  void opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id, bool is_proven,
+              bool may_grant);
   void heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message);
   void open_session(Node& node, Host& host);
   bool find_job(Node& node, const NodeSpec& spec, const ResumeRequest* resumed);
   void obey(Node& node, const NodeMessage& message);
+  bool may_grant() const { return !options_.may_grant || options_.may_grant(); }
   void grant_lease(Node& node, const Beat& beat);
   void deliver(Call* call, const HostMessage& message);
   HostMessage too_many() const { return SessionLost{{ErrorCode::kLimit, options_.too_many_calls}}; }
@@ -96,6 +98,11 @@ class Service::Calls::Call final : public ServerStream {
 
   // ---- any thread ----
   void send(v4::ToNode message) { perform(writer_.send(std::move(message))); }
+  // The same, if another message or the end of the call follows at once: gRPC puts both into one
+  // packet.
+  void send_before_next(v4::ToNode message) {
+    perform(writer_.send(std::move(message)), grpc::WriteOptions().set_buffer_hint());
+  }
   bool has_room() const { return writer_.has_room(); }
   // Ends the call when everything that was sent is written.
   void close() { perform(writer_.close()); }
@@ -156,8 +163,9 @@ class Service::Calls::Call final : public ServerStream {
   // The status of a call that was let in is always OK and says nothing. A node knows the reason
   // from its last message; a call that ends without one was broken off. Write-through as in
   // client.cc.
-  void perform(CallWriter<v4::ToNode>::Step step) {
-    if (step.write != nullptr) start_write(*step.write, grpc::WriteOptions().set_write_through());
+  void perform(CallWriter<v4::ToNode>::Step step,
+               grpc::WriteOptions options = grpc::WriteOptions().set_write_through()) {
+    if (step.write != nullptr) start_write(*step.write, options);
     if (step.end) finish(refusal_);
     if (step.overflow) break_off();  // the write under way then fails, and the queue with it
   }
@@ -232,8 +240,11 @@ void Service::Calls::answered(const std::shared_ptr<Call>& call,
   const auto in = authenticator_.answered(call.get(), proof != nullptr ? *proof : Proof{},
                                           connections_.is_clear(call->peer()));
   if (!in) return refuse(call, in.error());
-  call->send(encode(in->answer));
-  opened(call, in->job, in->is_proven);
+  // Asked once, so that the answer waits for no lease that does not come.
+  const bool grants = may_grant();
+  if (grants) call->send_before_next(encode(in->answer));
+  if (!grants) call->send(encode(in->answer));
+  opened(call, in->job, in->is_proven, grants);
   call->read_next();
 }
 
@@ -259,7 +270,7 @@ void Service::Calls::broke(Call* call) {
 }
 
 void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string& rdzv_id,
-                            bool is_proven) {
+                            bool is_proven, bool may_grant) {
   const std::string elsewhere = options_.turns_away ? options_.turns_away() : "";
   if (!elsewhere.empty()) return call->refuse({grpc::StatusCode::UNAVAILABLE, elsewhere});
   intake_.let_in(call->peer());
@@ -270,7 +281,7 @@ void Service::Calls::opened(const std::shared_ptr<Call>& call, const std::string
   observed.is_proven = is_proven;
   Node& node = nodes_.add(call, rdzv_id, observed);
   if (host_ != nullptr) open_session(node, *host_);
-  grant_lease(node, {});  // which tells the node that it was let in
+  if (may_grant) grant_lease(node, {});  // which tells the node that it was let in
   schedule_tick();
 }
 
@@ -292,7 +303,7 @@ bool Service::Calls::find_job(Node& node, const NodeSpec& spec, const ResumeRequ
 // Not while much waits to be written: leases must not fill the queue of a node that does not read.
 // Its lease then ends, as it would without a network.
 void Service::Calls::grant_lease(Node& node, const Beat& beat) {
-  if (!node.call->has_room() || (options_.may_grant && !options_.may_grant())) return;
+  if (!node.call->has_room()) return;
   const int here = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));
   const Lease lease = lease_for(options_.keep_alive, std::min(here, options_.most_nodes));
   node.silence.granted(options_.keep_alive, lease);
@@ -319,7 +330,8 @@ void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeM
 }
 
 void Service::Calls::obey(Node& node, const NodeMessage& message) {
-  if (const auto* beat = std::get_if<Beat>(&message)) return grant_lease(node, *beat);
+  if (const auto* beat = std::get_if<Beat>(&message))
+    return may_grant() ? grant_lease(node, *beat) : void();
   const auto* const first = std::get_if<NodeSpec>(&message);
   const auto* const resumed = std::get_if<ResumeRequest>(&message);
   const NodeSpec* const named = resumed != nullptr ? &resumed->spec : first;
