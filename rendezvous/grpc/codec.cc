@@ -54,7 +54,7 @@ v4::Join encode_spec(const NodeSpec& spec) {
   message.set_restart_window_ms(spec.restart_window.count());
   message.set_backoff_ms(spec.backoff.count());
   message.set_backoff_max_ms(spec.backoff_max.count());
-  message.set_rank_is_wish(spec.rank_is_preferred);
+  message.set_rank_is_preferred(spec.rank_is_preferred);
   message.set_min_nodes(spec.min_nodes);
   message.set_max_nodes(spec.max_nodes);
   v4::RoundSettings& settings = *message.mutable_settings();

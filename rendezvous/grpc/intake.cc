@@ -146,7 +146,7 @@ void Intake::serve_next() {
   const auto now = std::chrono::steady_clock::now();
   while (const auto fd = unproven_.next(now)) {
     const Waiting one = waiting_.extract(*fd).mapped();
-    // Of one that came just now, the beginning was there a moment ago.
+    // One that came just now had sent its beginning a moment ago.
     if (now > one.since + kLookWhileWaiting && is_gone(*fd)) {
       unproven_.was_gone(*fd);
       ::close(*fd);

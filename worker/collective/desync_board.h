@@ -1,6 +1,6 @@
 // The board on which ranks that share no memory write what they wait in, for the others to read. It
-// lies in the job's store, or in a test's memory. desync_report.h has their conclusions. One thread at a
-// time; calls block for a short time. A collective owns its own.
+// lies in the job's store, or in a test's memory. desync_report.h has their conclusions. One thread
+// at a time; calls block for a short time. A collective owns its own.
 #pragma once
 
 #include <span>

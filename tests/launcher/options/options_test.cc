@@ -292,9 +292,10 @@ TEST(Options, AnyFreePortIsForOneNode) {
 TEST(Options, ANodeRankIsAWishWithC10d) {
   const Words c10d = {"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "E"};
   EXPECT_EQ(good(c10d).node_rank, -1);
-  const Options wished = good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--node-rank=7", "E"});
-  EXPECT_EQ(wished.node_rank, 7);
-  EXPECT_EQ(wished.warnings, Words{});
+  const Options preferred =
+      good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--node-rank=7", "E"});
+  EXPECT_EQ(chosen.node_rank, 7);
+  EXPECT_EQ(chosen.warnings, Words{});
 }
 
 TEST(Options, EtcdHasMembers) {
