@@ -20,8 +20,8 @@ struct LivenessProbeTest : testing::Test {
   asio::io_context loop{1};
   int refusals = 0;
 
-  void probe(std::uint16_t port) { probe(std::vector{at(port)}); }
-  void probe(const std::vector<tcp::endpoint>& ports) {
+  void begin(std::uint16_t port) { begin(std::vector{at(port)}); }
+  void begin(const std::vector<tcp::endpoint>& ports) {
     probe.emplace(loop, ports, [this] { ++refusals; });
   }
   static tcp::endpoint at(std::uint16_t port) { return {asio::ip::address_v4::loopback(), port}; }
@@ -36,7 +36,7 @@ TEST_F(LivenessProbeTest, ARefusedConnectionMeansADeadProcess) {
   {
     port = Listener(loop, [](const tcp::socket&) {}).port();
   }
-  probe(port);
+  begin(port);
   EXPECT_TRUE(run_until(loop, [&] { return refusals == 1; }));
 }
 
@@ -45,7 +45,7 @@ TEST_F(LivenessProbeTest, NoticesAPortThatIsClosedLater) {
   std::vector<tcp::socket> taken;
   std::optional<Listener> listener;
   listener.emplace(loop, [&](tcp::socket socket) { taken.push_back(std::move(socket)); });
-  probe(listener->port());
+  begin(listener->port());
   ASSERT_TRUE(run_until(loop, [&] { return taken.size() == 1; }));
   EXPECT_EQ(refusals, 0);
   listener.reset();
@@ -57,7 +57,7 @@ TEST_F(LivenessProbeTest, DoesNotProbeForEver) {
   int taken = 0;
   const auto began = std::chrono::steady_clock::now();
   Listener listener(loop, [&](const tcp::socket&) { ++taken; });  // hangs up at once
-  probe(listener.port());
+  begin(listener.port());
   ASSERT_TRUE(run_until(loop, [&] { return taken == kMostProbes; }));
   EXPECT_GE(std::chrono::steady_clock::now() - began, 10 * kProbePause) << "it pauses between them";
   EXPECT_FALSE(run_until(
@@ -69,16 +69,16 @@ TEST_F(LivenessProbeTest, AllPortsMustRefuse) {
   std::vector<tcp::socket> taken;
   Listener other(loop, [&](tcp::socket socket) { taken.push_back(std::move(socket)); });
   const std::uint16_t closed = closed_port();
-  probe({at(closed), at(other.port())});
+  begin({at(closed), at(other.port())});
   ASSERT_TRUE(run_until(loop, [&] { return taken.size() == 1; }));
   EXPECT_FALSE(run_until(
       loop, [&] { return refusals > 0; }, std::chrono::milliseconds(20)));
-  probe({at(closed), at(closed_port())});
+  begin({at(closed), at(closed_port())});
   EXPECT_TRUE(run_until(loop, [&] { return refusals == 1; }));
 }
 
 TEST_F(LivenessProbeTest, WithoutAPortNothingIsFoundOut) {
-  probe(std::vector<tcp::endpoint>{});
+  begin(std::vector<tcp::endpoint>{});
   EXPECT_FALSE(run_until(
       loop, [&] { return refusals > 0; }, std::chrono::milliseconds(20)));
 }
@@ -192,7 +192,7 @@ TEST_F(LivenessProbeTest, TellsNothingAfterItsEnd) {
   {
     port = Listener(loop, [](const tcp::socket&) {}).port();
   }
-  probe(port);
+  begin(port);
   probe.reset();
   EXPECT_FALSE(run_until(
       loop, [&] { return refusals > 0; }, std::chrono::milliseconds(20)));

@@ -29,6 +29,9 @@ struct ConnectionsTest : testing::Test {
     char byte = 0;
     return ::recv(clients[index].native_handle(), &byte, 1, MSG_DONTWAIT) == 0;
   }
+  static void add(Connections& connections, int fd, Connections::Way way) {
+    connections.add(fd, way, Connections::address_of(fd));
+  }
   static std::string peer(int fd) { return "fd:" + std::to_string(fd); }
 
   boost::asio::io_context loop;
@@ -40,7 +43,7 @@ struct ConnectionsTest : testing::Test {
 TEST_F(ConnectionsTest, KnowTheAddressesOfEach) {
   Connections connections(10);
   const int fd = connect();
-  connections.add(fd, kClear);
+  add(connections, fd, kClear);
   EXPECT_EQ(connections.observed(peer(fd)).address, "127.0.0.1");
   EXPECT_EQ(connections.observed(peer(fd)).reached_at, "127.0.0.1");
   for (const char* unknown : {"fd:99999", "fd:", "ipv4:127.0.0.1:80", ""})
@@ -50,16 +53,16 @@ TEST_F(ConnectionsTest, KnowTheAddressesOfEach) {
 TEST_F(ConnectionsTest, ForgetThoseThatAreClosed) {
   Connections connections(1000);
   const int kept = connect();
-  connections.add(kept, kClear);
+  add(connections, kept, kClear);
   for (const auto way : {kClear, kTls}) {
-    connections.add(connect(), way);
+    add(connections, connect(), way);
     accepted.back().close();
     connections.forget_closed();
     EXPECT_EQ(connections.size(), 1U);
   }
   // A caller that only adds does not keep them either.
   for (int i = 0; i < 500; ++i) {
-    connections.add(connect(), i % 2 == 0 ? kClear : kTls);
+    add(connections, connect(), i % 2 == 0 ? kClear : kTls);
     accepted.back().close();
   }
   EXPECT_LT(connections.size(), 100U);
@@ -72,11 +75,11 @@ TEST_F(ConnectionsTest, KnowThoseWithTlsByTheirPeer) {
   const auto name = [this](std::size_t client) {
     return "ipv4:127.0.0.1:" + std::to_string(clients[client].local_endpoint().port());
   };
-  connections.add(fd, kTls);
+  add(connections, fd, kTls);
   EXPECT_EQ(connections.observed(name(0)).address, "127.0.0.1");
   EXPECT_EQ(connections.observed(peer(fd)).address, "");
   connections.let_in(name(0));
-  for (int i = 0; i < 2; ++i) connections.add(connect(), kTls);
+  for (int i = 0; i < 2; ++i) add(connections, connect(), kTls);
   EXPECT_FALSE(is_cut(0));
   EXPECT_TRUE(is_cut(1));
   // The next connection has the number of one that ended, and another name.
@@ -85,7 +88,7 @@ TEST_F(ConnectionsTest, KnowThoseWithTlsByTheirPeer) {
   accepted[2].close();
   accepted.push_back(acceptor.accept());
   ASSERT_EQ(accepted[3].native_handle(), ended);
-  connections.add(accepted[3].native_handle(), kTls);
+  add(connections, accepted[3].native_handle(), kTls);
   EXPECT_EQ(connections.observed(name(2)).address, "");
   EXPECT_EQ(connections.observed(name(3)).address, "127.0.0.1");
 }
@@ -101,7 +104,7 @@ TEST_F(ConnectionsTest, KnowAPeerOfIpv6) {
   client.connect(acceptor6.local_endpoint());
   tcp::socket server = acceptor6.accept();
   Connections connections(1);
-  connections.add(server.native_handle(), kTls);
+  add(connections, server.native_handle(), kTls);
   EXPECT_EQ(connections.observed("ipv6:%5B::1%5D:" + std::to_string(client.local_endpoint().port()))
                 .address,
             "::1");
@@ -109,7 +112,7 @@ TEST_F(ConnectionsTest, KnowAPeerOfIpv6) {
 
 TEST_F(ConnectionsTest, BeyondTheLimitTheOldestStrangerIsCut) {
   Connections connections(2);
-  for (int i = 0; i < 4; ++i) connections.add(connect(), kClear);
+  for (int i = 0; i < 4; ++i) add(connections, connect(), kClear);
   EXPECT_TRUE(is_cut(0) && is_cut(1));
   EXPECT_FALSE(is_cut(2) || is_cut(3));
 }
@@ -117,9 +120,9 @@ TEST_F(ConnectionsTest, BeyondTheLimitTheOldestStrangerIsCut) {
 TEST_F(ConnectionsTest, NodesDoNotCountAndAreNeverCut) {
   Connections connections(2);
   const int node = connect();
-  connections.add(node, kClear);
+  add(connections, node, kClear);
   connections.let_in(peer(node));
-  for (int i = 0; i < 3; ++i) connections.add(connect(), kClear);
+  for (int i = 0; i < 3; ++i) add(connections, connect(), kClear);
   EXPECT_FALSE(is_cut(0));
   EXPECT_TRUE(is_cut(1));
   EXPECT_FALSE(is_cut(2) || is_cut(3));
@@ -127,16 +130,16 @@ TEST_F(ConnectionsTest, NodesDoNotCountAndAreNeverCut) {
 
 TEST_F(ConnectionsTest, ThoseThatEndedMakeRoom) {
   Connections connections(2);
-  for (int i = 0; i < 2; ++i) connections.add(connect(), kClear);
+  for (int i = 0; i < 2; ++i) add(connections, connect(), kClear);
   accepted[1].close();
-  connections.add(connect(), kClear);  // with the number of the one that ended
+  add(connections, connect(), kClear);  // with the number of the one that ended
   EXPECT_EQ(accepted.size(), 3U);
   EXPECT_FALSE(is_cut(0) || is_cut(2));
   const int ended = accepted[2].native_handle();
   accepted[2].close();
   const int other = ::dup(acceptor.native_handle());  // somebody else has the number now
   EXPECT_EQ(other, ended);
-  connections.add(connect(), kClear);
+  add(connections, connect(), kClear);
   EXPECT_FALSE(is_cut(0) || is_cut(3));
   ::close(other);
 }
