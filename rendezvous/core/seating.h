@@ -39,8 +39,8 @@ struct Entrant {
 
 // The nodes' indices in seat order. A node gets the node rank that it must have if that is below
 // the number of nodes. No two may claim the same. Who was in the last round keeps its seat if that
-// is free; no two may have had the same. Then preferences are met if they can be. The others fill the
-// free seats in the order given, which is their order of arrival.
+// is free; no two may have had the same. Then preferences are met if they can be. The others fill
+// the free seats in the order given, which is their order of arrival.
 std::vector<std::size_t> order_of_seats(const std::vector<const Entrant*>& arrivals);
 
 // A round and the seats of its nodes; seats[i] has node rank i.

@@ -1,8 +1,8 @@
 // Counts what one connection sends to a host, before gRPC reads it. These are reads, bytes, and the
 // frames of HTTP/2 (RFC 9113, section 4.1). A connection that has proved nothing may send what a
 // node of ours sends, and little more. A proven one may send far more, but not without end. With
-// TLS, only a connection's reads and bytes can be counted. Pure: bytes and `now` go in, a desync report
-// comes out. Its state does not grow with what comes.
+// TLS, only a connection's reads and bytes can be counted. Pure: bytes and `now` go in, a desync
+// report comes out. Its state does not grow with what comes.
 //
 // Used by one thread at a time; only prove() may be called by another one meanwhile.
 #pragma once

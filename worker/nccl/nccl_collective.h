@@ -35,7 +35,8 @@ struct NcclJob {
 // All ranks must call it: they meet over `exchange`. Makes GPU local_rank this thread's current
 // device. Errors: this build has no NCCL, or there is no such GPU. Or NCCL fails, or a rank does
 // not come in time. Sums of 16-bit floats may round more than once: NCCL decides. With a `board`
-// ranks that wait for long compare what they do (desync_report.h): all must give one, cleared, or none.
+// ranks that wait for long compare what they do (desync_report.h): all must give one, cleared, or
+// none.
 Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
                                               std::unique_ptr<DesyncBoard> board = nullptr);
 

@@ -1,4 +1,4 @@
-// A desync report board over the job's store, on a connection of its own. The thread that watches the
+// A desync board over the job's store, on a connection of its own. The thread that watches the
 // collective uses it, while the program may use another. The collective owns it. A call blocks for
 // a second at most.
 #pragma once
