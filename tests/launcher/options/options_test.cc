@@ -289,11 +289,10 @@ TEST(Options, AnyFreePortIsForOneNode) {
             "1 ddprun: --master-port=0: expected a port above 0 for several nodes");
 }
 
-TEST(Options, ANodeRankIsAWishWithC10d) {
+TEST(Options, ANodeRankIsPreferredWithC10d) {
   const Words c10d = {"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "E"};
   EXPECT_EQ(good(c10d).node_rank, -1);
-  const Options preferred =
-      good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--node-rank=7", "E"});
+  const Options chosen = good({"--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--node-rank=7", "E"});
   EXPECT_EQ(chosen.node_rank, 7);
   EXPECT_EQ(chosen.warnings, Words{});
 }
