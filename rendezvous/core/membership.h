@@ -145,6 +145,8 @@ class Membership {
   void look_whether_any_is_back(Time now);
   Outcome rejoined(Member& member, const ResumeRequest& node, const Observed& observed, Time now);
   Outcome gave_up(Member& member, const ResumeRequest& node, Time now);
+  std::optional<HostMessage> refusal(SessionId session, const ResumeRequest& node,
+                                     const Observed& observed) const;
   void returned(SessionId session, const ResumeRequest& node, const Observed& observed, Time now,
                 Outcome& outcome);
   void came_back(Member& member, const ResumeRequest& node, Time now, Outcome& outcome);

@@ -91,15 +91,20 @@ Outcome Membership::gave_up(Member& member, const ResumeRequest& node, Time now)
   return outcome;
 }
 
+// Returns why a node that comes back to a new leader is turned away. Returns nothing if it is not.
+std::optional<HostMessage> Membership::refusal(SessionId session, const ResumeRequest& node,
+                                               const Observed& observed) const {
+  if (phase_ == Phase::kEnded) return end_for(node.round);
+  const auto error = objection(session, node.spec, given_, members_);
+  if (!error) return std::nullopt;
+  return SessionLost{error->told_to(observed)};
+}
+
 // A node that this leader sees for the first time.
 void Membership::returned(SessionId session, const ResumeRequest& node, const Observed& observed,
                           Time now, Outcome& outcome) {
   Member& member = members_.add(session);
-  std::optional<HostMessage> last;
-  if (const auto error = objection(session, node.spec, given_, members_))
-    last = SessionLost{error->told_to(observed)};
-  if (phase_ == Phase::kEnded) last = end_for(node.round);
-  if (last) {
+  if (auto last = refusal(session, node, observed)) {
     members_.set_state(member, MemberState::kDismissed);
     return outcome.deliveries.push_back({session, *std::move(last)});
   }

@@ -174,13 +174,14 @@ LeadershipActions Leadership::key_taken(Ticket ticket, bool is_done, const KeyVi
 LeadershipActions Leadership::etcd_failed(Ticket ticket, const Error& error, Time now) {
   if (step_ == Step::kOver) return {};
   const bool is_asked_again = error.code() == ErrorCode::kUnavailable;
+  if (ticket == 0) return {};
   if (step_ == Step::kLeading) {
-    if (ticket == 0 || (ticket != record_ticket_ && ticket != check_ticket_)) return {};
+    if (ticket != record_ticket_ && ticket != check_ticket_) return {};
     if (!is_asked_again) return step_down(error.message());
     (ticket == record_ticket_ ? write_at_ : check_at_) = now + rules_.retry;
     return {};
   }
-  if (ticket == 0 || ticket != ticket_) return {};
+  if (ticket != ticket_) return {};
   if (has_its_leader()) {
     // It needs nothing from etcd, which may be sick: many nodes must not ask in haste.
     wait_as(Step::kFollowed, now);

@@ -104,6 +104,7 @@ class RemoteSession final : public Session {
   void challenged(const Challenge& challenge);
   void distrust() { end(ErrorCode::kRejected, NodeHandshake::kDistrust); }
   void heard(const std::shared_ptr<Call>& call, const Result<DownMessage>& message);
+  void add_lease(SessionLost& lost) const;
   void renew_lease(const LeaseGrant& grant);
   void watch_lease();
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
@@ -255,19 +256,24 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMe
   if (state_ == State::kConnecting) connected();
   if (const auto* grant = std::get_if<LeaseGrant>(&*message)) return renew_lease(*grant);
   HostMessage said = std::get<HostMessage>(*message);
-  // Another host may follow one that was deposed or that ends.
-  auto* const lost = std::get_if<SessionLost>(&said);
-  const bool may_follow = lost != nullptr && (lost->error.code() == ErrorCode::kDeposed ||
-                                              lost->error.code() == ErrorCode::kUnavailable);
-  if (may_follow || (lost != nullptr && options_.workers_until)) lost->lease_ends = lease_ends();
-  if (may_follow) lost->may_return = grant_.may_return;
-  if (may_follow) lost->stood_still = lease_.stood_still(stamp());
-  if (may_follow) lost->host_returns = grant_.host_returns;
+  if (auto* const lost = std::get_if<SessionLost>(&said)) add_lease(*lost);
   if (lease_.is_doubted(stamp()) && !is_last(said)) return held_.push_back(std::move(said));
   deliver(said);
 }
 
 // ---- the lease ----
+
+// The host does not say how long the workers may live, and whether the node may come back.
+void RemoteSession::add_lease(SessionLost& lost) const {
+  // Another host may follow one that was deposed or that ends.
+  const bool may_follow =
+      lost.error.code() == ErrorCode::kDeposed || lost.error.code() == ErrorCode::kUnavailable;
+  if (may_follow || options_.workers_until) lost.lease_ends = lease_ends();
+  if (!may_follow) return;
+  lost.may_return = grant_.may_return;
+  lost.stood_still = lease_.stood_still(stamp());
+  lost.host_returns = grant_.host_returns;
+}
 
 void RemoteSession::renew_lease(const LeaseGrant& grant) {
   if (said_gone_) return;

@@ -67,6 +67,7 @@ class Service::Calls {
   bool find_job(Node& node, const NodeSpec& spec, const ResumeRequest* resumed);
   void obey(Node& node, const NodeMessage& message);
   bool may_grant() const { return !options_.may_grant || options_.may_grant(); }
+  void pass_on(Node& node, const NodeMessage& message);
   void grant_lease(Node& node, const Beat& beat);
   void deliver(Call* call, const HostMessage& message);
   HostMessage too_many() const { return SessionLost{{ErrorCode::kLimit, options_.too_many_calls}}; }
@@ -343,9 +344,14 @@ void Service::Calls::obey(Node& node, const NodeMessage& message) {
     return deliver(node.call.get(), too_many());
   // Without a seat there is nothing else to say.
   if (!node.session && (named == nullptr || !find_job(node, *named, resumed))) return;
-  if (resumed != nullptr) return node.session->resume(*resumed);
+  pass_on(node, message);
+}
+
+// To the session of its job.
+void Service::Calls::pass_on(Node& node, const NodeMessage& message) {
   Session& session = *node.session;
-  if (first != nullptr) {
+  if (const auto* resumed = std::get_if<ResumeRequest>(&message)) return session.resume(*resumed);
+  if (const auto* first = std::get_if<NodeSpec>(&message)) {
     nodes_.joins(node, *first);
     session.join(*first);
   }

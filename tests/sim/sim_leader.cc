@@ -13,6 +13,8 @@ constexpr int kMostReconnectMs = 500;
 constexpr int kSilentLooks = 4;  // looks at a leader that stands still, each after a second
 // A refusal that lasts longer may count; clocks differ by a hundredth.
 constexpr milliseconds kFirewall{2400};
+// A candidate may try so seldom, if etcd does not answer it meanwhile.
+constexpr milliseconds kBetweenTries{2500};
 constexpr int kUnseenDeaths = 8;  // one in so many
 // A death that its followers see is no firewall's work, and they do not wait.
 constexpr milliseconds kSeenWithin{1000};
@@ -65,7 +67,8 @@ void SimLeader::cut(milliseconds length) {
 }
 
 void SimLeader::refuse(milliseconds length) {
-  if (!is_refused()) refused_since_ = world_.time.now();
+  // Nobody may have tried between two refusals that follow each other so soon: they are one.
+  if (world_.time.now() >= refused_until_ + kBetweenTries) refused_since_ = world_.time.now();
   was_refused_for_long_ =
       was_refused_for_long_ || world_.time.now() + length - refused_since_ >= kFirewall;
   refused_until_ = std::max(refused_until_, world_.time.now() + length);

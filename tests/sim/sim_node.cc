@@ -17,6 +17,15 @@ constexpr milliseconds kGrace{3000};
 // How long workers run at most that were suspended and have no seat any more.
 constexpr milliseconds kAsks = rendezvous::kAskLimit + rendezvous::kFenceMargin;
 
+// No node gives its host up: a job that is over ends it.
+constexpr std::chrono::hours kRejoinLimit{1};
+
+rendezvous::FailoverRules failover_rules(bool is_elected) {
+  return {.policy =
+              is_elected ? rendezvous::HostPolicy::kElectedHost : rendezvous::HostPolicy::kSameHost,
+          .rejoin_limit = kRejoinLimit};
+}
+
 agent::Lifecycle::Settings settings_of(const NodePlan& plan) {
   return {.grace = kGrace,
           .worker_count = plan.spec.local_world_size,
@@ -26,31 +35,37 @@ agent::Lifecycle::Settings settings_of(const NodePlan& plan) {
 
 }  // namespace
 
-// The messages that the memory repeats to a host.
+// The words of the node over its connection, once it is let in.
 class SimNode::Voice final : public rendezvous::Session {
  public:
   explicit Voice(SimNode& node) : node_(node) {}
   // The first word of all is a plain join.
-  void join(const rendezvous::NodeSpec& /*spec*/) override { node_.ask_for_seat(); }
+  void join(const rendezvous::NodeSpec& spec) override {
+    say([spec](SimHost& host, SessionId session) { host.joined(session, spec); });
+  }
   void resume(const rendezvous::ResumeRequest& resumed) override {
     if (node_.connections_ == 1) return join(resumed.spec);
-    node_.say([resumed](SimHost& host, SessionId session) { host.resumed(session, resumed); });
+    say([resumed](SimHost& host, SessionId session) { host.resumed(session, resumed); });
   }
   void report_failure(std::int64_t round, const rendezvous::Failure& failure) override {
-    node_.say([round, failure](SimHost& host, SessionId session) {
+    say([round, failure](SimHost& host, SessionId session) {
       host.failed(session, round, failure);
     });
   }
   void report_success(std::int64_t round) override {
-    node_.say([round](SimHost& host, SessionId session) { host.succeeded(session, round); });
+    say([round](SimHost& host, SessionId session) { host.succeeded(session, round); });
   }
   void leave(const rendezvous::Failure& /*reason*/) override {
-    node_.say([](SimHost& host, SessionId session) { host.left(session); });
+    say([](SimHost& host, SessionId session) { host.left(session); });
   }
   void gone() override {}
   std::optional<rendezvous::WaitStatus> wait_status() const override { return {}; }
 
  private:
+  void say(std::function<void(SimHost&, SessionId)> words) {
+    node_.is_let_in() ? node_.say(std::move(words)) : node_.unsent_.push_back(std::move(words));
+  }
+
   SimNode& node_;
 };
 
@@ -59,7 +74,8 @@ SimNode::SimNode(const World& world, NodePlan plan)
       plan_(std::move(plan)),
       began_(world.time.now()),
       clock_(began_, plan_.clock_rate),
-      cycle_(settings_of(plan_)) {}
+      cycle_(settings_of(plan_)),
+      failover_(failover_rules(world.is_elected)) {}
 
 milliseconds SimNode::stamp() const {
   return std::chrono::duration_cast<milliseconds>(local_now().time_since_epoch());
@@ -73,7 +89,11 @@ void SimNode::when_awake(std::function<void()> act) {
 
 // ---- the session ----
 
-void SimNode::start() { perform(cycle_.start()); }
+void SimNode::start() {
+  if (world_.is_elected) look_for_leader();
+  act(failover_.start());
+  perform(cycle_.start());
+}
 
 void SimNode::say(std::function<void(SimHost&, SessionId)> words) {
   if (!connection_) return;
@@ -92,22 +112,24 @@ void SimNode::hear(const SharedConnection& over, std::function<void()> act) {
   });
 }
 
-void SimNode::look_for_host() {
-  if (over_ || connection_) return;
+// As Election does it for a node that does not lead.
+void SimNode::look_for_leader() {
+  if (over_) return;
   const auto again = [this, turn = ++search_] {
-    if (turn == search_) look_for_host();
+    if (turn == search_) look_for_leader();
   };
   if (cut_up_ + cut_down_ > 0) return world_.time.after(milliseconds(500), again);
   world_.find_host([this, turn = search_, again](SimHost* host) {
     when_awake([this, turn, host, again] {
-      if (over_ || connection_ || turn != search_) return;
+      if (turn != search_) return;
       if (host == nullptr || host->is_over()) return world_.time.after(milliseconds(200), again);
-      open_session(*host);
+      leader_ = host;
+      act(failover_.leader_found("leader", Time{}));
     });
   });
 }
 
-void SimNode::open_session(SimHost& host) {
+void SimNode::connect(SimHost& host) {
   ++connections_;
   connection_ = std::make_shared<Connection>(Connection{&host, world_.new_session(),
                                                         OneWay(world_.time, plan_.most_delay_ms),
@@ -134,73 +156,130 @@ void SimNode::open_session(SimHost& host) {
   });
 }
 
+// The host may come back to a connection that was cut.
+void SimNode::drop_connection() {
+  ++search_;
+  unsent_.clear();
+  held_.clear();
+  ++beat_turn_;
+  if (!connection_) return;
+  // A cut may swallow the end for ever. The host looks for silence of whom it let in, as the
+  // service does.
+  if (watched_) connection_->host->watch(connection_->session);
+  connection_.reset();
+}
+
 // The first lease says that the node was let in. Only then it says what it wants.
 void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
   const bool is_first = !is_let_in();
+  const bool comes_back =
+      is_first && failover_.workers() == rendezvous::Failover::Workers::kOnLease;
   if (is_first) {
     const auto carried = lease_.ends();
     lease_ = {};
-    if (goes_on_) lease_.carry(carried);
+    if (comes_back) lease_.carry(carried);
   }
-  const bool comes_back = std::exchange(goes_on_, false);
-  connection_->is_let_in = true;
+  const SharedConnection over = connection_;
+  over->is_let_in = true;
   lease_.renewed(is_first ? stamp() : beat, lease);
   if (watched_) schedule_beat();
-  if (watched_ && is_first) {
-    say([](SimHost& to, SessionId session) { to.watch(session); });
-    watch_lease(++lease_turn_);
-  }
+  if (watched_ && is_first) say([](SimHost& to, SessionId session) { to.watch(session); });
   // Its words now may be lost.
   if (comes_back && world_.faulty() && world_.time.one_in(4))
     cut(true, world_.time.one_in(2), world_.time.up_to(12'000));
-  Voice voice(*this);
-  if (is_first && !over_) memory_.say_to(voice);
+  for (auto& words : std::exchange(unsent_, {})) say(std::move(words));
+  if (is_first) act(failover_.admitted(local_now()));
+  // The lease of before may be over by now.
+  if (watched_ && is_first && connection_ == over) watch_lease(++lease_turn_);
+  if (connection_ != over) return;
   if (lease_.is_doubted(stamp())) return;
   for (const rendezvous::HostMessage& said : std::exchange(held_, {})) heard(said);
-}
-
-void SimNode::ask_for_seat() {
-  say([spec = plan_.spec](SimHost& host, SessionId session) { host.joined(session, spec); });
 }
 
 void SimNode::heard(const rendezvous::HostMessage& message) {
   const bool is_last = std::holds_alternative<rendezvous::JobEnded>(message) ||
                        std::holds_alternative<rendezvous::SessionLost>(message);
   if (watched_ && lease_.is_doubted(stamp()) && !is_last) return held_.push_back(message);
-  if (memory_.told(message)) perform(cycle_.told(message, local_now()));
+  act(failover_.message(message, local_now()));
 }
 
-// The connection is gone, or nobody let us in. As ElectedSession and ResumingSession do it.
+// The connection is gone, or nobody let us in. As RemoteSession tells it.
 void SimNode::lose(bool is_fenced) {
-  const bool was_let_in = is_let_in();
-  // At the end of a lease the host must not hear of the end at once. The workers are not gone yet.
-  if (!is_fenced) say([](SimHost& host, SessionId session) { host.broke(session); });
-  // A cut may swallow that for ever. The host looks for silence of whom it let in, as the service
-  // does.
-  if (watched_ && connection_) connection_->host->watch(connection_->session);
-  connection_.reset();
-  held_.clear();
-  ++beat_turn_;
-  const bool has_lease = !is_fenced && was_let_in && lease_.ends() > stamp();
-  if (has_lease && memory_.is_in_round()) goes_on_ = true;
-  if (!goes_on_ && memory_.is_in_round()) break_round();
-  look_for_host();
-}
-
-void SimNode::break_round() {
-  goes_on_ = false;
-  // Nobody is left who could run beside the others. (An elected leader is not awaited so long.)
-  if (!world_.is_elected && memory_.resumed().state == rendezvous::NodeState::kSucceeded) return;
-  const rendezvous::RoundBroken broken{
-      .round = memory_.round(), .cause = {.message = "no leader"}, .is_fenced = true};
-  if (memory_.is_round_whole()) memory_.told(broken);
-  perform(cycle_.told(broken, local_now()));
+  act(failover_.message(
+      rendezvous::SessionLost{.error = {ErrorCode::kUnavailable, "no host"},
+                              .is_fenced = is_fenced,
+                              .was_reached = is_let_in(),
+                              .lease_ends = Time(is_let_in() ? lease_.ends() : milliseconds(0)),
+                              .stood_still = watched_ && is_let_in() && lease_.stood_still(stamp()),
+                              .may_return = is_let_in()},
+      local_now()));
 }
 
 void SimNode::job_over(bool succeeded) {
-  if (over_) return;
-  ++search_;
-  perform(cycle_.told(rendezvous::JobEnded{.succeeded = succeeded}, local_now()));
+  if (!over_) act(failover_.job_over(succeeded));
+}
+
+// ---- what the failover decides ----
+
+void SimNode::act(const rendezvous::FailoverActions& actions, const Words& words) {
+  look_again_for_host();
+  for (const rendezvous::FailoverAction& action : actions) {
+    if (over_) return;
+    if (std::holds_alternative<rendezvous::PassOn>(action)) {
+      Voice voice(*this);
+      words(voice);
+      continue;
+    }
+    std::visit(
+        [this](const auto& one) {
+          if constexpr (requires { this->act(one); }) this->act(one);
+        },
+        action);
+  }
+}
+
+void SimNode::act(const rendezvous::OpenSession& /*action*/) {
+  if (world_.is_elected) return connect(*leader_);
+  const auto failed = [this, turn = ++search_] {
+    when_awake([this, turn] {
+      if (turn == search_) lose(false);
+    });
+  };
+  if (cut_up_ + cut_down_ > 0) return world_.time.after(milliseconds(500), failed);
+  world_.find_host([this](SimHost* host) { connect(*host); });
+}
+
+void SimNode::act(const rendezvous::CloseSession& /*action*/) {
+  say([](SimHost& host, SessionId session) { host.broke(session); });
+  drop_connection();
+}
+
+// The host must not hear of the end at once: the workers are not gone yet.
+void SimNode::act(const rendezvous::FenceSession& /*action*/) { drop_connection(); }
+
+void SimNode::act(const rendezvous::Replay& /*action*/) {
+  Voice voice(*this);
+  failover_.replay_to(voice);
+}
+
+void SimNode::act(const rendezvous::Deliver& action) {
+  perform(cycle_.told(action.message, local_now()));
+}
+
+void SimNode::act(const rendezvous::LookForLeader& /*action*/) { look_for_leader(); }
+
+void SimNode::act(const rendezvous::EndJob& /*action*/) { ++search_; }
+
+void SimNode::look_again_for_host() {
+  const Time look = failover_.look_again_at();
+  if (look == Time::max() || look == failover_at_) return;
+  failover_at_ = look;
+  world_.time.at(clock_.global(look), [this] {
+    when_awake([this] {
+      failover_at_ = Time{};
+      act(failover_.time_passed(local_now()));
+    });
+  });
 }
 
 void SimNode::watch_network() {
@@ -233,15 +312,10 @@ void SimNode::beat() {
 void SimNode::watch_lease(int turn) {
   if (over_ || turn != lease_turn_) return;
   when_awake([this, turn] {
-    if (turn != lease_turn_) return;
-    const bool is_over = is_let_in() ? lease_.is_over(stamp()) : stamp() >= lease_.ends();
-    if (!is_over) {
-      if (is_let_in()) schedule_beat();
-      return world_.time.after((is_let_in() ? lease_.look_at() : lease_.ends()) - stamp(),
-                               [this, turn] { watch_lease(turn); });
-    }
-    if (is_let_in()) return lose(true);
-    if (goes_on_) break_round();
+    if (turn != lease_turn_ || !is_let_in()) return;
+    if (lease_.is_over(stamp())) return lose(true);
+    schedule_beat();
+    world_.time.after(lease_.look_at() - stamp(), [this, turn] { watch_lease(turn); });
   });
 }
 
@@ -251,8 +325,8 @@ void SimNode::perform(const Actions& actions) {
   if (over_) return;
   for (const agent::Action& action : actions) {
     if (std::holds_alternative<agent::JoinRound>(action)) {
-      memory_.joined(plan_.spec);
-      is_let_in() ? ask_for_seat() : look_for_host();
+      act(failover_.joined(plan_.spec),
+          [this](rendezvous::Session& session) { session.join(plan_.spec); });
     } else if (std::holds_alternative<agent::StartWorkers>(action)) {
       start_workers();
     } else if (const auto* ask = std::get_if<agent::SignalWorkers>(&action)) {
@@ -260,15 +334,15 @@ void SimNode::perform(const Actions& actions) {
     } else if (std::holds_alternative<agent::KillWorkers>(action)) {
       kill_workers();
     } else if (const auto* failed = std::get_if<agent::ReportFailure>(&action)) {
-      memory_.failed(round(), failed->failure);
-      if (is_let_in()) Voice(*this).report_failure(round(), failed->failure);
+      act(failover_.failed(round(), failed->failure),
+          [&](rendezvous::Session& session) { session.report_failure(round(), failed->failure); });
     } else if (std::holds_alternative<agent::ReportSuccess>(action)) {
-      memory_.succeeded(round());
-      if (is_let_in()) Voice(*this).report_success(round());
+      act(failover_.succeeded(round()),
+          [this](rendezvous::Session& session) { session.report_success(round()); });
     } else if (std::holds_alternative<agent::LeaveJob>(action)) {
       leaving_ = true;
-      memory_.left({.message = "left"});
-      if (is_let_in()) Voice(*this).leave({});
+      act(failover_.left({.message = "left"}),
+          [](rendezvous::Session& session) { session.leave({}); });
     } else if (std::holds_alternative<agent::Finish>(action)) {
       return finish();
     }
@@ -364,9 +438,10 @@ void SimNode::crash(bool with_word) {
   over_ = true;
   for (SimWorker& worker : workers_) worker.alive = false;
   if (!connection_) return;
+  // The word is lost if the connection has just been reset. Then the silence tells.
+  connection_->host->watch(connection_->session);
   if (with_word) return say([](SimHost& host, SessionId session) { host.ended(session); });
   connection_->up.block();  // for ever
-  connection_->host->watch(connection_->session);
 }
 
 void SimNode::leave() {

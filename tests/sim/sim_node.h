@@ -1,6 +1,6 @@
-// One node of a simulated job. It has the real Lifecycle, the real lease and the real memory of its
-// messages. Its workers exit, hang, fail or ignore the request to end. Its clock need not run as
-// fast as the host's. A connection that breaks is followed by another, to the host of then.
+// One node of a simulated job. It has the real Lifecycle, the real lease and the real Failover. Its
+// workers exit, hang, fail or ignore the request to end. Its clock need not run as fast as the
+// host's. A connection that breaks is followed by another, to the host of then.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "agent/core/lifecycle.h"
 #include "rendezvous/core/keep_alive.h"
-#include "rendezvous/core/session_memory.h"
+#include "rendezvous/failover/failover.h"
 #include "tests/sim/one_way.h"
 #include "tests/sim/sim_host.h"
 #include "tests/sim/virtual_time.h"
@@ -97,13 +97,22 @@ class SimNode {
   milliseconds stamp() const;
   bool is_let_in() const { return connection_ && connection_->is_let_in; }
 
-  void look_for_host();
-  void open_session(SimHost& host);
+  // Performs what the failover decides. `words`: for PassOn.
+  using Words = std::function<void(rendezvous::Session&)>;
+  void act(const rendezvous::FailoverActions& actions, const Words& words = {});
+  void act(const rendezvous::OpenSession& action);
+  void act(const rendezvous::CloseSession& action);
+  void act(const rendezvous::FenceSession& action);
+  void act(const rendezvous::Replay& action);
+  void act(const rendezvous::Deliver& action);
+  void act(const rendezvous::LookForLeader& action);
+  void act(const rendezvous::EndJob& action);
+  void look_for_leader();
+  void connect(SimHost& host);
+  void drop_connection();
   void heard(const rendezvous::HostMessage& message);
   void lose(bool is_fenced);
-  void break_round();
   void renewed(milliseconds beat, const rendezvous::Lease& lease);
-  void ask_for_seat();
   void say(std::function<void(SimHost&, SessionId)> words);
   void hear(const SharedConnection& over, std::function<void()> act);
   void perform(const agent::Actions& actions);
@@ -114,6 +123,7 @@ class SimNode {
   void exit_worker(std::size_t index, int code);
   void finish();
   void look_again();
+  void look_again_for_host();
   void schedule_beat();
   void beat();
   void watch_lease(int turn);
@@ -125,13 +135,14 @@ class SimNode {
   const Time began_;
   const Clock clock_;
   agent::Lifecycle cycle_;
-  rendezvous::SessionMemory memory_;
+  rendezvous::Failover failover_;
   SharedConnection connection_;  // null: none
   int connections_ = 0;          // so many there were
   int cut_up_ = 0;               // cuts of now
   int cut_down_ = 0;
-  int search_ = 0;        // of the host; answers to an earlier one do not count
-  bool goes_on_ = false;  // without a connection, until the lease ends
+  int search_ = 0;             // of the host; answers to an earlier one do not count
+  SimHost* leader_ = nullptr;  // the last one that was found
+  std::vector<std::function<void(SimHost&, SessionId)>> unsent_;  // until it is let in
   rendezvous::HeldLease lease_;
   std::vector<rendezvous::HostMessage> held_;  // until the next lease
   int beat_turn_ = 0;  // of the timer that counts; those that were set before do nothing
@@ -143,6 +154,7 @@ class SimNode {
   Time awake_at_{};
   Time suspended_until_{};
   Time timer_at_{};
+  Time failover_at_{};
 };
 
 }  // namespace ddprun::sim
