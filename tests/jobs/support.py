@@ -4,11 +4,13 @@ DDPRUN names the program (default build/bin/ddprun). Every job gets a marker in 
 a test can see whether any process of it is left, whatever that process did to hide.
 """
 
+import contextlib
 import functools
 import mmap
 import os
 import pathlib
 import pty
+import re
 import select
 import signal
 import statistics
@@ -166,9 +168,32 @@ class Job:
             return False
 
     def finish(self, timeout=None):
-        """Waits for the end; (exit code, stdout, stderr)."""
-        out, err = self.process.communicate(timeout=timeout or DEADLINE)
+        """Waits for the end; (exit code, stdout, stderr). Without a timeout of its own, what lives is told at the deadline."""
+        try:
+            out, err = self.process.communicate(timeout=timeout or DEADLINE)
+        except subprocess.TimeoutExpired as late:
+            if timeout:
+                raise
+            raise AssertionError(f"{late}\n{self.what_lives()}") from None
         return self.process.returncode, out, err
+
+    def what_lives(self):
+        """The job's processes with what each waits in, then what ddprun said. Kills them."""
+        seen = []
+        for pid in {self.pid, *self.processes()}:
+            try:
+                status = pathlib.Path(f"/proc/{pid}/status").read_text()
+                wanted = r"(?m)^(Name|State|PPid|SigPnd|ShdPnd|SigBlk|SigIgn|SigCgt):\t(.*)$"
+                facts = " ".join(f"{name}={value}" for name, value in re.findall(wanted, status))
+                waits = pathlib.Path(f"/proc/{pid}/wchan").read_text()
+                seen.append(f"pid {pid}: {facts} in {waits}")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        out, err = self.process.communicate()
+        return "\n".join([*seen, f"stdout: {out}", f"stderr: {err}"])
 
     def wait_gone(self, deadline=GONE_S):
         wait_until(lambda: not self.processes(), f"no process of the job left, still there: {self.processes()}", deadline)
