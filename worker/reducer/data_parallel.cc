@@ -147,7 +147,7 @@ GradientReducer::Options reducer_options(const DataParallelOptions& options) {
 
 }  // namespace
 
-// What one rank can say of its own model and options.
+// One rank's facts about its own model and options.
 struct DataParallel::Prepared {
   std::vector<NamedTensor> state;  // all parameters
   std::vector<NamedTensor> parameters;
@@ -176,7 +176,7 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Collective
   on_backward_ = std::make_shared<std::function<void()>>([this]() { reducer_->on_backward(); });
 }
 
-// What all ranks of a collective do together before their first pass.
+// All ranks of a collective call it together, before their first pass.
 void DataParallel::meet() {
   Prepared prepared;
   try {
@@ -242,7 +242,7 @@ bool DataParallel::evaluates() const {
 }
 
 // Buffers are looked up each time: a model may replace them. They need a copy only after a pass
-// that was summed, as in PyTorch; in a row of passes under NoSync the ranks keep their own.
+// that was summed, as in PyTorch. In a row of passes under NoSync the ranks keep their own.
 void DataParallel::sync_buffers(BufferMoment moment, int source) {
   if (!options_.broadcast_buffers || !buffers_due_ || moment != buffer_moment_) return;
   if (!buffer_hook_ && collective_->world_size() == 1) return;

@@ -15,9 +15,9 @@
 //   }
 //
 // It does not wrap the module, own the optimizer or split the data (see DistributedSampler). Call
-// it from the training thread. The collective must outlive it. Errors are exceptions:
-// std::invalid_argument for options and modules that cannot be trained, CollectiveError when a sum
-// fails, std::runtime_error for the rest. Where PyTorch has the same error, ours begins with its
+// it from the training thread. The collective must outlive it. Errors are exceptions.
+// std::invalid_argument says that options or a module cannot be trained. CollectiveError says that
+// a sum failed. std::runtime_error is the rest. An error that PyTorch has too begins with its
 // words.
 #pragma once
 
@@ -53,8 +53,8 @@ class GradientReducer;
 // When buffers are made alike: around a forward() that follows one which synchronised gradients.
 enum class BufferMoment { kBeforeForward, kAfterForward };
 
-// What a program does with the buffers instead of the copy of rank 0's: by name, those of `ignore`
-// left out. All ranks call it at the same forwards, on the training thread.
+// Replaces the copy of rank 0's buffers. Gets all buffers with their names, without those in
+// `ignore`. All ranks call it at the same forwards, on the training thread.
 using BufferHook = std::function<void(std::vector<NamedTensor>& buffers, Collective& collective)>;
 
 // PyTorch 2.11's limits (torch/nn/parallel/distributed.py, _ddp_init_helper). The first bucket is
@@ -71,22 +71,22 @@ struct DataParallelOptions {
   // With DDP_SET_LAST_BUCKET_CAP=1 in the environment it is the last bucket's: nothing can hide its
   // sum.
   std::optional<std::size_t> first_bucket_bytes;
-  // The limits of the first buckets and of the rebuilt ones, instead of both above; the last one
-  // repeats: PyTorch's bucket_cap_mb_list.
+  // The limits of the first buckets and of the rebuilt ones, instead of both above. The last one
+  // repeats. PyTorch's bucket_cap_mb_list.
   std::vector<std::size_t> bucket_cap_bytes_list;
   // `.grad` lies in the bucket: no copy back, no second copy of the gradients in memory. A single
   // rank without a communication hook has no buckets: its gradients stay where autograd has put
   // them.
   bool gradient_as_bucket_view = true;
-  // Copy rank 0's buffers (running statistics) to all ranks: at the first forward, and at each
-  // forward after one that synchronised gradients. Not in an evaluation (eval(), gradients off),
-  // which one rank may make alone; nor while another forward() waits for its backward(), which may
-  // need them.
+  // Copies rank 0's buffers (running statistics) to all ranks. This happens at the first forward,
+  // and at each forward after one that synchronised gradients. An evaluation (eval(), gradients
+  // off) copies none: one rank may make it alone. Nor does a forward() while another one waits for
+  // its backward(), which may need them.
   bool broadcast_buffers = true;
   bool init_sync = true;  // verify the model and take rank 0's state at construction
-  // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. Where
-  // other ranks used it, it gets their average, this rank counting as zero; where nobody did, its
-  // `.grad` stays as it is. Costs a walk through the graph and one small sum in each pass.
+  // A parameter that forward()'s outputs, or the loss, do not depend on needs no gradient. If other
+  // ranks used it, it gets their average, this rank counting as zero. If nobody did, its `.grad`
+  // stays as it is. Costs a walk through the graph and one small sum in each pass.
   bool find_unused_parameters = false;
   // All passes use the same parameters, equally often. Then parameters may be unused, and may get
   // several gradients in a pass (activation checkpointing). The first pass counts.
@@ -104,32 +104,32 @@ struct DataParallelOptions {
   // Names of parameters with sparse gradients, beside those of Embedding and EmbeddingBag, which
   // are known by their options. Every rank gets all indices and values, and adds them.
   std::vector<std::string> sparse_parameters;
-  // Names of parameters whose gradients travel last, when all others are on their way, in one
-  // bucket for each dtype: PyTorch's delay_all_reduce_named_params. It has a
-  // param_to_hook_all_reduce beside it, whose gradient starts that sum; here the last of the other
+  // Names of parameters whose gradients travel last, when all others are on their way. They have
+  // one bucket for each dtype. PyTorch's delay_all_reduce_named_params. It has a
+  // param_to_hook_all_reduce beside it, whose gradient starts that sum. Here the last of the other
   // gradients does.
   std::vector<std::string> delay_all_reduce;
 };
 
 class DataParallel final : public Joinable {
  public:
-  // All ranks must call it. Throws if no parameter needs a gradient, if parameters lie on different
-  // devices or not on the collective's, or if one has a dtype that cannot be summed. Throws on all
-  // ranks if their models differ in the number or shapes of parameters, and where one of them
-  // throws; without init_sync only there.
+  // All ranks must call it. Throws if no parameter needs a gradient, or if one has a dtype that
+  // cannot be summed. Throws if parameters lie on different devices, or not on the collective's.
+  // Throws on all ranks if their models differ in the number or shapes of parameters. If one rank
+  // throws, all do; without init_sync it does so alone.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Collective& collective,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
   DataParallel(DataParallel&&) = delete;
   DataParallel& operator=(DataParallel&&) = delete;
-  // Removes the hooks. Gradients that lie in buckets stay valid. If the last backward() returned
-  // and left parameters without a gradient, nobody may use the model any more: a step on it has
-  // made the ranks part. Then this logs which parameters, and ends the process with exit code 1.
+  // Removes the hooks. Gradients that lie in buckets stay valid. The last backward() may have
+  // returned and left parameters without a gradient. Then a step on the model has made the ranks
+  // part, and nobody may use it. This logs which parameters, and ends the process with exit code 1.
   ~DataParallel();
 
   // model->forward(arguments...) with what must happen before and after it. `model` must be the
-  // module that was given to the constructor, by its own type, or one of its parameters alone. The
+  // constructor's module, by its own type, or one with some of its parameters alone. The
   // next backward() averages the gradients, unless a NoSync lives or gradients are off. Throws
   // std::invalid_argument for a module with a parameter that no DataParallel has, as a clone() is.
   template <typename Model, typename... Arguments>
@@ -142,13 +142,16 @@ class DataParallel final : public Joinable {
   }
 
   // The two halves of forward(), for models with several entry points. With gradients on,
-  // before_forward() throws if the previous backward() left parameters without a gradient, or if a
-  // parameter was unfrozen, added or replaced since construction, or has another dtype, size or
-  // device; or was frozen, unless all are (then the pass sums nothing) or find_unused_parameters is
-  // set. find_unused_parameters and static_graph must know the outputs: after_forward() replaces
-  // their tensors by copies that it can follow. They may be tensors, and any vector, array, tuple,
-  // pair, optional or map of such; OutputTensors (output_sink.h) teaches it a type of the program.
-  // Throws std::invalid_argument where it needs outputs and gets none, or a type that it does not
+  // before_forward() throws in these cases:
+  // - The previous backward() left parameters without a gradient.
+  // - A parameter was unfrozen, added or replaced since construction.
+  // - A parameter has another dtype, size or device.
+  // - A parameter was frozen. All may be: then the pass sums nothing. With find_unused_parameters
+  //   any may be.
+  // find_unused_parameters and static_graph must know the outputs: after_forward() replaces their
+  // tensors by copies that it can follow. Outputs may be tensors, and any vector, array, tuple,
+  // pair, optional or map of such. OutputTensors (output_sink.h) teaches it a type of the program.
+  // Throws std::invalid_argument if it needs outputs and gets none, or a type that it does not
   // know.
   void before_forward();
   void after_forward();
@@ -180,10 +183,10 @@ class DataParallel final : public Joinable {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
-  // optimizer.step(), if each `.grad` is the average of all ranks; else throws std::runtime_error,
-  // and names parameters: those without a gradient, and those with this rank's own in it
-  // (docs/data_parallel.md lists how that comes about). Throws, too, if the optimizer has a
-  // gradient of a parameter that no DataParallel has, and that add_copies() does not know. A plain
+  // optimizer.step(), if each `.grad` is the average of all ranks. Else throws std::runtime_error,
+  // and names the parameters without a gradient, and those with this rank's own in it.
+  // docs/data_parallel.md lists how that comes about. Throws, too, if the optimizer has a gradient
+  // of a parameter that neither a DataParallel nor add_copies() knows. A plain
   // optimizer.step() makes the ranks part there; the next forward() or backward() throws then. On
   // CPU backward() throws on all ranks if their weights have parted in any other way. The first
   // step after an uneven Join gives all ranks the state of one optimizer, and all must call it.
@@ -238,16 +241,17 @@ class DataParallel final : public Joinable {
   // Writes it to a file, as JSON: whole or not at all. Throws std::runtime_error where that fails.
   void write_log_record(const std::string& path) const;
 
-  // Gives up a pass whose backward() threw, or whose sums failed: all ranks must call it, and then
+  // Gives up a pass whose backward() threw, or whose sums failed. All ranks must call it, and then
   // may go on with forward(). A rank that waits in a sum of that pass throws CollectiveError when
   // another one calls it. All gradients are undefined after it, also those that passes under NoSync
-  // had added. Throws if a rank has died or does not call it in time, if the collective cannot do
-  // it ("nccl", "hierarchical"), or if one rank has summed more passes, or made more steps, than
-  // another: then nobody may train on. A plain optimizer.step() counts at the next forward() only.
+  // had added. Throws if a rank has died or does not call it in time. Throws if the collective
+  // cannot do it ("nccl", "hierarchical"). Throws if one rank has summed more passes, or made more
+  // steps, than another: then nobody may train on. A plain optimizer.step() counts at the next
+  // forward() only.
   void reset();
 
-  // Trains on among other ranks, in the same process: those of `collective`, which must outlive
-  // this object; the one before is not used any more. Its rank 0 must be a rank that has trained:
+  // Trains on among other ranks, in the same process: those of `collective`. It must outlive this
+  // object. The one before is not used any more. Its rank 0 must be a rank that has trained:
   // the others take its parameters and buffers, as at construction. Ranks that are new make a
   // DataParallel meanwhile. A pass that is under way is given up, whatever state it is in: all
   // gradients are undefined. Buckets begin anew, and hooks must be set again. The optimizer's state
@@ -265,10 +269,11 @@ class DataParallel final : public Joinable {
   // forward with gradients after a pass that was summed rebuilds them in PyTorch's layout.
   const std::vector<std::vector<std::size_t>>& buckets() const;
   bool buckets_rebuilt() const;
-  // Goes on with the rebuilt buckets of an earlier run of the same model on as many ranks: then the
+  // Goes on with the rebuilt buckets of an earlier run of the same model on as many ranks. Then the
   // first pass adds gradients in the order in which later ones do. All ranks must call it, before
-  // the first forward(); rank 0's layout counts. False, on all ranks, where the layout is not of
-  // this model, and with find_unused_parameters, which rebuilds nothing: then nothing is changed.
+  // the first forward(). Rank 0's layout counts. Returns false on all ranks, and changes nothing,
+  // if the layout is not of this model. So it does with find_unused_parameters, which rebuilds
+  // nothing.
   bool restore_buckets(const std::vector<std::vector<std::size_t>>& layout);
   // Parameter indices in the order in which backward() gave gradients in the latest synchronising
   // pass. static_graph and find_unused_parameters may have some twice, or not at all.

@@ -24,8 +24,8 @@ JoinRound DataParallel::meet_joined(const JoinReport& mine) {
   return round;
 }
 
-// A rank without batches makes no steps: its weights are set at the end, its optimizer's state by
-// the first step after it.
+// A rank without batches makes no steps. Its weights are set at the end. Its optimizer's state is
+// set by the first step after it.
 void DataParallel::see_round(const JoinRound& round) {
   all_active_ = round.active == round.ranks;
   if (all_active_) return;
