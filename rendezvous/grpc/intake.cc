@@ -146,8 +146,10 @@ void Intake::serve_next() {
   const auto now = std::chrono::steady_clock::now();
   while (const auto fd = unproven_.next(now)) {
     const Waiting one = waiting_.extract(*fd).mapped();
-    // One that came just now had sent its beginning a moment ago.
-    if (now > one.since + kLookWhileWaiting && is_gone(*fd)) {
+    // One that came just now had sent its beginning a moment ago. If others wait, it must not take
+    // their place in vain.
+    const bool is_fresh = now <= one.since + kLookWhileWaiting;
+    if ((!is_fresh || unproven_.is_waited()) && is_gone(*fd)) {
       unproven_.was_gone(*fd);
       ::close(*fd);
       continue;
