@@ -265,7 +265,7 @@ while :; do sleep 0.05; done
                 with self.subTest(offset, where=where):
                     job = self.start("--nproc-per-node=2", self.worker(WAITING, "waiting.sh"), prefix=where)
                     self.heard(2)
-                    # Not all of the job's: its sweep of orphans ends by itself, and has a name of its own only in a moment.
+                    # The workers alone: the job's sweep of orphans ends by itself.
                     # A worker in the midst of its exec has no variables to read.
                     wait_until(lambda job=job: len(ranks_of(job)) == 2, "both workers")
                     alive = ranks_of(job)

@@ -11,7 +11,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -71,6 +73,15 @@ inline void run_script(const std::string& path, const std::function<std::string(
   EXPECT_GT(line_number, 0) << path << " is empty";
   const char* const rewrite = std::getenv("DDPRUN_REWRITE");  // NOLINT(concurrency-mt-unsafe)
   if (rewrite != nullptr && *rewrite == '1') std::ofstream(path) << rewritten.str();
+}
+
+// The names of the scripts in `folder`, without their ending, in order.
+inline std::vector<std::string> script_names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().stem().string());
+  std::ranges::sort(names);
+  return names;
 }
 
 }  // namespace ddprun::support

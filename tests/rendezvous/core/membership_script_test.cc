@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <optional>
 
 #include "rendezvous/control/operator_verbs.h"
@@ -213,15 +212,8 @@ TEST_P(MembershipScript, PrintsWhatIsWritten) {
                       [&](const Command& command) { return script.run(command); });
 }
 
-std::vector<std::string> scripts() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(DDPRUN_SCRIPTS))
-    names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Scripts, MembershipScript, testing::ValuesIn(scripts()),
+INSTANTIATE_TEST_SUITE_P(Scripts, MembershipScript,
+                         testing::ValuesIn(support::script_names(DDPRUN_SCRIPTS)),
                          [](const auto& script) { return script.param; });
 
 }  // namespace
