@@ -243,8 +243,11 @@ void Service::Calls::answered(const std::shared_ptr<Call>& call,
   if (!in) return refuse(call, in.error());
   // Asked once, so that the answer waits for no lease that does not come.
   const bool grants = may_grant();
-  if (grants) call->send_before_next(encode(in->answer));
-  if (!grants) call->send(encode(in->answer));
+  if (grants) {
+    call->send_before_next(encode(in->answer));
+  } else {
+    call->send(encode(in->answer));
+  }
   opened(call, in->job, in->is_proven, grants);
   call->read_next();
 }
@@ -331,8 +334,10 @@ void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeM
 }
 
 void Service::Calls::obey(Node& node, const NodeMessage& message) {
-  if (const auto* beat = std::get_if<Beat>(&message))
-    return may_grant() ? grant_lease(node, *beat) : void();
+  if (const auto* beat = std::get_if<Beat>(&message)) {
+    if (may_grant()) grant_lease(node, *beat);
+    return;
+  }
   const auto* const first = std::get_if<NodeSpec>(&message);
   const auto* const resumed = std::get_if<ResumeRequest>(&message);
   const NodeSpec* const named = resumed != nullptr ? &resumed->spec : first;
