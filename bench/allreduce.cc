@@ -26,9 +26,9 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/collective/split.h"
-#include "worker/hierarchical/hierarchical_collective.h"
-#include "worker/kernels/sum_kernels.h"
+#include "worker/collective/core/split.h"
+#include "worker/collective/hierarchical/hierarchical_collective.h"
+#include "worker/collective/kernels/sum_kernels.h"
 #include "worker/startup/pipe_exchange.h"
 
 namespace {

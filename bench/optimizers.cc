@@ -5,7 +5,7 @@
 //
 // KIND: sgd (momentum), sgd-decay (and weight decay), adam or adamw. Prints the median seconds of a
 // step.
-#include "worker/zero/optimizers.h"
+#include "worker/training/zero/optimizers.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

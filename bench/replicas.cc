@@ -5,7 +5,7 @@
 //   bench-replicas one|copies|ranks LAYERS WIDTH BATCH WORKERS STEPS
 //
 // Prints the median seconds of a step. With ranks, rank 0 prints.
-#include "worker/replicas/replicas.h"
+#include "worker/training/replicas/replicas.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "bench/median.h"
-#include "worker/reducer/data_parallel.h"
 #include "worker/startup/bootstrap.h"
+#include "worker/training/data_parallel/data_parallel.h"
 
 namespace {
 

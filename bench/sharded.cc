@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "worker/sharded/sharded_parallel.h"
 #include "worker/startup/bootstrap.h"
-#include "worker/zero/optimizers.h"
+#include "worker/training/sharded/sharded_parallel.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "worker/reducer/data_parallel.h"
+#include "worker/training/data_parallel/data_parallel.h"
 
 int main(int argc, char** argv) {
   using Clock = std::chrono::steady_clock;

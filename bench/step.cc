@@ -29,8 +29,8 @@
 
 #include "bench/program.h"
 #include "bench/step_models.h"
-#include "worker/reducer/data_parallel.h"
 #include "worker/startup/bootstrap.h"
+#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::bench {
 namespace {

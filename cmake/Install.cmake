@@ -44,8 +44,8 @@ if(NOT DDPRUN_BUILD_WORKER OR DDPRUN_SANITIZE)
 endif()
 
 # The rooms of the engine, and what they link.
-set(_rooms base base_net proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_meeting worker_pipes worker_startup
-  worker_nccl worker_tensors worker_averages worker_buckets worker_reducer worker_comm_hooks worker_precision worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data worker_readers
+set(_rooms base base_net proto store worker_collective worker_join worker_kernels worker_shm worker_tcp worker_hierarchical worker_init_method worker_pipes worker_startup
+  worker_nccl worker_tensors worker_averages worker_buckets worker_data_parallel worker_comm_hooks worker_amp worker_norm worker_zero_partition worker_zero worker_sharded_plan worker_sharded worker_replicas worker_data readers
   worker_checkpoint_files worker_checkpoint)
 set(DDPRUN_HAVE_NCCL OFF)
 if(TARGET ddprun_nccl)
@@ -62,16 +62,16 @@ install(EXPORT ddprun-targets NAMESPACE ddprun:: DESTINATION "${CMAKE_INSTALL_LI
 
 # The public headers (worker/CMakeLists.txt) and those that they include; tests/install holds that none is missing.
 set(_headers
-  base/environment.h base/result.h proto/worker_env.h worker/collective/collective.h worker/collective/exchange.h worker/collective/mean.h worker/collective/require_same.h
-  worker/collective/operation_ring.h worker/comm_hooks/comm_hooks.h worker/comm_hooks/power_sgd.h worker/precision/autocast.h worker/precision/loss_scaler.h worker/precision/master_weights.h worker/replicas/replicas.h worker/data/distributed_sampler.h
-  worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/tensors/tensor_batch.h worker/readers/csv_table.h worker/readers/file_text.h
-  worker/averages/parameter_index.h worker/norm/sync_batch_norm.h worker/join/join.h worker/join/join_round.h worker/join/joinable.h worker/zero/zero_optimizer.h
-  worker/zero/optimizers.h worker/zero/shards.h worker/zero/owned_sums.h worker/zero/partition.h worker/sharded/sharded_parallel.h worker/sharded/flat_unit.h worker/sharded/unit_layout.h
-  worker/sharded/unit_order.h worker/sharded/units.h
-  worker/readers/image.h worker/readers/image_folder.h worker/readers/labelled_images.h worker/readers/text_folder.h
-  worker/reducer/bucket.h worker/reducer/data_parallel.h worker/reducer/log_record.h worker/reducer/module_state.h
-  worker/reducer/output_sink.h worker/startup/bootstrap.h worker/startup/rank_processes.h worker/startup/spawn.h worker/tcp/tcp_collective.h worker/tcp/tcp_feed.h
-  worker/tensors/tensor_verbs.h worker/tensors/stepped_tensors.h worker/checkpoint/checkpoint.h worker/checkpoint/checkpoint_file.h worker/checkpoint/load_options.h
+  base/environment.h base/result.h proto/worker_env.h worker/collective/core/collective.h worker/collective/core/exchange.h worker/collective/core/mean.h worker/collective/core/require_same.h
+  worker/collective/core/operation_ring.h worker/training/comm_hooks/comm_hooks.h worker/training/comm_hooks/power_sgd.h worker/training/amp/autocast.h worker/training/amp/loss_scaler.h worker/training/amp/master_weights.h worker/training/replicas/replicas.h worker/data/distributed_sampler.h
+  worker/data/batch_loader.h worker/data/ordered_prefetch.h worker/data/tensor_batch.h examples/readers/csv_table.h examples/readers/file_text.h
+  worker/training/averages/parameter_index.h worker/training/norm/sync_batch_norm.h worker/training/join/join.h worker/training/join/join_round.h worker/training/join/joinable.h worker/training/zero/zero_optimizer.h
+  worker/training/zero/optimizers.h worker/training/zero/shards.h worker/training/zero/owned_sums.h worker/training/zero/partition.h worker/training/sharded/sharded_parallel.h worker/training/sharded/flat_unit.h worker/training/sharded/unit_layout.h
+  worker/training/sharded/unit_order.h worker/training/sharded/units.h
+  examples/readers/image.h examples/readers/image_folder.h examples/readers/labelled_images.h examples/readers/text_folder.h
+  worker/training/data_parallel/bucket.h worker/training/data_parallel/data_parallel.h worker/training/data_parallel/log_record.h worker/training/data_parallel/module_state.h
+  worker/training/data_parallel/output_sink.h worker/startup/bootstrap.h worker/startup/rank_processes.h worker/startup/spawn.h worker/collective/tcp/tcp_collective.h worker/collective/tcp/tcp_feed.h
+  worker/training/tensors/tensor_verbs.h worker/training/tensors/stepped_tensors.h worker/checkpoint/checkpoint.h worker/checkpoint/checkpoint_file.h worker/checkpoint/load_options.h
   worker/checkpoint/pickle.h
   worker/checkpoint/value.h worker/checkpoint/zip_file.h)
 foreach(_header IN LISTS _headers)

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "examples/readers/csv_table.h"
 #include "worker/data/batch_loader.h"
-#include "worker/readers/csv_table.h"
 
 namespace ddprun::examples {
 

@@ -15,8 +15,8 @@
 #include "examples/adults/adult_table.h"
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/optimizers.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace {
 

@@ -17,9 +17,9 @@
 #include "examples/nets/resnet18.h"
 #include "worker/checkpoint/atomic_file.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/precision/autocast.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/optimizers.h"
+#include "worker/training/amp/autocast.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/readers/labelled_images.h"
-#include "worker/tensors/tensor_batch.h"
+#include "examples/readers/labelled_images.h"
+#include "worker/data/tensor_batch.h"
 
 namespace ddprun::examples {
 

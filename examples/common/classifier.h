@@ -14,9 +14,9 @@
 
 #include "examples/common/program.h"
 #include "worker/checkpoint/module_values.h"
-#include "worker/collective/mean.h"
+#include "worker/collective/core/mean.h"
 #include "worker/data/batch_loader.h"
-#include "worker/reducer/data_parallel.h"
+#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::examples {
 

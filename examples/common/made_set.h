@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "worker/tensors/tensor_batch.h"
+#include "worker/data/tensor_batch.h"
 
 namespace ddprun::examples {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/nccl/nccl_collective.h"
+#include "worker/collective/nccl/nccl_collective.h"
 
 namespace ddprun::examples {
 namespace {

@@ -19,8 +19,8 @@
 #include "examples/common/program.h"
 #include "examples/image_folder/photo_set.h"
 #include "examples/nets/resnet18.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/optimizers.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace {
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "worker/readers/image.h"
-#include "worker/readers/image_folder.h"
-#include "worker/tensors/tensor_batch.h"
+#include "examples/readers/image.h"
+#include "examples/readers/image_folder.h"
+#include "worker/data/tensor_batch.h"
 
 namespace ddprun::examples {
 

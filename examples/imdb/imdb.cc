@@ -16,8 +16,8 @@
 #include "examples/common/classifier.h"
 #include "examples/common/program.h"
 #include "examples/imdb/review_set.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/optimizers.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "examples/readers/text_folder.h"
 #include "worker/data/batch_loader.h"
-#include "worker/readers/text_folder.h"
 
 namespace ddprun::examples {
 

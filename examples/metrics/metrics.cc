@@ -11,7 +11,7 @@
 #include <array>
 
 #include "examples/common/program.h"
-#include "worker/collective/mean.h"
+#include "worker/collective/core/mean.h"
 #include "worker/data/distributed_sampler.h"
 
 namespace {

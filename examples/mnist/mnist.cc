@@ -25,10 +25,10 @@
 #include "worker/checkpoint/atomic_file.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/module_values.h"
-#include "worker/collective/mean.h"
-#include "worker/collective/require_same.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/optimizers.h"
+#include "worker/collective/core/mean.h"
+#include "worker/collective/core/require_same.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace {
 

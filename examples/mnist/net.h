@@ -5,8 +5,8 @@
 #include <torch/nn.h>
 #include <torch/types.h>
 
-#include "worker/readers/labelled_images.h"
-#include "worker/tensors/tensor_batch.h"
+#include "examples/readers/labelled_images.h"
+#include "worker/data/tensor_batch.h"
 
 namespace ddprun::examples {
 

@@ -14,9 +14,9 @@
 #include "examples/common/classifier.h"
 #include "examples/common/made_set.h"
 #include "examples/common/program.h"
-#include "worker/join/join.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/optimizers.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/join/join.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace {
 

@@ -17,8 +17,8 @@
 #include "examples/common/classifier.h"
 #include "examples/common/made_set.h"
 #include "examples/common/program.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/zero_optimizer.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/zero/zero_optimizer.h"
 
 namespace {
 

@@ -19,10 +19,10 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/collective/split.h"
-#include "worker/shm/shm_collective.h"
+#include "worker/collective/core/split.h"
+#include "worker/collective/shm/shm_collective.h"
+#include "worker/collective/tcp/tcp_collective.h"
 #include "worker/startup/pipe_exchange.h"
-#include "worker/tcp/tcp_collective.h"
 
 namespace {
 

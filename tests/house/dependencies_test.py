@@ -15,8 +15,10 @@ from sources import ROOMS, ROOT, cpp_files, includes, name, room_files, run_test
 
 RENDEZVOUS = {"rendezvous/core", "rendezvous/host", "rendezvous/trust", "rendezvous/grpc", "rendezvous/election", "rendezvous/failover",
               "rendezvous/control", "rendezvous/pages"}
-WORKER = {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl", "worker/tensors", "worker/averages", "worker/reducer", "worker/comm_hooks", "worker/precision", "worker/replicas", "worker/meeting", "worker/startup",
-          "worker/data", "worker/readers", "worker/join", "worker/norm", "worker/zero", "worker/sharded", "worker/checkpoint"}
+WORKER = {"worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical",
+          "worker/collective/nccl", "worker/training/tensors", "worker/training/averages", "worker/training/data_parallel", "worker/training/comm_hooks",
+          "worker/training/amp", "worker/training/replicas", "worker/training/join", "worker/training/norm", "worker/training/zero", "worker/training/sharded",
+          "worker/startup/init_method", "worker/startup", "worker/data", "worker/checkpoint"}
 # Room or sub-room -> the rooms, or single headers, that it may include beside its own.
 MAY_INCLUDE = {
     "base": set(),
@@ -50,34 +52,36 @@ MAY_INCLUDE = {
                  "launcher/scheduler"},
     "daemon": {"proto", "base/net", "base/net/http", *RENDEZVOUS, "launcher/options/flag_values.h", "launcher/scheduler/shared_token.h"},
     "daemon/manual": {"daemon", "launcher/manual"},
-    "worker/collective": {"proto"},
-    "worker/kernels": {"proto", "worker/collective"},
-    "worker/shm": {"proto", "worker/collective", "worker/kernels"},
-    "worker/tcp": {"proto", "worker/collective", "worker/kernels"},
-    "worker/hierarchical": {"proto", "worker/collective", "worker/kernels", "worker/shm", "worker/tcp"},
-    "worker/nccl": {"proto", "worker/collective"},
-    "worker/tensors": {"proto", "worker/collective", "worker/data"},
-    "worker/join": {"proto", "worker/collective"},
-    "worker/averages": {"worker/collective"},
-    "worker/reducer": {"proto", "worker/collective", "worker/join", "worker/tensors", "worker/averages"},
-    "worker/comm_hooks": {"worker/collective", "worker/tensors", "worker/reducer"},
-    "worker/precision": {"worker/collective", "worker/reducer", "worker/tensors/stepped_tensors.h"},
-    "worker/replicas": set(),
-    "worker/norm": {"worker/collective", "worker/tensors"},
-    "worker/zero": {"worker/collective", "worker/join", "worker/tensors", "worker/reducer", "worker/kernels/ring_order.h"},
-    "worker/sharded": {"worker/collective", "worker/reducer", "worker/tensors", "worker/zero/owned_sums.h"},
-    "worker/meeting": {"proto", "base/net", "store"},
-    "worker/startup": {"proto", "base/net", "store", "worker/meeting", "worker/collective", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/nccl"},
+    "worker/collective/core": {"proto"},
+    "worker/collective/kernels": {"proto", "worker/collective/core"},
+    "worker/collective/shm": {"proto", "worker/collective/core", "worker/collective/kernels"},
+    "worker/collective/tcp": {"proto", "worker/collective/core", "worker/collective/kernels"},
+    "worker/collective/hierarchical": {"proto", "worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp"},
+    "worker/collective/nccl": {"proto", "worker/collective/core"},
+    "worker/training/tensors": {"proto", "worker/collective/core"},
+    "worker/training/join": {"proto", "worker/collective/core"},
+    "worker/training/averages": {"worker/collective/core"},
+    "worker/training/data_parallel": {"proto", "worker/collective/core", "worker/training/join", "worker/training/tensors", "worker/training/averages"},
+    "worker/training/comm_hooks": {"worker/collective/core", "worker/training/tensors", "worker/training/data_parallel"},
+    "worker/training/amp": {"worker/collective/core", "worker/training/data_parallel", "worker/training/tensors/stepped_tensors.h"},
+    "worker/training/replicas": set(),
+    "worker/training/norm": {"worker/collective/core", "worker/training/tensors"},
+    "worker/training/zero": {"worker/collective/core", "worker/training/join", "worker/training/tensors", "worker/training/data_parallel", "worker/collective/kernels/ring_order.h"},
+    "worker/training/sharded": {"worker/collective/core", "worker/training/data_parallel", "worker/training/tensors", "worker/training/zero/owned_sums.h"},
+    "worker/startup/init_method": {"proto", "base/net", "store"},
+    "worker/startup": {"proto", "base/net", "store", "worker/startup/init_method", "worker/collective/core", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical", "worker/collective/nccl"},
     "worker/data": {"proto"},
-    "worker/readers": {"proto"},
-    "worker/checkpoint": {"proto", "worker/collective", "worker/reducer", "worker/tensors/stepped_tensors.h"},
-    "examples": {"proto", "store", *WORKER},
+    "examples/readers": {"proto"},
+    "worker/checkpoint": {"proto", "worker/collective/core", "worker/training/data_parallel", "worker/training/tensors/stepped_tensors.h"},
+    "examples": {"proto", "store", "examples/readers", *WORKER},
     "bench": {"proto", "base/net", "store", *RENDEZVOUS, "agent", *WORKER},
 }
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|nccl|cuda)[/_.a-z]*")
 MAY_USE_GRPC = {"rendezvous/grpc", "rendezvous/election", "rendezvous/trust", "rendezvous/control"}  # the edges of its network; nobody else sees a grpc::Status
-MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {"worker/collective", "worker/kernels", "worker/shm", "worker/tcp", "worker/hierarchical", "worker/meeting", "worker/join", "worker/data", "worker/readers"}
+MAY_USE_TORCH = {*WORKER, "examples", "bench"} - {
+    "worker/collective/core", "worker/collective/kernels", "worker/collective/shm", "worker/collective/tcp", "worker/collective/hierarchical",
+    "worker/startup/init_method", "worker/training/join"}
 BIN = pathlib.Path(os.environ.get("DDPRUN_BIN", ROOT / "build" / "bin"))
 
 
@@ -119,7 +123,7 @@ class Includes(unittest.TestCase):
 
     def test_the_scan_finds_what_is_forbidden(self):
         for room, include in (("base", "proto/worker_env.h"), ("proto", "store/wire.h"), ("store", "rendezvous/host/host.h"), ("launcher", "worker/startup/bootstrap.h"),
-                              ("agent", "worker/collective/collective.h"), ("worker/startup", "grpcpp/server.h"), ("launcher", "store/server.h"),
+                              ("agent", "worker/collective/core/collective.h"), ("worker/startup", "grpcpp/server.h"), ("launcher", "store/server.h"),
                               ("worker/startup", "proto/rendezvous.pb.h"), ("agent", "torch/torch.h"), ("agent", "ATen/Parallel.h"),
                               ("launcher", "nccl.h"), ("store", "cuda_runtime.h"), ("worker/startup", "rendezvous/host/host.h"),
                               ("agent/core", "agent/output/console.h"), ("agent/core", "rendezvous/host/host.h"),

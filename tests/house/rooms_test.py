@@ -14,7 +14,7 @@ LONG_FILE_LINES = 500  # the reader of a change asks whether such a file is one 
 class Rooms(unittest.TestCase):
     def test_every_file_is_in_a_room(self):
         """A folder that is not in the list of rooms would be held to nothing."""
-        top_rooms = sorted({room.split("/")[0] for room in ROOMS})
+        top_rooms = sorted({"examples/readers" if room.startswith("examples/") else room.split("/")[0] for room in ROOMS})
         in_rooms = {path for room in ROOMS for path in room_files(room)}
         self.assertEqual([name(path) for path in cpp_files(*top_rooms) if path not in in_rooms], [])
 

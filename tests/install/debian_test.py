@@ -60,7 +60,7 @@ class Packages(FolderTest):
         self.assertEqual({owner for _, owner in files.values()}, {"root/root"})
         engine = self.listed("ddprun-dev")
         self.assertIn("/usr/lib/cmake/ddprun/ddprun-config.cmake", engine)
-        self.assertIn("/usr/include/ddprun/worker/reducer/data_parallel.h", engine)
+        self.assertIn("/usr/include/ddprun/worker/training/data_parallel/data_parallel.h", engine)
 
     def test_lintian_knows_two_exceptions_and_no_more(self):
         said = run(tool("lintian"), "--fail-on", "error,warning", *self.packages.values())

@@ -15,8 +15,8 @@
 #include <memory>
 #include <vector>
 
-#include "worker/collective/split.h"
-#include "worker/shm/shm_collective.h"
+#include "worker/collective/core/split.h"
+#include "worker/collective/shm/shm_collective.h"
 #include "worker/startup/pipe_exchange.h"
 
 namespace ddprun::worker {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/collective/collective.h"
+#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tests/worker/forked_ranks.h"
-#include "worker/tensors/tensor_verbs.h"
+#include "worker/training/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 

@@ -21,9 +21,9 @@
 
 #include "worker/checkpoint/module_values.h"
 #include "worker/checkpoint/optimizer_values.h"
-#include "worker/collective/collective.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/tensors/stepped_tensors.h"
+#include "worker/collective/core/collective.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/tensors/stepped_tensors.h"
 
 namespace ddprun::worker {
 namespace {

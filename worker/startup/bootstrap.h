@@ -18,8 +18,8 @@
 
 #include "base/result.h"
 #include "proto/worker_env.h"
-#include "worker/collective/collective.h"
-#include "worker/tcp/tcp_collective.h"
+#include "worker/collective/core/collective.h"
+#include "worker/collective/tcp/tcp_collective.h"
 
 namespace ddprun::worker {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/net/host_network.h"
-#include "worker/collective/split.h"
-#include "worker/hierarchical/hierarchical_collective.h"
-#include "worker/meeting/own_address.h"
-#include "worker/meeting/rank_places.h"
+#include "worker/collective/core/split.h"
+#include "worker/collective/hierarchical/hierarchical_collective.h"
+#include "worker/startup/init_method/own_address.h"
+#include "worker/startup/init_method/rank_places.h"
 #include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {

@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "proto/worker_env.h"
-#include "worker/tcp/tcp_collective.h"
+#include "worker/collective/tcp/tcp_collective.h"
 
 namespace ddprun::worker {
 

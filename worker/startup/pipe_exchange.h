@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/collective/exchange.h"
+#include "worker/collective/core/exchange.h"
 
 namespace ddprun::worker {
 

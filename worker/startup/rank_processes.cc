@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "base/file_handle.h"
-#include "worker/collective/collective.h"
+#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 namespace {

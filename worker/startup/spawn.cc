@@ -5,11 +5,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "worker/collective/split.h"
-#include "worker/meeting/file_world.h"
-#include "worker/meeting/mpi_world.h"
-#include "worker/nccl/nccl_collective.h"
-#include "worker/shm/shm_collective.h"
+#include "worker/collective/core/split.h"
+#include "worker/collective/nccl/nccl_collective.h"
+#include "worker/collective/shm/shm_collective.h"
+#include "worker/startup/init_method/file_world.h"
+#include "worker/startup/init_method/mpi_world.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/time_slices.h"
 

@@ -12,7 +12,7 @@
 
 #include "proto/worker_env.h"
 #include "store/client.h"
-#include "worker/collective/desync_board.h"
+#include "worker/collective/core/desync_board.h"
 
 namespace ddprun::worker {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/duration.h"
-#include "worker/meeting/named_ranks.h"
+#include "worker/startup/init_method/named_ranks.h"
 
 namespace ddprun::worker {
 namespace {

@@ -19,7 +19,7 @@
 #include "base/blocking_wait.h"
 #include "proto/worker_env.h"
 #include "store/client.h"
-#include "worker/collective/exchange.h"
+#include "worker/collective/core/exchange.h"
 
 namespace ddprun::worker {
 

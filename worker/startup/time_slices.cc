@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "worker/shm/shared_cores.h"
+#include "worker/collective/shm/shared_cores.h"
 
 namespace ddprun::worker {
 namespace {

@@ -3,13 +3,13 @@
 
 #include <cstdio>
 
-#include "worker/collective/mean.h"
-#include "worker/comm_hooks/comm_hooks.h"
-#include "worker/comm_hooks/power_sgd.h"
+#include "worker/collective/core/mean.h"
 #include "worker/data/distributed_sampler.h"
-#include "worker/reducer/data_parallel.h"
 #include "worker/startup/bootstrap.h"
-#include "worker/tensors/tensor_verbs.h"
+#include "worker/training/comm_hooks/comm_hooks.h"
+#include "worker/training/comm_hooks/power_sgd.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/tensors/tensor_verbs.h"
 
 using namespace ddprun::worker;
 

@@ -23,7 +23,7 @@
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/module_values.h"
-#include "worker/collective/collective.h"
+#include "worker/collective/core/collective.h"
 
 namespace {
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tests/worker/gpu/one_gpu.h"
-#include "worker/norm/sync_batch_norm.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/sharded/sharded_parallel.h"
-#include "worker/zero/zero_optimizer.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/norm/sync_batch_norm.h"
+#include "worker/training/sharded/sharded_parallel.h"
+#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/worker/reducer/counting_collective.h"
-#include "worker/nccl/nccl_collective.h"
+#include "tests/worker/training/data_parallel/counting_collective.h"
+#include "worker/collective/nccl/nccl_collective.h"
 #include "worker/startup/pipe_exchange.h"
 
 namespace ddprun::worker {

@@ -11,13 +11,13 @@
 #include "tests/worker/gpu/one_gpu.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/module_values.h"
-#include "worker/comm_hooks/comm_hooks.h"
-#include "worker/precision/autocast.h"
-#include "worker/precision/loss_scaler.h"
-#include "worker/precision/master_weights.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/replicas/replicas.h"
-#include "worker/zero/optimizers.h"
+#include "worker/training/amp/autocast.h"
+#include "worker/training/amp/loss_scaler.h"
+#include "worker/training/amp/master_weights.h"
+#include "worker/training/comm_hooks/comm_hooks.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/replicas/replicas.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace ddprun::worker {
 namespace {

@@ -17,9 +17,9 @@
 #include <string>
 #include <utility>
 
-#include "worker/comm_hooks/comm_hooks.h"
-#include "worker/reducer/data_parallel.h"
 #include "worker/startup/bootstrap.h"
+#include "worker/training/comm_hooks/comm_hooks.h"
+#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 namespace {

@@ -12,11 +12,11 @@
 
 #include "tests/worker/python_parity/parity_net.h"
 #include "tests/worker/python_parity/parity_program.h"
-#include "worker/comm_hooks/comm_hooks.h"
-#include "worker/join/join.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/zero/partition.h"
-#include "worker/zero/zero_optimizer.h"
+#include "worker/training/comm_hooks/comm_hooks.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/join/join.h"
+#include "worker/training/zero/partition.h"
+#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {

@@ -12,11 +12,11 @@
 
 #include "tests/worker/python_parity/parity_net.h"
 #include "tests/worker/python_parity/parity_program.h"
-#include "worker/comm_hooks/comm_hooks.h"
-#include "worker/comm_hooks/optimizer_in_backward.h"
-#include "worker/comm_hooks/power_sgd.h"
-#include "worker/reducer/data_parallel.h"
-#include "worker/tensors/tensor_verbs.h"
+#include "worker/training/comm_hooks/comm_hooks.h"
+#include "worker/training/comm_hooks/optimizer_in_backward.h"
+#include "worker/training/comm_hooks/power_sgd.h"
+#include "worker/training/data_parallel/data_parallel.h"
+#include "worker/training/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 namespace {

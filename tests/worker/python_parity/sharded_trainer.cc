@@ -10,9 +10,9 @@
 
 #include "tests/worker/python_parity/parity_net.h"
 #include "tests/worker/python_parity/parity_program.h"
-#include "tests/worker/reducer/counting_collective.h"
-#include "worker/sharded/sharded_parallel.h"
-#include "worker/zero/optimizers.h"
+#include "tests/worker/training/data_parallel/counting_collective.h"
+#include "worker/training/sharded/sharded_parallel.h"
+#include "worker/training/zero/optimizers.h"
 
 namespace ddprun::worker {
 namespace {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "worker/collective/mean.h"
+#include "worker/collective/core/mean.h"
 #include "worker/startup/bootstrap.h"
-#include "worker/tensors/tensor_verbs.h"
+#include "worker/training/tensors/tensor_verbs.h"
 
 namespace ddprun::worker {
 namespace {

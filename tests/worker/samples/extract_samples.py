@@ -21,7 +21,7 @@ INDENTED = re.compile(r"(?:^//   .*\n|^//\n(?=//   ))+", re.MULTILINE)
 PROGRAM = "README.md"
 # Header -> the parameters of the function that its sample becomes the body of.
 FRAGMENTS = {
-    "worker/reducer/data_parallel.h": "ddprun::Result<ddprun::worker::Process>& process, const std::vector<Batch>& batches",
+    "worker/training/data_parallel/data_parallel.h": "ddprun::Result<ddprun::worker::Process>& process, const std::vector<Batch>& batches",
     "worker/startup/bootstrap.h": "Net net",
 }
 PROLOGUE = """
@@ -32,7 +32,7 @@ PROLOGUE = """
 #include <utility>
 #include <vector>
 
-#include "worker/reducer/data_parallel.h"
+#include "worker/training/data_parallel/data_parallel.h"
 #include "worker/startup/bootstrap.h"
 
 namespace samples {

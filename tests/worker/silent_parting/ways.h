@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/worker/torch_ranks.h"
-#include "worker/reducer/data_parallel.h"
+#include "worker/training/data_parallel/data_parallel.h"
 
 namespace ddprun::worker {
 

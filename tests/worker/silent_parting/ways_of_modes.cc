@@ -1,12 +1,12 @@
 // The same slips beside what else the engine has: batch norm, modes, communication hooks, shards,
 // joins, a GAN.
 #include "tests/worker/silent_parting/ways.h"
-#include "worker/comm_hooks/comm_hooks.h"
-#include "worker/comm_hooks/optimizer_in_backward.h"
-#include "worker/join/join.h"
-#include "worker/precision/loss_scaler.h"
-#include "worker/sharded/sharded_parallel.h"
-#include "worker/zero/zero_optimizer.h"
+#include "worker/training/amp/loss_scaler.h"
+#include "worker/training/comm_hooks/comm_hooks.h"
+#include "worker/training/comm_hooks/optimizer_in_backward.h"
+#include "worker/training/join/join.h"
+#include "worker/training/sharded/sharded_parallel.h"
+#include "worker/training/zero/zero_optimizer.h"
 
 namespace ddprun::worker {
 namespace {

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "tests/worker/silent_parting/ways.h"
-#include "worker/join/join.h"
-#include "worker/precision/master_weights.h"
+#include "worker/training/amp/master_weights.h"
+#include "worker/training/join/join.h"
 
 namespace ddprun::worker {
 namespace {

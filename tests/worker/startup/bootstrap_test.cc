@@ -17,8 +17,8 @@
 #include "tests/worker/forked_ranks.h"
 #include "tests/worker/startup/on_one_core.h"
 #include "tests/worker/startup/served_store.h"
-#include "worker/meeting/rank_places.h"
-#include "worker/nccl/nccl_collective.h"
+#include "worker/collective/nccl/nccl_collective.h"
+#include "worker/startup/init_method/rank_places.h"
 #include "worker/startup/store_exchange.h"
 
 namespace ddprun::worker {

@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "worker/collective/collective.h"
+#include "worker/collective/core/collective.h"
 
 namespace ddprun::worker {
 namespace {

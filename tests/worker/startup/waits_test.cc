@@ -23,10 +23,10 @@
 
 #include "tests/worker/forked_ranks.h"
 #include "tests/worker/startup/served_store.h"
+#include "worker/collective/tcp/tcp_collective.h"
 #include "worker/startup/bootstrap.h"
 #include "worker/startup/pipe_exchange.h"
 #include "worker/startup/store_exchange.h"
-#include "worker/tcp/tcp_collective.h"
 
 namespace ddprun::worker {
 namespace {

@@ -1,0 +1,208 @@
+// The NCCL collective where all goes well, on a simulated GPU.
+#include "worker/collective/nccl/nccl_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+
+#include "tests/worker/collective/nccl/simulated_ranks.h"
+
+namespace ddprun::worker {
+namespace {
+
+class NcclRanksTest : public SimulatedGpu {};
+
+TEST_F(NcclRanksTest, WaitOrdersTheStreamAndReturnsAtOnce) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 3);
+    sim::controls().hang = true;
+    const int before = sim::host_waits();
+    const Ticket sum = rank.collective->launch_sum(floats(memory, 4));
+    rank.collective->wait(sum);
+    rank.collective->progress();
+    EXPECT_EQ(sim::host_waits(), before);
+    // This work comes after wait() in the program's stream.
+    std::promise<void> ran;
+    auto after = ran.get_future();
+    sim::run_on(rank.stream, [&ran] { ran.set_value(); });
+    EXPECT_EQ(after.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    sim::controls().hang = false;
+    EXPECT_EQ(after.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 3));
+  });
+}
+
+TEST_F(NcclRanksTest, SumsWhatTheProgramsStreamsWrite) {
+  run({.ranks = 3, .last_ticket = 0xFFFF'FFFEU}, [](Rank& rank) {
+    Ticket last = 0;
+    std::vector<std::shared_ptr<std::byte>> buckets;
+    for (int i = 0; i < 4; ++i) {
+      buckets.push_back(rank.filled(1000, static_cast<float>(rank.rank + i)));
+      last = rank.collective->launch_sum(floats(buckets.back(), 1000));
+    }
+    rank.collective->wait(last);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(rank.read(buckets[static_cast<std::size_t>(i)], 1000),
+                std::vector<float>(1000, static_cast<float>(3 + 3 * i)));
+    }
+    EXPECT_EQ(last, 2U);
+  });
+}
+
+TEST_F(NcclRanksTest, AStepOfManySumsMakesNoHostWait) {
+  run({.ranks = 2}, [](Rank& rank) {
+    const auto memory = rank.collective->allocate(std::size_t{16} << 10);
+    const auto before = sim::host_waits();
+    for (int step = 0; step < 20; ++step) {
+      Ticket last = 0;
+      for (int bucket = 0; bucket < 4; ++bucket) {
+        last = rank.collective->launch_sum(floats(memory, 1024));
+        rank.collective->progress();
+      }
+      rank.collective->wait(last);
+      rank.collective->broadcast(floats(memory, 16), 0);
+      rank.collective->check();
+      rank.collective->barrier();
+    }
+    EXPECT_EQ(sim::host_waits(), before);
+  });
+}
+
+TEST_F(NcclRanksTest, BroadcastsAndSendsInTheStream) {
+  run({.ranks = 2}, [](Rank& rank) {
+    const auto memory = rank.filled(8, static_cast<float>(rank.rank + 1));
+    rank.collective->broadcast(floats(memory, 8), 1);
+    EXPECT_EQ(rank.read(memory, 8), std::vector<float>(8, 2));
+    const auto sent = rank.filled(8, static_cast<float>(10 * (rank.rank + 1)));
+    if (rank.rank == 0) rank.collective->send(floats(sent, 8), 1);
+    if (rank.rank == 1) rank.collective->receive(floats(sent, 8), 0);
+    EXPECT_EQ(rank.read(sent, 8), std::vector<float>(8, 10));
+    EXPECT_THROW(rank.collective->send(floats(sent, 8), rank.rank), CollectiveError);
+  });
+}
+
+TEST_F(NcclRanksTest, GathersBytesOfAnyLength) {
+  run({.ranks = 3}, [](Rank& rank) {
+    for (const std::size_t unit : {0, 1, 1000}) {
+      const std::vector<std::byte> mine(unit * static_cast<std::size_t>(rank.rank),
+                                        static_cast<std::byte>(rank.rank));
+      const auto all = rank.collective->all_gather(mine);
+      ASSERT_EQ(all.size(), 3U);
+      for (std::size_t peer = 0; peer < 3; ++peer)
+        EXPECT_EQ(all[peer], std::vector<std::byte>(unit * peer, static_cast<std::byte>(peer)));
+    }
+    double metric[] = {1.5};
+    rank.collective->sum(metric);
+    EXPECT_EQ(metric[0], 4.5);
+  });
+}
+
+TEST_F(NcclRanksTest, HoldsMemoryUntilTheSumIsOver) {
+  run({}, [](Rank& rank) {
+    auto memory = rank.filled(4, 1);
+    const std::weak_ptr<std::byte> seen = memory;
+    sim::controls().hang = true;
+    const Ticket sum = rank.collective->launch_sum(floats(memory, 4));
+    memory.reset();
+    rank.collective->wait(sum);
+    rank.collective->progress();
+    EXPECT_FALSE(seen.expired());
+    sim::controls().hang = false;
+    EXPECT_TRUE(comes_true([&] {
+      rank.collective->progress();
+      return seen.expired();
+    }));
+  });
+}
+
+TEST_F(NcclRanksTest, ClearsMemoryAndRefusesWhatIsNotItsOwn) {
+  run({}, [](Rank& rank) {
+    const auto memory = rank.collective->allocate(64);
+    EXPECT_EQ(rank.read(memory, 16), std::vector<float>(16, 0));
+    std::array<float, 16> foreign{};
+    EXPECT_THROW(rank.collective->launch_sum({foreign.data(), 16, Dtype::kFloat32}),
+                 CollectiveError);
+    EXPECT_THROW(rank.collective->launch_sum(floats(memory, 17)), CollectiveError);
+    rank.collective->barrier();  // it has not failed
+    EXPECT_NE(rank.collective->allocate(0), nullptr);
+  });
+}
+
+TEST_F(NcclRanksTest, RegistersItsMemory) {
+  std::shared_ptr<std::byte> outlives;
+  run({.ranks = 2}, [&](Rank& rank) {
+    const auto memory = rank.collective->allocate(1024);
+    if (rank.rank == 0) outlives = rank.collective->allocate(1024);
+    rank.collective->barrier();
+    EXPECT_EQ(sim::controls().registered, 3);
+    rank.collective->barrier();
+  });
+  EXPECT_EQ(sim::controls().registered, 0);
+  EXPECT_EQ(sim::controls().destroys, 2);
+  EXPECT_EQ(sim::controls().blocks, 1);
+  outlives.reset();
+}
+
+// One rank's NCCL is too old, or refuses: then no rank registers.
+TEST_F(NcclRanksTest, RegistersNothingWhereOneRankCannot) {
+  run({.ranks = 2,
+       .optional = [](int rank) { return rank == 0 ? sim::all_optional() : NcclOptional(); }},
+      [](Rank& rank) {
+        const auto memory = rank.filled(4, 1);
+        rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+        EXPECT_EQ(rank.read(memory, 4), std::vector<float>(4, 2));
+        EXPECT_EQ(sim::controls().registered, 0);
+      });
+  sim::controls().refuses_to_register = ncclSystemError;
+  run({}, [](Rank& rank) {
+    const auto memory = rank.collective->allocate(64);
+    rank.collective->wait(rank.collective->launch_sum(floats(memory, 4)));
+  });
+  EXPECT_EQ(sim::controls().aborts, 0);
+}
+
+TEST_F(NcclRanksTest, KeepsARecordOfItsOperations) {
+  run({.ranks = 2}, [](Rank& rank) {
+    const auto memory = rank.filled(4, 1);
+    const Ticket sum = rank.collective->launch_sum(floats(memory, 4));
+    rank.collective->wait(sum);
+    rank.collective->all_gather({});
+    const auto record = nlohmann::json::parse(rank.collective->flight_record());
+    ASSERT_EQ(record["entries"].size(), 3U);  // the first one is that of the bring-up
+    EXPECT_EQ(record["entries"][1]["profiling_name"], "nccl:all_reduce");
+    EXPECT_EQ(record["entries"][1]["input_sizes"][0][0], 4);
+    for (const auto& entry : record["entries"]) {
+      EXPECT_EQ(entry["state"], "completed") << entry;
+      EXPECT_GT(entry["time_discovered_completed_ns"], 0);
+    }
+    EXPECT_EQ(record["pg_status"]["0"]["last_completed_collective"], 3);
+  });
+}
+
+TEST_F(NcclRanksTest, TheWatcherSleepsWhileNothingIsUnderWay) {
+  run({}, [](Rank& rank) {
+    rank.collective->barrier();
+    const int looks = sim::controls().event_queries;
+    std::promise<void> never;
+    EXPECT_EQ(never.get_future().wait_for(std::chrono::milliseconds(50)),
+              std::future_status::timeout);
+    EXPECT_EQ(sim::controls().event_queries, looks);
+  });
+}
+
+TEST_F(NcclRanksTest, SplitsIntoGroups) {
+  run({.ranks = 4}, [](Rank& rank) {
+    const auto group = rank.collective->split(rank.rank % 2, rank.rank);
+    ASSERT_EQ(group->world_size(), 2);
+    EXPECT_EQ(group->rank(), rank.rank / 2);
+    double members[] = {static_cast<double>(rank.rank)};
+    group->sum(members);
+    EXPECT_EQ(members[0], rank.rank % 2 == 0 ? 2 : 4);
+    EXPECT_EQ(rank.collective->split(-1, 0), nullptr);
+    rank.collective->barrier();
+  });
+}
+
+}  // namespace
+}  // namespace ddprun::worker

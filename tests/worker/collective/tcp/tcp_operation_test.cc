@@ -1,0 +1,272 @@
+// Operations over TCP without any socket. The bytes of each rank are put where the other one wants
+// them. They go in pieces of random size and in random order.
+#include "worker/collective/tcp/tcp_operation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "worker/collective/kernels/bfloat16_kernels.h"
+#include "worker/collective/kernels/ring_order.h"
+
+namespace ddprun::worker {
+namespace {
+
+using Operations = std::vector<std::unique_ptr<TcpOperation>>;
+using Random = std::mt19937;
+
+struct Pair {
+  std::size_t from;
+  std::size_t to;
+};
+
+OperationHead head_of(Verb verb, std::size_t bytes, Dtype dtype = Dtype::kUInt8, int root = -1) {
+  return {.number = 7,
+          .sequence = 7,
+          .verb = verb,
+          .dtype = dtype,
+          .reduction = Reduction::kSum,
+          .root = root,
+          .bytes = bytes};
+}
+
+std::vector<Pair> pairs_of(const Operations& ranks) {
+  std::vector<Pair> pairs;
+  for (std::size_t from = 0; from < ranks.size(); ++from)
+    for (std::size_t to = 0; to < ranks.size(); ++to)
+      if (from != to && ranks[from]->involves(to) && ranks[to]->involves(from))
+        pairs.push_back({from, to});
+  return pairs;
+}
+
+// Moves some bytes, and says how many.
+std::size_t move_some(Operations& ranks, Pair pair, Random& random) {
+  const auto ready = ranks[pair.from]->to_send(pair.to);
+  const auto place = ranks[pair.to]->to_receive(pair.from);
+  const std::size_t most = std::min(ready.size(), place.size());
+  if (most == 0) return 0;
+  // Odd numbers of bytes, too: an element may come in two pieces.
+  const std::size_t bytes = random() % 3 == 0 ? most : 1 + random() % most;
+  std::memcpy(place.data(), ready.data(), bytes);
+  ranks[pair.from]->sent(pair.to, bytes);
+  ranks[pair.to]->received(pair.from, bytes);
+  return bytes;
+}
+
+bool all_done(const Operations& ranks, const std::vector<Pair>& pairs) {
+  return std::ranges::all_of(pairs, [&](Pair pair) {
+    return ranks[pair.from]->all_sent(pair.to) && ranks[pair.to]->all_received(pair.from);
+  });
+}
+
+// Brings the operation of all ranks to its end. Fails where it stands still before.
+void run(Operations& ranks, unsigned seed) {
+  Random random(seed);
+  auto pairs = pairs_of(ranks);
+  for (const Pair pair : pairs)
+    ASSERT_TRUE(ranks[pair.to]->meet(pair.from, ranks[pair.from]->head()));
+  while (!all_done(ranks, pairs)) {
+    std::ranges::shuffle(pairs, random);
+    std::size_t moved = 0;
+    for (const Pair pair : pairs)
+      if (random() % 2 == 0) moved += move_some(ranks, pair, random);
+    if (moved != 0) continue;
+    for (const Pair pair : pairs) moved += move_some(ranks, pair, random);
+    ASSERT_NE(moved, 0U) << "the ranks stand still";
+  }
+}
+
+template <typename Number>
+std::span<std::byte> bytes_of(std::vector<Number>& numbers) {
+  return std::as_writable_bytes(std::span(numbers));
+}
+
+// Numbers whose sum depends on the order in which they are added.
+std::vector<float> numbers_of(std::size_t rank, std::size_t count) {
+  Random random(static_cast<unsigned>(rank + 1));
+  std::uniform_real_distribution<float> any(-1000, 1000);
+  std::vector<float> numbers(count);
+  for (float& number : numbers) number = any(random);
+  return numbers;
+}
+
+// The formula of ring_order.h, element by element.
+std::vector<float> ring_sum(std::size_t world, std::size_t count) {
+  std::vector<std::vector<float>> all;
+  for (std::size_t rank = 0; rank < world; ++rank) all.push_back(numbers_of(rank, count));
+  std::vector<float> sums(count);
+  for (std::size_t owner = 0; owner < world; ++owner) {
+    const Chunk chunk = ring_chunk(count * sizeof(float), sizeof(float), world, owner);
+    for (std::size_t i = chunk.begin / sizeof(float); i < chunk.end / sizeof(float); ++i) {
+      float sum = all[(owner + world - 1) % world][i];
+      for (std::size_t k = world - 1; k-- > 0;) sum = all[(owner + k) % world][i] + sum;
+      sums[i] = sum;
+    }
+  }
+  return sums;
+}
+
+TEST(TcpScratch, GivesTheSameMemoryAgain) {
+  TcpScratch scratch;
+  std::byte* first = nullptr;
+  {
+    const auto block = scratch.take(1000);
+    first = block.data();
+    EXPECT_NE(scratch.take(1000).data(), first);
+  }
+  EXPECT_EQ(scratch.take(900).data(), first);
+  // Too small for this one.
+  EXPECT_NE(scratch.take(5'000'000).data(), first);
+}
+
+class TcpOperations : public ::testing::TestWithParam<std::size_t> {};
+
+// As a sum of the rounded elements.
+TEST_P(TcpOperations, ReduceAsBFloat16RoundsElementsAndSums) {
+  const std::size_t world = GetParam();
+  for (const std::size_t count : {0, 1, 5, 4097, 1'600'001}) {
+    std::vector<std::vector<float>> data;
+    std::vector<std::vector<std::uint16_t>> rounded;
+    TcpScratch scratch;
+    Operations ranks;
+    Operations ranks_of_rounded;
+    const auto head = head_of(Verb::kSum, count * sizeof(std::uint16_t), Dtype::kBFloat16);
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      data.push_back(numbers_of(rank, count));
+      to_bfloat16(data[rank], rounded.emplace_back(count));
+    }
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      ranks.push_back(tcp_reduce_as_bfloat16(head, {rank, world}, data[rank], scratch));
+      ranks_of_rounded.push_back(tcp_reduce(head, {rank, world}, bytes_of(rounded[rank]), scratch));
+    }
+    run(ranks, static_cast<unsigned>(count));
+    run(ranks_of_rounded, static_cast<unsigned>(count));
+    std::vector<float> wanted(count);
+    from_bfloat16(rounded[0], wanted);
+    for (std::size_t rank = 0; rank < world; ++rank)
+      EXPECT_EQ(data[rank], wanted) << count << " elements, rank " << rank;
+  }
+}
+
+TEST_P(TcpOperations, ReduceIsGloosSumToTheBit) {
+  const std::size_t world = GetParam();
+  // The last one is more than all windows: 3 MiB a rank at two ranks.
+  for (const std::size_t count : {0, 1, 5, 1000, 4097, 300'000, 1'600'001}) {
+    std::vector<std::vector<float>> data;
+    TcpScratch scratch;
+    Operations ranks;
+    for (std::size_t rank = 0; rank < world; ++rank) data.push_back(numbers_of(rank, count));
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      const auto head = head_of(Verb::kSum, count * sizeof(float), Dtype::kFloat32);
+      ranks.push_back(tcp_reduce(head, {rank, world}, bytes_of(data[rank]), scratch));
+    }
+    run(ranks, static_cast<unsigned>(count));
+    const auto wanted = ring_sum(world, count);
+    for (std::size_t rank = 0; rank < world; ++rank)
+      ASSERT_EQ(data[rank], wanted) << count << " elements on rank " << rank;
+  }
+}
+
+TEST_P(TcpOperations, BroadcastGivesRootsBytesToAll) {
+  const std::size_t world = GetParam();
+  for (std::size_t root = 0; root < world; ++root) {
+    for (const std::size_t count : {0, 1, 100, 70'001, 3'000'000}) {
+      std::vector<std::vector<char>> data(world, std::vector<char>(count));
+      for (std::size_t i = 0; i < count; ++i) data[root][i] = static_cast<char>(i * 7 + root);
+      const auto wanted = data[root];
+      Operations ranks;
+      for (std::size_t rank = 0; rank < world; ++rank) {
+        const auto head = head_of(Verb::kBroadcast, count, Dtype::kUInt8, static_cast<int>(root));
+        ranks.push_back(tcp_broadcast(head, {rank, world}, bytes_of(data[rank])));
+      }
+      run(ranks, static_cast<unsigned>(count + root));
+      for (std::size_t rank = 0; rank < world; ++rank)
+        ASSERT_EQ(data[rank], wanted) << count << " bytes from " << root << " on rank " << rank;
+    }
+  }
+}
+
+TEST_P(TcpOperations, GatherGivesAllPartsOfAnyLength) {
+  const std::size_t world = GetParam();
+  std::vector<std::vector<std::vector<std::byte>>> parts(world);
+  Operations ranks;
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    parts[rank].resize(world);
+    parts[rank][rank].assign(rank * 1001, static_cast<std::byte>(rank));
+    const auto head = head_of(Verb::kGather, rank * 1001);
+    ranks.push_back(tcp_gather(head, {rank, world}, parts[rank]));
+  }
+  run(ranks, 3);
+  for (std::size_t rank = 0; rank < world; ++rank)
+    for (std::size_t other = 0; other < world; ++other)
+      EXPECT_EQ(parts[rank][other],
+                std::vector<std::byte>(other * 1001, static_cast<std::byte>(other)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, TcpOperations, ::testing::Values(2, 3, 4, 5, 8));
+
+TEST(TcpOperation, TransferGoesOneWay) {
+  std::vector<char> given(5000, 'x');
+  std::vector<char> taken(5000, ' ');
+  Operations ranks;
+  ranks.push_back(tcp_transfer(head_of(Verb::kSend, 5000), 1, bytes_of(given)));
+  ranks.push_back(tcp_transfer(head_of(Verb::kReceive, 5000), 0, bytes_of(taken)));
+  ranks.push_back(tcp_barrier(head_of(Verb::kBarrier, 0)));
+  run(ranks, 1);
+  EXPECT_EQ(taken, given);
+  EXPECT_FALSE(ranks[0]->involves(2));
+}
+
+// Each unlike head is noticed by both sides.
+TEST(TcpOperation, MeetsOnlyTheSameOperation) {
+  const auto barrier = tcp_barrier(head_of(Verb::kBarrier, 0));
+  EXPECT_TRUE(barrier->meet(1, head_of(Verb::kBarrier, 0)));
+  EXPECT_FALSE(barrier->meet(1, head_of(Verb::kGather, 0)));
+  auto later = head_of(Verb::kBarrier, 0);
+  ++later.sequence;
+  EXPECT_FALSE(barrier->meet(1, later));
+
+  std::vector<float> data(4);
+  TcpScratch scratch;
+  const auto sum =
+      tcp_reduce(head_of(Verb::kSum, 16, Dtype::kFloat32), {0, 2}, bytes_of(data), scratch);
+  EXPECT_FALSE(sum->meet(1, head_of(Verb::kSum, 20, Dtype::kFloat32)));
+  EXPECT_FALSE(sum->meet(1, head_of(Verb::kSum, 16, Dtype::kInt32)));
+  auto least = head_of(Verb::kSum, 16, Dtype::kFloat32);
+  least.reduction = Reduction::kMin;
+  EXPECT_FALSE(sum->meet(1, least));
+
+  std::vector<char> bytes(4);
+  const auto send = tcp_transfer(head_of(Verb::kSend, 4), 1, bytes_of(bytes));
+  EXPECT_TRUE(send->meet(1, head_of(Verb::kReceive, 4)));
+  EXPECT_FALSE(send->meet(1, head_of(Verb::kReceive, 5)));
+  EXPECT_FALSE(send->meet(1, head_of(Verb::kSend, 4)));
+  const auto from =
+      tcp_broadcast(head_of(Verb::kBroadcast, 4, Dtype::kUInt8, 0), {0, 2}, bytes_of(bytes));
+  EXPECT_FALSE(from->meet(1, head_of(Verb::kBroadcast, 4, Dtype::kUInt8, 1)));
+}
+
+// A peer cannot make us take more memory than a gather may have.
+TEST(TcpOperation, GatherRefusesALongPart) {
+  std::vector<std::vector<std::byte>> parts(2);
+  const auto gather = tcp_gather(head_of(Verb::kGather, 0), {0, 2}, parts);
+  EXPECT_FALSE(gather->meet(1, head_of(Verb::kGather, Collective::kGatherBytesMax + 1)));
+}
+
+TEST(TcpOperation, DescribesItself) {
+  EXPECT_EQ(describe(head_of(Verb::kSum, 16, Dtype::kFloat32)),
+            "sum of 16 bytes (operation 7) of type float32");
+  EXPECT_EQ(describe(head_of(Verb::kBarrier, 0)), "barrier (operation 7)");
+  EXPECT_EQ(describe(head_of(Verb::kBroadcast, 4, Dtype::kUInt8, 2)),
+            "broadcast of 4 bytes (operation 7) from rank 2");
+  OperationHead head = head_of(Verb::kReduce, 16, Dtype::kFloat32);
+  head.reduction = Reduction::kMax;
+  head.name = "loss";
+  EXPECT_EQ(describe(head),
+            "reduction of loss, 16 bytes (operation 7) of type float32 to the greatest");
+}
+
+}  // namespace
+}  // namespace ddprun::worker

@@ -1,0 +1,108 @@
+// Collectives for tests that hand all to another one: as it is, and counted.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/collective/core/collective.h"
+
+namespace ddprun::worker {
+
+class PassingCollective : public Collective {
+ public:
+  explicit PassingCollective(Collective& inner) : inner_(inner) {}
+
+  int rank() const override { return inner_.rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  Device device() const override { return inner_.device(); }
+  std::string_view name() const override { return inner_.name(); }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
+  Ticket launch(Flat flat, Reduction reduction) override { return inner_.launch(flat, reduction); }
+  void progress() override { inner_.progress(); }
+  void wait(Ticket ticket) override { inner_.wait(ticket); }
+  void broadcast(Flat flat, int root) override { inner_.broadcast(flat, root); }
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+    return inner_.all_gather(mine);
+  }
+  void barrier() override { inner_.barrier(); }
+  void monitored_barrier(std::chrono::milliseconds limit) override {
+    inner_.monitored_barrier(limit);
+  }
+  void send(Flat flat, int to) override { inner_.send(flat, to); }
+  void receive(Flat flat, int from) override { inner_.receive(flat, from); }
+  std::unique_ptr<Collective> split(int color, int key) override {
+    return inner_.split(color, key);
+  }
+  std::uint32_t resets() const override { return inner_.resets(); }
+  std::string flight_record() const override { return inner_.flight_record(); }
+  void check() override { inner_.check(); }
+  void reset() override { inner_.reset(); }
+
+ private:
+  Collective& inner_;
+};
+
+class CountingCollective final : public PassingCollective {
+ public:
+  using PassingCollective::PassingCollective;
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    allocated_bytes += bytes;
+    return PassingCollective::allocate(bytes);
+  }
+  Ticket launch(Flat flat, Reduction reduction) override {
+    ++verbs;
+    if (!flat.name.text().ends_with("(weights)")) summed.push_back(flat);
+    return PassingCollective::launch(flat, reduction);
+  }
+  void broadcast(Flat flat, int root) override {
+    ++verbs;
+    ++broadcasts;
+    broadcast_bytes.push_back(flat.bytes());
+    most_at_once = std::max(most_at_once, ++at_once_);
+    PassingCollective::broadcast(flat, root);
+    --at_once_;
+  }
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+    ++verbs;
+    return PassingCollective::all_gather(mine);
+  }
+  void barrier() override {
+    ++verbs;
+    PassingCollective::barrier();
+  }
+  void monitored_barrier(std::chrono::milliseconds limit) override {
+    ++verbs;
+    PassingCollective::monitored_barrier(limit);
+  }
+  void send(Flat flat, int to) override {
+    ++verbs;
+    PassingCollective::send(flat, to);
+  }
+  void receive(Flat flat, int from) override {
+    ++verbs;
+    PassingCollective::receive(flat, from);
+  }
+  std::unique_ptr<Collective> split(int color, int key) override {
+    ++verbs;
+    return PassingCollective::split(color, key);
+  }
+
+  // In the order of their launch, but for the one of each pass that compares weights.
+  std::vector<Flat> summed;
+  int verbs = 0;  // of all kinds, but for allocate(), progress(), wait() and reset()
+  int broadcasts = 0;
+  std::vector<std::size_t> broadcast_bytes;
+  int most_at_once = 0;  // broadcasts under way
+  std::size_t allocated_bytes = 0;
+
+ private:
+  int at_once_ = 0;
+};
+
+}  // namespace ddprun::worker

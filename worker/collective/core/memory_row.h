@@ -1,0 +1,21 @@
+// Memory that all ranks of a host see once: one row, in which each of them holds an N-th. Without
+// LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "worker/collective/core/collective.h"
+
+namespace ddprun::worker {
+
+struct MemoryRow {
+  std::shared_ptr<std::byte> keep;  // the whole row lives as long as this
+  std::byte* begin = nullptr;       // null: the ranks share no memory, or have gaps in it
+};
+
+// At least `bytes` of it, zeroed as Collective::allocate() does. All ranks must call it with the
+// same number. A world of one has the memory for itself.
+MemoryRow make_memory_row(std::size_t bytes, Collective& ranks);
+
+}  // namespace ddprun::worker

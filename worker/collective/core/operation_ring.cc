@@ -1,0 +1,95 @@
+#include "worker/collective/core/operation_ring.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+
+namespace ddprun::worker {
+namespace {
+
+using Words = std::array<std::uint64_t, sizeof(Operation) / sizeof(std::uint64_t)>;
+constexpr std::size_t kDoneWord = offsetof(Operation, done_ns) / sizeof(std::uint64_t);
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+const char* name_of(Verb verb) {
+  switch (verb) {
+    case Verb::kSum:
+      return "sum";
+    case Verb::kReduce:
+      return "reduction";
+    case Verb::kGather:
+      return "gather";
+    case Verb::kBarrier:
+      return "barrier";
+    case Verb::kBroadcast:
+      return "broadcast";
+    case Verb::kSend:
+      return "send";
+    case Verb::kReceive:
+      return "receive";
+  }
+  return "operation of another version";
+}
+
+}  // namespace
+
+std::uint32_t OperationRing::begin(Verb verb, std::uint64_t bytes, Dtype dtype,
+                                   const OperationName& name) {
+  const std::uint32_t number = begun_.load(std::memory_order_relaxed) + 1;
+  const Operation operation{.number = number,
+                            .sequence = is_transfer(verb) ? ++transfers_ : ++collectives_,
+                            .verb = verb,
+                            .dtype = dtype,
+                            .name = name,
+                            .bytes = bytes,
+                            .begun_ns = now_ns(),
+                            .done_ns = 0};
+  const auto words = std::bit_cast<Words>(operation);
+  Entry& entry = entries_[number % kLength];
+  for (std::size_t i = 0; i < words.size(); ++i)
+    entry[i].store(words[i], std::memory_order_relaxed);
+  begun_.store(number, std::memory_order_release);
+  return number;
+}
+
+void OperationRing::end(std::uint32_t number) {
+  Entry& entry = entries_[number % kLength];
+  const Operation operation = read(entry);
+  if (operation.number == number && operation.done_ns == 0)
+    entry[kDoneWord].store(static_cast<std::uint64_t>(now_ns()), std::memory_order_relaxed);
+}
+
+Operation OperationRing::read(const Entry& entry) {
+  Words words{};
+  for (std::size_t i = 0; i < words.size(); ++i)
+    words[i] = entry[i].load(std::memory_order_relaxed);
+  return std::bit_cast<Operation>(words);
+}
+
+std::optional<Operation> OperationRing::find(std::uint32_t number) const {
+  const Operation entry = read(entries_[number % kLength]);
+  if (number == 0 || entry.number != number) return std::nullopt;
+  return entry;
+}
+
+std::optional<Operation> OperationRing::last() const { return find(latest()); }
+
+std::string OperationRing::describe(std::uint32_t number) const {
+  const auto found = find(number);
+  return found ? worker::describe(*found) : "another operation";
+}
+
+std::string describe(const Operation& operation) {
+  const std::string_view name = operation.name.text();
+  const std::string size =
+      operation.verb == Verb::kBarrier
+          ? ""
+          : fmt::format(" of {}{}{} bytes", name, name.empty() ? "" : ", ", operation.bytes);
+  return fmt::format("{}{} (operation {})", name_of(operation.verb), size, operation.number);
+}
+
+}  // namespace ddprun::worker

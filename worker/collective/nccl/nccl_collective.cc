@@ -1,0 +1,31 @@
+#include "worker/collective/nccl/nccl_collective.h"
+
+#include <c10/cuda/CUDAStream.h>
+
+#include <utility>
+
+#include "worker/collective/nccl/nccl_join.h"
+
+namespace ddprun::worker {
+namespace {
+
+// Streams come from a pool that all of the process share.
+GpuStreams torch_streams(int gpu) {
+  const auto device = static_cast<c10::DeviceIndex>(gpu);
+  return {.make =
+              [device] {
+                return c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device).stream();
+              },
+          .current = [device] { return c10::cuda::getCurrentCUDAStream(device).stream(); }};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
+                                              std::unique_ptr<DesyncBoard> board) {
+  return join_nccl_on(
+      {.job = job, .streams = torch_streams(job.local_rank), .optional = find_nccl_optional()},
+      exchange, std::move(board));
+}
+
+}  // namespace ddprun::worker

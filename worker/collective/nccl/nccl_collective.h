@@ -1,0 +1,50 @@
+// The collective of ranks that have a GPU each. It uses NCCL, the same library file that torch
+// loads. Its communicator is non-blocking, and its work runs on a high-priority stream of its own.
+//
+// Sums, broadcasts, sends and receives block nobody. They begin after the current stream's earlier
+// work. wait() and the other three make the current stream wait for them. Verbs that return what
+// others bring (all_gather, barrier) block the host until it is there. A thread of the collective
+// looks for errors and deadlines (nccl_watcher.h). At a failure it aborts the communicator, so that
+// no stream and no host waits for ever. The next call throws the reason. So a program must not
+// trust what it computes until check() or another call has returned. DataParallel asks in forward()
+// and in step().
+//
+// Builds whose torch has no NCCL headers contain nccl_absent.cc instead, which refuses. The
+// training thread or the autograd thread calls it, as collective.h says.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "worker/collective/core/collective.h"
+#include "worker/collective/core/desync_board.h"
+#include "worker/collective/core/exchange.h"
+
+namespace ddprun::worker {
+
+struct NcclJob {
+  int rank = 0;
+  int ranks = 1;
+  int local_rank = 0;                   // the number of this rank's GPU
+  std::chrono::milliseconds timeout{};  // of the bring-up, and of each operation afterwards
+  Ticket last_ticket = 0;               // tickets count on from here: tests start below the wrap
+};
+
+// All ranks must call it: they meet over `exchange`. Makes GPU local_rank this thread's current
+// device. Errors: this build has no NCCL, or there is no such GPU. Or NCCL fails, or a rank does
+// not come in time. Sums of 16-bit floats may round more than once: NCCL decides. With a `board`
+// ranks that wait for long compare what they do (desync_report.h): all must give one, cleared, or
+// none.
+Result<std::unique_ptr<Collective>> join_nccl(const NcclJob& job, Exchange& exchange,
+                                              std::unique_ptr<DesyncBoard> board = nullptr);
+
+// Why join_nccl cannot work here; empty if it can. For tests that need a GPU, and for programs that
+// choose a device.
+std::string why_no_gpu();
+
+// How many GPUs this process sees; 0 where why_no_gpu() says why.
+int gpu_count();
+
+}  // namespace ddprun::worker

@@ -1,0 +1,263 @@
+#include "worker/collective/nccl/nccl_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "worker/collective/core/split.h"
+
+namespace ddprun::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The most time for the work under way when the collective goes, and then for the farewell of all
+// ranks. Then it is aborted.
+constexpr std::chrono::seconds kFarewell{10};
+
+ncclDataType_t nccl_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return ncclFloat32;
+    case Dtype::kFloat64:
+      return ncclFloat64;
+    case Dtype::kFloat16:
+      return ncclFloat16;
+    case Dtype::kBFloat16:
+      return ncclBfloat16;
+    case Dtype::kInt32:
+      return ncclInt32;
+    case Dtype::kInt64:
+      return ncclInt64;
+    case Dtype::kInt8:
+      return ncclInt8;
+    case Dtype::kUInt8:
+      break;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t nccl_operation(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+    case Reduction::kWideSum:
+      return ncclSum;
+    case Reduction::kAverage:
+      return ncclAvg;
+    case Reduction::kMin:
+      return ncclMin;
+    case Reduction::kMax:
+      break;
+  }
+  return ncclMax;
+}
+
+}  // namespace
+
+NcclRanks::NcclRanks(const NcclParts& parts)
+    : parts_(parts),
+      stream_(parts.streams.make()),
+      launched_(parts.job.last_ticket),
+      communicator_(std::make_shared<Communicator>(parts.job.rank, parts.optional)),
+      memory_(communicator_, parts.optional),
+      watcher_(std::make_unique<NcclWatcher>(*communicator_,
+                                             NcclWatcher::Options{.rank = parts.job.rank,
+                                                                  .ranks = parts.job.ranks,
+                                                                  .gpu = parts.job.local_rank,
+                                                                  .timeout = parts.job.timeout})) {}
+
+NcclRanks::~NcclRanks() {
+  if (!watcher_->wait_for_all(kFarewell)) communicator_->fail("the collective has ended");
+  watcher_.reset();
+  communicator_->leave(kFarewell);
+}
+
+// All ranks register their memory, or none does.
+void NcclRanks::form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board) {
+  const auto deadline = Clock::now() + job().timeout;
+  communicator_->form(id, job().ranks, job().timeout);
+  const auto mine = static_cast<std::byte>(memory_.can_register());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  const std::uint32_t operation = watcher_->begin(Verb::kBarrier, 0);
+  const auto work = watcher_->watch(operation, Part::kEnds, left);
+  const auto all = gather_equal(std::span(&mine, 1), work);
+  if (std::ranges::find(all, std::byte{0}) == all.end()) memory_.register_from_now_on();
+  if (board != nullptr) watcher_->compare_over(std::move(board));
+}
+
+void NcclRanks::check() {
+  communicator_->check();
+  let_go();
+}
+
+// Memory is freed here and not by the watcher. To free memory may wait for the GPU, and thus for a
+// peer.
+void NcclRanks::let_go() {
+  while (!sums_.empty() && watcher_->over(*sums_.front().work)) sums_.pop_front();
+}
+
+// Whatever fails here leaves the ranks apart, so it ends the communicator. `launch` returns where
+// the program's work before it ends, if it waits for that.
+void NcclRanks::put_in_stream(NcclWatcher::Work& work,
+                              const std::function<std::optional<Event>()>& launch) {
+  try {
+    std::optional<Event> ready = launch();
+    watcher_->launched(work, std::move(ready), Event(stream_));
+  } catch (const CollectiveError& error) {
+    communicator_->fail(error.what());
+    throw;
+  }
+}
+
+// Our stream waits for what the program's stream holds: kernels that write the gradients.
+NcclRanks::Work NcclRanks::launch_operation(std::uint32_t operation, const char* doing,
+                                            const Communicator::Call& call) {
+  auto work = watcher_->watch(operation, Part::kEnds);
+  put_in_stream(*work, [&] {
+    std::optional<Event> ready(parts_.streams.current());
+    ready->hold(stream_);
+    communicator_->run(doing, call);
+    return ready;
+  });
+  return work;
+}
+
+// The current stream goes on when it is done; the host at once.
+void NcclRanks::do_in_order(std::uint32_t operation, const char* doing,
+                            const Communicator::Call& call) {
+  const auto work = launch_operation(operation, doing, call);
+  work->done().hold(parts_.streams.current());
+}
+
+// The current stream may use it when it is cleared.
+std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
+  check();
+  auto memory = memory_.allocate(bytes, stream_);
+  Event(stream_).hold(parts_.streams.current());
+  return memory;
+}
+
+Ticket NcclRanks::launch(Flat flat, Reduction reduction) {
+  check();
+  // Beyond a thousand or so the launch itself would block, while it holds the communicator.
+  if (sums_.size() >= kLaunchedMax) {
+    watcher_->wait(*sums_.front().work);
+    let_go();
+  }
+  auto memory = memory_.owner_of(flat);
+  const auto operation = watcher_->begin(verb_of(reduction), flat.bytes(), flat.dtype);
+  auto work = launch_operation(operation, "launch of a sum", [&](ncclComm_t comm) {
+    return ncclAllReduce(flat.data, flat.data, flat.count, nccl_type(flat.dtype),
+                         nccl_operation(reduction), comm, stream_);
+  });
+  sums_.push_back({++launched_, std::move(memory), std::move(work)});
+  return launched_;
+}
+
+// Our stream is in order, so the latest of them stands for all. Those that are over need no order.
+void NcclRanks::wait(Ticket ticket) {
+  check();
+  const auto later = std::ranges::find_if(
+      sums_, [ticket](const Sum& sum) { return !reached(ticket, sum.ticket); });
+  if (later == sums_.begin()) return;
+  std::prev(later)->work->done().hold(parts_.streams.current());
+}
+
+void NcclRanks::broadcast(Flat flat, int root) {
+  check();
+  do_in_order(watcher_->begin(Verb::kBroadcast, flat.bytes()), "broadcast", [&](ncclComm_t comm) {
+    return ncclBroadcast(flat.data, flat.data, flat.bytes(), ncclUint8, root, comm, stream_);
+  });
+}
+
+void NcclRanks::send(Flat flat, int to) {
+  other_rank(to);
+  check();
+  const auto operation = watcher_->begin(Verb::kSend, flat.bytes(), Dtype::kUInt8, to);
+  do_in_order(operation, "send", [&](ncclComm_t comm) {
+    return ncclSend(flat.data, flat.bytes(), ncclUint8, to, comm, stream_);
+  });
+}
+
+void NcclRanks::receive(Flat flat, int from) {
+  other_rank(from);
+  check();
+  const auto operation = watcher_->begin(Verb::kReceive, flat.bytes(), Dtype::kUInt8, from);
+  do_in_order(operation, "receive", [&](ncclComm_t comm) {
+    return ncclRecv(flat.data, flat.bytes(), ncclUint8, from, comm, stream_);
+  });
+}
+
+std::unique_ptr<Collective> NcclRanks::split(int color, int key) {
+  const auto join = [this](const GroupPlace& place, Exchange& exchange) {
+    NcclParts group = parts_;
+    group.job = {.rank = place.rank,
+                 .ranks = place.ranks,
+                 .local_rank = job().local_rank,
+                 .timeout = job().timeout};
+    return join_nccl_on(group, exchange, nullptr);
+  };
+  return split_group(*this, {color, key}, join);
+}
+
+// ncclAllGather wants equal lengths, so `mine` must have the same length on all ranks. Returns all
+// of them in a row, by rank.
+std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, const Work& work) {
+  const std::size_t bytes = mine.size() * static_cast<std::size_t>(job().ranks);
+  const std::size_t place = mine.size() * static_cast<std::size_t>(job().rank);
+  put_in_stream(*work, [&]() -> std::optional<Event> {
+    staging_.reserve(bytes);
+    std::memcpy(staging_.host() + place, mine.data(), mine.size());
+    std::byte* own = staging_.gpu() + place;
+    check_cuda(
+        cudaMemcpyAsync(own, staging_.host() + place, mine.size(), cudaMemcpyHostToDevice, stream_),
+        "copy to the GPU");
+    communicator_->run("all-gather", [&](ncclComm_t comm) {
+      return ncclAllGather(own, staging_.gpu(), mine.size(), ncclUint8, comm, stream_);
+    });
+    check_cuda(
+        cudaMemcpyAsync(staging_.host(), staging_.gpu(), bytes, cudaMemcpyDeviceToHost, stream_),
+        "copy from the GPU");
+    return std::nullopt;
+  });
+  watcher_->wait(*work);
+  return {staging_.host(), staging_.host() + bytes};
+}
+
+// Gathers the lengths first, then the bytes, padded to the longest.
+std::vector<std::vector<std::byte>> NcclRanks::all_gather(std::span<const std::byte> mine) {
+  check_gather_size(mine.size());
+  check();
+  const std::uint32_t operation = watcher_->begin(Verb::kGather, mine.size());
+  const std::uint64_t length = mine.size();
+  const auto lengths_blob =
+      gather_equal(std::as_bytes(std::span(&length, 1)), watcher_->watch(operation, Part::kGoesOn));
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(job().ranks));
+  std::memcpy(lengths.data(), lengths_blob.data(), lengths_blob.size());
+  const std::size_t longest = *std::ranges::max_element(lengths);
+  std::vector<std::vector<std::byte>> blobs(lengths.size());
+  if (longest > 0) {
+    std::vector<std::byte> padded(mine.begin(), mine.end());
+    padded.resize(longest);
+    const auto all = gather_equal(padded, watcher_->watch(operation, Part::kGoesOn));
+    for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
+      const std::byte* blob = all.data() + peer * longest;
+      blobs[peer].assign(blob, blob + lengths[peer]);
+    }
+  }
+  watcher_->end(operation);
+  return blobs;
+}
+
+void NcclRanks::barrier() {
+  check();
+  const std::byte nothing{};
+  gather_equal(std::span(&nothing, 1),
+               watcher_->watch(watcher_->begin(Verb::kBarrier, 0), Part::kEnds));
+}
+
+}  // namespace ddprun::worker

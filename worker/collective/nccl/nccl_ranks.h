@@ -1,0 +1,89 @@
+// The verbs of the NCCL collective. nccl_collective.h says what each of them promises. It needs
+// CUDA's runtime and NCCL, and no LibTorch: tests run it on a GPU that they simulate.
+// join_nccl_on() makes it; the program owns it.
+#pragma once
+
+#include <nccl.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/collective/nccl/communicator.h"
+#include "worker/collective/nccl/cuda_parts.h"
+#include "worker/collective/nccl/nccl_join.h"
+#include "worker/collective/nccl/nccl_memory.h"
+#include "worker/collective/nccl/nccl_watcher.h"
+
+namespace ddprun::worker {
+
+class NcclRanks final : public Collective {
+ public:
+  explicit NcclRanks(const NcclParts& parts);
+  NcclRanks(const NcclRanks&) = delete;
+  NcclRanks& operator=(const NcclRanks&) = delete;
+  NcclRanks(NcclRanks&&) = delete;
+  NcclRanks& operator=(NcclRanks&&) = delete;
+  ~NcclRanks() override;
+
+  // Forms the communicator and runs one collective. NCCL connects to the peers only in the first
+  // one. That shall fail here, within the deadline of the bring-up. Ranks that wait compare what
+  // they do over `board`, if there is one.
+  void form(const ncclUniqueId& id, std::unique_ptr<DesyncBoard> board);
+
+  int rank() const override { return job().rank; }
+  int world_size() const override { return job().ranks; }
+  Device device() const override { return Device::kCuda; }
+  std::string_view name() const override { return "nccl"; }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  Ticket launch(Flat flat, Reduction reduction) override;
+  void progress() override { check(); }
+  void check() override;
+  void wait(Ticket ticket) override;
+  void broadcast(Flat flat, int root) override;
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  void barrier() override;
+  void monitored_barrier(std::chrono::milliseconds /*limit*/) override {
+    throw CollectiveError("NCCL has no monitored barrier: it cannot tell which rank is late");
+  }
+  void send(Flat flat, int to) override;
+  void receive(Flat flat, int from) override;
+  std::unique_ptr<Collective> split(int color, int key) override;
+  void reset() override {
+    throw CollectiveError("NCCL has no reset(): start the job anew from a checkpoint");
+  }
+  std::string flight_record() const override { return watcher_->flight_record(); }
+
+ private:
+  struct Sum {
+    Ticket ticket;
+    std::shared_ptr<std::byte> memory;  // the caller may have let go of it
+    std::shared_ptr<NcclWatcher::Work> work;
+  };
+  using Work = std::shared_ptr<NcclWatcher::Work>;
+  using Part = NcclWatcher::Part;
+
+  const NcclJob& job() const { return parts_.job; }
+  void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
+  Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call);
+  void do_in_order(std::uint32_t operation, const char* doing, const Communicator::Call& call);
+  std::vector<std::byte> gather_equal(std::span<const std::byte> mine, const Work& work);
+  void let_go();
+
+  NcclParts parts_;
+  cudaStream_t stream_;
+  Ticket launched_;
+  std::shared_ptr<Communicator> communicator_;  // registered memory is the other owner
+  NcclMemory memory_;
+  Staging staging_;       // of gathers
+  std::deque<Sum> sums_;  // in ticket order: those that may be under way
+  std::unique_ptr<NcclWatcher> watcher_;
+};
+
+}  // namespace ddprun::worker

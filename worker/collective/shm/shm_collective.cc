@@ -1,0 +1,364 @@
+#include "worker/collective/shm/shm_collective.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+#include "worker/collective/core/flight_record.h"
+#include "worker/collective/core/split.h"
+#include "worker/collective/kernels/reduce_kernels.h"
+#include "worker/collective/kernels/ring_order.h"
+#include "worker/collective/shm/shm_chunks.h"
+#include "worker/collective/shm/shm_layout.h"
+#include "worker/collective/shm/shm_meeting.h"
+#include "worker/collective/shm/shm_peers.h"
+#include "worker/collective/shm/shm_regions.h"
+#include "worker/collective/shm/shm_segment.h"
+
+namespace ddprun::worker {
+namespace {
+
+// Returns the time that ranks may be apart when all add the same sum: about a quarter of its time.
+std::chrono::nanoseconds share_of_sum(const SumSlot& sum) {
+  constexpr std::size_t kBytesPerNanosecond = 100;
+  return std::chrono::nanoseconds(sum.count * size_of(sum.dtype) / kBytesPerNanosecond);
+}
+
+class ShmCollective final : public HostCollective {
+ public:
+  ShmCollective(ShmSegment control, const ShmPeers::Options& options)
+      : peers_(std::move(control), options) {}
+
+  int rank() const override { return static_cast<int>(peers_.rank()); }
+  int world_size() const override { return static_cast<int>(peers_.ranks()); }
+  Device device() const override { return Device::kCpu; }
+  std::string_view name() const override { return "shm"; }
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    return regions_.allocate(bytes);
+  }
+  Ticket launch(Flat flat, Reduction reduction) override {
+    return launch(flat, reduction, Adder::kCollective);
+  }
+  Ticket launch_chunks(Flat flat, Reduction reduction) override {
+    return launch(flat, reduction, Adder::kCaller);
+  }
+  bool may_add(Ticket ticket) const override {
+    return peers_.all_reached(&RankArea::launched, ticket);
+  }
+  void await_launch(Ticket ticket) override {
+    peers_.wait_for_all(&RankArea::launched, ticket, sum_of(ticket));
+  }
+  OwnedChunk owned_chunk(Ticket ticket) override;
+  void note_added(Ticket ticket) override;
+  std::vector<std::vector<std::byte>> gather_for(Verb verb,
+                                                 std::span<const std::byte> mine) override {
+    return gather(PostKind::kGather, mine,
+                  {"meeting of its host", peers_.mine().operations.begin(verb, 0)});
+  }
+  void progress() override;
+  void wait(Ticket ticket) override;
+  void broadcast(Flat flat, int root) override;
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  void barrier() override;
+  void monitored_barrier(std::chrono::milliseconds limit) override;
+  std::byte* memory_of(Flat flat, int rank) override {
+    const SumSlot place = regions_.describe(flat, Reduction::kSum);
+    return regions_.slice(place.region, static_cast<std::size_t>(rank)) + place.offset_bytes;
+  }
+  void send(Flat flat, int to) override {
+    wait(launched_);
+    chunks_.send(flat, other_rank(to));
+  }
+  void receive(Flat flat, int from) override {
+    wait(launched_);
+    chunks_.receive(flat, other_rank(from));
+  }
+  std::uint32_t resets() const override { return resets_; }
+  std::unique_ptr<Collective> split(int color, int key) override;
+  std::string flight_record() const override {
+    return worker::flight_record(
+        peers_.mine().operations,
+        {.rank = rank(), .ranks = world_size(), .timeout = peers_.timeout()});
+  }
+  void reset() override;
+
+  // After the barrier all ranks have mapped the control segment: nobody opens it any more.
+  void complete_meeting() {
+    barrier();
+    peers_.control().close_file();
+  }
+
+ private:
+  Ticket launch(Flat flat, Reduction reduction, Adder adder);
+  const SumSlot& sum(Ticket ticket) { return peers_.mine().sums[ticket % kSumSlots]; }
+  std::uint32_t latest(Counter RankArea::*counter) const;
+  void add_chunk(Ticket ticket);
+  void check_same_sum(Ticket ticket, const SumSlot& mine);
+  std::vector<std::vector<std::byte>> gather(PostKind kind, std::span<const std::byte> mine,
+                                             const ShmPeers::Doing& doing);
+  std::uint32_t post(PostKind kind, std::span<const std::byte> piece, std::size_t total_bytes,
+                     const ShmPeers::Doing& doing);
+  const PostSlot& look_at(std::size_t peer, std::uint32_t number, PostKind kind,
+                          const ShmPeers::Doing& doing);
+  std::uint32_t operation_of(Ticket ticket) const {
+    return peers_.mine().sums[ticket % kSumSlots].operation;
+  }
+  ShmPeers::Doing sum_of(Ticket ticket) const { return {"sum", operation_of(ticket)}; }
+
+  ShmPeers peers_;
+  ShmChunks chunks_{peers_};
+  ShmRegions regions_{*this, peers_};
+  // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have
+  // dropped its pointer meanwhile.
+  std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
+  Ticket launched_ = 0;
+  Ticket added_ = 0;  // sums whose chunk this rank has added
+  std::uint32_t resets_ = 0;
+  std::uint32_t posted_ = 0;  // gathers, barriers, pieces of broadcasts
+};
+
+Ticket ShmCollective::launch(Flat flat, Reduction reduction, Adder adder) {
+  SumSlot sum = regions_.describe(flat, reduction);
+  sum.adder = adder;
+  const std::uint32_t operation =
+      peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
+  if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
+  // The other ranks read our slot when they add that sum. So it can be overwritten once all have
+  // added it. For the first sums the target wraps to a number below 0: reached at once.
+  peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, {"sum", operation});
+  sum.operation = operation;
+  peers_.mine().sums[++launched_ % kSumSlots] = sum;
+  held_[launched_ % kSumSlots] = regions_.hold(sum.region);
+  advance(peers_.mine().launched, launched_);
+  return launched_;
+}
+
+// Only sums that all ranks have launched: until a rank has, its gradients are not in its bucket.
+void ShmCollective::progress() {
+  while (added_ != launched_ && sum(added_ + 1).adder == Adder::kCollective &&
+         may_add(added_ + 1)) {
+    add_chunk(added_ + 1);
+  }
+}
+
+void ShmCollective::wait(Ticket ticket) {
+  DDPRUN_ASSERT(reached(launched_, ticket));
+  while (!reached(added_, ticket)) {
+    DDPRUN_ASSERT(sum(added_ + 1).adder == Adder::kCollective);
+    await_launch(added_ + 1);
+    add_chunk(added_ + 1);
+  }
+  // Our chunk is done. The other chunks of our buffer are written by the other ranks.
+  const bool has_slot = launched_ - ticket < kSumSlots;  // else its slot is another one's by now
+  ShmPeers::Doing doing = sum_of(ticket);
+  if (has_slot && sum(ticket).adder == Adder::kCollective)
+    doing.at_work = share_of_sum(sum(ticket));
+  peers_.wait_for_all(&RankArea::summed, ticket, doing);
+  if (has_slot) peers_.mine().operations.end(operation_of(ticket));
+}
+
+// Without this check ranks with different models would train on nonsense, silently.
+void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const SumSlot& theirs = peers_.area(peer).sums[ticket % kSumSlots];
+    if (theirs == mine) continue;
+    const auto says = [this](std::size_t rank, const SumSlot& sum) {
+      return fmt::format("rank {} {} in {}", rank, describe(sum),
+                         peers_.area(rank).operations.describe(sum.operation));
+    };
+    peers_.abort(fmt::format("{}, {}: they do different things, or train different models",
+                             says(peers_.rank(), mine), says(peer, theirs)));
+  }
+}
+
+// Call only when all ranks have launched it.
+OwnedChunk ShmCollective::owned_chunk(Ticket ticket) {
+  const SumSlot& here = sum(ticket);
+  check_same_sum(ticket, here);
+  const std::size_t element = size_of(here.dtype);
+  const Chunk chunk = ring_chunk(here.count * element, element, peers_.ranks(), peers_.rank());
+  OwnedChunk owned{.buffers = std::vector<std::byte*>(peers_.ranks()),
+                   .count = (chunk.end - chunk.begin) / element,
+                   .dtype = here.dtype};
+  for (std::size_t k = 0; k < owned.buffers.size(); ++k) {
+    const std::size_t owner = (peers_.rank() + k) % owned.buffers.size();
+    owned.buffers[k] = regions_.slice(here.region, owner) + here.offset_bytes + chunk.begin;
+  }
+  return owned;
+}
+
+void ShmCollective::note_added(Ticket ticket) {
+  DDPRUN_ASSERT(ticket == added_ + 1);
+  held_[ticket % kSumSlots].reset();
+  added_ = ticket;
+  advance(peers_.mine().summed, ticket);
+}
+
+void ShmCollective::add_chunk(Ticket ticket) {
+  const OwnedChunk chunk = owned_chunk(ticket);
+  reduce_to_all(chunk.buffers, chunk.count, chunk.dtype, sum(ticket).reduction);
+  note_added(ticket);
+}
+
+// Puts a piece into this rank's next staging slot, where the others see it. Returns the number of
+// the piece.
+std::uint32_t ShmCollective::post(PostKind kind, std::span<const std::byte> piece,
+                                  std::size_t total_bytes, const ShmPeers::Doing& doing) {
+  const std::uint32_t number = ++posted_;
+  const std::uint32_t slot = number % kStagingSlots;
+  // The slot was last used two pieces ago. A rank that still reads it must not be overtaken.
+  peers_.wait_for_all(&RankArea::taken, number - kStagingSlots, doing);
+  peers_.mine().posts[slot] = {.number = number,
+                               .operation = doing.operation,
+                               .kind = kind,
+                               .bytes = piece.size(),
+                               .total_bytes = total_bytes};
+  if (!piece.empty()) {
+    std::memcpy(peers_.view().staging(peers_.rank(), slot), piece.data(), piece.size());
+  }
+  advance(peers_.mine().posted, number);
+  return number;
+}
+
+// Waits for the piece that `peer` has posted under the same number. If it posted something else,
+// the programs of the two ranks have taken different ways.
+const PostSlot& ShmCollective::look_at(std::size_t peer, std::uint32_t number, PostKind kind,
+                                       const ShmPeers::Doing& doing) {
+  peers_.wait_for(peer, &RankArea::posted, number, doing);
+  const PostSlot& post = peers_.area(peer).posts[number % kStagingSlots];
+  if (post.number != number || post.kind != kind) {
+    peers_.abort(fmt::format("rank {} does {}, rank {} does {}: they do different things",
+                             peers_.rank(), peers_.mine().operations.describe(doing.operation),
+                             peer, peers_.area(peer).operations.describe(post.operation)));
+  }
+  return post;
+}
+
+// Every rank posts, root its piece and the others nothing. So the numbers of the pieces stay equal,
+// and a rank that gathers meanwhile is found out.
+void ShmCollective::broadcast(Flat flat, int root) {
+  auto* data = static_cast<std::byte*>(flat.data);
+  const std::size_t total = flat.bytes();
+  const auto source = static_cast<std::size_t>(root);
+  const ShmPeers::Doing doing{
+      "broadcast", peers_.mine().operations.begin(Verb::kBroadcast, total, flat.dtype, flat.name)};
+  for (std::size_t done = 0; done < total; done += kStagingBytes) {
+    const std::size_t length = std::min(total - done, kStagingBytes);
+    const std::span<const std::byte> piece(data + done, rank() == root ? length : 0);
+    const std::uint32_t number = post(PostKind::kBroadcast, piece, total, doing);
+    if (rank() != root) {
+      const PostSlot& theirs = look_at(source, number, PostKind::kBroadcast, doing);
+      if (theirs.bytes != length || theirs.total_bytes != total) {
+        peers_.abort(fmt::format("broadcast: rank {} sends {} bytes, rank {} expects {}", root,
+                                 theirs.total_bytes, rank(), total));
+      }
+      std::memcpy(data + done, peers_.view().staging(source, number % kStagingSlots), length);
+    }
+    advance(peers_.mine().taken, number);
+  }
+  peers_.mine().operations.end(doing.operation);
+}
+
+void ShmCollective::barrier() {
+  gather(PostKind::kBarrier, {}, {"barrier", peers_.mine().operations.begin(Verb::kBarrier, 0)});
+}
+
+void ShmCollective::monitored_barrier(std::chrono::milliseconds limit) {
+  gather(PostKind::kBarrier, {},
+         {.what = "monitored barrier",
+          .operation = peers_.mine().operations.begin(Verb::kBarrier, 0),
+          .names_all = true,
+          .limit = ShmPeers::limit_from_now(limit)});
+}
+
+std::unique_ptr<Collective> ShmCollective::split(int color, int key) {
+  const auto join = [this](const GroupPlace& place,
+                           Exchange& exchange) -> Result<std::unique_ptr<Collective>> {
+    if (place.ranks == 1) return make_alone_collective();
+    return as_collective(join_shm(
+        {.rank = place.rank, .ranks = place.ranks, .timeout = peers_.timeout()}, exchange));
+  };
+  return split_group(*this, {color, key}, join);
+}
+
+std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const std::byte> mine) {
+  check_gather_size(mine.size());
+  return gather(PostKind::kGather, mine,
+                {"gather", peers_.mine().operations.begin(Verb::kGather, mine.size())});
+}
+
+std::vector<std::vector<std::byte>> ShmCollective::gather(PostKind kind,
+                                                          std::span<const std::byte> mine,
+                                                          const ShmPeers::Doing& doing) {
+  const std::uint32_t number = post(kind, mine, mine.size(), doing);
+  std::vector<std::vector<std::byte>> blobs(peers_.ranks());
+  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
+    const PostSlot& theirs = look_at(peer, number, kind, doing);
+    const std::byte* piece = peers_.view().staging(peer, number % kStagingSlots);
+    blobs[peer].assign(piece, piece + theirs.bytes);
+  }
+  advance(peers_.mine().taken, number);
+  peers_.mine().operations.end(doing.operation);
+  return blobs;
+}
+
+// The latest of all ranks' counters.
+std::uint32_t ShmCollective::latest(Counter RankArea::*counter) const {
+  std::uint32_t latest = (peers_.mine().*counter).value.load(std::memory_order_acquire);
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const auto theirs = (peers_.area(peer).*counter).value.load(std::memory_order_acquire);
+    if (!reached(latest, theirs)) latest = theirs;
+  }
+  return latest;
+}
+
+// All ranks go on with equal numbers, as if all had done what the foremost one has done.
+void ShmCollective::reset() {
+  peers_.take_reset_step();  // now no rank moves a counter
+  const std::uint32_t launched = latest(&RankArea::launched);
+  const std::uint32_t posted = latest(&RankArea::posted);
+  std::uint32_t operation = peers_.mine().operations.latest();
+  for (std::size_t peer = 0; peer < peers_.ranks(); ++peer) {
+    const std::uint32_t theirs = peers_.area(peer).operations.latest();
+    if (!reached(operation, theirs)) operation = theirs;
+  }
+  peers_.take_reset_step();  // all have read them
+  launched_ = added_ = launched;
+  posted_ = posted;
+  held_.fill(nullptr);
+  chunks_.forget();
+  ++resets_;
+  peers_.mine().operations.go_on_after(operation);
+  advance(peers_.mine().launched, launched);
+  advance(peers_.mine().summed, launched);
+  advance(peers_.mine().posted, posted);
+  advance(peers_.mine().taken, posted);
+  peers_.take_reset_step();  // all have moved theirs
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostCollective>> join_shm(const ShmJob& job, Exchange& exchange) {
+  DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
+  // First, so that rank 0 makes no segment for ranks that never come.
+  if (const auto all_here = exchange.arrive(); !all_here) return all_here.error();
+  auto control = meet_in_control(job, exchange);
+  if (!control) return control.error();
+  const ShmPeers::Options options{.rank = job.rank, .ranks = job.ranks, .timeout = job.timeout};
+  auto collective = std::make_unique<ShmCollective>(std::move(*control), options);
+  try {
+    collective->complete_meeting();
+  } catch (const CollectiveError& error) {
+    // A rank died or was late while we met: an error of the start, like those of the exchange.
+    return Error(ErrorCode::kUnavailable, error.what());
+  }
+  return std::unique_ptr<HostCollective>(std::move(collective));
+}
+
+}  // namespace ddprun::worker

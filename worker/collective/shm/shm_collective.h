@@ -1,0 +1,62 @@
+// The collective of ranks that share one host's memory. Gradients live in shared memory. Each rank
+// owns one chunk of every sum. It adds that chunk from all ranks and stores the result to all of
+// them. So each buffer is read once and written once, which is the least possible. The order of the
+// sum is that of ring_order.h. Linux, x86-64. There is no thread: the work is done inside the
+// calls, on the caller's thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "worker/collective/core/collective.h"
+#include "worker/collective/core/exchange.h"
+#include "worker/collective/core/operation_ring.h"
+
+namespace ddprun::worker {
+
+struct ShmJob {
+  int rank = 0;
+  int ranks = 1;                        // all of them on this host
+  std::chrono::milliseconds timeout{};  // of every wait for a peer
+};
+
+// A rank's chunk of a sum. It is in its own buffer first, then in those of the next ranks, in a
+// circle.
+struct OwnedChunk {
+  std::vector<std::byte*> buffers;
+  std::size_t count = 0;  // elements
+  Dtype dtype = Dtype::kFloat32;
+};
+
+// Sums that the caller adds, for collectives that reduce over other ranks as well before a host
+// gets the result. These follow for each of them, in the order of the launches. First
+// launch_chunks(), then await_launch(), or may_add() says yes, then owned_chunk(). The caller
+// stores the result to all of its buffers. Then come note_added() and wait().
+class HostCollective : public Collective {
+ public:
+  // Works as launch() does.
+  virtual Ticket launch_chunks(Flat flat, Reduction reduction) = 0;
+  // Whether all ranks have launched it.
+  virtual bool may_add(Ticket ticket) const = 0;
+  // Returns when may_add().
+  virtual void await_launch(Ticket ticket) = 0;
+  // Throws CollectiveError where another rank has launched something else.
+  virtual OwnedChunk owned_chunk(Ticket ticket) = 0;
+  virtual void note_added(Ticket ticket) = 0;
+
+  // all_gather() of a few bytes as the beginning of another verb: others know it by that one's
+  // name.
+  virtual std::vector<std::vector<std::byte>> gather_for(Verb verb,
+                                                         std::span<const std::byte> mine) = 0;
+};
+
+// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, or a segment
+// that this rank cannot map. Or a rank does not come in time. If rank 0 cannot make the shared
+// memory, it logs why, and LoggedError is thrown on all ranks.
+Result<std::unique_ptr<HostCollective>> join_shm(const ShmJob& job, Exchange& exchange);
+
+}  // namespace ddprun::worker

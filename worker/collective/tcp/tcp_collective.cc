@@ -1,0 +1,241 @@
+#include "worker/collective/tcp/tcp_collective.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "base/assert.h"
+#include "worker/collective/core/flight_record.h"
+#include "worker/collective/core/operation_ring.h"
+#include "worker/collective/core/split.h"
+#include "worker/collective/tcp/tcp_meeting.h"
+#include "worker/collective/tcp/tcp_memory.h"
+#include "worker/collective/tcp/tcp_peers.h"
+#include "worker/collective/tcp/tcp_scratch.h"
+
+namespace ddprun::worker {
+namespace {
+
+class MeshCollective final : public TcpCollective {
+ public:
+  MeshCollective(TcpMeeting meeting, TcpJob job)
+      : job_(std::move(job)),
+        peers_(
+            std::move(meeting.links), std::move(meeting.hosts),
+            {.place = {static_cast<std::size_t>(job_.rank), static_cast<std::size_t>(job_.ranks)},
+             .timeout = job_.timeout}) {}
+
+  int rank() const override { return job_.rank; }
+  int world_size() const override { return job_.ranks; }
+  Device device() const override { return Device::kCpu; }
+  std::string_view name() const override { return "tcp"; }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    return memory_.allocate(bytes);
+  }
+
+  void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes) override {
+    memory_.adopt(memory, bytes);
+  }
+  Ticket launch(Flat flat, Reduction reduction) override {
+    return launch(flat, reduction, nullptr);
+  }
+  Ticket launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) override;
+  bool done(Ticket ticket) const override { return reached(done_, ticket); }
+  void progress() override;
+  void wait(Ticket ticket) override;
+  void broadcast(Flat flat, int root) override;
+  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  void barrier() override { meet(Verb::kBarrier, -1); }
+  void meet(Verb verb, int root) override { run(tcp_barrier(begin({.verb = verb, .root = root}))); }
+  void monitored_barrier(std::chrono::milliseconds limit) override;
+  void send(Flat flat, int to) override { transfer(Verb::kSend, flat, to); }
+  void receive(Flat flat, int from) override { transfer(Verb::kReceive, flat, from); }
+  std::unique_ptr<Collective> split(int color, int key) override;
+  void reset() override;
+  std::uint32_t resets() const override { return resets_; }
+  std::string flight_record() const override {
+    return worker::flight_record(
+        *ring_,
+        {.collective = name(), .rank = rank(), .ranks = world_size(), .timeout = peers_.timeout()});
+  }
+
+ private:
+  struct Sum {
+    std::shared_ptr<std::byte> memory;  // that its elements lie in
+    std::unique_ptr<TcpOperation> operation;
+  };
+  struct What {
+    Verb verb;
+    Flat flat{.dtype = Dtype::kUInt8};
+    Reduction reduction = Reduction::kSum;
+    int root = -1;
+  };
+
+  OperationHead begin(const What& what);
+  void run(std::unique_ptr<TcpOperation> operation);
+  void transfer(Verb verb, Flat flat, int peer);
+  void complete_front();
+  const TcpOperation* front() const {
+    return sums_.empty() ? nullptr : sums_.front().operation.get();
+  }
+  static std::span<std::byte> bytes_of(Flat flat) {
+    return {static_cast<std::byte*>(flat.data), flat.bytes()};
+  }
+
+  TcpJob job_;
+  TcpMemory memory_;
+  TcpPeers peers_;
+  TcpScratch scratch_;
+  std::unique_ptr<OperationRing> ring_ = std::make_unique<OperationRing>();
+  std::uint32_t sequence_ = 0;  // of collective operations
+  // Launched and not complete. The first one is under way; the others begin after it.
+  std::deque<Sum> sums_;
+  Ticket launched_ = 0;
+  Ticket done_ = 0;
+  std::uint32_t resets_ = 0;
+};
+
+OperationHead MeshCollective::begin(const What& what) {
+  const std::uint32_t number =
+      ring_->begin(what.verb, what.flat.bytes(), what.flat.dtype, what.flat.name);
+  return {.number = number,
+          .sequence = is_transfer(what.verb) ? 0 : ++sequence_,
+          .verb = what.verb,
+          .dtype = what.flat.dtype,
+          .reduction = what.reduction,
+          .root = what.root,
+          .name = what.flat.name,
+          .bytes = what.flat.bytes()};
+}
+
+Ticket MeshCollective::launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) {
+  if (launched_ - done_ >= kLaunchedMax) wait(done_ + 1);
+  Sum sum{.memory = memory_.hold(flat), .operation = nullptr};
+  const bool adds = is_sum(reduction) || reduction == Reduction::kAverage;
+  const bool narrow = job_.wire == Wire::kBFloat16 && flat.dtype == Dtype::kFloat32 && adds;
+  if (narrow) flat.dtype = Dtype::kBFloat16;
+  if (narrow && is_sum(reduction)) reduction = Reduction::kWideSum;
+  const OperationHead head =
+      begin({.verb = verb_of(reduction), .flat = flat, .reduction = reduction});
+  sum.operation = narrow
+                      ? tcp_reduce_as_bfloat16(head, peers_.place(),
+                                               {static_cast<float*>(flat.data), flat.count},
+                                               scratch_, std::move(feed))
+                      : tcp_reduce(head, peers_.place(), bytes_of(flat), scratch_, std::move(feed));
+  if (sums_.empty()) peers_.start();
+  sums_.push_back(std::move(sum));
+  ++launched_;
+  progress();
+  return launched_;
+}
+
+void MeshCollective::progress() {
+  while (!sums_.empty() && peers_.advance(*sums_.front().operation)) complete_front();
+}
+
+void MeshCollective::wait(Ticket ticket) {
+  DDPRUN_ASSERT(reached(launched_, ticket));
+  while (!reached(done_, ticket)) {
+    peers_.await(*sums_.front().operation);
+    complete_front();
+  }
+}
+
+void MeshCollective::complete_front() {
+  ring_->end(sums_.front().operation->head().number);
+  sums_.pop_front();
+  ++done_;
+  if (!sums_.empty()) peers_.start();
+}
+
+void MeshCollective::run(std::unique_ptr<TcpOperation> operation) {
+  wait(launched_);
+  peers_.start();
+  peers_.await(*operation);
+  ring_->end(operation->head().number);
+}
+
+// One limit for all that has to come, sums that are under way, too.
+void MeshCollective::monitored_barrier(std::chrono::milliseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + limit;
+  const auto await = [&](TcpOperation& operation) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    peers_.await(operation, TcpPeers::Limit{limit, left});
+  };
+  const auto operation = tcp_barrier(begin({.verb = Verb::kBarrier}));
+  while (!sums_.empty()) {
+    await(*sums_.front().operation);
+    complete_front();
+  }
+  peers_.start();
+  await(*operation);
+  ring_->end(operation->head().number);
+}
+
+void MeshCollective::broadcast(Flat flat, int root) {
+  const OperationHead head = begin({.verb = Verb::kBroadcast, .flat = flat, .root = root});
+  run(tcp_broadcast(head, peers_.place(), bytes_of(flat)));
+}
+
+std::vector<std::vector<std::byte>> MeshCollective::all_gather(std::span<const std::byte> mine) {
+  check_gather_size(mine.size());
+  std::vector<std::vector<std::byte>> parts(peers_.place().ranks);
+  auto& own = parts[peers_.place().rank];
+  own.assign(mine.begin(), mine.end());
+  const Flat flat{own.data(), own.size(), Dtype::kUInt8};
+  run(tcp_gather(begin({.verb = Verb::kGather, .flat = flat}), peers_.place(), parts));
+  return parts;
+}
+
+void MeshCollective::transfer(Verb verb, Flat flat, int peer) {
+  const std::size_t other = other_rank(peer);
+  run(tcp_transfer(begin({.verb = verb, .flat = flat}), other, bytes_of(flat)));
+}
+
+std::unique_ptr<Collective> MeshCollective::split(int color, int key) {
+  const auto join = [this](const GroupPlace& place,
+                           Exchange& exchange) -> Result<std::unique_ptr<Collective>> {
+    if (place.ranks == 1) return make_alone_collective();
+    TcpJob job = job_;
+    job.rank = place.rank;
+    job.ranks = place.ranks;
+    return as_collective(join_tcp(job, exchange));
+  };
+  return split_group(*this, {color, key}, join);
+}
+
+// All ranks go on with equal numbers, as if all had done what the foremost one has done.
+void MeshCollective::reset() {
+  ResetNote foremost{ring_->latest(), sequence_, launched_};
+  for (const ResetNote& note : peers_.reset(front(), foremost)) {
+    if (!reached(foremost.operations, note.operations)) foremost.operations = note.operations;
+    if (!reached(foremost.sequence, note.sequence)) foremost.sequence = note.sequence;
+    if (!reached(foremost.tickets, note.tickets)) foremost.tickets = note.tickets;
+  }
+  sums_.clear();
+  launched_ = done_ = foremost.tickets;
+  sequence_ = foremost.sequence;
+  ring_->go_on_after(foremost.operations);
+  ++resets_;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TcpCollective>> join_tcp(const TcpJob& job, Exchange& exchange) {
+  DDPRUN_ASSERT(job.rank >= 0 && job.rank < job.ranks);
+  auto meeting = meet_over_tcp(job, exchange);
+  if (!meeting) return meeting.error();
+  auto collective = std::make_unique<MeshCollective>(std::move(*meeting), job);
+  try {
+    collective->barrier();
+  } catch (const CollectiveError& error) {
+    // A rank died or was late while we met: an error of the start, like those of the exchange.
+    return Error(ErrorCode::kUnavailable, error.what());
+  }
+  return std::unique_ptr<TcpCollective>(std::move(collective));
+}
+
+}  // namespace ddprun::worker

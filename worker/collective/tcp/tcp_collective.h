@@ -1,0 +1,58 @@
+// The collective of ranks that TCP connects, one connection a pair. A sum moves 2 (N-1)/N of its
+// bytes out of each rank and as many in. That is the least possible. It takes two hops, in the
+// order of ring_order.h. There is no thread. Bytes move inside the calls, on the caller's thread.
+// progress() moves them while the program computes. Linux, x86-64.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "worker/collective/core/collective.h"
+#include "worker/collective/core/exchange.h"
+#include "worker/collective/core/operation_ring.h"
+#include "worker/collective/tcp/tcp_feed.h"
+
+namespace ddprun::worker {
+
+// The format in which sums of float32 travel. bfloat16 halves the bytes: each rank's elements are
+// rounded once, added in float32, and the result is rounded once. All ranks get the same bits.
+enum class Wire : std::uint8_t { kExact, kBFloat16 };
+
+// The congestion control of the connections between ranks, by the kernel's name for it (tcp(7),
+// TCP_CONGESTION); empty: the host's. BBR sends by a timer. That takes up to a third more time for
+// a sum between two hosts with two ranks each. If the kernel does not have it, or does not allow
+// it, the host's stays.
+inline constexpr const char* kCongestionControl = "cubic";
+
+struct TcpJob {
+  int rank = 0;
+  int ranks = 1;
+  std::string address;  // of this host, numeric: the other ranks connect to it
+  std::string host;     // its name, for messages
+  std::chrono::milliseconds
+      timeout{};             // how long nothing may move between it and those that it awaits
+  Wire wire = Wire::kExact;  // the same on all ranks
+  std::string congestion_control = kCongestionControl;
+};
+
+class TcpCollective : public Collective {
+ public:
+  // Memory of another collective, which may be summed here, too, while it lives.
+  virtual void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes) = 0;
+  // launch() of elements that `feed` makes, in `flat`. All ranks give one, or none does.
+  virtual Ticket launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) = 0;
+  using Collective::launch;
+  // Whether wait() would return at once.
+  virtual bool done(Ticket ticket) const = 0;
+  // Returns when all ranks have called it with the same arguments. Ranks that do something else are
+  // told at once.
+  virtual void meet(Verb verb, int root) = 0;
+};
+
+// All ranks must call it: they meet over `exchange`. Errors: those of the exchange, or an address
+// that is not this host's. Or a rank that cannot be reached or does not come.
+Result<std::unique_ptr<TcpCollective>> join_tcp(const TcpJob& job, Exchange& exchange);
+
+}  // namespace ddprun::worker

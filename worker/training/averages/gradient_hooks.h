@@ -1,0 +1,59 @@
+// A hook on each parameter, which runs when its `.grad` has the final value of a backward().
+// LibTorch forgets the node that the hook sits on when a parameter gets other data.
+// Tensor::set_data() gives it, as called by torch::load() and Module::to(). So the hooks look for
+// that before each forward(), and move to the new node. GradientReducer owns it and calls it from
+// the training thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "worker/training/averages/named_parameter.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace ddprun::worker {
+
+class GradientHooks {
+ public:
+  // `run` gets the index of the parameter. The parameters must outlive this.
+  GradientHooks(std::span<const NamedParameter> parameters, std::function<void(std::size_t)> run);
+  GradientHooks(const GradientHooks&) = delete;
+  GradientHooks& operator=(const GradientHooks&) = delete;
+  GradientHooks(GradientHooks&&) = delete;
+  GradientHooks& operator=(GradientHooks&&) = delete;
+  ~GradientHooks();  // removes the hooks
+
+  // Whether a parameter has forgotten its hook; it has a new one then. Throws std::runtime_error if
+  // one has another dtype, size or device than at construction.
+  bool renew();
+
+  // The nodes that add to `.grad`, by parameter.
+  std::vector<const torch::autograd::Node*> nodes() const;
+
+ private:
+  struct Hook {
+    std::shared_ptr<torch::autograd::Node> node;  // the parameter holds it weakly only
+    std::uintptr_t key = 0;
+    // The parameter's, at construction.
+    std::vector<std::int64_t> sizes;
+    at::ScalarType dtype;
+    at::Device device;
+  };
+
+  void add(std::size_t parameter);
+
+  std::span<const NamedParameter> parameters_;
+  std::function<void(std::size_t)> run_;
+  std::vector<Hook> hooks_;
+};
+
+}  // namespace ddprun::worker

@@ -1,0 +1,295 @@
+#include "worker/training/data_parallel/module_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "base/log.h"
+
+namespace ddprun::worker {
+namespace {
+
+// In a packed transfer every tensor starts at a multiple of this. So a view of any dtype is
+// aligned: complex doubles have 16 bytes.
+constexpr std::int64_t kPackAlignBytes = 16;
+
+// The most bytes of a rank's refusal that are told to the others. All reasons of ours are shorter.
+constexpr std::size_t kRefusalBytesMax = 4096;
+
+// A tensor is the same if its TensorImpl is: equal storage alone may be two views.
+std::vector<NamedTensor> first_occurrences(const torch::OrderedDict<std::string, at::Tensor>& all,
+                                           const std::vector<std::string>& leave_out) {
+  std::vector<NamedTensor> kept;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& item : all) {
+    if (std::ranges::find(leave_out, item.key()) != leave_out.end()) continue;
+    if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second)
+      continue;
+    kept.push_back({item.key(), item.value()});
+  }
+  return kept;
+}
+
+// Dimension count, sizes and strides, one parameter after another.
+std::vector<std::int64_t> shapes_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& [name, tensor] : parameters) {
+    numbers.push_back(tensor.dim());
+    numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
+    numbers.insert(numbers.end(), tensor.strides().begin(), tensor.strides().end());
+  }
+  return numbers;
+}
+
+// Takes `count` numbers off the front; fewer where the list is short.
+std::span<const std::int64_t> take(std::span<const std::int64_t>& list, std::size_t count) {
+  const auto head = list.first(std::min(count, list.size()));
+  list = list.subspan(head.size());
+  return head;
+}
+
+bool same(std::span<const std::int64_t> theirs, at::IntArrayRef ours) {
+  return std::ranges::equal(theirs, ours);
+}
+
+std::string difference(const char* what, at::IntArrayRef mine, std::span<const std::int64_t> root) {
+  return fmt::format(
+      "{} [{}] appears not to match {} of the same param in process 0. There they are [{}].", what,
+      fmt::join(mine, ", "), what, fmt::join(root, ", "));
+}
+
+// Empty if this rank's parameters look like rank 0's. The words are PyTorch's; the name of the
+// parameter and rank 0's numbers are added.
+std::string shape_difference(const std::vector<NamedTensor>& parameters,
+                             std::span<const std::int64_t> root, int rank) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, tensor] = parameters[i];
+    const auto dims = take(root, 1);
+    const auto count = dims.empty() ? std::size_t{0} : static_cast<std::size_t>(dims.front());
+    const auto sizes = take(root, count);
+    const auto strides = take(root, count);
+    std::string found;
+    if (!same(sizes, tensor.sizes())) {
+      found = difference("sizes", tensor.sizes(), sizes);
+    } else if (!same(strides, tensor.strides())) {
+      found = difference("strides", tensor.strides(), strides);
+    }
+    if (found.empty()) continue;
+    return fmt::format(
+        "[{}]: params[{}] in this process with {} It is '{}' on rank {}: all ranks must build the "
+        "same model.",
+        rank, i, found, name, rank);
+  }
+  return {};
+}
+
+// Throws on every rank the first text that is not empty, so that all ranks end with the same error.
+void throw_first(const std::string& mine, Collective& collective) {
+  const auto all = collective.all_gather(
+      std::as_bytes(std::span(mine)).first(std::min(mine.size(), Collective::kGatherBytesMax)));
+  for (const auto& blob : all) {
+    if (blob.empty()) continue;
+    throw std::runtime_error(std::string(reinterpret_cast<const char*>(blob.data()), blob.size()));
+  }
+}
+
+// Returns the greeting of each rank: how many parameters it has, then why it refuses to go on.
+std::vector<std::byte> greeting(std::size_t count, std::string_view refusal) {
+  const std::size_t length = std::min(refusal.size(), kRefusalBytesMax);
+  std::vector<std::byte> bytes(sizeof count + length);
+  std::memcpy(bytes.data(), &count, sizeof count);
+  if (length > 0) std::memcpy(bytes.data() + sizeof count, refusal.data(), length);
+  return bytes;
+}
+
+// The names in a row, one on each line.
+std::string names_of(const std::vector<NamedTensor>& parameters) {
+  std::string names;
+  for (const auto& [name, tensor] : parameters) names += name + '\n';
+  return names;
+}
+
+std::vector<std::string> lines_of(std::span<const std::byte> blob) {
+  std::istringstream text(std::string(reinterpret_cast<const char*>(blob.data()), blob.size()));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+// The first of `names` that is not among `others`; empty: all are.
+std::string first_missing(const std::vector<std::string>& names,
+                          const std::vector<std::string>& others) {
+  const std::unordered_set<std::string> known(others.begin(), others.end());
+  const auto found =
+      std::ranges::find_if(names, [&](const std::string& name) { return !known.contains(name); });
+  return found == names.end() ? std::string() : *found;
+}
+
+// All ranks come here where one has another number of parameters than rank 0. The words are
+// PyTorch's, the last sentence is ours.
+void throw_of_counts(const std::vector<NamedTensor>& parameters, std::size_t root_count,
+                     Collective& collective) {
+  const std::string names = names_of(parameters);
+  const auto root = lines_of(collective.from_root(std::as_bytes(std::span(names)), 0));
+  const auto mine = lines_of(std::as_bytes(std::span(names)));
+  std::string text;
+  if (mine.size() != root_count) {
+    text = fmt::format(
+        "DDP expects same model across all ranks, but Rank 0 has {} params, while rank {} has "
+        "inconsistent {} params.",
+        root_count, collective.rank(), mine.size());
+    const std::string here = first_missing(mine, root);
+    const std::string there = first_missing(root, mine);
+    if (!here.empty() && mine.size() > root_count)
+      text += fmt::format(" Only rank {} has '{}'.", collective.rank(), here);
+    else if (!there.empty())
+      text += fmt::format(" Only rank 0 has '{}'.", there);
+  }
+  throw_first(text, collective);
+}
+
+// Comes first: shape_difference goes through this rank's parameters, and rank 0 may have more.
+void verify_same_count(const std::vector<NamedTensor>& parameters, Collective& collective) {
+  const auto greetings = collective.all_gather(greeting(parameters.size(), {}));
+  std::size_t root_count = 0;
+  bool alike = true;
+  for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
+    const std::span<const std::byte> said = greetings[rank];
+    std::size_t count = 0;
+    if (said.size() < sizeof count) throw CollectiveError("ranks disagree on what they do");
+    std::memcpy(&count, said.data(), sizeof count);
+    if (const auto refusal = said.subspan(sizeof count); !refusal.empty()) {
+      throw std::runtime_error(fmt::format(
+          "rank {} cannot make its DataParallel: {}", rank,
+          std::string_view(reinterpret_cast<const char*>(refusal.data()), refusal.size())));
+    }
+    if (rank == 0) root_count = count;
+    alike = alike && count == root_count;
+  }
+  if (!alike) throw_of_counts(parameters, root_count, collective);
+}
+
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+}
+
+std::int64_t packed_bytes(const at::Tensor& tensor) {
+  return (bytes_of(tensor) + kPackAlignBytes - 1) / kPackAlignBytes * kPackAlignBytes;
+}
+
+// The part of `packed` that holds `tensor`'s values, with its dtype and sizes, contiguous.
+at::Tensor slot_for(const at::Tensor& tensor, const at::Tensor& packed, std::int64_t offset) {
+  return packed.narrow(0, offset, bytes_of(tensor)).view(tensor.scalar_type()).view(tensor.sizes());
+}
+
+// One transfer of bytes for tensors of all types: in each broadcast all ranks wait for each other.
+void broadcast_packed(std::span<const NamedTensor> tensors, Collective& collective, int root,
+                      const OperationName& of) {
+  std::int64_t total = 0;
+  for (const auto& [name, tensor] : tensors) total += packed_bytes(tensor);
+  if (total == 0) return;
+  const at::Tensor packed = at::empty({total}, tensors[0].tensor.options().dtype(at::kByte));
+  std::int64_t offset = 0;
+  // The root packs, all broadcast, the others unpack.
+  const bool packs = collective.rank() == root;
+  for (const auto& [name, tensor] : tensors) {
+    if (packs) slot_for(tensor, packed, offset).copy_(tensor);
+    offset += packed_bytes(tensor);
+  }
+  collective.broadcast({packed.data_ptr(), static_cast<std::size_t>(total), Dtype::kUInt8, of},
+                       root);
+  offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    // A copy of the handle, which is not const, has the same memory.
+    if (!packs) at::Tensor(tensor).copy_(slot_for(tensor, packed, offset));
+    offset += packed_bytes(tensor);
+  }
+}
+
+}  // namespace
+
+std::vector<NamedTensor> parameters_of(const torch::nn::Module& module,
+                                       const std::vector<std::string>& leave_out) {
+  return first_occurrences(module.named_parameters(), leave_out);
+}
+
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& module,
+                                    const std::vector<std::string>& leave_out) {
+  return first_occurrences(module.named_buffers(), leave_out);
+}
+
+std::vector<bool> sparse_ones(const torch::nn::Module& module,
+                              const std::vector<NamedTensor>& parameters,
+                              const std::vector<std::string>& also) {
+  std::unordered_set<const at::TensorImpl*> found;
+  for (const auto& part : module.modules()) {
+    if (const auto* embedding = part->as<torch::nn::EmbeddingImpl>()) {
+      if (embedding->options.sparse()) found.insert(embedding->weight.unsafeGetTensorImpl());
+    } else if (const auto* bag = part->as<torch::nn::EmbeddingBagImpl>()) {
+      if (bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+    }
+  }
+  for (const std::string& name : also) {
+    const auto named = std::ranges::find(parameters, name, &NamedTensor::name);
+    if (named == parameters.end()) {
+      throw std::invalid_argument(fmt::format(
+          "sparse_parameters: '{}' is no parameter of the model that needs a gradient", name));
+    }
+    found.insert(named->tensor.unsafeGetTensorImpl());
+  }
+  std::vector<bool> sparse;
+  for (const auto& [name, tensor] : parameters) {
+    sparse.push_back(found.contains(tensor.unsafeGetTensorImpl()));
+  }
+  return sparse;
+}
+
+void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& collective) {
+  verify_same_count(parameters, collective);
+  const std::vector<std::int64_t> mine = shapes_of(parameters);
+  const std::vector<std::byte> blob = collective.from_root(std::as_bytes(std::span(mine)), 0);
+  std::vector<std::int64_t> root(blob.size() / sizeof(std::int64_t));
+  std::memcpy(root.data(), blob.data(), root.size() * sizeof(std::int64_t));
+  // All ranks tell each other what they found: none may train on while another has stopped.
+  throw_first(shape_difference(parameters, root, collective.rank()), collective);
+}
+
+void tell_refusal(std::string_view why, Collective& collective) {
+  try {
+    collective.all_gather(greeting(0, why));
+  } catch (const CollectiveError& error) {
+    log::warning(fmt::format("the other ranks could not be told: {}", error.what()));
+  }
+}
+
+void broadcast_values(const std::vector<NamedTensor>& tensors, Collective& collective, int root,
+                      OperationName of) {
+  if (collective.world_size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (std::size_t begin = 0; begin < tensors.size();) {
+    std::size_t end = begin;
+    std::size_t bytes = 0;
+    while (end < tensors.size()) {
+      bytes += static_cast<std::size_t>(packed_bytes(tensors[end].tensor));
+      // The first tensor always goes along, also if it alone is larger than the limit.
+      if (end > begin && bytes > kCoalescedBytes) break;
+      ++end;
+    }
+    broadcast_packed(std::span(tensors).subspan(begin, end - begin), collective, root, of);
+    begin = end;
+  }
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,60 @@
+#include "worker/training/sharded/shard_sums.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "worker/training/tensors/summable.h"
+
+namespace ddprun::worker {
+namespace {
+
+std::int64_t largest_bytes(const std::vector<FlatUnit>& units) {
+  std::size_t most = 0;
+  for (const FlatUnit& unit : units) most = std::max(most, unit.bytes());
+  return static_cast<std::int64_t>(most);
+}
+
+std::vector<OwnedRange> ranges_of(const FlatUnit& unit) {
+  std::vector<OwnedRange> ranges;
+  int owner = 0;
+  for (const FlatRange& shard : unit.layout().shards())
+    ranges.push_back({owner++, shard.begin, shard.end});
+  return ranges;
+}
+
+}  // namespace
+
+ShardSums::ShardSums(std::vector<FlatUnit>& units, Collective& ranks)
+    : units_(units),
+      ranks_(ranks),
+      memory_(
+          allocate_tensor(largest_bytes(units), units.front().options().dtype(at::kByte), ranks)),
+      sums_(ranks) {
+  for (const FlatUnit& unit : units)
+    gradients_.push_back(at::empty({unit.shard_of(ranks.rank()).length()}, unit.options()));
+}
+
+at::Tensor ShardSums::flat_of(const FlatUnit& unit) const {
+  return unit.flat_in(static_cast<std::byte*>(memory_.data_ptr()));
+}
+
+void ShardSums::fill(std::size_t unit) {
+  units_[unit].move_gradients_to(flat_of(units_[unit]), 1.0 / ranks_.world_size());
+}
+
+void ShardSums::sum(std::size_t unit, const at::Tensor& shard) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor flat = flat_of(units_[unit]);
+  sums_.sum(flat, ranges_of(units_[unit]));
+  const FlatRange mine = units_[unit].shard_of(ranks_.rank());
+  const at::Tensor sum = flat.narrow(0, mine.begin, mine.length());
+  at::Tensor& gradient = shard.mutable_grad();
+  if (gradient.defined())
+    gradient.add_(sum);
+  else
+    gradient = gradients_[unit].copy_(sum);
+}
+
+}  // namespace ddprun::worker
