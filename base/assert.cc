@@ -12,4 +12,9 @@ void assertion_failed(const char* condition, const char* file, int line) {
   std::abort();
 }
 
+void unreachable_reached(const char* what, const char* file, int line) {
+  std::fprintf(stderr, "ddprun: %s:%d: no way leads here: %s\n", file, line, what);
+  std::abort();
+}
+
 }  // namespace ddprun

@@ -290,6 +290,32 @@ Result<std::string> read_config(const std::string& path) {
   return text;
 }
 
+namespace {
+
+// The flags that are given; of two the last counts.
+std::optional<DaemonUsageError> set_from_flags(DaemonOptions& options, const GivenWords& given) {
+  for (const auto& [flag, text] : given.flags) {
+    if (flag == kReadConfig) continue;
+    const auto named = std::ranges::find(kDaemonFlags, flag, &option::val);
+    if (const auto done = set(options, flag, text); !done)
+      return refused(
+          fmt::format("--{}={}: {}", named->name, shown(flag, text), done.error().message()));
+  }
+  return std::nullopt;
+}
+
+// Settings that do not go together.
+std::optional<DaemonUsageError> contradiction_in(const DaemonOptions& options) {
+  if (auto missing = missing_tls_flag(options.tls); !missing.empty())
+    return refused(std::move(missing));
+  const DaemonOptions defaults;
+  if (!options.has_group() && (options.etcd != defaults.etcd || options.group != defaults.group))
+    return refused("--group and --etcd-conf: expected --etcd-endpoint with them");
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::variant<DaemonOptions, DaemonAnswer, DaemonUsageError> parse_daemon(
     const std::vector<std::string>& words, ReadConfig read) {
   const auto given = sort_words(words, kDaemonFlags);
@@ -306,17 +332,8 @@ std::variant<DaemonOptions, DaemonAnswer, DaemonUsageError> parse_daemon(
   if (!config.empty()) {
     if (auto wrong = set_from_file(options, config, read)) return *std::move(wrong);
   }
-  for (const auto& [flag, text] : given->flags) {
-    if (flag == kReadConfig) continue;
-    const auto named = std::ranges::find(kDaemonFlags, flag, &option::val);
-    if (const auto done = set(options, flag, text); !done)
-      return refused(
-          fmt::format("--{}={}: {}", named->name, shown(flag, text), done.error().message()));
-  }
-  if (const auto missing = missing_tls_flag(options.tls); !missing.empty()) return refused(missing);
-  const DaemonOptions defaults;
-  if (!options.has_group() && (options.etcd != defaults.etcd || options.group != defaults.group))
-    return refused("--group and --etcd-conf: expected --etcd-endpoint with them");
+  if (auto wrong = set_from_flags(options, *given)) return *std::move(wrong);
+  if (auto wrong = contradiction_in(options)) return *std::move(wrong);
   return options;
 }
 

@@ -109,7 +109,7 @@ Result<void> Table::dispatch(ConnectionId from, const Request& request, Replies&
     case Op::kValidate:
       break;  // the decoder keeps it to itself
   }
-  DDPRUN_ASSERT(!"a decoded request has an opcode of the table");
+  DDPRUN_UNREACHABLE("a decoded request without an opcode of the table");
 }
 
 Result<void> Table::set(std::string_view key, std::string_view value, Replies& out) {

@@ -29,9 +29,22 @@ std::optional<int> whole_number(const Json& value) {
   return too_much ? std::nullopt : std::optional(value.get<int>());
 }
 
-}  // namespace
+// One line of a worker. It asks for a deadline, or releases one.
+struct Request {
+  std::pair<int, std::string> key;
+  double at;
+  int signo;  // means nothing if the deadline is released
 
-Result<void> TimerTable::apply(std::string_view line) {
+  bool is_release() const { return at < 0; }
+};
+
+Result<int> read_signal(const Json& request) {
+  const auto signo = whole_number(request.value("signal", Json(SIGKILL)));
+  if (!signo || *signo == 0 || *signo >= NSIG) return bad("its signal is no signal");
+  return *signo;
+}
+
+Result<Request> read_request(std::string_view line) {
   const Json request = Json::parse(line, nullptr, false);
   if (request.is_discarded() || !request.is_object()) return bad("it is no JSON object");
   const auto is_number = [&](const char* key) {
@@ -42,21 +55,33 @@ Result<void> TimerTable::apply(std::string_view line) {
   const auto pid = whole_number(request.value("pid", Json()));
   if (!pid || *pid <= 1) return bad("it names no pid");
   if (!is_number("expiration_time")) return bad("it has no expiration_time");
-  const double at = request.at("expiration_time").get<double>();
   // Any value names a deadline, as in torch. Its JSON text stands for one that is no string.
   const Json scope = request.value("scope_id", Json(""));
-  const std::pair key{*pid, scope.is_string() ? scope.get<std::string>() : scope.dump()};
-  // Before the signal is checked: torch's client releases with signal 0.
-  if (at < 0) {
+  Request read{.key = {*pid, scope.is_string() ? scope.get<std::string>() : scope.dump()},
+               .at = request.at("expiration_time").get<double>(),
+               .signo = 0};
+  // torch's client releases with signal 0.
+  if (read.is_release()) return read;
+  const auto signo = read_signal(request);
+  if (!signo) return signo.error();
+  read.signo = *signo;
+  return read;
+}
+
+}  // namespace
+
+Result<void> TimerTable::apply(std::string_view line) {
+  const auto request = read_request(line);
+  if (!request) return request.error();
+  const auto& [key, at, signo] = *request;
+  if (request->is_release()) {
     deadlines_.erase(key);
     return {};
   }
-  const auto signo = whole_number(request.value("signal", Json(SIGKILL)));
-  if (!signo || *signo == 0 || *signo >= NSIG) return bad("its signal is no signal");
   // A deadline that is there already can always be moved.
   if (deadlines_.size() >= kMaxTimers && !deadlines_.contains(key))
     return bad(fmt::format("there are {} deadlines already", kMaxTimers));
-  deadlines_[key] = {at, *signo};
+  deadlines_[key] = {at, signo};
   return {};
 }
 

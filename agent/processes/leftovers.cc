@@ -130,41 +130,54 @@ bool took_in(const Process& parent, const std::pair<pid_t, const Process&>& orph
   return is_inherited || (is_above_us && process.session != parent.session);
 }
 
+// A process and its ancestors, and the cookies that they have.
+struct Line {
+  std::set<pid_t> pids;
+  std::set<std::string> cookies;
+};
+
+Line line_of(pid_t self, const std::map<pid_t, Process>& processes) {
+  Line line;
+  for (auto one = processes.find(self);
+       one != processes.end() && line.pids.insert(one->first).second;
+       one = processes.find(one->second.parent)) {
+    if (one->second.cookie) line.cookies.insert(*one->second.cookie);
+  }
+  return line;
+}
+
+// The end of the way up from `pid` through processes with the same cookie.
+pid_t top_of(pid_t pid, const std::map<pid_t, Process>& processes) {
+  const auto& cookie = processes.at(pid).cookie;
+  // The list was read while processes moved, so it may even hold a circle.
+  for (std::size_t steps = 0; steps < processes.size(); ++steps) {
+    const auto parent = processes.find(processes.at(pid).parent);
+    if (parent == processes.end() || parent->second.cookie != cookie) break;
+    pid = parent->first;
+  }
+  return pid;
+}
+
 }  // namespace
 
 std::vector<pid_t> orphans_of(const std::map<pid_t, Process>& processes,
                               const std::set<std::string>& gone, pid_t self) {
-  const auto known = [&processes](pid_t pid) { return processes.contains(pid); };
   // We may run with an old cookie ourselves: a worker may have started this job. Then no process
   // with that cookie is a leftover for us.
-  std::set<pid_t> ours;
-  std::set<std::string> innocent;
-  for (pid_t pid = self; known(pid) && ours.insert(pid).second; pid = processes.at(pid).parent) {
-    if (processes.at(pid).cookie) innocent.insert(*processes.at(pid).cookie);
-  }
-  // The end of the way up from `pid` through processes with the same cookie.
-  const auto top_of = [&](pid_t pid) {
-    const auto& cookie = processes.at(pid).cookie;
-    // The list was read while processes moved, so it may even hold a circle.
-    std::size_t steps = 0;
-    while (known(processes.at(pid).parent) && steps++ < processes.size() &&
-           processes.at(processes.at(pid).parent).cookie == cookie)
-      pid = processes.at(pid).parent;
-    return pid;
-  };
+  const Line ours = line_of(self, processes);
   std::map<pid_t, pid_t> tops;
   // Who took in an orphan of which job. A second pass is needed. All processes of that job below
   // this parent are then leftovers, also those that show no sign of it.
   std::set<std::pair<pid_t, std::string>> takers;
   for (const auto& [pid, process] : processes) {
-    if (!process.cookie || !gone.contains(*process.cookie) || innocent.contains(*process.cookie) ||
-        ours.contains(pid))
+    if (!process.cookie || !gone.contains(*process.cookie) ||
+        ours.cookies.contains(*process.cookie) || ours.pids.contains(pid))
       continue;
-    const pid_t top = top_of(pid);
+    const pid_t top = top_of(pid, processes);
     tops[pid] = top;
     const pid_t parent = processes.at(top).parent;
-    if (known(parent) &&
-        took_in(processes.at(parent), {top, processes.at(top)}, ours.contains(parent)))
+    if (processes.contains(parent) &&
+        took_in(processes.at(parent), {top, processes.at(top)}, ours.pids.contains(parent)))
       takers.insert({parent, *process.cookie});
   }
   std::vector<pid_t> orphans;

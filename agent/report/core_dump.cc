@@ -39,6 +39,23 @@ struct Texts {
   }
 };
 
+// Adds the text of one %-specifier of core(5). Adds nothing for one that the kernel leaves out.
+void add_specifier(char specifier, const std::string& pid, int signo, Texts& texts) {
+  if (specifier == '%') texts.add("%");
+  if (specifier == 'p') texts.add(pid);
+  if (specifier == 's') texts.add(std::to_string(signo));
+  if (std::string_view("PiIugdtheEcCF").find(specifier) != std::string_view::npos)
+    texts.add_unknown(specifier);
+}
+
+// Returns the first word of a pattern that hands cores to a program. The program's arguments tell
+// people nothing.
+std::string program_of(std::string_view pattern) {
+  pattern.remove_prefix(pattern.starts_with('|') ? 1 : 0);
+  pattern.remove_prefix(std::min(pattern.find_first_not_of(' '), pattern.size()));
+  return std::string(pattern.substr(0, pattern.find(' ')));
+}
+
 // The newest file that the pattern names and that is not older than `since`.
 std::optional<std::string> newest(const std::string& pattern, SystemTime since) {
   glob_t found{};
@@ -67,13 +84,8 @@ std::optional<std::string> newest(const std::string& pattern, SystemTime since) 
 
 CorePlace core_place(std::string_view pattern, bool uses_pid, int pid, int signo,
                      const std::string& folder) {
-  // A pipe, or a socket (Linux 6.16). The program's arguments tell people nothing.
-  if (pattern.starts_with('|') || pattern.starts_with('@')) {
-    pattern.remove_prefix(pattern.starts_with('|') ? 1 : 0);
-    const auto begin = std::min(pattern.find_first_not_of(' '), pattern.size());
-    pattern.remove_prefix(begin);
-    return {.program = std::string(pattern.substr(0, pattern.find(' ')))};
-  }
+  // A pipe, or a socket (Linux 6.16).
+  if (pattern.starts_with('|') || pattern.starts_with('@')) return {.program = program_of(pattern)};
   Texts texts;
   const std::string number = std::to_string(pid);
   if (!pattern.starts_with('/') && !folder.empty()) texts.add(folder + "/");
@@ -84,13 +96,8 @@ CorePlace core_place(std::string_view pattern, bool uses_pid, int pid, int signo
       continue;
     }
     if (++at == pattern.size()) break;  // the kernel leaves it out, and what it does not know, too
-    const char specifier = pattern[at];
-    if (specifier == '%') texts.add("%");
-    if (specifier == 'p') texts.add(number);
-    if (specifier == 's') texts.add(std::to_string(signo));
-    if (std::string_view("PiIugdtheEcCF").find(specifier) != std::string_view::npos)
-      texts.add_unknown(specifier);
-    has_pid = has_pid || specifier == 'p';
+    add_specifier(pattern[at], number, signo, texts);
+    has_pid = has_pid || pattern[at] == 'p';
   }
   if (uses_pid && !has_pid) texts.add("." + number);
   return {.shown = texts.shown, .glob = texts.glob};

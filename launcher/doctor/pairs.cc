@@ -37,11 +37,28 @@ std::optional<int> number_of(const json& value, int most) {
   return static_cast<int>(number);
 }
 
+// The pairs that reach each other, seen together.
 struct Links {
   std::size_t good = 0;
   double shortest = 0;
   double longest = 0;
   std::string longest_name;
+  double worst_clock = 0;
+  std::string worst_clock_text;
+
+  void add(const Peer& from, const Peer& to, const Pair& pair) {
+    if (std::abs(pair.clock_difference) > std::abs(worst_clock)) {
+      worst_clock = pair.clock_difference;
+      worst_clock_text =
+          fmt::format("{}'s clock is {:.3f} s {} {}'s", to.host_name, std::abs(worst_clock),
+                      worst_clock > 0 ? "ahead of" : "behind", from.host_name);
+    }
+    if (good++ == 0) shortest = pair.round_trip;
+    shortest = std::min(shortest, pair.round_trip);
+    if (pair.round_trip < longest) return;
+    longest = pair.round_trip;
+    longest_name = fmt::format("{} to {}", from.host_name, to.host_name);
+  }
 };
 
 Finding broken(const Peer& from, const Peer& to, const Pair& pair) {
@@ -56,6 +73,23 @@ Finding broken(const Peer& from, const Peer& to, const Pair& pair) {
                       to.port, pair.error),
           "let the ports that the kernel gives out (sysctl net.ipv4.ip_local_port_range) through "
           "the firewall"};
+}
+
+void judge_links(const Links& links, Findings& found) {
+  if (links.good == 0) return;
+  const std::string fact =
+      fmt::format("{:.2f} to {:.2f} ms, the longest from {}", links.shortest * 1e3,
+                  links.longest * 1e3, links.longest_name);
+  found.push_back(links.longest < kSlowRoundTrip
+                      ? Finding{Level::kOk, "round trip", fact}
+                      : Finding{Level::kWarning, "round trip", fact,
+                                "`ping` between the two; are they in one network?"});
+  const std::string& clocks = links.worst_clock_text;
+  found.push_back(
+      std::abs(links.worst_clock) < kClockDifference
+          ? Finding{Level::kOk, "clocks", clocks.empty() ? "equal" : clocks}
+          : Finding{Level::kWarning, "clocks", clocks,
+                    "`chronyc makestep` on the wrong one; `chronyc tracking` says which"});
 }
 
 // `names` by what they have: `2.11.0 on node01, node02; 2.12.0 on node03`.
@@ -139,8 +173,6 @@ Findings judge_pairs(const std::vector<Peer>& peers,
   Findings found;
   Links links;
   std::size_t bad = 0;
-  double worst_clock = 0;
-  std::string worst_names;
   for (std::size_t from = 0; from < peers.size(); ++from) {
     if (!tried[from]) {
       found.push_back({Level::kFailure, peers[from].host_name,
@@ -151,19 +183,7 @@ Findings judge_pairs(const std::vector<Peer>& peers,
       const Peer& to = peers.at(static_cast<std::size_t>(pair.to));
       if (pair.reach != Reach::kAll && ++bad <= kMostPairs)
         found.push_back(broken(peers[from], to, pair));
-      if (pair.reach == Reach::kNothing) continue;
-      const std::string names = fmt::format("{} to {}", peers[from].host_name, to.host_name);
-      if (std::abs(pair.clock_difference) > std::abs(worst_clock)) {
-        worst_clock = pair.clock_difference;
-        worst_names =
-            fmt::format("{}'s clock is {:.3f} s {} {}'s", to.host_name, std::abs(worst_clock),
-                        worst_clock > 0 ? "ahead of" : "behind", peers[from].host_name);
-      }
-      if (links.good++ == 0) links.shortest = pair.round_trip;
-      links.shortest = std::min(links.shortest, pair.round_trip);
-      if (pair.round_trip < links.longest) continue;
-      links.longest = pair.round_trip;
-      links.longest_name = names;
+      if (pair.reach != Reach::kNothing) links.add(peers[from], to, pair);
     }
   }
   if (bad > kMostPairs)
@@ -172,20 +192,7 @@ Findings judge_pairs(const std::vector<Peer>& peers,
   if (bad == 0)
     found.push_back({Level::kOk, "pairs",
                      fmt::format("{} nodes reach each other, with 64 KiB too", peers.size())});
-  if (links.good > 0) {
-    const std::string fact =
-        fmt::format("{:.2f} to {:.2f} ms, the longest from {}", links.shortest * 1e3,
-                    links.longest * 1e3, links.longest_name);
-    found.push_back(links.longest < kSlowRoundTrip
-                        ? Finding{Level::kOk, "round trip", fact}
-                        : Finding{Level::kWarning, "round trip", fact,
-                                  "`ping` between the two; are they in one network?"});
-    found.push_back(
-        std::abs(worst_clock) < kClockDifference
-            ? Finding{Level::kOk, "clocks", worst_names.empty() ? "equal" : worst_names}
-            : Finding{Level::kWarning, "clocks", worst_names,
-                      "`chronyc makestep` on the wrong one; `chronyc tracking` says which"});
-  }
+  judge_links(links, found);
   judge_equal("torch", peers, &Peer::torch, Level::kFailure,
               "`pip install torch==VERSION` with one version on all nodes", found);
   judge_equal("GPU driver", peers, &Peer::driver, Level::kWarning,

@@ -128,20 +128,26 @@ class Detection {
     return env_("SLURM_PTY_PORT") && facts_.is_typed_at_terminal && facts_.is_typed_at_terminal();
   }
 
+  bool is_normal_step(const SchedulerRow& row) const {
+    return parse_count(text(row.step)).value_or(kMaxNormalStep) < kMaxNormalStep &&
+           is_step_of_tasks() && !is_interactive();
+  }
+
+  // With LOCAL_RANK it is a rank of another launcher that calls us: its variables are not ours.
+  bool is_ours_as_operator(const SchedulerRow& row) const {
+    return number(row.nodes).value_or(0) > 1 && number(row.rank).has_value() && !env_("LOCAL_RANK");
+  }
+
   // Whether a row's sign is not by chance that of something else.
   bool is_complete(const SchedulerRow& row) const {
     switch (row.scheduler) {
       case Scheduler::kSlurmStep:
-        return parse_count(text(row.step)).value_or(kMaxNormalStep) < kMaxNormalStep &&
-               is_step_of_tasks() && !is_interactive();
+        return is_normal_step(row);
       case Scheduler::kPals:
       case Scheduler::kMpich:
         return env_(row.nodes).has_value();
       case Scheduler::kOperator:
-        // With LOCAL_RANK it is a rank of another launcher that calls us: its variables are not
-        // ours.
-        return number(row.nodes).value_or(0) > 1 && number(row.rank).has_value() &&
-               !env_("LOCAL_RANK");
+        return is_ours_as_operator(row);
       case Scheduler::kNone:
       case Scheduler::kOpenMpi:
       case Scheduler::kJsrun:
@@ -174,10 +180,7 @@ class Detection {
       case Scheduler::kPbs:
       case Scheduler::kLsf:
       case Scheduler::kCobalt:
-        found_.nodes = std::max<int>(1, static_cast<int>(allocated_hosts().size()));
-        if (const auto said = number(row.nodes)) found_.nodes = std::max(1, *said);
-        found_.is_interactive_step = row.scheduler == Scheduler::kSlurmJob && is_interactive();
-        return;
+        return read_allocation(row);
       case Scheduler::kOperator:
         found_.nodes = number(row.nodes).value_or(1);
         found_.node_rank = number(row.rank).value_or(0);
@@ -187,6 +190,13 @@ class Detection {
       case Scheduler::kKubernetes:
         return;
     }
+  }
+
+  // Reads how many nodes a job has that starts no processes itself.
+  void read_allocation(const SchedulerRow& row) {
+    found_.nodes = std::max<int>(1, static_cast<int>(allocated_hosts().size()));
+    if (const auto said = number(row.nodes)) found_.nodes = std::max(1, *said);
+    found_.is_interactive_step = row.scheduler == Scheduler::kSlurmJob && is_interactive();
   }
 
   void read_slurm_step(const SchedulerRow& row) {

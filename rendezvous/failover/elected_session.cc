@@ -74,7 +74,7 @@ void ElectedSession::act(const FailoverAction& action) {
         if constexpr (requires { perform_one(one); })
           perform_one(one);
         else
-          DDPRUN_ASSERT(!"an action of the other policy");
+          DDPRUN_UNREACHABLE("an action of the other policy");
       },
       action);
 }

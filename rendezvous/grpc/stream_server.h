@@ -73,8 +73,10 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   // The parts of a call that gRPC keeps. It ends before gRPC's server does, whoever still holds the
   // stream.
   struct Wire {
+    Wire() : stream(&context) {}
+
     grpc::ServerContext context;
-    grpc::ServerAsyncReaderWriter<v4::ToNode, v4::FromNode> stream{&context};
+    grpc::ServerAsyncReaderWriter<v4::ToNode, v4::FromNode> stream;
   };
   struct Tag {
     ServerStream* stream;

@@ -43,6 +43,10 @@ TEST(Assert, StopsTheProgramAndNamesTheCondition) {
   EXPECT_DEATH(DDPRUN_ASSERT(1 + 1 == 3), "1 \\+ 1 == 3");
 }
 
+TEST(Assert, StopsTheProgramAtAPlaceThatNothingMayReach) {
+  EXPECT_DEATH(DDPRUN_UNREACHABLE("a fifth season"), "loop_test.cc:[0-9]+: .*a fifth season");
+}
+
 TEST(ResultTest, HoldsAValueOrAnError) {
   const Result<int> good = 3;
   EXPECT_EQ(*good, 3);
