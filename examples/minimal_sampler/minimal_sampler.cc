@@ -30,7 +30,7 @@ struct Numbers {
 
 // Rank 0 prints the lines of all ranks, so that they come in order.
 void print_in_order(const worker::Process& process, const std::string& line) {
-  const auto lines = process.collective->all_gather(std::as_bytes(std::span(line)));
+  const auto lines = process.collective->all_gather_bytes(std::as_bytes(std::span(line)));
   for (const auto& bytes : lines)
     say(process, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }

@@ -60,7 +60,7 @@ inline void say_counted(UpdatesRun& run, std::string_view what,
 // Each rank's number, by rank. All ranks must call it.
 inline std::vector<std::uint64_t> of_all(worker::Collective& ranks, std::uint64_t mine) {
   std::vector<std::uint64_t> numbers;
-  for (const auto& bytes : ranks.all_gather(std::as_bytes(std::span(&mine, 1))))
+  for (const auto& bytes : ranks.all_gather_bytes(std::as_bytes(std::span(&mine, 1))))
     std::memcpy(&numbers.emplace_back(), bytes.data(), sizeof(mine));
   return numbers;
 }

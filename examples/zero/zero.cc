@@ -41,7 +41,7 @@ void say_bytes(const worker::Process& process, const worker::Adam& adam,
   }
   for (const auto& parameter : net.parameters()) whole += 2 * parameter.nbytes();
   std::vector<std::size_t> of_ranks;
-  for (const auto& bytes : process.collective->all_gather(std::as_bytes(std::span(&mine, 1))))
+  for (const auto& bytes : process.collective->all_gather_bytes(std::as_bytes(std::span(&mine, 1))))
     std::memcpy(&of_ranks.emplace_back(), bytes.data(), sizeof mine);
   say(process, fmt::format("optimizer bytes a rank: {} of {}", fmt::join(of_ranks, ", "), whole));
 }

@@ -133,7 +133,7 @@ class Rank {
   void gather(long call, std::size_t count) {
     std::vector<std::int32_t> mine(count + static_cast<std::size_t>(ranks_.rank()));
     fill(call, mine);
-    const auto all = ranks_.all_gather(std::as_bytes(std::span(mine)));
+    const auto all = ranks_.all_gather_bytes(std::as_bytes(std::span(mine)));
     for (int rank = 0; rank < plan_.ranks; ++rank) {
       const auto& theirs = all.at(static_cast<std::size_t>(rank));
       const std::size_t length = count + static_cast<std::size_t>(rank);

@@ -33,6 +33,11 @@ class ScriptedRanks final : public Collective {
   std::string_view name() const override { return "scripted"; }
   std::shared_ptr<std::byte> allocate(std::size_t /*bytes*/) override { return nullptr; }
   Ticket launch(Flat /*flat*/, Reduction /*reduction*/) override { return 0; }
+  Ticket launch_reduce_scatter(Flat /*flat*/, std::span<const Part> /*parts*/,
+                               Reduction /*reduction*/) override {
+    return 0;
+  }
+  Ticket launch_all_gather(Flat /*flat*/, std::span<const Part> /*parts*/) override { return 0; }
   void progress() override {}
   void wait(Ticket /*ticket*/) override {}
   void broadcast(Flat /*flat*/, int /*root*/) override {}
@@ -42,7 +47,7 @@ class ScriptedRanks final : public Collective {
   void receive(Flat /*flat*/, int /*from*/) override {}
   std::unique_ptr<Collective> split(int /*color*/, int /*key*/) override { return nullptr; }
   void reset() override {}
-  std::vector<Blob> all_gather(std::span<const std::byte> mine) override {
+  std::vector<Blob> all_gather_bytes(std::span<const std::byte> mine) override {
     std::vector<Blob> all{{mine.begin(), mine.end()}};
     all.insert(all.end(), peers_.begin(), peers_.end());
     return all;

@@ -43,7 +43,7 @@ at::Tensor rng_state() {
 Result<Value> gather_rng(Collective& ranks) {
   const at::Tensor mine = rng_state();
   const auto all =
-      ranks.all_gather({static_cast<const std::byte*>(mine.const_data_ptr()), mine.nbytes()});
+      ranks.all_gather_bytes({static_cast<const std::byte*>(mine.const_data_ptr()), mine.nbytes()});
   Value::List states;
   for (const auto& bytes : all) {
     at::Tensor state = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
@@ -242,7 +242,7 @@ Result<Here> try_load_here(const std::filesystem::path& path, const CheckpointRu
 // All ranks go on, or none. Each says whether it has loaded the file, and which.
 Result<void> agree(const std::filesystem::path& path, Collective& ranks, const Result<Here>& here) {
   const std::array<std::uint64_t, 2> mine{here ? 1U : 0U, here ? here->fingerprint : 0};
-  const auto all = ranks.all_gather(std::as_bytes(std::span(mine)));
+  const auto all = ranks.all_gather_bytes(std::as_bytes(std::span(mine)));
   if (!here) return here.error();
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     std::array<std::uint64_t, 2> theirs{};

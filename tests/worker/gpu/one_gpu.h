@@ -41,7 +41,7 @@ class BesideARankWithoutSamples final : public PassingCollective {
  public:
   using PassingCollective::PassingCollective;
   int world_size() const override { return 2; }
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
     return {{mine.begin(), mine.end()}, {mine.begin(), mine.end()}};
   }
 };

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "worker/collective/core/parts.h"
 #include "worker/collective/core/record_file.h"
 
 namespace ddprun::worker {
@@ -35,11 +36,20 @@ class AloneCollective final : public Collective {
   }
 
   Ticket launch(Flat /*flat*/, Reduction /*reduction*/) override { return ++launched_; }
+  Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
+                               Reduction reduction) override {
+    reduce_scatter_of(flat, parts, reduction, 1);
+    return ++launched_;
+  }
+  Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
+    all_gather_of(flat, parts, 1);
+    return ++launched_;
+  }
   void progress() override {}
   void wait(Ticket ticket) override { DDPRUN_ASSERT(reached(launched_, ticket)); }
   void broadcast(Flat /*flat*/, int root) override { DDPRUN_ASSERT(root == 0); }
 
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
     check_gather_size(mine.size());
     return {std::vector<std::byte>(mine.begin(), mine.end())};
   }
@@ -123,7 +133,7 @@ void Collective::write_flight_record(const std::string& path) const {
 
 // Every rank adds all numbers itself, always in rank order: so all ranks get the same bits.
 void Collective::sum(std::span<double> values) {
-  const auto blobs = all_gather(std::as_bytes(values));
+  const auto blobs = all_gather_bytes(std::as_bytes(values));
   std::ranges::fill(values, 0.0);
   for (const auto& blob : blobs) {
     if (blob.size() != values.size_bytes()) {
@@ -144,14 +154,14 @@ std::vector<std::byte> Collective::from_root(std::span<const std::byte> mine, in
   // loop too early would answer a later gather with something else.
   const bool is_root = rank() == root;
   std::uint64_t length = is_root ? mine.size() : 0;
-  const auto lengths = all_gather(std::as_bytes(std::span(&length, 1)));
+  const auto lengths = all_gather_bytes(std::as_bytes(std::span(&length, 1)));
   const auto& announced = lengths[static_cast<std::size_t>(root)];
   if (announced.size() != sizeof length) throw CollectiveError("ranks disagree on what they do");
   std::memcpy(&length, announced.data(), sizeof length);
   std::vector<std::byte> all;
   while (all.size() < length) {
     const std::size_t piece = std::min<std::size_t>(length - all.size(), kGatherBytesMax);
-    const auto blobs = all_gather(is_root ? mine.subspan(all.size(), piece) : mine.first(0));
+    const auto blobs = all_gather_bytes(is_root ? mine.subspan(all.size(), piece) : mine.first(0));
     const auto& blob = blobs[static_cast<std::size_t>(root)];
     if (blob.size() != piece) throw CollectiveError("ranks disagree on what they do");
     all.insert(all.end(), blob.begin(), blob.end());

@@ -97,7 +97,16 @@ struct Flat {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Names one launched sum. Each launch counts up by one; after 2^32 launches the number wraps.
+// Elements [begin, end) of a Flat belong to the rank `owner`.
+struct Part {
+  int owner = 0;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  bool operator==(const Part&) const = default;
+};
+
+// Names one launched operation. Each launch counts up by one; after 2^32 launches the number wraps.
 using Ticket = std::uint32_t;
 
 // Whether a counter that wraps has come to `target`. Right while the two are less than 2^31 steps
@@ -134,7 +143,24 @@ class Collective {
   virtual Ticket launch(Flat flat, Reduction reduction) = 0;
   Ticket launch_sum(Flat flat) { return launch(flat, Reduction::kSum); }
 
-  // Does this rank's part of every sum that all ranks have launched. Waits for nobody. Ranks may
+  // launch() of which each rank gets its own parts alone. They have the bits of launch() of the
+  // whole flat, but in nccl. They are there after wait(ticket). Elements of the others' parts are
+  // unspecified then. Elements that are in no part stay as they are.
+  //
+  // Parts may come in any order, be empty and leave elements out. They may not overlap. Ranks whose
+  // parts differ do different things, and are told so. `parts` is read during the call. All else is
+  // as in launch(). The elements may be launched again only after wait(). Throws
+  // std::invalid_argument if parts overlap, end behind the flat or have an owner that is no rank.
+  // No other rank has heard of it then.
+  virtual Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
+                                       Reduction reduction) = 0;
+
+  // Starts to give each part of its owner to all ranks, as it is on the owner now. After
+  // wait(ticket) all parts have the same bits on all ranks. Elements that are in no part stay as
+  // they are. All else is as in launch_reduce_scatter().
+  virtual Ticket launch_all_gather(Flat flat, std::span<const Part> parts) = 0;
+
+  // Does this rank's share of everything that all ranks have launched. Waits for nobody. Ranks may
   // call it at different times, or not at all. nccl only looks for errors here, as check() does.
   virtual void progress() = 0;
 
@@ -142,10 +168,10 @@ class Collective {
   // ask before what depends on them is trusted, kept or sent on. On CPU wait() has told all.
   virtual void check() {}
 
-  // Returns when this sum and all earlier ones are complete. Their elements then have the same bits
-  // on all ranks. All ranks must call it at the same place among their verbs, as they must any
-  // verb. On CUDA it returns at once: what the current stream gets from now on starts after them.
-  // So does it after broadcast(), send() and receive().
+  // Returns when this operation and all launched before it are complete. The elements of a sum then
+  // have the same bits on all ranks. All ranks must call it at the same place among their verbs, as
+  // they must any verb. On CUDA it returns at once: what the current stream gets from now on starts
+  // after them. So does it after broadcast(), send() and receive().
   virtual void wait(Ticket ticket) = 0;
 
   // Copies root's elements to all other ranks. `flat` may lie anywhere on device(). On CUDA the
@@ -154,7 +180,7 @@ class Collective {
 
   // Gives every rank the bytes of all ranks, by rank. Host memory. Lengths may differ; each is at
   // most kGatherBytesMax.
-  virtual std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) = 0;
+  virtual std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) = 0;
 
   // Returns after every rank has called it.
   virtual void barrier() = 0;
@@ -214,8 +240,8 @@ class Collective {
   // GB.
   static constexpr std::uint32_t kLaunchedMax = 256;
 
-  // The most bytes that one rank may give to all_gather. Shapes and metrics are small; tensors
-  // travel by broadcast and sums.
+  // The most bytes that one rank may give to all_gather_bytes(). Shapes and metrics are small;
+  // tensors travel by broadcast, sums and launch_all_gather().
   static constexpr std::size_t kGatherBytesMax = std::size_t{256} << 10;
 
  protected:

@@ -22,13 +22,13 @@ constexpr std::size_t kNamedMax = 8;
 // How far back a report looks for collective operations among transfers.
 constexpr std::uint32_t kSearchedOperations = 64;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 // Gathers may bring another number of bytes on each rank.
 bool alike(const Operation& a, const Operation& b) {
   if (a.verb != b.verb) return false;
   if (a.verb == Verb::kGather || a.verb == Verb::kBarrier) return true;
-  return a.bytes == b.bytes && a.dtype == b.dtype;
+  return a.bytes == b.bytes && a.dtype == b.dtype && a.parts == b.parts;
 }
 
 std::string both(const Operation& mine, int rank, const Operation& theirs, int other) {
@@ -70,14 +70,15 @@ bool still_waits(const RankReport& now, const std::vector<RankReport>& before) {
 void write(std::ostream& text, const Operation& operation) {
   text << ' ' << operation.number << ' ' << operation.sequence << ' '
        << static_cast<int>(operation.verb) << ' ' << static_cast<int>(operation.dtype) << ' '
-       << operation.bytes;
+       << operation.bytes << ' ' << operation.parts;
 }
 
 bool read(std::istream& text, Operation& operation) {
   int verb = 0;
   int dtype = 0;
-  text >> operation.number >> operation.sequence >> verb >> dtype >> operation.bytes;
-  if (!text || verb < 0 || verb > static_cast<int>(Verb::kReceive) || dtype < 0 ||
+  text >> operation.number >> operation.sequence >> verb >> dtype >> operation.bytes >>
+      operation.parts;
+  if (!text || verb < 0 || verb > static_cast<int>(kLastVerb) || dtype < 0 ||
       dtype > static_cast<int>(Dtype::kUInt8))
     return false;
   operation.verb = static_cast<Verb>(verb);

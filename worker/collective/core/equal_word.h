@@ -1,5 +1,5 @@
 // Whether all ranks have the same 64 bits. A small sum tells it, which travels beside other sums.
-// So it has no wait of its own, as an all_gather() has. On CPU.
+// So it has no wait of its own, as an all_gather_bytes() has. On CPU.
 //
 //   EqualWord same(ranks);  // all ranks
 //   same.launch(hash);

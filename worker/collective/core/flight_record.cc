@@ -13,8 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* torch_name_of(Verb verb) {
-  constexpr std::array kNames{"all_reduce", "all_reduce", "all_gather", "barrier",
-                              "broadcast",  "send",       "recv"};
+  constexpr std::array kNames{"all_reduce", "all_reduce",     "all_gather",
+                              "barrier",    "broadcast",      "send",
+                              "recv",       "reduce_scatter", "all_gather"};
   return kNames.at(static_cast<std::size_t>(verb));
 }
 

@@ -31,6 +31,10 @@ const char* name_of(Verb verb) {
       return "send";
     case Verb::kReceive:
       return "receive";
+    case Verb::kReduceScatter:
+      return "reduce-scatter";
+    case Verb::kAllGather:
+      return "all-gather";
   }
   return "operation of another version";
 }
@@ -38,7 +42,7 @@ const char* name_of(Verb verb) {
 }  // namespace
 
 std::uint32_t OperationRing::begin(Verb verb, std::uint64_t bytes, Dtype dtype,
-                                   const OperationName& name) {
+                                   const OperationName& name, std::uint64_t parts) {
   const std::uint32_t number = begun_.load(std::memory_order_relaxed) + 1;
   const Operation operation{.number = number,
                             .sequence = is_transfer(verb) ? ++transfers_ : ++collectives_,
@@ -47,7 +51,8 @@ std::uint32_t OperationRing::begin(Verb verb, std::uint64_t bytes, Dtype dtype,
                             .name = name,
                             .bytes = bytes,
                             .begun_ns = now_ns(),
-                            .done_ns = 0};
+                            .done_ns = 0,
+                            .parts = parts};
   const auto words = std::bit_cast<Words>(operation);
   Entry& entry = entries_[number % kLength];
   for (std::size_t i = 0; i < words.size(); ++i)
@@ -89,7 +94,10 @@ std::string describe(const Operation& operation) {
       operation.verb == Verb::kBarrier
           ? ""
           : fmt::format(" of {}{}{} bytes", name, name.empty() ? "" : ", ", operation.bytes);
-  return fmt::format("{}{} (operation {})", name_of(operation.verb), size, operation.number);
+  const std::string parts =
+      operation.parts == 0 ? "" : fmt::format(" in parts {:08x}", operation.parts & 0xFFFFFFFFU);
+  return fmt::format("{}{}{} (operation {})", name_of(operation.verb), size, parts,
+                     operation.number);
 }
 
 }  // namespace ddprun::worker

@@ -14,7 +14,18 @@
 
 namespace ddprun::worker {
 
-enum class Verb : std::uint8_t { kSum, kReduce, kGather, kBarrier, kBroadcast, kSend, kReceive };
+enum class Verb : std::uint8_t {
+  kSum,
+  kReduce,
+  kGather,  // of bytes
+  kBarrier,
+  kBroadcast,
+  kSend,
+  kReceive,
+  kReduceScatter,
+  kAllGather,
+};
+inline constexpr Verb kLastVerb = Verb::kAllGather;
 
 // Whether one rank sends and another receives: the others have no part in it.
 constexpr bool is_transfer(Verb verb) { return verb == Verb::kSend || verb == Verb::kReceive; }
@@ -35,6 +46,8 @@ struct Operation {
   std::uint64_t bytes;
   std::int64_t begun_ns;  // of steady_clock
   std::int64_t done_ns;   // 0: not done
+  // hash_of() the parts of a reduce-scatter or all-gather. Else 0.
+  std::uint64_t parts = 0;
 };
 
 static_assert(std::is_trivially_copyable_v<Operation> && sizeof(Operation) % 8 == 0);
@@ -45,7 +58,7 @@ class OperationRing {
 
   // The rank begins its next operation. Returns its number.
   std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8,
-                      const OperationName& name = {});
+                      const OperationName& name = {}, std::uint64_t parts = 0);
   void end(std::uint32_t number);
 
   // The number of the latest one; 0: none. After go_on_after(n) the next one is n + 1.

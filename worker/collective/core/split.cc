@@ -37,7 +37,7 @@ class GroupExchange final : public Exchange {
  private:
   std::vector<std::string> gather_all(std::string_view text) {
     gathered_ = true;
-    const auto blobs = all_.all_gather(std::as_bytes(std::span(text)));
+    const auto blobs = all_.all_gather_bytes(std::as_bytes(std::span(text)));
     std::vector<std::string> texts;
     for (const int member : members_) {
       const auto& blob = blobs[static_cast<std::size_t>(member)];
@@ -53,7 +53,7 @@ class GroupExchange final : public Exchange {
 
 std::vector<SplitRequest> gather_requests(Collective& all, SplitRequest request) {
   std::vector<SplitRequest> requests;
-  for (const auto& blob : all.all_gather(std::as_bytes(std::span(&request, 1)))) {
+  for (const auto& blob : all.all_gather_bytes(std::as_bytes(std::span(&request, 1)))) {
     SplitRequest theirs;
     if (blob.size() != sizeof theirs) throw CollectiveError("ranks disagree on what they do");
     std::memcpy(&theirs, blob.data(), sizeof theirs);

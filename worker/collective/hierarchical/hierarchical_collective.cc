@@ -2,44 +2,92 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
 #include "worker/collective/core/flight_record.h"
 #include "worker/collective/core/operation_ring.h"
+#include "worker/collective/core/parts.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/tcp/tcp_memory.h"
 
 namespace ddprun::worker {
 namespace {
 
+// The parts of a chunk, counted from its begin. `owner_of` says who owns a part there; nothing: it
+// is left out.
+std::vector<Part> parts_in(const OwnedChunk& chunk, std::span<const Part> parts,
+                           const std::function<std::optional<int>(int owner)>& owner_of) {
+  std::vector<Part> inside;
+  for (const Part& part : parts) {
+    const auto owner = owner_of(part.owner);
+    const std::size_t begin = std::max(part.begin, chunk.begin);
+    const std::size_t end = std::min(part.end, chunk.begin + chunk.count);
+    if (owner && begin < end) inside.push_back({*owner, begin - chunk.begin, end - chunk.begin});
+  }
+  return inside;
+}
+
+std::vector<std::byte*> buffers_from(const OwnedChunk& chunk, std::size_t element) {
+  std::vector<std::byte*> buffers = chunk.buffers;
+  for (std::byte*& buffer : buffers) buffer += element * size_of(chunk.dtype);
+  return buffers;
+}
+
 // This rank's chunk of a host's sum, on its way over TCP. The ranks of the host are added just
 // before it travels, and get the result as it comes.
-class HostFeed final : public TcpFeed {
+class HostFeed : public TcpFeed {
  public:
   HostFeed(OwnedChunk chunk, Reduction reduction)
       : chunk_(std::move(chunk)), reduction_(reduction) {}
 
   void make(std::size_t begin, std::size_t end) override {
-    reduce_to_first(from(begin), end - begin, chunk_.dtype, reduction_);
+    const auto buffers = buffers_from(chunk_, begin);
+    reduce_to_one(buffers[0], buffers, end - begin, chunk_.dtype, reduction_);
   }
   void take(std::size_t begin, std::size_t end) override {
-    copy_first_to_all(from(begin), (end - begin) * size_of(chunk_.dtype));
+    copy_first_to_all(buffers_from(chunk_, begin), bytes(begin, end));
+  }
+
+ protected:
+  const OwnedChunk& chunk() const { return chunk_; }
+  std::size_t bytes(std::size_t begin, std::size_t end) const {
+    return (end - begin) * size_of(chunk_.dtype);
   }
 
  private:
-  std::vector<std::byte*> from(std::size_t element) const {
-    std::vector<std::byte*> buffers = chunk_.buffers;
-    for (std::byte*& buffer : buffers) buffer += element * size_of(chunk_.dtype);
-    return buffers;
-  }
-
   OwnedChunk chunk_;
   Reduction reduction_;
+};
+
+// The same in a reduce-scatter: the owner alone gets the result.
+class HostPartsFeed final : public HostFeed {
+ public:
+  // `parts`: those of the chunk that this host's ranks own. An owner is a place among the chunk's
+  // buffers.
+  HostPartsFeed(OwnedChunk chunk, Reduction reduction, std::vector<Part> parts)
+      : HostFeed(std::move(chunk), reduction), parts_(std::move(parts)) {}
+
+  void take(std::size_t begin, std::size_t end) override {
+    auto part = std::ranges::upper_bound(parts_, begin, {}, &Part::end);
+    for (; part != parts_.end() && part->begin < end; ++part) {
+      const std::size_t from = std::max(begin, part->begin);
+      const auto buffers = buffers_from(chunk(), from);
+      std::byte* const owner = buffers[static_cast<std::size_t>(part->owner)];
+      if (owner != buffers[0])
+        std::memcpy(owner, buffers[0], bytes(from, std::min(end, part->end)));
+    }
+  }
+
+ private:
+  std::vector<Part> parts_;
 };
 
 // Sums and barriers are composed. Other verbs are those of all ranks over TCP, once all are known
@@ -64,14 +112,23 @@ class HierarchicalCollective final : public Collective {
     return memory;
   }
 
-  Ticket launch(Flat flat, Reduction reduction) override;
+  Ticket launch(Flat flat, Reduction reduction) override {
+    return launch(flat, all_reduce_of(reduction));
+  }
+  Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
+                               Reduction reduction) override {
+    return launch(flat, reduce_scatter_of(flat, parts, reduction, world_size()));
+  }
+  Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
+    return launch(flat, all_gather_of(flat, parts, world_size()));
+  }
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
     const Doing doing(*this, Verb::kGather, mine.size());
     meet(doing.number());
-    return parts_.all->all_gather(mine);
+    return parts_.all->all_gather_bytes(mine);
   }
   void barrier() override {
     const Doing doing(*this, Verb::kBarrier, 0);
@@ -135,16 +192,21 @@ class HierarchicalCollective final : public Collective {
   };
   struct Sum {
     std::shared_ptr<std::byte> memory;  // that its elements lie in
-    Reduction reduction;
-    OperationName name;
+    Flat flat;
+    LaunchRequest request;
     std::uint32_t number;  // in ring_
     Ticket on_host;
     Ticket among_hosts = 0;
+    OwnedChunk chunk = {};         // of an all-gather: the whole
+    std::vector<Part> gives = {};  // of it: what this rank gets from other hosts, for its own
   };
+  Ticket launch(const Flat& flat, LaunchRequest request);
+  int host_of(int rank) const { return rank / parts_.host->world_size(); }
+  int local_rank_of(int rank) const { return rank % parts_.host->world_size(); }
+  Ticket reduce_among_hosts(const Sum& sum, OwnedChunk chunk);
+  Ticket gather_among_hosts(Sum& sum, OwnedChunk chunk);
 
-  bool on_this_host(int rank) const {
-    return rank / parts_.host->world_size() == parts_.peers->rank();
-  }
+  bool on_this_host(int rank) const { return host_of(rank) == parts_.peers->rank(); }
   // The next step of a rank.
   struct Next {
     Operation operation;
@@ -181,32 +243,67 @@ void HierarchicalCollective::meet(std::uint32_t number, int root) {
   parts_.peers->meet(mine.operation.verb, root);
 }
 
-Ticket HierarchicalCollective::launch(Flat flat, Reduction reduction) {
+Ticket HierarchicalCollective::launch(const Flat& flat, LaunchRequest request) {
   if (sums_.size() >= kLaunchedMax) wait(done_ + 1);
   const std::uint32_t number =
-      ring_->begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
-  const Ticket on_host = parts_.host->launch_chunks(flat, reduction);
+      ring_->begin(request.verb(), flat.bytes(), flat.dtype, flat.name, request.hash());
+  const Ticket on_host = parts_.host->launch_chunks(flat, request);
   sums_.push_back({.memory = memory_.hold(flat),
-                   .reduction = reduction,
-                   .name = flat.name,
+                   .flat = flat,
+                   .request = std::move(request),
                    .number = number,
                    .on_host = on_host});
   return ++launched_;
 }
 
-// The hosts add the next sum: this rank's chunk. All hosts have as many ranks, so the average of
-// their averages is that of all.
 void HierarchicalCollective::go_among_hosts() {
   Sum& sum = sums_[among_hosts_++];
   OwnedChunk chunk = parts_.host->owned_chunk(sum.on_host);
-  const Flat flat{chunk.buffers.front(), chunk.count, chunk.dtype, sum.name};
-  sum.among_hosts = parts_.peers->launch(
-      flat, sum.reduction, std::make_unique<HostFeed>(std::move(chunk), sum.reduction));
+  sum.among_hosts = sum.request.sharing == Sharing::kAllGather
+                        ? gather_among_hosts(sum, std::move(chunk))
+                        : reduce_among_hosts(sum, std::move(chunk));
+}
+
+// The hosts add the next sum: this rank's chunk. All hosts have as many ranks, so the average of
+// their averages is that of all.
+Ticket HierarchicalCollective::reduce_among_hosts(const Sum& sum, OwnedChunk chunk) {
+  const Flat flat{chunk.buffers.front(), chunk.count, chunk.dtype, sum.flat.name};
+  LaunchRequest request = sum.request;
+  const Reduction reduction = request.reduction;
+  if (request.sharing == Sharing::kAllReduce) {
+    auto feed = std::make_unique<HostFeed>(std::move(chunk), reduction);
+    return parts_.peers->launch(flat, std::move(request), std::move(feed));
+  }
+  const int ranks = parts_.host->world_size();
+  auto here = parts_in(chunk, sum.request.parts, [&](int owner) -> std::optional<int> {
+    if (!on_this_host(owner)) return std::nullopt;
+    return (local_rank_of(owner) + ranks - parts_.host->rank()) % ranks;
+  });
+  request.parts = parts_in(chunk, sum.request.parts, [&](int owner) { return host_of(owner); });
+  auto feed = std::make_unique<HostPartsFeed>(std::move(chunk), reduction, std::move(here));
+  return parts_.peers->launch(flat, std::move(request), std::move(feed));
+}
+
+// Each rank gets the parts of those with its local rank, and gives them to its host.
+Ticket HierarchicalCollective::gather_among_hosts(Sum& sum, OwnedChunk chunk) {
+  const int local_rank = parts_.host->rank();
+  const auto gives = [&](int owner) { return local_rank_of(owner) == local_rank; };
+  sum.gives = parts_in(chunk, sum.request.parts, [&](int owner) {
+    return gives(owner) ? std::optional(host_of(owner)) : std::nullopt;
+  });
+  sum.chunk = std::move(chunk);
+  return parts_.peers->launch(
+      sum.flat, all_gather_of(sum.flat, sum.gives, parts_.peers->world_size()), nullptr);
 }
 
 void HierarchicalCollective::note_added() {
-  for (; added_ < among_hosts_ && parts_.peers->done(sums_[added_].among_hosts); ++added_)
-    parts_.host->note_added(sums_[added_].on_host);
+  for (; added_ < among_hosts_ && parts_.peers->done(sums_[added_].among_hosts); ++added_) {
+    Sum& sum = sums_[added_];
+    for (const Part& part : sum.gives)
+      copy_first_to_all(buffers_from(sum.chunk, part.begin),
+                        (part.end - part.begin) * size_of(sum.flat.dtype));
+    parts_.host->note_added(sum.on_host);
+  }
 }
 
 void HierarchicalCollective::progress() {

@@ -1,8 +1,12 @@
 #include "worker/collective/kernels/reduce_kernels.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "base/assert.h"
 #include "worker/collective/kernels/elements.h"
@@ -12,6 +16,8 @@ namespace ddprun::worker {
 namespace {
 
 using Buffers = std::span<std::byte* const>;
+
+constexpr std::size_t kBlockBytes = 4096;
 
 // Calls `act` with the element type of `dtype`.
 template <typename Act>
@@ -78,16 +84,7 @@ void average_first(Buffers buffers, std::size_t count) {
   }
 }
 
-}  // namespace
-
-void copy_first_to_all(std::span<std::byte* const> buffers, std::size_t bytes) {
-  for (std::byte* buffer : buffers.subspan(1)) std::memcpy(buffer, buffers[0], bytes);
-}
-
-void reduce_to_first(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
-                     Reduction reduction) {
-  if (buffers.size() < 2) return;
-  if (is_sum(reduction)) return sum_to_first(buffers, count, dtype, rounding_of(reduction));
+void choose_or_average_first(Buffers buffers, std::size_t count, Dtype dtype, Reduction reduction) {
   with_element(dtype, [&]<typename Element>(Element) {
     using Sum = typename Element::Sum;
     if (reduction == Reduction::kMin) {
@@ -102,11 +99,36 @@ void reduce_to_first(std::span<std::byte* const> buffers, std::size_t count, Dty
   });
 }
 
+}  // namespace
+
+void copy_first_to_all(std::span<std::byte* const> buffers, std::size_t bytes) {
+  for (std::byte* buffer : buffers.subspan(1)) std::memcpy(buffer, buffers[0], bytes);
+}
+
+void reduce_to_one(std::byte* result, std::span<std::byte* const> buffers, std::size_t count,
+                   Dtype dtype, Reduction reduction) {
+  if (buffers.size() < 2) return;
+  if (is_sum(reduction)) return sum_to_one(result, buffers, count, dtype, rounding_of(reduction));
+  if (result == buffers[0]) return choose_or_average_first(buffers, count, dtype, reduction);
+  // The first buffer stays as it is: a copy stands in its place, a few elements at a time.
+  alignas(std::max_align_t) std::array<std::byte, kBlockBytes> first;
+  const std::size_t element = size_of(dtype);
+  std::vector<std::byte*> block(buffers.begin(), buffers.end());
+  for (std::size_t begin = 0; begin < count; begin += kBlockBytes / element) {
+    const std::size_t length = std::min(count - begin, kBlockBytes / element);
+    for (std::size_t k = 1; k < block.size(); ++k) block[k] = buffers[k] + begin * element;
+    block[0] = first.data();
+    std::memcpy(first.data(), buffers[0] + begin * element, length * element);
+    choose_or_average_first(block, length, dtype, reduction);
+    std::memcpy(result + begin * element, first.data(), length * element);
+  }
+}
+
 void reduce_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
                    Reduction reduction) {
   if (buffers.size() < 2) return;
   if (is_sum(reduction)) return sum_to_all(buffers, count, dtype, rounding_of(reduction));
-  reduce_to_first(buffers, count, dtype, reduction);
+  choose_or_average_first(buffers, count, dtype, reduction);
   copy_first_to_all(buffers, count * size_of(dtype));
 }
 

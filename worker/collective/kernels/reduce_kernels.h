@@ -1,5 +1,5 @@
 // Reduces a rank's chunk in an all-reduce. One range of several ranks' buffers becomes one, which
-// is stored to all of them, or to the first. Sums are in sum_kernels.h; the others are rare and
+// is stored to all of them, or to one. Sums are in sum_kernels.h; the others are rare and
 // simple. Any thread; the caller makes sure that nobody else touches the range meanwhile.
 #pragma once
 
@@ -16,9 +16,9 @@ namespace ddprun::worker {
 void reduce_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
                    Reduction reduction);
 
-// The same, stored to b[0] alone.
-void reduce_to_first(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
-                     Reduction reduction);
+// The same, stored to `result` alone. It may be one of the buffers.
+void reduce_to_one(std::byte* result, std::span<std::byte* const> buffers, std::size_t count,
+                   Dtype dtype, Reduction reduction);
 
 // Copies b[0] to all others: `bytes` of it.
 void copy_first_to_all(std::span<std::byte* const> buffers, std::size_t bytes);

@@ -52,16 +52,16 @@ DDPRUN_INLINE void add_tile(Buffers buffers, std::size_t start,
 }
 
 // For any number of ranks. The sums of a tile stay in the first-level cache while the ranks are
-// added one after another. The first `stores` buffers get them.
+// added one after another. The results get them: each may be one of the buffers.
 template <typename Element>
-DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count, std::size_t stores) {
+DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count, Buffers results) {
   std::array<typename Element::Sum, kTile> memory{};
   for (std::size_t start = 0; start < count; start += kTile) {
     const std::span<typename Element::Sum> sums(memory.data(),
                                                 count - start < kTile ? count - start : kTile);
     add_tile<Element>(buffers, start, sums);
-    for (std::byte* buffer : buffers.first(stores)) {
-      auto* rank = reinterpret_cast<typename Element::Stored*>(buffer) + start;
+    for (std::byte* result : results) {
+      auto* rank = reinterpret_cast<typename Element::Stored*>(result) + start;
       for (std::size_t i = 0; i < sums.size(); ++i) rank[i] = Element::store(sums[i]);
     }
   }
@@ -69,8 +69,9 @@ DDPRUN_INLINE void sum_tiled(Buffers buffers, std::size_t count, std::size_t sto
 
 // The numbers of ranks that hosts usually have are unrolled. Each one costs code in 24 clones.
 template <typename Element>
-DDPRUN_INLINE void sum(Buffers buffers, std::size_t count, std::size_t stores) {
-  if (stores != buffers.size()) return sum_tiled<Element>(buffers, count, stores);
+DDPRUN_INLINE void sum(Buffers buffers, std::size_t count, Buffers results) {
+  if (results.data() != buffers.data() || results.size() != buffers.size())
+    return sum_tiled<Element>(buffers, count, results);
   switch (buffers.size()) {
     case 2:
       return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<2>());
@@ -81,60 +82,58 @@ DDPRUN_INLINE void sum(Buffers buffers, std::size_t count, std::size_t stores) {
     case 8:
       return sum_fixed<Element>(buffers.data(), count, std::make_index_sequence<8>());
     default:
-      return sum_tiled<Element>(buffers, count, stores);
+      return sum_tiled<Element>(buffers, count, results);
   }
 }
 
 // Integers are added as unsigned numbers: the overflow of a signed one is undefined.
-DDPRUN_CLONES void sum_float(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<Plain<float>>(buffers, count, stores);
+DDPRUN_CLONES void sum_float(Buffers buffers, std::size_t count, Buffers results) {
+  sum<Plain<float>>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_double(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<Plain<double>>(buffers, count, stores);
+DDPRUN_CLONES void sum_double(Buffers buffers, std::size_t count, Buffers results) {
+  sum<Plain<double>>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_half(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<Half>(buffers, count, stores);
+DDPRUN_CLONES void sum_half(Buffers buffers, std::size_t count, Buffers results) {
+  sum<Half>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_bfloat16(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<BFloat16>(buffers, count, stores);
+DDPRUN_CLONES void sum_bfloat16(Buffers buffers, std::size_t count, Buffers results) {
+  sum<BFloat16>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_rounded_half(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<Rounded<Half>>(buffers, count, stores);
+DDPRUN_CLONES void sum_rounded_half(Buffers buffers, std::size_t count, Buffers results) {
+  sum<Rounded<Half>>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_rounded_bfloat16(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<Rounded<BFloat16>>(buffers, count, stores);
+DDPRUN_CLONES void sum_rounded_bfloat16(Buffers buffers, std::size_t count, Buffers results) {
+  sum<Rounded<BFloat16>>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_int8(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum_tiled<Byte>(buffers, count, stores);
+DDPRUN_CLONES void sum_int8(Buffers buffers, std::size_t count, Buffers results) {
+  sum_tiled<Byte>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_int32(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<Plain<std::uint32_t>>(buffers, count, stores);
+DDPRUN_CLONES void sum_int32(Buffers buffers, std::size_t count, Buffers results) {
+  sum<Plain<std::uint32_t>>(buffers, count, results);
 }
-DDPRUN_CLONES void sum_int64(Buffers buffers, std::size_t count, std::size_t stores) {
-  sum<Plain<std::uint64_t>>(buffers, count, stores);
+DDPRUN_CLONES void sum_int64(Buffers buffers, std::size_t count, Buffers results) {
+  sum<Plain<std::uint64_t>>(buffers, count, results);
 }
 
-// The first `stores` buffers get the sums.
-void sum_part(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding,
-              std::size_t stores) {
+void sum_part(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding, Buffers results) {
   // The only addition is the last one.
   const bool once = rounding == Rounding::kOnce || buffers.size() == 2;
   switch (dtype) {
     case Dtype::kFloat32:
-      return sum_float(buffers, count, stores);
+      return sum_float(buffers, count, results);
     case Dtype::kFloat64:
-      return sum_double(buffers, count, stores);
+      return sum_double(buffers, count, results);
     case Dtype::kFloat16:
-      return (once ? sum_half : sum_rounded_half)(buffers, count, stores);
+      return (once ? sum_half : sum_rounded_half)(buffers, count, results);
     case Dtype::kBFloat16:
-      return (once ? sum_bfloat16 : sum_rounded_bfloat16)(buffers, count, stores);
+      return (once ? sum_bfloat16 : sum_rounded_bfloat16)(buffers, count, results);
     case Dtype::kInt32:
-      return sum_int32(buffers, count, stores);
+      return sum_int32(buffers, count, results);
     case Dtype::kInt64:
-      return sum_int64(buffers, count, stores);
+      return sum_int64(buffers, count, results);
     case Dtype::kInt8:
     case Dtype::kUInt8:
-      return sum_int8(buffers, count, stores);
+      return sum_int8(buffers, count, results);
   }
 }
 
@@ -150,29 +149,36 @@ std::size_t before_the_lines(Buffers buffers, std::size_t element_bytes) {
   return alike && offset != 0 ? (kLineBytes - offset) / element_bytes : 0;
 }
 
+std::vector<std::byte*> behind(Buffers buffers, std::size_t bytes) {
+  std::vector<std::byte*> moved(buffers.begin(), buffers.end());
+  for (std::byte*& buffer : moved) buffer += bytes;
+  return moved;
+}
+
 // Vectors that cross cache lines cost a sixth of the time, and Gloo's chunks begin anywhere.
-void sum_to(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding,
-            std::size_t stores) {
+// `results` is `buffers` if all buffers get the sums.
+void sum_to(Buffers buffers, std::size_t count, Dtype dtype, Rounding rounding, Buffers results) {
   if (buffers.size() < 2) return;
   const std::size_t element = size_of(dtype);
   const std::size_t head = count * element < kLargeBytes ? 0 : before_the_lines(buffers, element);
-  if (head == 0) return sum_part(buffers, count, dtype, rounding, stores);
-  sum_part(buffers, head, dtype, rounding, stores);
-  std::vector<std::byte*> lines(buffers.begin(), buffers.end());
-  for (std::byte*& buffer : lines) buffer += head * element;
-  sum_part(lines, count - head, dtype, rounding, stores);
+  if (head == 0) return sum_part(buffers, count, dtype, rounding, results);
+  sum_part(buffers, head, dtype, rounding, results);
+  const auto lines = behind(buffers, head * element);
+  if (results.data() == buffers.data())
+    return sum_part(lines, count - head, dtype, rounding, lines);
+  sum_part(lines, count - head, dtype, rounding, behind(results, head * element));
 }
 
 }  // namespace
 
 void sum_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
                 Rounding rounding) {
-  sum_to(buffers, count, dtype, rounding, buffers.size());
+  sum_to(buffers, count, dtype, rounding, buffers);
 }
 
-void sum_to_first(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
-                  Rounding rounding) {
-  sum_to(buffers, count, dtype, rounding, 1);
+void sum_to_one(std::byte* result, std::span<std::byte* const> buffers, std::size_t count,
+                Dtype dtype, Rounding rounding) {
+  sum_to(buffers, count, dtype, rounding, std::span(&result, 1));
 }
 
 float widen_half(std::uint16_t bits) { return half_to_float(bits); }

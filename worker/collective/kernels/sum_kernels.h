@@ -1,5 +1,5 @@
 // The inner loop of sums. It adds one range of several ranks' buffers and stores the result to all
-// of them, or to the first. It is compiled for AVX-512, AVX2 and plain x86-64; the loader chooses
+// of them, or to one. It is compiled for AVX-512, AVX2 and plain x86-64; the loader chooses
 // when the program starts. All three give the same bits. Any thread; the caller makes sure that
 // nobody else touches the range meanwhile.
 #pragma once
@@ -25,9 +25,9 @@ enum class Rounding : std::uint8_t {
 void sum_to_all(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
                 Rounding rounding);
 
-// The same sums, stored to b[0] alone.
-void sum_to_first(std::span<std::byte* const> buffers, std::size_t count, Dtype dtype,
-                  Rounding rounding);
+// The same sums, stored to `result` alone. It may be one of the buffers.
+void sum_to_one(std::byte* result, std::span<std::byte* const> buffers, std::size_t count,
+                Dtype dtype, Rounding rounding);
 
 // The conversions of 16-bit floats that the sum uses. Public for its tests.
 float widen_half(std::uint16_t bits);

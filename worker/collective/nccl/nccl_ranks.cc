@@ -56,6 +56,19 @@ ncclRedOp_t nccl_operation(Reduction reduction) {
   return ncclMax;
 }
 
+// For messages: "rank 0: launch of a sum: …".
+const char* doing(const LaunchRequest& request) {
+  switch (request.sharing) {
+    case Sharing::kAllReduce:
+      return "launch of a sum";
+    case Sharing::kReduceScatter:
+      return "launch of a reduce-scatter";
+    case Sharing::kAllGather:
+      break;
+  }
+  return "launch of an all-gather";
+}
+
 }  // namespace
 
 NcclRanks::NcclRanks(const NcclParts& parts)
@@ -141,7 +154,7 @@ std::shared_ptr<std::byte> NcclRanks::allocate(std::size_t bytes) {
   return memory;
 }
 
-Ticket NcclRanks::launch(Flat flat, Reduction reduction) {
+Ticket NcclRanks::launch(const Flat& flat, const LaunchRequest& request) {
   check();
   // Beyond a thousand or so the launch itself would block, while it holds the communicator.
   if (sums_.size() >= kLaunchedMax) {
@@ -149,13 +162,33 @@ Ticket NcclRanks::launch(Flat flat, Reduction reduction) {
     let_go();
   }
   auto memory = memory_.owner_of(flat);
-  const auto operation = watcher_->begin(verb_of(reduction), flat.bytes(), flat.dtype);
-  auto work = launch_operation(operation, "launch of a sum", [&](ncclComm_t comm) {
-    return ncclAllReduce(flat.data, flat.data, flat.count, nccl_type(flat.dtype),
-                         nccl_operation(reduction), comm, stream_);
-  });
+  const auto operation =
+      watcher_->begin(request.verb(), flat.bytes(), flat.dtype, -1, request.hash());
+  auto work = launch_operation(operation, doing(request),
+                               [&](ncclComm_t comm) { return call(flat, request, comm); });
   sums_.push_back({++launched_, std::move(memory), std::move(work)});
   return launched_;
+}
+
+// NCCL has no calls for uneven parts: one group of calls makes one operation of them.
+ncclResult_t NcclRanks::call(const Flat& flat, const LaunchRequest& request,
+                             ncclComm_t comm) const {
+  const ncclDataType_t type = nccl_type(flat.dtype);
+  const ncclRedOp_t reduction = nccl_operation(request.reduction);
+  if (request.sharing == Sharing::kAllReduce)
+    return ncclAllReduce(flat.data, flat.data, flat.count, type, reduction, comm, stream_);
+  const bool gathers = request.sharing == Sharing::kAllGather;
+  ncclResult_t result = ncclGroupStart();
+  for (const auto& part : request.parts) {
+    if (result != ncclSuccess && result != ncclInProgress) break;
+    std::byte* const data = static_cast<std::byte*>(flat.data) + part.begin * size_of(flat.dtype);
+    const std::size_t count = part.end - part.begin;
+    result = gathers ? ncclBroadcast(data, data, count, type, part.owner, comm, stream_)
+                     : ncclReduce(data, data, count, type, reduction, part.owner, comm, stream_);
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  const bool failed = result != ncclSuccess && result != ncclInProgress;
+  return failed ? result : ended;
 }
 
 // Our stream is in order, so the latest of them stands for all. Those that are over need no order.
@@ -229,7 +262,7 @@ std::vector<std::byte> NcclRanks::gather_equal(std::span<const std::byte> mine, 
 }
 
 // Gathers the lengths first, then the bytes, padded to the longest.
-std::vector<std::vector<std::byte>> NcclRanks::all_gather(std::span<const std::byte> mine) {
+std::vector<std::vector<std::byte>> NcclRanks::all_gather_bytes(std::span<const std::byte> mine) {
   check_gather_size(mine.size());
   check();
   const std::uint32_t operation = watcher_->begin(Verb::kGather, mine.size());

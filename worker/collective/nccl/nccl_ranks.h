@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "worker/collective/core/parts.h"
 #include "worker/collective/nccl/communicator.h"
 #include "worker/collective/nccl/cuda_parts.h"
 #include "worker/collective/nccl/nccl_join.h"
@@ -42,12 +43,21 @@ class NcclRanks final : public Collective {
   std::string_view name() const override { return "nccl"; }
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
-  Ticket launch(Flat flat, Reduction reduction) override;
+  Ticket launch(Flat flat, Reduction reduction) override {
+    return launch(flat, all_reduce_of(reduction));
+  }
+  Ticket launch_reduce_scatter(Flat flat, std::span<const worker::Part> parts,
+                               Reduction reduction) override {
+    return launch(flat, reduce_scatter_of(flat, parts, reduction, world_size()));
+  }
+  Ticket launch_all_gather(Flat flat, std::span<const worker::Part> parts) override {
+    return launch(flat, all_gather_of(flat, parts, world_size()));
+  }
   void progress() override { check(); }
   void check() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override;
   void barrier() override;
   void monitored_barrier(std::chrono::milliseconds /*limit*/) override {
     throw CollectiveError("NCCL has no monitored barrier: it cannot tell which rank is late");
@@ -70,6 +80,8 @@ class NcclRanks final : public Collective {
   using Part = NcclWatcher::Part;
 
   const NcclJob& job() const { return parts_.job; }
+  Ticket launch(const Flat& flat, const LaunchRequest& request);
+  ncclResult_t call(const Flat& flat, const LaunchRequest& request, ncclComm_t comm) const;
   void put_in_stream(NcclWatcher::Work& work, const std::function<std::optional<Event>()>& launch);
   Work launch_operation(std::uint32_t operation, const char* doing, const Communicator::Call& call);
   void do_in_order(std::uint32_t operation, const char* doing, const Communicator::Call& call);

@@ -64,7 +64,9 @@ class NcclWatcher {
   void compare_over(std::unique_ptr<DesyncBoard> board);
 
   // An operation begins. Its number. Throws the reason after a failure. `peer`: of a transfer.
-  std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8, int peer = -1);
+  // `parts`: LaunchRequest::hash().
+  std::uint32_t begin(Verb verb, std::uint64_t bytes, Dtype dtype = Dtype::kUInt8, int peer = -1,
+                      std::uint64_t parts = 0);
   void end(std::uint32_t operation);
 
   // From now on its time counts, or from when the work before it is done. kEnds: the operation ends

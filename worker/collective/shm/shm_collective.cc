@@ -13,6 +13,7 @@
 #include "worker/collective/core/split.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/kernels/ring_order.h"
+#include "worker/collective/kernels/ring_pieces.h"
 #include "worker/collective/shm/shm_chunks.h"
 #include "worker/collective/shm/shm_layout.h"
 #include "worker/collective/shm/shm_meeting.h"
@@ -29,6 +30,19 @@ std::chrono::nanoseconds share_of_sum(const SumSlot& sum) {
   return std::chrono::nanoseconds(sum.count * size_of(sum.dtype) / kBytesPerNanosecond);
 }
 
+// For messages: "rank 0: sum: …".
+const char* what(Sharing sharing) {
+  switch (sharing) {
+    case Sharing::kAllReduce:
+      return "sum";
+    case Sharing::kReduceScatter:
+      return "reduce-scatter";
+    case Sharing::kAllGather:
+      break;
+  }
+  return "all-gather";
+}
+
 class ShmCollective final : public HostCollective {
  public:
   ShmCollective(ShmSegment control, const ShmPeers::Options& options)
@@ -43,10 +57,18 @@ class ShmCollective final : public HostCollective {
     return regions_.allocate(bytes);
   }
   Ticket launch(Flat flat, Reduction reduction) override {
-    return launch(flat, reduction, Adder::kCollective);
+    return launch(flat, all_reduce_of(reduction), Adder::kCollective);
   }
-  Ticket launch_chunks(Flat flat, Reduction reduction) override {
-    return launch(flat, reduction, Adder::kCaller);
+  Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
+                               Reduction reduction) override {
+    return launch(flat, reduce_scatter_of(flat, parts, reduction, world_size()),
+                  Adder::kCollective);
+  }
+  Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
+    return launch(flat, all_gather_of(flat, parts, world_size()), Adder::kCollective);
+  }
+  Ticket launch_chunks(Flat flat, const LaunchRequest& request) override {
+    return launch(flat, request, Adder::kCaller);
   }
   bool may_add(Ticket ticket) const override {
     return peers_.all_reached(&RankArea::launched, ticket);
@@ -64,7 +86,7 @@ class ShmCollective final : public HostCollective {
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override;
   void barrier() override;
   void monitored_barrier(std::chrono::milliseconds limit) override;
   std::byte* memory_of(Flat flat, int rank) override {
@@ -95,10 +117,19 @@ class ShmCollective final : public HostCollective {
   }
 
  private:
-  Ticket launch(Flat flat, Reduction reduction, Adder adder);
+  // The needs of a launched sum until this rank has done its share.
+  struct Held {
+    std::shared_ptr<ShmSegment> memory;  // the caller may have dropped its pointer meanwhile
+    std::vector<RingPiece> pieces = {};  // of this rank's parts
+  };
+
+  Ticket launch(const Flat& flat, const LaunchRequest& request, Adder adder);
+  std::vector<RingPiece> own_pieces(const Flat& flat, const LaunchRequest& request) const;
   const SumSlot& sum(Ticket ticket) { return peers_.mine().sums[ticket % kSumSlots]; }
   std::uint32_t latest(Counter RankArea::*counter) const;
-  void add_chunk(Ticket ticket);
+  void do_share(Ticket ticket);
+  std::vector<std::byte*> buffers_of(const SumSlot& sum, std::size_t first,
+                                     std::size_t begin) const;
   void check_same_sum(Ticket ticket, const SumSlot& mine);
   std::vector<std::vector<std::byte>> gather(PostKind kind, std::span<const std::byte> mine,
                                              const ShmPeers::Doing& doing);
@@ -109,41 +140,51 @@ class ShmCollective final : public HostCollective {
   std::uint32_t operation_of(Ticket ticket) const {
     return peers_.mine().sums[ticket % kSumSlots].operation;
   }
-  ShmPeers::Doing sum_of(Ticket ticket) const { return {"sum", operation_of(ticket)}; }
+  ShmPeers::Doing sum_of(Ticket ticket) const {
+    return {what(peers_.mine().sums[ticket % kSumSlots].sharing), operation_of(ticket)};
+  }
 
   ShmPeers peers_;
   ShmChunks chunks_{peers_};
   ShmRegions regions_{*this, peers_};
-  // By slot: the memory of a sum whose chunk this rank has not added yet. The caller may have
-  // dropped its pointer meanwhile.
-  std::array<std::shared_ptr<ShmSegment>, kSumSlots> held_;
+  std::array<Held, kSumSlots> held_;  // by slot
   Ticket launched_ = 0;
-  Ticket added_ = 0;  // sums whose chunk this rank has added
+  Ticket added_ = 0;  // sums of which this rank has done its share
   std::uint32_t resets_ = 0;
   std::uint32_t posted_ = 0;  // gathers, barriers, pieces of broadcasts
 };
 
-Ticket ShmCollective::launch(Flat flat, Reduction reduction, Adder adder) {
-  SumSlot sum = regions_.describe(flat, reduction);
+Ticket ShmCollective::launch(const Flat& flat, const LaunchRequest& request, Adder adder) {
+  SumSlot sum = regions_.describe(flat, request.reduction);
   sum.adder = adder;
-  const std::uint32_t operation =
-      peers_.mine().operations.begin(verb_of(reduction), flat.bytes(), flat.dtype, flat.name);
+  sum.sharing = request.sharing;
+  sum.parts = request.hash();
+  sum.operation = peers_.mine().operations.begin(request.verb(), flat.bytes(), flat.dtype,
+                                                 flat.name, sum.parts);
   if (launched_ - added_ >= kSumSlots) wait(launched_ - kSumSlots + 1);
   // The other ranks read our slot when they add that sum. So it can be overwritten once all have
   // added it. For the first sums the target wraps to a number below 0: reached at once.
-  peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots, {"sum", operation});
-  sum.operation = operation;
+  peers_.wait_for_all(&RankArea::summed, launched_ + 1 - kSumSlots,
+                      {what(sum.sharing), sum.operation});
   peers_.mine().sums[++launched_ % kSumSlots] = sum;
-  held_[launched_ % kSumSlots] = regions_.hold(sum.region);
+  held_[launched_ % kSumSlots] = {regions_.hold(sum.region)};
+  if (adder == Adder::kCollective) held_[launched_ % kSumSlots].pieces = own_pieces(flat, request);
   advance(peers_.mine().launched, launched_);
   return launched_;
+}
+
+std::vector<RingPiece> ShmCollective::own_pieces(const Flat& flat,
+                                                 const LaunchRequest& request) const {
+  auto pieces = ring_pieces(flat.bytes(), size_of(flat.dtype), peers_.ranks(), request.parts);
+  std::erase_if(pieces, [this](const RingPiece& piece) { return piece.owner != peers_.rank(); });
+  return pieces;
 }
 
 // Only sums that all ranks have launched: until a rank has, its gradients are not in its bucket.
 void ShmCollective::progress() {
   while (added_ != launched_ && sum(added_ + 1).adder == Adder::kCollective &&
          may_add(added_ + 1)) {
-    add_chunk(added_ + 1);
+    do_share(added_ + 1);
   }
 }
 
@@ -152,9 +193,9 @@ void ShmCollective::wait(Ticket ticket) {
   while (!reached(added_, ticket)) {
     DDPRUN_ASSERT(sum(added_ + 1).adder == Adder::kCollective);
     await_launch(added_ + 1);
-    add_chunk(added_ + 1);
+    do_share(added_ + 1);
   }
-  // Our chunk is done. The other chunks of our buffer are written by the other ranks.
+  // Our share is done. The others write or read the rest of our buffer.
   const bool has_slot = launched_ - ticket < kSumSlots;  // else its slot is another one's by now
   ShmPeers::Doing doing = sum_of(ticket);
   if (has_slot && sum(ticket).adder == Adder::kCollective)
@@ -177,32 +218,58 @@ void ShmCollective::check_same_sum(Ticket ticket, const SumSlot& mine) {
   }
 }
 
+// Rank `first` has the first one, then come those of the next ranks, in a circle. All are at byte
+// `begin` of the flat.
+std::vector<std::byte*> ShmCollective::buffers_of(const SumSlot& sum, std::size_t first,
+                                                  std::size_t begin) const {
+  std::vector<std::byte*> buffers(peers_.ranks());
+  for (std::size_t k = 0; k < buffers.size(); ++k) {
+    const std::size_t rank = (first + k) % buffers.size();
+    buffers[k] = regions_.slice(sum.region, rank) + sum.offset_bytes + begin;
+  }
+  return buffers;
+}
+
 // Call only when all ranks have launched it.
 OwnedChunk ShmCollective::owned_chunk(Ticket ticket) {
   const SumSlot& here = sum(ticket);
   check_same_sum(ticket, here);
   const std::size_t element = size_of(here.dtype);
-  const Chunk chunk = ring_chunk(here.count * element, element, peers_.ranks(), peers_.rank());
-  OwnedChunk owned{.buffers = std::vector<std::byte*>(peers_.ranks()),
-                   .count = (chunk.end - chunk.begin) / element,
-                   .dtype = here.dtype};
-  for (std::size_t k = 0; k < owned.buffers.size(); ++k) {
-    const std::size_t owner = (peers_.rank() + k) % owned.buffers.size();
-    owned.buffers[k] = regions_.slice(here.region, owner) + here.offset_bytes + chunk.begin;
-  }
-  return owned;
+  const std::size_t bytes = here.count * element;
+  const bool gathers = here.sharing == Sharing::kAllGather;
+  const Chunk chunk =
+      gathers ? Chunk{0, bytes} : ring_chunk(bytes, element, peers_.ranks(), peers_.rank());
+  return {.buffers = buffers_of(here, peers_.rank(), chunk.begin),
+          .begin = chunk.begin / element,
+          .count = (chunk.end - chunk.begin) / element,
+          .dtype = here.dtype};
 }
 
 void ShmCollective::note_added(Ticket ticket) {
   DDPRUN_ASSERT(ticket == added_ + 1);
-  held_[ticket % kSumSlots].reset();
+  held_[ticket % kSumSlots] = {};
   added_ = ticket;
   advance(peers_.mine().summed, ticket);
 }
 
-void ShmCollective::add_chunk(Ticket ticket) {
+// A reduce-scatter reads the other buffers and writes this rank's; an all-gather the other way
+// round. No rank touches the elements of another one's parts.
+void ShmCollective::do_share(Ticket ticket) {
+  const SumSlot& here = sum(ticket);
   const OwnedChunk chunk = owned_chunk(ticket);
-  reduce_to_all(chunk.buffers, chunk.count, chunk.dtype, sum(ticket).reduction);
+  if (here.sharing == Sharing::kAllReduce)
+    reduce_to_all(chunk.buffers, chunk.count, chunk.dtype, here.reduction);
+  for (const RingPiece& piece : held_[ticket % kSumSlots].pieces) {
+    const std::size_t begin = piece.bytes.begin;
+    if (here.sharing == Sharing::kAllGather) {
+      copy_first_to_all(buffers_of(here, peers_.rank(), begin), piece.size());
+      continue;
+    }
+    const auto buffers = buffers_of(here, piece.first, begin);
+    const std::size_t own = (peers_.rank() + peers_.ranks() - piece.first) % peers_.ranks();
+    reduce_to_one(buffers[own], buffers, piece.size() / size_of(here.dtype), here.dtype,
+                  here.reduction);
+  }
   note_added(ticket);
 }
 
@@ -287,7 +354,8 @@ std::unique_ptr<Collective> ShmCollective::split(int color, int key) {
   return split_group(*this, {color, key}, join);
 }
 
-std::vector<std::vector<std::byte>> ShmCollective::all_gather(std::span<const std::byte> mine) {
+std::vector<std::vector<std::byte>> ShmCollective::all_gather_bytes(
+    std::span<const std::byte> mine) {
   check_gather_size(mine.size());
   return gather(PostKind::kGather, mine,
                 {"gather", peers_.mine().operations.begin(Verb::kGather, mine.size())});
@@ -331,7 +399,7 @@ void ShmCollective::reset() {
   peers_.take_reset_step();  // all have read them
   launched_ = added_ = launched;
   posted_ = posted;
-  held_.fill(nullptr);
+  held_.fill({});
   chunks_.forget();
   ++resets_;
   peers_.mine().operations.go_on_after(operation);

@@ -15,6 +15,7 @@
 #include "worker/collective/core/collective.h"
 #include "worker/collective/core/exchange.h"
 #include "worker/collective/core/operation_ring.h"
+#include "worker/collective/core/parts.h"
 
 namespace ddprun::worker {
 
@@ -24,10 +25,11 @@ struct ShmJob {
   std::chrono::milliseconds timeout{};  // of every wait for a peer
 };
 
-// A rank's chunk of a sum. It is in its own buffer first, then in those of the next ranks, in a
-// circle.
+// A rank's chunk of a sum, or all of an all-gather. It is in its own buffer first, then in those of
+// the next ranks, in a circle.
 struct OwnedChunk {
   std::vector<std::byte*> buffers;
+  std::size_t begin = 0;  // elements of the flat before it
   std::size_t count = 0;  // elements
   Dtype dtype = Dtype::kFloat32;
 };
@@ -35,11 +37,11 @@ struct OwnedChunk {
 // Sums that the caller adds, for collectives that reduce over other ranks as well before a host
 // gets the result. These follow for each of them, in the order of the launches. First
 // launch_chunks(), then await_launch(), or may_add() says yes, then owned_chunk(). The caller
-// stores the result to all of its buffers. Then come note_added() and wait().
+// stores the result to the buffers of those that shall have it. Then come note_added() and wait().
 class HostCollective : public Collective {
  public:
-  // Works as launch() does.
-  virtual Ticket launch_chunks(Flat flat, Reduction reduction) = 0;
+  // Works as launch() does. The owners of parts may be any ranks.
+  virtual Ticket launch_chunks(Flat flat, const LaunchRequest& request) = 0;
   // Whether all ranks have launched it.
   virtual bool may_add(Ticket ticket) const = 0;
   // Returns when may_add().
@@ -48,8 +50,8 @@ class HostCollective : public Collective {
   virtual OwnedChunk owned_chunk(Ticket ticket) = 0;
   virtual void note_added(Ticket ticket) = 0;
 
-  // all_gather() of a few bytes as the beginning of another verb: others know it by that one's
-  // name.
+  // all_gather_bytes() of a few bytes as the beginning of another verb. Others know it by that
+  // one's name.
   virtual std::vector<std::vector<std::byte>> gather_for(Verb verb,
                                                          std::span<const std::byte> mine) = 0;
 };

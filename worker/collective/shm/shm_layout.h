@@ -13,6 +13,7 @@
 
 #include "worker/collective/core/collective.h"
 #include "worker/collective/core/operation_ring.h"
+#include "worker/collective/core/parts.h"
 
 namespace ddprun::worker {
 
@@ -37,8 +38,8 @@ enum class Adder : std::uint8_t {
   kCaller       // whoever has launched it, on each rank (HostCollective)
 };
 
-// A launched sum, as its rank describes it. The other ranks compare it with their own description:
-// ranks with different models must not add unlike things.
+// A launched sum, or all-gather, as its rank describes it. The other ranks compare it with their
+// own description: ranks with different models must not add unlike things.
 struct SumSlot {
   std::uint64_t offset_bytes;  // in the rank's slice of the region
   std::uint64_t count;         // elements
@@ -46,11 +47,14 @@ struct SumSlot {
   Dtype dtype;
   Reduction reduction;
   Adder adder = Adder::kCollective;
+  Sharing sharing = Sharing::kAllReduce;
+  std::uint64_t parts = 0;      // LaunchRequest::hash()
   std::uint32_t operation = 0;  // in its rank's ring: of no account where slots are compared
 
   bool operator==(const SumSlot& other) const {
     return offset_bytes == other.offset_bytes && count == other.count && region == other.region &&
-           dtype == other.dtype && reduction == other.reduction && adder == other.adder;
+           dtype == other.dtype && reduction == other.reduction && adder == other.adder &&
+           sharing == other.sharing && parts == other.parts;
   }
 };
 
@@ -123,7 +127,7 @@ struct Header {
 };
 
 inline constexpr std::uint64_t kControlMagic = 0x6464'7072'756e'7368;  // "ddprunsh"
-inline constexpr std::uint32_t kControlVersion = 5;
+inline constexpr std::uint32_t kControlVersion = 6;
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;

@@ -52,8 +52,11 @@ std::string text_of(const std::vector<std::byte>& blob) {
 }  // namespace
 
 std::string describe(const SumSlot& sum) {
-  return fmt::format("{} {} elements of type {} at byte {}{}", verb_of_sum(sum.reduction),
-                     sum.count, name_of(sum.dtype), sum.offset_bytes,
+  const bool gathers = sum.sharing == Sharing::kAllGather;
+  return fmt::format("{} {} elements of type {} at byte {}{}{}",
+                     gathers ? "gives parts of" : verb_of_sum(sum.reduction), sum.count,
+                     name_of(sum.dtype), sum.offset_bytes,
+                     sum.sharing == Sharing::kReduceScatter ? ", each part for its owner" : "",
                      sum.adder == Adder::kCaller ? ", with other hosts" : "");
 }
 
@@ -61,7 +64,7 @@ std::string describe(const SumSlot& sum) {
 // rank would look for the others' gradients in the wrong place.
 std::shared_ptr<std::byte> ShmRegions::allocate(std::size_t bytes) {
   const std::size_t slice = slice_bytes_for(bytes);
-  const auto blobs = ranks_.all_gather(std::as_bytes(std::span(&slice, 1)));
+  const auto blobs = ranks_.all_gather_bytes(std::as_bytes(std::span(&slice, 1)));
   for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
     std::size_t theirs = 0;
     if (blobs[peer].size() == sizeof theirs)
@@ -99,7 +102,7 @@ std::shared_ptr<ShmSegment> ShmRegions::make(std::size_t slice_bytes) {
                       : Result<void>(segment.error());
   const std::string failure = done ? "" : logged(done.error());
   const auto failures =
-      ranks_.all_gather(bytes_of(failure).first(std::min(failure.size(), kStagingBytes)));
+      ranks_.all_gather_bytes(bytes_of(failure).first(std::min(failure.size(), kStagingBytes)));
   for (const auto& theirs : failures) {
     if (!theirs.empty()) throw LoggedError(text_of(theirs));
   }

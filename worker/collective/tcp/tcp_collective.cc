@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "worker/collective/core/flight_record.h"
 #include "worker/collective/core/operation_ring.h"
+#include "worker/collective/core/parts.h"
 #include "worker/collective/core/split.h"
 #include "worker/collective/tcp/tcp_meeting.h"
 #include "worker/collective/tcp/tcp_memory.h"
@@ -39,14 +40,21 @@ class MeshCollective final : public TcpCollective {
     memory_.adopt(memory, bytes);
   }
   Ticket launch(Flat flat, Reduction reduction) override {
-    return launch(flat, reduction, nullptr);
+    return launch(flat, all_reduce_of(reduction), nullptr);
   }
-  Ticket launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) override;
+  Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
+                               Reduction reduction) override {
+    return launch(flat, reduce_scatter_of(flat, parts, reduction, world_size()), nullptr);
+  }
+  Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
+    return launch(flat, all_gather_of(flat, parts, world_size()), nullptr);
+  }
+  Ticket launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) override;
   bool done(Ticket ticket) const override { return reached(done_, ticket); }
   void progress() override;
   void wait(Ticket ticket) override;
   void broadcast(Flat flat, int root) override;
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override;
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override;
   void barrier() override { meet(Verb::kBarrier, -1); }
   void meet(Verb verb, int root) override { run(tcp_barrier(begin({.verb = verb, .root = root}))); }
   void monitored_barrier(std::chrono::milliseconds limit) override;
@@ -71,9 +79,12 @@ class MeshCollective final : public TcpCollective {
     Flat flat{.dtype = Dtype::kUInt8};
     Reduction reduction = Reduction::kSum;
     int root = -1;
+    std::uint64_t parts = 0;
   };
 
   OperationHead begin(const What& what);
+  std::unique_ptr<TcpOperation> operation_of(Flat flat, LaunchRequest request,
+                                             std::unique_ptr<TcpFeed> feed);
   void run(std::unique_ptr<TcpOperation> operation);
   void transfer(Verb verb, Flat flat, int peer);
   void complete_front();
@@ -99,7 +110,7 @@ class MeshCollective final : public TcpCollective {
 
 OperationHead MeshCollective::begin(const What& what) {
   const std::uint32_t number =
-      ring_->begin(what.verb, what.flat.bytes(), what.flat.dtype, what.flat.name);
+      ring_->begin(what.verb, what.flat.bytes(), what.flat.dtype, what.flat.name, what.parts);
   return {.number = number,
           .sequence = is_transfer(what.verb) ? 0 : ++sequence_,
           .verb = what.verb,
@@ -107,28 +118,36 @@ OperationHead MeshCollective::begin(const What& what) {
           .reduction = what.reduction,
           .root = what.root,
           .name = what.flat.name,
-          .bytes = what.flat.bytes()};
+          .bytes = what.flat.bytes(),
+          .parts = what.parts};
 }
 
-Ticket MeshCollective::launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) {
+Ticket MeshCollective::launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) {
   if (launched_ - done_ >= kLaunchedMax) wait(done_ + 1);
-  Sum sum{.memory = memory_.hold(flat), .operation = nullptr};
-  const bool adds = is_sum(reduction) || reduction == Reduction::kAverage;
-  const bool narrow = job_.wire == Wire::kBFloat16 && flat.dtype == Dtype::kFloat32 && adds;
-  if (narrow) flat.dtype = Dtype::kBFloat16;
-  if (narrow && is_sum(reduction)) reduction = Reduction::kWideSum;
-  const OperationHead head =
-      begin({.verb = verb_of(reduction), .flat = flat, .reduction = reduction});
-  sum.operation = narrow
-                      ? tcp_reduce_as_bfloat16(head, peers_.place(),
-                                               {static_cast<float*>(flat.data), flat.count},
-                                               scratch_, std::move(feed))
-                      : tcp_reduce(head, peers_.place(), bytes_of(flat), scratch_, std::move(feed));
-  if (sums_.empty()) peers_.start();
-  sums_.push_back(std::move(sum));
+  sums_.push_back({.memory = memory_.hold(flat),
+                   .operation = operation_of(flat, std::move(request), std::move(feed))});
+  if (sums_.size() == 1) peers_.start();
   ++launched_;
   progress();
   return launched_;
+}
+
+std::unique_ptr<TcpOperation> MeshCollective::operation_of(Flat flat, LaunchRequest request,
+                                                           std::unique_ptr<TcpFeed> feed) {
+  TcpShared shared{bytes_of(flat), std::move(request), std::move(feed)};
+  Reduction& reduction = shared.request.reduction;
+  const bool gathers = shared.request.sharing == Sharing::kAllGather;
+  const bool adds = !gathers && (is_sum(reduction) || reduction == Reduction::kAverage);
+  const bool narrow = job_.wire == Wire::kBFloat16 && flat.dtype == Dtype::kFloat32 && adds;
+  if (narrow) flat.dtype = Dtype::kBFloat16;
+  if (narrow && is_sum(reduction)) reduction = Reduction::kWideSum;
+  const OperationHead head = begin({.verb = shared.request.verb(),
+                                    .flat = flat,
+                                    .reduction = reduction,
+                                    .parts = shared.request.hash()});
+  if (gathers) return tcp_share(head, peers_.place(), shared);
+  if (narrow) return tcp_reduce_as_bfloat16(head, peers_.place(), std::move(shared), scratch_);
+  return tcp_reduce(head, peers_.place(), std::move(shared), scratch_);
 }
 
 void MeshCollective::progress() {
@@ -180,7 +199,8 @@ void MeshCollective::broadcast(Flat flat, int root) {
   run(tcp_broadcast(head, peers_.place(), bytes_of(flat)));
 }
 
-std::vector<std::vector<std::byte>> MeshCollective::all_gather(std::span<const std::byte> mine) {
+std::vector<std::vector<std::byte>> MeshCollective::all_gather_bytes(
+    std::span<const std::byte> mine) {
   check_gather_size(mine.size());
   std::vector<std::vector<std::byte>> parts(peers_.place().ranks);
   auto& own = parts[peers_.place().rank];

@@ -37,12 +37,15 @@ struct TcpJob {
   std::string congestion_control = kCongestionControl;
 };
 
+struct LaunchRequest;
+
 class TcpCollective : public Collective {
  public:
   // Memory of another collective, which may be summed here, too, while it lives.
   virtual void adopt(const std::shared_ptr<std::byte>& memory, std::size_t bytes) = 0;
-  // launch() of elements that `feed` makes, in `flat`. All ranks give one, or none does.
-  virtual Ticket launch(Flat flat, Reduction reduction, std::unique_ptr<TcpFeed> feed) = 0;
+  // The three launches of elements that `feed` makes, in `flat`. All ranks give one, or none does.
+  // None for an all-gather.
+  virtual Ticket launch(Flat flat, LaunchRequest request, std::unique_ptr<TcpFeed> feed) = 0;
   using Collective::launch;
   // Whether wait() would return at once.
   virtual bool done(Ticket ticket) const = 0;

@@ -33,9 +33,10 @@ struct OperationHead {
   Dtype dtype;
   Reduction reduction;
   std::uint8_t unused = 0;
-  std::int32_t root;    // of a broadcast; else -1
-  OperationName name;   // for messages: unlike names are no unlike operations
-  std::uint64_t bytes;  // of the whole; in a gather of this rank's part
+  std::int32_t root;        // of a broadcast; else -1
+  OperationName name;       // for messages: unlike names are no unlike operations
+  std::uint64_t bytes;      // of the whole; in a gather of this rank's part
+  std::uint64_t parts = 0;  // LaunchRequest::hash()
 };
 
 // How far a rank was when it called reset(). All ranks go on after the foremost.

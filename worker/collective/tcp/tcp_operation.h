@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/collective/core/parts.h"
 #include "worker/collective/tcp/tcp_feed.h"
 #include "worker/collective/tcp/tcp_frames.h"
 #include "worker/collective/tcp/tcp_scratch.h"
@@ -75,20 +76,32 @@ std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace 
 std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_t peer,
                                            std::span<std::byte> data);
 
-// Rank r reduces chunk r (ring_order.h): each other rank sends it that chunk, and it sends the
-// result to each. So the bits are those of Gloo's ring. The other ranks' elements wait in a window
-// of at most kWindowBytes a rank. The window comes from `scratch` once the operation is under way.
-// `scratch` must outlive it. `feed` makes the elements in `data`; null: they are there.
-std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace place,
-                                         std::span<std::byte> data, TcpScratch& scratch,
-                                         std::unique_ptr<TcpFeed> feed = nullptr);
+// The elements of an all-reduce, a reduce-scatter or an all-gather. `feed` makes the elements in
+// `data`, and takes results; null: they are there, and stay there.
+struct TcpShared {
+  std::span<std::byte> data;
+  LaunchRequest request;
+  std::unique_ptr<TcpFeed> feed = nullptr;
+};
 
-// The same for float32 elements that travel as bfloat16; `head` describes what travels. Each
-// element is rounded, the sum is made in float32 and rounded once. The bfloat16 are made and read
-// piece by piece, when they are sent and received. So they are in a cache, not in memory.
+// All-reduce and reduce-scatter. Each rank reduces the pieces that it owns (ring_pieces.h): each
+// other rank sends it those. In an all-reduce rank r owns chunk r, and sends the result to each. So
+// the bits are those of Gloo's ring. The other ranks' elements wait in a window of at most
+// kWindowBytes a rank. The window comes from `scratch` once the operation is under way. `scratch`
+// must outlive it.
+std::unique_ptr<TcpOperation> tcp_reduce(const OperationHead& head, TcpPlace place,
+                                         TcpShared shared, TcpScratch& scratch);
+
+// The same for float32 elements that travel as bfloat16; `head` describes what travels. `data` is
+// those float32. Each element is rounded, the sum is made in float32 and rounded once. The bfloat16
+// are made and read piece by piece, when they are sent and received. So they are in a cache, not in
+// memory.
 std::unique_ptr<TcpOperation> tcp_reduce_as_bfloat16(const OperationHead& head, TcpPlace place,
-                                                     std::span<float> values, TcpScratch& scratch,
-                                                     std::unique_ptr<TcpFeed> feed = nullptr);
+                                                     TcpShared shared, TcpScratch& scratch);
+
+// All-gather: each rank sends its parts to each other, from `data` to `data`. Without a feed.
+std::unique_ptr<TcpOperation> tcp_share(const OperationHead& head, TcpPlace place,
+                                        const TcpShared& shared);
 
 inline constexpr std::size_t kWindowBytes = std::size_t{1} << 20;
 

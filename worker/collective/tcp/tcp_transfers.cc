@@ -6,6 +6,7 @@
 
 #include "worker/collective/kernels/ring_order.h"
 #include "worker/collective/tcp/tcp_operation.h"
+#include "worker/collective/tcp/tcp_row.h"
 
 namespace ddprun::worker {
 namespace {
@@ -115,6 +116,41 @@ class TcpBroadcast final : public TcpOperation {
   std::vector<Counts> counts_;  // by rank
 };
 
+class TcpShare final : public TcpOperation {
+ public:
+  TcpShare(const OperationHead& head, TcpPlace place, const TcpShared& shared)
+      : TcpOperation(head), place_(place), data_(shared.data), counts_(place.ranks) {
+    const auto pieces =
+        ring_pieces(data_.size(), size_of(head.dtype), place.ranks, shared.request.parts);
+    for (std::size_t rank = 0; rank < place.ranks; ++rank) rows_.emplace_back(pieces, rank);
+  }
+
+  std::span<const std::byte> to_send(std::size_t peer) const override {
+    return bytes_of(rows_[place_.rank].from(counts_[peer].sent));
+  }
+  void sent(std::size_t peer, std::size_t bytes) override { counts_[peer].sent += bytes; }
+  bool all_sent(std::size_t peer) const override {
+    return counts_[peer].sent == rows_[place_.rank].size();
+  }
+  std::span<std::byte> to_receive(std::size_t peer) override {
+    return bytes_of(rows_[peer].from(counts_[peer].received));
+  }
+  void received(std::size_t peer, std::size_t bytes) override { counts_[peer].received += bytes; }
+  bool all_received(std::size_t peer) const override {
+    return counts_[peer].received == rows_[peer].size();
+  }
+
+ private:
+  std::span<std::byte> bytes_of(const RingPiece& piece) const {
+    return data_.subspan(piece.bytes.begin, piece.size());
+  }
+
+  TcpPlace place_;
+  std::span<std::byte> data_;
+  std::vector<TcpRow> rows_;    // by rank
+  std::vector<Counts> counts_;  // by rank
+};
+
 class TcpTransfer final : public TcpOperation {
  public:
   TcpTransfer(const OperationHead& head, std::size_t peer, std::span<std::byte> data)
@@ -148,7 +184,9 @@ class TcpTransfer final : public TcpOperation {
 // Behind a sum's type: how it differs from a plain one. A switch, so that the compiler finds a
 // reduction that has no words.
 std::string_view manner_of(const OperationHead& head) {
-  if (head.verb != Verb::kSum && head.verb != Verb::kReduce) return "";
+  const bool reduces =
+      head.verb == Verb::kSum || head.verb == Verb::kReduce || head.verb == Verb::kReduceScatter;
+  if (!reduces) return "";
   switch (head.reduction) {
     case Reduction::kSum:
       return "";
@@ -169,7 +207,7 @@ std::string_view manner_of(const OperationHead& head) {
 bool TcpOperation::meet(std::size_t /*peer*/, const OperationHead& theirs) {
   return theirs.sequence == head_.sequence && theirs.verb == head_.verb &&
          theirs.dtype == head_.dtype && theirs.reduction == head_.reduction &&
-         theirs.root == head_.root && theirs.bytes == head_.bytes;
+         theirs.root == head_.root && theirs.bytes == head_.bytes && theirs.parts == head_.parts;
 }
 
 std::string describe(const OperationHead& head) {
@@ -183,7 +221,8 @@ std::string describe(const OperationHead& head) {
                             .name = head.name,
                             .bytes = head.bytes,
                             .begun_ns = 0,
-                            .done_ns = 0};
+                            .done_ns = 0,
+                            .parts = head.parts};
   return fmt::format("{}{}{}{}", describe(operation), type, manner_of(head), root);
 }
 
@@ -199,6 +238,11 @@ std::unique_ptr<TcpOperation> tcp_gather(const OperationHead& head, TcpPlace pla
 std::unique_ptr<TcpOperation> tcp_broadcast(const OperationHead& head, TcpPlace place,
                                             std::span<std::byte> data) {
   return std::make_unique<TcpBroadcast>(head, place, data);
+}
+
+std::unique_ptr<TcpOperation> tcp_share(const OperationHead& head, TcpPlace place,
+                                        const TcpShared& shared) {
+  return std::make_unique<TcpShare>(head, place, shared);
 }
 
 std::unique_ptr<TcpOperation> tcp_transfer(const OperationHead& head, std::size_t peer,

@@ -306,7 +306,7 @@ std::string SameWeights::changed(const std::vector<double>& left,
 
 std::vector<WeightsReport> SameWeights::gather(const WeightsReport& mine) {
   std::vector<WeightsReport> reports;
-  for (const auto& bytes : collective_.all_gather(to_bytes(mine)))
+  for (const auto& bytes : collective_.all_gather_bytes(to_bytes(mine)))
     reports.push_back(from_bytes(bytes));
   return reports;
 }

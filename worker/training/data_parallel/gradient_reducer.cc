@@ -295,7 +295,7 @@ void GradientReducer::check_same_progress() {
                       .steps = pass_.steps(),
                       .rebuilt = layout_.rebuilt() ? 1U : 0U,
                       .parameters_stepped = pass_.parameters_stepped()};
-  const auto told = collective_.all_gather(std::as_bytes(std::span(&mine, 1)));
+  const auto told = collective_.all_gather_bytes(std::as_bytes(std::span(&mine, 1)));
   std::vector<Progress> ranks(told.size(), Progress{});
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (told[rank].size() == sizeof mine) std::memcpy(&ranks[rank], told[rank].data(), sizeof mine);

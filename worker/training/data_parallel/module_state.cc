@@ -97,7 +97,7 @@ std::string shape_difference(const std::vector<NamedTensor>& parameters,
 
 // Throws on every rank the first text that is not empty, so that all ranks end with the same error.
 void throw_first(const std::string& mine, Collective& collective) {
-  const auto all = collective.all_gather(
+  const auto all = collective.all_gather_bytes(
       std::as_bytes(std::span(mine)).first(std::min(mine.size(), Collective::kGatherBytesMax)));
   for (const auto& blob : all) {
     if (blob.empty()) continue;
@@ -162,7 +162,7 @@ void throw_of_counts(const std::vector<NamedTensor>& parameters, std::size_t roo
 
 // Comes first: shape_difference goes through this rank's parameters, and rank 0 may have more.
 void verify_same_count(const std::vector<NamedTensor>& parameters, Collective& collective) {
-  const auto greetings = collective.all_gather(greeting(parameters.size(), {}));
+  const auto greetings = collective.all_gather_bytes(greeting(parameters.size(), {}));
   std::size_t root_count = 0;
   bool alike = true;
   for (std::size_t rank = 0; rank < greetings.size(); ++rank) {
@@ -268,7 +268,7 @@ void verify_same_model(const std::vector<NamedTensor>& parameters, Collective& c
 
 void tell_refusal(std::string_view why, Collective& collective) {
   try {
-    collective.all_gather(greeting(0, why));
+    collective.all_gather_bytes(greeting(0, why));
   } catch (const CollectiveError& error) {
     log::warning(fmt::format("the other ranks could not be told: {}", error.what()));
   }

@@ -33,7 +33,7 @@ class Leaving {
 
 JoinRound JoinContext::meet(const JoinReport& mine) {
   over_ = true;  // unless all is well
-  const auto reports = ranks_.all_gather(std::as_bytes(std::span(&mine, 1)));
+  const auto reports = ranks_.all_gather_bytes(std::as_bytes(std::span(&mine, 1)));
   const JoinRound round = read_reports(reports);
   if (options_.throw_on_early_termination) {
     const std::string why = early_end(round, ranks_.rank(), mine.active);

@@ -56,7 +56,7 @@ class SharedUnits final : public Units {
   // Some ranks may still be in an evaluating forward(), others already in the next one. A rank that
   // has left out a step, or a pass, meets the others in another operation. All are told.
   void begin_step() override {
-    if (ranks_.world_size() > 1) ranks_.all_gather(std::as_bytes(std::span(&steps_, 1)));
+    if (ranks_.world_size() > 1) ranks_.all_gather_bytes(std::as_bytes(std::span(&steps_, 1)));
     ++steps_;
   }
   void end_step() override { meet(); }

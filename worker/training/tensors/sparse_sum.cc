@@ -20,7 +20,7 @@ using Header = std::array<std::int64_t, 3>;
 std::vector<Header> gather_headers(const at::Tensor& mine, Collective& collective) {
   const Header header{mine.sparse_dim(), mine.dense_dim(), mine._nnz()};
   std::vector<Header> headers;
-  for (const auto& blob : collective.all_gather(std::as_bytes(std::span(header)))) {
+  for (const auto& blob : collective.all_gather_bytes(std::as_bytes(std::span(header)))) {
     Header theirs{};
     if (blob.size() == sizeof theirs) std::memcpy(theirs.data(), blob.data(), sizeof theirs);
     if (theirs[0] != header[0] || theirs[1] != header[1]) {
@@ -47,7 +47,7 @@ void gather_into(std::vector<at::Tensor>& tensors, Collective& collective) {
   for (std::size_t done = 0; done < longest; done += Collective::kGatherBytesMax) {
     const auto rest = mine.subspan(std::min(done, mine.size()));
     const auto blobs =
-        collective.all_gather(rest.first(std::min(rest.size(), Collective::kGatherBytesMax)));
+        collective.all_gather_bytes(rest.first(std::min(rest.size(), Collective::kGatherBytesMax)));
     for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
       const std::size_t size = tensors[rank].nbytes();
       const std::size_t expected =

@@ -191,7 +191,7 @@ std::vector<at::Tensor> TensorVerbs::all_gather(const at::Tensor& tensor,
                                                 const OperationName& name) {
   check_device(tensor, "all_gather");
   const std::string mine = description(tensor);
-  const auto all = ranks_.all_gather(std::as_bytes(std::span(mine)));
+  const auto all = ranks_.all_gather_bytes(std::as_bytes(std::span(mine)));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const std::string theirs(reinterpret_cast<const char*>(all[rank].data()), all[rank].size());
     if (theirs != mine)

@@ -235,7 +235,7 @@ void load_state_bytes(const std::string& bytes, torch::optim::Optimizer& optimiz
 
 std::vector<std::string> gather_at(int to, const std::string& mine, Collective& ranks) {
   const std::uint64_t size = mine.size();
-  const auto sizes = ranks.all_gather(std::as_bytes(std::span(&size, 1)));
+  const auto sizes = ranks.all_gather_bytes(std::as_bytes(std::span(&size, 1)));
   TensorVerbs verbs(ranks);
   const auto device = ranks.device() == Device::kCuda ? at::kCUDA : at::kCPU;
   if (ranks.rank() != to) {

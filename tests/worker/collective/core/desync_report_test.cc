@@ -20,6 +20,9 @@ class Teller {
     peer_ = peer;
     return *this;
   }
+  void does_parts(Verb verb, std::uint64_t bytes, std::uint64_t parts) {
+    ring_->begin(verb, bytes, Dtype::kFloat32, {}, parts);
+  }
   RankReport runs() const { return report_of(*ring_, rank_); }
   RankReport waits(std::uint32_t look = 1) const {
     RankReport report = runs();
@@ -76,6 +79,24 @@ TEST(DesyncReport, LetsRanksBeLate) {
       << "its sum is still on its way";
   one.does(Verb::kBarrier).does(Verb::kSum, 8);
   EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}), std::nullopt) << "it is ahead";
+}
+
+TEST(DesyncReport, FindsUnlikePartsOfOneCollective) {
+  Teller zero(0);
+  Teller one(1);
+  Teller two(2);
+  zero.does_parts(Verb::kReduceScatter, 64, 0x1'0000'00a1);
+  one.does_parts(Verb::kReduceScatter, 64, 0x1'0000'00b2);
+  two.does_parts(Verb::kReduceScatter, 64, 0x1'0000'00a1);
+  EXPECT_EQ(desync_report(zero.waits(), {two.waits()}, {}), std::nullopt);
+  EXPECT_EQ(desync_report(zero.waits(), {one.waits()}, {}),
+            "rank 0 is in reduce-scatter of 64 bytes in parts 000000a1 (operation 1), rank 1 in "
+            "reduce-scatter of 64 bytes in parts 000000b2 (operation 1): they do different things, "
+            "and none of them can go on");
+  const auto read = report_from(0, to_text(zero.waits()));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->waits_in.parts, 0x1'0000'00a1U);
+  EXPECT_EQ(read->waits_in.verb, Verb::kReduceScatter);
 }
 
 TEST(DesyncReport, AllowsGathersOfUnequalLength) {

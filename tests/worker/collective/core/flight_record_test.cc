@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 namespace ddprun::worker {
 namespace {
@@ -11,6 +13,19 @@ namespace {
 nlohmann::json record_of(const OperationRing& ring) {
   return nlohmann::json::parse(
       flight_record(ring, {.rank = 1, .ranks = 2, .timeout = std::chrono::seconds(600)}));
+}
+
+TEST(FlightRecord, NamesOperationsAsPyTorchDoes) {
+  const auto ring = std::make_unique<OperationRing>();
+  for (int verb = 0; verb <= static_cast<int>(kLastVerb); ++verb)
+    ring->begin(static_cast<Verb>(verb), 8);
+  std::vector<std::string> names;
+  const auto record = record_of(*ring);
+  for (const auto& entry : record["entries"])
+    names.push_back(entry["profiling_name"].get<std::string>().substr(4));
+  EXPECT_EQ(names, (std::vector<std::string>{"all_reduce", "all_reduce", "all_gather", "barrier",
+                                             "broadcast", "send", "recv", "reduce_scatter",
+                                             "all_gather"}));
 }
 
 TEST(FlightRecord, HasPyTorchsKeys) {

@@ -75,7 +75,7 @@ class Rank {
     const auto fill_of = [base](int rank) { return static_cast<std::byte>(base + rank); };
     const std::vector<std::byte> mine(bytes + static_cast<std::size_t>(ranks_.rank()),
                                       fill_of(ranks_.rank()));
-    const auto all = ranks_.all_gather(mine);
+    const auto all = ranks_.all_gather_bytes(mine);
     for (int rank = 0; rank < ranks_.world_size(); ++rank) {
       const auto& theirs = all.at(static_cast<std::size_t>(rank));
       ASSERT_EQ(theirs,

@@ -8,56 +8,12 @@
 #include <numeric>
 #include <random>
 
-#include "tests/worker/collective/tcp/tcp_ranks.h"
-#include "worker/collective/hierarchical/hierarchical_collective.h"
+#include "tests/worker/collective/hierarchical/hierarchical_ranks.h"
 #include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/kernels/ring_order.h"
 
 namespace ddprun::worker {
 namespace {
-
-struct Shape {
-  int hosts;
-  int local_ranks;
-};
-
-std::ostream& operator<<(std::ostream& out, const Shape& shape) {
-  return out << shape.hosts << " hosts of " << shape.local_ranks;
-}
-
-// The exchanges that the ranks of a job use, made before they are forked.
-struct Exchanges {
-  explicit Exchanges(Shape shape) {
-    for (int host = 0; host < shape.hosts; ++host)
-      hosts.push_back(std::make_unique<PipeExchange>(shape.local_ranks));
-    for (int local = 0; local < shape.local_ranks; ++local)
-      peers.push_back(std::make_unique<PipeExchange>(shape.hosts));
-  }
-  std::vector<std::unique_ptr<PipeExchange>> hosts;
-  std::vector<std::unique_ptr<PipeExchange>> peers;
-  Wire wire = Wire::kExact;
-};
-
-RanksOptions hierarchical_ranks(Shape shape, Exchanges& exchanges) {
-  return {.ranks = shape.hosts * shape.local_ranks,
-          .join = [shape, &exchanges](int rank, const RanksOptions& options,
-                                      Exchange& exchange) -> Result<std::unique_ptr<Collective>> {
-            const int host = rank / shape.local_ranks;
-            const int local = rank % shape.local_ranks;
-            HierarchicalParts parts;
-            parts.all = join_tcp(tcp_job(rank, options), exchange).value();
-            parts.host =
-                join_shm({.rank = local, .ranks = shape.local_ranks, .timeout = options.timeout},
-                         *exchanges.hosts[static_cast<std::size_t>(host)])
-                    .value();
-            TcpJob among_hosts = tcp_job(host, options);
-            among_hosts.ranks = shape.hosts;
-            among_hosts.wire = exchanges.wire;
-            parts.peers =
-                join_tcp(among_hosts, *exchanges.peers[static_cast<std::size_t>(local)]).value();
-            return make_hierarchical_collective(std::move(parts));
-          }};
-}
 
 std::vector<float> numbers_of(int rank, std::size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank + 1));
@@ -201,7 +157,7 @@ TEST_P(Hierarchical, OtherVerbsReachAllRanks) {
       EXPECT_EQ(numbers, std::vector<int>(200'000, root));
     }
     const std::vector<std::byte> mine(static_cast<std::size_t>(ranks.rank()));
-    EXPECT_EQ(ranks.all_gather(mine).back().size(), static_cast<std::size_t>(world - 1));
+    EXPECT_EQ(ranks.all_gather_bytes(mine).back().size(), static_cast<std::size_t>(world - 1));
     const auto group = ranks.split(ranks.rank() % 2, 0);
     EXPECT_EQ(group->world_size(), (world + 1 - ranks.rank() % 2) / 2);
     group->barrier();

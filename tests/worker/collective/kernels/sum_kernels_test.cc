@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "worker/collective/kernels/reduce_kernels.h"
 #include "worker/collective/kernels/ring_order.h"
 
 namespace ddprun::worker {
@@ -127,13 +128,42 @@ void expect_sums_from(const std::vector<std::size_t>& offsets, Dtype dtype) {
       buffers.push_back(room.data() + (kLine - address % kLine) % kLine + offsets[rank]);
       std::memcpy(buffers.back(), before[rank].data(), kCount * sizeof(T));
     }
-    (to_all ? sum_to_all : sum_to_first)(buffers, kCount, dtype, Rounding::kEach);
-    for (std::size_t rank = 0; rank < (to_all ? offsets.size() : 1); ++rank) {
+    // The last buffer alone: the result may be any of them.
+    const std::size_t first = to_all ? 0 : offsets.size() - 1;
+    if (to_all)
+      sum_to_all(buffers, kCount, dtype, Rounding::kEach);
+    else
+      sum_to_one(buffers.back(), buffers, kCount, dtype, Rounding::kEach);
+    for (std::size_t rank = first; rank < offsets.size(); ++rank) {
       for (std::size_t i = 0; i < kCount; ++i) {
         T got{};
         std::memcpy(&got, buffers[rank] + i * sizeof(T), sizeof(T));
         ASSERT_EQ(got, ring_sum(before, 0, i)) << "rank " << rank << ", element " << i;
       }
+    }
+  }
+}
+
+// The other buffers stay as they are, and the bits are those of all.
+TEST(ReduceKernels, StoreTheSameResultToOneBuffer) {
+  constexpr std::size_t kCount = 5000;
+  for (const Reduction reduction : {Reduction::kSum, Reduction::kWideSum, Reduction::kAverage,
+                                    Reduction::kMin, Reduction::kMax}) {
+    const auto before = random_ranks<float>(3, kCount);
+    const auto pointers = [](std::vector<std::vector<float>>& ranks) {
+      std::vector<std::byte*> buffers;
+      for (auto& rank : ranks) buffers.push_back(reinterpret_cast<std::byte*>(rank.data()));
+      return buffers;
+    };
+    auto all = before;
+    reduce_to_all(pointers(all), kCount, Dtype::kFloat32, reduction);
+    for (std::size_t one = 0; one < 3; ++one) {
+      auto ranks = before;
+      const auto buffers = pointers(ranks);
+      reduce_to_one(buffers[one], buffers, kCount, Dtype::kFloat32, reduction);
+      for (std::size_t rank = 0; rank < 3; ++rank)
+        EXPECT_EQ(ranks[rank], rank == one ? all[0] : before[rank])
+            << "reduction " << static_cast<int>(reduction) << " to " << one << ", rank " << rank;
     }
   }
 }

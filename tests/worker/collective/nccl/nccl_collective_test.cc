@@ -225,8 +225,8 @@ TEST_F(Nccl, RefusesMemoryThatIsNotItsOwn) {
 
 TEST_F(Nccl, GathersHostBytesAndBroadcasts) {
   const std::vector<std::byte> mine(1000, std::byte{7});
-  EXPECT_EQ(collective_->all_gather(mine), std::vector<std::vector<std::byte>>{mine});
-  EXPECT_EQ(collective_->all_gather({}).size(), 1U);
+  EXPECT_EQ(collective_->all_gather_bytes(mine), std::vector<std::vector<std::byte>>{mine});
+  EXPECT_EQ(collective_->all_gather_bytes({}).size(), 1U);
   double metrics[] = {1.5};
   collective_->sum(metrics);
   EXPECT_EQ(metrics[0], 1.5);

@@ -24,7 +24,7 @@ class NcclFailures : public SimulatedGpu {
     const std::vector<std::function<void()>> calls{
         [&] { collective.barrier(); },        [&] { collective.wait(0); },
         [&] { collective.progress(); },       [&] { collective.check(); },
-        [&] { collective.allocate(64); },     [&] { collective.all_gather({}); },
+        [&] { collective.allocate(64); },     [&] { collective.all_gather_bytes({}); },
         [&] { collective.launch_sum(flat); }, [&] { collective.broadcast(flat, 0); },
         [&] { collective.split(0, 0); }};
     for (const auto& call : calls) EXPECT_EQ(message_of(call), why);

@@ -82,12 +82,43 @@ TEST_F(NcclRanksTest, BroadcastsAndSendsInTheStream) {
   });
 }
 
+// The parts are uneven, one rank has none, and elements 9 to 11 belong to nobody.
+TEST_F(NcclRanksTest, ReducesAndGathersParts) {
+  run({.ranks = 3}, [](Rank& rank) {
+    const auto me = static_cast<float>(rank.rank + 1);
+    const auto memory = rank.filled(16, me);
+    const Flat flat = floats(memory, 16);
+    const std::vector<Part> parts{{2, 4, 9}, {0, 0, 4}, {2, 3, 3}, {0, 12, 16}};
+    auto& ranks = *rank.collective;
+    ranks.wait(ranks.launch_reduce_scatter(flat, parts, Reduction::kSum));
+    std::vector<float> wanted(16, me);
+    for (const auto& part : parts) {
+      if (part.owner == rank.rank)
+        std::fill(wanted.begin() + static_cast<std::ptrdiff_t>(part.begin),
+                  wanted.begin() + static_cast<std::ptrdiff_t>(part.end), 6.0F);
+    }
+    EXPECT_EQ(rank.read(memory, 16), wanted);
+    ranks.wait(ranks.launch_all_gather(flat, parts));
+    wanted.assign(16, 6);
+    std::fill_n(wanted.begin() + 9, 3, me);
+    EXPECT_EQ(rank.read(memory, 16), wanted);
+    ranks.wait(ranks.launch_all_gather(flat, {}));
+    EXPECT_THROW(ranks.launch_all_gather(flat, std::vector<Part>{{3, 0, 1}}),
+                 std::invalid_argument);
+    ranks.barrier();
+    const auto record = nlohmann::json::parse(ranks.flight_record());
+    EXPECT_EQ(record["entries"][1]["profiling_name"], "nccl:reduce_scatter");
+    EXPECT_EQ(record["entries"][2]["profiling_name"], "nccl:all_gather");
+    EXPECT_EQ(record["entries"][3]["state"], "completed");
+  });
+}
+
 TEST_F(NcclRanksTest, GathersBytesOfAnyLength) {
   run({.ranks = 3}, [](Rank& rank) {
     for (const std::size_t unit : {0, 1, 1000}) {
       const std::vector<std::byte> mine(unit * static_cast<std::size_t>(rank.rank),
                                         static_cast<std::byte>(rank.rank));
-      const auto all = rank.collective->all_gather(mine);
+      const auto all = rank.collective->all_gather_bytes(mine);
       ASSERT_EQ(all.size(), 3U);
       for (std::size_t peer = 0; peer < 3; ++peer)
         EXPECT_EQ(all[peer], std::vector<std::byte>(unit * peer, static_cast<std::byte>(peer)));
@@ -167,7 +198,7 @@ TEST_F(NcclRanksTest, KeepsARecordOfItsOperations) {
     const auto memory = rank.filled(4, 1);
     const Ticket sum = rank.collective->launch_sum(floats(memory, 4));
     rank.collective->wait(sum);
-    rank.collective->all_gather({});
+    rank.collective->all_gather_bytes({});
     const auto record = nlohmann::json::parse(rank.collective->flight_record());
     ASSERT_EQ(record["entries"].size(), 3U);  // the first one is that of the bring-up
     EXPECT_EQ(record["entries"][1]["profiling_name"], "nccl:all_reduce");

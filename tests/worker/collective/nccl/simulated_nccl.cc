@@ -7,6 +7,7 @@
 #include <array>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/worker/collective/nccl/simulated_gpu.h"
@@ -23,11 +25,11 @@ namespace {
 
 // The part of one rank in an operation.
 struct Part {
-  enum class Kind { kReduce, kGather, kBroadcast, kTransfer } kind;
+  enum class Kind { kReduce, kReduceToRoot, kGather, kBroadcast, kTransfer } kind;
   const void* from;
   void* to;
   std::size_t bytes;
-  int root;  // kBroadcast, and the sender of a transfer
+  int root;  // kBroadcast, kReduceToRoot, and the sender of a transfer
   ncclRedOp_t reduction = ncclSum;
 };
 
@@ -97,7 +99,10 @@ void reduce(std::map<int, Part>& parts) {
   }
   const bool average = parts.begin()->second.reduction == ncclAvg;
   for (float& value : sum) value /= average ? static_cast<float>(parts.size()) : 1.0F;
-  for (const auto& [rank, part] : parts) std::memcpy(part.to, sum.data(), part.bytes);
+  for (const auto& [rank, part] : parts) {
+    if (part.kind == Part::Kind::kReduce || part.root == rank)
+      std::memcpy(part.to, sum.data(), part.bytes);
+  }
 }
 
 void gather(std::map<int, Part>& parts) {
@@ -119,13 +124,15 @@ void copy_from_root(std::map<int, Part>& parts) {
 bool alike(const std::map<int, Part>& parts) {
   const Part& first = parts.begin()->second;
   return std::ranges::all_of(parts, [&](const auto& entry) {
-    return entry.second.kind == first.kind && entry.second.bytes == first.bytes;
+    return entry.second.kind == first.kind && entry.second.bytes == first.bytes &&
+           entry.second.root == first.root;
   });
 }
 
 void perform(std::map<int, Part>& parts) {
   switch (parts.begin()->second.kind) {
     case Part::Kind::kReduce:
+    case Part::Kind::kReduceToRoot:
       return reduce(parts);
     case Part::Kind::kGather:
       return gather(parts);
@@ -152,26 +159,44 @@ void kernel(Group& group, const Group::Place& place, int rank, std::size_t neede
   }
 }
 
+// The calls between ncclGroupStart and ncclGroupEnd, which begin together.
+struct Grouped {
+  int depth = 0;
+  ncclComm_t comm = nullptr;
+  std::vector<std::function<void()>> launches;
+};
+thread_local Grouped grouped;
+
+// It begins when NCCL has settled, or with the others of its group.
+void begin(ncclComm_t comm, std::function<void()> launch) {
+  if (grouped.depth > 0) {
+    grouped.comm = comm;
+    grouped.launches.push_back(std::move(launch));
+    return;
+  }
+  comm->looks_left = kLooksToSettle;
+  comm->deferred = std::move(launch);
+}
+
 ncclResult_t launch(ncclComm_t comm, std::pair<int, int> transfer, std::size_t needed, Part part,
                     cudaStream_t stream) {
   const Call call(comm, true);
   if (comm->revoked) return ncclInvalidUsage;
   const Group::Place counter{transfer.first, transfer.second, 0};
   const Group::Place place{transfer.first, transfer.second, ++comm->numbers[counter]};
-  comm->looks_left = kLooksToSettle;
-  comm->deferred = [=, group = comm->group, rank = comm->rank, ended = comm->ended,
-                    running = comm->running] {
-    run_on(stream, [=] {
-      {
-        const std::lock_guard lock(group->mutex);
-        ++*running;
-      }
-      kernel(*group, place, rank, needed, part, *ended);
-      const std::lock_guard lock(group->mutex);
-      --*running;
-      group->moved.notify_all();
-    });
-  };
+  begin(comm,
+        [=, group = comm->group, rank = comm->rank, ended = comm->ended, running = comm->running] {
+          run_on(stream, [=] {
+            {
+              const std::lock_guard lock(group->mutex);
+              ++*running;
+            }
+            kernel(*group, place, rank, needed, part, *ended);
+            const std::lock_guard lock(group->mutex);
+            --*running;
+            group->moved.notify_all();
+          });
+        });
   return ncclInProgress;
 }
 
@@ -308,14 +333,34 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
                         stream);
 }
 
+ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
+                        ncclRedOp_t reduction, int root, ncclComm_t comm, cudaStream_t stream) {
+  return launch_for_all(
+      comm, {Part::Kind::kReduceToRoot, from, to, count * sizeof(float), root, reduction}, stream);
+}
+
+ncclResult_t ncclGroupStart() {
+  ++grouped.depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (--grouped.depth > 0 || grouped.launches.empty()) return ncclSuccess;
+  begin(grouped.comm, [launches = std::exchange(grouped.launches, {})] {
+    for (const auto& launch : launches) launch();
+  });
+  return ncclInProgress;
+}
+
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
                            ncclComm_t comm, cudaStream_t stream) {
   return launch_for_all(comm, {Part::Kind::kGather, from, to, count, 0}, stream);
 }
 
-ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t /*type*/,
-                           int root, ncclComm_t comm, cudaStream_t stream) {
-  return launch_for_all(comm, {Part::Kind::kBroadcast, from, to, count, root}, stream);
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  const std::size_t bytes = count * (type == ncclFloat32 ? sizeof(float) : 1);
+  return launch_for_all(comm, {Part::Kind::kBroadcast, from, to, bytes, root}, stream);
 }
 
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t /*type*/, int peer,

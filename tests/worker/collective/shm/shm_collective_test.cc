@@ -126,7 +126,7 @@ TEST_P(ShmRanks, GatherBlobsOfDifferentLengths) {
     for (std::size_t round = 0; round < 50; ++round) {
       const auto length = static_cast<std::size_t>(collective.rank()) * round * 7;
       const std::vector<std::byte> mine(length, std::byte(collective.rank() + 1));
-      const auto all = collective.all_gather(mine);
+      const auto all = collective.all_gather_bytes(mine);
       ASSERT_EQ(all.size(), static_cast<std::size_t>(collective.world_size()));
       for (std::size_t peer = 0; peer < all.size(); ++peer) {
         ASSERT_EQ(all[peer], std::vector<std::byte>(peer * round * 7, std::byte(peer + 1)));
@@ -461,9 +461,9 @@ TEST(ShmFailures, StayWholeWhenSharedMemoryIsTooSmall) {
 TEST(ShmFailures, RefuseABlobBeyondTheLimit) {
   run_ranks(2, [](Collective& collective) {
     const std::vector<std::byte> largest(Collective::kGatherBytesMax);
-    EXPECT_EQ(collective.all_gather(largest)[1].size(), Collective::kGatherBytesMax);
+    EXPECT_EQ(collective.all_gather_bytes(largest)[1].size(), Collective::kGatherBytesMax);
     const std::vector<std::byte> too_large(Collective::kGatherBytesMax + 1);
-    EXPECT_THROW(collective.all_gather(too_large), CollectiveError);
+    EXPECT_THROW(collective.all_gather_bytes(too_large), CollectiveError);
   });
 }
 

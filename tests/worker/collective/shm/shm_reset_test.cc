@@ -24,7 +24,7 @@ const std::vector<Verb>& verbs() {
       [](Collective& collective, float* /*memory*/) { collective.barrier(); },
       [](Collective& collective, float* /*memory*/) {
         const std::vector<std::byte> mine(static_cast<std::size_t>(collective.rank()) * 100);
-        EXPECT_EQ(collective.all_gather(mine).back().size(),
+        EXPECT_EQ(collective.all_gather_bytes(mine).back().size(),
                   static_cast<std::size_t>(collective.world_size() - 1) * 100);
       },
       [](Collective& collective, float* /*memory*/) {

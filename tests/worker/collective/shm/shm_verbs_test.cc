@@ -262,7 +262,7 @@ TEST(ShmDesyncReports, TellABarrierFromAGatherOfNothing) {
       if (collective.rank() == 0)
         collective.barrier();
       else
-        collective.all_gather({});
+        collective.all_gather_bytes({});
     });
     expect_says(said, "does barrier (operation 2)");
     expect_says(said, "does gather of 0 bytes (operation 2)");
@@ -277,7 +277,7 @@ TEST(ShmDesyncReports, NameASumThatOtherHostsHaveAPartIn) {
     const Flat flat{memory.get(), 16, Dtype::kFloat32};
     const auto said = message_of([&] {
       if (collective.rank() == 1) return collective.wait(collective.launch_sum(flat));
-      const Ticket ticket = host.launch_chunks(flat, Reduction::kSum);
+      const Ticket ticket = host.launch_chunks(flat, all_reduce_of(Reduction::kSum));
       host.await_launch(ticket);
       host.owned_chunk(ticket);
     });

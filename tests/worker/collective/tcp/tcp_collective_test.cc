@@ -127,7 +127,7 @@ TEST_P(TcpWorlds, VerbsFollowEachOther) {
     const int world = ranks.world_size();
     std::vector<std::byte> mine(static_cast<std::size_t>(ranks.rank()) * 1000, std::byte{7});
     for (int root = 0; root < world; ++root) {
-      const auto parts = ranks.all_gather(mine);
+      const auto parts = ranks.all_gather_bytes(mine);
       for (int other = 0; other < world; ++other)
         EXPECT_EQ(parts[static_cast<std::size_t>(other)].size(),
                   static_cast<std::size_t>(other) * 1000);

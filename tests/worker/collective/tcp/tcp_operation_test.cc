@@ -138,8 +138,10 @@ TEST_P(TcpOperations, ReduceAsBFloat16RoundsElementsAndSums) {
       to_bfloat16(data[rank], rounded.emplace_back(count));
     }
     for (std::size_t rank = 0; rank < world; ++rank) {
-      ranks.push_back(tcp_reduce_as_bfloat16(head, {rank, world}, data[rank], scratch));
-      ranks_of_rounded.push_back(tcp_reduce(head, {rank, world}, bytes_of(rounded[rank]), scratch));
+      ranks.push_back(tcp_reduce_as_bfloat16(
+          head, {rank, world}, {bytes_of(data[rank]), all_reduce_of(Reduction::kSum)}, scratch));
+      ranks_of_rounded.push_back(tcp_reduce(
+          head, {rank, world}, {bytes_of(rounded[rank]), all_reduce_of(Reduction::kSum)}, scratch));
     }
     run(ranks, static_cast<unsigned>(count));
     run(ranks_of_rounded, static_cast<unsigned>(count));
@@ -160,12 +162,52 @@ TEST_P(TcpOperations, ReduceIsGloosSumToTheBit) {
     for (std::size_t rank = 0; rank < world; ++rank) data.push_back(numbers_of(rank, count));
     for (std::size_t rank = 0; rank < world; ++rank) {
       const auto head = head_of(Verb::kSum, count * sizeof(float), Dtype::kFloat32);
-      ranks.push_back(tcp_reduce(head, {rank, world}, bytes_of(data[rank]), scratch));
+      ranks.push_back(tcp_reduce(head, {rank, world},
+                                 {bytes_of(data[rank]), all_reduce_of(Reduction::kSum)}, scratch));
     }
     run(ranks, static_cast<unsigned>(count));
     const auto wanted = ring_sum(world, count);
     for (std::size_t rank = 0; rank < world; ++rank)
       ASSERT_EQ(data[rank], wanted) << count << " elements on rank " << rank;
+  }
+}
+
+// Each rank has many small parts and a large one, and another one has none.
+TEST_P(TcpOperations, PartsAreReducedAndSharedAsTheWhole) {
+  const std::size_t world = GetParam();
+  for (const std::size_t count : {5, 4097, 1'600'001}) {
+    std::vector<Part> parts;
+    for (std::size_t i = 1; i < 40 && i < count; ++i)
+      parts.push_back({static_cast<int>(i % (world - 1)), i - 1, i});
+    if (count > 40) parts.push_back({0, 50, count - 3});
+    std::vector<std::vector<float>> data;
+    TcpScratch scratch;
+    Operations scatters;
+    Operations gathers;
+    for (std::size_t rank = 0; rank < world; ++rank) data.push_back(numbers_of(rank, count));
+    const auto before = data;
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      const Flat flat{data[rank].data(), count, Dtype::kFloat32};
+      const auto ranks = static_cast<int>(world);
+      scatters.push_back(tcp_reduce(
+          head_of(Verb::kReduceScatter, flat.bytes(), Dtype::kFloat32), {rank, world},
+          {bytes_of(data[rank]), reduce_scatter_of(flat, parts, Reduction::kSum, ranks)}, scratch));
+      gathers.push_back(tcp_share(head_of(Verb::kAllGather, flat.bytes(), Dtype::kFloat32),
+                                  {rank, world},
+                                  {bytes_of(data[rank]), all_gather_of(flat, parts, ranks)}));
+    }
+    run(scatters, static_cast<unsigned>(count));
+    EXPECT_EQ(data[world - 1], before[world - 1]) << "it owns nothing";
+    run(gathers, static_cast<unsigned>(count));
+    const auto sum = ring_sum(world, count);
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      auto wanted = before[rank];
+      for (const Part& part : parts)
+        std::copy(sum.begin() + static_cast<std::ptrdiff_t>(part.begin),
+                  sum.begin() + static_cast<std::ptrdiff_t>(part.end),
+                  wanted.begin() + static_cast<std::ptrdiff_t>(part.begin));
+      ASSERT_EQ(data[rank], wanted) << count << " elements on rank " << rank;
+    }
   }
 }
 
@@ -230,13 +272,16 @@ TEST(TcpOperation, MeetsOnlyTheSameOperation) {
 
   std::vector<float> data(4);
   TcpScratch scratch;
-  const auto sum =
-      tcp_reduce(head_of(Verb::kSum, 16, Dtype::kFloat32), {0, 2}, bytes_of(data), scratch);
+  const auto sum = tcp_reduce(head_of(Verb::kSum, 16, Dtype::kFloat32), {0, 2},
+                              {bytes_of(data), all_reduce_of(Reduction::kSum)}, scratch);
   EXPECT_FALSE(sum->meet(1, head_of(Verb::kSum, 20, Dtype::kFloat32)));
   EXPECT_FALSE(sum->meet(1, head_of(Verb::kSum, 16, Dtype::kInt32)));
   auto least = head_of(Verb::kSum, 16, Dtype::kFloat32);
   least.reduction = Reduction::kMin;
   EXPECT_FALSE(sum->meet(1, least));
+  auto in_parts = head_of(Verb::kSum, 16, Dtype::kFloat32);
+  in_parts.parts = 1;
+  EXPECT_FALSE(sum->meet(1, in_parts));
 
   std::vector<char> bytes(4);
   const auto send = tcp_transfer(head_of(Verb::kSend, 4), 1, bytes_of(bytes));

@@ -23,11 +23,18 @@ class PassingCollective : public Collective {
   std::string_view name() const override { return inner_.name(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   Ticket launch(Flat flat, Reduction reduction) override { return inner_.launch(flat, reduction); }
+  Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
+                               Reduction reduction) override {
+    return inner_.launch_reduce_scatter(flat, parts, reduction);
+  }
+  Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
+    return inner_.launch_all_gather(flat, parts);
+  }
   void progress() override { inner_.progress(); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void broadcast(Flat flat, int root) override { inner_.broadcast(flat, root); }
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
-    return inner_.all_gather(mine);
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
+    return inner_.all_gather_bytes(mine);
   }
   void barrier() override { inner_.barrier(); }
   void monitored_barrier(std::chrono::milliseconds limit) override {
@@ -60,6 +67,15 @@ class CountingCollective final : public PassingCollective {
     if (!flat.name.text().ends_with("(weights)")) summed.push_back(flat);
     return PassingCollective::launch(flat, reduction);
   }
+  Ticket launch_reduce_scatter(Flat flat, std::span<const Part> parts,
+                               Reduction reduction) override {
+    ++verbs;
+    return PassingCollective::launch_reduce_scatter(flat, parts, reduction);
+  }
+  Ticket launch_all_gather(Flat flat, std::span<const Part> parts) override {
+    ++verbs;
+    return PassingCollective::launch_all_gather(flat, parts);
+  }
   void broadcast(Flat flat, int root) override {
     ++verbs;
     ++broadcasts;
@@ -68,9 +84,9 @@ class CountingCollective final : public PassingCollective {
     PassingCollective::broadcast(flat, root);
     --at_once_;
   }
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
     ++verbs;
-    return PassingCollective::all_gather(mine);
+    return PassingCollective::all_gather_bytes(mine);
   }
   void barrier() override {
     ++verbs;

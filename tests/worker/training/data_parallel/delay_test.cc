@@ -79,7 +79,7 @@ void sum_means(std::vector<NamedTensor>& buffers, Collective& collective) {
   for (const NamedTensor& buffer : buffers) {
     if (!buffer.name.ends_with("running_mean")) continue;
     const at::Tensor row = buffer.tensor;
-    const auto all = collective.all_gather(
+    const auto all = collective.all_gather_bytes(
         std::as_bytes(std::span(row.data_ptr<float>(), static_cast<std::size_t>(row.numel()))));
     row.zero_();
     for (const auto& bytes : all)

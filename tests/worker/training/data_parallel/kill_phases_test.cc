@@ -113,9 +113,9 @@ class PhasedCollective final : public PassingCollective {
     victim_.at(Phase::kAllocate);
     return PassingCollective::allocate(bytes);
   }
-  std::vector<std::vector<std::byte>> all_gather(std::span<const std::byte> mine) override {
+  std::vector<std::vector<std::byte>> all_gather_bytes(std::span<const std::byte> mine) override {
     victim_.at(gather_);
-    return PassingCollective::all_gather(mine);
+    return PassingCollective::all_gather_bytes(mine);
   }
   void broadcast(Flat flat, int root) override {
     victim_.at(broadcast_);
@@ -184,7 +184,7 @@ class Trainer {
 
  private:
   void do_phase(DataParallel& parallel, torch::optim::SGD& optimizer) {
-    if (phase_ == Phase::kGather) ranks_.all_gather({});
+    if (phase_ == Phase::kGather) ranks_.all_gather_bytes({});
     if (phase_ == Phase::kReset) parallel.reset();
     if (phase_ == Phase::kBroadcast) {
       ranks_.now(Phase::kGather, Phase::kBroadcast);

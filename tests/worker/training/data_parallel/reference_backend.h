@@ -92,8 +92,8 @@ class ReferenceBackend final : public c10d::Backend {
 
   // Rows of all ranks, by rank.
   std::vector<at::Tensor> gather(const at::Tensor& mine) {
-    const auto blobs =
-        collective_.all_gather({static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes()});
+    const auto blobs = collective_.all_gather_bytes(
+        {static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes()});
     std::int64_t row_bytes = mine.element_size();
     for (std::int64_t dim = 1; dim < mine.dim(); ++dim) row_bytes *= mine.size(dim);
     std::vector<at::Tensor> tensors;

@@ -73,7 +73,7 @@ void expect_same(const std::vector<at::Tensor>& ours, const std::vector<at::Tens
 void expect_equal_weights(const Trainer& trainer, Collective& ranks) {
   for (const at::Tensor& weights : trainer.net->parameters()) {
     const at::Tensor row = weights.detach().contiguous();
-    const auto all = ranks.all_gather(std::as_bytes(
+    const auto all = ranks.all_gather_bytes(std::as_bytes(
         std::span(row.const_data_ptr<float>(), static_cast<std::size_t>(row.numel()))));
     for (const auto& bytes : all) EXPECT_EQ(bytes, all[0]);
   }

@@ -97,7 +97,7 @@ class ScriptedPeer final : public PassingCollective {
  public:
   ScriptedPeer(Collective& alone, std::vector<JoinReport> reports)
       : PassingCollective(alone), reports_(std::move(reports)) {}
-  std::vector<Blob> all_gather(std::span<const std::byte> mine) override {
+  std::vector<Blob> all_gather_bytes(std::span<const std::byte> mine) override {
     return {Blob(mine.begin(), mine.end()), blob_of(reports_.at(next_++))};
   }
 
