@@ -70,6 +70,7 @@ Result<void> check_memory(std::size_t bytes) {
 
 Result<void> check_room(const Room& needed) {
   const bool is_limited = has_memory_limit();
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread allocates yet
   if (is_limited && ::mallopt != nullptr) ::mallopt(kMostArenas, 1);
   if (auto checked = check_descriptors(needed.descriptors); !checked) return checked;
   if (auto checked = check_threads(needed.threads); !checked) return checked;

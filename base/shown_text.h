@@ -34,19 +34,30 @@ inline bool is_mark(unsigned code) {
          (code >= 0x2060 && code <= 0x2069) || code == 0xFEFF;
 }
 
+// The length of the UTF-8 sequence that this first byte announces; 0: it begins none.
+inline std::size_t announced_length(unsigned first) {
+  if (first < 0x80) return 1;
+  if (first < 0xC2 || first > 0xF4) return 0;
+  if (first < 0xE0) return 2;
+  return first < 0xF0 ? 3 : 4;
+}
+
+// Whether a sequence may go on so. Overlong forms, surrogates and what lies beyond U+10FFFF differ
+// in the second byte.
+inline bool is_second_of(unsigned first, unsigned second) {
+  const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  return second >= low && second <= high;
+}
+
 }  // namespace of_text
 
 // The length of the UTF-8 sequence that `text` begins with; 0: it is ill-formed, or there is none.
 inline std::size_t utf8_sequence(std::string_view text) {
   if (text.empty()) return 0;
   const unsigned first = of_text::byte_at(text, 0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  // Overlong forms, surrogates and what lies beyond U+10FFFF differ in the second byte.
-  const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  if (of_text::byte_at(text, 1) < low || of_text::byte_at(text, 1) > high) return 0;
+  const std::size_t length = of_text::announced_length(first);
+  if (length > 1 && !of_text::is_second_of(first, of_text::byte_at(text, 1))) return 0;
   for (std::size_t i = 2; i < length; ++i)
     if ((of_text::byte_at(text, i) & 0xC0U) != 0x80U) return 0;
   return length;

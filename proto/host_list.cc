@@ -79,29 +79,41 @@ Result<Names> with_numbers(const Names& names, const Names& numbers, bool is_las
   return all;
 }
 
+// Reads one text of an entry, up to the next bracket or the end, and appends it to all names.
+Result<void> take_text(std::string_view entry, std::string_view& rest, Names& names) {
+  const auto open = std::min(rest.find('['), rest.size());
+  const std::string_view text = rest.substr(0, open);
+  if (text.find(']') != std::string_view::npos) return invalid(entry, "a ] without a [");
+  for (std::string& name : names) name += text;
+  if (names.front().size() > kMaxHostNameBytes) return too_long_name();
+  rest.remove_prefix(open);
+  return {};
+}
+
+// Reads one bracket of an entry, with which `rest` begins, and appends its numbers to all names.
+Result<void> take_bracket(std::string_view entry, std::string_view& rest, Names& names) {
+  const auto close = rest.find(']');
+  if (close == std::string_view::npos) return invalid(entry, "a [ without a ]");
+  const auto numbers = parse_ranges(entry, rest.substr(1, close - 1));
+  if (!numbers) return numbers.error();
+  rest.remove_prefix(close + 1);
+  auto longer = with_numbers(names, *numbers, rest.empty());
+  if (!longer) return longer.error();
+  names = *std::move(longer);
+  return {};
+}
+
 // One entry, `a[01-03,7]b[1-2]`: a text before each bracket, and nothing behind the last one.
 Result<Names> expand(std::string_view entry) {
   Names names{""};
   std::string_view rest = entry;
   for (std::size_t brackets = 0; !rest.empty(); ++brackets) {
     if (brackets > kMaxBrackets) return too_much(fmt::format("{} brackets", kMaxBrackets));
-    const auto open = rest.find('[');
-    const std::string_view text = rest.substr(0, open);
-    if (text.find(']') != std::string_view::npos) return invalid(entry, "a ] without a [");
-    for (std::string& name : names) name += text;
-    if (names.front().size() > kMaxHostNameBytes) return too_long_name();
-    if (open == std::string_view::npos) {
-      if (brackets > 0) return invalid(entry, "expected nothing behind the last bracket");
-      break;
-    }
-    const auto close = rest.find(']', open);
-    if (close == std::string_view::npos) return invalid(entry, "a [ without a ]");
-    const auto numbers = parse_ranges(entry, rest.substr(open + 1, close - open - 1));
-    if (!numbers) return numbers.error();
-    rest.remove_prefix(close + 1);
-    auto longer = with_numbers(names, *numbers, rest.empty());
-    if (!longer) return longer.error();
-    names = *std::move(longer);
+    if (auto done = take_text(entry, rest, names); !done) return done.error();
+    if (rest.empty() && brackets > 0)
+      return invalid(entry, "expected nothing behind the last bracket");
+    if (rest.empty()) break;
+    if (auto done = take_bracket(entry, rest, names); !done) return done.error();
   }
   return names;
 }

@@ -42,6 +42,26 @@ class Pauses {
   std::minstd_rand random_{static_cast<std::minstd_rand::result_type>(random_number())};
 };
 
+// Says from time to time that a client still tries to connect, and why. Says nothing without `who`.
+class ConnectNotice {
+ public:
+  ConnectNotice(const std::string& who, const std::string& server) : who_(who), server_(server) {}
+
+  void set_reason(std::string why) { why_ = std::move(why); }
+  // Returns until when to block.
+  Deadline tell(Deadline until) {
+    if (who_.empty()) return until;
+    wait_.tell([&] { return fmt::format("{} connects to the store {}: {}", who_, server_, why_); });
+    return wait_.until(until);
+  }
+
+ private:
+  const std::string& who_;
+  const std::string& server_;
+  BlockingWait wait_;
+  std::string why_ = "no answer";
+};
+
 // The first keys of a list in quotes, and how many more there are.
 std::string describe(std::span<const std::string_view> keys) {
   std::string text;
@@ -72,20 +92,14 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
   const Deadline until = steady_clock::now() + limit;
   const std::string server = fmt::format("{}:{}", host, port);
   Pauses pauses;
-  BlockingWait wait;
+  ConnectNotice notice(who, server);
+  const auto tell = [&] { return notice.tell(until); };
   Error failure;
-  std::string why = "no answer";
-  // Says that the wait goes on. Returns until when to block.
-  const auto tell = [&] {
-    if (who.empty()) return until;
-    wait.tell([&] { return fmt::format("{} connects to the store {}: {}", who, server, why); });
-    return wait.until(until);
-  };
   for (;;) {
     auto socket = BlockingSocket::connect(host, port, tell());
     if (socket.has_value()) {
       Client client(server, std::move(*socket), limit);
-      why = "somebody takes connections there, and does not answer";
+      notice.set_reason("somebody takes connections there, and does not answer");
       const auto greeted = client.shake_hands(until, tell);
       if (greeted.has_value()) return client;
       failure = greeted.error();
@@ -96,7 +110,7 @@ Result<Client> Client::connect(const std::string& host, std::uint16_t port, Dura
         return Error(failure.code(),
                      fmt::format("connect to store {}: {}", server, failure.message()));
     }
-    if (failure.code() != ErrorCode::kTimedOut) why = failure.message();
+    if (failure.code() != ErrorCode::kTimedOut) notice.set_reason(failure.message());
     tell();
     const auto pause = pauses.next();
     if (steady_clock::now() + pause >= until)

@@ -150,7 +150,7 @@ class LivenessProbe::Visit : public std::enable_shared_from_this<Visit> {
 };
 
 LivenessProbe::LivenessProbe(asio::io_context& loop, const std::vector<tcp::endpoint>& to,
-                             std::function<void()> refused, int most_probes, Haste haste) {
+                             const std::function<void()>& refused, int most_probes, Haste haste) {
   const auto left = std::make_shared<std::size_t>(to.size());
   for (const tcp::endpoint& endpoint : to)
     visits_.push_back(std::make_shared<Visit>(

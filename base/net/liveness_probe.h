@@ -42,7 +42,7 @@ class LivenessProbe {
   // most. It may destroy this.
   LivenessProbe(boost::asio::io_context& loop,
                 const std::vector<boost::asio::ip::tcp::endpoint>& to,
-                std::function<void()> refused, int most_probes = kMostProbes,
+                const std::function<void()>& refused, int most_probes = kMostProbes,
                 Haste haste = Haste::kNone);
   LivenessProbe(const LivenessProbe&) = delete;
   LivenessProbe& operator=(const LivenessProbe&) = delete;

@@ -5,6 +5,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/duration.h"
@@ -59,47 +60,77 @@ std::string waiting_for(const std::string& host, const std::string& why,
                      left > 0 ? fmt::format(", giving up in {} s", left) : "");
 }
 
+// Says from time to time that an address is still waited for, and why.
+class LookUpNotice {
+ public:
+  LookUpNotice(const std::string& host, std::chrono::milliseconds limit)
+      : host_(host),
+        limit_(limit),
+        is_endless_(limit >= std::chrono::hours(24 * 365)),
+        deadline_(Clock::now() + limit) {
+    schedule_.begin(Clock::now());
+  }
+
+  Clock::time_point deadline() const { return deadline_; }
+  const std::string& why() const { return why_; }
+  // The last question may be cut short by the deadline: then the answer before it says more.
+  void set_reason(const std::string& why) {
+    if (!why.empty()) why_ = why;
+  }
+  void tell_first() const {
+    log::warning(fmt::format(
+        "the host '{}' of the rendezvous is not known yet ({}); looking it up again{}", host_, why_,
+        is_endless_ ? "" : fmt::format(" for up to {} s", in_seconds(limit_))));
+  }
+  // Tells it if it is due. Returns when to look at it again.
+  Clock::time_point tell() {
+    const auto now = Clock::now();
+    if (schedule_.is_due(now))
+      log::warning(waiting_for(host_, why_, schedule_.waited(now), is_endless_ ? now : deadline_));
+    return schedule_.look_again_at();
+  }
+
+ private:
+  const std::string& host_;
+  const std::chrono::milliseconds limit_;
+  const bool is_endless_;
+  const Clock::time_point deadline_;
+  WaitSchedule schedule_;
+  // Any failure counts as "not known yet". The resolver of a pod that just began may have no server
+  // to ask. It says so with other errors than "host not found".
+  std::string why_ = "the resolver does not answer";
+};
+
+// Returns what needs no question: a numeric address, and the loopback of "localhost". A job on one
+// node must not fail on a host whose hosts file lacks that name.
+std::optional<address> known_address(const std::string& host) {
+  error_code not_numeric;
+  const auto numeric = asio::ip::make_address(host, not_numeric);
+  if (!not_numeric) return numeric;
+  return host == "localhost" ? std::optional(loopback_address()) : std::nullopt;
+}
+
 }  // namespace
 
 asio::awaitable<Result<Addresses>> look_up(asio::io_context& loop, std::string host,
                                            std::chrono::milliseconds limit) {
-  error_code not_numeric;
-  const auto numeric = asio::ip::make_address(host, not_numeric);
-  if (!not_numeric) co_return Addresses{numeric};
-  // A job on one node must not fail on a host whose hosts file lacks the name.
-  if (host == "localhost") co_return Addresses{loopback_address()};
-  const Clock::time_point deadline = Clock::now() + limit;
+  if (const auto known = known_address(host)) co_return Addresses{*known};
+  LookUpNotice notice(host, limit);
   asio::steady_timer pause(loop);
-  // Any failure counts as "not known yet". The resolver of a pod that just began may have no server
-  // to ask. It says so with other errors than "host not found".
-  std::string why = "the resolver does not answer";
-  const bool is_endless = limit >= std::chrono::hours(24 * 365);
-  WaitSchedule schedule;
-  schedule.begin(Clock::now());
-  const auto look = [&] {
-    const auto now = Clock::now();
-    if (schedule.is_due(now))
-      log::warning(waiting_for(host, why, schedule.waited(now), is_endless ? now : deadline));
-    return schedule.look_again_at();
-  };
+  const Clock::time_point deadline = notice.deadline();
   for (bool told = false;; told = true) {
-    const auto question = co_await ask(loop, host, deadline, look);
+    const auto question = co_await ask(loop, host, deadline, [&] { return notice.tell(); });
     if (!question->found.empty()) co_return question->found;
     // Nobody but a module of the C library may know this host's own name, and a static program
     // loads none.
     if (host == host_name()) co_return Addresses{outside_address()};
-    // The last question may be cut short by the deadline: then the answer before it says more.
-    if (!question->why.empty()) why = question->why;
+    notice.set_reason(question->why);
     if (Clock::now() >= deadline)
       co_return Error(ErrorCode::kNotFound,
                       fmt::format("rendezvous: the host '{}' was looked up for {} s: {}", host,
-                                  in_seconds(limit), why));
-    if (!told)
-      log::warning(fmt::format(
-          "the host '{}' of the rendezvous is not known yet ({}); looking it "
-          "up again{}",
-          host, why, is_endless ? "" : fmt::format(" for up to {} s", in_seconds(limit))));
-    look();
+                                  in_seconds(limit), notice.why()));
+    if (!told) notice.tell_first();
+    notice.tell();
     co_await expires(pause,
                      std::min<std::chrono::nanoseconds>(kLookUpEvery, deadline - Clock::now()));
   }

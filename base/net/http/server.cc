@@ -114,7 +114,7 @@ struct Server::State {
       : port(bound.local_endpoint().port()),
         listener(std::make_shared<Listener>(std::move(bound))),
         pages(std::move(all_pages)),
-        limits(all_limits) {}
+        limits(std::move(all_limits)) {}
 
   // Coroutines take the state and the connection by value, so that both live as long as they need.
   static asio::awaitable<void> serve(std::shared_ptr<State> self, SharedConnection connection);
@@ -241,7 +241,7 @@ asio::awaitable<bool> Server::State::send(std::shared_ptr<State> self, SharedCon
 // ---- the server ----
 
 Server::Server(asio::io_context& loop, tcp::acceptor bound, Pages pages, Limits limits)
-    : state_(std::make_shared<State>(std::move(bound), std::move(pages), limits)) {
+    : state_(std::make_shared<State>(std::move(bound), std::move(pages), std::move(limits))) {
   spawn(loop, "HTTP port",
         Listener::run(state_->listener, [&loop, weak = std::weak_ptr(state_)](tcp::socket socket) {
           const auto state = weak.lock();
