@@ -1,6 +1,6 @@
-// Limits how often one thing is logged. Strangers can make us refuse them as often as they like,
-// and the log must not grow as fast. Logs nothing itself. Pure: the caller passes the time. No
-// lock; used by its owner's thread only.
+// Limits how often one thing is logged. Unauthenticated peers can make us refuse them as often as
+// they like, and the log must not grow as fast. Logs nothing itself. Pure: the caller passes the
+// time. No lock; used by its owner's thread only.
 #pragma once
 
 #include <chrono>

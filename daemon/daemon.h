@@ -94,7 +94,7 @@ class Daemon {
   rendezvous::RecordKeeper::Jobs inherited_;
   int inherited_nodes_ = 0;  // of all jobs of the leader before, spares too
   Alarm inherited_alarm_;
-  RateLimiter refusals_;  // that are told of: strangers can cause them
+  RateLimiter refusals_;  // that are told of: peers can cause them
   std::unique_ptr<rendezvous::ControlService> operators_;
   std::unique_ptr<rendezvous::LocalOperators> local_operators_;
   std::unique_ptr<rendezvous::Service> service_;  // before the jobs, whose sessions it has

@@ -24,7 +24,7 @@ struct DaemonFacts {
   std::vector<ShownJob> jobs;  // each of another id
   bool leads = true;           // false: another ddprund of the group does, or none
   http::WallTime started{};
-  bool hides_ids = false;  // an id is its job's token, and strangers can read the report
+  bool hides_ids = false;  // an id is its job's token, and everybody can read the report
 };
 
 http::StatusReport daemon_status(const DaemonFacts& facts);

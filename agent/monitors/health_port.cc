@@ -12,7 +12,7 @@ Result<std::unique_ptr<HealthPort>> HealthPort::open(asio::io_context& loop, std
                                                      std::chrono::milliseconds limit) {
   auto bound = bind_listener(loop, "::", port, kHealthPortVariable);
   // On a host without IPv6 bind_listener() takes IPv4 by itself. `::` may fail for other reasons.
-  if (!bound)  // such as a stranger that listens there for IPv6 only
+  if (!bound)  // such as another program that listens there for IPv6 only
     bound = bind_listener(loop, "0.0.0.0", port, kHealthPortVariable);
   if (!bound) return bound.error();
   http::Pages pages = {{http::kAnyPath, [state = std::move(state)] {

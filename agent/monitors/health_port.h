@@ -19,7 +19,7 @@
 namespace ddprun::agent {
 
 // The most probes at a time. If one more comes, the one is closed that has been waited for longest.
-// So strangers, who can reach the port too, never cost more than this many descriptors.
+// So unauthenticated peers, who can reach the port too, never cost more than this many descriptors.
 inline constexpr int kMostProbes = 16;
 // How long one probe has to ask and to take the answer. Then it is closed and its place is free.
 inline constexpr std::chrono::milliseconds kProbeLimit{10'000};

@@ -1,6 +1,6 @@
 // The port of --http: /metrics, /healthz and the status page of this node. http/server.h serves
-// them and bounds what strangers can cost; node_status.h knows what they say. Without the flag
-// there is no StatusPort and nothing listens. Loop's thread; owned by Agent.
+// them and bounds what unauthenticated peers can cost; node_status.h knows what they say. Without
+// the flag there is no StatusPort and nothing listens. Loop's thread; owned by Agent.
 #pragma once
 
 #include <functional>

@@ -50,7 +50,7 @@ std::shared_ptr<grpc::ChannelCredentials> credentials(const ChannelTls& tls) {
   return client_credentials(*std::move(texts));
 }
 
-// gRPC's own lines, of which strangers can cause as many as they like.
+// gRPC's own lines, of which unauthenticated peers can cause as many as they like.
 void log_of_grpc(gpr_log_func_args* line) {
   static std::mutex mutex;
   static RateLimiter warnings(kGrpcWarningEvery);

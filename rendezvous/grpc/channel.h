@@ -16,7 +16,7 @@ namespace ddprun::rendezvous {
 
 // Call it before anything else of gRPC. Further calls do nothing.
 void set_up_grpc();
-// The same for a host, which also logs the handshakes of strangers that fail.
+// The same for a host, which also logs the handshakes of unauthenticated peers that fail.
 void set_up_grpc_of_host();
 
 // "host:port", with brackets around an IPv6 address.

@@ -82,14 +82,14 @@ void Connections::forget_closed() {
       by_name_.erase(named);
     connections_.erase(one);
   }
-  std::erase_if(strangers_, [this](int stranger) { return !connections_.contains(stranger); });
+  std::erase_if(unauthenticated_, [this](int peer) { return !connections_.contains(peer); });
   look_at_size_ = 2 * connections_.size() + kFewConnections;
 }
 
 void Connections::add(int fd, Way way, std::string address) {
   if (connections_.size() >= look_at_size_) forget_closed();
   // The kernel gives out a number again only when it is free: its last connection is closed.
-  std::erase(strangers_, fd);
+  std::erase(unauthenticated_, fd);
   Connection& one = connections_[fd];
   if (const auto old = by_name_.find(one.name); old != by_name_.end() && old->second == fd)
     by_name_.erase(old);
@@ -98,21 +98,21 @@ void Connections::add(int fd, Way way, std::string address) {
          meter_reads(fd, is_tls ? Http2Meter::Wire::kTls : Http2Meter::Wire::kClear),
          is_tls ? name_of_peer(fd) : fmt::format("fd:{}", fd)};
   by_name_[one.name] = fd;
-  strangers_.push_back(fd);
-  if (strangers_.size() <= most_strangers_) return;
+  unauthenticated_.push_back(fd);
+  if (unauthenticated_.size() <= most_unauthenticated_) return;
   // Only now, because all are looked at: forget those that gRPC has closed.
-  std::erase_if(strangers_, [this](int stranger) { return !is_open(stranger); });
-  if (strangers_.size() <= most_strangers_) return;
+  std::erase_if(unauthenticated_, [this](int peer) { return !is_open(peer); });
+  if (unauthenticated_.size() <= most_unauthenticated_) return;
   // Not close(): the descriptor is gRPC's. After a close() here the kernel could give its number to
   // another connection while gRPC still uses it. gRPC reads the end that shutdown() makes, and
   // closes the descriptor itself.
-  cut(strangers_.front());
-  strangers_.pop_front();
+  cut(unauthenticated_.front());
+  unauthenticated_.pop_front();
 }
 
 int Connections::let_in(const std::string& peer) {
   const int fd = descriptor_of(peer);
-  std::erase(strangers_, fd);
+  std::erase(unauthenticated_, fd);
   if (const auto found = connections_.find(fd); found != connections_.end() && found->second.meter)
     found->second.meter->prove();
   return fd;

@@ -1,8 +1,8 @@
 // The TCP connections that were handed to gRPC. gRPC closes them when it likes and tells nobody.
 // Its reads are metered (metered_reads.h). This class keeps the addresses of each connection, for
 // the call that is opened over it later. It keeps whether a node was let in over it, too. Without a
-// node, a connection is a stranger's. Beyond a limit the oldest stranger is cut. Otherwise somebody
-// who only connects could use up all descriptors, and no node could come in.
+// node, a connection is an unauthenticated peer's. Beyond a limit the oldest of them is cut.
+// Otherwise somebody who only connects could use up all descriptors, and no node could come in.
 //
 // Loop's thread. No other thread of the process may open sockets. Only then does a descriptor's
 // number name the same connection until add() gets it again. Owned by Service.
@@ -28,7 +28,8 @@ namespace ddprun::rendezvous {
 
 class Connections {
  public:
-  explicit Connections(std::size_t most_strangers) : most_strangers_(most_strangers) {}
+  explicit Connections(std::size_t most_unauthenticated)
+      : most_unauthenticated_(most_unauthenticated) {}
 
   // How a connection is handed to gRPC, which names it accordingly: "fd:7" (gRPC's
   // chttp2_server.cc, grpc_server_add_channel_from_fd), or "ipv4:10.0.0.1:4711" by its peer.
@@ -37,10 +38,11 @@ class Connections {
   // Makes a connected socket fit for gRPC. gRPC sets these options on the connections that it
   // accepts, but not on one that it is handed. Errors: kSystem.
   static Result<void> prepare(int fd);
-  // `fd` is prepared, and gRPC gets it next. `address` is its peer's. May cut the oldest stranger.
+  // `fd` is prepared, and gRPC gets it next. `address` is its peer's. May cut the oldest
+  // unauthenticated one.
   void add(int fd, Way way, std::string address);
-  // A node was let in over the connection `peer`, which is no stranger's any more. `peer` is gRPC's
-  // name for it. Returns its descriptor, or -1.
+  // A node was let in over the connection `peer`, which is no unauthenticated peer's any more.
+  // `peer` is gRPC's name for it. Returns its descriptor, or -1.
   int let_in(const std::string& peer);
   static bool is_clear(const std::string& peer) { return peer.starts_with("fd:"); }
   // gRPC has not closed it.
@@ -68,12 +70,12 @@ class Connections {
 
   int descriptor_of(const std::string& peer) const;
 
-  const std::size_t most_strangers_;
+  const std::size_t most_unauthenticated_;
   // By descriptor. Nobody tells when one is closed: it stays until its number is used again, or
   // until somebody looks.
   std::map<int, Connection> connections_;
   std::map<std::string, int> by_name_;  // the descriptor of each
-  std::deque<int> strangers_;           // oldest first
+  std::deque<int> unauthenticated_;     // oldest first
   std::size_t look_at_size_ = 0;        // so many: add() forgets those that are closed
 };
 

@@ -112,8 +112,8 @@ void PortDemultiplexer::State::close_overdue() {
   if (!undecided.empty()) alarm.set(undecided.begin()->second.until);
 }
 
-// Gives the connection to whom its first byte names. If there is none (time-out, a stranger), the
-// socket closes with this function's end.
+// Gives the connection to whom its first byte names. If there is none (time-out, an unauthenticated
+// peer), the socket closes with this function's end.
 void PortDemultiplexer::State::hand_on(tcp::socket socket) {
   const char first = first_byte(socket);
   if (first == kStoreFirstByte) {

@@ -23,7 +23,8 @@ namespace ddprun::rendezvous {
 inline constexpr std::chrono::milliseconds kFirstByteLimit{10'000};
 // The most connections that may be undecided: those that have sent no byte yet. If one more comes,
 // the oldest is closed. A job's nodes and workers send their first byte at once. So the oldest are
-// strangers' (a port scanner, a health check). All nodes of the largest job may come at once.
+// unauthenticated peers' (a port scanner, a health check). All nodes of the largest job may come at
+// once.
 inline constexpr std::size_t kUndecidedLimit = kMaxMembers;
 
 struct DemultiplexerLimits {

@@ -183,13 +183,14 @@ Service::Calls::Calls(boost::asio::io_context& loop, Host* host, ServiceOptions 
       options_(std::move(options)),
       gate_(std::make_shared<LoopGate<Calls>>(loop, *this)),
       timer_(loop),
-      authenticator_({.token_of = token_of(options_), .most = options_.max_strangers}),
+      authenticator_({.token_of = token_of(options_), .most = options_.max_unauthenticated}),
       proof_alarm_(loop, [this] { cut_overdue(); }),
       nodes_(loop, options_.resumes),
-      connections_(options_.max_strangers),
-      intake_(loop,
-              {{.waiting = options_.max_strangers}, options_.tls.is_set() && !options_.tls_mixed},
-              connections_, refusals_, [this](int fd, Connections::Way way) { serve(fd, way); }) {}
+      connections_(options_.max_unauthenticated),
+      intake_(
+          loop,
+          {{.waiting = options_.max_unauthenticated}, options_.tls.is_set() && !options_.tls_mixed},
+          connections_, refusals_, [this](int fd, Connections::Way way) { serve(fd, way); }) {}
 
 // Once the gate is closed no handler runs any more. Then the last messages are written, while gRPC
 // still serves. The host hears last that the nodes are gone: when nodes_ is destroyed.

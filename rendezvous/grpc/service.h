@@ -37,7 +37,7 @@ inline constexpr std::chrono::milliseconds kFlushLimit{2000};
 inline constexpr std::size_t kMaxCalls = kMaxMembers;
 // The most connections over which no node was let in. All nodes of the largest job may connect at
 // the same time. For one more, the oldest of these connections is cut.
-inline constexpr std::size_t kMaxStrangers = kMaxMembers;
+inline constexpr std::size_t kMaxUnauthenticated = kMaxMembers;
 
 // The ways of a service that has many jobs.
 struct ManyJobs {
@@ -60,7 +60,7 @@ struct ServiceOptions {
   // Leases are made for at most so many: where another leader may follow, it must know how long
   // they hold.
   int most_nodes = kMaxMembers;
-  std::size_t max_strangers = kMaxStrangers;
+  std::size_t max_unauthenticated = kMaxUnauthenticated;
   // The most nodes of all jobs together, and what a node beyond them is told.
   std::size_t max_calls = kMaxCalls;
   std::string too_many_calls = "rendezvous: as many nodes are here already as a host can serve";

@@ -96,7 +96,7 @@ class NodeAuthenticator {
 };
 
 // A refusal of called() or answered() for our log. Leaves out the id that the caller sent: a
-// stranger must not write into our log.
+// unauthenticated peer must not write into our log.
 std::string reason_to_log(const Error& refusal);
 
 }  // namespace ddprun::rendezvous

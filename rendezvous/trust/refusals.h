@@ -28,7 +28,8 @@ class Refusals {
   void refused(const std::string& address, const std::string& reason) {
     warn(fmt::format("refused a connection from {}: {}", address, reason));
   }
-  // Warns, within the rate limit, of what strangers can make happen as often as they like.
+  // Warns, within the rate limit, of what unauthenticated peers can make happen as often as they
+  // like.
   void warn(const std::string& what) {
     if (const auto line = warnings_.line("rendezvous: " + what, std::chrono::steady_clock::now()))
       log::warning(*line);

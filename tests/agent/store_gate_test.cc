@@ -12,7 +12,7 @@ namespace {
 
 using Kind = store::PeerUser::Kind;
 
-constexpr uid_t kStranger = 4711;
+constexpr uid_t kOtherUser = 4711;
 
 TEST(StoreGate, AdmitsTheUsersOfTheJobAndOtherHosts) {
   std::set<uid_t> of_job{::geteuid(), 4242};
@@ -21,7 +21,7 @@ TEST(StoreGate, AdmitsTheUsersOfTheJobAndOtherHosts) {
   EXPECT_TRUE(gate.admits({Kind::kUser, ::geteuid()}, now));
   EXPECT_TRUE(gate.admits({Kind::kUser, 0}, now));
   EXPECT_TRUE(gate.admits({Kind::kUser, 4242}, now));
-  EXPECT_FALSE(gate.admits({Kind::kUser, kStranger}, now));
+  EXPECT_FALSE(gate.admits({Kind::kUser, kOtherUser}, now));
   EXPECT_TRUE(gate.admits({Kind::kOtherHost}, now));
   EXPECT_TRUE(gate.admits({Kind::kUnknown}, now));
   EXPECT_FALSE(gate.admits({Kind::kNobody}, now)) << "its process has closed it";
@@ -36,11 +36,11 @@ TEST(StoreGate, AsksForTheUsersOfTheJobSeldom) {
   });
   Time now{};
   now += std::chrono::hours(1);
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(gate.admits({Kind::kUser, kStranger}, now));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(gate.admits({Kind::kUser, kOtherUser}, now));
   EXPECT_EQ(asked, 1);
-  of_job = {kStranger};  // a worker has become that user
-  EXPECT_TRUE(gate.admits({Kind::kUser, kStranger}, now + StoreGate::kAskAgain));
-  EXPECT_TRUE(gate.admits({Kind::kUser, kStranger}, now + StoreGate::kAskAgain));
+  of_job = {kOtherUser};  // a worker has become that user
+  EXPECT_TRUE(gate.admits({Kind::kUser, kOtherUser}, now + StoreGate::kAskAgain));
+  EXPECT_TRUE(gate.admits({Kind::kUser, kOtherUser}, now + StoreGate::kAskAgain));
   EXPECT_EQ(asked, 2);
 }
 
@@ -49,12 +49,12 @@ TEST(StoreGate, KnowsTheUsersBelowAProcess) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root may become another user";
   const pid_t other = ::fork();
   if (other == 0) {
-    if (::setuid(kStranger) != 0) ::_exit(1);
+    if (::setuid(kOtherUser) != 0) ::_exit(1);
     ::pause();
     ::_exit(0);
   }
   bool seen = false;
-  for (int i = 0; i < 10'000 && !seen; ++i) seen = users_below(::getpid()).contains(kStranger);
+  for (int i = 0; i < 10'000 && !seen; ++i) seen = users_below(::getpid()).contains(kOtherUser);
   EXPECT_TRUE(seen);
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);

@@ -106,7 +106,7 @@ class Port {
       close_at_once(client.served_fd);
       close_at_once(client.fd);
     }
-    for (int fd : strangers_) close_at_once(fd);
+    for (int fd : unauthenticated_) close_at_once(fd);
   }
 
   void run(ScriptInput script) {
@@ -206,7 +206,7 @@ class Port {
     const auto found = std::ranges::find(clients_, port, &Client::port);
     if (found == clients_.end()) {
       DDPRUN_ASSERT(port == kUnknownPort);  // it was reset; nobody can tell whose it was
-      strangers_.push_back(fd);
+      unauthenticated_.push_back(fd);
       return;
     }
     DDPRUN_ASSERT(found->owner == Owner::kNobody);
@@ -262,7 +262,7 @@ class Port {
     DDPRUN_ASSERT(client.owner == Owner::kNobody || client.owner == owner);
     if (client.served_fd >= 0) return check_nothing_was_read(client);
     if (client.fd < 0 || client.may_be_closed) return;
-    // It is closed if it is a stranger or has gone without a word, and only then.
+    // It is closed if it is an unauthenticated peer or has gone without a word, and only then.
     const bool should_be_closed = !client.sent.empty() || client.is_gone;
     DDPRUN_ASSERT(owner == Owner::kNobody);
     DDPRUN_ASSERT(is_closed(client) == should_be_closed);
@@ -297,7 +297,7 @@ class Port {
   sockaddr_in address_{};
   std::optional<rendezvous::PortDemultiplexer> demultiplexer_;
   std::vector<Client> clients_;
-  std::vector<int> strangers_;
+  std::vector<int> unauthenticated_;
 };
 
 }  // namespace

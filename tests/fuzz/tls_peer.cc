@@ -48,7 +48,7 @@ using Context = std::unique_ptr<SSL_CTX, Free>;
 // Made once for all inputs.
 struct World {
   const TestAuthority authority{};
-  const TestAuthority stranger{"a stranger"};
+  const TestAuthority other{"another authority"};
   const TestFolder folder{};
   const PemPair node = authority.issue();
   const std::string ca = authority.pem();
@@ -56,7 +56,7 @@ struct World {
   // The certificates of a host: right, of another name, expired, of another authority.
   const std::array<PemPair, 4> hosts = {
       authority.issue(), authority.issue({.alternative_names = "DNS:other.example"}),
-      authority.issue({.from = -7200, .until = -3600}), stranger.issue()};
+      authority.issue({.from = -7200, .until = -3600}), other.issue()};
   std::array<Context, 4> contexts{};
 
   World() {
@@ -293,7 +293,7 @@ void read_files(ScriptInput script) {
   if ((which & 1U) != 0) change(script, texts.ca);
   if ((which & 2U) != 0) change(script, texts.cert);
   if ((which & 4U) != 0) change(script, texts.key);
-  if ((which & 8U) != 0) texts.cert = world().stranger.issue().cert;
+  if ((which & 8U) != 0) texts.cert = world().other.issue().cert;
   if ((which & 16U) != 0) texts.key = std::string(script.all());
   const auto sound =
       check_tls_texts(texts, {"a", "b", "c"}, std::chrono::system_clock::now() + hours * 2);

@@ -202,7 +202,7 @@ class Refuses(DaemonTest):
         self.assertEqual(daemon.status("open")["phase"], "succeeded")
         self.assertIn("open", control.ctl(daemon.endpoint, "jobs")[1])
 
-    def test_strangers_learn_its_health_and_nothing_else(self):
+    def test_unauthenticated_peers_learn_its_health_and_nothing_else(self):
         daemon = self.daemon()
         self.assertEqual(unary_call(daemon.port, "/grpc.health.v1.Health/Check", b""), b"\x08\x01", "SERVING")
         self.assertIsNone(unary_call(daemon.port, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", b""))

@@ -71,12 +71,12 @@ class Certificates(DaemonTest):
         self.and_the_right_ones_are_not(self.refused(files, says, says))
 
     def test_foreign(self):
-        files = self.foreign.issue("stranger")
+        files = self.foreign.issue("other")
         self.and_the_right_ones_are_not(
             self.refused(files, *[f"tls_ca={files['tls_ca']} does not vouch for its certificate: "] * 2))
 
     def test_only_the_daemon_does_not_know_it(self):
-        files = self.foreign.issue("stranger")
+        files = self.foreign.issue("other")
         both = self.folder / "both.pem"
         both.write_text(pathlib.Path(files["tls_ca"]).read_text() + pathlib.Path(self.right["tls_ca"]).read_text())
         says = f"it does not accept the certificate in tls_cert={files['tls_cert']}"

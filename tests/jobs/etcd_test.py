@@ -108,17 +108,17 @@ class Elects(EtcdTest):
         guest = self.node("2", "/bin/true", env=right)
         self.assertEqual([job.finish()[0] for job in (host, guest)], [0, 0])
 
-    def test_a_stranger_at_the_address_of_a_dead_leader_is_not_believed(self):
+    def test_another_host_at_the_address_of_a_dead_leader_is_not_believed(self):
         right, wrong = (with_variables(DDPRUN_TOKEN=token) for token in ("open-sesame", "open-barley"))
         port = free_port()
-        stranger = self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "/bin/true", env=wrong)
-        wait_until(lambda: stranger.listens(port), "the stranger")
+        impostor = self.start("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "/bin/true", env=wrong)
+        wait_until(lambda: impostor.listens(port), "the other host")
         self.etcd.put("/ddprun/job/leader", f"v2 127.0.0.1 port={port} {socket.gethostname()}", seconds=3)
         results = [job.finish() for job in self.nodes(2, "2", "/bin/true", env=right)]
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
         for _, _, err in results:
             self.assertEqual(err.count("the host is an impostor; looking for the next leader"), 1, err)
-        self.stop(stranger)
+        self.stop(impostor)
 
 
 class LosesItsLeader(EtcdTest):

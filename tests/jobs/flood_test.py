@@ -134,7 +134,7 @@ class Flood(LoggedTest):
         self.assertEqual(reader.wait(), 0)
 
 
-class Stranger(JobTest):
+class UnauthenticatedPeer(JobTest):
     def test_who_writes_on_does_not_hold_the_end(self):
         """A process that ddprun cannot end may write to a worker's pipe. It may be in a dead
         network file system."""

@@ -158,12 +158,12 @@ class PodTest(JobTest):
         first = self.first_process(job)
         agent = Job.children_of(first)[0]
         wait_until(lambda: set(orphans) <= set(Job.children_of(agent)), "the agent to take in the orphans")
-        stranger = subprocess.run(["nsenter", f"--target={first}", "--pid", "sh", "-c", '(read word < "$0") > /dev/null & echo $!', self.pipes["door"].path],
+        orphan = subprocess.run(["nsenter", f"--target={first}", "--pid", "sh", "-c", '(read word < "$0") > /dev/null & echo $!', self.pipes["door"].path],
                                   stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, MARKER: job.marker}).stdout
-        stranger = self.pid_here(job, stranger.strip())
-        wait_until(lambda: stranger in Job.children_of(first), "process 1 to take in the orphan")
-        os.kill(stranger, signal.SIGKILL)
-        wait_until(lambda: state_of(stranger) is None, "an orphan of process 1 that is reaped")
+        orphan = self.pid_here(job, orphan.strip())
+        wait_until(lambda: orphan in Job.children_of(first), "process 1 to take in the orphan")
+        os.kill(orphan, signal.SIGKILL)
+        wait_until(lambda: state_of(orphan) is None, "an orphan of process 1 that is reaped")
         self.give("gate", 2)
         for orphan in orphans:
             wait_until(lambda: state_of(orphan) is None, "an orphan of the agent that is reaped")

@@ -1,4 +1,4 @@
-"""Ports that somebody scans: a node joins meanwhile, and what strangers cost is bounded. bench/port_scan has the figures."""
+"""Ports that somebody scans: a node joins meanwhile, and what unauthenticated peers cost is bounded. bench/port_scan has the figures."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ EACH_SECOND = 10  # of each kind, at each port
 # Beside the slow ones: those that have just come and not yet been cut, pipes and epoll.
 OTHER_DESCRIPTORS = 200
 AFTERWARDS = 40  # gRPC's own of a host that had no guest before, and a guest's
-SPARE_MIB = 16  # 200 strangers whom gRPC has cost 10 KiB each
+SPARE_MIB = 16  # 200 unauthenticated peers whom gRPC has cost 10 KiB each
 
 
 class Scanned(DaemonTest):
@@ -57,7 +57,7 @@ class Scanned(DaemonTest):
         if not sanitized():
             self.assertLess(mib, before[1] + SPARE_MIB)
         # Who has hung up costs nothing any more.
-        wait_until(lambda: self.descriptors(pid) <= before[0] + AFTERWARDS, "the strangers' descriptors to be closed")
+        wait_until(lambda: self.descriptors(pid) <= before[0] + AFTERWARDS, "the unauthenticated peers' descriptors to be closed")
 
     def test_every_port_of_a_host(self):
         gate = self.fifo("gate")

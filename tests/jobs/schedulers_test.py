@@ -73,7 +73,7 @@ class NoFlags(SchedulersTest):
     def port(self):
         return 15000 + int(self.job) * 37 % 1750 * 8
 
-    def test_a_port_that_a_stranger_has(self):
+    def test_a_port_that_another_program_has(self):
         """It takes connections and never answers."""
         with socket.create_server(("", self.port())):
             results = self.finish([self.start("/bin/true", env=self.step(node)) for node in range(2)])

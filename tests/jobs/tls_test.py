@@ -155,11 +155,11 @@ class Tls(NodesTest):
         self.refused(files, f"tls_cert={files['tls_cert']}: the certificate has expired, on 20")
 
     def test_a_foreign_certificate(self):
-        files = Authority(self.folder, "foreign").issue("stranger")
+        files = Authority(self.folder, "foreign").issue("other")
         self.refused(files, f"tls_ca={files['tls_ca']} does not vouch for its certificate: ")
 
     def test_a_certificate_that_only_the_host_does_not_know(self):
-        files = Authority(self.folder, "foreign").issue("stranger")
+        files = Authority(self.folder, "foreign").issue("other")
         both = self.folder / "both.pem"
         both.write_text(pathlib.Path(files["tls_ca"]).read_text() + pathlib.Path(self.node_files["tls_ca"]).read_text())
         self.refused(files | {"tls_ca": str(both)}, f"it does not accept the certificate in tls_cert={files['tls_cert']}")

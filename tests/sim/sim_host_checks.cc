@@ -154,12 +154,12 @@ void SimHost::check_seat_is_given_once(const rendezvous::ResumeRequest& node) {
   const bool is_believed =
       node.round == last_round_ && node.state == rendezvous::NodeState::kRunning;
   if (!is_believed) return;
-  constexpr SessionId kStranger = ~SessionId{0};
-  rendezvous::ResumeRequest stranger = node;
-  stranger.spec.node_id = "stranger";
-  const auto outcome = membership_.resumed(kStranger, stranger, {"10.0.0.250", ""}, now());
+  constexpr SessionId kUnknown = ~SessionId{0};
+  rendezvous::ResumeRequest unknown = node;
+  unknown.spec.node_id = "unknown";
+  const auto outcome = membership_.resumed(kUnknown, unknown, {"10.0.0.250", ""}, now());
   EXPECT_EQ(outcome.deliveries.size(), 1) << "a seat is given twice";
-  membership_.session_lost(kStranger, "it was a stranger", now());
+  membership_.session_lost(kUnknown, "nobody knows it", now());
 }
 
 // Reports about rounds that are over, and about rounds to come, change nothing.

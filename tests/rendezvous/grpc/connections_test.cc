@@ -110,7 +110,7 @@ TEST_F(ConnectionsTest, KnowAPeerOfIpv6) {
             "::1");
 }
 
-TEST_F(ConnectionsTest, BeyondTheLimitTheOldestStrangerIsCut) {
+TEST_F(ConnectionsTest, BeyondTheLimitTheOldestUnauthenticatedPeerIsCut) {
   Connections connections(2);
   for (int i = 0; i < 4; ++i) add(connections, connect(), kClear);
   EXPECT_TRUE(is_cut(0) && is_cut(1));

@@ -151,7 +151,7 @@ TEST_F(PortDemultiplexerTest, ResetsALivenessConnectionThatNobodyHolds) {
   expect_closed(client, asio::error::connection_reset);
 }
 
-TEST_F(PortDemultiplexerTest, ClosesAStranger) {
+TEST_F(PortDemultiplexerTest, ClosesAnUnauthenticatedPeer) {
   tcp::socket client = connect();
   asio::write(client, asio::buffer("GET / HTTP/1.1\r\n", 16));
   expect_closed(client);

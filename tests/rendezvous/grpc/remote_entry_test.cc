@@ -19,15 +19,15 @@ namespace ddprun::rendezvous {
 namespace {
 
 // A client that sends what an HTTP/2 client sends first, and no more.
-struct Stranger {
-  Stranger(asio::io_context& loop, std::uint16_t port) : socket(loop) {
+struct UnauthenticatedPeer {
+  UnauthenticatedPeer(asio::io_context& loop, std::uint16_t port) : socket(loop) {
     socket.connect({boost::asio::ip::address_v4::loopback(), port});
     asio::write(socket, asio::buffer("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33));
     read();
   }
-  Stranger(const Stranger&) = delete;
-  Stranger& operator=(const Stranger&) = delete;
-  ~Stranger() {
+  UnauthenticatedPeer(const UnauthenticatedPeer&) = delete;
+  UnauthenticatedPeer& operator=(const UnauthenticatedPeer&) = delete;
+  ~UnauthenticatedPeer() {
     boost::system::error_code ignored;
     socket.close(ignored);
   }
@@ -200,13 +200,13 @@ TEST_F(RemoteTest, RefusesOptionsThatNoHostCouldRead) {
 
 TEST_F(RemoteTest, SurvivesClientsThatSendGarbage) {
   HostSide side(loop, 1);
-  std::vector<tcp::socket> strangers;
+  std::vector<tcp::socket> peers;
   for (const std::string& bytes :
        {std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string(4096, '\xFF'),
         std::string("P"), std::string("POST / HTTP/1.1\r\n\r\n"), std::string()}) {
-    strangers.emplace_back(loop);
-    strangers.back().connect({boost::asio::ip::address_v4::loopback(), side.port()});
-    asio::write(strangers.back(), asio::buffer(bytes));
+    peers.emplace_back(loop);
+    peers.back().connect({boost::asio::ip::address_v4::loopback(), side.port()});
+    asio::write(peers.back(), asio::buffer(bytes));
   }
   TestNode node;
   join(node, to(side.port()), make_node("a"));
@@ -230,7 +230,7 @@ TEST_F(RemoteTest, JoinsNoImpostor) {
 
 // Without a token whoever knows the id joins. It takes no seat that somebody has, and breaks no
 // round.
-TEST_F(RemoteTest, AStrangersJoinIsNoHarmToARoundOfAFixedSize) {
+TEST_F(RemoteTest, AnUnauthenticatedPeersJoinIsNoHarmToARoundOfAFixedSize) {
   HostSide side(loop, 2, {.token = {}, .keep_alive = kNoBeats, .resumes = true});
   RemoteOptions options = to(side.port());
   options.token = {};
@@ -354,19 +354,19 @@ TEST_F(RemoteTest, WarnsOnceOfManyRefusals) {
 }
 
 TEST_F(RemoteTest, CutsTheOldestOfTooManyConnectionsButNoNode) {
-  HostSide side(loop, 1, {.token = {"secret"}, .max_strangers = 3});
+  HostSide side(loop, 1, {.token = {"secret"}, .max_unauthenticated = 3});
   TestNode node;
   join(node, to(side.port()), make_node("a"));
   ASSERT_TRUE(all_hear<RoundPublished>({&node})) << node.error();
-  std::vector<std::unique_ptr<Stranger>> strangers;
+  std::vector<std::unique_ptr<UnauthenticatedPeer>> peers;
   for (int i = 0; i < 3; ++i) {
-    strangers.push_back(std::make_unique<Stranger>(loop, side.port()));
-    ASSERT_TRUE(run_until(loop, [&] { return strangers.back()->greeted; }));
+    peers.push_back(std::make_unique<UnauthenticatedPeer>(loop, side.port()));
+    ASSERT_TRUE(run_until(loop, [&] { return peers.back()->greeted; }));
   }
-  EXPECT_FALSE(strangers[0]->closed);
-  Stranger one_more(loop, side.port());
-  ASSERT_TRUE(run_until(loop, [&] { return strangers[0]->closed && one_more.greeted; }));
-  EXPECT_FALSE(strangers[1]->closed || strangers[2]->closed || one_more.closed);
+  EXPECT_FALSE(peers[0]->closed);
+  UnauthenticatedPeer one_more(loop, side.port());
+  ASSERT_TRUE(run_until(loop, [&] { return peers[0]->closed && one_more.greeted; }));
+  EXPECT_FALSE(peers[1]->closed || peers[2]->closed || one_more.closed);
   node.session->report_success(1);
   EXPECT_TRUE(all_hear<JobEnded>({&node})) << node.error();
 }

@@ -112,10 +112,10 @@ TEST_F(ReturnTest, ANodeThatComesBackFindsRoomAtTheLimit) {
                          .seat = behind.last<RoundPublished>().seat.node_rank,
                          .node_count = 2,
                          .state = NodeState::kRunning});
-  TestNode stranger;
-  join(stranger, to(side->port()), make_node("c", 1));
-  ASSERT_TRUE(all_hear<SessionLost>({&stranger}));
-  EXPECT_EQ(stranger.last<SessionLost>().error.code(), ErrorCode::kLimit) << stranger.error();
+  TestNode other;
+  join(other, to(side->port()), make_node("c", 1));
+  ASSERT_TRUE(all_hear<SessionLost>({&other}));
+  EXPECT_EQ(other.last<SessionLost>().error.code(), ErrorCode::kLimit) << other.error();
   EXPECT_FALSE(hears_of_a_break());
   EXPECT_FALSE(again.last_is<SessionLost>()) << again.error();
 }
@@ -128,10 +128,10 @@ TEST_F(ReturnTest, NobodyTakesThePlaceOfANodeThatMayComeBack) {
   const int seat = behind.last<RoundPublished>().seat.node_rank;
   relay->cut();
   ASSERT_TRUE(all_hear<SessionLost>({&behind}));
-  TestNode stranger;
-  join(stranger, to(side->port()), make_node("c", 1));
-  ASSERT_TRUE(all_hear<SessionLost>({&stranger}));
-  EXPECT_EQ(stranger.last<SessionLost>().error.code(), ErrorCode::kLimit) << stranger.error();
+  TestNode other;
+  join(other, to(side->port()), make_node("c", 1));
+  ASSERT_TRUE(all_hear<SessionLost>({&other}));
+  EXPECT_EQ(other.last<SessionLost>().error.code(), ErrorCode::kLimit) << other.error();
   TestNode again;
   open_session(again, to(side->port()));
   again.session->resume({.spec = make_node("b", 1),

@@ -155,16 +155,16 @@ TEST_F(RemoteTlsTest, FilesAreReadAnewForEachConnection) {
 TEST_F(RemoteTlsTest, GarbageCostsOneLine) {
   HostSide side(loop, 1, with_tls());
   testing::internal::CaptureStderr();
-  std::vector<tcp::socket> strangers;
+  std::vector<tcp::socket> peers;
   for (int i = 0; i < 20; ++i) {
-    strangers.emplace_back(loop);
-    strangers.back().connect({boost::asio::ip::address_v4::loopback(), side.port()});
-    asio::write(strangers.back(), asio::buffer("\x16\x03\x01\x00\x05hello and more"));
+    peers.emplace_back(loop);
+    peers.back().connect({boost::asio::ip::address_v4::loopback(), side.port()});
+    asio::write(peers.back(), asio::buffer("\x16\x03\x01\x00\x05hello and more"));
   }
   int closed = 0;
   std::array<char, 64> bytes{};
-  for (tcp::socket& stranger : strangers)
-    asio::async_read(stranger, asio::buffer(bytes), [&](auto /*error*/, std::size_t) { ++closed; });
+  for (tcp::socket& peer : peers)
+    asio::async_read(peer, asio::buffer(bytes), [&](auto /*error*/, std::size_t) { ++closed; });
   EXPECT_TRUE(run_until(loop, [&] { return closed == 20; })) << closed;
   EXPECT_EQ(outcome(side.port(), node_files), "joined");
   const std::string log = testing::internal::GetCapturedStderr();
