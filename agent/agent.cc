@@ -34,8 +34,8 @@
 namespace ddprun::agent {
 namespace {
 
-// The longest that the sweep between two rounds may block the loop. A blocked loop sends no beats,
-// and the lease of a node that sends none ends.
+// The longest that the sweep between two rounds may block the loop. A blocked loop sends no
+// heartbeats, and the lease of a node that sends none ends.
 constexpr std::chrono::milliseconds kSweepBetweenRounds{400};
 // And of it, what a process has that a worker left behind.
 constexpr std::chrono::milliseconds kGraceBetweenRounds{500};

@@ -171,7 +171,7 @@ class Nodes {
     loop_.restart();
     loop_.run_for(kQuiet);
   }
-  // Beats go on meanwhile.
+  // Heartbeats go on meanwhile.
   void idle() { run_until_input_ends(loop_); }
 
  private:

@@ -1,16 +1,16 @@
 // How long silence may last: the deadlines of both sides of a session, of which one follows from
 // the other. Pure. Any thread.
 //
-// A node's beat carries the time of the node's own clock, and the host sends it back. The host
-// heard the beat after it was sent. So the node's lease counts from that moment; when it ends, the
-// node kills its workers. The host waits as long, counted from when it heard the node. It waits
+// A node's heartbeat carries the time of the node's own clock, and the host sends it back. The host
+// heard the heartbeat after it was sent. So the node's lease counts from that moment; when it ends,
+// the node kills its workers. The host waits as long, counted from when it heard the node. It waits
 // kFenceMargin longer before it takes the node for lost. Packets may be lost, also in one direction
 // only. Then a node that was cut off has no workers left when the others start a new round.
 //
 // A connection that breaks ends no lease: the node may come back until then
-// (base/net/liveness_probe.h). The first lease over the new connection answers no beat. The host
-// may not have read yet that the node is back. So it prolongs nothing. The first answer to a beat
-// does.
+// (base/net/liveness_probe.h). The first lease over the new connection answers no heartbeat. The
+// host may not have read yet that the node is back. So it prolongs nothing. The first answer to a
+// heartbeat does.
 //
 // Time in which this side did not run is no silence. The host counts its own looks. A node that did
 // not run near the end of its lease asks once more before it kills (HeldLease::is_over()).
@@ -34,12 +34,12 @@ inline constexpr std::chrono::milliseconds kSuspendedFor{200};
 // looks at its lease so long before the end, too. One that wakes up just then needs the time for an
 // answer.
 inline constexpr std::chrono::milliseconds kAskLimit{1000};
-// Each beat costs the host some 0.1 ms, and 0.2 where there are 10,000 nodes. With so much time for
-// each node, it spends less than 4 % of a processor on 3,000 nodes. Beyond, the share grows, so
-// that silence never lasts too long.
-inline constexpr std::chrono::milliseconds kBeatPerNode{3};
-inline constexpr std::chrono::milliseconds kBeatAtMost{10'000};
-// If all nodes come at one time, a beat waits until the host has dealt with the others.
+// Each heartbeat costs the host some 0.1 ms, and 0.2 where there are 10,000 nodes. With so much
+// time for each node, it spends less than 4 % of a processor on 3,000 nodes. Beyond, the share
+// grows, so that silence never lasts too long.
+inline constexpr std::chrono::milliseconds kHeartbeatPerNode{3};
+inline constexpr std::chrono::milliseconds kHeartbeatAtMost{10'000};
+// If all nodes come at one time, a heartbeat waits until the host has dealt with the others.
 inline constexpr std::chrono::milliseconds kDelayPerThousand{500};
 
 // torchrun's names for both (keep_alive_interval, keep_alive_max_attempt in --rdzv-conf). A process
@@ -55,20 +55,20 @@ struct KeepAlive {
 
 struct Lease {
   std::chrono::milliseconds length{0};
-  std::chrono::milliseconds beat_every{0};  // a node renews its lease so often
+  std::chrono::milliseconds heartbeat_every{0};  // a node renews its lease so often
 
   bool operator==(const Lease&) const = default;
 };
 
-// The lease that the host of `nodes` nodes gives. One lost packet may delay a beat by some seconds
-// (RFC 6298 section 5). So a lease is much longer than the time between two beats. Beats are as
-// many as the host can hear without much work.
+// The lease that the host of `nodes` nodes gives. One lost packet may delay a heartbeat by some
+// seconds (RFC 6298 section 5). So a lease is much longer than the time between two heartbeats.
+// Heartbeats are as many as the host can hear without much work.
 constexpr Lease lease_for(const KeepAlive& wanted, int nodes) {
   const auto quarter = wanted.interval / 4;
-  const auto beat = std::max(quarter, std::min(kBeatPerNode * nodes, kBeatAtMost));
+  const auto heartbeat = std::max(quarter, std::min(kHeartbeatPerNode * nodes, kHeartbeatAtMost));
   const auto delay = kDelayPerThousand * (nodes / 1000);
-  return {.length = wanted.interval * wanted.max_attempts + quarter + beat + delay,
-          .beat_every = beat};
+  return {.length = wanted.interval * wanted.max_attempts + quarter + heartbeat + delay,
+          .heartbeat_every = heartbeat};
 }
 
 // The host looks so often who is silent.
@@ -90,16 +90,17 @@ class HeldLease {
  public:
   using Stamp = std::chrono::milliseconds;
 
-  // The lease counts from when the beat was sent that the host answered, and not from now. We do
-  // not know how long the answer was under way. The first one answers no beat. It counts from now.
-  // The node asks for a seat only when it was let in. The host counts from what it heard last.
+  // The lease counts from when the heartbeat was sent that the host answered, and not from now. We
+  // do not know how long the answer was under way. The first one answers no heartbeat. It counts
+  // from now. The node asks for a seat only when it was let in. The host counts from what it heard
+  // last.
   void renewed(Stamp from, const Lease& lease) {
     // Said before this process stood still: it is not the answer that we wait for.
     if (asked_at_ && from < *asked_at_) return;
     asked_at_.reset();
     const bool is_first = !is_held();
-    if (is_first) last_beat_ = from - (carried_ ? lease.beat_every : Stamp(0));
-    if (from >= last_beat_) awaits_answer_ = false;
+    if (is_first) last_heartbeat_ = from - (carried_ ? lease.heartbeat_every : Stamp(0));
+    if (from >= last_heartbeat_) awaits_answer_ = false;
     lease_ = lease;
     ends_ = is_first && carried_ ? *carried_ : from + lease.length;
     is_carried_ = is_first && carried_;
@@ -107,14 +108,15 @@ class HeldLease {
   }
   // Before the first lease, of a node that comes back with workers: the lease of before ends then.
   void carry(Stamp ends) { carried_ = ends_ = ends; }
-  void beat_sent(Stamp now) {
-    last_beat_ = now;
+  void heartbeat_sent(Stamp now) {
+    last_heartbeat_ = now;
     awaits_answer_ = true;
   }
 
-  // Call it at look_at(), and sooner if you like. False: look again then, and send the beat that is
-  // due. A process that did not run until now cannot know whether it has its seat. It asks once,
-  // and the answer is near. A connection that ends meanwhile is the answer, too: the lease is over.
+  // Call it at look_at(), and sooner if you like. False: look again then, and send the heartbeat
+  // that is due. A process that did not run until now cannot know whether it has its seat. It asks
+  // once, and the answer is near. A connection that ends meanwhile is the answer, too: the lease is
+  // over.
   bool is_over(Stamp now) {
     if (asked_at_ && now < look_at_) return false;
     if (std::exchange(asked_at_, std::nullopt)) return true;
@@ -126,7 +128,7 @@ class HeldLease {
     }
     asked_at_ = now;
     look_at_ = now + kAskLimit;
-    last_beat_ = now - lease_.beat_every;
+    last_heartbeat_ = now - lease_.heartbeat_every;
     awaits_answer_ = false;
     return false;
   }
@@ -147,21 +149,21 @@ class HeldLease {
   Stamp ends() const { return ends_; }
   // As the last is_over() left it.
   Stamp look_at() const { return look_at_; }
-  // When the next beat is due; valid once held. Ask again after each of the calls above. A beat
-  // waits for the answer of the one before. A node that hears nothing would only prolong the host's
-  // patience. But the host may leave an answer out, so it does not wait for ever.
-  Stamp next_beat() const {
-    return last_beat_ + (awaits_answer_ ? lease_.length / 4 : lease_.beat_every);
+  // When the next heartbeat is due; valid once held. Ask again after each of the calls above. A
+  // heartbeat waits for the answer of the one before. A node that hears nothing would only prolong
+  // the host's patience. But the host may leave an answer out, so it does not wait for ever.
+  Stamp next_heartbeat() const {
+    return last_heartbeat_ + (awaits_answer_ ? lease_.length / 4 : lease_.heartbeat_every);
   }
 
  private:
-  // An answer to a beat of later may come too late.
+  // An answer to a heartbeat of later may come too late.
   Stamp last_quiet() const { return ends_ - kAskLimit; }
 
   Stamp ends_{0};
   Stamp look_at_{0};
   Lease lease_;
-  Stamp last_beat_{0};
+  Stamp last_heartbeat_{0};
   bool awaits_answer_ = false;
   std::optional<Stamp> asked_at_;  // the process did not run when it was to look
   std::optional<Stamp> carried_;

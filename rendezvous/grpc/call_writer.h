@@ -15,8 +15,9 @@
 
 namespace ddprun::rendezvous {
 
-// The most messages that wait for a peer to read. A round has a handful of messages, and a beat is
-// sent only if the queue is empty. So a full queue means that the peer is stuck; it is cut off.
+// The most messages that wait for a peer to read. A round has a handful of messages, and a
+// heartbeat is sent only if the queue is empty. So a full queue means that the peer is stuck; it is
+// cut off.
 inline constexpr std::size_t kMaxQueued = 64;
 inline constexpr std::size_t kFewQueued = 4;
 

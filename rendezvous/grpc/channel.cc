@@ -103,8 +103,8 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, std::uin
   // Our messages are small. To learn how much a connection can carry would cost two packets and a
   // timer for each of them.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // No pings of gRPC. The kernel's keep-alive and our beats find dead hosts, and gRPC sets a timer
-  // anew for each message.
+  // No pings of gRPC. The kernel's keep-alive and our heartbeats find dead hosts, and gRPC sets a
+  // timer anew for each message.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // http_proxy is for the web, not for peers
   arguments.SetMaxReceiveMessageSize(max_message_bytes > 0 ? max_message_bytes : kMaxDownBytes);

@@ -26,11 +26,11 @@ namespace {
 
 // The pause between two attempts to reach a host that is not up yet.
 constexpr std::chrono::milliseconds kRetryEvery{100};
-// The pause before a beat that could not be sent is tried again.
-constexpr std::chrono::milliseconds kBeatRetry{250};
-// The pause before a node that came back, with the lease of before, tries its first beat again. It
-// comes behind what the node says to come back.
-constexpr std::chrono::milliseconds kFirstBeatRetry{10};
+// The pause before a heartbeat that could not be sent is tried again.
+constexpr std::chrono::milliseconds kHeartbeatRetry{250};
+// The pause before a node that came back, with the lease of before, tries its first heartbeat
+// again. It comes behind what the node says to come back.
+constexpr std::chrono::milliseconds kFirstHeartbeatRetry{10};
 
 // gRPC's own words where the peer's kernel has closed the connection. A reset has others.
 constexpr std::string_view kClosed = "Socket closed";
@@ -108,8 +108,8 @@ class RemoteSession final : public Session {
   void renew_lease(const LeaseGrant& grant);
   void watch_lease();
   void finished(const std::shared_ptr<Call>& call, const grpc::Status& status);
-  void schedule_beat();
-  void beat();
+  void schedule_heartbeat();
+  void heartbeat();
   void set_timer(boost::asio::steady_timer& timer, std::chrono::milliseconds after,
                  void (RemoteSession::*act)());
   void stop_timers();
@@ -125,7 +125,7 @@ class RemoteSession final : public Session {
   const MessageHandler handler_;
   SharedGate gate_;
   boost::asio::steady_timer deadline_;
-  boost::asio::steady_timer next_step_;  // retries while connecting, beats once connected
+  boost::asio::steady_timer next_step_;  // retries while connecting, heartbeats once connected
   boost::asio::steady_timer lease_watch_;
   State state_ = State::kConnecting;
   bool left_ = false;
@@ -181,7 +181,7 @@ void RemoteSession::keep_for_ever(std::shared_ptr<Call> call) {
   kept->push_back(std::move(call));
 }
 
-// A session that is not connected has nobody to tell. Afterwards beats go on: the workers that
+// A session that is not connected has nobody to tell. Afterwards heartbeats go on: the workers that
 // still run must end if the host hears us no more.
 void RemoteSession::leave(const Failure& reason) {
   if (state_ == State::kConnected) {
@@ -291,29 +291,29 @@ void RemoteSession::renew_lease(const LeaseGrant& grant) {
       if (gate->owner() != nullptr) deliver(said);
 }
 
-void RemoteSession::schedule_beat() {
-  set_timer(next_step_, std::max(lease_.next_beat() - stamp(), std::chrono::milliseconds(0)),
-            &RemoteSession::beat);
+void RemoteSession::schedule_heartbeat() {
+  set_timer(next_step_, std::max(lease_.next_heartbeat() - stamp(), std::chrono::milliseconds(0)),
+            &RemoteSession::heartbeat);
 }
 
-void RemoteSession::beat() {
-  // If a message waits to be written, a beat would wait behind it. It would fill the queue of a
-  // host that does not read. The next try comes soon: a lease is not much longer than the time
-  // between beats.
+void RemoteSession::heartbeat() {
+  // If a message waits to be written, a heartbeat would wait behind it. It would fill the queue of
+  // a host that does not read. The next try comes soon: a lease is not much longer than the time
+  // between heartbeats.
   if (!call_->idle())
-    return set_timer(
-        next_step_,
-        std::min(lease_.lease().beat_every, lease_.is_carried() ? kFirstBeatRetry : kBeatRetry),
-        &RemoteSession::beat);
+    return set_timer(next_step_,
+                     std::min(lease_.lease().heartbeat_every,
+                              lease_.is_carried() ? kFirstHeartbeatRetry : kHeartbeatRetry),
+                     &RemoteSession::heartbeat);
   const auto now = stamp();
-  lease_.beat_sent(now);
-  call_->send(encode(Beat{now}));
-  schedule_beat();
+  lease_.heartbeat_sent(now);
+  call_->send(encode(Heartbeat{now}));
+  schedule_heartbeat();
 }
 
 void RemoteSession::watch_lease() {
   if (!lease_.is_over(stamp())) {
-    schedule_beat();
+    schedule_heartbeat();
     const auto ends = std::max(lease_.ends(), lease_.look_at());
     if (options_.lease_moved) options_.lease_moved(std::chrono::steady_clock::time_point(ends));
     return set_timer(lease_watch_, lease_.look_at() - stamp(), &RemoteSession::watch_lease);

@@ -214,15 +214,16 @@ Await decode_awaits(std::int32_t awaits) {
 }
 
 Result<DownMessage> decode_lease(const v4::Lease& message) {
-  if (message.stamp_ms() < 0 || message.length_ms() <= 0 || message.beat_every_ms() <= 0)
-    return Error(ErrorCode::kProtocol,
-                 fmt::format("a lease of {} ms from {} ms on with a beat every {} ms",
-                             message.length_ms(), message.stamp_ms(), message.beat_every_ms()));
+  if (message.stamp_ms() < 0 || message.length_ms() <= 0 || message.heartbeat_every_ms() <= 0)
+    return Error(
+        ErrorCode::kProtocol,
+        fmt::format("a lease of {} ms from {} ms on with a heartbeat every {} ms",
+                    message.length_ms(), message.stamp_ms(), message.heartbeat_every_ms()));
   if (auto error = too_long("missing", message.wait_status().missing(), kMaxNameBytes))
     return *error;
   LeaseGrant grant{.stamp = std::chrono::milliseconds(message.stamp_ms()),
                    .lease = {.length = decode_wait(message.length_ms()),
-                             .beat_every = decode_wait(message.beat_every_ms())},
+                             .heartbeat_every = decode_wait(message.heartbeat_every_ms())},
                    .may_return = message.may_return(),
                    .host_returns = message.host_returns()};
   if (message.has_wait_status()) {
@@ -270,7 +271,9 @@ v4::FromNode encode(const NodeMessage& said) {
         fields.set_connection(resumed.connection);
         fields.set_restarts(resumed.restarts);
       },
-      [&](const Beat& beat) { message.mutable_beat()->set_stamp_ms(beat.stamp.count()); },
+      [&](const Heartbeat& heartbeat) {
+        message.mutable_heartbeat()->set_stamp_ms(heartbeat.stamp.count());
+      },
       [&](const Proof& proof) {
         message.mutable_proof()->set_proof(proof.bytes);
         for (const std::string& channel : proof.channels)
@@ -313,7 +316,7 @@ v4::ToNode encode(const LeaseGrant& grant) {
   v4::Lease& lease = *message.mutable_lease();
   lease.set_stamp_ms(grant.stamp.count());
   lease.set_length_ms(grant.lease.length.count());
-  lease.set_beat_every_ms(grant.lease.beat_every.count());
+  lease.set_heartbeat_every_ms(grant.lease.heartbeat_every.count());
   lease.set_may_return(grant.may_return);
   lease.set_host_returns(grant.host_returns);
   if (!grant.wait_status) return message;
@@ -350,8 +353,8 @@ Result<NodeMessage> decode(const v4::FromNode& message) {
     }
     case v4::FromNode::kGone:
       return NodeMessage(Gone{});
-    case v4::FromNode::kBeat:
-      return NodeMessage(Beat{std::chrono::milliseconds(message.beat().stamp_ms())});
+    case v4::FromNode::kHeartbeat:
+      return NodeMessage(Heartbeat{std::chrono::milliseconds(message.heartbeat().stamp_ms())});
     case v4::FromNode::kProof:
       return decode_proof<NodeMessage>(message.proof());
     // A kind that only a newer version has is an unknown field to protobuf, which skips it.

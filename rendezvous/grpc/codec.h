@@ -33,8 +33,8 @@ inline constexpr int kMaxDownBytes = kMaxUpBytes;
 inline constexpr const char* kJobMetadata = "ddprun-rdzv-id-bin";
 inline constexpr const char* kNonceMetadata = "ddprun-nonce-bin";
 
-// The messages of a node. A NodeSpec asks to join; Gone is the last one of a node that left. A Beat
-// only says that the node lives, and when it said so by its own clock.
+// The messages of a node. A NodeSpec asks to join; Gone is the last one of a node that left. A
+// Heartbeat only says that the node lives, and when it said so by its own clock.
 struct WorkerFailed {
   std::int64_t round = 0;
   Failure failure;
@@ -46,18 +46,18 @@ struct Leave {
   Failure reason;
 };
 struct Gone {};
-struct Beat {
+struct Heartbeat {
   std::chrono::milliseconds stamp{0};
 };
-using NodeMessage =
-    std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Beat, ResumeRequest, Proof>;
+using NodeMessage = std::variant<NodeSpec, WorkerFailed, NodeSucceeded, Leave, Gone, Heartbeat,
+                                 ResumeRequest, Proof>;
 
 // A node knows of no later round.
 inline constexpr std::int64_t kMostRounds = std::int64_t{1} << 62;
 // A node tells of no more restarts: the host counts on from there.
 inline constexpr int kMostRestarts = 1 << 30;
 
-// The host's answer to the beat that had this stamp; 0: no beat yet, the node was let in.
+// The host's answer to the heartbeat that had this stamp; 0: no heartbeat yet, the node was let in.
 struct LeaseGrant {
   std::chrono::milliseconds stamp{0};
   Lease lease;

@@ -67,7 +67,7 @@ Result<void> Connections::prepare(int fd) {
     return Error(ErrorCode::kSystem, describe_errno(errno));
   // As long as little is sent, the kernel tries a lost packet again six times at equal pauses. It
   // does not double each (the kernel's Documentation/networking/tcp-thin). The node's own bytes are
-  // tried again at doubled pauses. A beat that is lost in a blip of 2 s comes after some 3 s.
+  // tried again at doubled pauses. A heartbeat that is lost in a blip of 2 s comes after some 3 s.
   ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
   return {};
 }

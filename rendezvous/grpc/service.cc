@@ -68,7 +68,7 @@ class Service::Calls {
   void obey(Node& node, const NodeMessage& message);
   bool may_grant() const { return !options_.may_grant || options_.may_grant(); }
   void pass_on(Node& node, const NodeMessage& message);
-  void grant_lease(Node& node, const Beat& beat);
+  void grant_lease(Node& node, const Heartbeat& heartbeat);
   void deliver(Call* call, const HostMessage& message);
   HostMessage too_many() const { return SessionLost{{ErrorCode::kLimit, options_.too_many_calls}}; }
   void refuse(const std::shared_ptr<Call>& call, const Error& refusal);
@@ -307,14 +307,14 @@ bool Service::Calls::find_job(Node& node, const NodeSpec& spec, const ResumeRequ
 
 // Not while much waits to be written: leases must not fill the queue of a node that does not read.
 // Its lease then ends, as it would without a network.
-void Service::Calls::grant_lease(Node& node, const Beat& beat) {
+void Service::Calls::grant_lease(Node& node, const Heartbeat& heartbeat) {
   if (!node.call->has_room()) return;
   const int here = std::max(options_.expected_nodes, static_cast<int>(nodes_.size()));
   const Lease lease = lease_for(options_.keep_alive, std::min(here, options_.most_nodes));
   node.silence.granted(options_.keep_alive, lease);
   const auto awaits = node.session ? node.session->wait_status() : std::nullopt;
   const bool returns = options_.jobs.has_value();
-  node.call->send(encode(LeaseGrant{beat.stamp, lease, awaits, options_.resumes, returns}));
+  node.call->send(encode(LeaseGrant{heartbeat.stamp, lease, awaits, options_.resumes, returns}));
 }
 
 void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeMessage>& message) {
@@ -335,8 +335,8 @@ void Service::Calls::heard(const std::shared_ptr<Call>& call, const Result<NodeM
 }
 
 void Service::Calls::obey(Node& node, const NodeMessage& message) {
-  if (const auto* beat = std::get_if<Beat>(&message)) {
-    if (may_grant()) grant_lease(node, *beat);
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message)) {
+    if (may_grant()) grant_lease(node, *heartbeat);
     return;
   }
   const auto* const first = std::get_if<NodeSpec>(&message);

@@ -199,7 +199,7 @@ void Host::close(SessionId id, const std::string& how, std::chrono::milliseconds
   // The handler goes first: a node gets no message about its own loss.
   readers_.erase(id);
   Outcome outcome = membership_.session_lost(id, how, now());
-  // The first sign of the loss was the first beat that did not come.
+  // The first sign of the loss was the first heartbeat that did not come.
   for (Delivery& delivery : outcome.deliveries) {
     auto* const broken = std::get_if<RoundBroken>(&delivery.message);
     if (broken != nullptr && !broken->is_resize) broken->cause.noticed_after = silence;

@@ -65,7 +65,7 @@ void check_bounds(const NodeMessage& message) {
 
 void check_bounds(const DownMessage& message) {
   if (const auto* grant = std::get_if<LeaseGrant>(&message)) {
-    DDPRUN_ASSERT(grant->lease.length.count() > 0 && grant->lease.beat_every.count() > 0);
+    DDPRUN_ASSERT(grant->lease.length.count() > 0 && grant->lease.heartbeat_every.count() > 0);
     DDPRUN_ASSERT(grant->lease.length <= std::chrono::hours(9000));
     return;
   }
@@ -192,8 +192,8 @@ void write_from_node(ScriptInput script) {
   DDPRUN_ASSERT(is_same(failed.failure, read_up<Leave>(Leave{failed.failure}).reason));
   const NodeSucceeded succeeded{script.number()};
   DDPRUN_ASSERT(read_up<NodeSucceeded>(succeeded).round == succeeded.round);
-  const Beat beat{milliseconds(script.number())};
-  DDPRUN_ASSERT(read_up<Beat>(beat).stamp == beat.stamp);
+  const Heartbeat heartbeat{milliseconds(script.number())};
+  DDPRUN_ASSERT(read_up<Heartbeat>(heartbeat).stamp == heartbeat.stamp);
 }
 
 void write_to_node(ScriptInput script) {
@@ -221,7 +221,7 @@ void write_to_node(ScriptInput script) {
                 code);
   LeaseGrant grant{.stamp = wait(script),
                    .lease = {.length = milliseconds(1 + script.byte()),
-                             .beat_every = milliseconds(1 + script.byte())}};
+                             .heartbeat_every = milliseconds(1 + script.byte())}};
   if (script.flag())
     grant.wait_status = {.awaits = static_cast<Await>(script.choice(6)),
                          .have = number(script),
@@ -233,7 +233,7 @@ void write_to_node(ScriptInput script) {
   DDPRUN_ASSERT(granted.has_value() && std::holds_alternative<LeaseGrant>(*granted));
   const auto& lease = std::get<LeaseGrant>(*granted);
   DDPRUN_ASSERT(lease.stamp == grant.stamp && lease.lease.length == grant.lease.length);
-  DDPRUN_ASSERT(lease.lease.beat_every == grant.lease.beat_every);
+  DDPRUN_ASSERT(lease.lease.heartbeat_every == grant.lease.heartbeat_every);
   DDPRUN_ASSERT(lease.wait_status == grant.wait_status);
 }
 

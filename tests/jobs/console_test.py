@@ -284,8 +284,8 @@ class StalledSocket(JobTest):
         reader.join()
         self.assertNotIn(b"FAILED", b"".join(read))
 
-    def test_beats_go_on(self):
-        """A node whose console stalls stays in its job: the others hear its beats."""
+    def test_heartbeats_go_on(self):
+        """A node whose console stalls stays in its job: the others hear its heartbeats."""
         flags = "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job"
         other = self.start(*flags, self.worker(SLEEPER, "sleeper.sh"))
         process, _ = self.start_on_socket(*flags, "-t", "3", f"--log-dir={self.folder}", ENDS_BLOCKED, self.worker(FLOOD))

@@ -159,7 +159,7 @@ void SimHost::left(SessionId session) {
                            now()));
 }
 
-void SimHost::beat(SessionId session, milliseconds stamp) {
+void SimHost::heartbeat(SessionId session, milliseconds stamp) {
   Session* const known = heard(session);
   if (known == nullptr) return;
   const auto lease = rendezvous::lease_for(plan_.keep_alive, static_cast<int>(sessions_.size()));

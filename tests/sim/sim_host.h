@@ -65,7 +65,7 @@ class SimHost {
   void failed(SessionId session, std::int64_t round, const rendezvous::Failure& failure);
   void succeeded(SessionId session, std::int64_t round);
   void left(SessionId session);
-  void beat(SessionId session, milliseconds stamp);
+  void heartbeat(SessionId session, milliseconds stamp);
   // Gone after left(), or the connection broke because the process died.
   void ended(SessionId session);
 

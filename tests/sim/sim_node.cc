@@ -161,7 +161,7 @@ void SimNode::drop_connection() {
   ++search_;
   unsent_.clear();
   held_.clear();
-  ++beat_turn_;
+  ++heartbeat_turn_;
   if (!connection_) return;
   // A cut may swallow the end for ever. The host looks for silence of whom it let in, as the
   // service does.
@@ -170,7 +170,7 @@ void SimNode::drop_connection() {
 }
 
 // The first lease says that the node was let in. Only then it says what it wants.
-void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
+void SimNode::renewed(milliseconds heartbeat, const rendezvous::Lease& lease) {
   const bool is_first = !is_let_in();
   const bool comes_back =
       is_first && failover_.workers() == rendezvous::Failover::Workers::kOnLease;
@@ -181,8 +181,8 @@ void SimNode::renewed(milliseconds beat, const rendezvous::Lease& lease) {
   }
   const SharedConnection over = connection_;
   over->is_let_in = true;
-  lease_.renewed(is_first ? stamp() : beat, lease);
-  if (watched_) schedule_beat();
+  lease_.renewed(is_first ? stamp() : heartbeat, lease);
+  if (watched_) schedule_heartbeat();
   if (watched_ && is_first) say([](SimHost& to, SessionId session) { to.watch(session); });
   // Its words now may be lost.
   if (comes_back && world_.faulty() && world_.time.one_in(4))
@@ -284,28 +284,28 @@ void SimNode::look_again_for_host() {
 
 void SimNode::watch_network() {
   if (std::exchange(watched_, true) || !is_let_in()) return;
-  // Until now beats went to and fro: the last one at some time within the pause between two.
-  const auto pause = static_cast<int>(lease_.lease().beat_every.count());
+  // Until now heartbeats went to and fro: the last one at some time within the pause between two.
+  const auto pause = static_cast<int>(lease_.lease().heartbeat_every.count());
   lease_.renewed(stamp() - world_.time.up_to(pause), lease_.lease());
   connection_->host->watch(connection_->session);
-  beat();
+  heartbeat();
   watch_lease(++lease_turn_);
 }
 
-void SimNode::schedule_beat() {
-  const auto left = std::max(lease_.next_beat() - stamp(), milliseconds(0));
-  world_.time.after(left, [this, turn = ++beat_turn_] {
-    if (turn == beat_turn_) beat();
+void SimNode::schedule_heartbeat() {
+  const auto left = std::max(lease_.next_heartbeat() - stamp(), milliseconds(0));
+  world_.time.after(left, [this, turn = ++heartbeat_turn_] {
+    if (turn == heartbeat_turn_) heartbeat();
   });
 }
 
-void SimNode::beat() {
+void SimNode::heartbeat() {
   if (over_ || !is_let_in()) return;
-  when_awake([this, turn = beat_turn_] {
-    if (!is_let_in() || turn != beat_turn_) return;
-    lease_.beat_sent(stamp());
-    say([stamp = stamp()](SimHost& host, SessionId session) { host.beat(session, stamp); });
-    schedule_beat();
+  when_awake([this, turn = heartbeat_turn_] {
+    if (!is_let_in() || turn != heartbeat_turn_) return;
+    lease_.heartbeat_sent(stamp());
+    say([stamp = stamp()](SimHost& host, SessionId session) { host.heartbeat(session, stamp); });
+    schedule_heartbeat();
   });
 }
 
@@ -314,7 +314,7 @@ void SimNode::watch_lease(int turn) {
   when_awake([this, turn] {
     if (turn != lease_turn_ || !is_let_in()) return;
     if (lease_.is_over(stamp())) return lose(true);
-    schedule_beat();
+    schedule_heartbeat();
     world_.time.after(lease_.look_at() - stamp(), [this, turn] { watch_lease(turn); });
   });
 }

@@ -64,7 +64,8 @@ class SimNode {
   void reset(bool host_notices);
   // The job is over, and no host is there to say so.
   void job_over(bool succeeded);
-  // While the network is in doubt, beats and leases are simulated; before, they are known to work.
+  // While the network is in doubt, heartbeats and leases are simulated; before, they are known to
+  // work.
   void watch_network();
   // The agent does not run for a while; its workers do.
   void stall(milliseconds length);
@@ -112,7 +113,7 @@ class SimNode {
   void drop_connection();
   void heard(const rendezvous::HostMessage& message);
   void lose(bool is_fenced);
-  void renewed(milliseconds beat, const rendezvous::Lease& lease);
+  void renewed(milliseconds heartbeat, const rendezvous::Lease& lease);
   void say(std::function<void(SimHost&, SessionId)> words);
   void hear(const SharedConnection& over, std::function<void()> act);
   void perform(const agent::Actions& actions);
@@ -124,8 +125,8 @@ class SimNode {
   void finish();
   void look_again();
   void look_again_for_host();
-  void schedule_beat();
-  void beat();
+  void schedule_heartbeat();
+  void heartbeat();
   void watch_lease(int turn);
   // Runs `act` when the agent runs again.
   void when_awake(std::function<void()> act);
@@ -145,7 +146,7 @@ class SimNode {
   std::vector<std::function<void(SimHost&, SessionId)>> unsent_;  // until it is let in
   rendezvous::HeldLease lease_;
   std::vector<rendezvous::HostMessage> held_;  // until the next lease
-  int beat_turn_ = 0;  // of the timer that counts; those that were set before do nothing
+  int heartbeat_turn_ = 0;  // of the timer that counts; those that were set before do nothing
   int lease_turn_ = 0;
   std::vector<SimWorker> workers_;  // of all rounds
   bool over_ = false;

@@ -97,7 +97,7 @@ void Simulation::when_host_awake(std::function<void()> act) {
   time_.at(host_awake_at_, [this, act = std::move(act)] { when_host_awake(act); });
 }
 
-// While it does not run, beats are not answered.
+// While it does not run, heartbeats are not answered.
 void Simulation::suspend_host(milliseconds length) {
   for (const auto& node : nodes_) node->watch_network();
   host_awake_at_ = std::max(host_awake_at_, time_.now() + length);

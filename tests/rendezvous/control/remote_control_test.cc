@@ -50,7 +50,7 @@ class ControlTest : public RemoteTest {
                                if (!job) job = std::make_unique<Job>(loop, id);
                                return &job->host;
                              }},
-            .keep_alive = kNoBeats,
+            .keep_alive = kNoHeartbeats,
             .more = [this](grpc::ServerBuilder& builder) { operators->add_to(builder); }});
     listener.emplace(loop, [this](tcp::socket socket) { service->adopt(socket.release()); });
   }

@@ -11,22 +11,22 @@ using std::chrono::milliseconds;
 
 constexpr KeepAlive kShort{.interval = milliseconds(1000)};
 
-TEST(KeepAlive, GivesALeaseForTheProductOfBothSettingsAndSomeBeats) {
+TEST(KeepAlive, GivesALeaseForTheProductOfBothSettingsAndSomeHeartbeats) {
   EXPECT_EQ(lease_for(kShort, 1), (Lease{milliseconds(3500), milliseconds(250)}));
   EXPECT_EQ(lease_for({.interval = milliseconds(2000), .max_attempts = 5}, 1),
             (Lease{milliseconds(11'000), milliseconds(500)}));
 }
 
-TEST(KeepAlive, BeatsGetRarerWhereNodesAreMany) {
-  EXPECT_EQ(lease_for(kShort, 83).beat_every, milliseconds(250));
+TEST(KeepAlive, HeartbeatsGetRarerWhereNodesAreMany) {
+  EXPECT_EQ(lease_for(kShort, 83).heartbeat_every, milliseconds(250));
   EXPECT_EQ(lease_for(kShort, 1000), (Lease{milliseconds(6750), milliseconds(3000)}));
   EXPECT_EQ(lease_for(kShort, 10'000), (Lease{milliseconds(18'250), milliseconds(10'000)}));
 }
 
-// The last answer may be as old as the pause between two beats.
+// The last answer may be as old as the pause between two heartbeats.
 TEST(KeepAlive, TheDefaultOutlivesASuspensionOfThirtySeconds) {
   const Lease lease = lease_for({}, 1);
-  EXPECT_GE(lease.length - lease.beat_every, milliseconds(35'000));
+  EXPECT_GE(lease.length - lease.heartbeat_every, milliseconds(35'000));
 }
 
 // Whatever the settings, the host's patience is longer than the lease. The difference is the time
@@ -42,7 +42,7 @@ TEST(KeepAlive, TheHostWaitsLongerThanTheLease) {
       }
 }
 
-TEST(KeepAlive, ALeaseCountsFromTheBeatThatWasAnswered) {
+TEST(KeepAlive, ALeaseCountsFromTheHeartbeatThatWasAnswered) {
   HeldLease held;
   EXPECT_FALSE(held.is_held());
   held.renewed(milliseconds(1000), {milliseconds(3500), milliseconds(250)});
@@ -62,28 +62,28 @@ TEST(KeepAlive, TheFirstLeaseOfANodeThatComesBackProlongsNothing) {
   held.carry(milliseconds(1200));
   held.renewed(milliseconds(1000), lease);
   EXPECT_EQ(held.ends(), milliseconds(1200));
-  EXPECT_EQ(held.next_beat(), milliseconds(1000)) << "its answer is wanted soon";
+  EXPECT_EQ(held.next_heartbeat(), milliseconds(1000)) << "its answer is wanted soon";
   EXPECT_TRUE(held.is_carried());
-  held.beat_sent(milliseconds(1001));
+  held.heartbeat_sent(milliseconds(1001));
   held.renewed(milliseconds(1001), lease);
   EXPECT_EQ(held.ends(), milliseconds(4501));
   EXPECT_FALSE(held.is_carried());
 }
 
-TEST(KeepAlive, ABeatWaitsForTheAnswerOfTheOneBefore) {
+TEST(KeepAlive, AHeartbeatWaitsForTheAnswerOfTheOneBefore) {
   constexpr Lease lease{milliseconds(3500), milliseconds(250)};
   HeldLease held;
   held.renewed(milliseconds(1000), lease);
-  EXPECT_EQ(held.next_beat(), milliseconds(1250));
-  held.beat_sent(milliseconds(1250));
-  EXPECT_EQ(held.next_beat(), milliseconds(1250 + 875)) << "no answer yet";
+  EXPECT_EQ(held.next_heartbeat(), milliseconds(1250));
+  held.heartbeat_sent(milliseconds(1250));
+  EXPECT_EQ(held.next_heartbeat(), milliseconds(1250 + 875)) << "no answer yet";
   held.renewed(milliseconds(1250), lease);
-  EXPECT_EQ(held.next_beat(), milliseconds(1500));
-  // The answer to an older beat does not count for the newer one.
-  held.beat_sent(milliseconds(1500));
-  held.beat_sent(milliseconds(2375));
+  EXPECT_EQ(held.next_heartbeat(), milliseconds(1500));
+  // The answer to an older heartbeat does not count for the newer one.
+  held.heartbeat_sent(milliseconds(1500));
+  held.heartbeat_sent(milliseconds(2375));
   held.renewed(milliseconds(1500), lease);
-  EXPECT_EQ(held.next_beat(), milliseconds(2375 + 875));
+  EXPECT_EQ(held.next_heartbeat(), milliseconds(2375 + 875));
 }
 
 TEST(KeepAlive, AProcessThatDidNotRunAsksBeforeItsLeaseIsOver) {
@@ -97,7 +97,7 @@ TEST(KeepAlive, AProcessThatDidNotRunAsksBeforeItsLeaseIsOver) {
   EXPECT_FALSE(held.is_doubted(milliseconds(4499)));
   EXPECT_FALSE(held.is_over(milliseconds(30'000))) << "nobody looked for long";
   EXPECT_EQ(held.look_at(), milliseconds(30'000) + kAskLimit);
-  EXPECT_EQ(held.next_beat(), milliseconds(30'000)) << "it asks at once";
+  EXPECT_EQ(held.next_heartbeat(), milliseconds(30'000)) << "it asks at once";
   EXPECT_EQ(held.ends(), milliseconds(4500)) << "the lease itself is no longer";
   EXPECT_TRUE(held.is_doubted(milliseconds(30'000)));
   // An answer that was under way before it stood still is none.
@@ -149,9 +149,9 @@ TEST(KeepAlive, AProcessThatWakesUpNearTheEndOfItsLeaseAsksToo) {
   for (milliseconds wakes{3000}; wakes < milliseconds(6000); ++wakes) {
     HeldLease held;
     held.renewed(milliseconds(1000), {milliseconds(3500), milliseconds(250)});
-    held.beat_sent(milliseconds(1250));
+    held.heartbeat_sent(milliseconds(1250));
     EXPECT_FALSE(held.is_over(wakes)) << wakes.count();
-    EXPECT_LE(held.next_beat(), wakes) << "it asks at once";
+    EXPECT_LE(held.next_heartbeat(), wakes) << "it asks at once";
     EXPECT_GT(std::max(held.look_at(), held.ends()), wakes + kAnswer) << wakes.count();
     EXPECT_LE(held.look_at(), std::max(held.ends(), wakes + kAskLimit)) << wakes.count();
   }
@@ -180,15 +180,15 @@ TEST(KeepAlive, ALeaseThatIsCarriedOnIsNotSeenLate) {
 }
 
 // As when most of a thousand nodes leave at one time.
-TEST(KeepAlive, AShorterLeaseBringsTheNextBeatForward) {
+TEST(KeepAlive, AShorterLeaseBringsTheNextHeartbeatForward) {
   const Lease many = lease_for(kShort, 1000);
   const Lease few = lease_for(kShort, 100);
   HeldLease held;
   held.renewed(milliseconds(0), many);
-  held.beat_sent(many.beat_every);
-  held.renewed(many.beat_every, few);
-  EXPECT_LT(held.next_beat(), held.ends());
-  EXPECT_EQ(held.next_beat(), many.beat_every + few.beat_every);
+  held.heartbeat_sent(many.heartbeat_every);
+  held.renewed(many.heartbeat_every, few);
+  EXPECT_LT(held.next_heartbeat(), held.ends());
+  EXPECT_EQ(held.next_heartbeat(), many.heartbeat_every + few.heartbeat_every);
 }
 
 TEST(KeepAlive, SilenceIsCountedInLooks) {

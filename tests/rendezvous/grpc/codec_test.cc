@@ -68,8 +68,8 @@ TEST(Codec, CarriesEveryMessageOfANode) {
   EXPECT_EQ(std::get<NodeSucceeded>(*travel(NodeMessage(NodeSucceeded{8}))).round, 8);
   EXPECT_EQ(std::get<Leave>(*travel(NodeMessage(Leave{failure()}))).reason, failure());
   EXPECT_TRUE(std::holds_alternative<Gone>(*travel(NodeMessage(Gone{}))));
-  const Beat beat{std::chrono::milliseconds(9)};
-  EXPECT_EQ(std::get<Beat>(*travel(NodeMessage(beat))).stamp, beat.stamp);
+  const Heartbeat heartbeat{std::chrono::milliseconds(9)};
+  EXPECT_EQ(std::get<Heartbeat>(*travel(NodeMessage(heartbeat))).stamp, heartbeat.stamp);
 }
 
 TEST(Codec, CarriesWhatANodeSaysThatComesBack) {
@@ -119,7 +119,7 @@ TEST(Codec, CarriesEveryMessageOfTheHost) {
 TEST(Codec, CarriesLeases) {
   const LeaseGrant grant{.stamp = std::chrono::milliseconds(5),
                          .lease = {.length = std::chrono::milliseconds(3500),
-                                   .beat_every = std::chrono::milliseconds(250)},
+                                   .heartbeat_every = std::chrono::milliseconds(250)},
                          .wait_status = WaitStatus{.awaits = Await::kRestartPause,
                                                    .have = 1,
                                                    .min_nodes = 2,

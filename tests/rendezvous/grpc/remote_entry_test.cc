@@ -231,7 +231,7 @@ TEST_F(RemoteTest, JoinsNoImpostor) {
 // Without a token whoever knows the id joins. It takes no seat that somebody has, and breaks no
 // round.
 TEST_F(RemoteTest, AnUnauthenticatedPeersJoinIsNoHarmToARoundOfAFixedSize) {
-  HostSide side(loop, 2, {.token = {}, .keep_alive = kNoBeats, .resumes = true});
+  HostSide side(loop, 2, {.token = {}, .keep_alive = kNoHeartbeats, .resumes = true});
   RemoteOptions options = to(side.port());
   options.token = {};
   TestNode a;

@@ -26,12 +26,12 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 // Longer than any test. With it no lease ever ends, so what a test notices has another cause.
-inline constexpr KeepAlive kNoBeats{.interval = std::chrono::minutes(10)};
+inline constexpr KeepAlive kNoHeartbeats{.interval = std::chrono::minutes(10)};
 
 // A host with its listening port. A test may end its parts one by one.
 struct HostSide {
   HostSide(asio::io_context& loop, int nodes,
-           ServiceOptions options = {.token = {"secret"}, .keep_alive = kNoBeats},
+           ServiceOptions options = {.token = {"secret"}, .keep_alive = kNoHeartbeats},
            milliseconds join_timeout = std::chrono::seconds(60)) {
     host.emplace(loop,
                  RoundPolicy{.min_nodes = nodes, .max_nodes = nodes, .join_timeout = join_timeout});

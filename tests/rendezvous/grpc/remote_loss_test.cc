@@ -7,7 +7,7 @@ namespace ddprun::rendezvous {
 namespace {
 
 TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
-  HostSide side(loop, 3, {.token = "secret", .keep_alive = kNoBeats});
+  HostSide side(loop, 3, {.token = "secret", .keep_alive = kNoHeartbeats});
   Relay relay(loop, side.port());
   TestNode here;
   TestNode there;
@@ -32,10 +32,10 @@ TEST_F(RemoteTest, TellsTheOthersAtOnceThatANodeDied) {
 }
 
 // Shorter leases would end by themselves on a machine that stands still for some seconds.
-constexpr KeepAlive kSlowBeats{.interval = milliseconds(2000)};
+constexpr KeepAlive kSlowHeartbeats{.interval = milliseconds(2000)};
 
 TEST_F(RemoteTest, ASilentNodeIsFencedBeforeTheHostTakesItForLost) {
-  HostSide side(loop, 2, {.token = "secret", .keep_alive = kSlowBeats});
+  HostSide side(loop, 2, {.token = "secret", .keep_alive = kSlowHeartbeats});
   Relay relay(loop, side.port());
   TestNode there;
   TestNode frozen;
@@ -53,12 +53,12 @@ TEST_F(RemoteTest, ASilentNodeIsFencedBeforeTheHostTakesItForLost) {
   EXPECT_NE(cause.find("(host-b) was lost: it was silent for 7.4 s"), std::string::npos) << cause;
 }
 
-TEST_F(RemoteTest, ALeaseIsRenewedByBeats) {
-  HostSide side(loop, 1, {.token = "secret", .keep_alive = kSlowBeats});
+TEST_F(RemoteTest, ALeaseIsRenewedByHeartbeats) {
+  HostSide side(loop, 1, {.token = "secret", .keep_alive = kSlowHeartbeats});
   TestNode node;
   join(node, to(side.port()), make_node("a"));
   ASSERT_TRUE(all_hear<RoundPublished>({&node}));
-  const auto lease = lease_for(kSlowBeats, 1).length;
+  const auto lease = lease_for(kSlowHeartbeats, 1).length;
   EXPECT_FALSE(run_until(
       loop, [&] { return node.messages.size() > 1; }, lease + kFenceMargin + lease / 2));
   node.session->report_success(1);
@@ -66,7 +66,7 @@ TEST_F(RemoteTest, ALeaseIsRenewedByBeats) {
 }
 
 TEST_F(RemoteTest, TellsANodeAtOnceThatTheHostDied) {
-  HostSide side(loop, 2, {.token = "secret", .keep_alive = kNoBeats});
+  HostSide side(loop, 2, {.token = "secret", .keep_alive = kNoHeartbeats});
   TestNode here;
   TestNode node;
   here.session = side.host->open_session(here.handler());

@@ -12,7 +12,7 @@ constexpr milliseconds kMoment{200};
 
 struct ReturnTest : RemoteTest {
   static ServiceOptions returning() {
-    return {.token = "secret", .keep_alive = kNoBeats, .resumes = true};
+    return {.token = "secret", .keep_alive = kNoHeartbeats, .resumes = true};
   }
   // Two nodes with a round, of which one is behind a relay.
   void form_round(std::uint16_t store_port, ServiceOptions options = returning()) {
@@ -182,7 +182,7 @@ TEST_F(ReturnTest, WhatAnOlderConnectionBringsLateIsNotBelieved) {
 
 TEST_F(ReturnTest, TheHostSaysWhetherANodeMayComeBack) {
   for (const bool may_return : {false, true}) {
-    HostSide host(loop, 1, {.token = "secret", .keep_alive = kNoBeats, .resumes = may_return});
+    HostSide host(loop, 1, {.token = "secret", .keep_alive = kNoHeartbeats, .resumes = may_return});
     Relay between(loop, host.port());
     TestNode node;
     join(node, to(between.port()), make_node("c"));
@@ -195,17 +195,19 @@ TEST_F(ReturnTest, TheHostSaysWhetherANodeMayComeBack) {
 
 // The leader that follows knows for how many nodes the leases were made.
 TEST_F(ReturnTest, LeasesAreMadeForNoMoreNodesThanTheNextLeaderKnows) {
-  constexpr KeepAlive kBeats{.interval = std::chrono::seconds(20)};
-  HostSide host(loop, 1,
-                {.token = "secret", .keep_alive = kBeats, .expected_nodes = 5000, .most_nodes = 1});
+  constexpr KeepAlive kHeartbeats{.interval = std::chrono::seconds(20)};
+  HostSide host(
+      loop, 1,
+      {.token = "secret", .keep_alive = kHeartbeats, .expected_nodes = 5000, .most_nodes = 1});
   Relay between(loop, host.port());
   TestNode node;
   join(node, to(between.port()), make_node("d"));
   ASSERT_TRUE(all_hear<RoundPublished>({&node}));
   between.cut();
   ASSERT_TRUE(all_hear<SessionLost>({&node}));
-  ASSERT_GT(lease_for(kBeats, 5000).length, lease_for(kBeats, 1).length);
-  EXPECT_LE(node.last<SessionLost>().lease_ends, steady_clock::now() + lease_for(kBeats, 1).length);
+  ASSERT_GT(lease_for(kHeartbeats, 5000).length, lease_for(kHeartbeats, 1).length);
+  EXPECT_LE(node.last<SessionLost>().lease_ends,
+            steady_clock::now() + lease_for(kHeartbeats, 1).length);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST_F(RemoteTest, RestartsAllNodesAndThenEndsForAll) {
 TEST_F(RemoteTest, SpreadsTheCallsOverTheQueuesOfALargeHost) {
   constexpr int kNodes = 40;
   HostSide side(loop, kNodes,
-                {.token = "secret", .keep_alive = kNoBeats, .expected_nodes = 10'000});
+                {.token = "secret", .keep_alive = kNoHeartbeats, .expected_nodes = 10'000});
   std::vector<TestNode> nodes(kNodes);
   const auto all = [&](auto last_is) {
     return run_until(loop, [&] { return std::ranges::all_of(nodes, last_is); });

@@ -22,7 +22,7 @@ struct RemoteTlsTest : RemoteTest {
 #endif
   }
   ServiceOptions with_tls() const {
-    return {.token = {"secret"}, .keep_alive = kNoBeats, .tls = host_files};
+    return {.token = {"secret"}, .keep_alive = kNoHeartbeats, .tls = host_files};
   }
   RemoteOptions to_tls(std::uint16_t port, const TlsFiles& files) const {
     RemoteOptions options = to(port);
@@ -68,7 +68,7 @@ TEST_F(RemoteTlsTest, KeysMayBeOfSeveralKinds) {
   for (const char* kind : {"RSA", "P-384", "P-521", "ED25519"}) {
     const TestAuthority own("authority", kind);
     const TlsFiles files = folder.write("own", own.pem(), own.issue({.key = kind}));
-    HostSide side(loop, 1, {.token = {"secret"}, .keep_alive = kNoBeats, .tls = files});
+    HostSide side(loop, 1, {.token = {"secret"}, .keep_alive = kNoHeartbeats, .tls = files});
     EXPECT_EQ(outcome(side.port(), files), "joined") << kind;
   }
 }

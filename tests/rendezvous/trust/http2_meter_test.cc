@@ -101,9 +101,9 @@ TEST_F(Http2MeterTest, AllowsFarMoreAfterTheProofButNotWithoutEnd) {
   Http2Meter meter(Http2Meter::Wire::kClear);
   EXPECT_TRUE(meter.took(node_text(), now));
   meter.prove();
-  const int beats = taken(frame_of(Http2Kind::kData, 20), meter);
-  EXPECT_GE(beats, 10'000);
-  EXPECT_LE(beats, 20'000);
+  const int heartbeats = taken(frame_of(Http2Kind::kData, 20), meter);
+  EXPECT_GE(heartbeats, 10'000);
+  EXPECT_LE(heartbeats, 20'000);
 }
 
 TEST_F(Http2MeterTest, OfTlsItCountsReadsAndBytes) {
