@@ -23,7 +23,7 @@ enum class ErrorCode {
   kLimit,            // a bound (length, count) would be passed
   kRejected,         // a peer understood and said no
   kSystem,           // a system call failed
-  kDeposed,          // who leads the rendezvous leads it no more; another will
+  kLostLeadership,   // who leads the rendezvous leads it no more; another will
 };
 
 // A class with constructors and not a plain struct: `return 3;` must not turn into an Error.

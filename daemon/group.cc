@@ -53,7 +53,7 @@ Group::Group(asio::io_context& loop, GroupOptions options, Handlers handlers)
                 {.own_address = [this] { return Result<Leader>(self_); },
                  .lead = [this](const rendezvous::JobRecord&) { lead(); },
                  .follow = [this](const Leader& leader) { follow(leader); },
-                 .deposed = [this](const std::string& why, bool) { deposed(why); },
+                 .lost_leadership = [this](const std::string& why, bool) { lost_leadership(why); },
                  .job_over = [](bool) {},  // no job is led by this key
                  .failed = [this](const Error& error) { handlers_.failed(error); }}),
       records_(loop, election_, rendezvous::group_keys(options.prefix, options.name),
@@ -88,7 +88,7 @@ void Group::follow(const Leader& leader) {
       [this] { election_.leader_lost(); }, std::numeric_limits<int>::max(), Haste::kBelieveAtOnce);
 }
 
-void Group::deposed(const std::string& why) {
+void Group::lost_leadership(const std::string& why) {
   records_.end();
   is_ready_ = false;
   handlers_.step_down(why);

@@ -56,7 +56,7 @@ class Group {
  private:
   void lead();
   void follow(const rendezvous::Leader& leader);
-  void deposed(const std::string& why);
+  void lost_leadership(const std::string& why);
   void refused(const Error& error);
 
   asio::io_context& loop_;

@@ -71,7 +71,7 @@ class Election {
     std::function<void(const Leader&)> follow;
     // This process leads no more: end its sessions, stop listening, then call leader_lost().
     // `stood_still`: as in StepDown.
-    std::function<void(const std::string& why, bool stood_still)> deposed;
+    std::function<void(const std::string& why, bool stood_still)> lost_leadership;
     // Whether a round of this node goes on: it may lead a job that etcd has forgotten.
     std::function<bool()> has_round = [] { return false; };
     // A job that this node had a part in is over.
@@ -103,13 +103,13 @@ class Election {
   // A round was published to this node: where the record is gone, so is the job.
   void round_begins() { had_round_ = true; }
   // While this process leads: writes the record, if it leads still. `recorded` is called when that
-  // is done; otherwise `deposed` is.
+  // is done; otherwise `lost_leadership` is.
   void publish(JobRecord record, std::function<void()> recorded);
   // ---- for who keeps records of its own (RecordKeeper) ----
   EtcdClient& etcd() { return etcd_; }
   // While this process leads: of its key; each transaction compares it.
   std::int64_t revision() const { return leadership_.revision(); }
-  // Such a transaction found another leader: is looked at, and then `deposed` is called.
+  // Such a transaction found another leader: is looked at, and then `lost_leadership` is called.
   void doubt() { perform(leadership_.key_changed(std::chrono::steady_clock::now())); }
   // Nobody is elected here any more. If this process leads, it gives the key up, so that another
   // takes it at once. `done` is called when that is so, or cannot be.

@@ -3,7 +3,7 @@
 // It is there for as long as the holder renews a lease. Pure: an event and `now` go in, actions
 // come out. It does not know etcd's messages nor connections: election.h does.
 //
-//   candidate --(the key is taken)--> leader --(lease in doubt, key of another)--> deposed
+//   candidate --(the key is taken)--> leader --(lease in doubt, key of another)--> lost leadership
 //      |   ^                                                                          |
 //      v   +------------------------(leader_lost())-----------------------------------+
 //   follower --(leader_lost())--> candidate
@@ -218,7 +218,7 @@ class Leadership {
 
  private:
   enum class Step {
-    kIdle,     // not started, or deposed
+    kIdle,     // not started, or it lost its leadership
     kReading,  // candidate: …
     kGranting,
     kTaking,
@@ -267,7 +267,7 @@ class Leadership {
   Time search_ends_ = Time::max();
   Time look_at_ = Time::max();  // while it pauses
   // ---- of our lease ----
-  LeaseId lease_ = 0;       // 0: none since we were deposed
+  LeaseId lease_ = 0;       // 0: none since we lost the leadership
   LeaseId past_lease_ = 0;  // of the last key that we led with
   Time lease_ends_{};       // by our own clock, never later than etcd's
   Time renew_at_{};

@@ -23,22 +23,23 @@ ElectedSession::ElectedSession(asio::io_context& loop, ElectionOptions options, 
 ElectedSession::~ElectedSession() { end_sessions(); }
 
 Election::Handlers ElectedSession::handlers() {
-  return {.own_address = ways_.own_address,
-          .lead = [this](JobRecord record) { perform(failover().elected(std::move(record))); },
-          .follow =
-              [this](const Leader& leader) {
-                leader_ = leader;
-                perform(failover().leader_found(leader.hostname,
-                                                session() ? session()->lease_ends() : Time{}));
-              },
-          .deposed =
-              [this](const std::string& why, bool stood_still) {
-                perform(failover().deposed(why, stood_still, std::chrono::steady_clock::now()));
-              },
-          .has_round = [this] { return ways_.resumes && failover().memory().is_round_whole(); },
-          .job_over = [this](bool succeeded) { perform(failover().job_over(succeeded)); },
-          .failed = [this](const Error& error) { perform(failover().gave_up(error)); },
-          .leads_until = ways_.workers_until};
+  return {
+      .own_address = ways_.own_address,
+      .lead = [this](JobRecord record) { perform(failover().elected(std::move(record))); },
+      .follow =
+          [this](const Leader& leader) {
+            leader_ = leader;
+            perform(failover().leader_found(leader.hostname,
+                                            session() ? session()->lease_ends() : Time{}));
+          },
+      .lost_leadership =
+          [this](const std::string& why, bool stood_still) {
+            perform(failover().lost_leadership(why, stood_still, std::chrono::steady_clock::now()));
+          },
+      .has_round = [this] { return ways_.resumes && failover().memory().is_round_whole(); },
+      .job_over = [this](bool succeeded) { perform(failover().job_over(succeeded)); },
+      .failed = [this](const Error& error) { perform(failover().gave_up(error)); },
+      .leads_until = ways_.workers_until};
 }
 
 Unreached ElectedSession::unreached() const {

@@ -173,7 +173,7 @@ class Failover {
   FailoverActions leader_found(const std::string& hostname, Time lease_ends);
   FailoverActions elected(JobRecord record);
   // This process leads no more. `stood_still`: as in StepDown.
-  FailoverActions deposed(const std::string& why, bool stood_still, Time now);
+  FailoverActions lost_leadership(const std::string& why, bool stood_still, Time now);
   // The job is over, and no leader is there to say so.
   FailoverActions job_over(bool succeeded);
   // There is no way to a leader.

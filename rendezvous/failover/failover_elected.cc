@@ -112,10 +112,10 @@ FailoverActions Failover::admitted_by_leader() {
   return actions;
 }
 
-FailoverActions Failover::deposed(const std::string& why, bool stood_still, Time now) {
+FailoverActions Failover::lost_leadership(const std::string& why, bool stood_still, Time now) {
   if (host_ != HostState::kLeading) return {};
   SessionLost lost{
-      .error = Error(ErrorCode::kDeposed, "this node leads the rendezvous no more: " + why),
+      .error = Error(ErrorCode::kLostLeadership, "this node leads the rendezvous no more: " + why),
       .is_fenced = true};
   FailoverActions actions = {DismissNodes{lost.error}};
   if (is_over_) return actions;
@@ -168,7 +168,7 @@ FailoverActions Failover::elected_message(const HostMessage& message, Time now) 
 // Whether the next leader may take us. Everything else was said by a leader that lives.
 bool Failover::is_leader_lost(const SessionLost& lost, Time now) {
   const ErrorCode code = lost.error.code();
-  if (code == ErrorCode::kUnavailable || code == ErrorCode::kDeposed) return true;
+  if (code == ErrorCode::kUnavailable || code == ErrorCode::kLostLeadership) return true;
   if (code == ErrorCode::kTimedOut && !lost.was_reached) return true;
   if (!is_unproven(lost)) return false;
   if (!unproven_since_) unproven_since_ = now;
@@ -191,7 +191,7 @@ FailoverActions Failover::leader_lost(SessionLost lost, Time now) {
   if (lost.stood_still && rules_.keeps_workers) ask(lost, now);
   FailoverActions actions;
   leave_session(lost.is_fenced, actions);
-  leader_lives_ = leader_lives_ || lost.error.code() == ErrorCode::kDeposed;
+  leader_lives_ = leader_lives_ || lost.error.code() == ErrorCode::kLostLeadership;
   hold_lease(lost, now, actions);
   look_for_next(lost, now, actions);
   return actions;
@@ -202,7 +202,7 @@ FailoverActions Failover::leadership_lost(SessionLost lost, Time now) {
   FailoverActions actions;
   leave_session(false, actions);
   if (lost.may_return) {
-    leader_lives_ = leader_lives_ || lost.error.code() == ErrorCode::kDeposed;
+    leader_lives_ = leader_lives_ || lost.error.code() == ErrorCode::kLostLeadership;
     hold_lease(lost, now, actions);
   } else if (!memory_.is_in_round()) {
     actions.emplace_back(LimitWorkers{});
@@ -258,8 +258,8 @@ void Failover::look_for_next(const SessionLost& lost, Time now, FailoverActions&
   actions.emplace_back(LookForLeader{lost.was_closed});
 }
 
-// A leader that was deposed may be followed by another at once. Then our workers must not have a
-// grace, as at the end of a lease.
+// A leader that lost its leadership may be followed by another at once. Then our workers must not
+// have a grace, as at the end of a lease.
 void Failover::break_round(const SessionLost& lost, FailoverActions& actions) {
   if (lost.is_fenced) workers_until_ = {};
   workers_ = lost.is_fenced ? Workers::kFenced : Workers::kEnding;
@@ -267,7 +267,7 @@ void Failover::break_round(const SessionLost& lost, FailoverActions& actions) {
           .cause = {.hostname = leader_,
                     .message = fmt::format("the leader of the rendezvous ({}) was lost: {}",
                                            leader_, lost.error.message())},
-          .is_fenced = lost.is_fenced || lost.error.code() == ErrorCode::kDeposed},
+          .is_fenced = lost.is_fenced || lost.error.code() == ErrorCode::kLostLeadership},
          actions);
 }
 

@@ -265,9 +265,9 @@ void RemoteSession::heard(const std::shared_ptr<Call>& call, const Result<DownMe
 
 // The host does not say how long the workers may live, and whether the node may come back.
 void RemoteSession::add_lease(SessionLost& lost) const {
-  // Another host may follow one that was deposed or that ends.
-  const bool may_follow =
-      lost.error.code() == ErrorCode::kDeposed || lost.error.code() == ErrorCode::kUnavailable;
+  // Another host may follow one that lost its leadership or that ends.
+  const bool may_follow = lost.error.code() == ErrorCode::kLostLeadership ||
+                          lost.error.code() == ErrorCode::kUnavailable;
   if (may_follow || options_.workers_until) lost.lease_ends = lease_ends();
   if (!may_follow) return;
   lost.may_return = grant_.may_return;

@@ -240,7 +240,7 @@ Result<DownMessage> decode_lease(const v4::Lease& message) {
 
 // A newer host may refuse with a code that we do not know. Then we only know that it said no.
 ErrorCode decode_code(std::int32_t code) {
-  const bool known = code >= 0 && code <= static_cast<std::int32_t>(ErrorCode::kDeposed);
+  const bool known = code >= 0 && code <= static_cast<std::int32_t>(ErrorCode::kLostLeadership);
   return known ? static_cast<ErrorCode>(code) : ErrorCode::kRejected;
 }
 

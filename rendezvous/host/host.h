@@ -38,26 +38,26 @@ class Host {
   // new round may have written to it. It must not call the host.
   std::function<void(const Round&)> before_publish;
 
-  // Set if the host may be deposed. Called when a round is agreed, before all else. The round is
-  // published when `recorded` is called, and until then no node is told anything. Later events are
-  // told after it. `recorded` may be called after the host's end. It must not be called from inside
-  // this function.
+  // Set if the host may lose its leadership. Called when a round is agreed, before all else. The
+  // round is published when `recorded` is called, and until then no node is told anything. Later
+  // events are told after it. `recorded` may be called after the host's end. It must not be called
+  // from inside this function.
   std::function<void(JobRecord, std::function<void()> recorded)> record_round;
 
   // As record_round, where the job has ended and there was a round: no node hears of it before.
   std::function<void(bool succeeded, std::function<void()> recorded)> record_end;
 
-  // Set if the host may be deposed: tells whether this process leads beyond doubt. A process that
-  // stood still may not know yet that another leads. Then nothing is decided any more, and no node
-  // is told anything.
+  // Set if the host may lose its leadership: tells whether this process leads beyond doubt. A
+  // process that stood still may not know yet that another leads. Then nothing is decided any more,
+  // and no node is told anything.
   std::function<bool()> leads;
 
   // Called with all that the membership decides, before any node hears of it. It must not call the
   // host.
   std::function<void(const Outcome&)> watch;
 
-  // Called with each of these when the nodes have been told of it. If the host may be deposed, the
-  // next leader would know it. It must not call the host.
+  // Called with each of these when the nodes have been told of it. If the host may lose its
+  // leadership, the next leader would know it. It must not call the host.
   std::function<void(const Outcome&)> told;
 
   // Called when the last session has ended. It must not destroy the host.

@@ -203,7 +203,7 @@ class Firewalls(LinksTest):
         self.reset_for_a_while(gate, self.two_hosts(self.worker(UNTIL_TOLD % gate), conf=OFTEN))
 
     @etcd.needed
-    def test_connections_that_are_reset_for_a_while_depose_no_leader(self):
+    def test_connections_that_are_reset_for_a_while_leave_a_leader_its_leadership(self):
         """etcd is on either host: that one reaches it meanwhile, and the other does not."""
         for number in range(2):
             with self.subTest(etcd=number):

@@ -62,7 +62,7 @@ class SimLeader {
 
  private:
   static rendezvous::LeadershipRules rules(bool is_daemon);
-  // It begins anew when it was deposed: whoever leads no more does not listen any more.
+  // It begins anew when it lost its leadership: who leads no more does not listen any more.
   std::string own_value() const { return name_ + "." + std::to_string(turn_); }
   Time now() const { return clock_.local(world_.time.now()); }
   bool is_refused() const { return world_.time.now() < refused_until_; }

@@ -149,8 +149,8 @@ bool Takeover::dies_untold() {
   return true;
 }
 
-// A leader may be deposed and not know it at this moment. Or a node may come back before it is told
-// of its round.
+// A leader may lose its leadership and not know it at this moment. Or a node may come back before
+// it is told of its round.
 milliseconds Takeover::record_is_sent(SimLeader& leader) {
   if (is_calm_ || !faulty()) return milliseconds(0);
   switch (time_.draw(12)) {

@@ -176,7 +176,7 @@ TEST_F(LeadershipTest, ALivenessConnectionThatWasClosedLongBeforeTheSessionSaysN
 }
 
 // A leader that is silent, or takes connections, is not dead by that.
-TEST_F(LeadershipTest, AClosedLivenessConnectionAloneDeposesNobody) {
+TEST_F(LeadershipTest, AClosedLivenessConnectionAloneEndsNoLeadership) {
   follow();
   show(leadership.leader_closed("a", now));
   show(leadership.leader_lost(now));

@@ -33,7 +33,7 @@ bool is_set(const Command& command, const std::string& key, int otherwise = 0) {
 }
 
 ErrorCode make_code(const std::string& code) {
-  if (code == "deposed") return ErrorCode::kDeposed;
+  if (code == "lost_leadership") return ErrorCode::kLostLeadership;
   if (code == "timed_out") return ErrorCode::kTimedOut;
   if (code == "rejected") return ErrorCode::kRejected;
   EXPECT_EQ(code, "unavailable");
@@ -140,7 +140,8 @@ class Script {
       return failover_->elected({.round = std::stoll(command.value("round", "0")),
                                  .others = command.number("others", 0),
                                  .leader_has_seat = is_set(command, "leader_has_seat")});
-    if (verb == "depose") return failover_->deposed("it", is_set(command, "stood_still"), now_);
+    if (verb == "lose_leadership")
+      return failover_->lost_leadership("it", is_set(command, "stood_still"), now_);
     if (verb == "job_over") return failover_->job_over(is_set(command, "succeeded"));
     if (verb == "give_up") return failover_->gave_up(Error(ErrorCode::kTimedOut, "no_leader"));
     return failover_->message(make_message(command), now_);

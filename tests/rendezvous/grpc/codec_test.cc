@@ -201,8 +201,8 @@ TEST(Codec, TakesNoNumberOfRestartsThatCannotGrow) {
   }
 }
 
-TEST(Codec, TellsThatALeaderWasDeposed) {
-  const SessionLost lost{.error = {ErrorCode::kDeposed, "another leads"}};
+TEST(Codec, TellsThatALeaderLostItsLeadership) {
+  const SessionLost lost{.error = {ErrorCode::kLostLeadership, "another leads"}};
   const auto decoded = decode(encode(HostMessage(lost)));
   EXPECT_EQ(std::get<SessionLost>(std::get<HostMessage>(*decoded)).error, lost.error);
 }

@@ -70,7 +70,7 @@ TEST_F(HostTest, LetsTheStoreBePreparedBeforeAnyNodeHears) {
   EXPECT_TRUE(a.last_is<RoundPublished>() && b.last_is<RoundPublished>());
 }
 
-// A host that may be deposed, with a node in its process and a remote one.
+// A host that may lose its leadership, with a node in its process and a remote one.
 struct RecordingHostTest : HostTest {
   RecordingHostTest() {
     host.record_round = [this](JobRecord record, std::function<void()> recorded) {
@@ -154,9 +154,9 @@ TEST_F(RecordingHostTest, WhoComesBackMeanwhileHearsNothingOfARoundThatBroke) {
 
 TEST_F(RecordingHostTest, EndsItsSessionsWithTheReason) {
   join_both();
-  host.end({ErrorCode::kDeposed, "another leads"});
-  EXPECT_TRUE(remote.lost_for(ErrorCode::kDeposed));
-  EXPECT_TRUE(run_until(loop, [&] { return here.lost_for(ErrorCode::kDeposed); }));
+  host.end({ErrorCode::kLostLeadership, "another leads"});
+  EXPECT_TRUE(remote.lost_for(ErrorCode::kLostLeadership));
+  EXPECT_TRUE(run_until(loop, [&] { return here.lost_for(ErrorCode::kLostLeadership); }));
   confirm();  // too late
   EXPECT_EQ(remote.messages.size(), 1U);
   remote.session->report_success(1);
